@@ -11,10 +11,10 @@ use crate::kernels::{Custom, ReduceOp};
 use crate::method::Method;
 use crate::record::{BARRIER_NAME, MESSAGE_NAME};
 
-/// All of a call except its count, and its method: from the lowest bits, the root in 32 bits, and the operation, reduction, type
-/// and method in 8 each. All ones mean none. A call on wide elements, which has no reduction and whose type is `u8`, has their
-/// width in place of both. A call with a reduction of the program's has 16 bits of its fingerprint there, which includes the type, and
-/// the next 32 bits are combined with the root.
+/// The method of a call, and its arguments except the count. From the lowest bits: the root in 32 bits, then the operation,
+/// reduction, type and method in 8 bits each. All ones mean none. A call on wide elements, which has no reduction and the type
+/// `u8`, stores their width in place of both. A call with a custom reduction stores 16 bits of its fingerprint there, which
+/// includes the type. The next 32 bits of the fingerprint are combined with the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub(crate) struct Codes(u64);
@@ -42,13 +42,13 @@ impl Codes {
         Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(root))
     }
 
-    /// The codes of a point-to-point message, which has no reduction, root or method.
+    /// Returns the codes of a point-to-point message, which has no reduction, root or method.
     pub(crate) fn of_message(dtype: DType) -> Self {
         let bytes = [MESSAGE, u8::MAX, dtype as u8, u8::MAX];
         Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(u32::MAX))
     }
 
-    /// The codes as one number.
+    /// Returns the codes as one number.
     pub(crate) fn bits(self) -> u64 {
         self.0
     }
@@ -61,13 +61,14 @@ impl Codes {
         (self.0 >> (32 + 8 * place)) as u8
     }
 
-    /// Returns the places of the operation and of the method in the lists of all; a barrier follows the operations, and a message has no method.
+    /// Returns the positions of the operation and of the method among all of them. A barrier follows the operations, and a message
+    /// has no method.
     #[inline]
     pub(crate) fn kind(self) -> (usize, usize) {
         ((self.byte(0) & !(WIDE | CUSTOM)).into(), self.byte(3).into())
     }
 
-    /// The name of the operation, `barrier`, or `message`; `?` for an unknown code.
+    /// Returns the name of the operation, `barrier`, or `message`; `?` for an unknown code.
     pub(crate) fn operation(self) -> &'static str {
         let flags = if self.byte(0) == u8::MAX { 0 } else { WIDE | CUSTOM };
         match self.byte(0) & !flags {
@@ -87,23 +88,23 @@ impl Codes {
         self.byte(0) == MESSAGE
     }
 
-    /// Returns whether the elements are wide: 0xff is the operation of no call.
+    /// Returns whether the elements are wide. No call has the operation 0xff.
     fn is_wide(self) -> bool {
         self.byte(0) & WIDE != 0 && self.byte(0) != u8::MAX
     }
 
-    /// Returns whether the reduction is one of the program's.
+    /// Returns whether the reduction is a custom one.
     fn is_custom(self) -> bool {
         self.byte(0) & (WIDE | CUSTOM) == CUSTOM
     }
 
-    /// The reduction of the program's, if this process has defined it too.
+    /// Returns the custom reduction, if this process has defined it.
     fn custom(self) -> Option<Custom> {
         let code = u16::from_le_bytes([self.byte(1), self.byte(2)]);
         if self.is_custom() { Custom::by_code(code) } else { None }
     }
 
-    /// The name of the element type; `[u8; 3]` for elements of 3 bytes without one.
+    /// Returns the name of the element type; `[u8; 3]` for elements of 3 bytes without one.
     pub(crate) fn dtype(self) -> Cow<'static, str> {
         if self.is_wide() {
             return format!("[u8; {}]", u16::from_le_bytes([self.byte(1), self.byte(2)])).into();
@@ -118,14 +119,14 @@ impl Codes {
         name(&DType::ALL.map(DType::name), self.byte(2)).into()
     }
 
-    /// The name of the method.
+    /// Returns the name of the method.
     pub(crate) fn method(self) -> &'static str {
         name(&Method::ALL.map(Method::name), self.byte(3))
     }
 
     pub(crate) fn op(self) -> Option<&'static str> {
         if self.is_custom() {
-            return Some(self.custom().map_or("a reduction that is not known here", Custom::name));
+            return Some(self.custom().map_or("a reduction that this process has not defined", Custom::name));
         }
         (self.byte(1) != u8::MAX && !self.is_wide())
             .then(|| name(&ReduceOp::ALL.map(ReduceOp::name), self.byte(1)))
@@ -140,7 +141,7 @@ impl Codes {
 
 /// Set in the code of an operation on wide elements.
 const WIDE: u8 = 0x80;
-/// Set in the code of an operation with a reduction of the program's.
+/// Set in the code of an operation with a custom reduction.
 const CUSTOM: u8 = 0x40;
 /// The code of [`BARRIER_NAME`].
 const BARRIER: u8 = Operation::all(0).len() as u8;
@@ -153,21 +154,21 @@ fn name(names: &[&'static str], code: u8) -> &'static str {
     names.get(usize::from(code)).copied().unwrap_or("?")
 }
 
-/// The bits of a fingerprint that are combined with the root.
+/// Returns the bits of a fingerprint that are combined with the root.
 fn rooted(fingerprint: u64) -> u32 {
     (fingerprint >> 16) as u32
 }
 
-/// The position among all reductions.
+/// Returns the position among all reductions.
 fn op_code(op: ReduceOp) -> u8 {
     let found = ReduceOp::ALL.iter().position(|known| *known == op);
     found.map_or(u8::MAX, |position| position as u8)
 }
 
-/// The position among all operations.
+/// Returns the position among all operations.
 fn operation_code(operation: Operation) -> u8 {
     let all = Operation::all(operation.root().unwrap_or(0));
-    all.iter().position(|&one| one == operation).expect("it is one of all") as u8
+    all.iter().position(|&one| one == operation).expect("the list has every operation") as u8
 }
 
 #[cfg(test)]
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_operation_has_its_code() {
+    fn every_operation_has_a_unique_code() {
         for (code, operation) in Operation::all(0).into_iter().enumerate() {
             assert_eq!(usize::from(operation_code(operation)), code);
             assert!(
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_elements_have_their_width_as_type() {
+    fn wide_elements_encode_their_width() {
         for width in [2, 3, 255, 256, u16::MAX] {
             let gather = Call::new(Operation::Gather { root: 3 }, None, DType::U8, 7);
             let codes = Codes::new(&Call { width, ..gather }, Method::Algorithm(Algorithm::Ring));
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn custom_reductions_have_their_fingerprint_as_reduction_and_type() {
+    fn custom_reductions_encode_their_fingerprint() {
         let ignore = |_: &mut [u8], _: &[u8]| {};
         let pair = ReduceOp::custom_bytes("pair of codes", 16, true, ignore);
         let reduce = Call { width: 16, ..Call::new(Operation::Reduce { root: 3 }, Some(pair), DType::U8, 7) };
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_nothing_have_no_names() {
+    fn unknown_codes_have_placeholder_names() {
         let codes = Codes::of_bits(u64::MAX);
         assert_eq!((codes.operation(), &*codes.dtype(), codes.method()), ("?", "?", "?"));
         assert_eq!((codes.op(), codes.root()), (None, None));

@@ -74,11 +74,11 @@ pub use plan::Planned;
 /// wait for ever.
 #[derive(Debug)]
 pub struct Communicator {
-    seat: EngineOwner,
+    engine_owner: EngineOwner,
     /// Point-to-point messages, which do not need the engine.
     messages: Messages,
     choice: Choice,
-    // Constant; kept here because the engine may be on the communication thread.
+    // Constant. Stored here because the engine may be on the communication thread.
     rank: Rank,
     topology: Topology,
     transport: &'static str,
@@ -89,9 +89,9 @@ pub struct Communicator {
     status: StatusBoard,
     /// The options of the next calls; the defaults unless a [`CallBuilder`] is alive.
     per_call: PerCall,
-    /// When and with what values [`Communicator::lateness`] was last called.
-    asked: Interval,
-    /// The guard of this rank. Dropped after the seat: it also watches `MPI_Finalize`, which waits for others.
+    /// The time and the values of the last call of [`Communicator::lateness`].
+    interval: Interval,
+    /// The guard of this rank. It is dropped after the engine, since it also guards `MPI_Finalize`, which waits for other ranks.
     guard: Option<Arc<dyn Guard>>,
     /// Also the settings of groups of these ranks.
     config: Config,
@@ -141,7 +141,7 @@ impl Communicator {
     }
 
     pub(crate) fn transport_of_engine(&mut self) -> &Fabric {
-        &self.seat.engine().transport
+        &self.engine_owner.engine().transport
     }
 
     /// Returns the state that the ranks of a node publish to each other.
@@ -149,7 +149,7 @@ impl Communicator {
         &self.status
     }
 
-    /// Returns its settings, which groups of its ranks have too.
+    /// Returns the settings, which groups of these ranks inherit.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
@@ -157,17 +157,17 @@ impl Communicator {
     /// Predicts the time of a call by the cost model, in microseconds; `None` if the algorithm does not offer the operation among these
     /// ranks.
     pub fn predicted_us(&mut self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
-        self.seat.engine().predicted_us(algorithm, call, memory)
+        self.engine_owner.engine().predicted_us(algorithm, call, memory)
     }
 
     /// Returns the constants of the cost model, for slices.
     pub fn machine(&mut self) -> &Machine {
-        self.seat.engine().machine()
+        self.engine_owner.engine().machine()
     }
 
-    /// Returns the range of a buffer of `count` elements that this rank owns: where [`Communicator::reduce_scatter`] leaves its
-    /// result, and what it contributes to [`Communicator::all_gather`]. The parts of ranks differ by at most one element, the
-    /// larger ones first, unless [`CallBuilder::counts`] sets them.
+    /// Returns the range of a buffer of `count` elements that this rank owns: the range of its result of
+    /// [`Communicator::reduce_scatter`], and of its contribution to [`Communicator::all_gather`]. The parts of ranks differ by at
+    /// most one element, the larger ones first, unless [`CallBuilder::counts`] sets them.
     pub fn own_part(&self, count: usize) -> Range<usize> {
         let own = Chunks::one(self.rank());
         match &self.per_call.options.parts {
@@ -303,25 +303,24 @@ impl Communicator {
         self.collective(Self::OF_BARRIER)?.run(&Call::barrier(), &mut []).map(drop)
     }
 
-    /// Returns a [`Collective`] by this choice, over this communicator, for benchmarks and tests.
+    /// Returns a [`Collective`] over this communicator with this choice, for benchmarks and tests.
     ///
     /// # Errors
     /// As [`Communicator::set_choice`]; [`Error::Aborted`] after a failure.
     pub fn collective(&mut self, choice: impl Into<Choice>) -> Result<impl Collective + '_> {
         let choice = choice.into();
-        self.seat.engine().check_alive()?;
+        self.engine_owner.engine().check_alive()?;
         self.check_choice(&choice)?;
-        Ok(Chosen { engine: self.seat.engine(), options: &self.per_call.options, choice })
+        Ok(Chosen { engine: self.engine_owner.engine(), options: &self.per_call.options, choice })
     }
 
     /// Declares that this rank cannot continue. Ranks that are threads fail at once; under MPI the job ends when the
     /// communicator is dropped. Later calls fail with [`Error::Aborted`].
     pub fn fail(&mut self, cause: &str) {
-        drop(self.seat.engine().fail(cause));
+        drop(self.engine_owner.engine().fail(cause));
     }
 
-    /// Returns the values of this rank's part in a buffer of `count` values, of which several may be an
-    /// element.
+    /// Returns the range of this rank's part in a buffer of `count` values. An element may consist of several values.
     fn own_values(&self, count: usize) -> Range<usize> {
         let width = usize::from(self.per_call.width());
         scaled(self.own_part(count / width), width)
@@ -336,9 +335,9 @@ impl Communicator {
     ) -> Result<Ran> {
         let call = self.checked::<T>(operation, op, buffer.len());
         self.check_choice_of_call()?;
-        let Self { seat, choice, per_call, .. } = self;
+        let Self { engine_owner, choice, per_call, .. } = self;
         let choice = per_call.choice_or(choice).on_host(operation);
-        seat.engine().run(choice, &per_call.options, &call, bytemuck::cast_slice_mut(buffer))
+        engine_owner.engine().run(choice, &per_call.options, &call, bytemuck::cast_slice_mut(buffer))
     }
 
     /// Returns the call on a buffer of `count` elements, its arguments checked.

@@ -33,9 +33,9 @@ pub(crate) use observe::Metrics;
 pub use preload::{ACCELERATE_REPORT, PRELOAD, find_program, preloaded};
 pub use variables::{exported, warn_of_unread_settings};
 
-/// Seconds of waiting for another rank before a warning.
+/// The seconds of waiting for another rank before a warning.
 const WARN: &str = "UNISONO_WARN_S";
-/// Seconds of waiting for another rank before a timeout.
+/// The seconds of waiting for another rank before a timeout.
 const TIMEOUT: &str = "UNISONO_TIMEOUT_S";
 /// The timeout in the first call of a communicator, in seconds.
 const FIRST_TIMEOUT: &str = "UNISONO_FIRST_TIMEOUT_S";
@@ -54,7 +54,7 @@ const KERNEL_COPIES: &str = "UNISONO_KERNEL_COPIES";
 const TRANSPORT: &str = "UNISONO_TRANSPORT";
 /// The link between nodes: `auto`, `mpi`, `tcp` or `ucx`.
 const NETWORK: &str = "UNISONO_NETWORK";
-/// The nodes' own connections to report failures: `auto` or `off`.
+/// The control connections between nodes, which report failures: `auto` or `off`.
 const WATCHDOG: &str = "UNISONO_WATCHDOG";
 /// The algorithm or rules to use if the program sets none.
 const ALGORITHM: &str = "UNISONO_ALGORITHM";
@@ -62,12 +62,11 @@ const ALGORITHM: &str = "UNISONO_ALGORITHM";
 const WARNINGS: &str = "UNISONO_WARNINGS";
 /// Faults to inject: `seed=7,delay_us=200,lose=0.001`.
 const CHAOS: &str = "UNISONO_CHAOS";
-/// The variable with the folder in which processes launched without MPI find each other.
+/// The variable with the bootstrap folder of processes launched without MPI.
 pub const BOOTSTRAP_DIR: &str = "UNISONO_BOOTSTRAP_DIR";
-/// Set to 1 by a launcher for a rank that it starts again, in a world that goes on without the process before it.
+/// Set to 1 by a launcher for a rank that it restarts, in a world that continues without the previous process.
 pub const JOIN: &str = "UNISONO_JOIN";
-/// A secret that all ranks of several machines share, without which none is admitted where they meet.
-/// The secret of a world over several machines; `unisono launch --hosts` sets it.
+/// The secret of a world over several machines, with which ranks authenticate. `unisono launch --hosts` sets it.
 pub const SECRET: &str = "UNISONO_SECRET";
 /// The constants of the cost model: `auto`, `default`, or a file written by `unisono tune`.
 const TUNING: &str = "UNISONO_TUNING";
@@ -76,7 +75,7 @@ const TUNING: &str = "UNISONO_TUNING";
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
 const DEFAULT_WARN: Duration = Duration::from_secs(60);
-/// The default timeout of the first call, which programs may reach at very different times: half an hour.
+/// The default timeout of the first call, which ranks may reach at very different times: half an hour.
 const DEFAULT_FIRST_TIMEOUT: Duration = Duration::from_secs(1800);
 /// The default timeout during quiet sections: a day.
 const DEFAULT_QUIET_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
@@ -90,15 +89,15 @@ const SEGMENT_UNIT_BYTES: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnFailure {
     /// Calls return errors, and no process ends: for libraries inside a larger program. Installs no signal handler and no panic
-    /// hook, opens no port, and starts no thread except for non-blocking calls. Standard error gets only warnings, and the location
-    /// of flight recorder files.
+    /// hook, opens no port, and starts no thread except for non-blocking calls. Only warnings and the location of flight recorder
+    /// files are printed, on standard error.
     ///
-    /// Ranks watch over each other while they wait: a call that waits for a rank whose process is killed returns an error within
-    /// half a second, on this machine and over TCP.
+    /// Waiting ranks detect failures: a call that waits for a rank whose process is killed returns an error within half a second,
+    /// on this machine and over TCP.
     #[default]
     ReturnError,
-    /// Ends the program: the failed rank, the place and the cause go to standard error, the other ranks learn of it at once,
-    /// wherever they are, and all processes end within ten seconds.
+    /// Ends the program. The failed rank, the call and the cause are printed on standard error, the other ranks are informed at
+    /// once, and all processes end within ten seconds.
     EndJob,
 }
 
@@ -117,10 +116,11 @@ pub(crate) struct Config {
     pub(crate) segment_bytes: usize,
     pub(crate) inside: Inside,
     pub(crate) network: Network,
-    /// Whether ranks without MPI connect even if none is far: other groups of the same split do, and all make the same calls.
+    /// Whether ranks without MPI connect even if they share memory, since other groups of the same split do and all ranks make the
+    /// same calls.
     pub(crate) connects: bool,
     pub(crate) kernel_copies: KernelCopies,
-    /// Whether the nodes have their own connections to report failures.
+    /// Whether nodes have control connections, which report failures.
     pub(crate) watchdog: bool,
     pub(crate) constants: Constants,
     pub(crate) warnings: bool,
@@ -131,7 +131,7 @@ pub(crate) struct Config {
     pub(crate) on_failure: OnFailure,
 }
 
-/// The folder in which jobs of this user have their flight recorder folders by default.
+/// Returns the default parent of the flight recorder folders of this user's jobs.
 pub(crate) fn flight_dirs(temporary: &Path) -> PathBuf {
     private_path(temporary).join("flight-recorders")
 }
@@ -171,7 +171,8 @@ impl Config {
         Self::read(|name| std::env::var(name))
     }
 
-    /// The flight recorder folder of a job; the default is one of its own in the [folder](flight_dirs) of all jobs of this user.
+    /// Returns the flight recorder folder of a job. The default is a folder of the job in the [folder](flight_dirs) of all jobs of
+    /// this user.
     pub(crate) fn flight_dir(&self, job: u64) -> PathBuf {
         let of_job = || flight_dirs(&std::env::temp_dir()).join(format!("{job:016x}"));
         self.flight_dir.clone().unwrap_or_else(of_job)
@@ -226,12 +227,12 @@ impl Config {
         Ok(config)
     }
 
-    /// Returns whether ranks that wait watch over the ranks of other nodes, since no thread does.
+    /// Returns whether waiting ranks detect failures on other nodes, since no thread does.
     pub(crate) fn watched_by_ranks(&self) -> bool {
         self.watchdog && self.on_failure == OnFailure::ReturnError
     }
 
-    /// Settings that must be the same on all ranks: otherwise ranks would deadlock, or send what others do not expect.
+    /// Returns the settings that must be identical on all ranks. Otherwise ranks would deadlock, or send unexpected messages.
     pub(crate) fn alike(&self) -> Vec<(&'static str, String)> {
         let nodes = |nodes: &Topology| {
             let sizes = (0..nodes.nodes()).map(|node| nodes.node(node).ranks().to_string());
@@ -250,7 +251,7 @@ impl Config {
     }
 }
 
-/// The value of this name that a variable has, or else this one.
+/// Returns the value whose name a variable has, or the default.
 fn one_of<T: Copy, const N: usize>(
     value: impl Fn(&'static str, &str) -> Result<Option<String>>,
     variable: &'static str,
@@ -301,7 +302,7 @@ impl NcclPlaces {
     }
 }
 
-/// Returns all `UNISONO_…` variables in the environment with their values, to be printed: without the value of the secret.
+/// Returns all `UNISONO_…` variables in the environment with their values, for printing. The value of the secret is left out.
 pub fn settings() -> impl Iterator<Item = (String, String)> {
     let mut settings: Vec<_> = std::env::vars_os()
         .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
@@ -330,13 +331,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_environment_gives_the_defaults() {
+    fn empty_environment_gives_the_defaults() {
         let constants = Constants::Measured { kept_in: None };
         assert_eq!(read(&[]).unwrap(), Config { constants, ..Config::default() });
     }
 
     #[test]
-    fn settings_are_read() {
+    fn settings_are_parsed() {
         let config = read(&[(TIMEOUT, "1.5"), (NODES, "3, 1"), (ALGORITHM, "ring")]).unwrap();
         assert_eq!(config.timeout, Duration::from_millis(1500));
         assert_eq!(config.nodes, Some(Topology::from_node_sizes(&[3, 1])));
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_call_may_take_at_least_as_long_as_others() {
+    fn first_timeout_is_at_least_the_timeout() {
         let first = |pairs: &[_]| read(pairs).unwrap().first_timeout;
         assert_eq!(first(&[(TIMEOUT, "5")]), DEFAULT_FIRST_TIMEOUT);
         assert_eq!(first(&[(TIMEOUT, "5000")]), Duration::from_secs(5000));
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_by_name() {
+    fn invalid_values_are_refused_by_name() {
         for (name, value) in [
             (TIMEOUT, "soon"),
             (TIMEOUT, "-1"),

@@ -25,13 +25,13 @@ pub(crate) type Time = Duration;
 
 /// The interval of keepalives.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(1);
-/// The longest time that a member that takes part in an agreement may be silent before it counts as lost.
+/// The longest silence of a member that takes part in an agreement. After that it counts as lost.
 pub(crate) const SILENCE: Duration = Duration::from_secs(10);
-/// The time that a member refuses to speak with a lost one before it acknowledges a view without it. It is longer than the time within which the
-/// driver of the lost member detects that the connection is silent, so that the lost member cannot mistake a later end of this one for an
-/// ordinary death.
+/// The time for which a member rejects the messages of a lost one before it acknowledges a view without it. It exceeds the time
+/// after which the lost member's driver detects a silent connection. So the lost member cannot mistake a later end of this one for
+/// the death of a process.
 pub(crate) const FENCE: Duration = Duration::from_secs(10);
-/// The longest time that a connection may take to identify itself, and members to connect.
+/// The longest time in which a connection must identify itself, and in which members must connect.
 pub(crate) const CONNECT: Duration = Duration::from_secs(5);
 /// The limit of connections that have not identified themselves. Beyond it, the oldest are closed: a member identifies itself at once.
 pub(crate) const MOST_STRANGERS: usize = 64;

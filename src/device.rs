@@ -1,4 +1,4 @@
-//! Arrays in GPU memory: reduced by NCCL within nodes where possible, otherwise and between nodes by the host.
+//! Arrays in GPU memory. NCCL reduces them within nodes where possible. Otherwise, and between nodes, the host does.
 
 mod copies;
 mod facts;

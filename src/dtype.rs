@@ -78,7 +78,7 @@ elements! {
     i32 => I32, i64 => I64, u8 => U8, u32 => U32, u64 => U64,
 }
 
-/// Evaluates an expression with a name for the Rust type of a [`DType`](crate::DType) that is known only at run time.
+/// Evaluates an expression with a type alias for the Rust type of a [`DType`](crate::DType) that is known only at run time.
 ///
 /// ```
 /// use unisono::{DType, Element, with_type};
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_sizes_agree_with_the_types() {
+    fn names_and_sizes_match_the_rust_types() {
         fn check<T: Element>() {
             assert_eq!(T::DTYPE.size_bytes(), size_of::<T>());
             assert_eq!(T::DTYPE.name(), std::any::type_name::<T>().rsplit("::").next().unwrap());
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_at_run_time_is_its_rust_type() {
+    fn with_type_selects_the_matching_rust_type() {
         for expected in DType::ALL {
             with_type!(expected, T => assert_eq!(T::DTYPE, expected));
         }

@@ -14,15 +14,15 @@ pub use code::ErrorCode;
 /// A result whose error is [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A runtime error. (A programming error, such as a root that does not exist, panics and names the values.)
+/// A runtime error. A programming error, such as an invalid root, panics with a message instead.
 ///
-/// There are two classes, which [`Error::is_fatal`] tells apart:
-/// - *Refused*: the call was not made, and the communicator remains usable. The message says what to do.
+/// There are two classes, which [`Error::is_fatal`] distinguishes:
+/// - *Refused*: the call was not made, and the communicator remains usable. The message contains the remedy.
 /// - *Failed*: the communicator is lost, eventually on all ranks. Every later call fails with [`Error::Aborted`], and the buffer
 ///   is undefined. The message names the rank that failed and the cause.
 ///
-/// An error of MPI, CUDA, NCCL or the system is a refusal by itself, when a world cannot start or memory is not available. If it
-/// ends a call that has started, it is the cause of an [`Error::Failed`].
+/// An error of MPI, CUDA, NCCL or the system is a refusal if a world cannot start or memory is not available. If it ends a call
+/// that has started, it is the cause of an [`Error::Failed`].
 ///
 /// ```
 /// use unisono::{Choice, Error, ErrorCode, ReduceOp, Vendor};
@@ -31,7 +31,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///     let refused = comm.set_choice(Vendor::Mpi).unwrap_err();
 ///     assert!(!refused.is_fatal() && refused.code() == ErrorCode::Unsupported);
 ///     comm.barrier().unwrap();
-///     // A rank that calls something else.
+///     // The ranks pass different counts.
 ///     let failed = comm.all_reduce(&mut vec![1.0_f32; 10 + comm.rank()], ReduceOp::Sum).unwrap_err();
 ///     assert!(failed.is_fatal() && comm.barrier().unwrap_err().is_fatal());
 /// });
@@ -42,11 +42,11 @@ pub enum Error {
     /// Another rank did not arrive before the deadline.
     #[error("{at}: waited {} for rank {other}{}", Seconds(waited.as_secs_f64()), whereabouts(doing.as_deref()))]
     Timeout {
-        /// The place of this rank.
+        /// The call and position of this rank.
         at: Box<Place>,
         /// The rank that did not arrive.
         other: Rank,
-        /// The time that the other rank was silent.
+        /// The time for which the other rank was silent.
         waited: Duration,
         /// The activity of the other rank, if it is on the same node.
         doing: Option<Box<Doing>>,
@@ -55,7 +55,7 @@ pub enum Error {
     /// Another rank made a different call.
     #[error("{at}: rank {} called {ours}, but rank {other} called {theirs}", at.rank)]
     Mismatch {
-        /// The place of this rank.
+        /// The call and position of this rank.
         at: Box<Place>,
         /// The call of this rank.
         ours: String,
@@ -70,7 +70,7 @@ pub enum Error {
         "{at}: rank {other} has left the world: it dropped its communicator (if because of an error of its own, that rank reports it)"
     )]
     Left {
-        /// The place of this rank.
+        /// The call and position of this rank.
         at: Box<Place>,
         /// The rank that left.
         other: Rank,
@@ -89,16 +89,16 @@ pub enum Error {
         rank: Rank,
         /// The rank that is missing.
         other: Rank,
-        /// Its process, if it is of this machine.
+        /// Its process, if it is on this machine.
         process_id: Option<u32>,
-        /// Whether that is stopped, by SIGSTOP or a debugger.
+        /// Whether its process is stopped, by SIGSTOP or a debugger.
         is_stopped: bool,
-        /// The time that this rank has waited for it.
+        /// The time for which this rank has waited for it.
         waited: Duration,
     },
 
-    /// This rank reaches too few of the others to continue without those that are out of reach. Unlike a dead rank, one that is out of reach
-    /// may be alive and continue on the other side of a divided network.
+    /// This rank reaches too few of the others to continue without the unreachable ones. Unlike a dead rank, an unreachable one may
+    /// be alive and continue on the other side of a divided network.
     #[error(
         "rank {rank} cannot continue: ranks {lost:?} are out of reach, may be alive, and continue without it if they are most of the ranks \
          that are left"
@@ -111,7 +111,7 @@ pub enum Error {
     },
 
     /// An earlier failure, on this rank or another.
-    #[error("rank {rank} cannot go on{}: {cause}", because(*rank, *by))]
+    #[error("rank {rank} cannot continue{}: {cause}", because(*rank, *by))]
     Aborted {
         /// This rank.
         rank: Rank,
@@ -122,7 +122,7 @@ pub enum Error {
     },
 
     /// This rank cannot continue a call that has started.
-    #[error("rank {rank} cannot go on: {cause}")]
+    #[error("rank {rank} cannot continue: {cause}")]
     Failed {
         /// This rank.
         rank: Rank,
@@ -163,13 +163,13 @@ pub enum Error {
         cause: cudarc::driver::DriverError,
     },
 
-    /// CUDA failed at a copy of [`HostToDevice`](crate::HostToDevice), or reported an error of earlier work then.
+    /// CUDA failed at a copy of [`HostToDevice`](crate::HostToDevice), or then reported an error of earlier work.
     #[cfg(feature = "nccl")]
     #[error("rank {rank}: GPU {gpu} failed when an array was copied to it, or before: {cause}")]
     HostToDevice {
         /// This rank.
         rank: Rank,
-        /// The GPU's number among those that the process sees.
+        /// The GPU's number among those visible to the process.
         gpu: usize,
         /// The driver's error.
         #[source]
@@ -228,9 +228,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether the communicator is lost. If not, the call was refused, and ranks may continue as if it had not been
-    /// made. If only some ranks were refused, the others wait for them in the call. ([`Error::OnRank0`] is not fatal: all ranks
-    /// completed the call.)
+    /// Returns whether the communicator is lost. If not, the call was refused, and ranks may continue as if it had not been made.
+    /// If only some ranks were refused, the others wait for them in the call. [`Error::OnRank0`] is not fatal, since all ranks
+    /// completed the call.
     pub fn is_fatal(&self) -> bool {
         self.code().is_fatal()
     }
@@ -260,8 +260,8 @@ impl Error {
         }
     }
 
-    /// Returns the rank that failed, as far as this one knows: the one that did not arrive, has left, is out of reach, or failed first,
-    /// also if another rank reported it, or in an earlier call. `None` for a mismatch, where either rank may be wrong.
+    /// Returns the rank that failed, as known here: the rank that did not arrive, has left, is out of reach, or failed first, even
+    /// if another rank reported it or it failed in an earlier call. `None` for a mismatch, where either rank may be wrong.
     pub fn failed_rank(&self) -> Option<Rank> {
         match *self {
             Self::Partitioned { ref lost, .. } => lost.first().copied(),
@@ -281,7 +281,7 @@ impl Error {
     }
 }
 
-/// As `Display`: an error that `main` returns is printed with `Debug`, and should read as a sentence.
+/// Formats as `Display` does: Rust prints an error that `main` returns with `Debug`, and it should read as a sentence.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -296,7 +296,7 @@ fn whereabouts(doing: Option<&Doing>) -> String {
     }
 }
 
-/// Returns the rank that failed, unless it is this one.
+/// Formats the rank that caused the failure, unless it is this one.
 fn because(rank: Rank, by: Rank) -> String {
     if by == rank { String::new() } else { format!(", because rank {by} failed") }
 }

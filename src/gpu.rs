@@ -24,7 +24,7 @@ pub(crate) fn cuda(what: &'static str) -> impl FnOnce(DriverError) -> Error {
     move |cause| Error::Cuda { what, cause }
 }
 
-/// Creates the context of a local rank's GPU: local ranks are assigned in turn to the GPUs that this process sees.
+/// Creates the context of a local rank's GPU. The visible GPUs are assigned to local ranks round-robin.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if there is no driver or no GPU, with the remedy.
@@ -41,29 +41,29 @@ pub(crate) fn context(local_rank: usize) -> Result<Arc<CudaContext>> {
     }
 }
 
-/// Records an event on a stream.
+/// Records an event on a stream, to order other streams.
 pub(crate) fn moment(stream: &CudaStream) -> Result<CudaEvent> {
     stream.record_event(None).map_err(cuda("order of streams"))
 }
 
-/// Polls without a pause: what a GPU or NCCL does at once takes a few microseconds.
+/// The number of polls without a pause: short operations of a GPU or NCCL take a few microseconds.
 const SPINS: u32 = 200;
 
-/// Polls until `is_over`, with the deadlines of a call; calls `look` from time to time to detect errors.
+/// Polls until `is_over`, with the deadlines of a call. Calls `check` from time to time to detect errors.
 ///
 /// # Errors
-/// [`Error::Overdue`] after the deadline, the failure of another rank, and the errors of both functions.
+/// [`Error::Overdue`] after the deadline, [`Error::Aborted`] after the failure of another rank, and the errors of both functions.
 pub(crate) fn wait_for(
     mut is_over: impl FnMut() -> Result<bool>,
     what: &'static str,
     (deadlines, status): (&Deadlines, &StatusBoard),
-    mut look: impl FnMut() -> Result<()>,
+    mut check: impl FnMut() -> Result<()>,
 ) -> Result<()> {
     let mut waiting = Waiting::new(SPINS, deadlines, status);
     while !is_over()? {
         match waiting.pause() {
             Ok(false) => {}
-            Ok(true) => look()?,
+            Ok(true) => check()?,
             Err(WaitFailure::Overdue(waited)) => {
                 return Err(Error::Overdue { rank: status.rank(), what, waited });
             }
@@ -97,7 +97,7 @@ mod driver {
         unsafe { cudarc::driver::sys::is_culib_present() }
     }
 
-    /// A program with candle's kernels is linked with the driver, and would not have started without it.
+    /// Returns true: a program with candle's kernels is linked with the driver, and would not have started without it.
     #[cfg(feature = "cuda")]
     fn is_there() -> bool {
         true

@@ -1,4 +1,4 @@
-//! Parts that the other crates of the workspace and the benchmarks use, each for the reason that it states; not part of the stable API.
+//! Items that other crates of the workspace and the benchmarks use, each with the reason. They are not part of the stable API.
 
 use crate::communicator::Communicator;
 use crate::error::Result;
@@ -11,18 +11,18 @@ mod gpu_parts;
 #[cfg(feature = "nccl")]
 pub use gpu_parts::{Way, copy_in_segments, nccl_all_reduce};
 
-/// `unisono-bench` reports the algorithm of a barrier, and refuses others.
+/// `unisono-bench` reports the algorithm of a barrier, and refuses other algorithms.
 pub use crate::codes::OF_BARRIER;
-/// `unisono-bench` measures arrays in every kind of memory in the same way as the constants of a machine are measured.
+/// `unisono-bench` measures arrays in every kind of memory with the code that measures the constants of a machine.
 pub use crate::constants::Array;
 /// `unisono-bench` computes the expected means as a collective does.
 pub use crate::kernels::divide;
-/// `unisono-compress` and `unisono-train` compile their loops over elements for every level of instructions; benchmarks measure
-/// kernels alone.
+/// `unisono-compress` and `unisono-train` compile their loops over elements for every instruction set. Benchmarks measure kernels
+/// alone.
 pub use crate::kernels::{Accumulator, Codec, Joint, Kernel, Lanes, Level, Pass, joint, kernel};
 /// Estimates of memory, before a run that a node cannot hold, and reports that name a machine.
 pub use crate::system::{AvailableMemory, host};
-/// The doctor applies the limits of which a world warns when it starts.
+/// The doctor checks the limits that a world checks when it starts.
 pub use crate::system::{
     MemoryLimit, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES, free_bytes, gpus, least_open_files, open_files,
 };
@@ -60,7 +60,7 @@ impl NodeFacts {
 /// `unisono-compress`, for example.
 ///
 /// # Errors
-/// Those of `work`, which are as fatal for `comm` as for the communicator that failed.
+/// The errors of `work`. A fatal error also loses `comm`.
 pub fn work<R>(comm: &mut Communicator, work: impl FnOnce() -> Result<R>) -> Result<R> {
     comm.work(work)
 }
@@ -85,9 +85,9 @@ pub fn work_async<B: Send + 'static>(
 pub struct MpiLibrary {
     /// Its name and version.
     pub version: String,
-    /// A harmless difference from the library that the program was compiled for; an error if they do not fit.
+    /// A harmless difference from the library that the program was compiled for; an error if they are incompatible.
     pub difference: Result<Option<String>>,
-    /// A note if this world is one of several in a job that may have been meant to form one world.
+    /// A note if the job has several worlds that may have been meant to form one.
     pub alone_in_job: Option<String>,
 }
 

@@ -24,8 +24,8 @@
 //! - `cuda`: for programs that link the CUDA driver; it is then not loaded at run time.
 //! - `tuning`: files of measured constants; without it, the defaults apply.
 //!
-//! The data-parallel trainer is the crate `unisono-train`, which `unisono-candle` brings to candle; its input pipeline is `unisono-data`,
-//! and the command line `unisono-cli`.
+//! The data-parallel trainer is the crate `unisono-train`, which `unisono-candle` implements for candle. Its input pipeline is
+//! `unisono-data`, and the command line `unisono-cli`.
 
 #![deny(unsafe_code)]
 
@@ -102,7 +102,7 @@ pub use mpi;
 
 /// Joins the launched world; the same as [`Communicator::init`].
 ///
-/// Prefer [`run`](run()) where a rank may fail for a reason of its own: it reports the cause to all ranks.
+/// Prefer [`run`](run()) where a rank may fail outside collectives: it reports the cause to all ranks.
 ///
 /// # Errors
 /// As [`Communicator::init`].
@@ -110,7 +110,7 @@ pub fn init() -> Result<Communicator> {
     Communicator::init()
 }
 
-/// The name and version of the MPI library that this program is linked with.
+/// Returns the name and version of the MPI library that this program is linked with.
 #[cfg(feature = "mpi")]
 pub fn mpi_library_version() -> String {
     transport::mpi::library_version()

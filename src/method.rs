@@ -2,7 +2,7 @@
 
 use unisono_collectives::{Algorithm, named};
 
-/// A library with collectives of its own.
+/// A library that provides collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Vendor {
     /// The MPI that the program is linked with, for arrays in host memory.
@@ -11,7 +11,7 @@ pub enum Vendor {
     Nccl,
 }
 
-/// The way in which a call is carried out, in host memory or on GPUs. [`Ran`](crate::Ran) reports it.
+/// The implementation of a call, in host memory or on GPUs. [`Ran`](crate::Ran) reports it.
 /// [`CallBuilder::algorithm`](crate::CallBuilder::algorithm) sets it for one call, and a [`Choice`](crate::Choice) for all.
 ///
 /// ```
@@ -90,7 +90,7 @@ impl Method {
         }
     }
 
-    /// Returns the link that moves the bytes, where `transport` is that of Unisono's algorithms.
+    /// Returns the link that moves the bytes. `transport` is the transport of Unisono's algorithms.
     pub(crate) fn link(self, transport: &'static str) -> &'static str {
         match self {
             Self::Algorithm(_) => transport,
@@ -120,7 +120,7 @@ impl Method {
 
 named!(Method, "algorithm");
 
-/// The names of all that connects ranks: alone, beside the shared memory of nodes, and beside NCCL in nodes.
+/// The names of each connection between ranks: alone, with the shared memory of nodes, and with NCCL in nodes.
 const CONNECTIONS: [[&str; 3]; 5] = [
     ["threads", "threads", "nccl+threads"],
     ["shm", "shm", "nccl+shm"],
@@ -134,7 +134,7 @@ fn names(connection: &str) -> &'static [&'static str; 3] {
     names.unwrap_or_else(|| panic!("`{connection}` is a name of `CONNECTIONS`"))
 }
 
-/// Returns the name of a link beside the shared memory of nodes.
+/// Returns the name of a link with the shared memory of nodes.
 ///
 /// # Panics
 /// If `CONNECTIONS` does not have the link.
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vendors_bring_their_own_links() {
+    fn vendor_methods_report_the_vendor_link() {
         let links = |transport| {
             let methods = ["ring", "mpi", "rail+mpi", "nccl", "rail+nccl"];
             methods.map(|name| name.parse::<Method>().unwrap().link(transport))
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_means_has_a_name_and_a_code() {
+    fn every_method_has_a_name_and_a_code() {
         for (code, method) in Method::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(method.code()), code);
             assert_eq!(method.name().parse(), Ok(method));

@@ -3,7 +3,7 @@
 //! Three layers: `sys` is bindgen's output and the table of functions that are resolved when the library is loaded, `result`
 //! wraps each function in a checked call, and `safe` is the sound interface for the rest of the crate.
 //!
-//! NCCL is not linked. [`library`] loads it on first use; without such a call the program does not need it.
+//! NCCL is not linked. [`library`] loads it on first use. A program that never uses it does not need it.
 //!
 //! ```
 //! match unisono::nccl::library() {

@@ -1,7 +1,8 @@
 //! Metrics and traces of calls, for Prometheus (`UNISONO_METRICS`) and Perfetto (`UNISONO_TRACE`).
 //!
-//! Each communicator has an [`Observer`], to which its flight recorder reports every call that ends. Without these variables there is
-//! none, and a call tests one pointer. The [`hub`] of the process collects the counters and events of all observers, and exports them.
+//! Each communicator has an [`Observer`], to which its flight recorder reports every call that ends. Without these variables there
+//! is no observer, and a call tests one pointer. The [`hub`] of the process collects the counters and events of all observers, and
+//! exports them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,7 @@ pub(crate) struct Ended {
     pub(crate) size_bytes: usize,
     /// Nanoseconds of the system clock; `None` if the clock was not read.
     pub(crate) times_ns: Option<(u64, u64)>,
-    /// True if the clock was read for no other reason than [`Observer::times_next`].
+    /// True if the clock was read only because of [`Observer::times_next`].
     pub(crate) is_sample: bool,
 }
 
@@ -43,18 +44,18 @@ pub(crate) struct Observer {
     rank: Rank,
     /// The name of the communicator, identical on all its ranks.
     name: Arc<str>,
-    /// The rank in the world of each rank, in a group.
+    /// The world's number of each rank, in a group.
     of_world: Option<Box<[Rank]>>,
     counters: Option<Counters>,
     timeline: Option<Arc<Timeline>>,
 }
 
 impl Observer {
-    /// Returns the observer of a rank of a new world of this [name](next_world), if the settings ask for one. `local_rank` is the rank of this
-    /// process in its node.
+    /// Returns the observer of a rank of a new world of this [name](next_world), if the settings enable metrics or traces.
+    /// `local_rank` is the rank of this process in its node.
     ///
     /// # Errors
-    /// [`Error::Setting`](crate::Error::Setting) if the folder cannot be made, or the address cannot be bound.
+    /// [`Error::Setting`](crate::Error::Setting) if the folder cannot be created, or the address cannot be bound.
     pub(crate) fn of_world(
         config: &Config,
         name: Arc<str>,
@@ -87,18 +88,18 @@ impl Observer {
         self.of_world.as_ref().map_or(rank, |ranks| ranks[rank])
     }
 
-    /// Returns whether its communicator is a world, and not a group of one.
+    /// Returns whether its communicator is a world and not a group.
     pub(crate) fn is_of_world(&self) -> bool {
         self.of_world.is_none()
     }
 
-    /// Returns whether the clock is to be read at the start and end of the next call, if it is a short one.
+    /// Returns whether a short next call must read the clock at its start and end.
     #[inline]
     pub(crate) fn times_next(&self, codes: Codes) -> bool {
         self.timeline.is_some() || self.counters.as_ref().is_some_and(|counters| counters.times_next(codes))
     }
 
-    /// Counts and records a call without an error. `label` is its name.
+    /// Counts and records a call without an error. `label` returns its label.
     pub(crate) fn ended(&self, ended: &Ended, label: impl FnOnce() -> Option<String>) {
         let Ended { codes, size_bytes, times_ns, is_sample, .. } = *ended;
         if let Some(counters) = &self.counters {
@@ -124,7 +125,7 @@ impl Observer {
         }
     }
 
-    /// Counts that a comparison of all ranks has found a straggler.
+    /// Counts a straggler that a comparison of all ranks has found.
     pub(crate) fn straggler(&self, rank: Rank) {
         if let Some(counters) = &self.counters {
             counters.straggler(rank);

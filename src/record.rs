@@ -8,16 +8,16 @@ use unisono_collectives::Rank;
 /// The first sequence number of calls during set-up, which user calls never reach.
 pub(crate) const FIRST_OF_SETUP: u64 = u64::MAX / 2;
 
-/// The first sequence number of point-to-point messages, which collectives never reach; for each pair and direction.
+/// The first sequence number of point-to-point messages of a pair and direction, which collectives never reach.
 pub(crate) const FIRST_OF_MESSAGES: u64 = u64::MAX / 4;
 
-/// The operation name of such a message.
+/// The operation name of a point-to-point message.
 pub(crate) const MESSAGE_NAME: &str = "message";
 
-/// The algorithm name of such a message.
+/// The algorithm name of a point-to-point message.
 pub(crate) const POINT_TO_POINT: &str = "point-to-point";
 
-/// The number of elements of an all-to-all with a count for every pair of ranks: ranks have different numbers.
+/// The recorded number of elements of an all-to-all with a count for every pair of ranks, where ranks have different numbers.
 pub(crate) const COUNTS_OF_PAIRS: u64 = u64::MAX;
 
 /// The operation name of a barrier, which is an all-reduce of no elements.
@@ -55,7 +55,7 @@ pub struct Record {
     pub root: Option<Rank>,
     /// The algorithm, or the vendor.
     pub algorithm: String,
-    /// The label that the program gave it.
+    /// The label that the program has set.
     pub label: Option<String>,
     /// The phase reached, from 0.
     pub phase: usize,
@@ -63,7 +63,7 @@ pub struct Record {
     pub step: usize,
     /// The stage of the call.
     pub stage: Stage,
-    /// The rank that it waits for at this step, if the wait is longer than a message takes.
+    /// The rank that it waits for at this step, if the wait exceeds the duration of a message.
     pub waits_for: Option<Rank>,
     /// Seconds since it started.
     pub began_s_ago: f64,
@@ -72,7 +72,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Returns whether it belongs to the set-up, before the program's first call.
+    /// Returns whether the call belongs to the set-up, before the program's first call.
     pub(crate) fn is_of_setup(&self) -> bool {
         self.sequence >= FIRST_OF_SETUP
     }
@@ -92,14 +92,14 @@ pub(crate) fn elements(count: u64, dtype: &str) -> String {
     if count == COUNTS_OF_PAIRS { dtype.to_owned() } else { format!("{count} {dtype}") }
 }
 
-/// Returns a call with everything that ranks must agree on except the algorithm: `reduce #17 of 8 f32, sum, root 3`.
+/// Formats the arguments of a call that ranks must agree on, without the algorithm: `reduce #17 of 8 f32, sum, root 3`.
 pub(crate) fn described(name: &str, elements: &str, op: Option<&str>, root: Option<Rank>) -> String {
     let op = op.map_or(String::new(), |op| format!(", {op}"));
     let root = root.map_or(String::new(), |root| format!(", root {root}"));
     format!("{name} of {elements}{op}{root}")
 }
 
-/// The form with everything that ranks must agree on: `all-reduce #17 "bucket 2" of 8 f32, sum, by ring`.
+/// Formats the arguments that ranks must agree on: `all-reduce #17 "bucket 2" of 8 f32, sum, by ring`.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.operation == BARRIER_NAME {
@@ -153,7 +153,7 @@ pub struct Doing {
     pub since_s: f64,
     /// The label of its quiet section.
     pub quiet: Option<String>,
-    /// Its wait in a call of a group of these ranks, if it uses the group on the thread of its last call here.
+    /// Its wait in a call of a group of these ranks. It is known if the rank uses the group on the thread of its last call here.
     #[serde(default)]
     pub group: Option<GroupWait>,
     /// The current or latest call.
@@ -161,7 +161,7 @@ pub struct Doing {
 }
 
 impl Doing {
-    /// Returns the sequence number of the current collective, or else of the next one.
+    /// Returns the sequence number of the current collective, or of the next one outside collectives.
     pub fn sequence(&self) -> u64 {
         let last = self.last.as_ref();
         last.map_or(0, |last| match last.stage {
@@ -171,33 +171,33 @@ impl Doing {
     }
 }
 
-/// `is in all-reduce #17 of 8 f32, sum, by ring, since 61 s, at step 2, and waits for rank 3`, and the like.
+/// Formats the activity: `has been in all-reduce #17 of 8 f32, sum, by ring for 61 s, at step 2, waiting for rank 3`.
 impl fmt::Display for Doing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since = Seconds(self.since_s);
         match (self.state, &self.last) {
             (State::Inside, Some(call)) => {
-                write!(f, "is in {call}, since {since}, at step {}", call.step)?;
+                write!(f, "has been in {call} for {since}, at step {}", call.step)?;
                 if call.phase > 0 {
                     write!(f, " of phase {}", call.phase)?;
                 }
                 match call.waits_for {
-                    Some(other) => write!(f, ", and waits for rank {other}"),
+                    Some(other) => write!(f, ", waiting for rank {other}"),
                     None => Ok(()),
                 }
             }
             (State::Left, None) => write!(f, "left {since} ago, without a call"),
-            (State::Left, Some(call)) => write!(f, "left {since} ago; its last was {}", call.name()),
+            (State::Left, Some(call)) => write!(f, "left {since} ago; its last call was {}", call.name()),
             (State::Quiet, call) => {
                 write!(
                     f,
-                    "is in the quiet section {:?} since {since}",
+                    "has been in the quiet section {:?} for {since}",
                     self.quiet.as_deref().unwrap_or("?")
                 )?;
-                call.as_ref().map_or(Ok(()), |call| write!(f, "; its last was {}", call.name()))
+                call.as_ref().map_or(Ok(()), |call| write!(f, "; its last call was {}", call.name()))
             }
             (State::Outside, Some(call)) => {
-                write!(f, "is outside of collectives since {since}; its last was {}", call.name())
+                write!(f, "has been outside collectives for {since}; its last call was {}", call.name())
             }
             (State::NotYet | State::Inside | State::Outside, _) => {
                 write!(f, "has made no call in {since}")
@@ -209,7 +209,7 @@ impl fmt::Display for Doing {
 /// The number of ranks, or runs of ranks, that a message lists.
 pub(crate) const MOST_NAMED: usize = 20;
 
-/// Returns ranks, in order, for humans: "rank 3", or "ranks 0 to 2, 5".
+/// Formats ascending ranks: "rank 3", or "ranks 0 to 2, 5".
 pub(crate) fn named(ranks: &[Rank]) -> String {
     let runs: Vec<_> = ranks.chunk_by(|one, next| one + 1 == *next).collect();
     let run = |run: &&[Rank]| match run {
@@ -225,7 +225,7 @@ pub(crate) fn named(ranks: &[Rank]) -> String {
     format!("{} {list}{more}", if ranks.len() == 1 { "rank" } else { "ranks" })
 }
 
-/// Seconds for humans: 61 s, 0.3 s.
+/// A formatted number of seconds: 61 s, 0.3 s.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seconds(pub(crate) f64);
 

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use crate::collective::{Engine, Limits};
 use crate::error::{Error, Result};
 
-/// The number of times that a waiting thread yields before it sleeps; waking up takes as long as many yields.
+/// The number of times that a waiting thread yields before it sleeps, since waking up takes as long as many yields.
 const YIELDS: usize = 200;
-/// The time that [`wait_any`] waits for one of several collectives before it looks at all.
+/// The time for which [`wait_any`] waits for one of several collectives before it polls all of them.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// A non-blocking call, which owns its buffer until it is done.
@@ -27,7 +27,7 @@ pub struct Request<B> {
     driver: Option<Arc<dyn Driver>>,
 }
 
-/// Something that makes progress on calls while a thread waits for them.
+/// Makes progress on calls while a thread waits for them.
 pub(crate) trait Driver: std::fmt::Debug + Send + Sync {
     /// Drives calls until this returns true.
     fn drive_until(&self, is_done: &dyn Fn() -> bool);
@@ -43,7 +43,7 @@ pub(crate) struct Outcome<B> {
 }
 
 impl<B> Outcome<B> {
-    /// Ends a call that began then.
+    /// Ends a call that started at `began`.
     pub(crate) fn end(&self, began: Instant, result: Result<B>) {
         self.flight.get_or_init(|| (began, Instant::now()));
         *lock(&self.result) = Some(result);
@@ -58,7 +58,7 @@ impl<B> Request<B> {
         Self { outcome: Arc::new(Outcome { is_done, flight, result, done }), driver }
     }
 
-    /// Returns the request of a call that somebody drives, and the outcome to set when it is done.
+    /// Returns the request of a call that a driver progresses, and the outcome to set when it is done.
     pub(crate) fn driven_by(driver: Arc<dyn Driver>) -> (Self, Arc<Outcome<B>>) {
         let request = Self::new(Some(driver));
         let outcome = Arc::clone(&request.outcome);
@@ -178,12 +178,12 @@ pub fn wait_any<B>(requests: &mut Vec<Request<B>>) -> (usize, Result<B>) {
 /// One call on the communication thread.
 type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 
-/// Holds the engine while nothing is in flight; the communication thread holds it otherwise. Blocking calls thus run on the
-/// caller's thread without a lock.
+/// Holds the engine while no call is in flight. Otherwise the communication thread holds it. So blocking calls run on the caller's
+/// thread without a lock.
 #[derive(Debug)]
 pub(crate) struct EngineOwner {
     here: Option<Box<Engine>>,
-    /// The deadlines of the engine while it is away.
+    /// The deadlines of the engine while the communication thread holds it.
     limits: Limits,
     background: Option<Background>,
 }
@@ -199,7 +199,7 @@ impl EngineOwner {
         if self.here.is_none() {
             self.here = self.recall();
         }
-        self.here.as_mut().expect("an engine is here or away")
+        self.here.as_mut().expect("the engine is held here or by the communication thread")
     }
 
     /// Returns the engine, unless calls are in flight that this thread has not waited for.
@@ -212,7 +212,7 @@ impl EngineOwner {
         self.here.as_deref_mut()
     }
 
-    /// Returns the deadlines of the calls of an engine that is away.
+    /// Returns the deadlines of calls of the engine, wherever it is held.
     pub(crate) fn limits(&self) -> Limits {
         self.limits
     }
@@ -321,9 +321,9 @@ impl Background {
         lock(&self.common.state)
     }
 
-    /// Waits until all jobs are done, and takes the engine back.
+    /// Waits until all jobs are done, and returns the engine.
     fn recall(&self) -> Box<Engine> {
-        // A result is ready slightly before the engine is.
+        // A result is ready slightly before the engine is idle.
         for _ in 0..YIELDS {
             if let Some(engine) = self.lock().idle_engine() {
                 return engine;
@@ -345,7 +345,7 @@ impl Common {
     fn serve(&self) {
         let mut state = lock(&self.state);
         while !state.ends {
-            // The engine arrives with the first job, and stays as long as there are jobs.
+            // The engine arrives with the first job, and stays until all jobs are done.
             let Some(job) = state.jobs.pop_front() else {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;

@@ -1,4 +1,4 @@
-//! Runs whole programs: all ranks end when one fails, and the exit code shows it.
+//! Runs whole programs. All ranks end when one fails, and the exit code reports it.
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use crate::communicator::Communicator;
 use crate::config::OnFailure;
 use crate::error::Error;
-use crate::system::say;
+use crate::system::print_line;
 use crate::world::Unisono;
 
 /// Runs a program: joins the launched world ([`Communicator::init`]) and calls `main` with its communicator.
 ///
-/// If `main` fails, so does the rank, for any error: the rank reports who failed, where and why to all ranks at once, wherever
-/// they are, and all processes end within ten seconds. Without `run`, a rank that returns an error from its own `main` ends as
-/// if it had succeeded, and others learn of it only when they wait for it.
+/// If `main` returns an error, the rank fails: it reports its rank, the call and the cause to all ranks at once, and all processes
+/// end within ten seconds. Without `run`, a rank that returns an error from its own `main` leaves as if it had succeeded, and
+/// others detect it only when they wait for it.
 ///
 /// ```no_run
 /// use unisono::ReduceOp;
@@ -34,16 +34,16 @@ pub fn run<E: Display>(main: impl FnOnce(&mut Communicator) -> Result<(), E>) ->
     match Communicator::init() {
         Ok(mut comm) => ExitCode::from(u8::from(!guarded(&mut comm, main))),
         Err(error) => {
-            say(&error.to_string());
+            print_line(&error.to_string());
             ExitCode::FAILURE
         }
     }
 }
 
-/// Joins the launched world only to report why this rank cannot take part: [`crate::init`] then fails on all ranks with an
-/// [`Error::Setting`] that names this rank, instead of waiting for it.
+/// Joins the launched world only to report the reason why this rank cannot take part. [`crate::init`] then fails on all ranks with
+/// an [`Error::Setting`] that names this rank, instead of waiting for it.
 ///
-/// Returns the error that this rank gets. If all ranks refuse for the same reason, it is that reason alone.
+/// Returns this rank's error. If all ranks refuse for the same reason, it contains only that reason.
 ///
 /// ```no_run
 /// let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -53,7 +53,7 @@ pub fn run<E: Display>(main: impl FnOnce(&mut Communicator) -> Result<(), E>) ->
 /// }
 /// ```
 pub fn refuse(why: &str) -> Error {
-    Unisono::builder().refuse(why).detect().expect_err("ranks of which one refuses do not agree")
+    Unisono::builder().refuse(why).detect().expect_err("a refusal is an error on every rank")
 }
 
 /// Runs a program of `ranks` threads, with `main` on each. Like `unisono::run`, it ends the program if a rank fails.
@@ -83,6 +83,6 @@ fn guarded<E: Display>(
     main: impl FnOnce(&mut Communicator) -> Result<(), E>,
 ) -> bool {
     let result = main(comm);
-    // With the whole chain of causes, if the error formats it.
+    // `{:#}` formats the whole chain of causes, if the error supports it.
     result.map_err(|error| comm.fail(&format!("{error:#}"))).is_ok()
 }

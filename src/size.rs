@@ -1,6 +1,6 @@
-//! Sizes as texts for humans: 512, 8K, 1M.
+//! Human-readable sizes: 512, 8K, 1M.
 
-/// Returns the number of bytes that a text means: digits, and K, M or G for 2^10, 2^20 or 2^30 of them.
+/// Parses a number of bytes: digits, with the suffix K, M or G for 2^10, 2^20 or 2^30.
 ///
 /// ```
 /// assert_eq!(unisono::size::bytes("8K"), Some(8192));
@@ -16,7 +16,7 @@ pub fn bytes(text: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
-/// Returns the shortest text that means this many bytes.
+/// Returns the shortest text for this many bytes.
 ///
 /// ```
 /// assert_eq!(unisono::size::text(8192), "8K");
@@ -47,7 +47,7 @@ mod tests {
     use super::{bytes, text};
 
     #[test]
-    fn bytes_are_read() {
+    fn sizes_with_suffixes_are_parsed() {
         assert_eq!(bytes("12"), Some(12));
         assert_eq!((bytes("3K"), bytes("3M"), bytes("3G")), (Some(3 << 10), Some(3 << 20), Some(3 << 30)));
         for nonsense in ["", "K", "-1", "1T", "1.5M", "99999999999G"] {
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_go_round() {
+    fn formatted_sizes_parse_to_the_same_value() {
         for size in [0, 1, 512, 1000, 1 << 10, 3 << 10, (1 << 20) + 1, 5 << 20, 1 << 30, 3 << 40] {
             assert_eq!(bytes(&text(size)), Some(size));
         }

@@ -1,9 +1,9 @@
-//! The state that ranks publish to each other besides messages: who failed, who left, and what each is doing.
+//! The state that ranks publish to each other besides messages: failures, departures, and the activity of each rank.
 //!
-//! Every rank records its calls in a ring buffer, its flight recorder. After a failure it is written to a file ([`Dump`]), and
-//! the files of all ranks together show what happened ([`Flight`], `unisono hang-report`).
+//! Every rank records its calls in a ring buffer, its flight recorder. After a failure it is written to a file ([`Dump`]). The
+//! files of all ranks together explain the failure ([`Flight`], `unisono hang-report`).
 //!
-//! This module only holds state: it never ends a rank, a process or a wait.
+//! This module only holds state. It never ends a rank, a process or a wait.
 
 mod attempts;
 mod board;

@@ -1,5 +1,5 @@
-//! Atomics and cells shared by the ranks of a node: those of the standard library or, under `--cfg loom`, loom's, which explores
-//! all interleavings.
+//! Atomics and cells shared by the ranks of a node: those of the standard library or, under `--cfg loom`, those of loom, which
+//! explores all interleavings.
 
 pub(crate) use std::sync::atomic::Ordering;
 
@@ -23,20 +23,20 @@ pub(crate) struct SharedCell<T: ?Sized>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(loom))]
 impl<T> SharedCell<T> {
-    /// Reads, while no thread writes.
+    /// Reads the value, while no thread writes.
     #[inline(always)]
-    pub(crate) fn with<R>(&self, look: impl FnOnce(*const T) -> R) -> R {
-        look(self.0.get())
+    pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+        read(self.0.get())
     }
 
-    /// Writes, while no other thread accesses it.
+    /// Writes the value, while no other thread accesses it.
     #[inline(always)]
     pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())
     }
 }
 
-/// A fence for loom, which treats sequentially consistent accesses as acquire and release only. Elsewhere it does nothing.
+/// Issues a fence under loom, which treats sequentially consistent accesses as acquire and release only. Elsewhere it does nothing.
 #[inline(always)]
 pub(crate) fn one_order() {
     #[cfg(loom)]

@@ -19,36 +19,36 @@ pub use memory::{AvailableMemory, MemoryLimit};
 pub(crate) use network::has_rdma;
 pub(crate) use network::{interfaces, listen, nonce, sort_by_nearness};
 pub(crate) use process::{
-    FAILED, Process, is_stopped, machine, private_folder, private_path, replace_file, say,
+    FAILED, Process, is_stopped, machine, print_line, private_folder, private_path, replace_file,
 };
 
 /// The folder in which MPIs keep the messages between ranks of a node.
 pub const SHARED_FOLDER: &str = "/dev/shm";
-/// The space that they need there per rank: Open MPI 4 requests 4 MiB, MPICH's UCX a little more.
+/// The space that MPIs need there per rank: Open MPI 4 requests 4 MiB, MPICH's UCX a little more.
 pub const SHARED_FOR_A_RANK_BYTES: u64 = 5 << 20;
-/// The number of files that an MPI and the program open.
+/// The number of files that an MPI and the program open, apart from those for other ranks.
 const FILES_OF_ONE: u64 = 96;
 /// The largest number of files that an MPI opens for each other rank of the world.
 const FILES_FOR_A_RANK: u64 = 2;
 /// The largest limit to request: some programs loop over all possible file descriptors.
 const ENOUGH_FILES: u64 = 65_536;
 
-/// The number of GPUs that NVIDIA's driver reports on this node.
+/// Returns the number of GPUs that NVIDIA's driver reports on this node.
 pub fn gpus() -> usize {
     std::fs::read_dir("/proc/driver/nvidia/gpus").map_or(0, Iterator::count)
 }
 
-/// The limit of open files of this process; `None` if there is none.
+/// Returns the limit of open files of this process; `None` if there is none.
 pub fn open_files() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// The number of files that a rank of such a world may open, before its program registers any memory.
+/// Returns the number of files that a rank of a world of this size may open, before its program registers any memory.
 pub fn least_open_files(ranks: usize) -> u64 {
     FILES_OF_ONE + FILES_FOR_A_RANK * ranks as u64
 }
 
-/// Raises this process's limit of open files as far as it may: each registered array is one.
+/// Raises this process's limit of open files as far as permitted, since each registered array is an open file.
 pub(crate) fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.map_or(ENOUGH_FILES, |most| most.min(ENOUGH_FILES));
@@ -59,17 +59,17 @@ pub(crate) fn raise_open_files() {
     }
 }
 
-/// The free space of a folder's file system, if the folder exists.
+/// Returns the free space of a folder's file system, if the folder exists.
 pub fn free_bytes(folder: &Path) -> Option<u64> {
     rustix::fs::statvfs(folder).ok().map(|room| room.f_bavail * room.f_frsize)
 }
 
-/// The name of this machine.
+/// Returns the name of this machine.
 pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The remedy for a failed allocation, as the end of a sentence.
+/// Returns the remedy for a failed allocation, as the end of a sentence.
 pub(crate) fn advice(cause: &io::Error) -> String {
     let limits = || {
         if let Some(most) = getrlimit(Resource::As).current {
@@ -100,7 +100,7 @@ pub(crate) fn advice(cause: &io::Error) -> String {
     format!("; {advice}")
 }
 
-/// The likely reason why the kernel does not copy between processes.
+/// Returns the likely reason why the kernel does not copy between processes.
 pub(crate) fn why_no_copies() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     why(&read("/proc/sys/kernel/yama/ptrace_scope"), &read("/proc/self/status"))
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cause_of_forbidden_copies_is_named() {
+    fn cause_of_forbidden_copies_is_named() {
         let (free, filtered) = ("Name:\tx\nSeccomp:\t0\n", "Seccomp:\t2\nSeccomp_filters:\t1\n");
         assert!(why("3\n", free).contains("ptrace_scope is 3"));
         assert!(why("1\n", filtered).contains("seccomp filter is set"));

@@ -337,7 +337,7 @@ impl Fabric {
             return;
         }
         if self.has_mpi() && self.status.guard().is_none() {
-            system::say(&format!("rank {} ends the job: {cause}", self.rank));
+            system::print_line(&format!("rank {} ends the job: {cause}", self.rank));
         }
         self.status.give_up(first, cause);
     }
@@ -376,7 +376,7 @@ impl Fabric {
         self.node = None;
         self.status.leave(self.rank);
         if self.far.is_some() {
-            self.status.hurry();
+            self.status.exchange_now();
         }
     }
 }

@@ -1,12 +1,11 @@
-//! The watchdog detects what waiting, computing or dead ranks cannot report themselves, and writes it to the [`StatusBoard`], which
-//! waiting ranks read.
+//! The watchdog detects failures that the failed rank cannot report itself, and writes them to the [`StatusBoard`], which waiting
+//! ranks poll.
 //!
-//! In a program that ends with its ranks it is a thread in each process, or in each world of threads. It sleeps until something
-//! happens, at most for a tick: it costs a few microseconds twenty times a second. It never calls MPI, which may hang. The leaders of
-//! nodes exchange what they know over their own connections.
+//! In a program that ends when a rank fails, it is a thread in each process, or in each world of threads. It sleeps until an event,
+//! at most for a tick, and costs a few microseconds twenty times a second. It never calls MPI, which may hang. The leaders of nodes
+//! exchange failures and states over their own connections.
 //!
-//! A program that gets errors instead is not given a thread that it did not ask for: there, ranks that wait make the same
-//! [`Checks`] of their node themselves.
+//! In a program that gets errors instead, the library starts no thread: waiting ranks make the same [`Checks`] themselves.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,14 +19,14 @@ use crate::config::OnFailure;
 use crate::error::{Error, Result};
 use crate::observe::flush;
 use crate::status::{Guard, StatusBoard, dump, dump_all};
-use crate::system::{FAILED, say};
+use crate::system::{FAILED, print_line};
 
 mod by_ranks;
-mod card;
 mod checks;
 mod disagreement;
 mod file;
 mod hub;
+mod identity;
 mod nodes;
 mod panics;
 mod processes;
@@ -38,32 +37,33 @@ mod wake_up;
 mod warning;
 
 use by_ranks::ByRanks;
-pub(crate) use card::{Card, Cards};
 use checks::Checks;
 pub(crate) use hub::Hub;
+pub(crate) use identity::{Identities, Identity};
 use nodes::Nodes;
 use report::{LATER, Report};
 use signals::Signals;
 use wake_up::WakeUp;
 
-/// The interval of its checks when nothing wakes it.
+/// The longest interval between checks.
 const TICK: Duration = Duration::from_millis(50);
-/// The longest time that a rank may still compute, or end, after another has failed.
+/// The longest time for which a rank may continue after another has failed.
 const GRACE: Duration = Duration::from_secs(2);
-/// The time that a process that its launcher terminates waits for the cause.
+/// The time for which a process that is being terminated waits for the cause.
 const TERMINATION: Duration = Duration::from_millis(300);
-/// The time by which other processes may end later for the same reason: the launcher terminates them too.
+/// The time after a termination signal from which other processes are assumed to end for the same reason: the launcher terminates
+/// them too.
 const SAME_END: Duration = Duration::from_millis(100);
 
 /// The ranks to watch, and the reaction to a failure.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// The status boards of the ranks of this process; the watchdog uses the first.
+    /// The status boards of the ranks of this process. The watchdog uses the first.
     pub(crate) statuses: Vec<StatusBoard>,
-    pub(crate) cards: Arc<Cards>,
+    pub(crate) identities: Arc<Identities>,
     /// The ports for the leaders of other nodes.
     pub(crate) hub: Option<Hub>,
-    /// The connections with ranks of other nodes of a rank that watches over itself.
+    /// The connections with ranks of other nodes, of a rank that makes the checks itself.
     pub(crate) controls: Vec<(Rank, OwnedFd)>,
     /// The length of a wait before the first warning.
     pub(crate) warn_after: Duration,
@@ -106,24 +106,25 @@ struct Watchdog {
 impl Watchdog {
     fn start(watched: Watched) -> std::io::Result<Self> {
         let wake_up = Arc::new(WakeUp::new()?);
-        let report =
-            |status: &StatusBoard| Arc::new(Report::new(status.clone(), Arc::clone(&watched.cards), true));
+        let report = |status: &StatusBoard| {
+            Arc::new(Report::new(status.clone(), Arc::clone(&watched.identities), true))
+        };
         let reports: Vec<_> = watched.statuses.iter().map(report).collect();
         let checks = Checks::new(&watched, &reports[0], false);
-        let Watched { statuses, cards, hub, warn_after, kind, .. } = watched;
+        let Watched { statuses, identities, hub, warn_after, kind, .. } = watched;
         let status = statuses.into_iter().next().expect("a process has a rank");
         let of_process = (kind == Kind::Processes).then(|| status.clone());
         panics::keep();
         let mut rounds = Rounds {
             kind,
-            signals: Signals::heed(kind == Kind::Processes),
+            signals: Signals::install(kind == Kind::Processes),
             checks,
-            nodes: Nodes::new(&status, &cards, hub, warn_after),
+            nodes: Nodes::new(&status, &identities, hub, warn_after),
             status,
             reports: reports.clone(),
             wake_up: Arc::clone(&wake_up),
             failed_at: None,
-            told_to_end: None,
+            terminated: None,
         };
         let thread = std::thread::Builder::new().name("watchdog".into()).spawn(move || rounds.run())?;
         Ok(Self { wake_up, reports, of_process, thread: Some(thread) })
@@ -131,22 +132,22 @@ impl Watchdog {
 }
 
 impl Guard for Watchdog {
-    /// Its thread does it.
-    fn look(&self) {}
+    /// Its thread checks them.
+    fn check_peers(&self) {}
 
-    fn hurry(&self) {
+    fn exchange_now(&self) {
         self.wake_up.wake();
     }
 
     fn fail(&self, status: &StatusBoard, first: Rank, cause: &str) {
-        // The failure of a group is one of its world, and ends the job.
+        // The failure of a group is a failure of its world, and ends the job.
         if let Some((world, first_in_world)) = status.in_world(first) {
             world.give_up(first_in_world, cause);
             status.fail(status.rank(), first, cause);
         } else {
             let report = self.reports.iter().find(|report| report.rank() == status.rank());
-            report.expect("it watches over this rank").fail(first, cause);
-            self.hurry();
+            report.expect("the watchdog has a report for each of its ranks").fail(first, cause);
+            self.exchange_now();
         }
     }
 }
@@ -175,10 +176,10 @@ struct Rounds {
     signals: Signals,
     checks: Checks,
     nodes: Option<Nodes>,
-    /// When this watchdog saw that a rank had failed.
+    /// The time when this watchdog detected a failure.
     failed_at: Option<Instant>,
-    /// When this process was told to end, and by which signal.
-    told_to_end: Option<(Instant, i32)>,
+    /// The time and the number of the termination signal, if this process has received one.
+    terminated: Option<(Instant, i32)>,
 }
 
 impl Rounds {
@@ -197,7 +198,7 @@ impl Rounds {
         }
     }
 
-    /// Sleeps until something happens, or the next check is due.
+    /// Sleeps until an event, or until the next check is due.
     fn wait(&self) {
         let event = self.wake_up.file().map(|file| (file, false));
         let processes = self.checks.processes.waits_on().map(|process| (process, false));
@@ -214,14 +215,14 @@ impl Rounds {
 
     fn round(&mut self) {
         self.status.tick();
-        if self.signals.asked() {
-            self.asked();
+        if self.signals.take_dump_request() {
+            self.dump();
         }
-        if let Some(signal) = self.signals.told_to_end().filter(|_| self.told_to_end.is_none()) {
-            self.told_to_end = Some((Instant::now(), signal));
-            self.status.tell_to_end();
+        if let Some(signal) = self.signals.termination_signal().filter(|_| self.terminated.is_none()) {
+            self.terminated = Some((Instant::now(), signal));
+            self.status.begin_termination();
         }
-        self.checks.look_at_processes(self.is_same_end());
+        self.checks.check_processes(self.is_same_end());
         let is_same_end = self.is_same_end() && self.is_ended_from_outside();
         if let Some(nodes) = self.nodes.as_mut().filter(|_| !is_same_end) {
             nodes.round(&self.reports[0]);
@@ -229,26 +230,27 @@ impl Rounds {
         if self.status.failed().is_some() {
             self.failed();
         } else {
-            self.checks.look_at_calls(self.nodes.iter().flat_map(Nodes::doings));
+            self.checks.check_calls(self.nodes.iter().flat_map(Nodes::doings));
         }
-        self.end_if_told();
+        self.end_if_terminated();
     }
 
-    /// Returns whether the whole world is being terminated, which is not a failure. A rank that is alone on its node
-    /// cannot know.
+    /// Returns whether the whole world is being terminated, which is not a failure. A rank that is alone on its node cannot detect
+    /// it.
     fn is_ended_from_outside(&self) -> bool {
         let members = self.status.members().len();
-        self.status.all_are_told_to_end() && (members > 1 || members == self.status.ranks())
+        self.status.all_are_terminating() && (members > 1 || members == self.status.ranks())
     }
 
     /// Returns whether other processes that end now do so for the same reason as this one.
     fn is_same_end(&self) -> bool {
-        self.told_to_end.is_some_and(|(at, _)| at.elapsed() > SAME_END)
+        self.terminated.is_some_and(|(at, _)| at.elapsed() > SAME_END)
     }
 
-    /// Ends a process that was told to end; unless all were, it reports the cause: that of another rank, or its own termination.
-    fn end_if_told(&self) {
-        let Some((at, signal)) = self.told_to_end else { return };
+    /// Ends this process after a termination signal. Unless all processes are being terminated, it first reports the cause: the
+    /// failure of another rank, or its own termination.
+    fn end_if_terminated(&self) {
+        let Some((at, signal)) = self.terminated else { return };
         let passed = at.elapsed();
         if passed > TERMINATION && self.status.failed().is_none() {
             if self.is_ended_from_outside() {
@@ -258,13 +260,13 @@ impl Rounds {
             self.reports[0].fail(self.status.rank(), &cause);
             self.wake_up.wake();
         } else if passed > TERMINATION + 2 * LATER {
-            // The others have reported: they may not outlive this process by much.
+            // The others have reported the failure, and end soon after this process.
             self.reports.iter().for_each(|report| report.aborted());
             signals::end_by(signal);
         }
     }
 
-    /// After the failure of a rank: lets the others report it, and ends this process.
+    /// Handles the failure of a rank: gives the others time to report it, and ends this process.
     fn failed(&mut self) {
         let at = *self.failed_at.get_or_insert_with(Instant::now);
         let is_over = at.elapsed() > GRACE;
@@ -278,13 +280,13 @@ impl Rounds {
         }
     }
 
-    /// Handles a request for flight recorders of this process. (Each process gets its own request.)
-    fn asked(&self) {
+    /// Writes the flight recorders of this process. Each process gets its own request.
+    fn dump(&self) {
         match self.kind {
             Kind::Threads => dump_all(&self.status, "SIGUSR1"),
             Kind::Processes => {
                 if let Err(error) = dump(&self.status, self.status.position(), "SIGUSR1") {
-                    say(&error.to_string());
+                    print_line(&error.to_string());
                 }
             }
         }

@@ -1,20 +1,20 @@
-//! A function of the program that runs while a thread waits for other ranks.
+//! A callback of the program that runs while a thread waits for other ranks.
 
 use std::cell::Cell;
 
-/// A function that runs during waits. An error ends the wait.
+/// A callback that runs during waits. An error ends the wait.
 pub type WhileWaiting = fn() -> Result<(), String>;
 
 thread_local! {
     static CURRENT: Cell<Option<WhileWaiting>> = const { Cell::new(None) };
 }
 
-/// Makes calls that, while this thread waits for other ranks, run a function of the program: to hear an interrupt, or to make
-/// progress with something else.
+/// Makes calls during which a callback of the program runs while this thread waits for other ranks: to check for an interrupt, or
+/// to make progress on other work.
 ///
-/// It runs about every 100 µs in waits that are longer than that, and not at all in shorter ones. It must not use the communicator.
-/// If it returns an error, the call fails with [`Error::Aborted`](crate::Error::Aborted) and this cause, on all ranks. It does not
-/// run on the communication thread, for calls in flight.
+/// The callback runs about every 100 µs in waits that are longer than that, and not at all in shorter ones. It must not use the
+/// communicator. If it returns an error, the call fails with [`Error::Aborted`](crate::Error::Aborted) and this cause, on all
+/// ranks. It does not run on the communication thread, for calls in flight.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,12 +34,12 @@ thread_local! {
 /// });
 /// assert!(ended[0].as_ref().unwrap_err().to_string().contains("interrupted"), "{ended:?}");
 /// ```
-pub fn while_waiting<R>(look: WhileWaiting, calls: impl FnOnce() -> R) -> R {
-    let _before = Before(CURRENT.replace(Some(look)));
+pub fn while_waiting<R>(callback: WhileWaiting, calls: impl FnOnce() -> R) -> R {
+    let _before = Before(CURRENT.replace(Some(callback)));
     calls()
 }
 
-/// Restores the function of the calls around, also if a call panics.
+/// Restores the callback of the enclosing scope, even if a call panics.
 struct Before(Option<WhileWaiting>);
 
 impl Drop for Before {
@@ -48,17 +48,17 @@ impl Drop for Before {
     }
 }
 
-/// Whether this thread has a function.
+/// Returns whether this thread has a callback.
 pub(crate) fn is_set() -> bool {
     CURRENT.get().is_some()
 }
 
-/// Runs the function of this thread, if it has one.
+/// Runs the callback of this thread, if it has one.
 ///
 /// # Errors
 /// The cause for which the program ends the wait.
 pub(crate) fn run() -> Result<(), String> {
-    CURRENT.get().map_or(Ok(()), |look| look())
+    CURRENT.get().map_or(Ok(()), |callback| callback())
 }
 
 #[cfg(test)]
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_function_is_that_of_the_innermost_scope() {
+    fn callback_of_the_innermost_scope_runs() {
         let cause = |cause: &str| Err(cause.to_owned());
         while_waiting(
             || Err("outer".to_owned()),

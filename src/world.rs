@@ -1,4 +1,4 @@
-//! Creates worlds of processes (by MPI or a bootstrap) or threads, and sets who watches over them.
+//! Creates worlds of processes (by MPI or a bootstrap) or threads, and sets their guards.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::constants;
 use crate::error::{Error, Result};
 use crate::observe::{Observer, next_world};
 use crate::transport::{Bootstrap, Fabric, gather};
-use crate::watchdog::{Card, Cards, Hub, Kind, Watched, watch};
+use crate::watchdog::{Hub, Identities, Identity, Kind, Watched, watch};
 
 mod builder;
 mod grow;
@@ -20,8 +20,8 @@ mod shrink;
 pub use builder::{Builder, Unisono};
 
 impl Communicator {
-    /// Joins the world launched by `mpirun`, `unisono launch`, `torchrun` or any launcher that sets `RANK` and `WORLD_SIZE`;
-    /// without a launcher, a world of one rank. All processes end when a rank fails ([`OnFailure::EndJob`]).
+    /// Joins the world launched by `mpirun`, `unisono launch`, `torchrun` or any launcher that sets `RANK` and `WORLD_SIZE`.
+    /// Without a launcher, it creates a world of one rank. All processes end when a rank fails ([`OnFailure::EndJob`]).
     ///
     /// Call it once, from the main thread of every process.
     ///
@@ -41,7 +41,7 @@ impl Communicator {
         Unisono::builder().attach(communicator)
     }
 
-    /// The communicators of a world of `ranks` threads in this process, rank 0 first. Move each to a thread of its own.
+    /// Returns the communicators of a world of `ranks` threads in this process, rank 0 first. Move each to its own thread.
     ///
     /// [`crate::threads()`] also starts the threads.
     ///
@@ -55,22 +55,22 @@ impl Communicator {
     }
 }
 
-/// The communicators of a world of threads, all watched over together.
+/// Sets the guard of the communicators of a world of threads.
 fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Communicator>> {
     constants::of_threads(&mut world, config)?;
     let statuses: Vec<_> = world.iter().map(|comm| comm.status().clone()).collect();
-    let cards = Arc::new(Cards(vec![Card::of_this_process(0); statuses.len()]));
+    let identities = Arc::new(Identities(vec![Identity::of_this_process(0); statuses.len()]));
     let warn_after = config.warn;
     let (kind, on_failure) = (Kind::Threads, config.on_failure);
     let (hub, controls) = (None, Vec::new());
-    let guard = watch(Watched { statuses, cards, hub, controls, warn_after, kind, on_failure })?;
+    let guard = watch(Watched { statuses, identities, hub, controls, warn_after, kind, on_failure })?;
     world.iter_mut().for_each(|comm| comm.guard(Arc::clone(&guard)));
     let name = next_world();
     world.iter_mut().try_for_each(|comm| observe(comm, &name))?;
     Ok(world)
 }
 
-/// Counts and records the calls of a communicator of a new world, if the settings ask for it.
+/// Sets the observer of a communicator of a new world, if the settings enable metrics or traces.
 fn observe(comm: &mut Communicator, name: &Arc<str>) -> Result<()> {
     let rank = comm.rank();
     // Independent of declared nodes.
@@ -84,7 +84,7 @@ fn observe(comm: &mut Communicator, name: &Arc<str>) -> Result<()> {
 /// Runs `main` on `ranks` threads, each with its communicator of a new world, and returns the results, rank 0 first.
 ///
 /// # Panics
-/// If a rank panics; the others learn of it first, and do not wait for it. If an environment variable is invalid.
+/// If a rank panics. The others are informed first, and do not wait for it. If an environment variable is invalid.
 pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
     try_threads(ranks, main).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -107,11 +107,11 @@ fn on_threads<R: Send>(world: Vec<Communicator>, main: impl Fn(Communicator) -> 
     std::thread::scope(|scope| {
         let main = &main;
         let start = |rank| {
-            let (given, comm) = channel();
+            let (sender, comm) = channel();
             // Starts the ranks only once all threads exist.
             let run = move || comm.recv().ok().map(main);
             let thread = ThreadBuilder::new().name(format!("rank {rank}")).spawn_scoped(scope, run)?;
-            Ok((given, thread))
+            Ok((sender, thread))
         };
         let started: Result<Vec<_>, io::Error> = (0..ranks).map(start).collect();
         let started = started.map_err(|cause| {
@@ -119,57 +119,62 @@ fn on_threads<R: Send>(world: Vec<Communicator>, main: impl Fn(Communicator) -> 
                 "cannot start {ranks} threads: {cause}; see `ulimit -u`, `ulimit -v` and pids.max of a container"
             ))
         })?;
-        let begun = world.into_iter().zip(started).map(|(comm, (given, thread))| {
-            given.send(comm).expect("the thread waits for it");
+        let begun = world.into_iter().zip(started).map(|(comm, (sender, thread))| {
+            sender.send(comm).expect("the thread waits for it");
             thread
         });
         let threads: Vec<_> = begun.collect();
         let joined = threads.into_iter().map(ScopedJoinHandle::join);
         let joined = joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        Ok(joined.map(|result| result.expect("every rank was given its end")).collect())
+        Ok(joined.map(|result| result.expect("every rank has its communicator")).collect())
     })
 }
 
-/// The communicator of a rank that is a process, watched over. All ranks call it.
+/// Returns the communicator of a rank that is a process, with its guard. All ranks call it.
 fn over_processes(transport: Fabric, config: &Config) -> Result<Communicator> {
     let mut comm = Communicator::of_process(transport, config)?;
     constants::agree(&mut comm, config)?;
     let status = comm.status().clone();
-    let mut card = Card::of_this_process(status.members()[0]);
-    let hub = hub(&comm, config, &mut card);
-    let cards = Cards(gather(&mut comm.as_bootstrap(), &card)?);
-    watch_over(&mut comm, cards, hub, config)?;
+    let mut identity = Identity::of_this_process(status.members()[0]);
+    let hub = hub(&comm, config, &mut identity);
+    let identities = Identities(gather(&mut comm.as_bootstrap(), &identity)?);
+    watch_over(&mut comm, identities, hub, config)?;
     observe(&mut comm, &next_world())?;
     comm.begin();
     Ok(comm)
 }
 
-/// Watches over a rank that is a process.
-fn watch_over(comm: &mut Communicator, cards: Cards, hub: Option<Hub>, config: &Config) -> Result<()> {
+/// Sets the guard of a rank that is a process.
+fn watch_over(
+    comm: &mut Communicator,
+    identities: Identities,
+    hub: Option<Hub>,
+    config: &Config,
+) -> Result<()> {
     let controls = comm.take_controls();
-    let (statuses, cards, warn_after) = (vec![comm.status().clone()], Arc::new(cards), config.warn);
+    let (statuses, identities, warn_after) = (vec![comm.status().clone()], Arc::new(identities), config.warn);
     let (kind, on_failure) = (Kind::Processes, config.on_failure);
-    comm.guard(watch(Watched { statuses, cards, hub, controls, warn_after, kind, on_failure })?);
+    comm.guard(watch(Watched { statuses, identities, hub, controls, warn_after, kind, on_failure })?);
     Ok(())
 }
 
-/// Watches over a rank of a new world whose ranks meet by a bootstrap. All of them call it.
+/// Sets the guard of a rank of a new world whose ranks share a bootstrap. All of them call it.
 fn meet(comm: &mut Communicator, bootstrap: &mut dyn Bootstrap) -> Result<()> {
-    let card = Card::of_this_process(comm.status().members()[0]);
-    let cards = Cards(gather(bootstrap, &card)?);
+    let identity = Identity::of_this_process(comm.status().members()[0]);
+    let identities = Identities(gather(bootstrap, &identity)?);
     let config = comm.config().clone();
-    watch_over(comm, cards, None, &config)?;
+    watch_over(comm, identities, None, &config)?;
     observe(comm, &next_world())
 }
 
-/// Rank 0's port for the other nodes, if there are any and a failure ends the job; otherwise no rank opens a port.
-fn hub(comm: &Communicator, config: &Config, card: &mut Card) -> Option<Hub> {
+/// Opens rank 0's port for the other nodes, if there are any and a failure ends the job. Otherwise no rank opens a port.
+fn hub(comm: &Communicator, config: &Config, identity: &mut Identity) -> Option<Hub> {
     let has_nodes = comm.status().members().len() < comm.ranks();
     let is_hub = config.watchdog && config.on_failure == OnFailure::EndJob && comm.rank() == 0 && has_nodes;
-    let hub = is_hub.then(|| Hub::open(card, &crate::config::Interfaces::from_environment()));
+    let hub = is_hub.then(|| Hub::open(identity, &crate::config::Interfaces::from_environment()));
     hub.transpose().unwrap_or_else(|error| {
-        crate::system::say(&format!(
-            "rank 0 cannot listen for the other nodes ({error}): failures there are seen by deadlines \
+        crate::system::print_line(&format!(
+            "rank 0 cannot listen for the other nodes ({error}): failures there are detected by deadlines \
              alone"
         ));
         None

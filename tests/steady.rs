@@ -1,7 +1,6 @@
-//! The cost of a call beside its work, once one of its size was made: no allocation, and no page fault.
+//! The overhead of repeated calls of one size: no allocation, and no page fault.
 //!
-//! Over threads and over shared memory. MPI's messages allocate: we keep a list of requests for each, and MPI
-//! does what it likes.
+//! Over threads and over shared memory. MPI's messages allocate: Unisono keeps a list of requests for each, and MPI allocates too.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -20,14 +19,14 @@ use memory::Memory;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The system's allocator, which counts what this thread asks of it.
+/// The system's allocator, which counts the allocations of this thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: the system's allocator does it all.
+// SAFETY: every call is forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -77,7 +76,7 @@ fn ranks(what: &str) {
     launch::run(suite::play(&mut command, "steady", what), DEADLINE).expect_success();
 }
 
-/// After two calls, ten more of the same take nothing from the system.
+/// Checks that, after two calls, ten more of the same size do not allocate or cause page faults.
 fn steady(comm: &mut Communicator, what: &str) {
     let taken = || match what {
         NO_ALLOCATIONS => ALLOCATIONS.get() as i64,
@@ -118,8 +117,8 @@ fn page_faults() -> i64 {
     usage.ru_minflt + usage.ru_majflt
 }
 
-/// Returns the reason why page faults prove nothing here: the kernel takes pages away by itself now and then, to
-/// see who uses them.
+/// Returns the reason why page faults prove nothing here: for NUMA balancing, the kernel unmaps pages from time to time to detect
+/// accesses.
 fn faults_are_noise() -> Option<String> {
     let setting = std::fs::read_to_string("/proc/sys/kernel/numa_balancing");
     let is_on = setting.is_ok_and(|setting| setting.trim() != "0");

@@ -16,8 +16,9 @@ impl Communicator {
     /// Sends to every rank a part of one array, and receives a part of another array from each: `MPI_Alltoallv`, with contiguous parts
     /// in the order of ranks.
     ///
-    /// `sent_counts[j]` is the number of elements for rank `j`, and `received_counts[i]` the number from rank `i`; both may be 0. Rank
-    /// `j` must expect from this rank as many elements as this rank sends to it. A part of this rank's own is copied.
+    /// `sent_counts[j]` is the number of elements for rank `j`, and `received_counts[i]` the number from rank `i`; both may be 0.
+    /// Rank `j` must expect from this rank as many elements as this rank sends to it. The part that a rank sends to itself is
+    /// copied.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<Vec<u32>> {
@@ -39,8 +40,8 @@ impl Communicator {
     /// [`Communicator::all_reduce`].
     ///
     /// # Panics
-    /// If there is not one count for each rank, if the counts are not those of the arrays, or if this rank expects another number of
-    /// elements from itself than it sends.
+    /// If there is not one count for each rank, if the counts do not add up to the lengths of the arrays, or if this rank expects
+    /// another number of elements from itself than it sends.
     pub fn all_to_all_v<T: Element>(
         &mut self,
         sent: &[T],
@@ -50,10 +51,10 @@ impl Communicator {
     ) -> Result<Ran> {
         let (call, parts) = self.of_pairs::<T>((sent.len(), sent_counts), (received.len(), received_counts));
         self.check_choice_of_call()?;
-        let Self { seat, choice, per_call, .. } = self;
+        let Self { engine_owner, choice, per_call, .. } = self;
         let choice = per_call.choice_or(choice).on_host(call.operation);
         let (sent, received) = ((cast_slice(sent), &parts.0), (cast_slice_mut(received), &parts.1));
-        seat.engine().all_to_all_v(choice, &per_call.options, &call, sent, received)
+        engine_owner.engine().all_to_all_v(choice, &per_call.options, &call, sent, received)
     }
 
     /// Starts the non-blocking form of [`Communicator::all_to_all_v`]; it takes both arrays as [`Communicator::all_reduce_async`] takes
@@ -83,8 +84,7 @@ impl Communicator {
         })
     }
 
-    /// Returns the call, without the elements of an array, and the parts of two arrays with these numbers of values and
-    /// counts.
+    /// Returns the call, and the parts of two arrays with these numbers of values and counts.
     ///
     /// # Panics
     /// As [`Communicator::all_to_all_v`].

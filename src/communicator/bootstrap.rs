@@ -8,10 +8,10 @@ use crate::error::Result;
 use crate::transport::Bootstrap;
 
 impl Communicator {
-    /// Returns the bootstrap of these ranks, over collectives.
-    pub(crate) fn as_bootstrap(&mut self) -> Among<'_> {
+    /// Returns a bootstrap of these ranks over collectives.
+    pub(crate) fn as_bootstrap(&mut self) -> GroupBootstrap<'_> {
         let members = (0..self.ranks()).collect();
-        Among { world: self, members }
+        GroupBootstrap { world: self, members }
     }
 
     /// All-gathers byte strings, rank 0 first; their lengths may differ. All ranks call it.
@@ -20,7 +20,7 @@ impl Communicator {
         let room = sizes.iter().map(|size| size[0] as usize).max().unwrap_or(0);
         let mut padded = own.to_vec();
         padded.resize(room, 0);
-        let all = self.gather_alike(&padded)?;
+        let all = self.gather_equal(&padded)?;
         Ok(sizes
             .iter()
             .enumerate()
@@ -30,27 +30,27 @@ impl Communicator {
 
     /// All-gathers words, the same number from each rank, rank 0 first. All ranks call it.
     pub(super) fn gather_words(&mut self, own: &[u64]) -> Result<Vec<Vec<u64>>> {
-        Ok(self.gather_alike(own)?.chunks(own.len()).map(<[u64]>::to_vec).collect())
+        Ok(self.gather_equal(own)?.chunks(own.len()).map(<[u64]>::to_vec).collect())
     }
 
     /// All-gathers elements, the same number from each rank, rank 0 first. All ranks call it.
-    fn gather_alike<T: Element>(&mut self, own: &[T]) -> Result<Vec<T>> {
-        let engine = self.seat.engine();
+    fn gather_equal<T: Element>(&mut self, own: &[T]) -> Result<Vec<T>> {
+        let engine = self.engine_owner.engine();
         engine.check_alive()?;
         let all = engine.gather(own);
         engine.settle(all)
     }
 }
 
-/// The bootstrap of a group, over collectives of the world; each rank is in some group, so all ranks make the same number of
-/// them.
+/// The bootstrap of a group, over collectives of the world. Each rank is in some group, so all ranks make the same number of
+/// collectives.
 #[derive(Debug)]
-pub(crate) struct Among<'a> {
+pub(crate) struct GroupBootstrap<'a> {
     pub(super) world: &'a mut Communicator,
     pub(super) members: Vec<Rank>,
 }
 
-impl Bootstrap for Among<'_> {
+impl Bootstrap for GroupBootstrap<'_> {
     fn rank(&self) -> Rank {
         let own = self.world.rank();
         self.members.iter().position(|&rank| rank == own).expect("a rank is in its group")

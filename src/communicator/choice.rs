@@ -43,13 +43,15 @@ impl Communicator {
         }
     }
 
-    /// Returns the method that would carry out this call, and why.
+    /// Returns the method that would carry out this call, and the reason.
     pub fn selection(&mut self, call: &Call) -> Ran {
         match self.per_call.choice_or(&self.choice).on_host(call.operation) {
             &Choice::Method(method @ Method::Vendor(_)) => {
                 Ran { method, why: Why::AskedFor, link: method.link(self.transport) }
             }
-            choice => self.seat.engine().selection(choice, call, self.per_call.options.parts.as_ref()),
+            choice => {
+                self.engine_owner.engine().selection(choice, call, self.per_call.options.parts.as_ref())
+            }
         }
     }
 }

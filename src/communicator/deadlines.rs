@@ -1,4 +1,4 @@
-//! Deadlines of calls, sections that may take long, and work of rank 0 alone.
+//! Deadlines of calls, quiet sections, and work of rank 0 alone.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use super::Communicator;
 use crate::error::{Error, Result};
 use crate::status::{StatusBoard, panicked};
 
-/// The number of bytes of rank 0's error text that the other ranks get.
+/// The most bytes of rank 0's error text that the other ranks receive.
 const CAUSE: usize = 500;
 
 impl Communicator {
     /// Sets how long another rank may be silent while this one waits for it before the call fails: ten minutes by default
     /// (`UNISONO_TIMEOUT_S`). Data that arrive renew the deadline. The first call waits for half an hour (`UNISONO_FIRST_TIMEOUT_S`), unless this was called before.
     pub fn set_timeout(&mut self, timeout: Duration) {
-        self.seat.engine().limits.set_timeout(timeout);
+        self.engine_owner.engine().limits.set_timeout(timeout);
     }
 
     /// Makes several calls with this timeout: [`Communicator::call`] with a timeout, for a closure.
@@ -34,9 +34,8 @@ impl Communicator {
         calls(&mut self.call().timeout(timeout))
     }
 
-    /// Runs a section that may take long, such as a validation or a checkpoint. While any rank is in such a section, ranks do
-    /// not warn about waits, and a wait may take a day (`UNISONO_QUIET_TIMEOUT_S`). Reports on what this rank is doing show the
-    /// label.
+    /// Runs a section that may take long, such as a validation or a checkpoint. While any rank is in such a section, ranks do not
+    /// warn about waits, and a wait may take a day (`UNISONO_QUIET_TIMEOUT_S`). Reports of this rank's activity show the label.
     ///
     /// A local operation: ranks may call it independently, and make calls inside.
     ///
@@ -78,14 +77,14 @@ impl Communicator {
     ) -> Result<Option<T>> {
         let done = (self.rank == 0).then(|| self.quiet(label, |_| work().map_err(|error| error.to_string())));
         // The length of the error text plus one (0 if there is none), then the text.
-        let mut told = [0_u8; 4 + CAUSE];
+        let mut encoded = [0_u8; 4 + CAUSE];
         if let Some(Err(cause)) = &done {
             let cause = &cause.as_bytes()[..cause.floor_char_boundary(CAUSE)];
-            told[..4].copy_from_slice(&(cause.len() as u32 + 1).to_le_bytes());
-            told[4..4 + cause.len()].copy_from_slice(cause);
+            encoded[..4].copy_from_slice(&(cause.len() as u32 + 1).to_le_bytes());
+            encoded[4..4 + cause.len()].copy_from_slice(cause);
         }
-        self.call().label(label).broadcast(&mut told, 0)?;
-        let (length, cause) = told.split_at(4);
+        self.call().label(label).broadcast(&mut encoded, 0)?;
+        let (length, cause) = encoded.split_at(4);
         let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
         match (length.checked_sub(1), done) {
             (None, Some(Ok(value))) => Ok(Some(value)),
@@ -101,8 +100,8 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Before waiting for what is in flight: other ranks wait for this one. A rank of a group fails in its world first, or
-            // others would take the failure of the group for one of their own.
+            // Before waiting for calls in flight, since other ranks wait for this one. A rank of a group fails in its world first.
+            // Otherwise other ranks would attribute the failure of the group to themselves.
             self.status.give_up(self.rank, &panicked());
         }
     }
@@ -116,7 +115,7 @@ struct Quiet<'a> {
 impl<'a> Quiet<'a> {
     fn begin(status: &'a StatusBoard, label: &str) -> Self {
         status.begin_quiet(label);
-        status.hurry();
+        status.exchange_now();
         Self { status }
     }
 }
@@ -124,6 +123,6 @@ impl<'a> Quiet<'a> {
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
         self.status.end_quiet();
-        self.status.hurry();
+        self.status.exchange_now();
     }
 }

@@ -54,8 +54,8 @@ impl Communicator {
     /// Copies arrays to the GPU of `stream` while it computes, for work on that stream, through this many buffers of pinned memory: as
     /// many copies may be in flight. Other ranks do not take part, and it may move to another thread.
     ///
-    /// From then on, the GPU's default memory pool keeps what this process frees, for later allocations: mapping the memory of every batch
-    /// anew would take longer than copying it.
+    /// From then on, the GPU's default memory pool keeps memory that this process frees for later allocations: mapping the memory
+    /// of every batch again would take longer than copying it.
     ///
     /// ```no_run
     /// # fn main() -> unisono::Result<()> {
@@ -75,7 +75,7 @@ impl Communicator {
     /// # Panics
     /// If the number of buffers is 0.
     pub fn host_to_device(&mut self, stream: &Arc<CudaStream>, buffers: usize) -> Result<HostToDevice> {
-        let timeout = self.seat.engine().limits.usual.timeout;
+        let timeout = self.engine_owner.engine().limits.usual.timeout;
         HostToDevice::new(self.rank(), timeout, stream, buffers)
     }
 
@@ -149,18 +149,19 @@ impl Communicator {
         self.run_on_device(&choice, &call, buffer, stream)
     }
 
-    /// Orders the streams of all ranks: work that is queued on `stream` from now on begins when the work that each rank has queued on its
-    /// own is done. The host does not wait for that. It is an all-reduce of one byte.
+    /// Orders the streams of all ranks: work that is queued on `stream` from now on begins when the work that each rank has queued
+    /// on its own stream is done. The host does not wait. It is an all-reduce of one byte.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_device`].
     pub fn barrier_device(&mut self, stream: &Arc<CudaStream>) -> Result<Ran> {
         let call = Call::all_reduce(DType::U8, ReduceOp::Max, 1);
         let options = self.per_call.options.clone();
-        let asked = DeviceCall { call: &call, options: &options, stream };
+        let device_call = DeviceCall { call: &call, options: &options, stream };
         self.on_gpu(stream.context(), |engine, gpu| {
             let mut token = gpu.take_token()?;
-            let ran = lend(&mut token, stream, |span| engine.run_on_gpu(gpu, &Choice::Auto, asked, span));
+            let ran =
+                lend(&mut token, stream, |span| engine.run_on_gpu(gpu, &Choice::Auto, device_call, span));
             gpu.token = Some(token);
             ran
         })
@@ -175,15 +176,15 @@ impl Communicator {
         stream: &Arc<CudaStream>,
     ) -> Result<Ran> {
         let options = self.per_call.options.clone();
-        let asked = DeviceCall { call, options: &options, stream };
+        let device_call = DeviceCall { call, options: &options, stream };
         self.on_gpu(stream.context(), |engine, gpu| {
-            lend(buffer, stream, |span| engine.run_on_gpu(gpu, choice, asked, span))
+            lend(buffer, stream, |span| engine.run_on_gpu(gpu, choice, device_call, span))
         })
     }
 
-    /// Starts the non-blocking form of [`Communicator::all_reduce_device`]: it starts after the work now on `stream`, and runs
-    /// on the communication thread and a stream of its own. [`DeviceRequest::wait`] returns the array. Several may be in flight,
-    /// as for [`Communicator::all_reduce_async`].
+    /// Starts the non-blocking form of [`Communicator::all_reduce_device`]: it starts after the work now on `stream`, and runs on
+    /// the communication thread and a separate stream. [`DeviceRequest::wait`] returns the array. Several may be in flight, as for
+    /// [`Communicator::all_reduce_async`].
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`]; [`Error::Cuda`](crate::Error::Cuda) if the GPU is not usable.
@@ -204,13 +205,13 @@ impl Communicator {
         let begun = gpu::moment(stream)?;
         let done = Arc::new(context.new_event(None).map_err(cuda("an event"))?);
         let event = Arc::clone(&done);
-        let request = self.seat.send(buffer, move |engine, buffer| {
+        let request = self.engine_owner.send(buffer, move |engine, buffer| {
             engine.with_gpu(&context, |engine, gpu| {
                 let aside = gpu.aside();
                 aside.wait(&begun).map_err(cuda("order of streams"))?;
-                let asked = DeviceCall { call: &call, options: &options, stream: &aside };
-                let ran = lend(buffer, &aside, |span| engine.run_on_gpu(gpu, &choice, asked, span));
-                // Even if the call failed, so that the array does not return to its own stream too early.
+                let device_call = DeviceCall { call: &call, options: &options, stream: &aside };
+                let ran = lend(buffer, &aside, |span| engine.run_on_gpu(gpu, &choice, device_call, span));
+                // Recorded even if the call failed, so that the array does not return to its own stream too early.
                 let ordered = event.record(&aside).and_then(|()| buffer.stream().wait(&event));
                 ran.and(ordered.map_err(cuda("order of streams")))
             })
@@ -221,17 +222,18 @@ impl Communicator {
     /// Waits until the work now queued on a stream is done.
     ///
     /// # Errors
-    /// After the timeout of [`Communicator::set_timeout`], since a GPU that waits for a rank that does not come would wait for ever:
-    /// [`Error::Timeout`](crate::Error::Timeout) with the rank that has not made a call, or [`Error::Overdue`](crate::Error::Overdue) if
-    /// all ranks have made theirs. [`Error::Left`](crate::Error::Left) if that rank has left, [`Error::Aborted`](crate::Error::Aborted)
-    /// if a rank has failed, and [`Error::Failed`](crate::Error::Failed) if NCCL or CUDA reports an error.
+    /// After the timeout of [`Communicator::set_timeout`], since a GPU that waits for a missing rank would wait for ever:
+    /// [`Error::Timeout`](crate::Error::Timeout) with the rank that has not made a call, or
+    /// [`Error::Overdue`](crate::Error::Overdue) if all ranks have made theirs. [`Error::Left`](crate::Error::Left) if that rank
+    /// has left, [`Error::Aborted`](crate::Error::Aborted) if a rank has failed, and [`Error::Failed`](crate::Error::Failed) if
+    /// NCCL or CUDA reports an error.
     pub fn synchronize(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
         let options = self.per_call.options.clone();
         self.on_gpu(stream.context(), |engine, gpu| engine.synchronize(gpu, stream, &options))
     }
 
-    /// Describes how data moves between GPUs: by NCCL inside a node, or staged through the host, and then why. All ranks call
-    /// it: it does the set-up of the first all-reduce.
+    /// Describes how data move between GPUs: by NCCL inside a node, or through the host, with the reason. All ranks call it: it
+    /// carries out the set-up of the first all-reduce.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) on all ranks if one has no usable GPU, with its reason; the
@@ -250,7 +252,7 @@ impl Communicator {
         context: &Arc<CudaContext>,
         work: impl FnOnce(&mut Engine, &mut Gpu) -> Result<R>,
     ) -> Result<R> {
-        self.seat.engine().with_gpu(context, work)
+        self.engine_owner.engine().with_gpu(context, work)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use unisono_collectives::Rank;
 
 use super::Communicator;
-use super::bootstrap::Among;
+use super::bootstrap::GroupBootstrap;
 use crate::config::{Config, Constants, Inside};
 use crate::error::{Error, Place, Result};
 use crate::transport::{Fabric, gather};
@@ -17,7 +17,7 @@ impl Communicator {
     /// The new communicator inherits the algorithm choice, timeouts and constants. It may be used on another thread at the same
     /// time as this one, and dropped before or after it. (Not while MPI's own collectives run: these block.) A rank that fails
     /// aborts all groups that it is in. A rank that ends because of an error of its own calls [`Communicator::fail`] before it
-    /// drops a group; otherwise the other ranks learn only that it left.
+    /// drops a group; otherwise the other ranks are only informed that it left.
     ///
     /// ```
     /// use unisono::ReduceOp;
@@ -25,7 +25,7 @@ impl Communicator {
     /// let ended = unisono::threads(4, |mut comm| -> unisono::Result<()> {
     ///     // Two pairs: ranks 0 and 2, and ranks 1 and 3.
     ///     let color = comm.rank() % 2;
-    ///     let mut pair = comm.split(Some(color), 0)?.expect("every rank says a color");
+    ///     let mut pair = comm.split(Some(color), 0)?.expect("every rank has a color");
     ///     let mut sum = [comm.rank() as u64];
     ///     pair.all_reduce(&mut sum, ReduceOp::Sum)?;
     ///     assert_eq!(sum, [[2], [4]][color]);
@@ -35,15 +35,15 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]. If a group cannot be set up, for lack of memory for example, this communicator is lost
-    /// too, with [`Error::Failed`](crate::Error::Failed); the other ranks may have theirs.
+    /// As [`Communicator::all_reduce`]. If a group cannot be set up, for lack of memory for example, this communicator is lost too,
+    /// with [`Error::Failed`](crate::Error::Failed). The other ranks may have set up their groups.
     pub fn split(&mut self, color: Option<usize>, key: i64) -> Result<Option<Self>> {
         let own = [u64::from(color.is_some()), color.unwrap_or(0) as u64, key as u64];
         let all = self.gather_words(&own)?;
         let mut members: Vec<_> = (0..self.ranks()).filter(|&rank| all[rank][..2] == own[..2]).collect();
         members.sort_by_key(|&rank| all[rank][2] as i64);
         let group = self.of_members(members);
-        let group = self.seat.engine().settle(group)?;
+        let group = self.engine_owner.engine().settle(group)?;
         Ok(color.is_some().then_some(group))
     }
 
@@ -66,7 +66,7 @@ impl Communicator {
         self.split(place.map(|_| 0), place.unwrap_or(0) as i64)
     }
 
-    /// Checks that all ranks have passed the same to an operation, of which they have gathered `all`.
+    /// Checks that all ranks have passed the same value to an operation. `all` has the gathered values.
     ///
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch), after which this communicator is lost.
@@ -86,31 +86,32 @@ impl Communicator {
         Err(error)
     }
 
-    /// A communicator of this rank and those that pass the same members. All ranks call it.
+    /// Returns a communicator of this rank and the ranks that pass the same members. All ranks call it.
     fn of_members(&mut self, members: Vec<Rank>) -> Result<Self> {
         let config = self.config_of_group(&members);
-        let (transport, config) = match self.seat.engine().transport.group(&members, &config) {
+        let (transport, config) = match self.engine_owner.engine().transport.group(&members, &config) {
             Some(group) => (group?, config),
-            None => {
-                Fabric::processes(&mut Among { world: &mut *self, members: members.clone() }, Ok(config))?
-            }
+            None => Fabric::processes(
+                &mut GroupBootstrap { world: &mut *self, members: members.clone() },
+                Ok(config),
+            )?,
         };
-        let mut group = self.heir(transport, &config)?;
-        group.watched_as_part_of(self, members.into())?;
+        let mut group = self.derived(transport, &config)?;
+        group.set_group_guard(self, members.into())?;
         Ok(group)
     }
 
-    /// A communicator of some of these ranks that inherits what is set for this one.
-    pub(super) fn heir(&mut self, transport: Fabric, config: &Config) -> Result<Self> {
-        let mut heir = Self::new(transport, config)?;
-        heir.choice = self.choice.clone();
-        heir.set_constants(self.constants.clone());
-        heir.seat.engine().limits = self.seat.engine().limits;
+    /// Returns a communicator of some of these ranks that inherits the settings of this one.
+    pub(super) fn derived(&mut self, transport: Fabric, config: &Config) -> Result<Self> {
+        let mut derived = Self::new(transport, config)?;
+        derived.choice = self.choice.clone();
+        derived.set_constants(self.constants.clone());
+        derived.engine_owner.engine().limits = self.engine_owner.engine().limits;
         #[cfg(feature = "nccl")]
         {
-            (heir.local_rank, heir.device) = (self.local_rank, self.device.clone());
+            (derived.local_rank, derived.device) = (self.local_rank, self.device.clone());
         }
-        Ok(heir)
+        Ok(derived)
     }
 
     fn config_of_group(&mut self, members: &[Rank]) -> Config {
@@ -123,12 +124,12 @@ impl Communicator {
         format!("group-{}-of-rank-{}", self.groups, members[0])
     }
 
-    /// The settings of a communicator of these ranks, without the warnings that the world has already printed. Its flight recorder files
-    /// are in a folder of this name.
+    /// Returns the settings of a communicator of these ranks, without the warnings that the world has already printed. Its flight
+    /// recorder files are in a folder of this name.
     pub(super) fn config_among(&self, members: &[Rank], name: &str) -> Config {
         let nodes = self.config.nodes.as_ref().map(|nodes| nodes.among(members));
         let flight_dir = Some(self.status.flight_dir().join(name));
-        // Threads always share memory; the setting `inside` applies to processes.
+        // Threads always share memory. The setting `inside` applies to processes.
         let inside = if self.has_mpi { self.config.inside } else { Inside::SharedMemory };
         let (algorithm, constants, warnings) = (None, Constants::Default, false);
         Config {
@@ -148,8 +149,8 @@ impl Communicator {
         !self.has_mpi && !matches!(self.transport, "shm" | "threads")
     }
 
-    /// Puts the group under who watches over the world.
-    fn watched_as_part_of(&mut self, world: &Self, ranks: Box<[Rank]>) -> Result<()> {
+    /// Sets the guard of the group, which depends on that of the world.
+    fn set_group_guard(&mut self, world: &Self, ranks: Box<[Rank]>) -> Result<()> {
         self.status.set_parent(world.status.clone(), ranks.clone());
         if let Some(observer) = world.status.observer() {
             self.status.set_observer(observer.of_group(&world.name_of_group(&ranks), &ranks));
@@ -157,7 +158,8 @@ impl Communicator {
         let Some(of_world) = &world.guard else { return Ok(()) };
         let controls = self.take_controls();
         let watched = Arc::clone(of_world).of_group(&self.status, &ranks, controls);
-        let failed = |cause| Error::Launch(format!("cannot watch over a group: {cause}"));
+        let failed =
+            |cause| Error::Launch(format!("cannot set up the failure detection of a group: {cause}"));
         self.guard(watched.map_err(failed)?.unwrap_or_else(|| Arc::clone(of_world)));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The meeting of a world's ranks and the processes that join it: rank 0 passes on what all of them gather.
+//! The bootstrap of a world's ranks with the processes that join it. Rank 0 forwards the gathered bytes.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ impl Communicator {
     /// Waits for `more` processes that join at a path. All ranks call it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if this world cannot grow; [`Error::OnRank0`], on all ranks, if the processes do not come; as
+    /// [`Error::Unsupported`] if this world cannot grow; [`Error::OnRank0`], on all ranks, if the processes do not join; as
     /// [`Communicator::all_reduce`].
     pub(crate) fn wait_for_joins(&mut self, more: usize, path: &Path) -> Result<Growing<'_>> {
         self.check_can_change("grow")?;
@@ -28,7 +28,7 @@ impl Communicator {
         let own = format!("grow by {more} at {}", path.display());
         let all = gather(&mut self.as_bootstrap(), &own)?;
         self.check_same("grow", &all, String::clone)?;
-        let timeout = self.seat.engine().limits.usual.timeout;
+        let timeout = self.engine_owner.engine().limits.usual.timeout;
         let joining = self.on_rank0("waiting for processes that join", || {
             let mut listener = JoinListener::at(path, &secret())
                 .map_err(|cause| Error::Launch(format!("cannot listen at {}: {cause}", path.display())))?;
@@ -37,39 +37,39 @@ impl Communicator {
         let mut joining = joining.unwrap_or_default();
         let ranks = self.ranks() + more;
         for (connection, rank) in joining.iter_mut().zip(self.ranks()..) {
-            // If it has gone, that is seen in the first all-gather.
+            // The first all-gather detects a closed connection.
             let _ = connection.send(&(rank, ranks, self.connects()));
         }
         Ok(Growing { world: self, ranks, joining, refused: false })
     }
 }
 
-/// The bootstrap of a world with processes that join, for the ranks that are there.
+/// The bootstrap of a world with processes that join, for the existing ranks.
 #[derive(Debug)]
 pub(crate) struct Growing<'a> {
     pub(crate) world: &'a mut Communicator,
     ranks: usize,
-    /// On rank 0, those that join.
+    /// On rank 0, the connections with the processes that join.
     joining: Vec<Connection>,
-    /// Whether all ranks know of an error, after which the world is as before.
+    /// Whether an error was reported to all ranks, after which the world is unchanged.
     refused: bool,
 }
 
 impl Growing<'_> {
-    /// Returns whether the error of an all-gather was that of a process that joins, as all ranks know.
+    /// Returns whether an all-gather failed because of a process that joins, on all ranks.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused
     }
 
     /// Returns the bytes that this rank contributes to an all-gather: its own, and on rank 0 those of the processes
     /// that join.
-    fn given(&mut self, own: &[u8]) -> std::result::Result<Vec<Vec<u8>>, String> {
-        let mut given = vec![own.to_vec()];
+    fn contribution(&mut self, own: &[u8]) -> std::result::Result<Vec<Vec<u8>>, String> {
+        let mut contribution = vec![own.to_vec()];
         for (rank, connection) in (self.world.ranks()..).zip(&mut self.joining) {
             let failed = |cause| format!("the process that joins as rank {rank} has failed: {cause}");
-            given.push(connection.receive().map_err(failed)?);
+            contribution.push(connection.receive().map_err(failed)?);
         }
-        Ok(given)
+        Ok(contribution)
     }
 }
 
@@ -83,37 +83,37 @@ impl Bootstrap for Growing<'_> {
     }
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let given = self.given(own);
-        let mut given = gather_results(&mut self.world.as_bootstrap(), &given)?.map_err(|why| {
+        let contribution = self.contribution(own);
+        let mut gathered = gather_results(&mut self.world.as_bootstrap(), &contribution)?.map_err(|why| {
             self.refused = true;
             Error::Launch(why)
         })?;
-        let joining = given[0].split_off(1);
-        let all: Vec<_> = given.into_iter().flatten().chain(joining).collect();
-        // If one has gone, that is seen in the next all-gather.
+        let joining = gathered[0].split_off(1);
+        let all: Vec<_> = gathered.into_iter().flatten().chain(joining).collect();
+        // The next all-gather detects a closed connection.
         self.joining.iter_mut().for_each(|connection| drop(connection.send(&all)));
         Ok(all)
     }
 }
 
 impl Communicator {
-    /// Returns the communicator of a world that has grown, not watched over yet. All ranks call it.
+    /// Returns the communicator of a world that has grown, without a guard. All ranks call it.
     pub(crate) fn of_growing(growing: &mut Growing<'_>) -> Result<Self> {
         let world = &mut *growing.world;
         world.groups += 1;
         let members: Vec<_> = (0..world.ranks()).collect();
         let config = world.config_among(&members, &format!("grown-{}", world.groups));
         let (transport, config) = Fabric::processes(growing, Ok(config))?;
-        growing.world.heir(transport, &config)
+        growing.world.derived(transport, &config)
     }
 
-    /// Marks this communicator as lost after an error that other ranks may not know.
+    /// Marks this communicator as lost after an error that other ranks may not have got.
     pub(crate) fn settle<R>(&mut self, ended: Result<R>) -> Result<R> {
-        self.seat.engine().settle(ended)
+        self.engine_owner.engine().settle(ended)
     }
 }
 
-/// The bootstrap of such a world, for a process that joins.
+/// The bootstrap of a growing world, for a process that joins.
 #[derive(Debug)]
 pub(crate) struct Joining {
     connection: Connection,
@@ -124,10 +124,10 @@ pub(crate) struct Joining {
 }
 
 impl Joining {
-    /// Connects to rank 0 of a world that grows, and waits for a rank.
+    /// Connects to rank 0 of a growing world, and waits for its rank number.
     ///
     /// # Errors
-    /// [`Error::Launch`] if there is no such world within the timeout, or it is of another user or job.
+    /// [`Error::Launch`] if no world grows there within the timeout, or it belongs to another user or job.
     pub(crate) fn at(path: &Path, timeout: std::time::Duration) -> Result<Self> {
         let mut connection = Connection::to(path, &secret(), timeout)?;
         let failed = |cause| Error::Launch(format!("cannot join at {}: {cause}", path.display()));
@@ -149,7 +149,9 @@ impl Bootstrap for Joining {
         let gathered = self.connection.send(&own).and_then(|()| self.connection.receive());
         gathered.map_err(|cause| {
             let rank = self.rank;
-            Error::Launch(format!("the world does not take in rank {rank}: rank 0 has ended it: {cause}"))
+            Error::Launch(format!(
+                "the world does not admit rank {rank}: rank 0 has closed the connection: {cause}"
+            ))
         })
     }
 }

@@ -196,7 +196,7 @@ impl Communicator {
         self.run_async(choice, call, buffer, |buffer| bytemuck::cast_slice_mut(buffer))
     }
 
-    /// Passes a call to the communication thread; `bytes` finds its elements in the buffer.
+    /// Passes a call to the communication thread. `bytes` returns the elements of a buffer.
     fn run_async<B: Send + 'static>(
         &mut self,
         choice: Choice,
@@ -211,7 +211,7 @@ impl Communicator {
 
     /// Runs `work` on this thread, after all calls in flight. If it fails, so does this communicator.
     pub(crate) fn work<R>(&mut self, work: impl FnOnce() -> Result<R>) -> Result<R> {
-        let engine = self.seat.engine();
+        let engine = self.engine_owner.engine();
         engine.check_alive()?;
         let done = work();
         engine.settle(done)
@@ -225,12 +225,12 @@ impl Communicator {
     ) -> Result<Request<B>> {
         self.check_in_flight()?;
         let options = self.per_call.options.clone();
-        self.seat.send(buffer, move |engine, buffer| work(engine, &options, buffer))
+        self.engine_owner.send(buffer, move |engine, buffer| work(engine, &options, buffer))
     }
 
-    /// Verifies that the communication thread can take a call, as far as this thread knows.
+    /// Checks, without waiting, that the communication thread can accept a call.
     pub(super) fn check_in_flight(&self) -> Result<()> {
-        self.seat.here().map_or(Ok(()), |here| {
+        self.engine_owner.here().map_or(Ok(()), |here| {
             here.check_alive()?;
             here.transport.check_other_threads()
         })

@@ -19,13 +19,13 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    /// At the start of the communicator.
-    pub(super) fn never() -> Self {
+    /// Returns the interval from the start of the communicator.
+    pub(super) fn from_start() -> Self {
         Self { at: Instant::now(), waited: Duration::ZERO }
     }
 }
 
-/// The times that a rank was busy, and that it waited for others.
+/// The time for which a rank was busy, and the time for which it waited for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     /// All time except the waits.
@@ -43,15 +43,15 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// The rank that was busy longest, which the others waited for.
+    /// Returns the rank that was busy longest, for which the others waited.
     pub fn slowest(&self) -> Rank {
-        // The first of several.
+        // The lowest of several.
         let busiest = (0..self.ranks.len()).max_by_key(|&rank| (self.ranks[rank].busy, usize::MAX - rank));
         busiest.unwrap_or(0)
     }
 
-    /// The straggler, if there is one, and the median busy time of the other ranks. A straggler is busy for over a fifth longer
-    /// than that median; smaller differences are noise.
+    /// Returns the straggler, if there is one, and the median busy time of the other ranks. A straggler is busy for over a fifth
+    /// longer than that median. Smaller differences are noise.
     ///
     /// ```
     /// use std::time::Duration;
@@ -73,7 +73,7 @@ impl Lateness {
     }
 }
 
-/// `rank 3 is slowest: busy for 12.1 s, where the others are for 10.0 s on average and wait for 2.1 s`.
+/// Formats `rank 3 is slowest: busy for 12.1 s, where the others are for 10.0 s on average and wait for 2.1 s`.
 impl fmt::Display for Lateness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slowest = self.slowest();
@@ -94,7 +94,7 @@ impl fmt::Display for Lateness {
 }
 
 impl Communicator {
-    /// Returns the times that each rank was busy and that it waited for others, since the previous call or the start of the
+    /// Returns the times for which each rank was busy and waited for others, since the previous call or the start of the
     /// communicator. All ranks call it; it costs an all-gather of 16 bytes per rank.
     ///
     /// ```
@@ -114,12 +114,12 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn lateness(&mut self) -> Result<Lateness> {
-        // Completes the calls in flight first, so that they count.
-        self.seat.engine();
+        // Completes the calls in flight first, so that their waits count.
+        self.engine_owner.engine();
         let (now, waited_so_far) = (Instant::now(), self.status.waited());
-        let passed = now - self.asked.at;
-        let waited = waited_so_far.saturating_sub(self.asked.waited).min(passed);
-        self.asked = Interval { at: now, waited: waited_so_far };
+        let passed = now - self.interval.at;
+        let waited = waited_so_far.saturating_sub(self.interval.waited).min(passed);
+        self.interval = Interval { at: now, waited: waited_so_far };
         self.compare_times(Times { busy: passed - waited, waited })
     }
 

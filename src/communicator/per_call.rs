@@ -34,12 +34,12 @@ impl PerCall {
     }
 }
 
-/// A communicator with an algorithm, a label, a deadline or parts of ranks for single calls, made by [`Communicator::call`].
+/// A communicator with options for single calls: an algorithm, a label, a deadline or the parts of ranks. [`Communicator::call`]
+/// creates it.
 ///
-/// It borrows a [`Communicator`] and has all its methods: collectives and messages, blocking and non-blocking, in host memory
-/// and on GPUs. Options that are not set are those of the communicator. Once it is dropped, which is at the end of the statement
-/// unless it is bound to a variable, the communicator's own options apply again. A call in flight keeps the options it was
-/// started with.
+/// It borrows a [`Communicator`] and has all its methods: collectives and messages, blocking and non-blocking, in host memory and
+/// on GPUs. Unset options are those of the communicator. Once it is dropped, which is at the end of the statement unless it is
+/// bound to a variable, the communicator's own options apply again. A call in flight keeps the options it was started with.
 ///
 /// Bound to a variable, it serves several calls, and a `&mut` to it coerces to `&mut Communicator`:
 ///
@@ -128,7 +128,7 @@ impl CallBuilder<'_> {
     pub fn label(self, label: &str) -> Self {
         let sizes = self.comm.per_call.options.parts.as_ref().map(sizes);
         let label = sizes.map_or_else(|| label.to_owned(), |sizes| format!("{label}, {sizes}"));
-        self.comm.per_call.options.label = self.comm.status.know(&label);
+        self.comm.per_call.options.label = self.comm.status.intern(&label);
         self
     }
 
@@ -162,12 +162,12 @@ impl CallBuilder<'_> {
         // Ranks compare labels.
         let before = (options.label != 0).then(|| status.label(options.label)).flatten();
         let label = before.map_or_else(|| sizes(&parts), |label| format!("{label}, {}", sizes(&parts)));
-        options.label = status.know(&label);
+        options.label = status.intern(&label);
         options.parts = Some(parts);
         self
     }
 
-    /// Makes every `size` bytes of a buffer of `u8` one element, for types that only the program knows: the parts of ranks
+    /// Makes every `size` bytes of a buffer of `u8` one element, for types that the library does not have: the parts of ranks
     /// ([`Communicator::own_part`]) and the blocks of an all-to-all consist of whole elements. All ranks set the same. Messages
     /// have no parts, and ignore it.
     ///
@@ -191,8 +191,8 @@ impl CallBuilder<'_> {
         self
     }
 
-    /// Sets the tag of a point-to-point message, 0 unless it is set. A receive gets the earliest message of its source with the same
-    /// tag, even if other messages are before it: [`Communicator::receive`] has an example. Collectives ignore it.
+    /// Sets the tag of a point-to-point message, 0 unless it is set. A receive gets the earliest message of its source with the
+    /// same tag, even if other messages precede it: [`Communicator::receive`] has an example. Collectives ignore it.
     pub fn tag(self, tag: u32) -> Self {
         self.comm.per_call.options.tag = tag;
         self

@@ -1,4 +1,4 @@
-//! Persistent collectives: planned once, carried out many times.
+//! Persistent collectives, which are planned once and carried out many times.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -21,22 +21,22 @@ mod slots;
 
 use slots::Slots;
 
-/// A collective on a buffer of its own, planned by [`Communicator::plan`] and carried out many times (`MPI_Allreduce_init` and its
-/// relatives, MPI 4.0, §6.13).
+/// A persistent collective with its buffer, planned by [`Communicator::plan`] and carried out many times (`MPI_Allreduce_init` and
+/// similar, MPI 4.0, §6.13).
 ///
 /// It dereferences to the buffer, except between [`start`](Self::start) and [`wait`](Self::wait).
 pub struct Planned<B> {
     operation: Operation,
     op: Option<ReduceOp>,
     per_call: PerCall,
-    /// The way of a short all-reduce in shared memory; other calls run as if they were not planned.
+    /// The slots of a short all-reduce in shared memory. Other calls run as if they were not planned.
     slots: Option<Slots>,
     state: State<B>,
 }
 
 enum State<B> {
     Idle(B),
-    /// Started in slots.
+    /// Started, in slots.
     Started(B),
     InFlight(Request<B>),
     /// The buffer was lost with a call that failed.
@@ -47,10 +47,11 @@ impl Communicator {
     /// Plans a collective on a buffer, which the plan owns. All ranks call it, with the same operation and number of elements, and then
     /// start and wait for the plan equally often.
     ///
-    /// The options of a [`Communicator::call`] apply to all calls of the plan. Plans do not disturb each other or other calls: several
-    /// may be in flight, and started in different orders on different ranks if they are short all-reduces among ranks that share
-    /// memory. These (at most 56 bytes on at most 8 ranks, unless an algorithm was chosen) exchange their values in memory of the plan,
-    /// without messages, and reduce them in the order of ranks; half-precision elements are rounded after every addition. Any other plan is carried out as the non-blocking collective would be.
+    /// The options of a [`Communicator::call`] apply to all calls of the plan. Several plans may be in flight at once, with other
+    /// calls. Short all-reduces among ranks that share memory (at most 56 bytes on at most 8 ranks, unless an algorithm was chosen)
+    /// may be started in different orders on different ranks. They exchange their values in memory of the plan, without messages,
+    /// and reduce them in the order of ranks. Half-precision elements are rounded after every addition. Any other plan runs as the
+    /// non-blocking collective does.
     ///
     /// ```
     /// use unisono::{Operation, ReduceOp};
@@ -84,11 +85,12 @@ impl Communicator {
     {
         let call = self.checked::<T>(operation, op, buffer.len());
         let choice = self.choice_of_call()?.clone();
-        self.seat.engine().check_reduction(&choice, &call)?;
+        self.engine_owner.engine().check_reduction(&choice, &call)?;
         self.agree_on_plan(&call)?;
         let ranks = self.ranks();
-        // Ranks of one node may be declared to be of several.
-        let is_shared = self.topology.nodes() == 1 && self.seat.engine().transport.is_shared_by(ranks);
+        // `UNISONO_NODES` may declare several nodes on one machine.
+        let is_shared =
+            self.topology.nodes() == 1 && self.engine_owner.engine().transport.is_shared_by(ranks);
         let has_slots = is_shared && choice.method().is_none() && Slots::fit(&call, ranks);
         let slots = has_slots.then(|| Slots::new(self, &call)).transpose()?;
         let per_call = self.per_call.clone();
@@ -117,10 +119,10 @@ impl Communicator {
 
 impl Communicator {
     /// # Errors
-    /// [`Error::Aborted`] after a failure known to this thread.
+    /// [`Error::Aborted`] after a failure that this thread has observed.
     #[inline]
     fn check_plan(&mut self) -> Result<()> {
-        if self.seat.here().is_some() { self.seat.engine().begin() } else { Ok(()) }
+        if self.engine_owner.here().is_some() { self.engine_owner.engine().begin() } else { Ok(()) }
     }
 
     /// # Errors

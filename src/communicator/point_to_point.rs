@@ -62,9 +62,9 @@ impl Communicator {
     /// Receives the earliest message from rank `from` with the [tag](crate::CallBuilder::tag) of the call, of exactly this number of
     /// values of this type (`MPI_Recv`).
     ///
-    /// Messages with other tags that arrive before it are held for later receives. They may take 1 GiB; beyond it, the call fails with
-    /// [`Error::Failed`](crate::Error::Failed), caused by an [`Error::Memory`](crate::Error::Memory) that says so. Nothing is read from
-    /// a rank from which no receive waits: its long messages stay with it.
+    /// Messages with other tags that arrive before it are held for later receives. They may take 1 GiB; beyond it, the call fails
+    /// with [`Error::Failed`](crate::Error::Failed), caused by an [`Error::Memory`](crate::Error::Memory). Long messages stay with
+    /// their sender until this rank waits for a message from it.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
@@ -95,8 +95,8 @@ impl Communicator {
         self.run_messages(T::DTYPE, None, None, Some((cast_slice_mut(values), Some(from)))).map(drop)
     }
 
-    /// Receives the first message with the [tag](crate::CallBuilder::tag) of the call that is available from any other rank, and returns
-    /// that rank (`MPI_Recv` with `MPI_ANY_SOURCE`). If several are available, ranks take turns.
+    /// Receives the first message with the [tag](crate::CallBuilder::tag) of the call that is available from any other rank, and
+    /// returns that rank (`MPI_Recv` with `MPI_ANY_SOURCE`). If several are available, ranks are served round-robin.
     ///
     /// ```
     /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<()> {
@@ -114,7 +114,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::receive`]. A [timeout](crate::Error::Timeout) names one of the ranks waited for;
+    /// As [`Communicator::receive`]. A [timeout](crate::Error::Timeout) names one of the awaited ranks;
     /// [`Error::Left`](crate::Error::Left) is returned only once all of them have left.
     ///
     /// # Panics

@@ -31,7 +31,7 @@ impl Communicator {
         ends.into_iter().map(end).collect()
     }
 
-    /// Returns a communicator over this transport, not watched over yet.
+    /// Returns a communicator over this transport, without a guard.
     pub(crate) fn new(mut transport: Fabric, config: &Config) -> Result<Self> {
         config.chaos.into_iter().for_each(|chaos| transport.inject(chaos));
         let mut topology = transport.topology().clone();
@@ -67,20 +67,20 @@ impl Communicator {
             topology,
             status: transport.status().clone(),
             per_call: PerCall::default(),
-            asked: Interval::never(),
+            interval: Interval::from_start(),
             messages: engine.messages.clone(),
-            seat: EngineOwner::new(engine),
+            engine_owner: EngineOwner::new(engine),
         };
         comm.check_choice(&comm.choice)?;
         Ok(comm)
     }
 
-    /// Returns the connections of this rank with those of other nodes, for its guard; once.
+    /// Takes the connections of this rank with ranks of other nodes, for its guard.
     pub(crate) fn take_controls(&mut self) -> Vec<(Rank, OwnedFd)> {
-        self.seat.engine().transport.take_controls()
+        self.engine_owner.engine().transport.take_controls()
     }
 
-    /// Sets who watches over this rank.
+    /// Sets the guard of this rank.
     pub(crate) fn guard(&mut self, guard: Arc<dyn Guard>) {
         self.status.set_guard(&guard);
         self.guard = Some(guard);
@@ -88,13 +88,13 @@ impl Communicator {
 
     /// Sets the constants of the cost model for all later calls. All ranks set the same.
     pub fn set_tuning(&mut self, tuning: &Tuning) {
-        let cores = self.seat.engine().transport.node_cores();
+        let cores = self.engine_owner.engine().transport.node_cores();
         self.set_constants((tuning.clone(), cores));
     }
 
     /// Sets the constants, for nodes of this many cores.
     pub(crate) fn set_constants(&mut self, constants: (Tuning, usize)) {
-        self.seat.engine().set_tuning(&constants.0, constants.1);
+        self.engine_owner.engine().set_tuning(&constants.0, constants.1);
         self.constants = constants;
     }
 }
@@ -110,7 +110,7 @@ fn check_declared(declared: &Topology, ranks: usize) -> Result<()> {
     )))
 }
 
-/// Returns the deadlines of calls where the program sets none.
+/// Returns the default deadlines of calls.
 fn limits(config: &Config) -> Limits {
     let quiet = config.quiet_timeout;
     Limits {
@@ -124,12 +124,12 @@ impl Communicator {
     /// set-up.
     pub(crate) fn of_process(transport: Fabric, config: &Config) -> Result<Self> {
         let mut comm = Self::new(transport, config)?;
-        comm.seat.engine().calls.sequence = FIRST_OF_SETUP;
+        comm.engine_owner.engine().calls.sequence = FIRST_OF_SETUP;
         Ok(comm)
     }
 
     /// Ends the set-up: the next call is the first of the user.
     pub(crate) fn begin(&mut self) {
-        self.seat.engine().calls.sequence = 0;
+        self.engine_owner.engine().calls.sequence = 0;
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that the ranks of a node share, and waiting for what others do there.
+//! Memory that the ranks of a node share, and waits for values there.
 
 use std::sync::atomic::AtomicU64;
 
@@ -49,13 +49,14 @@ impl Communicator {
         let pages = common(among_all, rank == 0, size_bytes, |pages, _| Ok(pages))?;
         pages.map(|pages| Shared::new(pages, count)).map_err(|(other, cause)| {
             let cause = std::io::Error::from(cause);
-            let said =
-                format!("rank {other} cannot map memory that the ranks share (seen on rank {rank}): {cause}");
-            Error::Memory { size_bytes, cause: std::io::Error::new(cause.kind(), said) }
+            let text = format!(
+                "rank {other} cannot map memory that the ranks share (reported by rank {rank}): {cause}"
+            );
+            Error::Memory { size_bytes, cause: std::io::Error::new(cause.kind(), text) }
         })
     }
 
-    /// Counters that all ranks share, initially zero: as [`Communicator::alloc_shared`].
+    /// Returns counters that all ranks share, initially zero, as [`Communicator::alloc_shared`] does.
     ///
     /// # Errors
     /// As [`Communicator::alloc_shared`].
@@ -63,8 +64,8 @@ impl Communicator {
         self.alloc_shared::<u64>(count).map(SharedCounters::new)
     }
 
-    /// Waits until a shared counter has a value, which rank `other` gives it. What was written before, by the rank that has counted
-    /// up to there, is then seen here.
+    /// Waits until a shared counter reaches a value that rank `other` stores. All writes of the rank that stored it are then
+    /// visible here (acquire).
     ///
     /// ```
     /// use std::sync::atomic::Ordering;
@@ -84,7 +85,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Timeout`], [`Error::Left`] and [`Error::Aborted`] if that rank does not; the communicator is then lost.
     pub fn wait_until(&mut self, other: Rank, counter: &AtomicU64, value: u64) -> Result<()> {
-        self.seat.engine().wait_until("wait-until", other, &self.per_call.options, (counter, value))
+        self.engine_owner.engine().wait_until("wait-until", other, &self.per_call.options, (counter, value))
     }
 }
 

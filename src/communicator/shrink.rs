@@ -1,5 +1,5 @@
-//! The formation of a new world by the survivors of a failure: they agree on who they are, and meet over the status board of the old
-//! one, or over control connections if not all of them share it.
+//! The formation of a new world by the survivors of a failure. They agree on the set of survivors, and exchange bytes over the
+//! status board of the old world, or over control connections if not all of them share the board.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +16,18 @@ use crate::system::is_stopped;
 use crate::transport::{Bootstrap, Deadlines, Fabric, WaitFailure, Waiting};
 
 impl Communicator {
-    /// Returns the rank that each rank of this communicator had in the one that [`Communicator::shrink`] consumed; empty for a
-    /// communicator that `shrink` did not return.
+    /// Returns the former number of each rank, in the communicator that [`Communicator::shrink`] consumed; empty for a communicator
+    /// that `shrink` did not return.
     pub fn former_ranks(&self) -> &[Rank] {
         &self.former_ranks
     }
 
     /// Sets how many ranks must be left for [`Communicator::shrink`] to succeed, identical on all ranks.
     ///
-    /// By default, any number of ranks of one machine continue. Of several machines, the ranks that are left continue if they are most of
-    /// those that may be alive ([`Error::Partitioned`]). This number replaces that rule: if the network is divided, and both sides have at least
-    /// this number of ranks, both continue. Use more than half of the ranks, unless something else ends the other side.
+    /// By default, any number of ranks of one machine continue. Of several machines, the ranks that are left continue if they are
+    /// most of those that may be alive ([`Error::Partitioned`]). This number replaces that rule: if the network is divided, and
+    /// both sides have at least this number of ranks, both continue. Use more than half of the ranks, unless another mechanism ends
+    /// the other side.
     ///
     /// ```
     /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<()> {
@@ -44,7 +45,7 @@ impl Communicator {
         self.minimum_ranks = Some(ranks);
     }
 
-    /// Ends this communicator on all ranks, and returns what its survivors meet over.
+    /// Ends this communicator on all ranks, and returns the bootstrap of its survivors.
     ///
     /// # Errors
     /// [`Error::Unsupported`], before anything happens, if this world cannot shrink.
@@ -53,7 +54,7 @@ impl Communicator {
         const CAUSE: &str = "it called `shrink`";
         // First, so that calls in flight end.
         self.status.give_up(self.rank, CAUSE);
-        let engine = self.seat.engine();
+        let engine = self.engine_owner.engine();
         engine.revoke(CAUSE);
         let deadlines = engine.limits.usual;
         let mut survivors = Survivors::over(self.status.clone(), deadlines);
@@ -77,21 +78,21 @@ impl Communicator {
         } else if self.has_mpi {
             "MPI connects its ranks, and does not survive a lost one: start them without MPI"
         } else if self.status.members().len() < self.ranks() && !self.has_connections() {
-            "its ranks do not all share memory, and nobody watches over them (UNISONO_WATCHDOG=off)"
+            "its ranks do not all share memory, and their failures are not detected (UNISONO_WATCHDOG=off)"
         } else {
             return Ok(());
         };
         Err(Error::Unsupported(format!("this world cannot {how}: {why}")))
     }
 
-    /// Returns the communicator of the survivors, not watched over yet. All of them call it.
+    /// Returns the communicator of the survivors, without a guard. All of them call it.
     pub(crate) fn among_survivors(&mut self, survivors: &mut Survivors) -> Result<Self> {
         let config = self.config_among(&survivors.members, &format!("shrink-{}", survivors.attempt));
         let (transport, config) = Fabric::processes(survivors, Ok(config))?;
-        let mut heir = self.heir(transport, &config)?;
-        heir.former_ranks = survivors.members.as_slice().into();
-        heir.minimum_ranks = self.minimum_ranks;
-        Ok(heir)
+        let mut derived = self.derived(transport, &config)?;
+        derived.former_ranks = survivors.members.as_slice().into();
+        derived.minimum_ranks = self.minimum_ranks;
+        Ok(derived)
     }
 }
 
@@ -99,7 +100,7 @@ impl Communicator {
 #[derive(Debug)]
 pub(crate) struct Survivors {
     status: StatusBoard,
-    /// The guard of this rank, in a world of several nodes: its connections decide, and not the status board.
+    /// The guard of this rank, in a world of several nodes, where its connections decide and not the status board.
     connections: Option<Arc<dyn Guard>>,
     deadlines: Deadlines,
     /// The number of ranks that must be left, if the caller has set it.
@@ -108,27 +109,27 @@ pub(crate) struct Survivors {
     attempt: u32,
     /// Its members.
     members: Vec<Rank>,
-    /// The number of pieces that this rank has given to it.
+    /// The number of pieces that this rank has published in the attempt.
     pieces: u32,
     /// A member that has ended before the attempt was complete.
-    lacks: Option<Rank>,
+    lost_member: Option<Rank>,
 }
 
 impl Survivors {
     /// Returns the survivors of the world of a status board, before their first attempt.
     fn over(status: StatusBoard, deadlines: Deadlines) -> Self {
-        let (connections, minimum, members, lacks) = Default::default();
-        Self { status, connections, deadlines, minimum, attempt: 0, members, pieces: 0, lacks }
+        let (connections, minimum, members, lost_member) = Default::default();
+        Self { status, connections, deadlines, minimum, attempt: 0, members, pieces: 0, lost_member }
     }
 
-    /// Joins the next attempt, and waits until it is known of every rank whether it is a member. Returns whether there is one: not if
-    /// another member has completed the previous attempt, of which this rank then is a member too.
+    /// Joins the next attempt, and waits until the membership of every rank is known. Returns false if there is no next attempt,
+    /// since another member has completed the previous one, of which this rank is a member too.
     ///
     /// # Errors
-    /// [`Error::Missing`] if a rank that is alive does not join; [`Error::Partitioned`] if the other ranks go on without this one, or may;
-    /// [`Error::Failed`] if too few are left.
+    /// [`Error::Missing`] if a rank that is alive does not join; [`Error::Partitioned`] if the other ranks continue or may continue
+    /// without this one; [`Error::Failed`] if too few are left.
     pub(crate) fn join(&mut self) -> Result<bool> {
-        (self.attempt, self.pieces, self.lacks) = (self.attempt + 1, 0, None);
+        (self.attempt, self.pieces, self.lost_member) = (self.attempt + 1, 0, None);
         match &self.connections {
             None => self.join_on_board().map(|()| true),
             Some(guard) => {
@@ -146,23 +147,23 @@ impl Survivors {
             }
             Outcome::Finished => Ok(false),
             Outcome::Missing(ranks) => Err(self.missing_far(&ranks)),
-            Outcome::Partitioned { lost } if lost.is_empty() => Err(self.too_few(None)),
+            Outcome::Partitioned { lost } if lost.is_empty() => Err(self.too_few_left(None)),
             Outcome::Partitioned { lost } => Err(Error::Partitioned { rank: self.status.rank(), lost }),
         }
     }
 
-    fn too_few(&self, left: Option<usize>) -> Error {
+    fn too_few_left(&self, left: Option<usize>) -> Error {
         let (left, minimum) =
             (left.map_or("too few".to_owned(), |left| left.to_string()), self.minimum.unwrap_or(0));
         self.without_others(format!("{left} ranks are left, fewer than the minimum, {minimum}"))
     }
 
-    /// Returns the error if other ranks go on without this one.
+    /// Returns the error of a rank without which the others continue.
     fn without_others(&self, cause: String) -> Error {
         Error::Failed { rank: self.status.rank(), cause: Box::new(Error::Launch(cause)) }
     }
 
-    /// Returns the error if ranks have sent nothing in a world of several nodes.
+    /// Returns the error of missing ranks in a world of several nodes.
     fn missing_far(&self, ranks: &[Rank]) -> Error {
         let (rank, waited) = (self.status.rank(), self.deadlines.timeout);
         Error::Missing { rank, other: ranks[0], process_id: None, is_stopped: false, waited }
@@ -172,8 +173,9 @@ impl Survivors {
         let ranks = self.status.ranks();
         let Self { status, attempt, .. } = &*self;
         if !status.join_attempt(*attempt) {
-            return Err(self
-                .without_others("the other ranks have taken it for dead, and go on without it".to_owned()));
+            return Err(
+                self.without_others("the other ranks consider it dead, and continue without it".to_owned())
+            );
         }
         self.wait(|| {
             let mut undecided = (0..ranks).filter(|&rank| status.is_member(rank, *attempt).is_none());
@@ -183,18 +185,18 @@ impl Survivors {
         self.members = (0..ranks).filter(is_member).collect();
         let left = self.members.len();
         if self.minimum.is_some_and(|minimum| left < minimum) {
-            Err(self.too_few(Some(left)))
+            Err(self.too_few_left(Some(left)))
         } else {
             Ok(())
         }
     }
 
     /// Returns whether a member has ended before the current attempt was complete: no member can complete it.
-    pub(crate) fn lack_one(&self) -> bool {
-        self.lacks.is_some()
+    pub(crate) fn has_lost_member(&self) -> bool {
+        self.lost_member.is_some()
     }
 
-    /// Ends the meeting: either all members complete the attempt, or none does.
+    /// Ends the attempt: either all members complete it, or none does.
     ///
     /// # Errors
     /// As [`Bootstrap::all_gather`].
@@ -214,35 +216,36 @@ impl Survivors {
             Gathered::All(all) => Ok(all),
             Gathered::Missing(ranks) => Err(self.missing_far(&ranks)),
             Gathered::Failed(rank) => {
-                self.lacks = Some(rank);
+                self.lost_member = Some(rank);
                 Err(has_ended(rank))
             }
         }
     }
 
-    /// Gives a piece: the first of these bytes. Returns that of each member, and the number of bytes that it and the following ones have.
+    /// Publishes the next piece of these bytes. Returns the piece of each member, and the number of bytes of it and the following
+    /// pieces.
     fn exchange(&mut self, bytes: &[u8]) -> Result<Vec<(Vec<u8>, usize)>> {
         self.pieces += 1;
         let number = PieceNumber { attempt: self.attempt, piece: self.pieces };
-        self.status.give_piece(number, bytes);
-        let mut given = vec![None; self.members.len()];
+        self.status.publish_piece(number, bytes);
+        let mut pieces = vec![None; self.members.len()];
         let mut gone = None;
         self.wait(|| {
             let mut missing = None;
-            for (given, &rank) in given.iter_mut().zip(&self.members).filter(|(given, _)| given.is_none()) {
+            for (slot, &rank) in pieces.iter_mut().zip(&self.members).filter(|(slot, _)| slot.is_none()) {
                 match self.status.piece(rank, number) {
-                    Ok(Some(piece)) => *given = Some(piece),
+                    Ok(Some(piece)) => *slot = Some(piece),
                     Ok(None) => missing = Some((rank, missing.map_or(0, |(_, more)| more + 1))),
                     Err(Gone) => gone = Some(rank),
                 }
             }
             missing.filter(|_| gone.is_none())
         })?;
-        self.lacks = gone;
-        gone.map_or_else(|| Ok(given.into_iter().flatten().collect()), |rank| Err(has_ended(rank)))
+        self.lost_member = gone;
+        gone.map_or_else(|| Ok(pieces.into_iter().flatten().collect()), |rank| Err(has_ended(rank)))
     }
 
-    /// Waits until `missing` returns no rank, and not how many more there are.
+    /// Waits until `missing` returns `None`, and not a missing rank with the number of ranks after it.
     fn wait(&self, mut missing: impl FnMut() -> Option<(Rank, usize)>) -> Result<()> {
         let rank = self.status.rank();
         let deadlines = Deadlines { quiet: self.deadlines.timeout, ..self.deadlines };
@@ -257,7 +260,7 @@ impl Survivors {
                 Ok(_) => {}
                 Err(WaitFailure::Failed(error)) => return Err(error),
                 Err(WaitFailure::Overdue(waited)) if waited < self.patience(other) => {}
-                // It may have come while this rank was descheduled.
+                // It may have arrived while this rank was descheduled.
                 Err(WaitFailure::Overdue(waited)) => match missing() {
                     None => return Ok(()),
                     Some((other, _)) => {
@@ -271,7 +274,7 @@ impl Survivors {
         }
     }
 
-    /// Returns the longest time that a rank may take.
+    /// Returns the timeout for a rank.
     fn patience(&self, rank: Rank) -> Duration {
         let Deadlines { timeout, quiet } = self.deadlines;
         let position = self.status.position_of(rank).expect("all ranks share the status board");
@@ -290,7 +293,7 @@ impl Bootstrap for Survivors {
     }
 
     /// # Errors
-    /// As [`Survivors::join`]; any error if a member has [ended](Survivors::lack_one).
+    /// As [`Survivors::join`]; any error if a member has [ended](Survivors::has_lost_member).
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         if let Some(guard) = &self.connections {
             let gathered = guard.gather(own.to_vec(), self.deadlines.timeout);
@@ -299,10 +302,10 @@ impl Bootstrap for Survivors {
         let mut all = vec![Vec::new(); self.members.len()];
         let mut rest = own;
         loop {
-            let given = self.exchange(rest)?;
+            let pieces = self.exchange(rest)?;
             rest = &rest[rest.len().min(PIECE_BYTES)..];
-            all.iter_mut().zip(&given).for_each(|(all, (piece, _))| all.extend_from_slice(piece));
-            if given.iter().all(|&(_, rest)| rest <= PIECE_BYTES) {
+            all.iter_mut().zip(&pieces).for_each(|(all, (piece, _))| all.extend_from_slice(piece));
+            if pieces.iter().all(|&(_, rest)| rest <= PIECE_BYTES) {
                 return Ok(all);
             }
         }

@@ -1,4 +1,4 @@
-//! The folder in which processes launched without MPI find each other.
+//! The bootstrap settings of processes launched without MPI.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use crate::system::Process;
 
 /// The ID of a `torchrun` job, and its number of restarts.
 const TORCH_JOB: [&str; 2] = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"];
-/// The machine of rank 0, as PyTorch's launcher and users name it.
+/// The machine of rank 0, as PyTorch's launcher and users set it.
 const MASTER_ADDR: &str = "MASTER_ADDR";
 /// The rendezvous port of PyTorch, which differs between jobs.
 const MASTER_PORT: &str = "MASTER_PORT";
@@ -18,20 +18,18 @@ pub fn bootstrap_folder() -> Option<PathBuf> {
     std::env::var_os(super::BOOTSTRAP_DIR).filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
-/// Returns whether a launcher has started this rank again, in a world that goes on without the process before
-/// it.
+/// Returns whether a launcher has restarted this rank, in a world that continues without the previous process.
 pub fn joins() -> bool {
     std::env::var_os(super::JOIN).is_some_and(|value| value == "1")
 }
 
-/// Returns the address at which the ranks of several machines meet, if the launcher or the user names it: on rank 0's machine, at
-/// the port after PyTorch's own.
+/// Returns the rendezvous address of ranks on several machines, if the launcher or the user sets it: on rank 0's machine, the port
+/// after that of PyTorch.
 pub(crate) fn rendezvous() -> Option<String> {
     address(|name| std::env::var(name).ok())
 }
 
-/// Returns the secret that admits ranks to the place where those of several machines meet; empty if there is
-/// none.
+/// Returns the secret with which ranks of several machines authenticate; empty if there is none.
 pub(crate) fn secret() -> Vec<u8> {
     std::env::var_os(super::SECRET).map_or_else(Vec::new, OsString::into_encoded_bytes)
 }
@@ -39,7 +37,7 @@ pub(crate) fn secret() -> Vec<u8> {
 fn address(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let port: u16 = variable(MASTER_PORT)?.parse().ok()?;
     let host = variable(MASTER_ADDR).filter(|host| !host.is_empty())?;
-    // The address of an IPv6 host has colons of its own.
+    // An IPv6 address contains colons.
     let host = if host.contains(':') { format!("[{host}]") } else { host };
     Some(format!("{host}:{}", port.checked_add(1)?))
 }
@@ -70,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_of_several_machines_meet_beside_pytorch() {
+    fn rendezvous_uses_the_port_after_that_of_pytorch() {
         let at = |host: &str, port: &str| {
             address(|name| Some(if name == MASTER_ADDR { host } else { port }.to_owned()))
         };
@@ -84,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_are_told_apart_have_other_names() {
+    fn distinguishable_jobs_have_different_names() {
         let of = |pairs: &[(&str, &str)]| {
             let variable =
                 |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());

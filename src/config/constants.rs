@@ -3,7 +3,7 @@
 use std::env::VarError;
 use std::path::PathBuf;
 
-/// The words in place of a file's name.
+/// The keywords accepted in place of a file name.
 const AUTO: &str = "auto";
 const DEFAULT: &str = "default";
 /// The valid values of [`UNISONO_TUNING`](super::TUNING), for error messages.
@@ -15,7 +15,7 @@ pub(crate) enum Constants {
     /// The default constants, identical on every machine.
     #[default]
     Default,
-    /// Measured at the first use on a machine, and kept in this folder; if there is none, measured by every process.
+    /// Measured at the first use on a machine, and stored in this folder. Without a folder, every process measures them.
     Measured { kept_in: Option<PathBuf> },
     /// A file of `unisono tune`.
     File(PathBuf),

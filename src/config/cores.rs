@@ -9,14 +9,14 @@ const TENSOR_THREADS: &str = "RAYON_NUM_THREADS";
 /// Sets `RAYON_NUM_THREADS` to a rank's share of the node's cores, for `local_ranks` ranks on this node,
 /// unless it is set already.
 ///
-/// The trainer's tensor operations read it; without it each rank uses every core, and a node with several ranks is
-/// oversubscribed (measured with two ranks on two cores: a third of the speed).
+/// The trainer's tensor operations read it. Without it each rank uses every core, and a node with several ranks is oversubscribed
+/// (measured with two ranks on two cores: a third of the speed).
 ///
 /// # Safety
-/// No other thread may run yet: call it first in `main`, before [`crate::init`].
+/// No other thread may run yet. Call it first in `main`, before [`crate::init`].
 #[allow(
     unsafe_code,
-    reason = "the environment is not to be changed while other threads read it, which the caller sees to"
+    reason = "the environment must not change while other threads read it, which the caller guarantees"
 )]
 pub unsafe fn share_cores(local_ranks: usize) {
     if std::env::var_os(TENSOR_THREADS).is_none() {
@@ -26,8 +26,8 @@ pub unsafe fn share_cores(local_ranks: usize) {
     }
 }
 
-/// Returns this rank's share of the node's cores. A rank may be bound to some of them; its launcher is not, and sees
-/// them all.
+/// Returns this rank's share of the node's cores. A rank may be bound to some of them. Its launcher is not, so its affinity has all
+/// of them.
 fn share(local_ranks: usize) -> usize {
     let own = usable(None).unwrap_or(1);
     let node = getppid().and_then(|launcher| usable(Some(launcher))).unwrap_or(own).max(own);

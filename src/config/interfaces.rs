@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::system;
 
-/// Our variable: names, or networks such as `10.1.0.0/16`.
+/// Unisono's variable: names, or networks such as `10.1.0.0/16`.
 pub(super) const INTERFACE: &str = "UNISONO_INTERFACE";
 /// The variables of Open MPI, libfabric and UCX.
 const OF_MPI: [&str; 3] = ["OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE", "UCX_NET_DEVICES"];
@@ -14,7 +14,7 @@ const OF_MPI: [&str; 3] = ["OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE", "UCX_N
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Interfaces {
     named: Vec<String>,
-    /// Whether our variable names them, so that there must be one.
+    /// Whether Unisono's variable names them. At least one must then exist.
     is_required: bool,
 }
 
@@ -27,9 +27,9 @@ impl Interfaces {
     fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let own = variable(INTERFACE).filter(|own| !own.is_empty());
         let is_required = own.is_some();
-        let told =
+        let values =
             own.map_or_else(|| OF_MPI.iter().filter_map(|name| variable(name)).collect(), |own| vec![own]);
-        let each = told.iter().flat_map(|told| told.split(',').map(|one| one.trim().to_owned()));
+        let each = values.iter().flat_map(|list| list.split(',').map(|one| one.trim().to_owned()));
         Self { named: each.collect(), is_required }
     }
 
@@ -51,7 +51,7 @@ impl Interfaces {
 
     /// Returns whether an interface with this name and address is one of them.
     pub(crate) fn has(&self, interface: &str, ip: IpAddr) -> bool {
-        self.named.iter().any(|told| told == interface || is_in(ip, told))
+        self.named.iter().any(|named| named == interface || is_in(ip, named))
     }
 }
 
@@ -73,10 +73,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_are_known_by_name_and_by_network() {
-        let told = [("OMPI_MCA_btl_tcp_if_include", "10.77.0.0/24, lo"), ("UCX_NET_DEVICES", "ib0")];
+    fn interfaces_match_by_name_and_by_network() {
+        let variables = [("OMPI_MCA_btl_tcp_if_include", "10.77.0.0/24, lo"), ("UCX_NET_DEVICES", "ib0")];
         let interfaces = Interfaces::read(|name| {
-            told.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         });
         let has = |interface, ip: &str| interfaces.has(interface, ip.parse().unwrap());
         assert!(has("eth1", "10.77.0.9") && has("lo", "127.0.0.1") && has("ib0", "2001:db8::1"));
@@ -85,22 +85,22 @@ mod tests {
     }
 
     #[test]
-    fn the_users_interfaces_come_before_those_of_mpi_and_must_be_there() {
-        let told = [("OMPI_MCA_btl_tcp_if_include", "10.77.0.0/24"), (INTERFACE, "nothing9")];
+    fn own_variable_takes_precedence_and_its_interface_must_exist() {
+        let variables = [("OMPI_MCA_btl_tcp_if_include", "10.77.0.0/24"), (INTERFACE, "nothing9")];
         let interfaces = Interfaces::read(|name| {
-            told.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         });
         assert!(!interfaces.has("eth1", "10.77.0.9".parse().unwrap()));
-        let said = interfaces.check().unwrap_err().to_string();
+        let message = interfaces.check().unwrap_err().to_string();
         assert!(
-            said.contains("UNISONO_INTERFACE is \"nothing9\"") && said.contains("lo (127.0.0.1)"),
-            "{said}"
+            message.contains("UNISONO_INTERFACE is \"nothing9\"") && message.contains("lo (127.0.0.1)"),
+            "{message}"
         );
         assert!(Interfaces::default().check().is_ok());
     }
 
     #[test]
-    fn what_is_no_network_has_nothing() {
+    fn invalid_network_contains_no_address() {
         let ip = "10.1.2.3".parse().unwrap();
         assert!(is_in(ip, "10.0.0.0/8") && is_in(ip, "10.1.2.3/32") && is_in(ip, "0.0.0.0/0"));
         for network in ["10.1.2.3", "10.1.0.0/33", "10.1.0.0/", "/8", "::/0", "mlx5_0:1"] {

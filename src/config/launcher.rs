@@ -18,7 +18,7 @@ pub enum Starter {
 }
 
 impl Starter {
-    /// Returns the name in a sentence.
+    /// Returns the name for use in a sentence.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "Open MPI's mpirun",
@@ -50,7 +50,7 @@ pub struct Launcher {
 impl Launcher {
     /// Reads the variables of Open MPI, MPICH and derivatives, Slurm, and launchers without MPI.
     pub fn detect() -> Self {
-        // Read once, by `init` before MPI starts: Open MPI sets these variables too, even without a launcher.
+        // Read once, by `init` before MPI starts, since Open MPI sets these variables too, even without a launcher.
         static FIRST: LazyLock<Launcher> = LazyLock::new(|| Launcher::read(|name| std::env::var(name).ok()));
         *FIRST
     }
@@ -93,8 +93,7 @@ impl Launcher {
     }
 }
 
-/// Returns the cluster that TensorFlow's `MultiWorkerMirroredStrategy` reads, as JSON, if this process is
-/// given one.
+/// Returns the cluster of TensorFlow's `MultiWorkerMirroredStrategy` (`TF_CONFIG`), as JSON, if it is set.
 pub fn tf_config() -> Option<String> {
     std::env::var("TF_CONFIG").ok()
 }
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn slurm_tells_the_tasks_of_a_node() {
+    fn tasks_of_a_node_are_parsed_from_slurm() {
         let of = |list, node| tasks_of(list, node);
         assert_eq!([0, 2, 3, 4].map(|node| of("2(x3),1", node)), [Some(2), Some(2), Some(1), None]);
         assert_eq!((of("8", 0), of("8", 1), of("x", 0), of("2(x", 0)), (Some(8), None, None, None));
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_launcher_counts() {
+    fn innermost_launcher_is_detected() {
         let srun = [("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "1"), ("SLURM_NTASKS", "8")];
         let by_srun = launched(&srun);
         assert_eq!((by_srun.starter, by_srun.rank, by_srun.ranks), (Some(Starter::Slurm), Some(1), Some(2)));

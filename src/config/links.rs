@@ -34,7 +34,7 @@ named! {
     /// The link between nodes, as `UNISONO_NETWORK` sets it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub(crate) enum Network: "network" {
-        /// Unisono's connections where there is nothing better than TCP, and where there is no MPI.
+        /// Unisono's TCP connections, if no faster network is available or there is no MPI.
         #[default]
         Auto = "auto",
         Mpi = "mpi",
@@ -45,7 +45,7 @@ named! {
 }
 
 impl Network {
-    /// Returns whether Unisono's own link is asked for, by name.
+    /// Returns whether one of Unisono's links is set by name.
     pub(crate) fn is_own(self) -> bool {
         matches!(self, Self::Tcp | Self::Ucx)
     }
@@ -53,7 +53,7 @@ impl Network {
 
 impl Config {
     /// # Errors
-    /// [`Error::Setting`] if the links that are asked for exclude each other, or this program lacks one.
+    /// [`Error::Setting`] if the settings exclude each other, or this program lacks a link.
     pub(super) fn check_links(&self) -> Result<()> {
         let network = self.network.name();
         if self.inside == Inside::Messages && self.network.is_own() {
@@ -70,7 +70,7 @@ impl Config {
         Ok(())
     }
 
-    /// Returns whether these settings ask for MPI's messages.
+    /// Returns whether these settings require MPI's messages.
     pub(crate) fn needs_mpi(&self) -> bool {
         self.inside == Inside::Messages || self.network == Network::Mpi
     }

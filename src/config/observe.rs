@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_with_a_port_is_an_address_and_any_other_a_folder() {
+    fn value_with_a_port_is_an_address_and_any_other_a_folder() {
         let folder = |path: &str| Metrics::Folder(path.into());
         for path in ["metrics", "/tmp/a:1", "./a:b"] {
             assert_eq!(Metrics::read(path).unwrap(), folder(path));

@@ -1,4 +1,4 @@
-//! The environment with which a command starts an MPI program with a library preloaded.
+//! The environment of an MPI program that is started with a preloaded library.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 /// The calls that the library for MPI programs leaves to MPI: `off`, a list of functions and reductions, or `fixed:FILE`.
 pub(super) const ACCELERATE: &str = "UNISONO_ACCELERATE";
-/// The file in which that library records its decisions.
+/// The file in which the library for MPI programs records its decisions.
 pub(super) const ACCELERATE_RECORD: &str = "UNISONO_ACCELERATE_RECORD";
-/// The variable that makes that library report at the end, if it is 1.
+/// The variable that makes the library for MPI programs report at the end, if it is 1.
 pub const ACCELERATE_REPORT: &str = "UNISONO_ACCELERATE_REPORT";
 /// The variable with the libraries that the dynamic loader loads before those of the program.
 pub const PRELOAD: &str = "LD_PRELOAD";
 
-/// The value of [`PRELOAD`] that adds a library to those that are preloaded already.
+/// Returns the value of [`PRELOAD`] that adds a library to the preloaded ones.
 pub fn preloaded(library: &Path) -> OsString {
     let mut all = library.as_os_str().to_owned();
     if let Some(others) = env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
@@ -23,7 +23,7 @@ pub fn preloaded(library: &Path) -> OsString {
     all
 }
 
-/// The file of a command, found as a shell finds it.
+/// Returns the file of a command, with the search of a shell.
 pub fn find_program(command: &Path) -> Option<PathBuf> {
     if command.components().count() > 1 {
         return command.is_file().then(|| command.to_owned());
@@ -37,14 +37,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_found_as_a_shell_finds_it() {
+    fn command_is_found_in_path() {
         assert!(find_program(Path::new("sh")).is_some_and(|file| file.is_absolute()));
         assert_eq!(find_program(Path::new("/bin/sh")), Some("/bin/sh".into()));
         assert_eq!(find_program(Path::new("./no-such-program")), None);
     }
 
     #[test]
-    fn a_library_comes_first() {
+    fn added_library_comes_first() {
         assert!(preloaded(Path::new("/a.so")).to_str().unwrap().starts_with("/a.so"));
     }
 }

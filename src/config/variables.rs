@@ -4,9 +4,9 @@ use std::sync::Once;
 
 use unisono_collectives::names::UnknownName;
 
-/// The prefix of our variables.
+/// The prefix of Unisono's variables.
 pub(super) const PREFIX: &str = "UNISONO_";
-/// The prefix of variables for our tests.
+/// The prefix of variables of Unisono's tests.
 const OF_TESTS: &str = "UNISONO_TEST_";
 
 /// The variables that the library and its tests read.
@@ -38,24 +38,23 @@ const KNOWN: [&str; 28] = [
     super::preload::ACCELERATE_RECORD,
     super::preload::ACCELERATE_REPORT,
     "UNISONO_FUZZ",
-    // Set by Cargo for what it runs: the header version of the bindings.
+    // Cargo sets it for the programs that it runs: the header version of the bindings.
     "UNISONO_NCCL_HEADER",
     "UNISONO_SOAK",
 ];
 
-/// Warns, once per process, about `UNISONO_…` variables that nothing reads: most are misspelled. Disabled by
-/// `UNISONO_WARNINGS=off`.
+/// Warns, once per process, about unknown `UNISONO_…` variables, most of which are misspelled. `UNISONO_WARNINGS=off` disables it.
 pub fn warn_of_unread_settings() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         if std::env::var(super::WARNINGS).as_deref() != Ok("off") {
             let names = super::settings().map(|(name, _)| name);
-            names.filter_map(|name| unread(&name)).for_each(|line| crate::system::say(&line));
+            names.filter_map(|name| unread(&name)).for_each(|line| crate::system::print_line(&line));
         }
     });
 }
 
-/// The warning for a variable that nothing reads.
+/// Returns the warning for a variable that is never read.
 fn unread(name: &str) -> Option<String> {
     if KNOWN.contains(&name) || name.starts_with(OF_TESTS) {
         return None;
@@ -65,10 +64,11 @@ fn unread(name: &str) -> Option<String> {
     Some(format!("the environment variable {name} is set, and nothing reads it{meant}"))
 }
 
-/// Returns the variables that ranks on other hosts need: all `UNISONO_…` variables, the secret too, and those with these names.
+/// Returns the variables that ranks on other hosts need: all `UNISONO_…` variables including the secret, and those with these
+/// names.
 ///
 /// # Errors
-/// The name of a variable that is not set, or not Unicode.
+/// The name of a variable that is not set or not Unicode.
 pub fn exported(names: &[String]) -> Result<Vec<(String, String)>, String> {
     let settings = super::settings().map(|(name, _)| name);
     let value = |name: String| std::env::var(&name).map(|value| (name.clone(), value)).map_err(|_| name);
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_reads_is_named_with_what_is_most_like_it() {
+    fn unknown_variable_is_reported_with_the_most_similar_one() {
         let line = unread("UNISONO_TIMEOUT").unwrap();
         assert!(line.ends_with("nothing reads it; did you mean UNISONO_TIMEOUT_S?"), "{line}");
         assert!(unread("UNISONO_ALGORITM").unwrap().contains("did you mean UNISONO_ALGORITHM?"));
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(unread("UNISONO_TEST_ROLE"), None);
     }
 
-    /// A variable that is missing in the table would be reported as unread.
+    /// A variable that is missing in the table would be reported as unknown.
     #[test]
     fn every_documented_variable_is_known() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/environment.md");

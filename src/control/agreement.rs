@@ -1,7 +1,7 @@
 //! The agreement of the members of a view on the next one: Paxos, whose acceptors are the members, and in which all members of
 //! the proposed view must acknowledge it.
 //!
-//! The lowest member that has not failed proposes, once every member has called for the agreement or has failed.
+//! The lowest member that has not failed proposes, once every member has started the agreement or has failed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,17 +21,17 @@ use call::{Call, Proposal};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Agreed(View),
-    /// Another member has [finished](super::Endpoint::finish) the latest view, and continues in it. So does this one.
+    /// Another member has [finished](super::Endpoint::finish) the latest view. That member and this one continue in it.
     Finished,
-    /// The members that are left may not continue without those that are lost.
+    /// The remaining members may not continue without the lost ones.
     Partitioned {
         lost: Vec<Rank>,
     },
-    /// These members have neither failed nor called within the patience of the caller.
+    /// These members have neither failed nor called before the deadline of the caller.
     Missing(Vec<Rank>),
 }
 
-/// The members of a job, and the agreement under way.
+/// The members of a job, and the agreement in progress.
 #[derive(Debug)]
 pub(super) struct Agreement {
     own: Rank,
@@ -39,10 +39,10 @@ pub(super) struct Agreement {
     failures: Failures,
     /// The latest number that each other member has called for, and the members that it cannot reach.
     ready: BTreeMap<Rank, (u64, Vec<Rank>)>,
-    /// Whether another member continues without this one. Then this one does not compete with it.
+    /// Whether another member continues without this one. This one then does not compete with it.
     is_excluded: bool,
-    /// When this member last learned that another is lost.
-    news_at: Time,
+    /// The time when this member last learned that another is lost.
+    last_loss_at: Time,
     call: Option<Call>,
     /// Votes for other members, and of this member for itself, with the numbers of their views.
     outgoing: VecDeque<(Rank, u64, Vote)>,
@@ -57,14 +57,14 @@ impl Agreement {
             failures: Failures::default(),
             ready: BTreeMap::new(),
             is_excluded: false,
-            news_at: Time::ZERO,
+            last_loss_at: Time::ZERO,
             call: None,
             outgoing: VecDeque::new(),
             outcome: None,
         }
     }
 
-    /// Returns the latest view that this member knows.
+    /// Returns the latest view of this member.
     pub(super) fn view(&self) -> &View {
         &self.view
     }
@@ -74,21 +74,21 @@ impl Agreement {
     }
 
     /// Returns a member that has failed, or has called for the next view.
-    pub(super) fn has_given_up(&self) -> Option<Rank> {
+    pub(super) fn withdrawn_member(&self) -> Option<Rank> {
         let next = self.view.number + 1;
-        let gives_up = |rank: &Rank| {
+        let has_withdrawn = |rank: &Rank| {
             self.is_failed(*rank) || self.ready.get(rank).is_some_and(|(number, _)| *number >= next)
         };
-        self.view.members.iter().copied().find(gives_up)
+        self.view.members.iter().copied().find(has_withdrawn)
     }
 
-    /// Returns the members with which this one may agree during an agreement, and whether each has called.
+    /// Returns the other candidates during an agreement, and whether each has called.
     pub(super) fn attending(&self) -> Vec<(Rank, bool)> {
         let others = self.candidates().into_iter().filter(|&rank| rank != self.own && self.call.is_some());
         others.map(|rank| (rank, self.is_ready(rank))).collect()
     }
 
-    /// Calls for the next view. Ends with an [outcome](Self::take_outcome).
+    /// Starts the agreement on the next view, which ends with an [outcome](Self::take_outcome).
     pub(super) fn call(&mut self, now: Time, patience: Time, minimum: Option<usize>) {
         self.call = Some(Call {
             minimum,
@@ -100,7 +100,7 @@ impl Agreement {
             proposal: None,
         });
         // A member that others have lost meanwhile may be silent here too.
-        self.news_at = now;
+        self.last_loss_at = now;
         self.announce();
         self.advance(now);
     }
@@ -119,11 +119,11 @@ impl Agreement {
         self.outgoing.push_back((to, self.view.number + 1, vote));
     }
 
-    /// A member has failed.
+    /// Records that a member has failed.
     pub(super) fn fail(&mut self, rank: Rank, evidence: Evidence, now: Time) {
         if rank != self.own && self.failures.add(rank, evidence, now) {
             if evidence == Evidence::Lost {
-                self.news_at = now;
+                self.last_loss_at = now;
                 self.send(rank, Vote::Exclude);
             }
             self.announce();
@@ -132,8 +132,8 @@ impl Agreement {
         self.advance(now);
     }
 
-    /// There is a connection with another member, which has received nothing yet. One that has been lost meanwhile must not take the end
-    /// of this connection for a death.
+    /// Records a new connection with another member, which has received nothing yet. A member that has been lost meanwhile must not
+    /// mistake the end of this connection for the death of a process.
     pub(super) fn connect(&mut self, rank: Rank) {
         if self.failures.lost_since(rank).is_some() {
             self.send(rank, Vote::Exclude);
@@ -142,7 +142,7 @@ impl Agreement {
         }
     }
 
-    /// A vote of another member, for the view of this number.
+    /// Handles a vote of another member, for the view of this number.
     pub(super) fn handle(&mut self, from: Rank, number: u64, vote: Vote, now: Time) {
         if vote == Vote::Exclude {
             self.is_excluded = true;
@@ -163,12 +163,12 @@ impl Agreement {
                 return self.fail(from, Evidence::Lost, now);
             }
             if self.ready.get(&from).is_none_or(|(_, known)| *known != lost) {
-                self.news_at = now;
+                self.last_loss_at = now;
             }
             self.ready.insert(from, (number, lost));
             self.extend_deadline(now);
             if number > self.view.number + 1 && self.call.is_some() {
-                // This member lacks a decision, and receives it as an answer.
+                // This member lacks a decision, and receives it as a reply.
                 self.announce_to(from);
             }
             dead.into_iter().for_each(|rank| self.fail(rank, Evidence::ReportedDead, now));
@@ -178,7 +178,7 @@ impl Agreement {
         self.advance(now);
     }
 
-    /// Another member has completed the last all-gather of the latest view.
+    /// Ends the agreement, since another member has completed the last all-gather of the latest view.
     pub(super) fn finish(&mut self) {
         if self.call.take().is_some() {
             self.outcome = Some(Outcome::Finished);
@@ -200,7 +200,7 @@ impl Agreement {
         self.call.is_some() && (rank == self.own || self.ready.get(&rank).is_some_and(is_in))
     }
 
-    /// Sends to all members that this one takes part, and the members that it considers as failed.
+    /// Notifies all members that this one takes part, and which members it considers as failed.
     fn announce(&mut self) {
         if self.call.is_some() {
             self.candidates().into_iter().for_each(|rank| self.announce_to(rank));
@@ -212,7 +212,7 @@ impl Agreement {
             let lost =
                 self.view.members.iter().copied().filter(|&rank| self.failures.lost_since(rank).is_some());
             let lost = lost.collect();
-            self.send(rank, Vote::Ready { dead: self.known_dead(), lost });
+            self.send(rank, Vote::Ready { dead: self.dead_members(), lost });
         }
     }
 
@@ -256,7 +256,7 @@ impl Agreement {
         }
     }
 
-    /// Does what is due. Call it after every event, and when time has passed.
+    /// Takes the steps that are due. Call it after every event, and when time has passed.
     pub(super) fn advance(&mut self, now: Time) {
         loop {
             self.acknowledge(now);
@@ -305,7 +305,7 @@ impl Agreement {
         }
     }
 
-    /// Takes the next step as the proposer, if this member is the one.
+    /// Takes the next step of the proposer, if this member is it.
     fn propose(&mut self, now: Time) {
         let candidates = self.candidates();
         let Some(call) = &mut self.call else { return };
@@ -323,7 +323,7 @@ impl Agreement {
                 let members = latest.map_or_else(|| candidates.clone(), |(_, members)| members.clone());
                 let ballot = proposal.ballot;
                 proposal.members = Some(members.clone());
-                let dead = self.known_dead();
+                let dead = self.dead_members();
                 for to in candidates {
                     self.send(to, Vote::Propose { ballot, members: members.clone(), dead: dead.clone() });
                 }
@@ -342,15 +342,15 @@ impl Agreement {
         }
     }
 
-    /// Asks all members that have not failed for a promise, once they are ready.
+    /// Requests a promise of all members that have not failed, once they are ready.
     fn begin_ballot(&mut self, candidates: Vec<Rank>, now: Time) {
         if !candidates.iter().all(|&rank| self.is_ready(rank)) {
             return;
         }
         let all = candidates.len();
         let participants = self.without_broken_pairs(candidates);
-        // A lost member may be one that not all have lost yet.
-        if participants.len() < all && now < self.news_at + SILENCE {
+        // Other members may not have lost it yet.
+        if participants.len() < all && now < self.last_loss_at + SILENCE {
             return;
         }
         let is_dead = |rank| self.failures.evidence(rank) == Some(Evidence::Dead);
@@ -363,16 +363,16 @@ impl Agreement {
         let members = None;
         call.proposal =
             Some(Proposal { ballot, participants: participants.clone(), promises, members, acknowledged });
-        let dead = self.known_dead();
+        let dead = self.dead_members();
         self.exclude(&participants, &dead, now);
         participants.into_iter().for_each(|to| self.send(to, Vote::Prepare { ballot }));
     }
 
-    fn known_dead(&self) -> Vec<Rank> {
+    fn dead_members(&self) -> Vec<Rank> {
         self.failures.ranks().filter(|&rank| self.failures.evidence(rank) == Some(Evidence::Dead)).collect()
     }
 
-    /// Removes members until every two of the others can reach each other, the one with the most broken connections first.
+    /// Removes members, the one with the most broken connections first, until every pair of the others can reach each other.
     fn without_broken_pairs(&self, mut candidates: Vec<Rank>) -> Vec<Rank> {
         let has_lost = |one: Rank, other: Rank| {
             self.ready.get(&one).is_some_and(|(_, lost)| one != other && lost.contains(&other))

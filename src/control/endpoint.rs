@@ -1,4 +1,4 @@
-//! One process of a job: its connections with others, and what it concludes from them.
+//! The protocol in one process of a job: its connections with other processes, and its conclusions from them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,15 +17,15 @@ pub(crate) use gathering::Gathered;
 use gathering::Gathering;
 use link::Link;
 
-/// The number that the driver gives to a connection. Later connections have higher numbers.
+/// The number that the driver assigns to a connection. Later connections have higher numbers.
 pub(crate) type LinkId = u64;
 
 /// The tag of claims of these connections.
 const TAG: u64 = u64::from_be_bytes(*b"watchdog");
-/// The longest time between two calls of [`Endpoint::handle`] that counts. A process that was suspended does not blame others.
+/// The longest gap between calls of [`Endpoint::handle`] that counts as silence. A suspended process does not blame others.
 const LONGEST_GAP: Time = Time::from_secs(2);
 
-/// The part of a process in the job.
+/// The configuration of a process in the job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Setup {
     pub(crate) own: Rank,
@@ -35,20 +35,20 @@ pub(crate) struct Setup {
     pub(crate) accepts: Vec<Rank>,
     /// The ranks that must be connected within [`CONNECT`], or are reported as unreached.
     pub(crate) awaited: Vec<Rank>,
-    /// Whether to send keepalives always, or only while this process takes part in an agreement.
+    /// Whether to send keepalives at all times, or only while this process takes part in an agreement.
     pub(crate) keeps_alive: bool,
 }
 
 /// An event of a connection.
 #[derive(Debug)]
 pub(crate) enum Event<'a> {
-    /// Another process has connected, or this one to the rank `to`. The nonce is random.
+    /// Another process has connected, or this one has connected to the rank `to`. The nonce is random.
     Opened {
         link: LinkId,
         to: Option<Rank>,
         nonce: Nonce,
     },
-    /// A connection with this rank exists already, and has been authenticated.
+    /// A connection with this rank exists already, and is authenticated.
     Trusted {
         link: LinkId,
         rank: Rank,
@@ -61,7 +61,7 @@ pub(crate) enum Event<'a> {
         link: LinkId,
         how: How,
     },
-    /// Time has passed. Due at least every 100 ms.
+    /// Time has passed. The driver sends it at least every 100 ms.
     Tick,
 }
 
@@ -72,7 +72,7 @@ pub(crate) enum How {
     Goodbye,
     /// The other process has ended without a goodbye.
     Closed,
-    /// The other host does not acknowledge, or has given up this one.
+    /// The other host does not acknowledge data, or has abandoned this connection.
     Silent,
     /// The other process has sent invalid bytes.
     Malformed,
@@ -86,7 +86,7 @@ pub(crate) enum Action {
     Report(Report),
 }
 
-/// A report to the program above the protocol.
+/// A report to the caller of the protocol.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Report {
     Told(Rank, Message),
@@ -107,7 +107,7 @@ pub(crate) struct Endpoint {
     gathering: Gathering,
     actions: VecDeque<Action>,
     keepalive_at: Time,
-    /// When `handle` was called first and last.
+    /// The first and the last call of `handle`.
     began: Option<Time>,
     last: Time,
 }
@@ -146,11 +146,10 @@ impl Endpoint {
         self.actions.extend(known.map(|(&id, _)| Action::Send(id, message.to_bytes())));
     }
 
-    /// Sends a message over the connections on which something has arrived since the last message of this kind, so that messages do not
-    /// accumulate for a stopped process.
-    pub(crate) fn send_if_heard(&mut self, message: &Message) {
+    /// Sends a message over connections with data since the last such message: none accumulate for a stopped process.
+    pub(crate) fn send_to_responsive(&mut self, message: &Message) {
         for (&id, link) in self.links.iter_mut().filter(|(_, link)| link.peer.is_some()) {
-            if std::mem::take(&mut link.is_heard) {
+            if std::mem::take(&mut link.has_received) {
                 self.actions.push_back(Action::Send(id, message.to_bytes()));
             }
         }
@@ -167,7 +166,7 @@ impl Endpoint {
         self.links.values().filter_map(|link| link.peer)
     }
 
-    /// Returns whether the other side of a connection has proved itself.
+    /// Returns whether the other side of a connection is authenticated.
     pub(crate) fn knows(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|link| link.peer.is_some())
     }
@@ -177,14 +176,14 @@ impl Endpoint {
         self.links.values().any(|link| link.peer.is_none() && link.to.is_some())
     }
 
-    /// Says goodbye on all connections.
+    /// Sends a goodbye on all connections.
     pub(crate) fn close(&mut self) {
         let used = self.links.iter().filter(|(_, link)| link.may_be_used());
         self.actions.extend(used.map(|(&id, _)| Action::Send(id, Message::Goodbye.to_bytes())));
     }
 
-    /// Calls for an agreement of the surviving members on the next view, in which `minimum` survivors, if given, may continue independent
-    /// of the others. It ends with an [outcome](Self::take_outcome), at the latest when no member has called or failed for `patience`.
+    /// Starts an agreement on the next view, in which `minimum` survivors, if given, may continue independently of the others. It
+    /// ends with an [outcome](Self::take_outcome), at the latest when no member has called or failed for `patience`.
     pub(crate) fn call(&mut self, now: Time, patience: Time, minimum: Option<usize>) {
         self.agreement.call(now, patience, minimum);
         self.send_votes();
@@ -193,28 +192,28 @@ impl Endpoint {
     pub(crate) fn take_outcome(&mut self) -> Option<Outcome> {
         let outcome = self.agreement.take_outcome()?;
         if outcome == Outcome::Finished {
-            self.say_finished();
+            self.send_finished();
         }
         Some(outcome)
     }
 
-    fn say_finished(&mut self) {
+    fn send_finished(&mut self) {
         let number = self.agreement.view().number;
         self.send(&Message::Finished { number });
     }
 
-    /// Gathers the bytes of every member of the latest view. All members call it. It ends with a [result](Self::take_gathered), at the latest
-    /// after `patience` and the time within which a silent member is lost: that one is the cause, not those that wait for it too.
+    /// Gathers the bytes of every member of the latest view. All members call it. It ends with a [result](Self::take_gathered), at
+    /// the latest after `patience` and [`SILENCE`], so that a lost member is reported and not those that wait for it.
     pub(crate) fn gather(&mut self, now: Time, patience: Time, bytes: Vec<u8>) {
         let number = self.agreement.view().number;
         let round = self.gathering.next_round(number);
         self.gather_in((number, round), now, patience, bytes);
     }
 
-    /// The last all-gather of the latest view, without bytes: a member for which it completes continues without this protocol. It also
-    /// completes if any other member says that it has completed. So either all members that survive it continue in this view, or none.
+    /// Starts the last all-gather of the latest view, without bytes. A member that completes it continues without this protocol. A
+    /// report of another member's completion completes it too. So all members that survive it continue in this view, or none.
     ///
-    /// If it fails, the member calls for the next view, which may end with [`Outcome::Finished`].
+    /// If it fails, the member starts the agreement on the next view, which may end with [`Outcome::Finished`].
     pub(crate) fn finish(&mut self, now: Time, patience: Time) {
         self.gather_in((self.agreement.view().number, gathering::LAST_ROUND), now, patience, Vec::new());
     }
@@ -229,7 +228,7 @@ impl Endpoint {
     pub(crate) fn take_gathered(&mut self) -> Option<Gathered> {
         let gathered = self.gathering.take()?;
         if matches!(gathered, Gathered::All(_)) && self.gathering.is_last() {
-            self.say_finished();
+            self.send_finished();
         }
         Some(gathered)
     }
@@ -240,7 +239,7 @@ impl Endpoint {
         }
     }
 
-    /// Does not count the time in which this process did not run as the silence of others.
+    /// Excludes the time in which this process did not run from the silence of others.
     fn pass_time(&mut self, now: Time) {
         let gap = now.saturating_sub(self.last).saturating_sub(LONGEST_GAP);
         let began = self.began.get_or_insert(now);
@@ -272,7 +271,7 @@ impl Endpoint {
     fn receive(&mut self, now: Time, id: LinkId, bytes: &[u8]) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.frames.extend(bytes);
-        link.hear(now);
+        link.record_receipt(now);
         // A message may close the connection.
         while let Some(link) = self.links.get_mut(&id) {
             let longest = if link.peer.is_some() { LONGEST } else { LONGEST_HELLO };
@@ -294,10 +293,10 @@ impl Endpoint {
         self.end(now, id, How::Malformed);
     }
 
-    /// Closes a connection. A side that uses it is told, since it would take the end for a death.
+    /// Closes a connection. A side that uses it is notified, or it would mistake the end for a death.
     fn close_link(&mut self, id: LinkId) {
         if self.links.get(&id).is_some_and(Link::may_be_used) {
-            let refuse = Message::Refuse { why: "this side gives up the connection".to_owned() };
+            let refuse = Message::Refuse { why: "this side abandons the connection".to_owned() };
             self.actions.push_back(Action::Send(id, refuse.to_bytes()));
         }
         self.actions.push_back(Action::Close(id));
@@ -311,9 +310,9 @@ impl Endpoint {
 
     fn message(&mut self, now: Time, id: LinkId, message: Message) {
         let Some(link) = self.links.get_mut(&id) else { return };
-        let Some(from) = link.peer else { return self.shake_hands(now, id, message) };
+        let Some(from) = link.peer else { return self.advance_handshake(now, id, message) };
         match message {
-            Message::Goodbye => link.said_goodbye = true,
+            Message::Goodbye => link.got_goodbye = true,
             Message::Refuse { .. } => {
                 self.actions.push_back(Action::Close(id));
                 self.end(now, id, How::Silent);
@@ -336,7 +335,7 @@ impl Endpoint {
         }
     }
 
-    fn shake_hands(&mut self, now: Time, id: LinkId, message: Message) {
+    fn advance_handshake(&mut self, now: Time, id: LinkId, message: Message) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let Some(handshake) = &mut link.handshake else { return };
         match handshake.handle(message) {
@@ -361,7 +360,7 @@ impl Endpoint {
     fn end(&mut self, now: Time, id: LinkId, how: How) {
         let Some(link) = self.links.remove(&id) else { return };
         let Some(rank) = link.peer else { return };
-        let how = if link.said_goodbye { How::Goodbye } else { how };
+        let how = if link.got_goodbye { How::Goodbye } else { how };
         self.actions.push_back(Action::Report(Report::Lost(rank, id, how)));
         if !self.peers().any(|peer| peer == rank) {
             let evidence = match how {
@@ -383,8 +382,9 @@ impl Endpoint {
         }
         let attending = self.agreement.attending();
         for &(rank, _) in attending.iter().filter(|(_, has_called)| *has_called) {
-            let heard = self.links.values().filter(|link| link.peer == Some(rank)).map(|link| link.heard_at);
-            if heard.max().is_some_and(|at| now > at + SILENCE) {
+            let received =
+                self.links.values().filter(|link| link.peer == Some(rank)).map(|link| link.received_at);
+            if received.max().is_some_and(|at| now > at + SILENCE) {
                 self.agreement.fail(rank, Evidence::Lost, now);
             }
         }

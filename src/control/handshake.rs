@@ -1,5 +1,5 @@
-//! The handshake of every connection: both sides prove that they know the secret of the job, and the side that connects states who it
-//! is.
+//! The handshake of every connection: both sides prove that they have the secret of the job, and the connecting side states its
+//! identity.
 //!
 //! ```text
 //! connects:  Hello { nonce }                    accepts:  Challenge { nonce }
@@ -7,10 +7,11 @@
 //!            Confirm
 //! ```
 //!
-//! A proof is an HMAC-SHA-256 of both nonces and the claim under the secret, with a label for each side, so that a proof is useless in another
-//! connection and in the other direction. The side that accepts sends nothing but a random number until the other has
-//! proved itself. It uses the connection only after `Confirm`, which says that the other side uses it too: a process that was
-//! stopped may otherwise accept one that the other side has given up, and take its end for a death. Nothing is encrypted.
+//! A proof is an HMAC-SHA-256 of both nonces and the claim under the secret, with a label for each side. So a proof is useless in
+//! another connection and in the other direction. The accepting side sends only a random number until the other side is
+//! authenticated. It uses the connection only after `Confirm`, which states that the other side uses it too. Otherwise a stopped
+//! process could later accept a connection that the other side has abandoned, and mistake its end for the death of a process.
+//! Messages are not encrypted.
 
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
@@ -25,15 +26,15 @@ const VERSION: u32 = 4;
 pub(crate) enum Reply {
     /// Send this message.
     Send(Message),
-    /// The other side has proved itself: [accept](Handshake::accepted) this claim, or refuse it.
+    /// The other side is authenticated. [Accept](Handshake::accepted) this claim, or refuse it.
     Claimed(Claim),
-    /// Both sides have proved themselves, for this claim. Send the message, if any.
+    /// Both sides are authenticated, for this claim. Send the message, if any.
     Done(Claim, Option<Message>),
-    /// The other side refuses this one, and why.
+    /// The other side refuses the connection, for this reason.
     Refused(String),
-    /// The other side does not know the secret.
+    /// The other side does not have the secret.
     WrongSecret,
-    /// The other side does not speak this protocol, or another version of it.
+    /// The other side uses another protocol, or another version of this one.
     Malformed,
 }
 
@@ -134,7 +135,7 @@ impl Handshake {
         Message::Accept { proof: self.proof("accepts", nonces, claim) }
     }
 
-    /// Returns whether the other side may use the connection already.
+    /// Returns whether the other side may already use the connection.
     pub(crate) fn has_accepted(&self) -> bool {
         matches!(self.state, State::Accepted { .. })
     }
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_prove_the_secret() {
+    fn both_sides_authenticate_with_the_same_secret() {
         let (mut connects, mut accepts, prove) = until_proof(b"secret", b"secret");
         assert_eq!(accepts.handle(prove), Reply::Claimed(CLAIM));
         let accept = accepts.accepted();
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_without_the_secret_is_detected_by_the_other() {
+    fn wrong_secret_is_detected_by_the_other_side() {
         let (_, mut accepts, prove) = until_proof(b"guess", b"secret");
         assert_eq!(accepts.handle(prove), Reply::WrongSecret);
         // An impostor that accepts without a check.
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_claim_a_replay_and_a_reflection_are_refused() {
+    fn changed_claim_replay_and_reflection_are_rejected() {
         let (_, mut accepts, prove) = until_proof(b"secret", b"secret");
         let Message::Prove { proof, .. } = prove else { unreachable!() };
         let changed = Message::Prove { claim: Claim { from: 2, ..CLAIM }, proof };
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_out_of_order_end_the_handshake() {
+    fn out_of_order_message_ends_the_handshake() {
         let mut accepts = Handshake::accept(b"secret", [3, 4]);
         assert_eq!(accepts.handle(Message::Goodbye), Reply::Malformed);
         let (_, hello) = Handshake::connect(b"secret", CLAIM, [1, 2]);

@@ -17,7 +17,7 @@ pub(crate) type Proof = [u64; 2];
 /// The number of an attempt to agree: a round, and the rank that proposes.
 pub(crate) type Ballot = (u64, Rank);
 
-/// The claims of a connecting process about itself and the connection.
+/// The identity that a connecting process claims, and the purpose of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
     pub(crate) from: Rank,
@@ -32,23 +32,23 @@ pub(crate) struct Claim {
 pub(crate) enum Message {
     /// The first message of a connection, from the side that connects.
     Hello { version: u32, nonce: Nonce },
-    /// The answer to `Hello`, which proves nothing yet.
+    /// The reply to `Hello`, which proves nothing yet.
     Challenge { nonce: Nonce },
-    /// The answer to `Challenge`: who connects, and the proof that it knows the secret.
+    /// The reply to `Challenge`: the identity of the connecting process, and the proof that it has the secret.
     Prove { claim: Claim, proof: Proof },
-    /// The answer to `Prove`: the proof of the other side.
+    /// The reply to `Prove`: the proof of the accepting side.
     Accept { proof: Proof },
-    /// The answer to `Accept`: the side that connects uses the connection.
+    /// The reply to `Accept`: the connecting side uses the connection.
     Confirm,
-    /// The connection is about to be closed, and why.
+    /// The sender is about to close the connection, for this reason.
     Refuse { why: String },
-    /// Sent so that the other side receives something, and its kernel has something to acknowledge.
+    /// An empty message. The other side receives it, and its kernel acknowledges it.
     Keepalive,
-    /// A rank has failed, because of rank `first` as far as it knows, which may be itself.
+    /// Rank `by` has failed. It attributes the failure to rank `first`, which may be itself.
     Failed { by: Rank, first: Rank, cause: String },
     /// A rank has left the world.
     Left { rank: Rank },
-    /// Content that only the program above the protocol reads.
+    /// Content for the caller of the protocol.
     Note(serde_json::Value),
     /// A step of the agreement on a view, by its number.
     Vote { number: u64, vote: Vote },
@@ -64,12 +64,12 @@ pub(crate) enum Message {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Vote {
-    /// The sender takes part. It has seen the processes of `dead` end, and cannot reach those of `lost`.
+    /// The sender takes part. It has detected that the processes of `dead` have ended, and cannot reach those of `lost`.
     Ready {
         dead: Vec<Rank>,
         lost: Vec<Rank>,
     },
-    /// Asks for a promise to ignore ballots below this one.
+    /// Requests a promise to ignore ballots below this one.
     Prepare {
         ballot: Ballot,
     },
@@ -78,7 +78,7 @@ pub(crate) enum Vote {
         ballot: Ballot,
         acknowledged: Option<(Ballot, Vec<Rank>)>,
     },
-    /// Asks to acknowledge these members. The processes of `dead` have ended.
+    /// Requests the acknowledgement of these members. The processes of `dead` have ended.
     Propose {
         ballot: Ballot,
         members: Vec<Rank>,
@@ -87,7 +87,7 @@ pub(crate) enum Vote {
     Acknowledge {
         ballot: Ballot,
     },
-    /// All members that are left have acknowledged these.
+    /// All remaining members have acknowledged these.
     Commit {
         members: Vec<Rank>,
     },
@@ -102,7 +102,7 @@ pub(crate) struct Malformed;
 impl Message {
     /// Encodes the message in JSON, after its length.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        framed(&serde_json::to_vec(self).expect("a message has nothing that JSON has not"))
+        framed(&serde_json::to_vec(self).expect("JSON can represent every message"))
     }
 
     /// Decodes a message without its length.
@@ -111,7 +111,7 @@ impl Message {
     }
 }
 
-/// Returns the bytes of a message after their number, as [`Frames`] receives them.
+/// Prefixes the bytes of a message with their number, as [`Frames`] expects them.
 pub(crate) fn framed(content: &[u8]) -> Vec<u8> {
     [&(content.len() as u32).to_le_bytes(), content].concat()
 }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_arrive_in_any_pieces() {
+    fn messages_are_decoded_from_fragments_of_any_size() {
         let (messages, mut sent) = (messages(), Vec::new());
         messages.iter().for_each(|message| sent.extend(message.to_bytes()));
         for piece in [1, 7, sent.len()] {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_bytes_are_refused() {
+    fn invalid_bytes_are_rejected() {
         assert_eq!(next(b"GET / HTTP/1.1\r\n\r\n", LONGEST), Err(Malformed));
         for content in
             [&b""[..], b"{}", b"\"no-such\"", b"\"goodbye\"x", b"{\"left\":{\"rank\":-1}}", b"\xff\xff"]
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_the_handshake_are_short() {
+    fn handshake_messages_fit_the_length_limit() {
         for message in &messages()[..6] {
             let bytes = message.to_bytes();
             assert!(bytes.len() <= PREFIX + LONGEST_HELLO, "{message:?}: {} bytes", bytes.len());
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_byte_causes_no_panic() {
+    fn corrupted_message_causes_no_panic() {
         for bytes in messages().iter().map(Message::to_bytes) {
             let places = (0..bytes.len()).flat_map(|place| [0, b'1', b'"', 0xff].map(|value| (place, value)));
             for (place, value) in places {

@@ -18,11 +18,11 @@ pub(crate) struct View {
 /// The reason why a member counts as failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Evidence {
-    /// Its process has ended, as this process has seen.
+    /// Its process has ended. This process has detected it.
     Dead,
-    /// Its process has ended, as another member has seen.
+    /// Its process has ended. Another member has reported it.
     ReportedDead,
-    /// It is silent, excluded by this process, or excludes it; its process may still run.
+    /// It is silent, excludes this process, or is excluded by it. Its process may still run.
     Lost,
 }
 
@@ -31,7 +31,8 @@ pub(crate) enum Evidence {
 pub(crate) struct Failures(BTreeMap<Rank, (Evidence, Time)>);
 
 impl Failures {
-    /// Adds a failed member. Returns whether it is new. A lost member stays lost: its process may have acknowledged a view without this one before it ended.
+    /// Adds a failed member. Returns whether it is new. A lost member stays lost, since its process may have acknowledged a view
+    /// without this one before it ended.
     pub(super) fn add(&mut self, rank: Rank, evidence: Evidence, now: Time) -> bool {
         let known = self.0.get(&rank).map(|(evidence, _)| *evidence);
         let is_better = known == Some(Evidence::ReportedDead) && evidence == Evidence::Dead;
@@ -49,7 +50,7 @@ impl Failures {
         self.0.get(&rank).map(|(evidence, _)| *evidence)
     }
 
-    /// Since when a member counts as lost.
+    /// Returns when a member was lost, if it counts as lost.
     pub(super) fn lost_since(&self, rank: Rank) -> Option<Time> {
         self.0.get(&rank).filter(|(evidence, _)| *evidence == Evidence::Lost).map(|(_, since)| *since)
     }
@@ -60,12 +61,12 @@ impl Failures {
 }
 
 impl View {
-    /// Returns whether `survivors` may continue without the other members: more than half of those that are not `dead`, or exactly half
-    /// with the lowest of these. `minimum`, if any, replaces this rule.
+    /// Returns whether `survivors` may continue without the other members. They must be more than half of the members that are not
+    /// dead, or exactly half with the lowest of these. `minimum`, if given, replaces this rule.
     ///
-    /// Lost members are counted, since they may be alive on the other side of a divided network. Dead ones are not. They must not be
-    /// counted as survivors either: if a member of five is dead, and the others are divided in halves, each half and the dead one
-    /// would be more than half of five.
+    /// Lost members count, since they may be alive on the other side of a divided network. Dead members do not, not even as
+    /// survivors: if one of five members is dead and the others are divided in halves, each half and the dead one would be more
+    /// than half of five.
     pub(super) fn may_continue(
         &self,
         survivors: &[Rank],
@@ -91,7 +92,7 @@ mod tests {
         for members in 1..=6_usize {
             let view = View { number: 0, members: (0..members).collect() };
             let subset = |bits: usize| (0..members).filter(|rank| bits >> rank & 1 == 1).collect::<Vec<_>>();
-            // Each half knows some of the dead.
+            // Each half has detected some of the dead.
             for (one, other) in
                 (0..1 << members).flat_map(|one| (0..1 << members).map(move |other| (one, other)))
             {

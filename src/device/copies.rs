@@ -1,4 +1,4 @@
-//! The copies of a pipelined array alone, without vendors, host or other ranks in between: for benchmarks.
+//! The copies of a pipelined array alone, for benchmarks: without vendors, reductions on the host or other ranks.
 
 use cudarc::driver::CudaStream;
 use unisono_collectives::execution::{StagedAct, StagedPlan, staged_acts};
@@ -48,7 +48,7 @@ impl Gpu {
                 }
                 StagedAct::CopyUp => {
                     let ranges = ranges(segment, way != Way::Down);
-                    self.slots[segment % StagedPlan::SLOTS].give_back(span, &ranges, &self.up)?;
+                    self.slots[segment % StagedPlan::SLOTS].copy_back(span, &ranges, &self.up)?;
                 }
                 StagedAct::Inward | StagedAct::Outward => {}
             }

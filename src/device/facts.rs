@@ -1,12 +1,12 @@
-//! The facts that ranks exchange about their GPUs, and the conclusion for NCCL. All ranks have the same facts and reach the same
-//! conclusion.
+//! The facts that ranks exchange about their GPUs, and the resulting choice of NCCL or the host. All ranks have the same facts and
+//! make the same choice.
 
 use bytemuck::{Pod, Zeroable};
 use unisono_collectives::{Rank, Topology};
 
 use crate::nccl::Version;
 
-/// The facts of one rank, as exchanged.
+/// The facts of one rank, in exchanged form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Facts {
@@ -30,7 +30,7 @@ pub(crate) enum Inside {
 }
 
 impl Inside {
-    /// Derives the conclusion from the facts of all ranks, rank 0's first.
+    /// Chooses the executor by the facts of all ranks, rank 0's first.
     pub(super) fn of(facts: &[Facts], topology: &Topology) -> Self {
         if topology.ranks_of_largest_node() == 1 {
             return Self::Nobody;
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ranks_need_nccl_of_one_version_and_a_gpu_each() {
+    fn nccl_needs_one_version_and_a_gpu_for_each_rank() {
         let two = Topology::single_node(2);
         let inside = |one, other| Inside::of(&[one, other], &two);
         let host = |why: &str| Inside::Host(why.to_owned());
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ranks_of_one_node_matter_to_each_other() {
+    fn only_ranks_of_one_node_are_compared() {
         let same = [facts(1, 23007, 0); 2];
         assert_eq!(Inside::of(&same, &Topology::uniform(2, 1)), Inside::Nobody);
         let four = [facts(1, 23007, 0), facts(2, 23007, 0), facts(1, 22907, 0), facts(2, 22907, 0)];

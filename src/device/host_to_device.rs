@@ -1,4 +1,4 @@
-//! Copies to a GPU while it computes: through a ring of pinned buffers, on a stream of their own.
+//! Copies to a GPU while it computes, through a ring of pinned buffers and on a separate stream.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,16 +14,16 @@ use crate::error::{Error, Result};
 use crate::gpu::{cuda, keep_freed, nothing};
 use crate::kernels;
 
-/// Between two looks at a buffer: much less than the copy of a batch takes.
+/// The interval of polls of a buffer, much shorter than the copy of a batch.
 const NAP: Duration = Duration::from_micros(20);
-/// The time that dropping the buffers waits for copies in flight.
+/// The longest wait for copies in flight when the buffers are dropped.
 const LAST_COPIES: Duration = Duration::from_secs(5);
 
-/// Copies arrays to a GPU ahead of the work that reads them, while the GPU does other work:
-/// [`Communicator::host_to_device`](crate::Communicator::host_to_device) makes one.
+/// Copies arrays to a GPU ahead of the work that reads them, while the GPU does other work.
+/// [`Communicator::host_to_device`](crate::Communicator::host_to_device) creates it.
 ///
-/// An array is first copied into one of a few buffers of pinned memory, and from there by the GPU, on a stream of copies. Events order
-/// the stream of the reading work behind the copy. The host waits for nothing but a free buffer.
+/// An array is first copied into one of a few buffers of pinned memory. From there the GPU copies it, on a stream for copies.
+/// Events order the stream of the reading work after the copy. The host waits only for a free buffer.
 #[derive(Debug)]
 pub struct HostToDevice {
     rank: Rank,
@@ -31,11 +31,11 @@ pub struct HostToDevice {
     copies: Arc<CudaStream>,
     reader: Arc<CudaStream>,
     ring: Vec<Buffer>,
-    /// The place in the ring of the buffer that is used next, whose copy began first.
+    /// The index of the next buffer in the ring, which has the oldest copy.
     next: usize,
 }
 
-/// Pinned memory, as large as the largest array that has been in it.
+/// Pinned memory, as large as the largest array copied through it.
 #[derive(Debug)]
 struct Buffer {
     memory: Option<PinnedHostSlice<u8>>,
@@ -44,7 +44,7 @@ struct Buffer {
 }
 
 impl HostToDevice {
-    /// With this many buffers, for work on the stream `reader`; waits for a free one up to `timeout`.
+    /// Creates this many buffers, for work on the stream `reader`. `timeout` limits the wait for a free one.
     pub(crate) fn new(
         rank: Rank,
         timeout: Duration,
@@ -69,7 +69,7 @@ impl HostToDevice {
     /// Starts to copy an array to the GPU, and returns it there. Work that is queued on the reading stream from now on finds the values;
     /// so does any other stream where cudarc tracks arrays. `values` may change as soon as this returns.
     ///
-    /// The array belongs to the reading stream, which frees it behind the work queued by then.
+    /// The array belongs to the reading stream, which frees it after the work queued by then.
     ///
     /// # Errors
     /// [`Error::Overdue`] if no buffer becomes free before the [timeout](crate::Communicator::set_timeout), and
@@ -125,28 +125,27 @@ impl HostToDevice {
     }
 }
 
-/// Returns a new array, into which something is copied at once.
+/// Returns an uninitialised array, which the caller must fill at once.
 fn unset<T: DeviceRepr>(
     count: usize,
     copies: &Arc<CudaStream>,
     reader: &Arc<CudaStream>,
 ) -> Result<CudaSlice<T>, DriverError> {
-    // On the stream of copies: on the other one it would not be there before all the work that is queued.
-    // SAFETY: the copy writes every byte of it before anything reads it.
+    // On the stream of copies: on the reading stream, the allocation would wait for all queued work. SAFETY: the copy writes every
+    // byte of it before anything reads it.
     let unset = unsafe { copies.alloc::<T>(count) }?;
-    // SAFETY: the address is that of a leaked allocation of this many elements in the same context, which the array now owns and frees.
-    // The reading stream, on which that happens, comes behind the copy, and so behind the allocation.
+    // SAFETY: the address is that of a leaked allocation of this many elements in the same context, which the array now owns and
+    // frees. It frees them on the reading stream, which is ordered after the copy, and so after the allocation.
     Ok(unsafe { reader.upgrade_device_ptr(unset.leak(), count) })
 }
 
 impl Buffer {
-    /// Copies bytes into the memory, which no copy uses, and returns them there.
+    /// Copies bytes into the memory, which no copy in flight may use, and returns them there.
     fn fill(&mut self, copies: &CudaStream, bytes: &[u8]) -> Result<&[u8], DriverError> {
         if self.memory.as_ref().is_none_or(|memory| memory.len() < bytes.len()) {
-            // Both at once would need more.
+            // Freed first, so that both do not exist at once.
             self.memory = None;
-            // Write-combined, since the host never reads it.
-            // SAFETY: any bits are bytes, and those that are read were written.
+            // Write-combined, since the host never reads it. SAFETY: any bits are valid bytes, and only written bytes are read.
             self.memory = Some(unsafe { copies.context().alloc_pinned::<u8>(bytes.len()) }?);
         }
         let memory = self.memory.as_mut().expect("it has memory by now").as_mut_slice()?;

@@ -18,14 +18,14 @@ use crate::nccl::{self, UniqueId};
 use crate::status::StatusBoard;
 use crate::transport::{Deadlines, Header};
 
-/// The facts about ranks that the setup needs.
+/// The ranks, as the set-up needs them.
 pub(crate) struct Ranks<'a> {
     pub(crate) rank: Rank,
     pub(crate) topology: &'a Topology,
     pub(crate) registry: Arc<Registry>,
     /// The limits of NCCL's waits.
     pub(crate) patience: (Deadlines, StatusBoard),
-    /// Gathers the same number of words from every rank, rank 0's first.
+    /// All-gathers the same number of words from every rank, rank 0's first.
     pub(crate) gather: &'a mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
 }
 
@@ -47,14 +47,14 @@ pub(crate) struct Gpu {
     pub(crate) plans: HashMap<(Algorithm, Operation, bool), Arc<StagedPlan>>,
     /// The kinds of call for which all ranks have agreed that NCCL carries them out: their codes and counts.
     pub(crate) agreed: HashSet<(u64, u64)>,
-    /// The latest of these calls.
+    /// The latest of the agreed calls.
     pub(crate) last: Option<(Header, Method)>,
     /// The array of barriers.
     pub(crate) token: Option<CudaSlice<u8>>,
 }
 
 impl Gpu {
-    /// Sets up the GPU. All ranks call it at the same place in their order of calls, each with the context of its arrays.
+    /// Sets up the GPU. All ranks call it at the same point in their order of calls, each with the context of its arrays.
     pub(crate) fn new(context: &Arc<CudaContext>, mut ranks: Ranks<'_>) -> Result<Self> {
         context.bind_to_thread().map_err(cuda("the GPU's context"))?;
         let facts = facts_of_all(&mut ranks, context)?;
@@ -86,7 +86,7 @@ impl Gpu {
         })
     }
 
-    /// Takes the array of barriers, which is allocated for the first one. Any stream may use it.
+    /// Takes the array of barriers, which is allocated for the first barrier. Any stream may use it.
     pub(crate) fn take_token(&mut self) -> Result<CudaSlice<u8>> {
         if let Some(token) = self.token.take() {
             return Ok(token);
@@ -112,15 +112,14 @@ impl Gpu {
         check(self.nccl.as_ref())
     }
 
-    /// NCCL's communicator of this node.
-    ///
+    /// NCCL's communicator of this node. ///
     /// # Panics
     /// If NCCL is not used in this node.
     pub(crate) fn nccl(&mut self) -> &mut nccl::Communicator {
         self.nccl.as_mut().expect("plans with NCCL are only for ranks that have a communicator")
     }
 
-    /// Describes how arrays are moved between GPUs.
+    /// Describes how arrays move between GPUs.
     pub(crate) fn route(&self) -> String {
         match (&self.inside, nccl::library()) {
             (Inside::Nccl, Ok(library)) => format!("NCCL {} within nodes", library.version()),
@@ -154,8 +153,8 @@ fn facts_of_all(ranks: &mut Ranks<'_>, context: &CudaContext) -> Result<Vec<Fact
     Ok(bytemuck::cast_slice(&all).to_vec())
 }
 
-/// Creates NCCL's communicator of this rank's node, `None` for a rank alone on its node; the inner error says why NCCL refused, on
-/// whichever rank.
+/// Creates NCCL's communicator of this rank's node, or returns `None` for a rank alone on its node. The inner error is the reason
+/// why NCCL refused, on any rank.
 fn communicator(
     ranks: &mut Ranks<'_>,
     context: &Arc<CudaContext>,

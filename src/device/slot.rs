@@ -14,13 +14,13 @@ use crate::memory::{Registered, Registry};
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: the memory is pinned in all contexts of the process.
 const PORTABLE: u32 = 1;
-/// The time that dropping a slot waits for copies in flight.
+/// The longest wait for copies in flight when a slot is dropped.
 const LAST_COPIES: Duration = Duration::from_secs(5);
 
 /// The user of a slot's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
-    /// None, or the GPU, which copies them up; the next copy down waits for that on the GPU.
+    /// None, or the GPU, which copies them up. The next copy down waits for that on the GPU.
     Free,
     /// The GPU, which copies them down.
     ComingDown,
@@ -36,7 +36,7 @@ pub(super) struct Slot {
     registry: Arc<Registry>,
     memory: Option<Registered<u8>>,
     holder: Holder,
-    /// The size of the segment in it.
+    /// The size of the current segment.
     size_bytes: usize,
     /// The copy down waits for this event.
     ready: CudaEvent,
@@ -59,7 +59,7 @@ impl Slot {
         })
     }
 
-    /// Starts to copy ranges of a span's bytes into the slot, one after the other, on the stream `down`; if a vendor works on the
+    /// Starts to copy ranges of a span's bytes into the slot, one after the other, on the stream `down`. If a vendor works on the
     /// stream `after`, the copy waits for the work queued there.
     pub(super) fn fetch(
         &mut self,
@@ -70,7 +70,7 @@ impl Slot {
     ) -> Result<()> {
         assert_eq!(self.holder, Holder::Free, "the slot is free");
         self.size_bytes = ranges.iter().map(ExactSizeIterator::len).sum();
-        self.make_room()?;
+        self.allocate()?;
         let vendors =
             after.map_or(Ok(()), |after| self.ready.record(after).and_then(|()| down.wait(&self.ready)));
         vendors.and_then(|()| down.wait(&self.returned)).map_err(cuda("order of streams"))?;
@@ -80,7 +80,7 @@ impl Slot {
             // before `fetched` has completed: the holder is the GPU. The span has as many bytes at this address as are copied.
             unsafe { result::memcpy_dtoh_async(bytes, address, down.cu_stream()) }
         });
-        // Recorded even if a copy failed: others may be in flight.
+        // Recorded even if a copy failed, since other copies may be in flight.
         let recorded = self.fetched.record(down);
         copied.and(recorded).map_err(cuda("a copy from the GPU"))
     }
@@ -105,7 +105,7 @@ impl Slot {
     }
 
     /// Starts to copy the segment back to the same ranges of the span, on the stream `up`.
-    pub(super) fn give_back(
+    pub(super) fn copy_back(
         &mut self,
         span: &mut Span<'_>,
         ranges: &[Range<usize>],
@@ -123,7 +123,7 @@ impl Slot {
     }
 
     /// Makes a stream wait until the segment has been copied back.
-    pub(super) fn hold_back(&self, stream: &CudaStream) -> Result<()> {
+    pub(super) fn order_after(&self, stream: &CudaStream) -> Result<()> {
         stream.wait(&self.returned).map_err(cuda("order of streams"))
     }
 
@@ -143,8 +143,8 @@ impl Slot {
         Ok(())
     }
 
-    /// Allocates and pins memory for the segment, unless what is there is large enough.
-    fn make_room(&mut self) -> Result<()> {
+    /// Allocates and pins memory for the segment, unless the current memory is large enough.
+    fn allocate(&mut self) -> Result<()> {
         if self.memory.as_ref().is_some_and(|memory| memory.len() >= self.size_bytes) {
             return Ok(());
         }
@@ -173,7 +173,7 @@ impl Slot {
             std::thread::yield_now();
         }
         let unpinned = self.context.bind_to_thread().and_then(|()| {
-            // SAFETY: the memory was registered by `make_room`, and no copy uses it: both events have completed.
+            // SAFETY: the memory was registered by `allocate`, and no copy uses it: both events have completed.
             unsafe { sys::cuMemHostUnregister(memory.as_mut_ptr().cast()) }.result()
         });
         if let Err(error) = unpinned {

@@ -19,12 +19,12 @@ use crate::transport::Fabric;
 pub(crate) struct Pipeline<'a> {
     pub(crate) gpu: &'a mut Gpu,
     pub(crate) staged: &'a StagedPlan,
-    /// The call of the whole array; every segment has a call of its own.
+    /// The call of the whole array. Every segment is a separate call.
     pub(crate) call: &'a Call,
     pub(crate) task: Task<'a>,
     /// The reduction of the vendor's collectives.
     pub(crate) vendor_op: Option<ReduceOp>,
-    /// The program of the last segment on the host, and its number of elements: most segments have the same number.
+    /// The program of the last segment on the host, and its number of elements, which most segments share.
     pub(crate) bound: Option<(usize, Bound)>,
     pub(crate) segments: usize,
     pub(crate) executor: &'a mut Executor,
@@ -59,7 +59,7 @@ impl Pipeline<'_> {
         }
         if let (Some(_), Some(last)) = (staged.host(), self.segments.checked_sub(1)) {
             // Copies up complete in order, so the last one is enough.
-            self.gpu.slots[last % StagedPlan::SLOTS].hold_back(self.stream)?;
+            self.gpu.slots[last % StagedPlan::SLOTS].order_after(self.stream)?;
         }
         Ok(())
     }
@@ -75,8 +75,8 @@ impl Pipeline<'_> {
         let ranges = self.ranges(number);
         let Gpu { slots, up, .. } = &mut *self.gpu;
         let slot = &mut slots[number % StagedPlan::SLOTS];
-        slot.give_back(span, &ranges, up)?;
-        if self.staged.outward().is_some() { slot.hold_back(self.stream) } else { Ok(()) }
+        slot.copy_back(span, &ranges, up)?;
+        if self.staged.outward().is_some() { slot.order_after(self.stream) } else { Ok(()) }
     }
 
     fn by_host(&mut self, number: usize, compiled: Option<&Arc<CompiledPlan>>) -> Result<()> {
@@ -112,8 +112,7 @@ impl Pipeline<'_> {
         self.gpu.nccl().run(&mut segment, (operation, op, dtype), &parts, self.stream)
     }
 
-    /// Returns the byte ranges of a segment that are copied to the host, in the order in which they lie
-    /// there.
+    /// Returns the byte ranges of a segment that are copied to the host, in their order there.
     fn ranges(&self, number: usize) -> Vec<Range<usize>> {
         let Call { dtype, count, .. } = *self.call;
         let size_bytes = dtype.size_bytes();

@@ -82,7 +82,7 @@ mod tests {
 
     /// Programs in other languages use these numbers: never change or reuse one.
     #[test]
-    fn numbers_stay() {
+    fn numbers_do_not_change() {
         let numbers = ErrorCode::ALL.map(|code| (code.number(), code.name()));
         let pinned = [
             (1, "unsupported"),

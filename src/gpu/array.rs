@@ -56,10 +56,11 @@ impl<T: Element> DeviceArray<T> {
     pub unsafe fn new(address: u64, count: usize, stream: *mut c_void) -> Result<Self> {
         driver::check()?;
         let mut before = std::ptr::null_mut();
-        // SAFETY: the pointer is valid for the write. Without a call of the driver before, nothing is current.
+        // SAFETY: the pointer is valid for the write. The call fails if the driver is not initialised, and no context is current
+        // then.
         let known = unsafe { sys::cuCtxGetCurrent(&raw mut before) }.result().is_ok();
         let before = if known { before } else { std::ptr::null_mut() };
-        let context = if count == 0 { current(before)? } else { home(address)? };
+        let context = if count == 0 { current(before)? } else { context_of(address)? };
         // SAFETY: as the caller promises.
         let stream = unsafe { context.wrap_borrowed_stream(stream.cast()) };
         let array = Self { address, count, stream, before, elements: PhantomData };
@@ -76,11 +77,11 @@ impl<T: Element> DeviceArray<T> {
 }
 
 /// Returns the context of the GPU that has memory at this address.
-fn home(address: CUdeviceptr) -> Result<Arc<CudaContext>> {
+fn context_of(address: CUdeviceptr) -> Result<Arc<CudaContext>> {
     result::init().map_err(cuda("the driver"))?;
     let (mut kind, mut ordinal) = (0_u32, 0_i32);
-    // SAFETY: the driver writes a number of this size to each address, which is valid for that. It knows its allocations, so the address
-    // of the array may be any number.
+    // SAFETY: the driver writes a number of this size to each address, which is valid for that. It looks up the array's address
+    // among its allocations, so that may be any number.
     let found = unsafe {
         let kind = (&raw mut kind).cast();
         let found =
@@ -113,7 +114,7 @@ fn current(current: CUcontext) -> Result<Arc<CudaContext>> {
 
 impl<T> Drop for DeviceArray<T> {
     fn drop(&mut self) {
-        // SAFETY: the program had made this context current; null, if it had none, is one too.
+        // SAFETY: the program had made this context current. Null, if it had none, is valid too.
         if let Err(error) = unsafe { sys::cuCtxSetCurrent(self.before) }.result() {
             tracing::warn!(%error, "the thread's CUDA context could not be made current again");
         }

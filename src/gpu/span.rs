@@ -23,11 +23,11 @@ pub(crate) fn lend<T: Element, R>(
     let (size_bytes, home) = (size_of::<T>() * array.len(), array.stream().context().ordinal());
     if home != stream.context().ordinal() {
         return Err(Error::Unsupported(format!(
-            "the array is on GPU {home}, and the stream on GPU {}: give a stream of the array's GPU",
+            "the array is on GPU {home}, and the stream on GPU {}: pass a stream of the array's GPU",
             stream.context().ordinal()
         )));
     }
-    // Work already queued on the array comes first; work queued later waits for `stream` once this is dropped.
+    // `stream` waits for work already queued on the array. Work queued later waits for `stream` once this is dropped.
     let (address, _queued) = array.device_ptr_mut(stream);
     // SAFETY: the array has this many bytes at this address, and its mutable borrow lasts until `work` has queued all its
     // work.

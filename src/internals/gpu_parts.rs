@@ -1,4 +1,4 @@
-//! Parts of a call on device memory, to measure separately: `gpu-check` compares each with the plain operation.
+//! Parts of a call on device memory, measured separately: `gpu-check` compares each with the plain operation.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::gpu::lend;
 /// ranks' and the host's work in between; returns once the GPU has finished. It involves no other rank, once this rank's GPU
 /// is set up ([`Communicator::device_route`]).
 ///
-/// The pinned memory has room for a few segments, not for the array. So the contents of the array after [`Way::Up`] are
-/// meaningless, and that needs an earlier call with [`Way::Both`] on an array of the same size, which allocates the memory
-/// and leaves the array unchanged.
+/// The pinned memory holds a few segments, not the whole array. So the contents of the array after [`Way::Up`] are meaningless.
+/// [`Way::Up`] needs an earlier call with [`Way::Both`] on an array of the same size, which allocates the memory and leaves the
+/// array unchanged.
 ///
 /// # Errors
 /// As [`Communicator::all_reduce_device`].

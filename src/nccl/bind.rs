@@ -9,35 +9,36 @@ include!("functions.rs");
 
 macro_rules! names {
     ($($name:ident $since:literal,)*) => {
-        /// The functions that we use.
+        /// The functions that Unisono uses.
         pub(super) const FUNCTIONS: &[&str] = &[$(stringify!($name)),*];
     };
 }
 
 functions!(names);
 
-/// The types that we use besides those of the functions.
+/// The types that Unisono uses besides those of the functions.
 const TYPES: &str = "ncclResult_t|ncclDataType_t|ncclRedOp_t|ncclConfig_t|ncclUniqueId|ncclComm_t";
 const CONSTANTS: &str = "NCCL_MAJOR|NCCL_MINOR|NCCL_PATCH|NCCL_VERSION_CODE|NCCL_UNIQUE_ID_BYTES";
 
-/// The prefix of the C type of a function, which has the function's name in Rust.
+/// The prefix of the C type of a function. The type has the function's name in Rust.
 const POINTER: &str = "unisono_";
-/// The value of an integer in `ncclConfig_t` that is left to NCCL.
+/// The value of an integer in `ncclConfig_t` that selects NCCL's default.
 const UNDEFINED: &str = "UNISONO_UNDEFINED";
 /// The magic number in `ncclConfig_t`, for which most headers have no name.
 const MAGIC: &str = "0xcafebeef";
 
-/// Binds the `nccl.h` in a folder. `cuda` is the folder of headers that replace CUDA's, whether those are installed or not.
+/// Binds the `nccl.h` in a folder. `cuda` is the folder of headers that replace CUDA's, even if those are installed.
 ///
-/// Functions are resolved when the library is loaded, so only their types are needed: C declares the type of a function's
-/// address, which has the function's name in Rust.
+/// Functions are resolved when the library is loaded, so only their types are needed: C declares the type of a function's address,
+/// which gets the function's name in Rust.
 ///
 /// # Errors
 /// The problem with the header, as a sentence.
 pub(super) fn bind(folder: &Path, cuda: &Path) -> Result<String, String> {
     let mut source = format!("#include <nccl.h>\nenum {{ {UNDEFINED} = NCCL_CONFIG_UNDEF_INT }};\n");
     for name in FUNCTIONS {
-        writeln!(source, "typedef __typeof__(&{name}) {POINTER}{name};").expect("a string takes everything");
+        writeln!(source, "typedef __typeof__(&{name}) {POINTER}{name};")
+            .expect("writing to a string does not fail");
     }
     let bindings = bindgen::Builder::default()
         .header_contents("unisono_nccl.h", &source)
@@ -66,9 +67,9 @@ impl ParseCallbacks for Names {
     }
 }
 
-/// Returns a constant of type `ncclConfig_t` in which everything is left to NCCL, like NCCL's own macro.
+/// Returns a constant of type `ncclConfig_t` with NCCL's defaults, like NCCL's own macro.
 ///
-/// The type grows from version to version, so its fields are taken from the bindings.
+/// The type has more fields in later versions, so they are read from the bindings.
 fn undefined_config(bindings: &str) -> Result<String, String> {
     let mut fields = String::new();
     for (name, kind) in config_fields(bindings)? {
@@ -80,12 +81,10 @@ fn undefined_config(bindings: &str) -> Result<String, String> {
             (_, kind) if kind.starts_with("* const") => "std::ptr::null()",
             (_, kind) if kind.starts_with("* mut") => "std::ptr::null_mut()",
             (name, kind) => {
-                return Err(format!(
-                    "ncclConfig_t has a field {name} of the type {kind}, which is new to us"
-                ));
+                return Err(format!("ncclConfig_t has a field {name} of the type {kind}, which is unknown"));
             }
         };
-        write!(fields, "{name}: {value}, ").expect("a string takes everything");
+        write!(fields, "{name}: {value}, ").expect("writing to a string does not fail");
     }
     Ok(format!("pub const UNDEFINED_CONFIG: ncclConfig_t = ncclConfig_t {{ {fields}}};"))
 }

@@ -1,5 +1,5 @@
-// All NCCL functions that we use, with the version that introduced each: the build script binds this list, `sys` resolves
-// it, and the tests compare it. The file is included, since a build script cannot use the crate.
+// All NCCL functions that Unisono uses, with the version that introduced each. The build script binds them, `sys` resolves them,
+// and the tests compare them. This file is included, since a build script cannot use the crate.
 
 /// Calls a macro with the list.
 macro_rules! functions {

@@ -16,7 +16,7 @@ const NAME: &str = "libnccl.so.2";
 /// The additional name in development packages.
 const UNVERSIONED: &str = "libnccl.so";
 
-/// NCCL's library, loaded, with all functions that we call.
+/// NCCL's library, loaded, with all functions that Unisono calls.
 #[derive(Debug)]
 pub struct Library {
     functions: Functions,
@@ -26,9 +26,9 @@ pub struct Library {
 
 /// Loads NCCL's library on the first call, once per process.
 ///
-/// `UNISONO_NCCL` names the file or the folder that contains it; no other place is then tried. Otherwise the library is what
-/// the system finds under the names `libnccl.so.2` and `libnccl.so`, or else the one in the virtual environment that
-/// `VIRTUAL_ENV` names (`pip install nvidia-nccl-cu13`).
+/// `UNISONO_NCCL` names the file or the folder that contains it. No other place is then tried. Otherwise the library is the one
+/// that the system finds as `libnccl.so.2` or `libnccl.so`, or the one in the virtual environment `VIRTUAL_ENV` (`pip install
+/// nvidia-nccl-cu13`).
 ///
 /// # Errors
 /// [`Error::Library`] if no place has a usable library: the places, the reason for each, and the remedy.
@@ -42,8 +42,8 @@ pub fn library() -> Result<&'static Library> {
 }
 
 impl Library {
-    /// Loads the first of these files that is an NCCL with all functions that we call. The system searches for a name
-    /// without a folder.
+    /// Loads the first of these files that is an NCCL with all functions that Unisono calls. The system searches for a name without
+    /// a folder.
     ///
     /// [`library`] does the same for the usual places.
     ///
@@ -72,8 +72,8 @@ impl Library {
         // SAFETY: loading runs the library's initialisers, which cannot be checked. The file is installed under NCCL's name,
         // or named by the user.
         let library = unsafe { libloading::Library::new(path) }.map_err(|error| reason(path, &error))?;
-        // Never closed: after a unique id was made, a thread of NCCL runs its code, and even a refused library may have
-        // started threads in its initialisers.
+        // Never closed: after a unique id was created, a thread of NCCL runs its code. Even a refused library may have started
+        // threads in its initialisers.
         let library = ManuallyDrop::new(library);
         // SAFETY: the names are NCCL's, whose signatures do not change within version 2; the library is never closed.
         let functions =
@@ -94,7 +94,7 @@ impl Library {
         &self.path
     }
 
-    /// NCCL's text for a result code.
+    /// Returns NCCL's text for a result code.
     pub fn error_text(&self, code: u32) -> String {
         self.functions.error_text(code)
     }
@@ -107,7 +107,7 @@ impl Library {
 /// Returns the files to try, in order.
 fn candidates(places: NcclPlaces) -> Vec<PathBuf> {
     if let Some(given) = places.given {
-        // A bare name means a file in the current folder; the system would search elsewhere for it.
+        // A bare name means a file in the current folder. The system would search elsewhere for it.
         let given = std::path::absolute(&given).unwrap_or(given);
         return vec![if given.is_dir() { given.join(NAME) } else { given }];
     }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_that_is_given_is_the_only_one() {
+    fn configured_place_is_the_only_candidate() {
         let folder = tempfile::tempdir().unwrap();
         let given = |path: &Path| {
             let virtual_environment = Some(folder.path().to_owned());
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_comes_first_and_a_virtual_environment_last() {
+    fn system_library_precedes_the_virtual_environment() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("lib/python3.12")).unwrap();
         fs::create_dir_all(folder.path().join("lib/other")).unwrap();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_found_in_its_file() {
+    fn mapped_file_of_an_address_is_found() {
         let file = mapped_file(mapped_file as *const () as usize).unwrap();
         assert_eq!(file, std::env::current_exe().unwrap());
     }

@@ -14,8 +14,7 @@ use crate::error::{Error, Result};
 pub(super) enum Progress {
     /// The call has completed.
     Done,
-    /// NCCL is still working on it; [`Functions::progress`] reports completion, and until then no other function may be
-    /// called.
+    /// NCCL is still working on it. [`Functions::progress`] reports completion. Until then no other function may be called.
     Begun,
 }
 
@@ -27,7 +26,7 @@ pub(super) struct Elements {
     pub(super) dtype: sys::ncclDataType_t,
 }
 
-/// NCCL's function for an operation, if there is one.
+/// Returns NCCL's function for an operation, if there is one.
 pub(super) fn name(operation: Operation) -> Option<&'static str> {
     match operation {
         Operation::AllReduce => Some("ncclAllReduce"),
@@ -55,7 +54,7 @@ impl Functions {
         }
     }
 
-    /// NCCL's text for a code, with its last logged error, if there is one.
+    /// Returns NCCL's text for a code, with its last logged error, if there is one.
     fn failure_text(&self, code: sys::ncclResult_t) -> String {
         // SAFETY: NCCL does not use the communicator argument; the text is valid as long as the library is loaded.
         let last = text(unsafe { (self.ncclGetLastError)(std::ptr::null_mut()) });
@@ -63,7 +62,7 @@ impl Functions {
         if last.is_empty() { meaning } else { format!("{meaning} ({last})") }
     }
 
-    /// NCCL's text for a code.
+    /// Returns NCCL's text for a code.
     pub(super) fn error_text(&self, code: sys::ncclResult_t) -> String {
         // SAFETY: NCCL has a text for unknown codes too; texts are valid as long as the library is loaded.
         text(unsafe { (self.ncclGetErrorString)(code) })
@@ -134,14 +133,14 @@ impl Functions {
         self.check("ncclCommDestroy", unsafe { (self.ncclCommDestroy)(comm) })
     }
 
-    /// Cancels what is in flight, and frees the communicator, which must not be used afterwards.
+    /// Cancels calls in flight, and frees the communicator, which must not be used afterwards.
     pub(super) unsafe fn abort(&self, comm: sys::ncclComm_t) -> Result<Progress> {
         // SAFETY: as the caller promises.
         self.check("ncclCommAbort", unsafe { (self.ncclCommAbort)(comm) })
     }
 
-    /// Carries out a collective in place: on all elements, or, of those with a part for each rank, between all elements and this rank's
-    /// `own` ones, as many on each rank.
+    /// Carries out a collective in place on all elements. Collectives with a part for each rank also use this rank's `own`
+    /// elements, the same number on each rank.
     pub(super) unsafe fn collective(
         &self,
         operation: Operation,

@@ -26,19 +26,18 @@ use checks::{count, equal_parts, reduction};
 
 /// One rank's handle of an NCCL communicator, in which each rank has a GPU.
 ///
-/// Collectives work in place, and are enqueued on a stream of the caller: when a call returns, NCCL has enqueued it, and the
-/// buffer is in use until the stream has completed it. All ranks make the same calls in the same order; NCCL does not detect
-/// if they do not.
+/// Collectives work in place, and are enqueued on a stream of the caller: when a call returns, NCCL has enqueued it, and the buffer
+/// is in use until the stream has completed it. All ranks must make the same calls in the same order, which NCCL does not check.
 ///
-/// After an error the communicator is aborted. The other ranks' calls do not end by themselves, so each rank must be told,
-/// and abort too.
+/// After an error the communicator is aborted. The other ranks' calls do not end by themselves, so each rank must be notified, and
+/// abort too.
 ///
-/// Drop it once the streams have completed the enqueued work: the ranks finalise together, and a rank that waits more than
-/// five seconds for another aborts, with all calls in flight. So does a rank that learns of a failure.
+/// Drop it once the streams have completed the enqueued work: the ranks finalise together, and a rank that waits more than five
+/// seconds for another aborts, with all calls in flight. So does a rank that is informed of a failure.
 ///
 /// # Results
-/// Integers agree with ours. Floats are added in NCCL's order, and a mean is a sum of products with 1 / ranks, which is
-/// rounded to the element type, where ours is the quotient of a sum: the last bits differ. The minimum or maximum of a
+/// Integers agree with Unisono's algorithms. Floats are added in NCCL's order. NCCL computes a mean as a sum of products with 1 /
+/// ranks, rounded to the element type, and Unisono as the quotient of a sum, so the last bits differ. The minimum or maximum of a
 /// number and NaN is unspecified.
 #[derive(Debug)]
 pub(crate) struct Communicator {
@@ -48,8 +47,7 @@ pub(crate) struct Communicator {
     device: Arc<CudaContext>,
     ranks: usize,
     rank: Rank,
-    /// The longest time that a call may take until NCCL has enqueued it, and where failures of other ranks
-    /// show meanwhile.
+    /// The deadlines for NCCL to enqueue a call, and the board with failures of other ranks.
     patience: (Deadlines, StatusBoard),
     /// Whether NCCL is known to have completed the last call.
     settled: bool,
@@ -61,8 +59,8 @@ unsafe impl Send for Communicator {}
 impl Communicator {
     /// Starts to create a communicator, and returns at once; [`Communicator::wait_until_ready`] waits for the other ranks.
     ///
-    /// `patience` limits how long this and later calls wait for NCCL: the deadlines, and the board where other ranks report failures.
-    /// The first calls take longest: NCCL connects ranks on first use.
+    /// `patience` has the deadlines of this and later calls, and the board where other ranks report failures. The first calls take
+    /// longest: NCCL connects ranks on first use.
     ///
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda) if the context cannot be used; [`Error::Nccl`](crate::Error::Nccl) if NCCL
@@ -161,12 +159,12 @@ impl Communicator {
                     unsafe { nccl.collective(each, (part(range), part(range)), (op, root), on) }.map(drop)
                 })
             };
-            // SAFETY: any thread may start a group; the calls in it have their own reasons to be sound.
+            // SAFETY: any thread may start a group. The calls in it have their own proofs.
             unsafe { nccl.group(calls) }
         })
     }
 
-    /// Aborts the communicator at once, with all calls in flight. The other ranks are not told. Later calls fail.
+    /// Aborts the communicator at once, with all calls in flight. The other ranks are not notified. Later calls fail.
     pub(crate) fn abort(&mut self) {
         let comm = std::mem::replace(&mut self.comm, std::ptr::null_mut());
         if comm.is_null() {

@@ -39,7 +39,7 @@ pub(super) struct Missing {
 
 macro_rules! table {
     ($($name:ident $since:literal,)*) => {
-        /// All functions that we use, resolved.
+        /// All functions that Unisono uses, resolved.
         #[derive(Debug)]
         #[allow(non_snake_case, reason = "NCCL's names")]
         pub(super) struct Functions {

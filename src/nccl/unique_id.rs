@@ -1,10 +1,10 @@
-//! The identity by which ranks find each other.
+//! The identity of an NCCL communicator, by which ranks find each other.
 
 use super::library::Library;
 use super::sys;
 use crate::error::Result;
 
-/// The identity of a communicator: one rank creates it, and sends it to the others by any means.
+/// The identity of a communicator. One rank creates it and sends it to the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId([u8; Self::SIZE_BYTES]);
 
@@ -12,8 +12,7 @@ impl UniqueId {
     /// Its size.
     pub const SIZE_BYTES: usize = sys::NCCL_UNIQUE_ID_BYTES as usize;
 
-    /// Creates an id that no other communicator has. The process listens for the other ranks at one of its network
-    /// addresses, which the id contains.
+    /// Creates a unique id. The process listens for the other ranks at one of its network addresses, which the id contains.
     ///
     /// # Errors
     /// [`Error::Nccl`](crate::Error::Nccl) if NCCL finds no network, not even the loopback.
@@ -42,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_through_as_they_are() {
+    fn id_survives_conversion_to_bytes() {
         let bytes = std::array::from_fn(|index| 255 - index as u8);
         let id = UniqueId::from_bytes(bytes);
         assert_eq!(UniqueId(id.raw().internal.map(|byte| byte as u8)), id);

@@ -56,14 +56,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_to_number_versions_are_read() {
+    fn both_numbering_schemes_are_decoded() {
         for (code, text) in [(2_804, "2.8.4"), (20_906, "2.9.6"), (23_007, "2.30.7"), (23_203, "2.32.3")] {
             assert_eq!(Version::from_code(code).to_string(), text);
         }
     }
 
     #[test]
-    fn versions_are_ordered_by_their_numbers() {
+    fn versions_are_ordered_numerically() {
         assert!(Version::new(2, 9, 9) < Version::new(2, 10, 0));
         assert!(!Version::new(2, 30, 2).multi_rank_gpu() && Version::new(2, 30, 3).multi_rank_gpu());
     }

@@ -9,8 +9,8 @@ use crate::codes::Codes;
 use crate::error::ErrorCode;
 use crate::method::Method;
 
-/// One of this many short calls of a kind is timed, since reading the clock twice takes longer than all other work of a counter. A
-/// prime number: programs repeat sequences of calls.
+/// One of this many short calls of a kind is timed, since reading the clock twice takes longer than all other work of a counter. It
+/// is prime, since programs repeat sequences of calls.
 const SAMPLE: u64 = 13;
 /// The number of upper bounds of the histogram: 1 µs, 4 µs, 16 µs and so on. One more bucket has no bound.
 pub(super) const BOUNDS: u32 = 13;
@@ -27,7 +27,7 @@ fn bucket(ns: u64) -> usize {
     (u64::BITS - (us - 1).leading_zeros()).div_ceil(2).min(BOUNDS) as usize
 }
 
-/// The counters of one operation by one algorithm. One thread at a time writes: the one that runs the communicator's calls.
+/// The counters of one operation by one algorithm. Only the thread that runs the communicator's calls writes.
 #[derive(Debug, Default)]
 pub(super) struct Cell {
     pub(super) calls: AtomicU64,
@@ -38,7 +38,7 @@ pub(super) struct Cell {
     pub(super) buckets: [AtomicU64; BOUNDS as usize + 1],
 }
 
-/// Adds to a counter that only this thread writes now.
+/// Adds to a counter that no other thread writes at this time.
 #[inline]
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
@@ -51,7 +51,7 @@ pub(super) struct Counters {
     cells: Box<[Cell]>,
     /// Calls and bytes of messages: sent and received.
     pub(super) messages: [[AtomicU64; 2]; 2],
-    /// Nanoseconds of waits, by the rank waited for.
+    /// Nanoseconds of waits, by the awaited rank.
     pub(super) waits_ns: Box<[AtomicU64]>,
     pub(super) stragglers: Box<[AtomicU64]>,
     /// In the order of [`ErrorCode::ALL`].
@@ -80,8 +80,8 @@ impl Counters {
         })
     }
 
-    /// Counts a call that took this many nanoseconds, if it was timed. A sample represents all calls of its kind since the last one that
-    /// were not; another only itself, since all calls of that length, or with such a wait, are timed.
+    /// Counts a call that took this many nanoseconds, if it was timed. A sample represents all untimed calls of its kind since the
+    /// last sample. Any other timed call represents only itself, since all calls of that size, or with such a wait, are timed.
     #[inline]
     pub(super) fn count(&self, codes: Codes, size_bytes: usize, duration_ns: Option<u64>, is_sample: bool) {
         let Some(cell) = self.cell(codes) else { return };
@@ -117,7 +117,8 @@ impl Counters {
         }
     }
 
-    /// Returns the counters of each kind of call that was made: the name of its operation, that of its algorithm, the bus factor, and the cell.
+    /// Returns the counters of each kind of call that was made: the names of its operation and algorithm, the bus factor, and the
+    /// cell.
     pub(super) fn cells(&self) -> impl Iterator<Item = (&'static str, &'static str, f64, &Cell)> {
         let methods = Method::ALL.len();
         let made = self.cells.iter().enumerate().filter(|(_, cell)| cell.calls.load(Ordering::Relaxed) > 0);
@@ -140,7 +141,7 @@ mod tests {
     use crate::kernels::ReduceOp;
 
     #[test]
-    fn a_duration_is_at_most_the_bound_of_its_bucket() {
+    fn duration_is_within_the_bounds_of_its_bucket() {
         for ns in [0, 1, 999, 1000, 1001, 4000, 4001, 16_000, 16_001, 1 << 30, 16_777_216_000] {
             let found = bucket(ns) as u32;
             let us = ns.div_ceil(1000);
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_represent_the_calls_that_were_not_timed() {
+    fn samples_represent_untimed_calls() {
         let counters = Counters::new(2);
         let call = Call::all_reduce(DType::F32, ReduceOp::Sum, 2);
         let codes = Codes::new(&call, Method::Algorithm(Algorithm::Ring));

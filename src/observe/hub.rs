@@ -1,4 +1,4 @@
-//! The observers of this process, and the export of what they count.
+//! The observers of this process, and the export of their counters.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use super::timeline::Timeline;
 use super::totals::{Totals, text};
 use crate::config::{Config, Metrics};
 use crate::error::{Error, Result};
-use crate::system::{replace_file, say};
+use crate::system::{print_line, replace_file};
 
 /// The interval at which files of metrics are written.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ static TRACES: AtomicBool = AtomicBool::new(false);
 
 #[derive(Debug)]
 struct Hub {
-    /// The process that started it: one that it forks exports nothing.
+    /// The process that started the export. A forked child exports nothing.
     process: u32,
     metrics: Option<Metrics>,
     /// The folder of traces.
@@ -52,7 +52,7 @@ impl Hub {
 
     /// Returns the sums of all ranks of this process.
     fn totals(&mut self) -> BTreeMap<Rank, Totals> {
-        // Only this list still has the observers of communicators that were dropped.
+        // Only this list still holds the observers of dropped communicators.
         for dropped in self.live.extract_if(.., |observer| Arc::strong_count(observer) == 1) {
             self.past.entry(dropped.rank).or_default().add(&dropped);
         }
@@ -84,7 +84,7 @@ impl Hub {
         if let Err((folder, error)) = written
             && !std::mem::replace(&mut self.has_warned, true)
         {
-            say(&format!("cannot write metrics or traces to {}: {error}", folder.display()));
+            print_line(&format!("cannot write metrics or traces to {}: {error}", folder.display()));
         }
     }
 }
@@ -93,7 +93,7 @@ fn hub() -> MutexGuard<'static, Hub> {
     HUB.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the export that the settings ask for, unless this process has started one.
+/// Starts the export that the settings enable, unless this process has started one.
 pub(super) fn start(config: &Config, local_rank: Rank) -> Result<()> {
     let mut hub = hub();
     if hub.process != std::process::id() {
@@ -161,7 +161,7 @@ pub(crate) fn next_world() -> Arc<str> {
     }
 }
 
-/// Includes the counters of an observer, also after it is dropped elsewhere.
+/// Exports the counters of an observer, even after its communicator is dropped.
 pub(super) fn keep(observer: Observer) -> Arc<Observer> {
     let observer = Arc::new(observer);
     hub().live.push(Arc::clone(&observer));
@@ -173,7 +173,7 @@ pub(super) fn timeline(rank: Rank) -> Arc<Timeline> {
     Arc::clone(hub().timelines.entry(rank).or_insert_with(|| Timeline::new(rank)))
 }
 
-/// Returns whether there is a trace.
+/// Returns whether a trace is recorded.
 #[inline]
 pub(super) fn traces() -> bool {
     TRACES.load(Ordering::Relaxed)

@@ -1,6 +1,7 @@
 //! A responder for HTTP requests of a Prometheus server.
 //!
-//! One thread, one connection at a time, and bounds on the size and the duration of a request: it serves a scraper every few seconds.
+//! One thread handles one connection at a time, with bounds on the size and the duration of a request: it serves one scraper every
+//! few seconds.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 const MOST_BYTES: usize = 8 << 10;
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Answers requests for ever; `metrics` returns the text.
+/// Responds to requests for ever. `metrics` returns the text.
 pub(super) fn serve(listener: &TcpListener, metrics: impl Fn() -> String) -> ! {
     loop {
         match listener.accept() {
@@ -61,7 +62,7 @@ mod tests {
         stream.write_all(request).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let accepted = listener.accept().unwrap().0;
-        // A request that is too long is cut off: what it left unread resets the connection.
+        // A request that is too long is cut off. Its unread bytes reset the connection.
         let _ = answer(accepted, || "up 1\n".to_owned());
         let mut text = String::new();
         let _ = stream.read_to_string(&mut text);
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scraper_gets_the_metrics_and_others_an_error() {
+    fn metrics_path_is_served_and_other_requests_get_an_error() {
         let text = response(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("\r\n\r\nup 1\n"), "{text}");
         assert!(text.contains("Content-Length: 5\r\n"), "{text}");
@@ -78,13 +79,13 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_are_cut_off_or_too_long_get_no_response() {
+    fn truncated_and_oversized_requests_get_no_response() {
         assert_eq!(response(b"GET /metrics HTTP/1.1\r\n"), "");
         assert_eq!(response(&vec![b'x'; 4 * MOST_BYTES]), "");
     }
 
     #[test]
-    fn a_silent_client_is_dropped_at_the_deadline() {
+    fn silent_client_is_disconnected_at_the_deadline() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let began = Instant::now();

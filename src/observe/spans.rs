@@ -14,7 +14,7 @@ pub struct Span(Option<(Cow<'static, str>, Instant)>);
 /// Begins a span of this thread in the trace of its rank (`UNISONO_TRACE`), such as a forward pass. Spans of a thread may nest.
 /// Without a trace, it costs one comparison.
 ///
-/// The rank is the one whose calls this thread has made last; on a thread that has made none, the first rank of the process.
+/// The rank is that of the last call of this thread. On a thread without calls, it is the first rank of the process.
 ///
 /// ```
 /// use unisono::{ReduceOp, trace};
@@ -40,12 +40,12 @@ impl Drop for Span {
     }
 }
 
-/// Returns whether this process records a trace, for names that are expensive to make.
+/// Returns whether this process records a trace. Check it before computing an expensive name.
 pub fn is_on() -> bool {
     hub::traces()
 }
 
-/// Records a span that this thread has measured itself, as [`span`] does.
+/// Records a span that the caller has measured, as [`span`] does.
 pub fn record(name: impl Into<Cow<'static, str>>, began: Instant, ended: Instant) {
     if hub::traces()
         && let Some(timeline) = of_thread().or_else(hub::first_timeline)

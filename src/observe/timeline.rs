@@ -17,11 +17,11 @@ use crate::system::{now_ns, replace_file};
 
 /// The number of events kept: about 6 MiB.
 const MOST_EVENTS: usize = 1 << 16;
-/// Time 0 of all traces, in seconds since 1970: the start of 2026. A double counts nanoseconds since 1970 in steps of 256.
+/// Time 0 of all traces, in seconds since 1970: the start of 2026. A double has a resolution of only 256 ns for times since 1970.
 const ORIGIN_UNIX_S: i128 = 1_767_225_600;
 
 thread_local! {
-    /// The number that the system gives this thread. A system call returns it.
+    /// The system's number of this thread, which needs a system call.
     static THREAD: u64 = rustix::thread::gettid().as_raw_nonzero().get() as u64;
     /// The timeline of the rank whose calls this thread makes.
     static CURRENT: RefCell<Option<Arc<Timeline>>> = const { RefCell::new(None) };
@@ -43,7 +43,7 @@ struct Moment {
     ns: u64,
     /// Nanoseconds since [`ORIGIN_UNIX_S`].
     since_origin: i128,
-    /// The time that it took to read the clocks: in between, other processes may have run.
+    /// The time between the first and the last read of the clocks, in which other processes may have run.
     within_ns: u64,
 }
 
@@ -138,7 +138,7 @@ impl Timeline {
         (ns + after).saturating_sub(before)
     }
 
-    /// Writes the events to `trace-rank-R.json`, unless it has them all. Each event is a line.
+    /// Writes the events to `trace-rank-R.json`, one per line, unless the file has all of them.
     pub(super) fn write(&self, folder: &Path) -> std::io::Result<()> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if !kept.is_new {
@@ -157,7 +157,7 @@ impl Timeline {
         let mut text = b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n".to_vec();
         for (place, line) in lines.iter().enumerate() {
             let before = if place == 0 { "" } else { ",\n" };
-            write!(text, "{before}{line}").expect("a vector takes everything");
+            write!(text, "{before}{line}").expect("writing to a vector does not fail");
         }
         text.extend(b"\n]}\n");
         replace_file(&folder.join(format!("trace-rank-{}.json", self.rank)), &text, 0o666)
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_have_their_times_on_the_clock_of_the_world() {
+    fn span_times_use_the_common_clock() {
         let timeline = Timeline::new(3);
         let at = |us| timeline.ns_of(timeline.started.instant + Duration::from_micros(us));
         timeline.add(at(100), at(350), What::Span("forward".into()));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_events_are_kept_and_the_others_counted() {
+    fn latest_events_are_kept_and_dropped_ones_counted() {
         let timeline = Timeline::new(3);
         for number in 0..MOST_EVENTS as u64 + 5 {
             timeline.add(number, number + 1, What::Span("step".into()));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_not_written_again() {
+    fn unchanged_trace_is_not_rewritten() {
         let (timeline, folder) = (Timeline::new(3), tempfile::tempdir().unwrap());
         timeline.write(folder.path()).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "there is nothing to write");

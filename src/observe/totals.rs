@@ -59,8 +59,8 @@ const METRICS: [(Metric, &str, &str, &str); 8] = [
 const SUM: usize = BOUNDS as usize + 1;
 const COUNT: usize = SUM + 1;
 
-/// The samples of a rank, by their metric, the names of operation and algorithm or of an error, and the other rank or the part of the
-/// histogram. Times are in nanoseconds.
+/// The samples of a rank. The key is the metric, the names of operation and algorithm or of an error, and the other rank or the
+/// part of the histogram. Times are in nanoseconds.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Totals(BTreeMap<(Metric, (&'static str, &'static str), usize), f64>);
 

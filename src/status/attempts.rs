@@ -1,6 +1,6 @@
-//! Attempts to shrink a world: which of them a rank has joined, and the bytes that it gives to their members.
+//! Attempts to shrink a world: the attempts that a rank has joined, and the bytes that it publishes to their members.
 //!
-//! Several processes read and write this at once, and any of them may end at any moment. Zero is the initial state.
+//! Several processes read and write this concurrently, and any of them may end at any moment. Zero is the initial state.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -13,24 +13,25 @@ const WORDS: usize = if cfg!(loom) { 1 } else { 128 };
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Attempts {
-    /// Twice the number of attempts that the rank has joined, plus one once it is excluded from all others.
+    /// Twice the number of attempts that the rank has joined, plus one once it is excluded from the others.
     joined: AtomicU64,
-    /// Its latest pieces. A rank gives a piece once it has those before of all members, so all of them have read the last but one.
+    /// Its latest pieces. A rank publishes a piece once it has read the previous piece of all members. So all of them have read the
+    /// piece before that.
     pieces: [Piece; 2],
 }
 
-/// A part of what a rank gives to the other members of an attempt.
+/// A part of the bytes that a rank publishes to the other members of an attempt.
 #[derive(Debug)]
 #[repr(C)]
 struct Piece {
     /// The attempt and the number of the piece; 0 while it is being written.
     number: AtomicU64,
-    /// The bytes that this rank gives in this and the following pieces.
+    /// The number of bytes in this and the following pieces.
     rest: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
-/// Identifies a piece: the attempt, and its number among those of the attempt, from 1.
+/// Identifies a piece: the attempt, and the number of the piece within it, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PieceNumber {
     pub(crate) attempt: u32,
@@ -44,10 +45,10 @@ impl PieceNumber {
 }
 
 impl Attempts {
-    /// Joins an attempt, the first of which is 1, as its rank. Returns false if the rank is excluded.
+    /// Joins an attempt, as the rank of this row. The first attempt is 1. Returns false if the rank is excluded.
     pub(super) fn join(&self, attempt: u32) -> bool {
         let before = 2 * (u64::from(attempt) - 1);
-        // Acquire: what happened before the exclusion is seen by who learns of it.
+        // Acquire: a rank that observes the exclusion also observes all writes before it.
         self.joined.compare_exchange(before, before + 2, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
@@ -56,8 +57,7 @@ impl Attempts {
         self.joined.fetch_or(1, Ordering::AcqRel);
     }
 
-    /// Returns whether the rank is a member of an attempt; `None` as long as it may still join. Once known, it does not
-    /// change.
+    /// Returns whether the rank is a member of an attempt; `None` as long as it may still join. A known result does not change.
     pub(super) fn is_member(&self, attempt: u32) -> Option<bool> {
         let joined = self.joined.load(Ordering::Acquire);
         if joined / 2 >= u64::from(attempt) {
@@ -66,17 +66,18 @@ impl Attempts {
         (joined % 2 == 1).then_some(false)
     }
 
-    /// Returns whether the rank gives nothing more to an attempt that it has joined: it is excluded, or has joined a
+    /// Returns whether the rank publishes no more pieces in an attempt that it has joined, since it is excluded or has joined a
     /// later one.
     pub(super) fn has_ended(&self, attempt: u32) -> bool {
         self.joined.load(Ordering::Acquire) > 2 * u64::from(attempt)
     }
 
-    /// Gives a piece, as this rank: the first of these bytes.
-    pub(super) fn give(&self, number: PieceNumber, bytes: &[u8]) {
+    /// Publishes a piece, as the rank of this row: the first [`PIECE_BYTES`] of these bytes.
+    pub(super) fn publish(&self, number: PieceNumber, bytes: &[u8]) {
         let piece = &self.pieces[number.piece as usize % 2];
         piece.number.store(0, Ordering::Relaxed);
-        // Pairs with the fence in `given`: who reads a word of this piece does not find the number of the piece before.
+        // Pairs with the fence in `published`: a reader of a word of this piece does not read the number of the previous piece
+        // afterwards.
         fence(Ordering::Release);
         piece.rest.store(bytes.len() as u64, Ordering::Relaxed);
         for (word, bytes) in piece.words.iter().zip(bytes.chunks(8)) {
@@ -84,13 +85,13 @@ impl Attempts {
             padded[..bytes.len()].copy_from_slice(bytes);
             word.store(u64::from_ne_bytes(padded), Ordering::Relaxed);
         }
-        // Pairs with the first load in `given`.
+        // Pairs with the first load in `published`.
         piece.number.store(number.bits(), Ordering::Release);
     }
 
-    /// Returns the bytes of a piece, and the number of bytes that it and the following ones have, if the rank has given it and not
+    /// Returns the bytes of a piece, and the number of bytes of it and the following pieces, if the rank has published it and not
     /// replaced it.
-    pub(super) fn given(&self, number: PieceNumber) -> Option<(Vec<u8>, usize)> {
+    pub(super) fn published(&self, number: PieceNumber) -> Option<(Vec<u8>, usize)> {
         let piece = &self.pieces[number.piece as usize % 2];
         if piece.number.load(Ordering::Acquire) != number.bits() {
             return None;

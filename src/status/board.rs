@@ -1,7 +1,7 @@
 //! The status board: shared memory of the ranks of a node, in which each publishes its state and its calls.
 //!
-//! It exists whether or not messages use shared memory, so that a rank that waits for a message can find out what the sender is
-//! doing. A rank that is alone on its node, or cannot share memory, has a private one.
+//! It exists even if messages do not use shared memory, so that a rank that waits for a message can read the activity of the
+//! sender. A rank that is alone on its node, or cannot share memory, has a private board.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -35,7 +35,7 @@ pub(crate) use survivors::Gone;
 /// The precision of [`StatusBoard::about_now`].
 const TICK_US: u64 = 1000;
 
-/// One rank's view of a status board. Clones belong to the same rank.
+/// One rank's handle to a status board. Clones belong to the same rank.
 #[derive(Debug, Clone)]
 pub(crate) struct StatusBoard {
     layout: Arc<Layout>,
@@ -54,17 +54,17 @@ pub(crate) struct StatusBoard {
 #[derive(Debug)]
 struct Parent {
     status: StatusBoard,
-    /// The rank in the world of each rank of the group.
+    /// The world's number of each rank of the group.
     ranks: Box<[Rank]>,
 }
 
 impl StatusBoard {
-    /// The memory needed for a status board shared by `members` of `ranks` ranks.
+    /// Returns the memory needed for a status board shared by `members` of `ranks` ranks.
     pub(crate) fn size_bytes(ranks: usize, members: usize) -> usize {
         Layout::size_bytes(ranks, members)
     }
 
-    /// The status boards of all ranks of a world of threads.
+    /// Returns the status boards of all ranks of a world of threads.
     ///
     /// # Errors
     /// [`Error::Memory`] if the system does not provide the memory.
@@ -72,7 +72,7 @@ impl StatusBoard {
         Self::of_members(ranks, (0..ranks).collect())
     }
 
-    /// A private status board, in a world of `ranks` ranks.
+    /// Returns a private status board, in a world of `ranks` ranks.
     ///
     /// # Errors
     /// [`Error::Memory`] if the system does not provide the memory.
@@ -80,7 +80,7 @@ impl StatusBoard {
         Ok(Self::of_members(ranks, vec![rank])?.remove(0))
     }
 
-    /// A status board for a test.
+    /// Returns a status board for a test.
     #[cfg(test)]
     pub(crate) fn of_one() -> Self {
         Self::of_threads(1).expect("there is memory").remove(0)
@@ -90,7 +90,8 @@ impl StatusBoard {
         let size_bytes = Self::size_bytes(ranks, members.len());
         let memory = |error: rustix::io::Errno| Error::Memory { size_bytes, cause: error.into() };
         let pages = Pages::untouched(size_bytes).map_err(memory)?;
-        let layout = Layout::new(pages, ranks, members.len()).expect("it was asked how much it needs");
+        let layout =
+            Layout::new(pages, ranks, members.len()).expect("the memory has the size that the layout needs");
         let (layout, members) = (Arc::new(layout), members.into());
         let first = Self::view(layout, members, 0);
         let view = |position| {
@@ -102,8 +103,8 @@ impl StatusBoard {
         (0..first.members.len()).map(view).collect()
     }
 
-    /// The status board with this number, on zeroed memory that all `members` have mapped; `None` if it is another one or the
-    /// memory is not available. The first of the members calls it first.
+    /// Returns the status board with this number, on zeroed memory that all `members` have mapped; `None` if the memory has another
+    /// board or is not available. The first of the members calls it first.
     pub(crate) fn shared(
         pages: Pages,
         number: u64,
@@ -135,23 +136,23 @@ impl StatusBoard {
         Ok(())
     }
 
-    /// Sets, once, the status board and the ranks of the world of which these ranks are a group: a failure there also fails the
-    /// group, and a quiet section there is one here.
+    /// Sets, once, the status board and the ranks of the world of which these ranks are a group. A failure there also fails the
+    /// group, and a quiet section there applies here.
     pub(crate) fn set_parent(&self, status: Self, ranks: Box<[Rank]>) {
         let _ = self.parent.set(Parent { status, ranks });
     }
 
-    /// The ranks of the world that share this status board, by position.
+    /// Returns the ranks of the world that share this status board, by position.
     pub(crate) fn members(&self) -> &[Rank] {
         &self.members
     }
 
-    /// The position of this rank among them.
+    /// Returns the position of this rank among the members.
     pub(crate) fn position(&self) -> usize {
         self.position
     }
 
-    /// The number of ranks in the world.
+    /// Returns the number of ranks in the world.
     pub(crate) fn ranks(&self) -> usize {
         self.layout.ranks()
     }
@@ -161,24 +162,24 @@ impl StatusBoard {
         let _ = self.flight_dir.set(folder);
     }
 
-    /// The flight recorder folder.
+    /// Returns the flight recorder folder.
     pub(crate) fn flight_dir(&self) -> PathBuf {
         self.flight_dir.get().cloned().unwrap_or_else(|| std::env::temp_dir().join("unisono-flight"))
     }
 
-    /// This rank.
+    /// Returns this rank.
     pub(crate) fn rank(&self) -> Rank {
         self.members[self.position]
     }
 
-    /// The position of a rank of the world among the members, if it is one.
+    /// Returns the position of a rank of the world among the members, if it is one.
     pub(crate) fn position_of(&self, rank: Rank) -> Option<usize> {
         self.members.iter().position(|&member| member == rank)
     }
 
     /// Records that this rank enters a quiet section.
     pub(crate) fn begin_quiet(&self, label: &str) {
-        let (row, hash) = (self.own(), self.know(label));
+        let (row, hash) = (self.own(), self.intern(label));
         if row.quiet_depth.fetch_add(1, Ordering::Relaxed) == 0 {
             row.quiet_label.store(hash, Ordering::Relaxed);
             row.since.store(self.tick(), Ordering::Relaxed);
@@ -195,25 +196,25 @@ impl StatusBoard {
         self.layout.head().quiet.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Records the quiet section of a rank that does not share this status board, or that there is none.
+    /// Records the quiet section of a rank that does not share this status board; `None` if there is none.
     pub(crate) fn set_quiet_elsewhere(&self, label: Option<&str>) {
         let elsewhere = &self.layout.head().elsewhere;
         label.map_or_else(|| elsewhere.clear(), |label| elsewhere.set(label));
     }
 
-    /// Returns whether a rank of the world is in a quiet section, as far as known here.
+    /// Returns whether a rank of the world is known to be in a quiet section.
     pub(crate) fn is_quiet(&self) -> bool {
         let head = self.layout.head();
         let of_world = || self.parent.get().is_some_and(|parent| parent.status.is_quiet());
         head.quiet.load(Ordering::Acquire) > 0 || head.elsewhere.is_set() || of_world()
     }
 
-    /// Reads the clock for all users of [`StatusBoard::about_now`]; microseconds.
+    /// Reads the clock, in microseconds, for all users of [`StatusBoard::about_now`].
     pub(crate) fn tick(&self) -> u64 {
         self.tick_at(now_ns())
     }
 
-    /// The same, given what the clock shows, in nanoseconds.
+    /// Like [`StatusBoard::tick`], with a given time of the clock, in nanoseconds.
     fn tick_at(&self, now_ns: u64) -> u64 {
         let (now, tick) = (now_ns / 1000, &self.layout.head().tick);
         // The line is in the caches of all ranks, and should stay there.
@@ -223,8 +224,8 @@ impl StatusBoard {
         now
     }
 
-    /// The time when a rank of this status board last read the clock, in a long call, a wait, or its watchdog's thread; takes a
-    /// nanosecond.
+    /// Returns the time when a rank of this status board last read the clock, in a long call, a wait, or its watchdog's thread. It
+    /// costs a nanosecond.
     #[inline]
     pub(crate) fn about_now(&self) -> u64 {
         self.layout.head().tick.load(Ordering::Relaxed)
@@ -257,7 +258,7 @@ impl StatusBoard {
         }
     }
 
-    /// The process of a rank that shares this status board.
+    /// Returns the process ID of a rank that shares this status board.
     ///
     /// # Panics
     /// If it does not.
@@ -266,31 +267,31 @@ impl StatusBoard {
         self.layout.row(position).process_id.load(Ordering::Relaxed)
     }
 
-    /// The call of a rank of the world with this sequence number, if known here: its count, codes and label.
+    /// Returns the call of a rank of the world with this sequence number, if known here: its count, codes and label.
     pub(crate) fn called(&self, rank: Rank, sequence: u64) -> Option<(u64, Codes, u64)> {
         let noted = self.layout.row(self.position_of(rank)?).ring.of_sequence(sequence)?;
         Some((noted.count, Codes::of_bits(noted.codes), noted.label))
     }
 
-    /// The latest calls of the rank at a position, oldest first.
+    /// Returns the latest calls of the rank at a position, oldest first.
     pub(crate) fn records(&self, position: usize) -> Vec<Record> {
         let (row, now) = (self.layout.row(position), now_us());
         row.ring.all().iter().map(|noted| noted.record(now, |hash| self.label_of(row, hash))).collect()
     }
 
-    /// The name of a label, if a rank of this status board has used it recently.
+    /// Returns the name of a label, if a rank of this status board has used it recently.
     pub(crate) fn label(&self, hash: u64) -> Option<String> {
         self.label_of(self.own(), hash)
     }
 
-    /// Returns the label, most likely used by the rank of this row.
+    /// Returns the name of a label. It checks this row first, whose rank most likely used it.
     fn label_of(&self, row: &Row, hash: u64) -> Option<String> {
         let others = || (0..self.members.len()).find_map(|position| self.layout.row(position).label(hash));
         row.label(hash).or_else(others)
     }
 
-    /// The hash of a label for messages; makes its name known on this status board.
-    pub(crate) fn know(&self, label: &str) -> u64 {
+    /// Returns the hash of a label for messages, and stores its name on this status board.
+    pub(crate) fn intern(&self, label: &str) -> u64 {
         let hash = hash(label);
         self.own().name(hash, label);
         hash
@@ -308,32 +309,32 @@ impl StatusBoard {
         self.own().lockstep.announce(history)
     }
 
-    /// The number of such calls that the rank at a position has announced.
+    /// Returns the number of vendor calls that the rank at a position has announced.
     #[cfg(feature = "nccl")]
     pub(crate) fn announced(&self, position: usize) -> u64 {
         self.layout.row(position).lockstep.announced()
     }
 
-    /// Returns whether the calls of the rank at a position have this hash, up to such call `number`, as far as it has
-    /// announced it.
+    /// Returns whether the rank at a position has this hash of its vendor calls up to call `number`. Returns true if it has not
+    /// announced that call yet.
     #[cfg(feature = "nccl")]
     pub(crate) fn agrees(&self, position: usize, number: u64, history: u64) -> bool {
         self.layout.row(position).lockstep.agrees(number, history)
     }
 
-    /// The first rank of this status board that has announced fewer of them than this one.
+    /// Returns the first rank of this status board that has announced fewer vendor calls than this one.
     #[cfg(feature = "nccl")]
     pub(crate) fn first_behind(&self) -> Option<Rank> {
         let own = self.announced(self.position);
         (0..self.members.len()).find(|&other| self.announced(other) < own).map(|other| self.members[other])
     }
 
-    /// Returns the time that this rank has waited for others so far, except for the start of each wait.
+    /// Returns the time for which this rank has waited for others so far, without the start of each wait.
     pub(crate) fn waited(&self) -> Duration {
         Duration::from_micros(self.own().waited.load(Ordering::Relaxed))
     }
 
-    /// This rank's flight recorder.
+    /// Returns this rank's flight recorder.
     #[inline]
     pub(super) fn ring(&self) -> &Ring {
         &self.own().ring

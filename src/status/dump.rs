@@ -12,7 +12,7 @@ use unisono_collectives::Rank;
 use super::board::StatusBoard;
 use crate::config::flight_dirs;
 use crate::record::{Doing, Record};
-use crate::system::{host, private_folder, replace_file, say};
+use crate::system::{host, print_line, private_folder, replace_file};
 
 /// A bound on the number of ranks in a file, to reject damaged ones.
 const MOST_RANKS: usize = 1 << 20;
@@ -24,11 +24,11 @@ pub struct Dump {
     pub rank: Rank,
     /// The number of ranks in the world.
     pub ranks: usize,
-    /// The reason why this file was written.
+    /// The reason for this file.
     pub why: String,
     /// When it was written, in seconds since 1970.
     pub at_unix_s: f64,
-    /// The rank that failed first, as far as this rank's node knew.
+    /// The rank that failed first, as recorded on this rank's node.
     pub failed: Option<Failed>,
     /// The activity of the rank at that moment.
     pub doing: Doing,
@@ -60,10 +60,10 @@ impl Dump {
         }
     }
 
-    /// Parses a file. No input makes it panic.
+    /// Parses a file. It does not panic for any input.
     ///
     /// # Errors
-    /// A description of what is wrong with it.
+    /// A description of the defect of the file.
     pub fn from_json(bytes: &[u8]) -> std::result::Result<Self, String> {
         let dump: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let Self { rank, ranks, .. } = dump;
@@ -71,7 +71,7 @@ impl Dump {
             return Err(format!("there is no rank {rank} in a world of {ranks}"));
         }
         if dump.doing.rank != rank {
-            return Err(format!("it is of rank {rank}, and says what rank {} does", dump.doing.rank));
+            return Err(format!("it is of rank {rank}, but has the activity of rank {}", dump.doing.rank));
         }
         Ok(dump)
     }
@@ -94,8 +94,8 @@ impl Dump {
 /// The number of jobs whose flight recorders are kept in the default place.
 const KEPT_JOBS: usize = 8;
 
-/// Before the first dump of a job to the default place: refuses a folder that others can read, and removes the dumps of all but the
-/// latest jobs of this user.
+/// Prepares the default place before the first dump of a job. Refuses a folder that others can read, and removes the dumps of all
+/// but the latest jobs of this user.
 fn make_room(folder: &Path, temporary: &Path) -> Result<()> {
     let of_jobs = flight_dirs(temporary);
     let Ok(within) = folder.strip_prefix(&of_jobs) else { return Ok(()) };
@@ -107,13 +107,13 @@ fn make_room(folder: &Path, temporary: &Path) -> Result<()> {
     let mut jobs: Vec<_> =
         jobs.filter_map(|job| Some((job.metadata().ok()?.modified().ok()?, job.path()))).collect();
     jobs.sort();
-    // Other processes may remove the same.
+    // Other processes may remove the same folders.
     let surplus = (jobs.len() + 1).saturating_sub(KEPT_JOBS);
     jobs[..surplus].iter().for_each(|(_, job)| drop(std::fs::remove_dir_all(job)));
     Ok(())
 }
 
-/// Writes the dump of the rank at a position of a status board, in any process; returns the file.
+/// Writes the dump of the rank at a position of a status board, and returns the file. Any process may call it.
 ///
 /// # Errors
 /// A description of why it cannot be written, and where.
@@ -129,8 +129,8 @@ pub(crate) fn dump(status: &StatusBoard, position: usize, why: &str) -> Result<P
     })
 }
 
-/// Writes the dump of this rank after it failed. The first rank to fail does so for all ranks of its status board, since some
-/// may never do it themselves, and prints the folder.
+/// Writes the dump of this rank after it failed. The first rank that fails also writes the dumps of the other ranks of its status
+/// board, since these may be unable to, and prints the folder.
 pub(crate) fn dump_failed(status: &StatusBoard, why: &str) {
     let is_first = status.failed().is_some_and(|(by, _)| by == status.rank());
     let own = dump(status, status.position(), why);
@@ -147,15 +147,15 @@ pub(crate) fn dump_all(status: &StatusBoard, why: &str) {
     tell(status, all.fold(dump(status, 0, why), Result::and));
 }
 
-/// Prints where the dumps are.
+/// Prints the folder of the dumps.
 fn tell(status: &StatusBoard, all: Result<PathBuf>) {
     if let Err(error) = all {
-        return say(&error.to_string());
+        return print_line(&error.to_string());
     }
     let (folder, host) = (status.flight_dir(), host());
     let folder = folder.display();
-    say(&format!(
-        "what each rank did last is in {folder} on {host}; `unisono hang-report {folder}` says what happened"
+    print_line(&format!(
+        "the flight recorders are in {folder} on {host}; `unisono hang-report {folder}` explains the failure"
     ));
 }
 
@@ -179,7 +179,7 @@ mod tests {
         let method = Method::Algorithm(unisono_collectives::Algorithm::Ring);
         let begin = |status: &StatusBoard, sequence| {
             let codes = Codes::new(&call, method);
-            let _ = status.begin(sequence, 10, codes, status.know("bucket 2"), call.size_bytes());
+            let _ = status.begin(sequence, 10, codes, status.intern("bucket 2"), call.size_bytes());
         };
         statuses.iter().for_each(|status| {
             begin(status, 0);
@@ -191,15 +191,15 @@ mod tests {
     }
 
     #[test]
-    fn any_rank_of_a_status_board_is_dumped_and_read_back() {
+    fn dump_of_any_rank_of_a_status_board_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("new");
         let statuses = statuses(&folder);
         statuses[0].fail(1, 1, "it panicked");
-        let file = dump(&statuses[1], 0, "asked for").unwrap();
+        let file = dump(&statuses[1], 0, "requested").unwrap();
         assert_eq!(file, folder.join("rank-0.json"));
         let read = Dump::from_json(&std::fs::read(file).unwrap()).unwrap();
-        assert_eq!((read.rank, read.ranks, read.why.as_str()), (0, 2, "asked for"));
+        assert_eq!((read.rank, read.ranks, read.why.as_str()), (0, 2, "requested"));
         assert_eq!(read.failed, Some(Failed { rank: 1, cause: "it panicked".to_owned() }));
         assert_eq!((read.doing.state, read.doing.process_id), (State::Inside, std::process::id()));
         let [done, running] = &read.records[..] else { panic!("{:?}", read.records) };
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_first_dumps_all_and_the_others_themselves() {
+    fn first_failed_rank_dumps_all_and_the_others_only_themselves() {
         let folder = tempfile::tempdir().unwrap();
         let statuses = statuses(folder.path());
         let file = |rank| folder.path().join(Dump::file_name(rank));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_place_keeps_the_dumps_of_the_latest_jobs_of_its_user() {
+    fn default_folder_keeps_the_dumps_of_the_latest_jobs() {
         let temporary = tempfile::tempdir().unwrap();
         let of_jobs = flight_dirs(temporary.path());
         for job in 0..KEPT_JOBS + 3 {
@@ -234,7 +234,7 @@ mod tests {
             // Twice, as by two ranks.
             for rank in 0..2 {
                 make_room(&folder, temporary.path()).unwrap();
-                Dump::of(&statuses(&folder)[rank], rank, "asked for").write(&folder).unwrap();
+                Dump::of(&statuses(&folder)[rank], rank, "requested").write(&folder).unwrap();
             }
             let second = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(job as u64);
             std::fs::File::open(&folder).unwrap().set_modified(second).unwrap();
@@ -244,27 +244,27 @@ mod tests {
         let mut kept: Vec<usize> = kept.map(|job| job.parse().unwrap()).collect();
         kept.sort_unstable();
         assert_eq!(kept, (3..KEPT_JOBS + 3).collect::<Vec<_>>());
-        // Others must not look into it.
+        // Other users must not be able to read it.
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(of_jobs.parent().unwrap(), open).unwrap();
         assert!(make_room(&of_jobs.join("one more"), temporary.path()).is_err());
-        // A folder that the user names is the user's.
+        // A folder that the user names is left as it is.
         let named = temporary.path().join("named");
         make_room(&named, temporary.path()).unwrap();
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_named() {
+    fn uncreatable_folder_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         std::fs::write(&file, "in the way").unwrap();
-        let error = dump(&statuses(&file)[0], 0, "asked for").unwrap_err().to_string();
+        let error = dump(&statuses(&file)[0], 0, "requested").unwrap_err().to_string();
         assert!(error.contains("rank 0") && error.contains(file.to_str().unwrap()), "{error}");
     }
 
     #[test]
-    fn what_is_no_dump_is_refused() {
-        let good = serde_json::to_value(Dump::of(&statuses(Path::new("/"))[1], 1, "asked for")).unwrap();
+    fn invalid_dump_is_rejected() {
+        let good = serde_json::to_value(Dump::of(&statuses(Path::new("/"))[1], 1, "requested")).unwrap();
         let refused = |key: &str, value: serde_json::Value| {
             let mut bad = good.clone();
             bad[key] = value;
@@ -272,7 +272,7 @@ mod tests {
         };
         assert!(Dump::from_json(good.to_string().as_bytes()).is_ok());
         assert!(refused("rank", 2.into()).contains("no rank 2 in a world of 2"));
-        assert!(refused("rank", 0.into()).contains("what rank 1 does"));
+        assert!(refused("rank", 0.into()).contains("the activity of rank 1"));
         assert!(refused("ranks", u64::MAX.into()).contains("no rank"));
         let text = good.to_string();
         let cut_at = (0..text.len()).step_by(7);

@@ -21,7 +21,7 @@ const CALL: usize = 240;
 /// The number of labels stored per rank.
 const LABELS: usize = 64;
 
-/// A text that other processes may read at any time: they see all of it or nothing, or a mixture if it changes meanwhile.
+/// A text that other processes may read at any time. They read all of it or nothing, or a mixture if it changes meanwhile.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Text<const MOST: usize> {
@@ -60,16 +60,16 @@ impl<const MOST: usize> Text<MOST> {
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Head {
-    /// The number of the status board, which tells it from other memory.
+    /// The number of the status board, which identifies its memory.
     pub(super) number: AtomicU64,
     /// The rank that reported the first failure, plus one; 0 without a failure.
     pub(super) failed: AtomicU32,
-    /// The rank that this one failed because of, which may be itself, plus one. Written before the cause; 0 if the reporter was killed
-    /// before.
+    /// The rank that caused the failure, which may be the reporter, plus one. It is written before the cause; 0 if the reporter was
+    /// killed before.
     pub(super) first: AtomicU32,
-    /// The number of processes of this status board that were told to end.
-    pub(super) told_to_end: AtomicU32,
-    /// The number of quiet sections that ranks of this status board are in.
+    /// The number of processes of this status board that have received a termination signal.
+    pub(super) terminating: AtomicU32,
+    /// The number of quiet sections of the ranks of this status board, including nested ones.
     pub(super) quiet: AtomicU32,
     pub(super) cause: Text<CAUSE>,
     /// The label of a quiet section of a rank that does not share this status board, if there is one.
@@ -90,7 +90,7 @@ pub(super) struct Named {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct InGroup {
-    /// When the rank was still waiting, and since when; microseconds.
+    /// The latest time when the rank was still waiting, and the start of the wait; microseconds.
     pub(super) at: AtomicU64,
     pub(super) since: AtomicU64,
     pub(super) waits_for: AtomicU32,
@@ -104,9 +104,9 @@ pub(super) struct Row {
     pub(super) process_id: AtomicU32,
     /// The nesting depth of its quiet sections.
     pub(super) quiet_depth: AtomicU32,
-    /// The label of the outermost one.
+    /// The label of the outermost quiet section.
     pub(super) quiet_label: AtomicU64,
-    /// When it started, entered or left a quiet section, or left the world.
+    /// The time when it started, entered or left a quiet section, or left the world.
     pub(super) since: AtomicU64,
     /// The time that it has waited for others, in microseconds.
     pub(super) waited: AtomicU64,
@@ -123,7 +123,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Stores the name of a label. If two labels have the same place and no other is free, the older one is lost.
+    /// Stores the name of a label. If two labels have the same slot and no other slot is free, the older one is lost.
     pub(super) fn name(&self, hash: u64, name: &str) {
         let first = hash as usize % LABELS;
         let places = (0..LABELS).map(|after| &self.labels[(first + after) % LABELS]);
@@ -162,8 +162,8 @@ impl Named {
     }
 }
 
-/// The memory of a status board: a head, a byte for each rank of the world that says how it has ended, and a row for each rank
-/// that shares it.
+/// The memory of a status board: a head, a byte for each rank of the world with its end, and a row for each rank that shares the
+/// board.
 #[derive(Debug)]
 pub(super) struct Layout {
     pages: Pages,
@@ -200,13 +200,13 @@ impl Layout {
     /// Returns a reference to the object at an offset.
     ///
     /// # Safety
-    /// The layout above must have a `T` at the offset; `T` must consist of atomics, so that it may change behind a reference,
-    /// and be valid for all bytes.
+    /// The layout above must have a `T` at the offset. `T` must consist of atomics, so that it may change behind a reference, and
+    /// be valid for all bytes.
     unsafe fn at<T>(&self, offset: usize) -> &T {
         debug_assert!(
             offset + size_of::<T>() <= self.pages.size_bytes() && offset.is_multiple_of(align_of::<T>())
         );
-        // SAFETY: inside the mapping, which lives as long as `self`; the rest is the caller's promise.
+        // SAFETY: the object is inside the mapping, which lives as long as `self`. The caller guarantees the rest.
         unsafe { &*self.pages.as_ptr().add(offset).cast() }
     }
 
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_found_again_and_the_oldest_are_forgotten() {
+    fn oldest_label_is_replaced_when_slots_collide() {
         let (layout, row) = (layout(), 1);
         let name = |hash: u64| format!("bucket {hash}");
         (1..=LABELS as u64).for_each(|hash| layout.row(row).name(hash, &name(hash)));
@@ -254,12 +254,12 @@ mod tests {
         let one_more = LABELS as u64 + 1;
         layout.row(row).name(one_more, &name(one_more));
         assert_eq!(layout.row(row).label(one_more), Some(name(one_more)));
-        assert_eq!(layout.row(row).label(1), None, "it had the same place");
+        assert_eq!(layout.row(row).label(1), None, "it had the same slot");
         assert_eq!(layout.row(0).label(2), None, "another rank's");
     }
 
     #[test]
-    fn long_labels_that_begin_alike_are_told_apart() {
+    fn long_labels_with_a_common_prefix_differ() {
         let layout = layout();
         let [one, other] = ["1", "2"].map(|end| format!("{}{end}", "é".repeat(LABEL)));
         [&one, &other].iter().for_each(|name| layout.row(0).name(hash(name), name));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_at_a_character() {
+    fn text_is_truncated_at_a_character_boundary() {
         let layout = layout();
         assert_eq!(layout.head().cause.get(), None);
         layout.head().cause.set(&"é".repeat(CAUSE));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_differ_in_their_hashes() {
+    fn different_labels_have_different_hashes() {
         let hashes: std::collections::HashSet<_> =
             (0..10_000).map(|bucket| hash(&format!("bucket {bucket}"))).collect();
         assert!(hashes.len() == 10_000 && !hashes.contains(&0) && hash("") != 0);

@@ -1,10 +1,12 @@
-//! The calls that a vendor carries out without messages of ours. Each rank announces its calls, and compares them with those of the others.
+//! The calls that a vendor carries out without Unisono's messages. Each rank announces its calls, and compares them with those of
+//! the other ranks.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The number of these calls by which a rank may be ahead of another. A rank that is further ahead waits.
+/// The number of vendor calls by which a rank may be ahead of another. A rank that is further ahead waits.
 pub(crate) const LEAD: u64 = if cfg!(loom) { 1 } else { 128 };
-/// The number of announced calls that are kept: those that a rank which is `LEAD` calls behind has yet to compare, with room to spare.
+/// The number of announced calls that are kept. A rank that is `LEAD` calls behind still has to compare that many; the rest is a
+/// margin.
 const KEPT: usize = 2 * LEAD as usize;
 
 /// The announced calls of a rank. Only that rank writes. Zero is the initial state.
@@ -26,8 +28,8 @@ impl Lockstep {
 
     /// Announces the next call, given a hash of all calls up to it. Returns its number, from 1.
     ///
-    /// If two ranks announce call `n` and then read whether the other has, at least one of them finds that it has: the fences of both
-    /// are in one order, and the later one reads the number that the earlier one announced.
+    /// If two ranks announce call `n` and then read the other's number, at least one of them reads `n` or more: the fences of both
+    /// are in one order, and the rank of the later fence reads the number that the other has announced.
     pub(super) fn announce(&self, history: u64) -> u64 {
         let number = self.announced.load(Ordering::Relaxed) + 1;
         self.history(number).store(history, Ordering::Relaxed);
@@ -36,7 +38,7 @@ impl Lockstep {
         number
     }
 
-    /// Returns whether call `number` has this history, as far as it is announced.
+    /// Returns whether call `number` has this history, or is not announced yet.
     pub(super) fn agrees(&self, number: u64, history: u64) -> bool {
         self.announced() < number || self.history(number).load(Ordering::Relaxed) == history
     }

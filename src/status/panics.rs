@@ -7,12 +7,12 @@ thread_local! {
 }
 
 /// Stores the text of a panic of this thread.
-pub(crate) fn keep_panic(said: String) {
-    PANIC.with(|last| last.replace(Some(said)));
+pub(crate) fn keep_panic(text: String) {
+    PANIC.with(|last| last.replace(Some(text)));
 }
 
 /// Returns the cause of failure of a rank whose thread panics.
 pub(crate) fn panicked() -> String {
-    let said = PANIC.try_with(|last| last.borrow().clone()).ok().flatten();
-    said.unwrap_or_else(|| "it panicked".to_owned())
+    let text = PANIC.try_with(|last| last.borrow().clone()).ok().flatten();
+    text.unwrap_or_else(|| "it panicked".to_owned())
 }

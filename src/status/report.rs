@@ -9,7 +9,7 @@ use unisono_collectives::Rank;
 use super::dump::Dump;
 use crate::record::{FIRST_OF_SETUP, MOST_NAMED, Record, Seconds, Stage, State, named};
 
-/// The reason why flight recorders cannot be read.
+/// An error of reading flight recorders.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlightError {
@@ -77,7 +77,7 @@ impl Flight {
     pub fn add(&mut self, dump: Dump) -> Result<(), String> {
         if !self.dumps.is_empty() && dump.ranks != self.ranks {
             return Err(format!(
-                "it is of a world of {} ranks, and others here are of one of {}",
+                "it is of a world of {} ranks, and the other files are of a world of {}",
                 dump.ranks, self.ranks
             ));
         }
@@ -86,7 +86,7 @@ impl Flight {
         Ok(())
     }
 
-    /// Returns the findings, as sentences, the most important first.
+    /// Returns the findings as sentences, the most important first.
     pub fn findings(&self) -> Vec<String> {
         let mut findings = Vec::new();
         findings.extend(self.failed());
@@ -96,7 +96,7 @@ impl Flight {
         findings
     }
 
-    /// Returns the ranks that failed first, as far as each node knew.
+    /// Returns the ranks that failed first, as recorded on each node.
     fn failed(&self) -> Vec<String> {
         let mut failed: Vec<_> = self.dumps.values().filter_map(|dump| dump.failed.as_ref()).collect();
         failed.sort_by_key(|failed| failed.rank);
@@ -105,7 +105,7 @@ impl Flight {
         failed.into_iter().map(|failed| format!("{} failed: {}", name(failed.rank), failed.cause)).collect()
     }
 
-    /// Returns the first call in which ranks made different calls.
+    /// Returns the first sequence number with different calls.
     fn mismatch(&self) -> Option<String> {
         let mut calls: BTreeMap<Place, Vec<(&Record, Vec<Rank>)>> = BTreeMap::new();
         for (&rank, dump) in &self.dumps {
@@ -136,30 +136,30 @@ impl Flight {
         let waiting: Vec<_> = waiting.iter().filter(|(call, _)| call.stage != Stage::Done).collect();
         let Some((call, _)) = waiting.first() else {
             let name = there.iter().find_map(call).map_or(String::new(), |call| call.name());
-            let came = if behind.is_empty() { "all ranks".to_owned() } else { named(&numbers(&there)) };
-            let mut findings = vec![format!("{came} had ended {name}, and wait for nobody")];
+            let completed = if behind.is_empty() { "all ranks".to_owned() } else { named(&numbers(&there)) };
+            let mut findings = vec![format!("{completed} have ended {name}, and wait for no other rank")];
             findings
                 .extend(behind.iter().map(|dump| format!("{} {}", self.name(dump.rank), whereabouts(dump))));
             return findings;
         };
         let since = waiting.iter().map(|(call, _)| call.began_s_ago).fold(0.0, f64::max);
-        let who: Vec<_> = waiting.iter().map(|(_, dump)| dump.rank).collect();
+        let waiting_ranks: Vec<_> = waiting.iter().map(|(_, dump)| dump.rank).collect();
         if behind.is_empty() {
             return self.in_one_call(&waiting, since);
         }
-        let (who, since) = (named(&who), Seconds(since));
+        let (waiting_ranks, since) = (named(&waiting_ranks), Seconds(since));
         let late = |dump: &&Dump| {
             let (name, call) = (self.name(dump.rank), call.name());
-            let wait = if waiting.len() == 1 { "waits" } else { "wait" };
+            let have = if waiting.len() == 1 { "has" } else { "have" };
             format!(
-                "{name} never came to {call}, which {who} {wait} in since {since}; it {}",
+                "{name} has not called {call}, in which {waiting_ranks} {have} waited for {since}; it {}",
                 whereabouts(dump)
             )
         };
         behind.iter().map(late).collect()
     }
 
-    /// All ranks are in the same call: those that are behind in it, and those that do not wait.
+    /// Describes ranks that are all in the same call: their steps, and the ranks that do not wait.
     fn in_one_call(&self, waiting: &[&(Record, &&Dump)], since: f64) -> Vec<String> {
         let (call, since) = (waiting[0].0.name(), Seconds(since));
         let mut steps: BTreeMap<(usize, usize), Vec<Rank>> = BTreeMap::new();
@@ -170,22 +170,24 @@ impl Flight {
             .into_iter()
             .map(|((phase, step), at)| format!("{} at step {step} of phase {phase}", named(&at)))
             .collect();
-        let mut findings =
-            vec![format!("all that have come are in {call}, since {since}: {}", steps.join(", "))];
+        let mut findings = vec![format!(
+            "all ranks with a flight recorder have been in {call} for {since}: {}",
+            steps.join(", ")
+        )];
         let waits: Vec<_> =
             waiting.iter().filter_map(|(call, dump)| Some((dump.rank, call.waits_for?))).collect();
-        let nobody: Vec<_> =
+        let not_waiting: Vec<_> =
             waiting.iter().filter(|(call, _)| call.waits_for.is_none()).map(|(_, dump)| dump.rank).collect();
-        if !nobody.is_empty() && !waits.is_empty() {
-            let why = match nobody.len() {
-                1 => "waits for no other: it works, or is stopped",
-                _ => "wait for no other: they work, or are stopped",
+        if !not_waiting.is_empty() && !waits.is_empty() {
+            let why = match not_waiting.len() {
+                1 => "waits for no other rank: it computes, or is stopped",
+                _ => "wait for no other rank: they compute, or are stopped",
             };
-            findings.push(format!("{} {why}", named(&nobody)));
+            findings.push(format!("{} {why}", named(&not_waiting)));
         }
         findings.extend(waits.chunks(MOST_NAMED).next().map(|waits| {
             let waits: Vec<_> = waits.iter().map(|(rank, other)| format!("{rank} for {other}")).collect();
-            format!("who waits for whom: {}", waits.join(", "))
+            format!("waits between ranks: {}", waits.join(", "))
         }));
         findings
     }
@@ -194,10 +196,10 @@ impl Flight {
         let missing: Vec<_> = (0..self.ranks).filter(|rank| !self.dumps.contains_key(rank)).collect();
         let why = match missing.len() {
             0 => return None,
-            1 => "it ended before it could write, or its node has a folder of its own",
-            _ => "they ended before they could write, or their nodes have folders of their own",
+            1 => "it ended before it could write one, or its node has another folder",
+            _ => "they ended before they could write one, or their nodes have other folders",
         };
-        Some(format!("nothing is here of {}: {why}", named(&missing)))
+        Some(format!("there is no flight recorder of {}: {why}", named(&missing)))
     }
 
     /// Returns a table with a line for each rank.
@@ -224,7 +226,7 @@ impl Flight {
         rows.iter().fold(String::new(), |mut table, row| {
             let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
             let line = cells.collect::<Vec<_>>().join("  ");
-            writeln!(table, "{}", line.trim_end()).expect("a string takes all");
+            writeln!(table, "{}", line.trim_end()).expect("writing to a string does not fail");
             table
         })
     }
@@ -238,14 +240,14 @@ impl Flight {
     }
 }
 
-/// The position of a call in the order of calls, where those of the set-up are first.
+/// The position of a call in the order of calls, in which set-up calls are first.
 type Place = (bool, u64);
 
 fn place(record: &Record) -> Place {
     (record.sequence < FIRST_OF_SETUP, record.sequence)
 }
 
-/// Returns whether two ranks made the same call. A label whose name is lost is not a difference.
+/// Returns whether two ranks made the same call. A lost label name is not a difference.
 fn is_same(one: &Record, other: &Record) -> bool {
     let call = |record: &Record| {
         let Record { operation, dtype, count, op, root, algorithm, .. } = record.clone();
@@ -255,12 +257,12 @@ fn is_same(one: &Record, other: &Record) -> bool {
     call(one) == call(other) && labels.is_none_or(|(one, other)| one == other)
 }
 
-/// Describes the activity of a rank that has not made a call.
+/// Describes the activity of a rank that is behind the others.
 fn whereabouts(dump: &Dump) -> String {
     match (&dump.doing.last, dump.doing.state) {
         (Some(last), State::Outside | State::Inside) if last.stage != Stage::Running => {
             let ago = Seconds(last.ended_s_ago.unwrap_or(dump.doing.since_s));
-            format!("came last out of {}, {ago} before", last.name())
+            format!("last called {}, which ended {ago} before", last.name())
         }
         _ => dump.doing.to_string(),
     }

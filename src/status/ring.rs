@@ -1,4 +1,4 @@
-//! The flight recorder: the latest calls of a rank, in a ring buffer that only it writes and others may read at any time.
+//! The flight recorder: the latest calls of a rank, in a ring buffer that only this rank writes and others may read at any time.
 
 use crossbeam_utils::CachePadded;
 use unisono_collectives::Rank;
@@ -18,7 +18,7 @@ const FAILED: u8 = 2;
 const TIMED: u8 = 16;
 const WAITED: u8 = 32;
 
-/// A call, on one cache line: recording must be fast, since a short call takes a quarter of a microsecond.
+/// A call, on one cache line. Recording must be fast, since a short call takes a quarter of a microsecond.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot {
@@ -43,7 +43,7 @@ impl Slot {
         (self.sequence.load(Ordering::Relaxed), codes, self.label.load(Ordering::Relaxed))
     }
 
-    /// Returns when the call began, in microseconds.
+    /// Returns the start time of the call, in microseconds.
     pub(super) fn began(&self) -> u64 {
         self.began.load(Ordering::Relaxed)
     }
@@ -59,7 +59,7 @@ impl Slot {
         self.progress.load(Ordering::Relaxed) as u8 & WAITED != 0
     }
 
-    /// Records how and when the call ended. Returns whether the clock was read during it.
+    /// Records the end of the call and its time. Returns whether the clock was read during the call.
     #[inline]
     pub(super) fn end(&self, is_done: bool, now: impl FnOnce(bool) -> u64) {
         let progress = self.progress.load(Ordering::Relaxed);
@@ -68,7 +68,7 @@ impl Slot {
     }
 }
 
-/// The part of a record that changes during a call, in one word.
+/// The fields of a record that change during a call, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Progress {
     /// [`DONE`], [`FAILED`], or neither; and flags.
@@ -114,7 +114,7 @@ pub(super) struct Noted {
 }
 
 impl Noted {
-    /// The record for humans, at a given time; `label` looks up label names.
+    /// Returns the public record, at a given time. `label` finds the names of labels.
     pub(super) fn record(&self, now: u64, label: impl Fn(u64) -> Option<String>) -> Record {
         let Self { sequence, count, codes, began, ended, progress, .. } = *self;
         let codes = Codes::of_bits(codes);
@@ -138,7 +138,7 @@ impl Noted {
     }
 }
 
-/// A ring buffer of calls. Zero is an empty one.
+/// A ring buffer of calls. All zeros are an empty buffer.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Ring {
@@ -154,7 +154,7 @@ impl Ring {
         self.begun.load(Ordering::Acquire)
     }
 
-    /// Records that a call starts, and when. Returns whether the clock was read. Only the owner of the ring writes.
+    /// Records the start of a call and its time. Returns whether the clock was read. Only the owner of the ring writes.
     #[inline]
     pub(super) fn begin(
         &self,
@@ -166,7 +166,7 @@ impl Ring {
     ) -> &Slot {
         let number = self.begun.load(Ordering::Relaxed) + 1;
         let slot = self.slot(number);
-        // Pairs with the fence in `read`: a reader that sees any of the following writes also sees that the record is being
+        // Pairs with the fence in `read`: a reader that observes any of the following writes also observes that the record is being
         // written.
         slot.number.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -191,7 +191,7 @@ impl Ring {
         newest.progress.store(progress.bits(), Ordering::Relaxed);
     }
 
-    /// Records which rank the call waits for.
+    /// Records the rank for which the call waits.
     pub(super) fn waits_for(&self, other: Rank, now: u64) {
         let newest = self.newest();
         let progress = Progress::of_bits(newest.progress.load(Ordering::Relaxed));
@@ -207,13 +207,13 @@ impl Ring {
         newest.progress.store(Progress { stage, waits_for, ..progress }.bits(), Ordering::Relaxed);
     }
 
-    /// Call `number`, if it is still kept; calls are numbered from 1.
+    /// Returns call `number`, if it is still kept. Calls are numbered from 1.
     pub(super) fn read(&self, number: u64) -> Option<Noted> {
         let slot = self.slot(number);
         if number == 0 || slot.number.load(Ordering::Acquire) != number {
             return None;
         }
-        // `progress` first: an end that it shows was written after the end time.
+        // `progress` first: it is written after the end time, so a recorded end has a valid end time.
         let progress = Progress::of_bits(slot.progress.load(Ordering::Acquire));
         let noted = Noted {
             sequence: slot.sequence.load(Ordering::Relaxed),
@@ -228,13 +228,13 @@ impl Ring {
         (slot.number.load(Ordering::Relaxed) == number).then_some(noted)
     }
 
-    /// The newest call that is kept; the writer may be a few calls ahead by now.
+    /// Returns the newest call that is kept. The writer may be a few calls ahead by then.
     pub(super) fn last(&self) -> Option<Noted> {
         // A writer can lap the ring during a read a bounded number of times.
         (0..RECORDS).find_map(|_| self.read(self.begun()))
     }
 
-    /// The call with this sequence number, if it is kept. It may be missed during a write.
+    /// Returns the call with this sequence number, if it is kept. It may be missed during a write.
     pub(super) fn of_sequence(&self, sequence: u64) -> Option<Noted> {
         // A call on a GPU may have several sequence numbers.
         let begun = self.begun();
@@ -242,7 +242,7 @@ impl Ring {
         kept.find(|noted| noted.sequence <= sequence).filter(|noted| noted.sequence == sequence)
     }
 
-    /// All calls that are kept, oldest first.
+    /// Returns all calls that are kept, oldest first.
     pub(super) fn all(&self) -> Vec<Noted> {
         let begun = self.begun();
         let first = begun.saturating_sub(RECORDS as u64) + 1;
@@ -271,13 +271,13 @@ mod tests {
     use crate::status::board::StatusBoard;
 
     #[test]
-    fn progress_goes_round() {
+    fn progress_survives_encoding() {
         let progress = Progress { stage: FAILED, phase: 200, step: 60_000, waits_for: 7 };
         assert_eq!(Progress::of_bits(progress.bits()), progress);
     }
 
     #[test]
-    fn the_last_calls_are_kept_in_order() {
+    fn latest_calls_are_kept_in_order() {
         let status = StatusBoard::of_one();
         let ring = status.ring();
         assert_eq!((ring.last(), ring.all()), (None, vec![]));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_found_by_its_place_in_the_order() {
+    fn call_is_found_by_its_sequence_number() {
         let status = StatusBoard::of_one();
         let ring = status.ring();
         (0..1000).for_each(|call| ring.begin(call, 8, 0, 0, (50, false)).end(true, |_| 51));
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_timed_keeps_its_beginning() {
+    fn timed_call_keeps_its_start_time() {
         let status = StatusBoard::of_one();
         let ring = status.ring();
         let slot = ring.begin(0, 8, 0, 0, (50, true));
@@ -332,9 +332,9 @@ mod tests {
         assert_eq!((last.ended, last.progress.waits_for, last.progress.stage()), (95, 4, Stage::Failed));
     }
 
-    /// Everything in a record follows from its number, so a mixture of two would show.
+    /// All fields of a record follow from its number, so a mixture of two records would be detected.
     #[test]
-    fn a_reader_sees_whole_records_while_the_writer_laps_it() {
+    fn no_torn_record_is_read_while_the_writer_laps_the_reader() {
         let status = StatusBoard::of_one();
         let (ring, ends) = (status.ring(), AtomicBool::new(false));
         std::thread::scope(|scope| {

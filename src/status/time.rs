@@ -7,7 +7,7 @@ pub(super) fn now_us() -> u64 {
     now_ns() / 1000
 }
 
-/// The time between two moments, in microseconds of the system clock; 0 if the first is unknown.
+/// Returns the seconds between two moments of the system clock in microseconds; 0 if the first is unknown.
 pub(super) fn seconds_between(then: u64, now: u64) -> f64 {
     if then == 0 { 0.0 } else { now.saturating_sub(then) as f64 / 1e6 }
 }

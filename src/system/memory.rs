@@ -23,8 +23,8 @@ impl AvailableMemory {
         Self::of(&machine, MemoryLimit::of_this_process())
     }
 
-    /// If less than `needed_bytes` are available for all ranks of this node together, how much is, as the end of a sentence;
-    /// `None` if there is enough, or the system does not report it.
+    /// Describes the available memory, as the end of a sentence, if less than `needed_bytes` are available for all ranks of this
+    /// node together; `None` if there is enough, or the system does not report it.
     pub fn shortage(needed_bytes: u64) -> Option<String> {
         Self::now().filter(|memory| needed_bytes > memory.available_bytes).map(|memory| memory.to_string())
     }
@@ -55,13 +55,13 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Returns the limit that leaves the least, if there is any.
+    /// Returns the limit that leaves the least memory, if there is any.
     pub fn of_this_process() -> Option<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         Self::read(Path::new("/sys/fs/cgroup"), &groups)
     }
 
-    /// Returns the bytes that the limit leaves.
+    /// Returns the free bytes below the limit.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes)
     }
@@ -85,7 +85,7 @@ impl MemoryLimit {
 
     fn of(folder: &Path) -> Option<Self> {
         let number = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
-        // No limit is the word `max` in version 2, and the size of the address space in version 1.
+        // Version 2 encodes no limit as the word `max`, and version 1 as the size of the address space.
         let limit_bytes = number("memory.max").or_else(|| number("memory.limit_in_bytes"))?;
         if limit_bytes >= i64::MAX as u64 / 2 {
             return None;
@@ -101,8 +101,7 @@ impl MemoryLimit {
     }
 }
 
-/// Returns a control group, and those above it. (In a container, its own is the root, independent of its path
-/// outside.)
+/// Returns a control group and its ancestors. In a container, its own group is the root, independent of its path outside.
 fn above(root: &Path, path: &str) -> Vec<PathBuf> {
     let mut folders: Vec<_> = Path::new(path).ancestors().map(|part| root.join(part)).collect();
     folders.dedup();
@@ -121,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_available_is_what_the_machine_and_the_limit_leave() {
+    fn machine_and_limit_determine_the_available_memory() {
         let machine =
             "MemTotal:       24684092 kB\nMemFree:  9 kB\nMemAvailable:   20971520 kB\nBuffers: 1 kB\n";
         let of = |limit: Option<(u64, u64)>| {
@@ -140,18 +139,18 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_says_how_much_it_has() {
+    fn this_machine_reports_its_memory() {
         let total = rustix::system::sysinfo();
         let total_bytes = total.totalram * u64::from(total.mem_unit);
-        let available_bytes = AvailableMemory::now().expect("Linux says it").available_bytes;
+        let available_bytes = AvailableMemory::now().expect("Linux reports it").available_bytes;
         assert!(0 < available_bytes && available_bytes <= total_bytes, "{available_bytes} of {total_bytes}");
         assert_eq!(AvailableMemory::shortage(1), None);
-        let said = AvailableMemory::shortage(u64::MAX).expect("no machine has so much");
-        assert!(said.contains(" of memory is available"), "{said}");
+        let message = AvailableMemory::shortage(u64::MAX).expect("no machine has this much memory");
+        assert!(message.contains(" of memory is available"), "{message}");
     }
 
     #[test]
-    fn the_tightest_limit_of_both_versions_is_found() {
+    fn tightest_limit_of_both_versions_is_found() {
         let root = std::env::temp_dir().join(format!("unisono-cgroup-{}", std::process::id()));
         let group = |folder: &str, files: &[(&str, &str)]| {
             let folder = root.join(folder);

@@ -1,4 +1,4 @@
-//! The networks of this machine: where other hosts reach it.
+//! The network interfaces of this machine.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -19,14 +19,14 @@ pub(crate) fn has_rdma() -> bool {
     RDMA.into_iter().any(has_any)
 }
 
-/// Returns a random number, for a secret or a handshake.
+/// Returns a random number for a secret or a handshake.
 pub(crate) fn nonce() -> [u64; 2] {
     let random = || RandomState::new().hash_one(std::process::id());
     [random(), random()]
 }
 
-/// Listens on the interfaces that are preferred, by name and address, or on all that other hosts may reach if there are none; a
-/// port for each.
+/// Listens on the preferred interfaces, or on all that other hosts may reach if none is preferred, with a port for each.
+/// `is_preferred` gets the name and address of an interface.
 ///
 /// # Errors
 /// The system's error, if it cannot listen on any.
@@ -37,7 +37,7 @@ pub(crate) fn listen(is_preferred: impl Fn(&str, IpAddr) -> bool) -> io::Result<
     if ips.is_empty() {
         ips = interfaces.iter().map(Interface::ip).filter(is_reached).collect();
     }
-    // For ranks that cannot share memory, other nodes may be on the same host.
+    // Loopback last, but included: for ranks that cannot share memory, other nodes may be on the same host.
     ips.sort_by_key(|ip| (ip.is_loopback(), ip.is_ipv6()));
     if let Some(first_loopback) = ips.iter().position(IpAddr::is_loopback).filter(|&place| place > 0) {
         ips.truncate(first_loopback);

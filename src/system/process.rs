@@ -1,4 +1,4 @@
-//! Processes: their identity, whether they are alive, and how this one reports errors and exits.
+//! The identity and state of processes, printing, and replacement of files.
 
 use std::fmt::Display;
 use std::fs;
@@ -12,18 +12,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const FAILED: i32 = 1;
 
 /// Prints lines on standard error in one call, since other ranks may print at the same time.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print_line(text: &str) {
     let lines: String = text.lines().map(|line| format!("unisono: {line}\n")).collect();
     let _ = std::io::stderr().write_all(lines.as_bytes());
 }
 
-/// A process, distinguished from all others: process ids are reused.
+/// A process, identified with its start time since process ids are reused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) id: u32,
     /// Its start time, in ticks of the machine's clock.
     pub(crate) started: u64,
-    /// The machine and process table to which the id belongs.
+    /// The machine and PID namespace to which the id belongs.
     pub(crate) machine: String,
 }
 
@@ -37,9 +37,8 @@ impl Process {
         Self::of(std::os::unix::process::parent_id())
     }
 
-    /// Returns the leader of this process's session, of a login or a script, for example. In a container it may be a
-    /// process outside, whose id here is 0 (rustix's `getsid` does not handle that): the same for all processes of the
-    /// session.
+    /// Returns the leader of this process's session, such as a login or a script. In a container it may be an outside process,
+    /// whose id here is 0 for all processes of the session. rustix's `getsid` does not handle that.
     pub(crate) fn session() -> Self {
         let session = Stat::of("self").and_then(|stat| stat.field(Stat::SESSION)?.parse().ok());
         session.map_or_else(Self::own, Self::of)
@@ -49,7 +48,7 @@ impl Process {
         Self { id, started: started(id).unwrap_or(0), machine: machine().to_owned() }
     }
 
-    /// Returns whether it is alive, as far as this machine can know: processes of another machine count as alive.
+    /// Returns whether it is alive. Processes of another machine count as alive.
     pub(crate) fn lives(&self) -> bool {
         self.machine != machine() || started(self.id) == Some(self.started)
     }
@@ -85,7 +84,7 @@ fn started(id: u32) -> Option<u64> {
     stat.field(Stat::STARTED).filter(|_| runs)?.parse().ok()
 }
 
-/// Identifies the scope of process ids: the machine's boot and its process table.
+/// Identifies the scope of process ids: the machine's boot and the PID namespace.
 pub(crate) fn machine() -> &'static str {
     static MACHINE: LazyLock<String> = LazyLock::new(|| {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_else(|_| super::host());
@@ -116,7 +115,7 @@ pub(crate) fn private_folder(temporary: &Path) -> io::Result<PathBuf> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
-/// Writes a file with these permissions under a temporary name first, so that a reader never sees a part of it.
+/// Replaces a file atomically, with these permissions: it is written under a temporary name first.
 pub(crate) fn replace_file(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
     let (name, number) = (path.file_name().unwrap_or_default(), WRITTEN.fetch_add(1, Ordering::Relaxed));
@@ -134,18 +133,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_lives_until_it_ends() {
+    fn process_is_alive_until_it_ends() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::of(child.id());
         assert!(Process::own().lives() && process.lives());
         child.kill().and_then(|()| child.wait()).unwrap();
         assert!(!process.lives());
-        assert!(!Process { started: 0, ..Process::own() }.lives(), "its number was another's");
-        assert!(Process { machine: "elsewhere".into(), ..process }.lives(), "nobody can know");
+        assert!(!Process { started: 0, ..Process::own() }.lives(), "its id belonged to another process");
+        assert!(
+            Process { machine: "elsewhere".into(), ..process }.lives(),
+            "processes of other machines count as alive"
+        );
     }
 
     #[test]
-    fn a_folder_that_others_look_into_is_refused() {
+    fn folder_readable_by_others_is_refused() {
         use std::os::unix::fs::PermissionsExt as _;
         let temporary = tempfile::tempdir().unwrap();
         let folder = private_folder(temporary.path()).unwrap();

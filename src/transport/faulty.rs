@@ -12,7 +12,7 @@ use fastrand::Rng;
 use unisono_collectives::Rank;
 
 use crate::config::Chaos;
-use crate::system::say;
+use crate::system::print_line;
 
 #[derive(Debug)]
 pub(super) struct Faults {
@@ -27,7 +27,7 @@ impl Faults {
     /// Returns the faults of the fabric of a rank. The seed and the rank determine them.
     pub(super) fn of_world(rank: Rank, ranks: usize, chaos: Chaos) -> Self {
         if rank == 0 {
-            say("UNISONO_CHAOS is set: messages are delayed and lost on purpose");
+            print_line("UNISONO_CHAOS is set: messages are delayed and lost on purpose");
         }
         Self::new(rank, ranks, chaos)
     }

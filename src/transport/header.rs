@@ -259,7 +259,7 @@ mod tests {
         let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
         let labelled =
             |label| Calls { sequence: 5, ..Calls::default() }.next(1, 10, Codes::new(&call, RING), label);
-        let known = status.know("bucket 2");
+        let known = status.intern("bucket 2");
         assert!(labelled(known).check(&labelled(known), 1, &status).is_ok());
         let Err(Failure::Mismatch { ours, theirs, .. }) = labelled(known).check(&labelled(99), 1, &status)
         else {
@@ -274,7 +274,8 @@ mod tests {
     fn differing_labels_have_different_texts() {
         let status = StatusBoard::of_one();
         let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
-        let labelled = |name: &str| Calls::default().next(1, 10, Codes::new(&call, RING), status.know(name));
+        let labelled =
+            |name: &str| Calls::default().next(1, 10, Codes::new(&call, RING), status.intern(name));
         let long = "the gradients of the layer transformer.blocks.12.attention.";
         for (one, other) in
             [(format!("{long}query"), format!("{long}value")), ("é".into(), "e\u{301}".into())]

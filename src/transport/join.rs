@@ -73,7 +73,7 @@ impl Joined {
         if let Err(why) = &self.node
             && self.topology.local_rank(self.rank) == 0
         {
-            system::say(&format!("{why}: their messages go over {link}"));
+            system::print_line(&format!("{why}: their messages go over {link}"));
         }
     }
 

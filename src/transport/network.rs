@@ -29,7 +29,7 @@ pub(super) fn connect(
         match ucx::connect(bootstrap, is_far, &interfaces, has_controls)? {
             Err(why) if config.network == Network::Auto => {
                 if bootstrap.rank() == 0 && config.warnings {
-                    system::say(&format!("messages between nodes go over TCP, since {why}"));
+                    system::print_line(&format!("messages between nodes go over TCP, since {why}"));
                 }
             }
             Err(why) => return Ok(Err(format!("UNISONO_NETWORK is ucx, but {why}"))),

@@ -148,7 +148,7 @@ fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: Ke
     let found = local_ranks.gather(bootstrap, &(can_read, is_slow))?;
     if let Some(first) = found.iter().position(|(can_read, _)| !can_read) {
         if first == local_ranks.position {
-            system::say(&format!(
+            system::print_line(&format!(
                 "the kernel does not allow processes of {} to read each other's memory (process_vm_readv): {}; arrays that are \
                  not registered are copied twice",
                 system::host(),

@@ -315,7 +315,7 @@ impl<'a> Waiting<'a> {
             _ => {}
         }
         if self.is_long {
-            self.status.look();
+            self.status.check_peers();
         }
         let failure = self.status.failure().filter(|_| self.checks_failures);
         if let Some(FirstFailure { first: by, cause, .. }) = failure {

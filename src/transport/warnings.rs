@@ -3,7 +3,7 @@
 use super::bootstrap::{Bootstrap, gather};
 use crate::config::{Config, warn_of_unread_settings};
 use crate::error::Result;
-use crate::system::{self, say};
+use crate::system::{self, print_line};
 
 /// Prints warnings, each on one rank, unless disabled. Rank 0 also prints its `own` ones. `node` is the number of ranks and cores of this
 /// node. All ranks call it.
@@ -21,10 +21,10 @@ pub(super) fn print(
     let applies_by_rank = gather(bootstrap, &applies)?;
     let first = |kind: usize| applies_by_rank.iter().position(|applies| applies[kind]) == Some(rank);
     if first(0) {
-        oversubscription(node.0, node.1).iter().for_each(|line| say(line));
+        oversubscription(node.0, node.1).iter().for_each(|line| print_line(line));
     }
     if let Some(files) = files.filter(|_| first(1)) {
-        say(&format!(
+        print_line(&format!(
             "a process may have {files} files open on {}, and a rank of {ranks} should be allowed {} and one for each registered \
              array: raise `ulimit -n` (containers: --ulimit nofile=N)",
             system::host(),
@@ -33,7 +33,7 @@ pub(super) fn print(
     }
     if rank == 0 && config.warnings {
         warn_of_unread_settings();
-        own.iter().for_each(|line| say(line));
+        own.iter().for_each(|line| print_line(line));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Checks that ranks make themselves while they wait, in a program in which the library starts no thread.
+//! Checks by waiting ranks, in a program in which the library starts no thread.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::card::Cards;
 use super::checks::Checks;
+use super::identity::Identities;
 use super::nodes::Nodes;
 use super::report::Report;
 use super::{Kind, TICK, Watched};
 use crate::control::{Gathered, Outcome};
 use crate::status::{Guard, StatusBoard};
 
-/// The checks of the ranks of this process, made by whichever of them waits.
+/// The checks of the ranks of this process, which any of them makes while it waits.
 #[derive(Debug)]
 pub(super) struct ByRanks {
     status: StatusBoard,
-    cards: Arc<Cards>,
+    identities: Arc<Identities>,
     report: Arc<Report>,
     warn_after: Duration,
-    /// The process whose ranks these are: a forked child has a copy, and speaks for none of them.
+    /// The process whose ranks these are. A forked child has a copy, and must not report for them.
     process_id: u32,
     rounds: Mutex<Rounds>,
     /// The guard of the world of which these ranks are a group.
@@ -41,26 +41,26 @@ impl ByRanks {
     /// The system's error.
     pub(super) fn new(mut watched: Watched) -> std::io::Result<Self> {
         let status = watched.statuses[0].clone();
-        let report = Arc::new(Report::new(status.clone(), Arc::clone(&watched.cards), false));
+        let report = Arc::new(Report::new(status.clone(), Arc::clone(&watched.identities), false));
         let checks = Checks::new(&watched, &report, watched.kind == Kind::Processes);
         let controls = std::mem::take(&mut watched.controls);
-        Self::over(checks, (status, &watched.cards, watched.warn_after), controls, report, None)
+        Self::over(checks, (status, &watched.identities, watched.warn_after), controls, report, None)
     }
 
     fn over(
         checks: Checks,
-        (status, cards, warn_after): (StatusBoard, &Arc<Cards>, Duration),
+        (status, identities, warn_after): (StatusBoard, &Arc<Identities>, Duration),
         controls: Vec<(Rank, OwnedFd)>,
         report: Arc<Report>,
         _world: Option<Arc<dyn Guard>>,
     ) -> std::io::Result<Self> {
-        let nodes = Nodes::of_controls(&status, cards, controls, warn_after)?;
+        let nodes = Nodes::of_controls(&status, identities, controls, warn_after)?;
         let rounds = Mutex::new(Rounds { checks, nodes, last: Instant::now() });
-        let (cards, process_id) = (Arc::clone(cards), std::process::id());
-        Ok(Self { status, cards, report, warn_after, process_id, rounds, _world })
+        let (identities, process_id) = (Arc::clone(identities), std::process::id());
+        Ok(Self { status, identities, report, warn_after, process_id, rounds, _world })
     }
 
-    /// Runs the protocol, which `begin` asks for something, until there is a result.
+    /// Starts an operation of the protocol with `begin`, and runs the protocol until `result` returns one.
     ///
     /// # Panics
     /// If these ranks have no connections with other nodes.
@@ -85,11 +85,11 @@ impl ByRanks {
 }
 
 impl Guard for ByRanks {
-    fn look(&self) {
+    fn check_peers(&self) {
         let mut rounds = match self.rounds.try_lock() {
             Ok(rounds) => rounds,
             Err(TryLockError::Poisoned(rounds)) => PoisonError::into_inner(rounds),
-            // Another rank looks.
+            // Another rank is checking.
             Err(TryLockError::WouldBlock) => return,
         };
         let Rounds { checks, nodes, last } = &mut *rounds;
@@ -97,28 +97,28 @@ impl Guard for ByRanks {
             return;
         }
         *last = Instant::now();
-        checks.look_at_processes(false);
+        checks.check_processes(false);
         if let Some(nodes) = nodes {
             nodes.round(&self.report);
         }
         if self.status.failed().is_none() {
-            checks.look_at_calls(nodes.iter().flat_map(Nodes::doings));
+            checks.check_calls(nodes.iter().flat_map(Nodes::doings));
         }
     }
 
-    fn hurry(&self) {
+    fn exchange_now(&self) {
         if let Some(nodes) = &mut self.lock().nodes {
             nodes.round(&self.report);
         }
     }
 
-    /// It prints nothing: the calls of this rank return errors. The failure of a group is not one of its world.
+    /// Prints nothing: the calls of this rank return errors. The failure of a group is not a failure of its world.
     fn fail(&self, status: &StatusBoard, first: Rank, cause: &str) {
         let rank = status.rank();
         if status.failed().is_none_or(|(by, _)| by == rank) {
             status.fail(rank, first, cause);
         }
-        status.hurry();
+        status.exchange_now();
     }
 
     fn of_group(
@@ -130,10 +130,11 @@ impl Guard for ByRanks {
         if controls.is_empty() {
             return Ok(None);
         }
-        let cards = Arc::new(Cards(ranks.iter().map(|&rank| self.cards.0[rank].clone()).collect()));
-        let report = Arc::new(Report::new(status.clone(), Arc::clone(&cards), false));
-        let checks = Checks::of_group(status, &cards, &report);
-        let watched = (status.clone(), &cards, self.warn_after);
+        let identities =
+            Arc::new(Identities(ranks.iter().map(|&rank| self.identities.0[rank].clone()).collect()));
+        let report = Arc::new(Report::new(status.clone(), Arc::clone(&identities), false));
+        let checks = Checks::of_group(status, &identities, &report);
+        let watched = (status.clone(), &identities, self.warn_after);
         Ok(Some(Arc::new(Self::over(checks, watched, controls, report, Some(self))?)))
     }
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::card::Cards;
 use super::disagreement::{deadlock, disagreement};
+use super::identity::Identities;
 use super::nodes::LONGEST_FRESH;
 use super::processes::Processes;
 use super::report::Report;
@@ -14,17 +14,16 @@ use super::warning::Warnings;
 use super::{Kind, Watched};
 use crate::record::{Doing, State};
 use crate::status::StatusBoard;
-use crate::system::say;
+use crate::system::print_line;
 
-/// The shortest time that ranks must seem to be in a deadlock: every report of another node has been replaced
-/// since.
+/// The shortest duration of a suspected deadlock before it is reported. Within it, every report of another node is replaced.
 const LASTING: Duration = LONGEST_FRESH.saturating_add(Duration::from_secs(1));
 
 /// The checks of one process.
 #[derive(Debug)]
 pub(super) struct Checks {
     status: StatusBoard,
-    cards: Arc<Cards>,
+    identities: Arc<Identities>,
     report: Arc<Report>,
     pub(super) processes: Processes,
     warnings: Warnings,
@@ -34,30 +33,30 @@ pub(super) struct Checks {
     compares: bool,
     /// A suspected deadlock, and its beginning.
     deadlock: Option<(String, Instant)>,
-    /// Whether other processes of the node check the same calls. Then the first of their ranks that is in a call speaks for all.
+    /// Whether other processes of the node check the same calls. If so, only the first of their ranks that is in a call reports.
     others_check: bool,
 }
 
 impl Checks {
     pub(super) fn new(watched: &Watched, report: &Arc<Report>, others_check: bool) -> Self {
-        let Watched { statuses, cards, controls, warn_after, kind, .. } = watched;
+        let Watched { statuses, identities, controls, warn_after, kind, .. } = watched;
         let status = statuses[0].clone();
         let processes = match kind {
-            Kind::Processes => Processes::on(&status, cards),
+            Kind::Processes => Processes::on(&status, identities),
             Kind::Threads => Processes::default(),
         };
         let warns = status.rank() == 0 || others_check && status.members().contains(&0);
         let (warnings, compares) = (Warnings::new(*warn_after), warns || !controls.is_empty());
-        let (cards, report) = (Arc::clone(cards), Arc::clone(report));
+        let (identities, report) = (Arc::clone(identities), Arc::clone(report));
         let deadlock = None;
-        Self { status, cards, report, processes, warnings, warns, compares, deadlock, others_check }
+        Self { status, identities, report, processes, warnings, warns, compares, deadlock, others_check }
     }
 
-    /// Returns the checks of a group, whose processes and long waits are its world's to check.
-    pub(super) fn of_group(status: &StatusBoard, cards: &Arc<Cards>, report: &Arc<Report>) -> Self {
+    /// Returns the checks of a group. Its world checks the processes and long waits.
+    pub(super) fn of_group(status: &StatusBoard, identities: &Arc<Identities>, report: &Arc<Report>) -> Self {
         Self {
             status: status.clone(),
-            cards: Arc::clone(cards),
+            identities: Arc::clone(identities),
             report: Arc::clone(report),
             processes: Processes::default(),
             warnings: Warnings::new(Duration::MAX),
@@ -68,8 +67,8 @@ impl Checks {
         }
     }
 
-    /// Reports the ranks whose processes have ended, unless they have left, or end for the same reason as this one.
-    pub(super) fn look_at_processes(&mut self, is_same_end: bool) {
+    /// Reports the ranks whose processes have ended, unless they have left or end for the same reason as this one.
+    pub(super) fn check_processes(&mut self, is_same_end: bool) {
         for rank in self.processes.ended() {
             if !self.status.has_left(rank) && !is_same_end {
                 self.report.died(rank, "its process was killed, has crashed or called exit", None);
@@ -77,7 +76,7 @@ impl Checks {
         }
     }
 
-    /// Returns a deadlock that has been there for longer than any report of another node lasts.
+    /// Returns a deadlock that has lasted longer than any report of another node is valid.
     fn lasting(&mut self, found: Option<(Rank, String)>) -> Option<(Rank, String)> {
         let Some((_, cause)) = &found else {
             self.deadlock = None;
@@ -90,8 +89,8 @@ impl Checks {
         found.filter(|_| since.elapsed() > LASTING)
     }
 
-    /// Checks the calls of the ranks of this node, and those `elsewhere` as far as they are known, for long waits and mismatches.
-    pub(super) fn look_at_calls(&mut self, elsewhere: impl Iterator<Item = (Doing, Option<f64>)>) {
+    /// Checks the calls of the ranks of this node, and the reported calls `elsewhere`, for long waits and mismatches.
+    pub(super) fn check_calls(&mut self, elsewhere: impl Iterator<Item = (Doing, Option<f64>)>) {
         if !self.compares || self.status.is_quiet() || !self.warnings.is_time() {
             return;
         }
@@ -103,13 +102,13 @@ impl Checks {
             return;
         }
         if let Some(cause) = disagreement(&ranks) {
-            return self.report.seen(self.status.rank(), &cause);
+            return self.report.detected(self.status.rank(), &cause);
         }
         if let Some((rank, cause)) = self.lasting(deadlock(&ranks)) {
-            return self.report.seen(rank, &cause);
+            return self.report.detected(rank, &cause);
         }
-        if let Some(warning) = self.warnings.due(&ranks, &self.cards).filter(|_| self.warns) {
-            say(&warning);
+        if let Some(warning) = self.warnings.due(&ranks, &self.identities).filter(|_| self.warns) {
+            print_line(&warning);
         }
     }
 }

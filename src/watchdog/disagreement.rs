@@ -1,5 +1,5 @@
 //! Detects ranks in different calls with the same sequence number, and ranks that wait for each other in a group and in its world.
-//! If they share no memory and neither sends to the other, no message would show it, and both would wait until their deadlines.
+//! If such ranks share no memory and send each other no messages, both would otherwise wait until their deadlines.
 
 use std::collections::HashMap;
 
@@ -7,15 +7,15 @@ use unisono_collectives::Rank;
 
 use crate::record::{Doing, State};
 
-/// The shortest time that a rank must have been in a call: news of other nodes is slightly old.
+/// The shortest time in a call before it is compared, since reports of other nodes are slightly old.
 const SETTLED_S: f64 = 1.0;
 
-/// Returns the calls of two ranks that are in different calls with the same number, given what ranks are doing, and for how many
-/// seconds each has not been heard of.
+/// Returns the calls of two ranks that are in different calls with the same number. Each rank has its activity and, if its node is
+/// silent, the seconds of silence.
 pub(super) fn disagreement(ranks: &[(Doing, Option<f64>)]) -> Option<String> {
     let is_inside = |doing: &&Doing| doing.state == State::Inside && doing.since_s > SETTLED_S;
     let inside =
-        || ranks.iter().filter(|(_, heard)| heard.is_none()).map(|(doing, _)| doing).filter(is_inside);
+        || ranks.iter().filter(|(_, silent_s)| silent_s.is_none()).map(|(doing, _)| doing).filter(is_inside);
     let called = |doing: &Doing| doing.last.as_ref().map(ToString::to_string).unwrap_or_default();
     let mut first = HashMap::new();
     let (one, other) = inside().find_map(|other| {
@@ -31,14 +31,17 @@ pub(super) fn disagreement(ranks: &[(Doing, Option<f64>)]) -> Option<String> {
     ))
 }
 
-/// Ranks that wait for each other in different calls, at least one of them in a group: a rank in such a call of a group, and the
-/// calls of two of them. Given what ranks are doing, as above.
+/// Returns a rank of a deadlock between different calls, at least one of which is in a group, and the calls of two of its ranks.
+/// The arguments are as above.
 ///
-/// The states of other nodes are of different moments, so that only a lasting one is a deadlock.
+/// The states of other nodes are of different moments, so only a lasting one is a deadlock.
 pub(super) fn deadlock(ranks: &[(Doing, Option<f64>)]) -> Option<(Rank, String)> {
-    let known: HashMap<_, _> =
-        ranks.iter().filter(|(_, heard)| heard.is_none()).map(|(doing, _)| (doing.rank, doing)).collect();
-    // The call in which a rank waits, and the rank that it waits for.
+    let known: HashMap<_, _> = ranks
+        .iter()
+        .filter(|(_, silent_s)| silent_s.is_none())
+        .map(|(doing, _)| (doing.rank, doing))
+        .collect();
+    // Returns the call in which a rank waits, and the awaited rank.
     let wait = |rank: Rank| {
         let doing = known.get(&rank)?;
         if doing.state == State::Inside {
@@ -75,18 +78,18 @@ mod tests {
     /// Returns a rank that waits for another, in a group or in the world.
     fn waits(rank: Rank, other: Rank, group: Option<&str>) -> (Doing, Option<f64>) {
         let state = if group.is_some() { State::Outside } else { State::Inside };
-        let (mut doing, heard) = doing(rank, state, 17, 3.0);
+        let (mut doing, silent_s) = doing(rank, state, 17, 3.0);
         doing.last.as_mut().unwrap().waits_for = Some(other);
         doing.group = group.map(|call| GroupWait { call: call.to_owned(), waits_for: other, since_s: 3.0 });
-        (doing, heard)
+        (doing, silent_s)
     }
 
     #[test]
-    fn ranks_that_wait_for_each_other_in_a_group_and_in_its_world_are_in_a_deadlock() {
+    fn mutual_waits_in_a_group_and_its_world_are_a_deadlock() {
         let (world, group) = (None, Some("barrier #3, in a group of ranks [0, 2]"));
-        let said = "rank 0 called barrier #3, in a group of ranks [0, 2], but rank 2 called all-reduce #17 of 8 f32, by ring";
+        let expected = "rank 0 called barrier #3, in a group of ranks [0, 2], but rank 2 called all-reduce #17 of 8 f32, by ring";
         let ring = [waits(0, 2, group), waits(1, 0, world), waits(2, 1, world)];
-        assert_eq!(deadlock(&ring), Some((0, said.to_owned())));
+        assert_eq!(deadlock(&ring), Some((0, expected.to_owned())));
         let comes_later = [waits(0, 2, group), waits(2, 1, world)];
         assert_eq!(deadlock(&comes_later), None, "rank 1 may compute");
         let among_themselves = [waits(0, 2, group), waits(1, 2, world), waits(2, 1, world)];
@@ -99,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_in_different_calls_of_one_number_disagree() {
+    fn different_calls_with_the_same_number_are_reported() {
         let mut ranks = vec![
             doing(0, State::Inside, 18, 9.0),
             doing(1, State::Inside, 17, 3.0),
@@ -108,8 +111,8 @@ mod tests {
         ];
         assert_eq!(disagreement(&ranks), None);
         ranks[3].0.last.as_mut().unwrap().count = 9;
-        let said = "rank 1 called all-reduce #17 of 8 f32, by ring, but rank 3 called all-reduce #17 of 9 f32, by ring";
-        assert_eq!(disagreement(&ranks).as_deref(), Some(said));
+        let expected = "rank 1 called all-reduce #17 of 8 f32, by ring, but rank 3 called all-reduce #17 of 9 f32, by ring";
+        assert_eq!(disagreement(&ranks).as_deref(), Some(expected));
         for changed in [
             (doing(3, State::Inside, 18, 3.0).0, None),
             (doing(3, State::Outside, 17, 3.0).0, None),

@@ -1,4 +1,4 @@
-//! File descriptors that the program may close: daemons, and children before `exec`, close all from 3 up.
+//! File descriptors that the program may close: daemons, and children before `exec`, close all descriptors from 3 up.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -15,7 +15,7 @@ impl OwnFile {
         Self { file: Some(file), identity }
     }
 
-    /// Returns the file, unless the program has closed it; another may have its descriptor then.
+    /// Returns the file, unless the program has closed it. Another file may then have its descriptor.
     pub(super) fn get(&self) -> Option<BorrowedFd<'_>> {
         let file = self.file.as_ref()?.as_fd();
         (self.identity.is_some() && identity(file) == self.identity).then_some(file)
@@ -25,14 +25,13 @@ impl OwnFile {
 impl Drop for OwnFile {
     fn drop(&mut self) {
         if self.get().is_none() {
-            // The descriptor belongs to no other code, or to the program.
+            // Without a file, the descriptor is closed or belongs to the program.
             self.file.take().into_iter().for_each(std::mem::forget);
         }
     }
 }
 
-/// Returns numbers that distinguish an open file from most others: on kernels before 6.9, not one pidfd from
-/// another.
+/// Returns numbers that distinguish an open file from most others. On kernels before 6.9 they do not distinguish pidfds.
 fn identity(file: BorrowedFd<'_>) -> Option<(u64, u64)> {
     let status = rustix::fs::fstat(file).ok()?;
     Some((status.st_dev, status.st_ino))
@@ -40,7 +39,7 @@ fn identity(file: BorrowedFd<'_>) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 impl OwnFile {
-    /// Returns a file whose descriptor the program has closed and opened again for its own.
+    /// Returns a file whose descriptor the program has closed and reused.
     pub(super) fn replaced(file: OwnedFd) -> Self {
         Self { file: Some(file), identity: Some((0, 0)) }
     }
@@ -55,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_that_the_program_has_replaced_is_neither_used_nor_closed() {
+    fn descriptor_reused_by_the_program_is_neither_used_nor_closed() {
         let event = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         assert!(OwnFile::new(event()).get().is_some());
         let event = event();

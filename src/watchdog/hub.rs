@@ -3,7 +3,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use super::card::Card;
+use super::identity::Identity;
 use crate::system::nonce;
 
 /// The listening sockets of the hub.
@@ -11,14 +11,17 @@ use crate::system::nonce;
 pub(crate) struct Hub(Vec<TcpListener>);
 
 impl Hub {
-    /// Listens where other hosts may reach this one, and writes the addresses to the card.
+    /// Listens where other hosts may reach this one, and writes the addresses to the identity.
     ///
     /// # Errors
     /// The system's error.
-    pub(crate) fn open(card: &mut Card, interfaces: &crate::config::Interfaces) -> std::io::Result<Self> {
+    pub(crate) fn open(
+        identity: &mut Identity,
+        interfaces: &crate::config::Interfaces,
+    ) -> std::io::Result<Self> {
         let listeners = crate::system::listen(|name, ip| interfaces.has(name, ip))?;
-        card.addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
-        card.secret = nonce();
+        identity.addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+        identity.secret = nonce();
         Ok(Self(listeners))
     }
 
@@ -27,7 +30,7 @@ impl Hub {
         self.0.iter().map(|listener| listener.as_fd())
     }
 
-    /// New connections, at most this many on each interface.
+    /// Returns new connections, at most this many on each interface.
     pub(super) fn accepted(&self, most: usize) -> impl Iterator<Item = TcpStream> {
         let accept = move |listener: &TcpListener| {
             let accepted = std::iter::from_fn(|| listener.accept().ok()).take(most);

@@ -9,19 +9,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-use super::card::Cards;
 use super::hub::Hub;
+use super::identity::Identities;
 use super::report::Report;
 use super::sockets::{CUT_AFTER, News, Sockets};
 use crate::control::{Gathered, How, Message, Outcome};
 use crate::record::{Doing, State};
 use crate::status::{FirstFailure, StatusBoard};
-use crate::system::say;
+use crate::system::print_line;
 
 /// The shortest and longest interval of state reports to the hub.
 const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
-/// The time by which a report counts longer than two intervals, and the longest time that it counts.
+/// The time for which a report is valid beyond two intervals, and the longest validity of a report.
 const GRACE: Duration = Duration::from_secs(1);
 pub(super) const LONGEST_FRESH: Duration = REPORT[1].saturating_mul(2).saturating_add(GRACE);
 
@@ -37,82 +37,82 @@ enum Note {
 
 impl From<Note> for Message {
     fn from(note: Note) -> Self {
-        Self::Note(serde_json::to_value(note).expect("a note has nothing that JSON has not"))
+        Self::Note(serde_json::to_value(note).expect("JSON can represent every note"))
     }
 }
 
-/// The view of the other nodes of a leader, or of a rank that tells the ranks there itself.
+/// The state of other nodes, as known to a leader, or to a rank that is connected with the ranks there.
 #[derive(Debug)]
 pub(super) struct Nodes {
     status: StatusBoard,
-    cards: Cards,
+    identities: Identities,
     sockets: Sockets,
     /// The leaders that have received the state below.
-    told: Vec<Rank>,
-    told_failed: bool,
-    told_left: Vec<bool>,
-    told_quiet: HashMap<Rank, Option<String>>,
+    informed: Vec<Rank>,
+    sent_failure: bool,
+    sent_left: Vec<bool>,
+    sent_quiet: HashMap<Rank, Option<String>>,
     /// The quiet sections, by the leader that reported them.
     quiet: HashMap<Rank, Option<String>>,
     reports: HashMap<Rank, (Doing, Instant)>,
     reported_at: Instant,
     report_every: Duration,
-    met_stranger: bool,
-    /// Whether every rank tells all ranks of other nodes, so that none speaks for others.
-    tells_all: bool,
+    has_reported_stranger: bool,
+    /// Whether every rank reports to all ranks of other nodes, so that no rank reports for others.
+    reports_to_all: bool,
 }
 
 impl Nodes {
-    /// `None` for a rank that is not a leader, and if all ranks share a status board.
+    /// Returns `None` for a rank that is not a leader, and if all ranks share a status board.
     pub(super) fn new(
         status: &StatusBoard,
-        cards: &Cards,
+        identities: &Identities,
         hub: Option<Hub>,
         warn_after: Duration,
     ) -> Option<Self> {
-        let sockets = Sockets::of_leader(status.rank(), cards, hub)?;
-        Some(Self::over(sockets, status, cards, warn_after, false))
+        let sockets = Sockets::of_leader(status.rank(), identities, hub)?;
+        Some(Self::over(sockets, status, identities, warn_after, false))
     }
 
-    /// For a rank with a connection with every rank of the other nodes; `None` if there are none.
+    /// Creates it for a rank that is connected with every rank of the other nodes. Returns `None` without other nodes.
     ///
     /// # Errors
     /// The system's error.
     pub(super) fn of_controls(
         status: &StatusBoard,
-        cards: &Cards,
+        identities: &Identities,
         controls: Vec<(Rank, OwnedFd)>,
         warn_after: Duration,
     ) -> std::io::Result<Option<Self>> {
         if controls.is_empty() {
             return Ok(None);
         }
-        let sockets = Sockets::of_controls((status.rank(), cards.ranks()), controls)?;
-        Ok(Some(Self::over(sockets, status, cards, warn_after, true)))
+        let sockets = Sockets::of_controls((status.rank(), identities.ranks()), controls)?;
+        Ok(Some(Self::over(sockets, status, identities, warn_after, true)))
     }
 
     fn over(
         sockets: Sockets,
         status: &StatusBoard,
-        cards: &Cards,
+        identities: &Identities,
         warn_after: Duration,
-        tells_all: bool,
+        reports_to_all: bool,
     ) -> Self {
-        let (told, told_quiet, quiet, reports) = Default::default();
+        let (informed, sent_quiet, quiet, reports) = Default::default();
         Self {
             status: status.clone(),
-            cards: cards.clone(),
+            identities: identities.clone(),
             sockets,
-            told,
-            told_failed: false,
-            told_left: vec![false; cards.ranks()],
-            told_quiet,
+            informed,
+            sent_failure: false,
+            sent_left: vec![false; identities.ranks()],
+            sent_quiet,
             quiet,
             reports,
             reported_at: Instant::now(),
             report_every: (warn_after / 4).clamp(REPORT[0], REPORT[1]),
-            met_stranger: false,
-            tells_all,
+            has_reported_stranger: false,
+            reports_to_all,
         }
     }
 
@@ -120,8 +120,7 @@ impl Nodes {
         self.sockets.waits_on()
     }
 
-    /// Returns the last known activity of the ranks of other nodes, and for how many seconds they have been silent, if that is
-    /// long.
+    /// Returns the last known activity of the ranks of other nodes and, if a report is outdated, the seconds since it.
     pub(super) fn doings(&self) -> impl Iterator<Item = (Doing, Option<f64>)> {
         let fresh = self.report_every * 2 + GRACE;
         self.reports.values().map(move |(doing, at)| {
@@ -133,23 +132,23 @@ impl Nodes {
         })
     }
 
-    /// Processes messages of other leaders, and sends what is new here.
+    /// Processes messages of other leaders, and sends the news of this node.
     pub(super) fn round(&mut self, report: &Report) {
         for event in self.sockets.progress() {
             match event {
-                News::Told(from, message) => self.told(from, message),
+                News::Received(from, message) => self.receive(from, message),
                 News::Lost(rank, over, how) => self.lost(rank, over, how, report),
                 News::Unreached(ranks) => self.unreached(&ranks),
                 News::Stranger => self.stranger(),
             }
         }
-        self.tell();
+        self.send_news();
         // Sends without delay.
         drop(self.sockets.flush());
     }
 
-    fn told(&mut self, from: Rank, message: Message) {
-        let is_rank = |rank: Rank| rank < self.cards.ranks();
+    fn receive(&mut self, from: Rank, message: Message) {
+        let is_rank = |rank: Rank| rank < self.identities.ranks();
         match message {
             Message::Failed { by, first, cause } if is_rank(by) && is_rank(first) => {
                 self.status.fail(by, first, &cause);
@@ -172,45 +171,46 @@ impl Nodes {
                 self.status.set_quiet_elsewhere(elsewhere.map(String::as_str));
             }
             Note::Doing(ranks) => {
-                let (now, all) = (Instant::now(), self.cards.ranks());
+                let (now, all) = (Instant::now(), self.identities.ranks());
                 let ranks = ranks.into_iter().filter(|doing| doing.rank < all);
                 self.reports.extend(ranks.map(|doing| (doing.rank, (doing, now))));
             }
         }
     }
 
-    fn tell(&mut self) {
+    fn send_news(&mut self) {
         let others = self.sockets.others();
-        if others != self.told {
-            // A new leader knows nothing yet.
-            self.told = others;
-            self.told_failed = false;
-            self.told_left.fill(false);
-            self.told_quiet.clear();
+        if others != self.informed {
+            // A new leader has received nothing yet.
+            self.informed = others;
+            self.sent_failure = false;
+            self.sent_left.fill(false);
+            self.sent_quiet.clear();
         }
-        if self.told.is_empty() {
+        if self.informed.is_empty() {
             return;
         }
-        if let Some(FirstFailure { by, first, cause }) = self.status.failure().filter(|_| !self.told_failed) {
-            self.told_failed = true;
+        if let Some(FirstFailure { by, first, cause }) = self.status.failure().filter(|_| !self.sent_failure)
+        {
+            self.sent_failure = true;
             self.sockets.send(&Message::Failed { by, first, cause });
         }
-        for rank in 0..self.told_left.len() {
-            let is_told_by_itself = self.tells_all && rank != self.status.rank();
-            if !self.told_left[rank] && self.status.has_left(rank) && !is_told_by_itself {
-                self.told_left[rank] = true;
+        for rank in 0..self.sent_left.len() {
+            let is_reported_by_itself = self.reports_to_all && rank != self.status.rank();
+            if !self.sent_left[rank] && self.status.has_left(rank) && !is_reported_by_itself {
+                self.sent_left[rank] = true;
                 self.sockets.send(&Message::Left { rank });
             }
         }
-        self.tell_of_quiet();
+        self.send_quiet();
         if !self.sockets.is_hub() && self.reported_at.elapsed() > self.report_every {
             self.reported_at = Instant::now();
-            self.sockets.send_if_heard(&Note::Doing(self.here().collect()).into());
+            self.sockets.send_to_responsive(&Note::Doing(self.here().collect()).into());
         }
     }
 
     fn here(&self) -> impl Iterator<Item = Doing> {
-        let positions = match (self.tells_all, self.status.position()) {
+        let positions = match (self.reports_to_all, self.status.position()) {
             (true, own) => own..own + 1,
             (false, _) => 0..self.status.members().len(),
         };
@@ -218,29 +218,29 @@ impl Nodes {
     }
 
     /// Informs each leader of quiet sections on other nodes than its own.
-    fn tell_of_quiet(&mut self) {
-        if !self.status.is_quiet() && self.told_quiet.values().all(Option::is_none) {
+    fn send_quiet(&mut self) {
+        if !self.status.is_quiet() && self.sent_quiet.values().all(Option::is_none) {
             return;
         }
         let is_quiet = |doing: &Doing| doing.state == State::Quiet || doing.quiet.is_some();
         let here = self.here().find(is_quiet).map(|doing| doing.quiet.unwrap_or_default());
-        for &to in &self.told {
-            let mut others = self.quiet.iter().filter(|(from, _)| **from != to && !self.tells_all);
+        for &to in &self.informed {
+            let mut others = self.quiet.iter().filter(|(from, _)| **from != to && !self.reports_to_all);
             let elsewhere = others.find_map(|(_, label)| label.clone());
             let label = here.clone().or(elsewhere);
-            let before = self.told_quiet.insert(to, label.clone()).flatten();
+            let before = self.sent_quiet.insert(to, label.clone()).flatten();
             if before != label {
                 self.sockets.send_to(to, &Note::Quiet { label }.into());
             }
         }
     }
 
-    /// Returns whether this process sees a rank itself, as one of its own node.
+    /// Returns whether a rank is on this node.
     fn is_here(&self, rank: Rank) -> bool {
         self.status.members().contains(&rank)
     }
 
-    /// Calls for an agreement on the survivors. Rounds follow until there is an [outcome](Self::take_outcome).
+    /// Starts an agreement on the survivors. Call [`round`](Self::round) until there is an [outcome](Self::take_outcome).
     pub(super) fn agree(&mut self, patience: Duration, minimum: Option<usize>) {
         self.sockets.with_protocol(|protocol, now| protocol.call(now, patience, minimum));
     }
@@ -249,12 +249,12 @@ impl Nodes {
         self.sockets.with_protocol(|protocol, _| protocol.take_outcome())
     }
 
-    /// Begins an all-gather of the survivors. Rounds follow until there is a [result](Self::take_gathered).
+    /// Starts an all-gather of the survivors. Call [`round`](Self::round) until there is a [result](Self::take_gathered).
     pub(super) fn gather(&mut self, bytes: Vec<u8>, patience: Duration) {
         self.sockets.with_protocol(|protocol, now| protocol.gather(now, patience, bytes));
     }
 
-    /// Begins the last all-gather of the survivors.
+    /// Starts the last all-gather of the survivors.
     pub(super) fn finish(&mut self, patience: Duration) {
         self.sockets.with_protocol(|protocol, now| protocol.finish(now, patience));
     }
@@ -263,18 +263,18 @@ impl Nodes {
         self.sockets.with_protocol(|protocol, _| protocol.take_gathered())
     }
 
-    /// Sleeps until something arrives, at most so long.
+    /// Sleeps until data arrive, at most for this long.
     pub(super) fn wait(&self, most: Duration) {
         let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let mut all: Vec<_> =
             self.waits_on().map(|(file, writes)| PollFd::from_borrowed_fd(file, flags(writes))).collect();
         let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
-        // If it fails, the next round comes at once.
+        // If it fails, the next round starts at once.
         let _ = poll(&mut all, Some(&most));
     }
 
     fn lost(&mut self, rank: Rank, over: IpAddr, how: How, report: &Report) {
-        let (own, other) = (self.cards.host_name(self.status.rank()), self.cards.host_name(rank));
+        let (own, other) = (self.identities.host_name(self.status.rank()), self.identities.host_name(rank));
         match how {
             How::Goodbye => {}
             How::Closed if self.status.has_left(rank) || self.is_here(rank) => {}
@@ -288,10 +288,10 @@ impl Nodes {
                 let cause = format!(
                     "the link between {own} and {other} over {over} is cut: nothing acknowledged for {seconds} s"
                 );
-                report.seen(rank, &cause);
+                report.detected(rank, &cause);
             }
-            How::Malformed => say(&format!(
-                "what comes from {other} makes no sense, and the connection is closed: failures there are seen by \
+            How::Malformed => print_line(&format!(
+                "{other} has sent invalid data, and the connection is closed: failures there are detected by \
                  deadlines alone"
             )),
         }
@@ -300,29 +300,28 @@ impl Nodes {
     fn unreached(&self, ranks: &[Rank]) {
         // The hub reports it for both sides.
         if self.sockets.is_hub() {
-            let hosts: Vec<_> = ranks.iter().take(8).map(|&rank| self.cards.host_name(rank)).collect();
-            say(&format!(
+            let hosts: Vec<_> = ranks.iter().take(8).map(|&rank| self.identities.host_name(rank)).collect();
+            print_line(&format!(
                 "{} of {} other nodes could not connect to {} by TCP (is there a firewall?): {}; failures \
-                 there are seen by deadlines alone",
+                 there are detected by deadlines alone",
                 ranks.len(),
-                self.cards.leaders().len() - 1,
-                self.cards.host_name(self.status.rank()),
+                self.identities.leaders().len() - 1,
+                self.identities.host_name(self.status.rank()),
                 hosts.join(", "),
             ));
         }
     }
 
     fn stranger(&mut self) {
-        if !std::mem::replace(&mut self.met_stranger, true) {
-            say(&format!(
+        if !std::mem::replace(&mut self.has_reported_stranger, true) {
+            print_line(&format!(
                 "{}: refused a connection from outside this job",
-                self.cards.host_name(self.status.rank())
+                self.identities.host_name(self.status.rank())
             ));
         }
     }
 
-    /// Reads what is here, so that the kernel does not reset connections with unread data, sends what is still unsent, and says
-    /// goodbye.
+    /// Reads received data, so that the kernel does not reset the connections, sends queued data and a goodbye.
     pub(super) fn close(&mut self, report: &Report) {
         self.round(report);
         self.sockets.close();

@@ -11,16 +11,16 @@ pub(super) fn keep() {
     ONCE.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            keep_panic(words(panic));
+            keep_panic(text_of(panic));
             before(panic);
         }));
     });
 }
 
-fn words(panic: &PanicHookInfo<'_>) -> String {
-    let said = panic.payload_as_str().and_then(|said| said.lines().next()).unwrap_or("no text");
+fn text_of(panic: &PanicHookInfo<'_>) -> String {
+    let text = panic.payload_as_str().and_then(|text| text.lines().next()).unwrap_or("no text");
     let place = panic.location().map_or(String::new(), |place| format!(" ({place})"));
-    format!("it panicked: {said}{place}")
+    format!("it panicked: {text}{place}")
 }
 
 #[cfg(test)]
@@ -29,14 +29,14 @@ mod tests {
     use crate::status::panicked;
 
     #[test]
-    fn what_a_panic_said_is_kept_for_its_thread() {
+    fn panic_text_is_kept_for_its_thread() {
         keep();
         let thread = std::thread::spawn(|| {
             let _ = std::panic::catch_unwind(|| panic!("on {}\nand more", "purpose"));
             panicked()
         });
-        let said = thread.join().unwrap();
-        assert!(said.starts_with("it panicked: on purpose (src/watchdog/panics.rs:"), "{said}");
+        let text = thread.join().unwrap();
+        assert!(text.starts_with("it panicked: on purpose (src/watchdog/panics.rs:"), "{text}");
         assert_eq!(panicked(), "it panicked");
     }
 }

@@ -7,12 +7,12 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use unisono_collectives::Rank;
 
-use super::card::Cards;
 use super::file::OwnFile;
+use super::identity::Identities;
 use crate::status::StatusBoard;
-use crate::system::{Process, say};
+use crate::system::{Process, print_line};
 
-/// The processes that are alive, as far as known.
+/// The processes that are alive, as far as detected.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     living: Vec<Living>,
@@ -29,8 +29,7 @@ struct Living {
 }
 
 impl Living {
-    /// Returns whether the process has ended. A descriptor alone proves nothing: the program may have closed
-    /// it.
+    /// Returns whether the process has ended. A readable descriptor alone is no proof: the program may have closed and reused it.
     fn has_ended(&self) -> bool {
         let may_have_ended = self.file.get().is_none_or(|file| {
             let mut look = [PollFd::from_borrowed_fd(file, PollFlags::IN)];
@@ -41,22 +40,22 @@ impl Living {
 }
 
 impl Processes {
-    /// Returns the processes of the other ranks on a status board. They share a PID namespace, by which they found its
-    /// memory.
-    pub(super) fn on(status: &StatusBoard, cards: &Cards) -> Self {
+    /// Returns the processes of the other ranks on a status board. They share a PID namespace, since they have found the board's
+    /// memory by process IDs.
+    pub(super) fn on(status: &StatusBoard, identities: &Identities) -> Self {
         let mut processes = Self::default();
         for &rank in status.members().iter().filter(|&&rank| rank != status.rank()) {
-            let Some(process) = Pid::from_raw(cards.0[rank].process_id as i32) else { continue };
+            let Some(process) = Pid::from_raw(identities.0[rank].process_id as i32) else { continue };
             match pidfd_open(process, PidfdFlags::empty()) {
                 Ok(file) => {
-                    let process = Process::of(cards.0[rank].process_id);
+                    let process = Process::of(identities.0[rank].process_id);
                     processes.living.push(Living { rank, process, file: OwnFile::new(file) });
                 }
                 Err(Errno::SRCH) => processes.ended.push(rank),
                 Err(error) => {
-                    say(&format!(
+                    print_line(&format!(
                         "rank {} cannot watch other processes (pidfd_open: {error}): that one of them is \
-                         killed is seen by deadlines alone",
+                         killed is detected by deadlines alone",
                         status.rank()
                     ));
                     break;
@@ -83,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_ends_when_it_ends_and_not_when_its_descriptor_is_closed() {
+    fn closing_the_descriptor_does_not_count_as_the_end_of_a_process() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::of(child.id());
         let pidfd = || pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();

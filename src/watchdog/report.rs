@@ -1,4 +1,4 @@
-//! Failure reports of a process, ordered so that the first cause comes first.
+//! Failure reports of a process. The first cause is printed first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,28 +6,28 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
-use super::card::Cards;
+use super::identity::Identities;
 use crate::record::{Doing, Stage};
 use crate::status::{StatusBoard, dump_all};
-use crate::system::say;
+use crate::system::print_line;
 
-/// The time by which other ranks report later than the first cause: the output of each rank takes its own path to the
-/// launcher, and should arrive in this order.
+/// The delay of reports after the first cause. The output of each rank takes its own path to the launcher, and should arrive in
+/// this order.
 pub(super) const LATER: Duration = Duration::from_millis(100);
 
 /// Reports the failure of one rank, once.
 #[derive(Debug)]
 pub(crate) struct Report {
     status: StatusBoard,
-    cards: Arc<Cards>,
-    /// Whether to print: in a program that continues, the library prints nothing.
-    speaks: bool,
-    said: AtomicBool,
+    identities: Arc<Identities>,
+    /// Whether to print. In a program that continues, the library prints nothing.
+    prints: bool,
+    has_printed: AtomicBool,
 }
 
 impl Report {
-    pub(super) fn new(status: StatusBoard, cards: Arc<Cards>, speaks: bool) -> Self {
-        Self { status, cards, speaks, said: AtomicBool::new(false) }
+    pub(super) fn new(status: StatusBoard, identities: Arc<Identities>, prints: bool) -> Self {
+        Self { status, identities, prints, has_printed: AtomicBool::new(false) }
     }
 
     /// Returns the rank whose failure it reports.
@@ -35,19 +35,19 @@ impl Report {
         self.status.rank()
     }
 
-    /// Returns whether this rank may print: it prints only one report.
-    fn may_speak(&self) -> bool {
-        self.speaks && !self.said.swap(true, Ordering::Relaxed)
+    /// Returns whether this rank may print. It prints only one report.
+    fn may_print(&self) -> bool {
+        self.prints && !self.has_printed.swap(true, Ordering::Relaxed)
     }
 
-    /// Another rank's process has ended. The first to notice reports it and writes that rank's dump. For a rank of another node,
-    /// `known` is what it was last known to be doing.
+    /// Records that another rank's process has ended. The first process that detects it prints a report and writes that rank's
+    /// dump. For a rank of another node, `known` is its last known activity.
     pub(super) fn died(&self, rank: Rank, cause: &str, known: Option<&Doing>) {
         if self.status.fail(rank, rank, cause) {
             let position = self.status.position_of(rank);
             let doing = position.map(|position| self.status.doing(position));
-            if self.speaks {
-                say(&first_line(&self.cards, "has died", doing.as_ref().or(known), rank, cause));
+            if self.prints {
+                print_line(&first_line(&self.identities, "has died", doing.as_ref().or(known), rank, cause));
             }
             if position.is_some() {
                 dump_all(&self.status, &format!("rank {rank} has died"));
@@ -56,11 +56,11 @@ impl Report {
         self.status.die(rank);
     }
 
-    /// The watchdog of this rank has detected that the world cannot continue: the link with rank `first` is cut, or calls mismatch.
-    pub(super) fn seen(&self, first: Rank, cause: &str) {
+    /// Records a failure that the watchdog of this rank has detected: the link with rank `first` is cut, or calls mismatch.
+    pub(super) fn detected(&self, first: Rank, cause: &str) {
         let rank = self.status.rank();
-        if self.status.fail(rank, first, cause) && self.may_speak() {
-            say(&format!("{}: {cause}", self.cards.whole_name(rank)));
+        if self.status.fail(rank, first, cause) && self.may_print() {
+            print_line(&format!("{}: {cause}", self.identities.whole_name(rank)));
         }
     }
 
@@ -68,33 +68,33 @@ impl Report {
     pub(super) fn aborted(&self) {
         let (own, failed) = (self.status.rank(), self.status.failed());
         if let Some((by, cause)) = failed.filter(|(by, _)| *by != own)
-            && self.may_speak()
+            && self.may_print()
         {
-            say(&format!("rank {own}: aborted because rank {by} failed: {cause}"));
+            print_line(&format!("rank {own}: aborted because rank {by} failed: {cause}"));
         }
     }
 
-    /// Reports why this rank cannot continue, because of rank `first`, and records it. If another failed before, it reports that
-    /// instead, a little later.
+    /// Reports and records the reason why this rank cannot continue, and the rank `first` that caused it. If another rank failed
+    /// before, it reports that failure instead, a little later.
     pub(super) fn fail(&self, first: Rank, cause: &str) {
         let rank = self.status.rank();
         if self.status.failed().is_some_and(|(by, _)| by != rank) {
-            if self.speaks {
+            if self.prints {
                 std::thread::sleep(LATER);
                 self.aborted();
             }
             return;
         }
-        if self.may_speak() {
+        if self.may_print() {
             let doing = self.status.doing(self.status.position());
-            say(&first_line(&self.cards, "has failed", Some(&doing), rank, cause));
+            print_line(&first_line(&self.identities, "has failed", Some(&doing), rank, cause));
         }
         self.status.fail(rank, first, cause);
     }
 }
 
-/// Returns the first line of a report: which rank failed, where, in which call if known, and why.
-fn first_line(cards: &Cards, how: &str, doing: Option<&Doing>, rank: Rank, cause: &str) -> String {
+/// Returns the first line of a report: the rank that failed, its host, the call if known, and the cause.
+fn first_line(identities: &Identities, how: &str, doing: Option<&Doing>, rank: Rank, cause: &str) -> String {
     let place = match doing.map(|doing| &doing.last) {
         None => String::new(),
         Some(None) => " before its first collective".to_owned(),
@@ -104,5 +104,5 @@ fn first_line(cards: &Cards, how: &str, doing: Option<&Doing>, rank: Rank, cause
         Some(Some(call)) if call.stage == Stage::Done => format!(" after {}", call.name()),
         Some(Some(call)) => format!(" in {}, step {}", call.name(), call.step),
     };
-    format!("{} {how}{place}: {cause}", cards.whole_name(rank))
+    format!("{} {how}{place}: {cause}", identities.whole_name(rank))
 }

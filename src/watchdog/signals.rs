@@ -12,64 +12,68 @@ use crate::observe::flush;
 /// The signals received by a watchdog.
 #[derive(Debug)]
 pub(super) struct Signals {
-    asked: Arc<AtomicBool>,
-    /// The signal that told the process to end; 0 if none did.
-    told_to_end: Arc<AtomicUsize>,
+    dump_requested: Arc<AtomicBool>,
+    /// The termination signal that was received; 0 if none was.
+    termination_signal: Arc<AtomicUsize>,
     registered: Vec<SigId>,
-    heeded: Vec<&'static Unheeded>,
+    handled: Vec<&'static DefaultAction>,
 }
 
 impl Signals {
-    /// Handles SIGUSR1, in addition to other handlers; and, if `ends_process`, the signals that end a process and have no
-    /// handler yet, so that it has time for its failure report. (An interrupted mpirun sends SIGTERM with Open MPI, SIGINT with
-    /// MPICH.)
-    pub(super) fn heed(ends_process: bool) -> Self {
-        static ASKED: OnceLock<Option<Unheeded>> = OnceLock::new();
-        static TO_END: [(i32, OnceLock<Option<Unheeded>>); 2] =
+    /// Installs a handler of SIGUSR1, in addition to other handlers. If `ends_process`, it also handles termination signals that
+    /// have no handler yet, so that the process has time for its failure report. An interrupted mpirun sends SIGTERM with Open MPI,
+    /// and SIGINT with MPICH.
+    pub(super) fn install(ends_process: bool) -> Self {
+        static DUMP: OnceLock<Option<DefaultAction>> = OnceLock::new();
+        static TERMINATION: [(i32, OnceLock<Option<DefaultAction>>); 2] =
             [(SIGTERM, OnceLock::new()), (SIGINT, OnceLock::new())];
-        let (asked, told_to_end) = <(Arc<AtomicBool>, Arc<AtomicUsize>)>::default();
-        let (mut registered, mut heeded) = (Vec::new(), Vec::new());
-        heeded.extend(ASKED.get_or_init(|| Unheeded::from_now_on(SIGUSR1)));
-        registered.extend(flag::register(SIGUSR1, Arc::clone(&asked)));
-        for (signal, unheeded) in TO_END.iter().filter(|_| ends_process) {
-            if let Some(unheeded) = unheeded.get_or_init(|| Unheeded::from_now_on(*signal)) {
-                heeded.push(unheeded);
-                registered.extend(flag::register_usize(*signal, Arc::clone(&told_to_end), *signal as usize));
+        let (dump_requested, termination_signal) = <(Arc<AtomicBool>, Arc<AtomicUsize>)>::default();
+        let (mut registered, mut handled) = (Vec::new(), Vec::new());
+        handled.extend(DUMP.get_or_init(|| DefaultAction::from_now_on(SIGUSR1)));
+        registered.extend(flag::register(SIGUSR1, Arc::clone(&dump_requested)));
+        for (signal, default_action) in TERMINATION.iter().filter(|_| ends_process) {
+            if let Some(default_action) = default_action.get_or_init(|| DefaultAction::from_now_on(*signal)) {
+                handled.push(default_action);
+                registered.extend(flag::register_usize(
+                    *signal,
+                    Arc::clone(&termination_signal),
+                    *signal as usize,
+                ));
             }
         }
-        heeded.iter().for_each(|unheeded| unheeded.count(|watchdogs| watchdogs + 1));
-        Self { asked, told_to_end, registered, heeded }
+        handled.iter().for_each(|default_action| default_action.count(|watchdogs| watchdogs + 1));
+        Self { dump_requested, termination_signal, registered, handled }
     }
 
-    /// Returns whether flight recorders were requested since the last call.
-    pub(super) fn asked(&self) -> bool {
-        self.asked.swap(false, Ordering::Relaxed)
+    /// Returns whether a dump of the flight recorders was requested since the last call.
+    pub(super) fn take_dump_request(&self) -> bool {
+        self.dump_requested.swap(false, Ordering::Relaxed)
     }
 
-    /// The signal that told the process to end, if one did.
-    pub(super) fn told_to_end(&self) -> Option<i32> {
-        Some(self.told_to_end.load(Ordering::Relaxed) as i32).filter(|&signal| signal != 0)
+    /// Returns the termination signal that was received, if any.
+    pub(super) fn termination_signal(&self) -> Option<i32> {
+        Some(self.termination_signal.load(Ordering::Relaxed) as i32).filter(|&signal| signal != 0)
     }
 }
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        self.heeded.iter().for_each(|unheeded| unheeded.count(|watchdogs| watchdogs - 1));
+        self.handled.iter().for_each(|default_action| default_action.count(|watchdogs| watchdogs - 1));
         for id in self.registered.drain(..) {
             signal_hook::low_level::unregister(id);
         }
     }
 }
 
-/// Restores the default effect of a signal when no watchdog handles it: an installed handler cannot be removed.
+/// Applies the default action of a signal while no watchdog handles it. An installed handler cannot be removed.
 #[derive(Debug)]
-struct Unheeded {
+struct DefaultAction {
     is: Arc<AtomicBool>,
     watchdogs: Mutex<usize>,
 }
 
-impl Unheeded {
-    /// `None` if the program handles or ignores the signal itself.
+impl DefaultAction {
+    /// Installs it; `None` if the program handles or ignores the signal itself.
     fn from_now_on(signal: i32) -> Option<Self> {
         let is = Arc::new(AtomicBool::new(true));
         let free = is_free(signal)
@@ -96,14 +100,14 @@ fn is_free(signal: i32) -> bool {
     !is_in("SigCgt:") && !is_in("SigIgn:")
 }
 
-/// Ends this process by the default effect of the signal.
+/// Ends this process by the default action of the signal.
 pub(super) fn end_by(signal: i32) -> ! {
     flush();
     let _ = signal_hook::low_level::emulate_default_handler(signal);
     signal_hook::low_level::exit(128 + signal)
 }
 
-/// The name of a signal that ends a process.
+/// Returns the name of a termination signal.
 pub(super) fn name(signal: i32) -> &'static str {
     signal_hook::low_level::signal_name(signal).unwrap_or("a signal")
 }

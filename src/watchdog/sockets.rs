@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::card::{Card, Cards};
 use super::hub::Hub;
+use super::identity::{Identities, Identity};
 use crate::control::{Action, CONNECT, Endpoint, Event, How, LinkId, MOST_STRANGERS, Message, Report, Setup};
 use crate::system::nonce;
 
@@ -19,13 +19,13 @@ mod tests;
 pub(super) use socket::CUT_AFTER;
 use socket::Socket;
 
-/// The time that a process that ends waits for the answer of the hub: its reports are worthless before.
+/// The time for which a process that ends waits for the hub to accept its connection, since its reports are lost otherwise.
 const LAST_ANSWER: Duration = Duration::from_millis(500);
 
 /// An event on a connection.
 #[derive(Debug)]
 pub(super) enum News {
-    Told(Rank, Message),
+    Received(Rank, Message),
     /// The connection with this leader, over this address of the hub, has ended.
     Lost(Rank, IpAddr, How),
     /// No connection with these leaders was established.
@@ -45,25 +45,25 @@ pub(super) struct Sockets {
     /// The number of connections that the hub expects: one from each leader over each of its addresses.
     expected: usize,
     sockets: BTreeMap<LinkId, Socket>,
-    /// The rank that each connection which is not established yet leads to.
+    /// The rank at the other end of each connection that is not established yet.
     dialled: BTreeMap<LinkId, Rank>,
-    /// The connections whose end the protocol knows.
+    /// The connections whose end was reported to the protocol.
     gone: Vec<LinkId>,
     next: LinkId,
 }
 
 impl Sockets {
-    /// Returns the connections of a leader with rank 0, the hub; `None` for a rank that has none.
-    pub(super) fn of_leader(own: Rank, cards: &Cards, hub: Option<Hub>) -> Option<Self> {
-        let leaders = cards.leaders();
+    /// Returns the connections of a leader with rank 0, which is the hub; `None` for a rank without connections.
+    pub(super) fn of_leader(own: Rank, identities: &Identities, hub: Option<Hub>) -> Option<Self> {
+        let leaders = identities.leaders();
         let (&first, others) = leaders.split_first()?;
-        let Card { addresses, secret, .. } = &cards.0[first];
+        let Identity { addresses, secret, .. } = &identities.0[first];
         if others.is_empty() || !leaders.contains(&own) || addresses.is_empty() {
             return None;
         }
         let setup = Setup {
             own,
-            ranks: cards.ranks(),
+            ranks: identities.ranks(),
             secret: secret.iter().flat_map(|word| word.to_le_bytes()).collect(),
             accepts: if own == first { others.to_vec() } else { Vec::new() },
             awaited: if own == first { others.to_vec() } else { vec![first] },
@@ -71,14 +71,13 @@ impl Sockets {
         };
         let mut sockets = Self::new(setup, hub, others.len() * addresses.len());
         if own != first {
-            // All paths: any of them may be cut, and it is unknown which MPI uses.
+            // Over all paths: any of them may be cut, and it is unknown which one MPI uses.
             addresses.iter().for_each(|&address| sockets.dial(first, address));
         }
         Some(sockets)
     }
 
-    /// Returns the connections of a rank with others, which exist already. Each rank tells all others what it knows
-    /// itself.
+    /// Returns the existing connections of a rank with others. Each rank reports to all others.
     pub(super) fn of_controls(
         (own, ranks): (Rank, usize),
         controls: Vec<(Rank, OwnedFd)>,
@@ -105,7 +104,7 @@ impl Sockets {
         self.next
     }
 
-    /// Starts to connect. A failure is that of a connection which is not established.
+    /// Starts to connect. A failure counts as a connection that is not established.
     fn dial(&mut self, to: Rank, address: SocketAddr) {
         if let Ok(socket) = Socket::to(address) {
             let link = self.insert(socket);
@@ -132,9 +131,9 @@ impl Sockets {
         self.endpoint.send(message);
     }
 
-    /// As [`Endpoint::send_if_heard`].
-    pub(super) fn send_if_heard(&mut self, message: &Message) {
-        self.endpoint.send_if_heard(message);
+    /// As [`Endpoint::send_to_responsive`].
+    pub(super) fn send_to_responsive(&mut self, message: &Message) {
+        self.endpoint.send_to_responsive(message);
     }
 
     /// Sends a message to one rank.
@@ -142,9 +141,9 @@ impl Sockets {
         self.endpoint.send_to(to, message);
     }
 
-    /// Asks the protocol for something. It is sent in the next round.
-    pub(super) fn with_protocol<R>(&mut self, ask: impl FnOnce(&mut Endpoint, Duration) -> R) -> R {
-        ask(&mut self.endpoint, self.began.elapsed())
+    /// Runs a function with the protocol. The next round sends the resulting messages.
+    pub(super) fn with_protocol<R>(&mut self, run: impl FnOnce(&mut Endpoint, Duration) -> R) -> R {
+        run(&mut self.endpoint, self.began.elapsed())
     }
 
     /// Returns the ranks at the other ends, one for each connection.
@@ -190,7 +189,7 @@ impl Sockets {
         }
     }
 
-    /// Carries out what the protocol demands, and passes queued data to the kernel, as far as there is buffer space.
+    /// Carries out the actions of the protocol, and passes queued data to the kernel as far as there is buffer space.
     pub(super) fn flush(&mut self) -> Vec<News> {
         let mut news = Vec::new();
         while let Some(action) = self.endpoint.poll() {
@@ -203,7 +202,7 @@ impl Sockets {
                         socket.flush();
                     }
                 }
-                Action::Report(Report::Told(rank, message)) => news.push(News::Told(rank, message)),
+                Action::Report(Report::Told(rank, message)) => news.push(News::Received(rank, message)),
                 Action::Report(Report::Lost(rank, link, how)) => {
                     let over = self.sockets.get(&link).map(|socket| socket.over);
                     news.push(News::Lost(rank, over.unwrap_or(IpAddr::V4(0.into())), how));
@@ -217,7 +216,7 @@ impl Sockets {
         news
     }
 
-    /// Says goodbye, as far as there is buffer space.
+    /// Sends a goodbye on all connections, as far as there is buffer space.
     pub(super) fn close(&mut self) {
         let deadline = Instant::now() + LAST_ANSWER;
         let is_connecting = |this: &Self| !this.dialled.is_empty() || this.endpoint.is_connecting();

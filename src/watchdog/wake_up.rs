@@ -7,7 +7,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::file::OwnFile;
 
-/// Wakes a watchdog, and tells it to end.
+/// Wakes a watchdog, and signals it to end.
 #[derive(Debug)]
 pub(super) struct WakeUp {
     event: OwnFile,
@@ -43,8 +43,7 @@ impl WakeUp {
         }
     }
 
-    /// Returns the file to wait for; `None` if the program has closed it, so that the watchdog sees events at
-    /// its next tick.
+    /// Returns the file to poll; `None` if the program has closed it. The watchdog then detects events at its next tick.
     pub(super) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.event.get()
     }

@@ -1,15 +1,15 @@
-//! Warnings about long waits: which ranks are missing, and which wait.
+//! Warnings about long waits, with the missing and the waiting ranks.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::card::Cards;
+use super::identity::Identities;
 use crate::record::{Doing, MOST_NAMED, Seconds, State, named};
 
 /// The longest interval between checks of all ranks, which are costly for thousands of ranks.
-const MOST_BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Warns of a long wait, first after a delay and then at doubling intervals.
 #[derive(Debug)]
@@ -18,31 +18,30 @@ pub(super) struct Warnings {
     next_s: f64,
     /// The call of the last warning.
     sequence: Option<u64>,
-    /// When all ranks were last checked, and the interval of checks.
-    looked: Instant,
+    /// The time of the last check of all ranks, and the interval of checks.
+    checked_at: Instant,
     every: Duration,
 }
 
 impl Warnings {
     pub(super) fn new(first: Duration) -> Self {
         let first_s = first.as_secs_f64();
-        let every = (first / 8).min(MOST_BETWEEN_LOOKS);
-        Self { first_s, next_s: first_s, sequence: None, looked: Instant::now(), every }
+        let every = (first / 8).min(MAX_CHECK_INTERVAL);
+        Self { first_s, next_s: first_s, sequence: None, checked_at: Instant::now(), every }
     }
 
     /// Returns whether the next check of all ranks is due.
     pub(super) fn is_time(&mut self) -> bool {
-        let is_time = self.looked.elapsed() >= self.every;
+        let is_time = self.checked_at.elapsed() >= self.every;
         if is_time {
-            self.looked = Instant::now();
+            self.checked_at = Instant::now();
         }
         is_time
     }
 
-    /// Returns the warning that is due, if any, given what the ranks are doing, and for how many seconds each has not been
-    /// heard of.
-    pub(super) fn due(&mut self, ranks: &[(Doing, Option<f64>)], cards: &Cards) -> Option<String> {
-        let now = ranks.iter().filter(|(_, heard)| heard.is_none()).map(|(doing, _)| doing);
+    /// Returns the warning that is due, if any. Each rank has its activity and, if its node is silent, the seconds of silence.
+    pub(super) fn due(&mut self, ranks: &[(Doing, Option<f64>)], identities: &Identities) -> Option<String> {
+        let now = ranks.iter().filter(|(_, silent_s)| silent_s.is_none()).map(|(doing, _)| doing);
         let inside = || now.clone().filter(|doing| doing.state == State::Inside);
         let longest = inside().max_by(|one, other| one.since_s.total_cmp(&other.since_s))?;
         if self.sequence != Some(longest.sequence()) {
@@ -58,20 +57,20 @@ impl Warnings {
         // A rank in an earlier call is missing in this one, and so is one of unknown state.
         let latest = inside().map(Doing::sequence).max()?;
         let known = |rank| ranks.iter().find(|(doing, _)| doing.rank == rank);
-        let is_there = |(doing, heard): &(Doing, Option<f64>)| {
-            heard.is_none() && doing.state == State::Inside && doing.sequence() == latest
+        let is_there = |(doing, silent_s): &(Doing, Option<f64>)| {
+            silent_s.is_none() && doing.state == State::Inside && doing.sequence() == latest
         };
-        let all = (0..cards.ranks()).map(|rank| (rank, known(rank)));
-        let (there, missing): (Vec<_>, Vec<_>) = all.partition(|(_, seen)| seen.is_some_and(is_there));
-        Some(words(&there, &missing, cards))
+        let all = (0..identities.ranks()).map(|rank| (rank, known(rank)));
+        let (there, missing): (Vec<_>, Vec<_>) = all.partition(|(_, state)| state.is_some_and(is_there));
+        Some(describe(&there, &missing, identities))
     }
 }
 
-/// A rank, and what it is doing or last did, if known.
-type Seen<'a> = (Rank, Option<&'a (Doing, Option<f64>)>);
+/// A rank, and its last known activity.
+type RankState<'a> = (Rank, Option<&'a (Doing, Option<f64>)>);
 
-fn words(there: &[Seen<'_>], missing: &[Seen<'_>], cards: &Cards) -> String {
-    let inside = || there.iter().filter_map(|(_, seen)| Some(&(*seen)?.0));
+fn describe(there: &[RankState<'_>], missing: &[RankState<'_>], identities: &Identities) -> String {
+    let inside = || there.iter().filter_map(|(_, state)| Some(&(*state)?.0));
     let waited = Seconds(inside().map(|doing| doing.since_s).fold(0.0, f64::max));
     let call = inside().find_map(|doing| doing.last.as_ref()).map(ToString::to_string).unwrap_or_default();
     let (named, mut text) = if missing.is_empty() {
@@ -79,19 +78,19 @@ fn words(there: &[Seen<'_>], missing: &[Seen<'_>], cards: &Cards) -> String {
     } else {
         let have = if there.len() == 1 { "has" } else { "have" };
         let are = if missing.len() == 1 { "is" } else { "are" };
-        let name = |seen: &[Seen<'_>]| named(&seen.iter().map(|(rank, _)| *rank).collect::<Vec<_>>());
+        let name = |state: &[RankState<'_>]| named(&state.iter().map(|(rank, _)| *rank).collect::<Vec<_>>());
         let (waiting, absent) = (name(there), name(missing));
         (missing, format!("{waiting} {have} waited {waited} in {call}, and {absent} {are} missing:\n"))
     };
-    for (rank, seen) in named.iter().take(MOST_NAMED) {
-        let does = match seen {
-            None => "is on a node of which nothing is known".to_owned(),
+    for (rank, state) in named.iter().take(MOST_NAMED) {
+        let does = match state {
+            None => "is on a node that has not reported yet".to_owned(),
             Some((doing, None)) => doing.to_string(),
-            Some((doing, Some(heard))) => {
-                format!("{doing}: so it was {} ago, when its node was heard last", Seconds(*heard))
+            Some((doing, Some(silent_s))) => {
+                format!("{doing}, as of {} ago, when its node reported last", Seconds(*silent_s))
             }
         };
-        let _ = writeln!(text, "  {} {does}", cards.whole_name(*rank));
+        let _ = writeln!(text, "  {} {does}", identities.whole_name(*rank));
     }
     if let more @ 1.. = named.len().saturating_sub(MOST_NAMED) {
         let _ = writeln!(text, "  and {more} more");
@@ -101,14 +100,17 @@ fn words(there: &[Seen<'_>], missing: &[Seen<'_>], cards: &Cards) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::card::Card;
+    use super::super::identity::Identity;
     use super::*;
     use crate::record::{Record, Stage};
 
-    fn cards(ranks: usize) -> Cards {
-        let card =
-            |rank| Card { host: format!("h{rank}"), process_id: 100 + rank, ..Card::of_this_process(0) };
-        Cards((0..ranks as u32).map(card).collect())
+    fn identities(ranks: usize) -> Identities {
+        let identity = |rank| Identity {
+            host: format!("h{rank}"),
+            process_id: 100 + rank,
+            ..Identity::of_this_process(0)
+        };
+        Identities((0..ranks as u32).map(identity).collect())
     }
 
     pub(in super::super) fn doing(
@@ -151,7 +153,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_missing_are_named_with_what_they_did_last() {
+    fn missing_ranks_are_named_with_their_last_call() {
         let ranks = [
             doing(0, State::Inside, 17, 60.0),
             doing(1, State::Outside, 16, 61.0),
@@ -160,21 +162,21 @@ pub(super) mod tests {
         ];
         let mut warnings = Warnings::new(Duration::from_secs(60));
         assert_eq!(
-            warnings.due(&ranks, &cards(4)).unwrap(),
+            warnings.due(&ranks, &identities(4)).unwrap(),
             "ranks 0, 2 have waited 60 s in all-reduce #17 of 8 f32, by ring, and ranks 1, 3 are missing:\n\
-             \x20 rank 1 (host h1, pid 101) is outside of collectives since 61 s; its last was all-reduce #16\n\
-             \x20 rank 3 (host h3, pid 103) is in all-reduce #16 of 8 f32, by ring, since 62 s, at step 1, and \
-             waits for rank 1\n"
+             \x20 rank 1 (host h1, pid 101) has been outside collectives for 61 s; its last call was all-reduce #16\n\
+             \x20 rank 3 (host h3, pid 103) has been in all-reduce #16 of 8 f32, by ring for 62 s, at step 1, \
+             waiting for rank 1\n"
         );
     }
 
     #[test]
-    fn warnings_come_at_doubling_intervals_and_anew_for_another_call() {
+    fn intervals_double_and_restart_with_another_call() {
         let mut warnings = Warnings::new(Duration::from_secs(60));
         let mut due = |sequence, lasts| {
             let ranks =
                 [doing(0, State::Inside, sequence, f64::from(lasts)), doing(1, State::NotYet, 0, 0.0)];
-            warnings.due(&ranks, &cards(2)).is_some()
+            warnings.due(&ranks, &identities(2)).is_some()
         };
         let at: Vec<_> = (0..600).filter(|&second| due(3, second)).collect();
         assert_eq!(at, [60, 120, 240, 480]);
@@ -182,10 +184,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn few_are_named_of_many() {
+    fn at_most_twenty_missing_ranks_are_named() {
         let mut ranks: Vec<_> = (1..=64).map(|rank| doing(rank, State::Outside, 16, 90.0)).collect();
         ranks.push(doing(0, State::Inside, 17, 70.0));
-        let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &cards(65)).unwrap();
+        let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &identities(65)).unwrap();
         assert!(
             text.starts_with(
                 "rank 0 has waited 70 s in all-reduce #17 of 8 f32, by ring, and ranks 1 to 64 are missing:\n"
@@ -196,27 +198,27 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_rank_of_which_nothing_is_known_is_missing() {
+    fn rank_of_a_node_without_reports_is_missing() {
         let ranks = [doing(0, State::Inside, 17, 60.0)];
-        let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &cards(2)).unwrap();
+        let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &identities(2)).unwrap();
         assert!(text.contains("rank 1 is missing"), "{text}");
-        assert!(text.contains("rank 1 (host h1, pid 101) is on a node of which nothing is known"), "{text}");
+        assert!(text.contains("rank 1 (host h1, pid 101) is on a node that has not reported yet"), "{text}");
     }
 
     #[test]
-    fn what_was_heard_long_ago_is_no_news() {
+    fn outdated_report_counts_as_missing() {
         let (stopped, _) = doing(1, State::Inside, 17, 600.0);
         let ranks = [doing(0, State::Inside, 17, 60.0), (stopped, Some(59.0))];
-        let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &cards(2)).unwrap();
+        let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &identities(2)).unwrap();
         assert!(text.contains("rank 0 has waited 60 s") && text.contains("rank 1 is missing"), "{text}");
-        assert!(text.contains(": so it was 59 s ago, when its node was heard last\n"), "{text}");
+        assert!(text.contains(", as of 59 s ago, when its node reported last\n"), "{text}");
     }
 
     #[test]
-    fn ranks_that_wait_for_each_other_are_named() {
+    fn deadlocked_ranks_are_named() {
         let ranks = [doing(0, State::Inside, 17, 60.0), doing(1, State::Inside, 17, 60.0)];
-        let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &cards(2)).unwrap();
+        let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &identities(2)).unwrap();
         assert!(text.contains("all ranks have been in all-reduce #17 of 8 f32, by ring for 60 s"), "{text}");
-        assert!(text.contains("rank 0 (host h0, pid 100) is in all-reduce"), "{text}");
+        assert!(text.contains("rank 0 (host h0, pid 100) has been in all-reduce"), "{text}");
     }
 }

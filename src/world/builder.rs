@@ -19,7 +19,7 @@ use crate::transport::Alone;
 use crate::transport::mpi;
 use crate::transport::{Bootstrap, Directory, Fabric, Joining, Rendezvous};
 
-/// The least time for ranks to start, however short the deadline of a collective: loading programs takes time.
+/// The shortest timeout for ranks to start, even with shorter deadlines of collectives: loading programs takes time.
 const LEAST_TO_BEGIN: Duration = Duration::from_secs(20);
 
 /// Entry point: [`Unisono::builder`].
@@ -27,8 +27,8 @@ const LEAST_TO_BEGIN: Duration = Duration::from_secs(20);
 pub struct Unisono;
 
 impl Unisono {
-    /// Configures a world. Settings that the program leaves out come from the environment (`UNISONO_TIMEOUT_S` and others), or
-    /// else are the defaults.
+    /// Configures a world. Settings that the program does not set come from the environment (`UNISONO_TIMEOUT_S` and others), or
+    /// are the defaults.
     ///
     /// ```
     /// use std::time::Duration;
@@ -68,17 +68,17 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Returns the algorithm of all calls, as [`Communicator::set_choice`]. All ranks set the same.
+    /// Sets the algorithm of all calls, as [`Communicator::set_choice`]. All ranks set the same.
     pub fn algorithm(self, choice: impl Into<Choice>) -> Self {
         Self { algorithm: Some(choice.into()), ..self }
     }
 
-    /// Sets the time that a rank waits for another, in the first call too, as [`Communicator::set_timeout`].
+    /// Sets the time for which a rank waits for another, in the first call too, as [`Communicator::set_timeout`].
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
     }
 
-    /// Returns the file of measured constants written by `unisono tune`. All ranks use rank 0's.
+    /// Sets the file of measured constants, as written by `unisono tune`. All ranks use rank 0's file.
     pub fn tuning(self, file: impl Into<PathBuf>) -> Self {
         Self { tuning: Some(file.into()), ..self }
     }
@@ -88,13 +88,12 @@ impl Builder {
         Self { on_failure, ..self }
     }
 
-    /// Declares the nodes of the ranks, so that algorithms with levels can be tried on one machine (`UNISONO_NODES`).
+    /// Declares the nodes of the ranks, to test hierarchical algorithms on one machine (`UNISONO_NODES`).
     pub fn nodes(self, nodes: Topology) -> Self {
         Self { nodes: Some(nodes), ..self }
     }
 
-    /// Returns the bootstrap by which ranks find each other, for [`Builder::processes`] and
-    /// [`Builder::detect`].
+    /// Sets the bootstrap by which ranks find each other, for [`Builder::processes`] and [`Builder::detect`].
     pub fn bootstrap(self, bootstrap: impl Bootstrap + 'static) -> Self {
         Self { bootstrap: Some(Box::new(bootstrap)), ..self }
     }
@@ -104,7 +103,7 @@ impl Builder {
         Self { ignores_environment: true, ..self }
     }
 
-    /// Makes this rank refuse the world: all ranks get the reason.
+    /// Makes this rank refuse to join the world. All ranks get the reason.
     pub(crate) fn refuse(self, why: &str) -> Self {
         Self { refusal: Some(why.to_owned()), ..self }
     }
@@ -132,8 +131,8 @@ impl Builder {
         Ok(config)
     }
 
-    /// Joins the launched world: under `mpirun` as `mpi`, under a launcher that sets `RANK` and `WORLD_SIZE`
-    /// (`unisono launch`, `torchrun`) as [`processes`](Self::processes). Without a launcher, a world of one rank.
+    /// Joins the launched world: under `mpirun` as `mpi`, under a launcher that sets `RANK` and `WORLD_SIZE` (`unisono launch`,
+    /// `torchrun`) as [`processes`](Self::processes). Without a launcher, it creates a world of one rank.
     ///
     /// # Errors
     /// As `mpi` and [`processes`](Self::processes).
@@ -158,7 +157,7 @@ impl Builder {
         }
     }
 
-    /// Initialises MPI and joins the world launched by `mpirun`; without `mpirun`, a world of one rank.
+    /// Initialises MPI and joins the world launched by `mpirun`. Without `mpirun`, it creates a world of one rank.
     ///
     /// Call it once, from the main thread of every process. Dropping the communicator finalises MPI, except after a failure.
     ///
@@ -177,8 +176,8 @@ impl Builder {
     /// It is duplicated (`MPI_Comm_dup`), so that messages of the library and the program never match, and MPI is not finalised
     /// here. All ranks of the communicator call it. Drop the result before finalising MPI.
     ///
-    /// A rank that waits in a call of this library lets MPI make progress, so that messages of the program move on. With
-    /// `MPI_THREAD_SERIALIZED`, no other thread may therefore call MPI during such a call, nor while one is in flight.
+    /// A rank that waits in a call of this library lets MPI make progress on messages of the program. With `MPI_THREAD_SERIALIZED`,
+    /// no other thread may therefore call MPI during such a call, nor while one is in flight.
     ///
     /// Even with [`OnFailure::ReturnError`], a call that fails between nodes while MPI may still write to its buffer ends the
     /// job: returning the buffer would be unsound.
@@ -194,12 +193,12 @@ impl Builder {
         over_processes(fabric, &config)
     }
 
-    /// Joins a world of processes, which need no MPI: those of a machine share memory, and those of several connect over TCP.
+    /// Joins a world of processes, which need no MPI. Ranks of one machine share memory, and those of several connect over TCP.
     ///
-    /// Ranks find each other by a [bootstrap](Self::bootstrap). The default one takes `RANK` and `WORLD_SIZE` from the launcher
-    /// and uses the folder `UNISONO_BOOTSTRAP_DIR`. Without that, ranks of one machine use a folder shared by all processes that
-    /// `torchrun` or a session started with the same `MASTER_PORT`; those of several (`LOCAL_WORLD_SIZE` is less than
-    /// `WORLD_SIZE`) meet at the port after `MASTER_PORT` of `MASTER_ADDR`, which is rank 0's machine, where only ranks with its
+    /// Ranks find each other by a [bootstrap](Self::bootstrap). The default one reads `RANK` and `WORLD_SIZE` from the launcher and
+    /// uses the folder `UNISONO_BOOTSTRAP_DIR`. Without that, ranks of one machine use a folder shared by all processes that
+    /// `torchrun` or a session started with the same `MASTER_PORT`. Ranks of several machines (`LOCAL_WORLD_SIZE` is less than
+    /// `WORLD_SIZE`) connect to rank 0 at the port after `MASTER_PORT` of `MASTER_ADDR`, where only ranks with the same
     /// `UNISONO_SECRET` are admitted.
     ///
     /// # Errors
@@ -216,8 +215,7 @@ impl Builder {
         over_processes(transport, &config)
     }
 
-    /// Returns the communicators of a world of `ranks` threads in this process, rank 0 first. Move each to a thread of
-    /// its own.
+    /// Returns the communicators of a world of `ranks` threads in this process, rank 0 first. Move each to its own thread.
     ///
     /// # Errors
     /// [`Error::Setting`] for an invalid environment variable.
@@ -268,7 +266,7 @@ fn launched(config: &Result<Config>) -> Result<Box<dyn Bootstrap>> {
     let launcher = Launcher::detect();
     let Some(world) = launcher.rank.zip(launcher.ranks).filter(|(rank, ranks)| rank < ranks) else {
         return Err(Error::Launch(
-            "RANK and WORLD_SIZE say nothing of a world: set them for each process, RANK from 0 to WORLD_SIZE - 1, or start it by \
+            "RANK and WORLD_SIZE are missing or invalid: set them for each process, RANK from 0 to WORLD_SIZE - 1, or start it by \
              `unisono launch -n N -- PROGRAM`"
                 .to_owned(),
         ));

@@ -13,8 +13,9 @@ impl Communicator {
     /// Unix socket, or `host:port` of rank 0's machine for processes of any machine. All ranks call it. The ranks keep their numbers, and
     /// those that join follow. This communicator remains usable, as after [`Communicator::split`], and the new one is independent of it.
     ///
-    /// Rank 0 listens there until the processes have come, and only then. It admits processes that know the secret of the job
-    /// (`UNISONO_SECRET`): at a path those of its user, and the secret may be empty. A port that other machines reach needs one.
+    /// Rank 0 listens there only until the processes have joined. It admits processes that have the secret of the job
+    /// (`UNISONO_SECRET`). At a path, it admits processes of its own user only, and the secret may be empty. A port that other
+    /// machines can reach needs a secret.
     ///
     /// ```
     /// use unisono::{Communicator, ReduceOp, Result, Unisono};
@@ -36,10 +37,10 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`], before anything happens, for worlds that cannot [shrink](Communicator::shrink), and for declared nodes.
-    /// [`Error::OnRank0`], on all ranks, if the processes do not come within [the timeout](Communicator::set_timeout); [`Error::Launch`]
-    /// if one of them fails meanwhile, and [`Error::Setting`] if its settings differ: this communicator remains usable. As
-    /// [`Communicator::all_reduce`] if a rank fails.
+    /// [`Error::Unsupported`], before anything happens, for worlds that cannot [shrink](Communicator::shrink), and for declared
+    /// nodes. [`Error::OnRank0`], on all ranks, if the processes do not join within [the timeout](Communicator::set_timeout);
+    /// [`Error::Launch`] if one of them fails meanwhile, and [`Error::Setting`] if its settings differ: this communicator remains
+    /// usable. As [`Communicator::all_reduce`] if a rank fails.
     pub fn grow(&mut self, more: usize, address: impl AsRef<Path>) -> Result<Self> {
         let mut growing = self.wait_for_joins(more, address.as_ref())?;
         let grown = grown(&mut growing);
@@ -54,11 +55,11 @@ fn grown(growing: &mut Growing<'_>) -> Result<Communicator> {
     Ok(comm)
 }
 
-/// Sets the values that must be identical on all ranks of a grown world, and watches over this one.
+/// Sets the values that must be identical on all ranks of a grown world, and the guard of this rank.
 fn set_up(comm: &mut Communicator, bootstrap: &mut dyn Bootstrap) -> Result<()> {
     comm.set_as_rank_0(bootstrap)?;
     meet(comm, bootstrap)?;
-    // Either all of them get here, or none has this world.
+    // Either all ranks complete this, or none has this world.
     bootstrap.all_gather(&[]).map(drop)
 }
 
@@ -73,8 +74,8 @@ impl Unisono {
 }
 
 impl Builder {
-    /// Joins a world that [grows](Communicator::grow) at this path of a Unix socket, or at this `host:port`, as one of its last ranks.
-    /// Waits until it does, at most as long as for any call. The algorithm choice and the timeouts are those of the world.
+    /// Joins a world that [grows](Communicator::grow) at this path of a Unix socket, or at this `host:port`, as one of its last
+    /// ranks. Waits for it at most for the timeout of a call. The algorithm choice and the timeouts are those of the world.
     ///
     /// # Errors
     /// [`Error::Launch`] if no world of this user and job grows there in time, or it fails meanwhile; [`Error::Setting`] for invalid

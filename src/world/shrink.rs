@@ -12,10 +12,9 @@ impl Communicator {
     /// Returns a communicator of the ranks that are left, after a [fatal](Error::is_fatal) error. All of them call it. They keep their
     /// order and get new numbers ([`Communicator::former_ranks`]). Further ranks may fail meanwhile.
     ///
-    /// A rank is left out if its process has ended, or if it has dropped its communicator. No survivor leaves out a rank that is
-    /// alive: the others wait for it as long as [for any call](Communicator::set_timeout). This communicator ends on all ranks when
-    /// the first of them calls `shrink`, whether or not something has failed: ranks in a call then get [`Error::Aborted`], and can
-    /// call it too.
+    /// A rank is left out if its process has ended, or if it has dropped its communicator. A rank that is alive is never left out:
+    /// the others wait for it for [the timeout of a call](Communicator::set_timeout). This communicator ends on all ranks when the
+    /// first of them calls `shrink`, even without a failure. Ranks in a call then get [`Error::Aborted`], and can call it too.
     ///
     /// The new communicator inherits the algorithm choice, timeouts and constants, and is independent of the old one and its world.
     /// Registered memory keeps its values, and collectives treat it as any other memory: [allocate](Communicator::alloc) it again.
@@ -41,7 +40,7 @@ impl Communicator {
     ///             Err(error) if error.is_fatal() => {
     ///                 comm = comm.shrink()?;
     ///                 let (mut first_step, mut first_weights) = ([step], weights.clone());
-    ///                 // If another rank fails here, so does the next all-reduce, and this rank still has a state of its own.
+    ///                 // If another rank fails here, so does the next all-reduce, and this rank still has its own state.
     ///                 let copied = comm
     ///                     .broadcast(&mut first_step, 0)
     ///                     .and_then(|_| comm.broadcast(&mut first_weights, 0));
@@ -61,26 +60,27 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`], before anything happens, if ranks are connected by MPI, or end with the job ([`OnFailure::EndJob`]). [`Error::Missing`] if a rank that is alive does not call `shrink`; it names the rank, and says whether
-    /// its process is stopped. [`Error::Partitioned`] if this rank is cut off from more ranks that may be alive than it reaches: those go on
-    /// without it. [`Error::Failed`] if fewer are left than [required](Communicator::set_minimum_ranks). [`Error::Memory`] and [`Error::Launch`] if this rank cannot set up the new world; the others then do so
-    /// without it.
+    /// [`Error::Unsupported`], before anything happens, if ranks are connected by MPI, or end with the job ([`OnFailure::EndJob`]).
+    /// [`Error::Missing`] if a rank that is alive does not call `shrink`; it names the rank, and reports whether its process is
+    /// stopped. [`Error::Partitioned`] if this rank is cut off from more ranks that may be alive than it reaches. Those continue
+    /// without it. [`Error::Failed`] if fewer are left than [required](Communicator::set_minimum_ranks). [`Error::Memory`] and
+    /// [`Error::Launch`] if this rank cannot set up the new world; the others then do so without it.
     pub fn shrink(mut self) -> Result<Self> {
         let mut survivors = self.survivors()?;
         let mut latest = None;
         while survivors.join()? {
             let mut comm = match self.among_survivors(&mut survivors) {
                 // Another rank has failed meanwhile.
-                Err(_) if survivors.lack_one() => continue,
-                heir => heir?,
+                Err(_) if survivors.has_lost_member() => continue,
+                derived => derived?,
             };
             let met = meet(&mut comm, &mut survivors).and_then(|()| survivors.finish());
-            if !survivors.lack_one() {
+            if !survivors.has_lost_member() {
                 return met.map(|()| comm);
             }
             // Other ranks may have completed this attempt.
             latest = Some(comm);
         }
-        Ok(latest.expect("what another rank has completed, this one has prepared"))
+        Ok(latest.expect("this rank has prepared every attempt that another rank has completed"))
     }
 }

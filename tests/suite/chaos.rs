@@ -1,4 +1,4 @@
-//! Messages that are late or lost, ranks that are stopped: right results, or an error on every rank, and no hang.
+//! Delayed and lost messages, and stopped ranks: results are right or every rank has an error, and no rank hangs.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -30,15 +30,15 @@ pub(crate) fn play(role: &str) -> ExitCode {
     let case = case.parse().expect("a number");
     match role {
         "threads" => {
-            unisono::threads(ranks(case), |mut comm| tell(comm.rank(), &calls(&mut comm, case)));
+            unisono::threads(ranks(case), |mut comm| print_progress(comm.rank(), &calls(&mut comm, case)));
         }
         "faulty" => {
             let mut comm = unisono::init().unwrap_or_else(|error| {
-                // The settings themselves are sent over links that may be cut.
-                tell(usize::MAX, &Err(error));
+                // The settings are sent over links that may be cut.
+                print_progress(usize::MAX, &Err(error));
                 std::process::exit(1)
             });
-            tell(comm.rank(), &calls(&mut comm, case));
+            print_progress(comm.rank(), &calls(&mut comm, case));
         }
         "stopped" => stopped(case),
         _ => panic!("no such role: {role}"),
@@ -101,7 +101,7 @@ fn job(over: Over, ranks: usize, role: &str) -> Command {
     command
 }
 
-/// The results of worlds whose messages are late, and lost now and then. Every loss rate is in any four cases in a row.
+/// Plays worlds whose messages are delayed and sometimes lost. Any four consecutive cases include every loss rate.
 fn faults(name: &str, over: Over, short: u64) {
     const LOSSES: [&str; 4] = ["0", "0.0005", "0.01", "0.1"];
     let soak = Soak::from_environment();
@@ -119,13 +119,13 @@ fn faults(name: &str, over: Over, short: u64) {
             .envs(["UNISONO_TIMEOUT_S", "UNISONO_FIRST_TIMEOUT_S"].map(|name| (name, TIMEOUT_S)));
         let ended = launch::run(command, DEADLINE);
         let all_right = judge(&ended, ranks, &format!("{chaos} at {ranks} ranks"), over);
-        assert!(all_right || lose != "0", "what is only late fails: {ended:?}");
+        assert!(all_right || lose != "0", "a delay alone causes a failure: {ended:?}");
         if all_right { &right } else { &failed }.fetch_add(1, Ordering::Relaxed);
     });
     let (right, failed) = (right.into_inner(), failed.into_inner());
-    // A world that sends no faulty message proves nothing: where one message in ten is lost, some world must fail.
+    // Worlds without faults prove nothing. If one message in ten is lost, some world must fail.
     let has_faults = soak.case.is_some() || failed > 0;
-    assert!(has_faults, "no world of {right} met a fault: UNISONO_CHAOS injects none over {over:?}");
+    assert!(has_faults, "none of {right} worlds had a fault: UNISONO_CHAOS injects none over {over:?}");
     cases.tell(
         name,
         &[(right, "worlds all of whose results were right"), (failed, "whose ranks all had an error")],
@@ -133,39 +133,38 @@ fn faults(name: &str, over: Over, short: u64) {
 }
 
 /// Prints the progress of a rank.
-fn tell(rank: usize, came: &unisono::Result<bool>) {
+fn print_progress(rank: usize, came: &unisono::Result<bool>) {
     match came {
         Ok(true) => println!("rank {rank} is through"),
-        Ok(false) => println!("rank {rank} was right, and cannot know of the others"),
+        Ok(false) => println!("rank {rank} was right, without a result for the others"),
         Err(error) => println!("rank {rank} has an error: {error}"),
     }
 }
 
-/// Returns whether all results were right. Otherwise every rank has an error, and no rank may believe that all
-/// was well.
+/// Returns whether all results were right. Otherwise it checks that every rank has an error and none reports success.
 fn judge(ended: &Ended, ranks: usize, chaos: &str, over: Over) -> bool {
-    let said = format!("{chaos}\n{}\n{}\n{}", ended.status, ended.stdout, ended.stderr);
-    assert!(!ended.stderr.contains("panicked"), "{said}");
+    let report = format!("{chaos}\n{}\n{}\n{}", ended.status, ended.stdout, ended.stderr);
+    assert!(!ended.stderr.contains("panicked"), "{report}");
     let count = |what: &str| ended.stdout.matches(what).count();
     let (through, right, errors) = (count("is through"), count("was right"), count("has an error"));
-    // A job that is ended while its world begins says nothing here.
+    // A job that ends while its world starts prints nothing.
     if errors == 0 && right == 0 && ended.status.success() {
-        assert_eq!(through, ranks, "{said}");
+        assert_eq!(through, ranks, "{report}");
         return true;
     }
     assert!(
         through < ranks && (errors == 0 || through == 0),
-        "a rank is through, and another is not: {said}"
+        "only a part of the ranks is through: {report}"
     );
     match over {
-        Over::Threads => assert_eq!(through + right + errors, ranks, "{said}"),
-        Over::Processes | Over::Mpi(_) => assert!(!ended.status.success(), "{said}"),
+        Over::Threads => assert_eq!(through + right + errors, ranks, "{report}"),
+        Over::Processes | Over::Mpi(_) => assert!(!ended.status.success(), "{report}"),
     }
     false
 }
 
-/// Calls that all ranks agree on, each held against what must come of it. Then a barrier, and whether this rank came through it: it
-/// knows then that all ranks were through with the calls.
+/// Makes matching calls, and checks each result. Then makes a barrier, and returns whether this rank completed it: all ranks have
+/// then completed the calls.
 fn calls(comm: &mut Communicator, case: u64) -> unisono::Result<bool> {
     let mut common = Random::of(case, 0);
     let mut own = Random::of(case, 1 + comm.rank() as u64);
@@ -187,7 +186,7 @@ fn calls(comm: &mut Communicator, case: u64) -> unisono::Result<bool> {
     Ok(comm.barrier().is_ok())
 }
 
-/// Ranks that are stopped at random and go on.
+/// Ranks that are stopped at random and continue.
 fn stops(name: &str, settings: &'static [(&'static str, &'static str)]) {
     let soak = Soak::from_environment();
     let (cases, stops, calls) =
@@ -217,7 +216,7 @@ fn stops(name: &str, settings: &'static [(&'static str, &'static str)]) {
     cases.tell(name, &[(stops, "stops"), (calls, "calls, all right")]);
 }
 
-/// Stops one rank or several for a moment, again and again, until the job has ended; how often.
+/// Repeatedly stops one or several ranks for a moment, until the job has ended. Returns the number of stops.
 fn stop_and_go(folder: &Path, ranks: usize, ended: &AtomicBool, mut random: Random) -> u64 {
     let mut stopped = 0;
     let program = std::env::current_exe().unwrap();
@@ -234,7 +233,7 @@ fn stop_and_go(folder: &Path, ranks: usize, ended: &AtomicBool, mut random: Rand
         let some: Vec<_> = processes.iter().filter(is_ours).filter(|_| random.once_in(2)).collect();
         let send = |signal: &str| {
             some.iter().for_each(|process| {
-                // It may have ended meanwhile.
+                // The process may have ended meanwhile.
                 let _ = Command::new("kill").args([signal, process]).output();
             });
         };
@@ -248,8 +247,8 @@ fn stop_and_go(folder: &Path, ranks: usize, ended: &AtomicBool, mut random: Rand
 
 /// All-reduces for a few seconds, while this rank and the others are stopped at random.
 fn stopped(case: u64) {
-    let (universe, _) =
-        unisono::mpi::initialize_with_threading(unisono::mpi::Threading::Serialized).expect("MPI is not up");
+    let (universe, _) = unisono::mpi::initialize_with_threading(unisono::mpi::Threading::Serialized)
+        .expect("MPI is not initialised yet");
     let folder = std::env::var_os(PROCESSES).expect("a folder for process numbers");
     std::fs::write(Path::new(&folder).join(std::process::id().to_string()), "").unwrap();
     let began = Instant::now();

@@ -1,14 +1,14 @@
-//! Parts of given sizes: ranks that disagree on them, and counts that do not fit.
+//! Parts of given sizes: mismatched and invalid counts.
 
 use unisono::Communicator;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![other_counts_are_an_error_that_names_both, counts_that_do_not_fit_are_refused,]
+    tests![mismatched_counts_are_an_error_that_names_both, invalid_counts_panic,]
 }
 
-fn other_counts_are_an_error_that_names_both() {
+fn mismatched_counts_are_an_error_that_names_both() {
     let errors = unisono::threads(2, |mut comm| {
         let counts = if comm.rank() == 0 { [3, 5] } else { [4, 4] };
         let gathered = comm.call().counts(&counts).label("rows").all_gather(&mut [0_u8; 8]);
@@ -21,7 +21,7 @@ fn other_counts_are_an_error_that_names_both() {
     let errors: Vec<_> = errors.into_iter().map(|error| error.unwrap_err().to_string()).collect();
     assert!(errors.iter().any(names), "{errors:#?}");
 
-    // Only the two ranks of a pair know its count.
+    // The count of a pair is known to its two ranks only.
     let errors = unisono::threads(3, |mut comm| {
         let expected = if comm.rank() == 2 { [1, 2, 1] } else { [1; 3] };
         let mut received = vec![0.0; expected.iter().sum()];
@@ -37,7 +37,7 @@ fn other_counts_are_an_error_that_names_both() {
     assert!(errors.iter().any(names), "{errors:#?}");
 }
 
-fn counts_that_do_not_fit_are_refused() {
+fn invalid_counts_panic() {
     let panics = |call: fn(&mut Communicator)| {
         unisono::threads(2, |mut comm| {
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| call(&mut comm)));

@@ -1,4 +1,4 @@
-//! Tests of deadlines, of the reports of ranks that wait, and of the labels of calls.
+//! Tests of deadlines, of reports of waiting ranks, and of labels.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -9,24 +9,24 @@ use unisono::{Algorithm, Communicator, Error, ReduceOp};
 use unisono_testing::{suite::Test, tests};
 
 const SHORT: Duration = Duration::from_millis(300);
-/// Longer than [`SHORT`], also where cores are few.
+/// Longer than [`SHORT`], even on few cores.
 const LONG: Duration = Duration::from_millis(1200);
 
 pub(crate) fn tests() -> Vec<Test> {
     let timed = tests![
-        a_timeout_says_what_the_other_rank_does,
-        a_timeout_is_for_some_calls,
-        a_timeout_is_for_one_call_of_any_kind,
-        the_first_call_may_wait_for_longer,
-        nobody_gives_up_while_a_rank_is_in_a_quiet_section,
-        the_slow_rank_is_named,
-        rank_0_works_while_the_others_wait,
+        timeout_reports_the_activity_of_the_missing_rank,
+        scoped_timeout_applies_to_its_calls_only,
+        call_timeout_applies_to_one_call_of_any_kind,
+        first_call_has_a_longer_timeout,
+        no_rank_times_out_during_a_quiet_section,
+        straggler_is_named,
+        others_wait_while_rank_0_works,
     ];
     let others = tests![
-        another_label_is_an_error_that_names_both,
-        a_label_is_for_one_call,
-        a_quiet_section_ends_with_a_panic,
-        what_goes_wrong_on_rank_0_is_an_error_on_all_and_harms_nothing,
+        different_labels_are_an_error_that_names_both,
+        label_applies_to_one_call,
+        panic_ends_a_quiet_section,
+        error_of_rank_0_is_reported_on_all_without_harm,
     ];
     timed.into_iter().map(Test::timed).chain(others).collect()
 }
@@ -35,25 +35,25 @@ fn sum(comm: &mut Communicator) -> unisono::Result<()> {
     comm.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).map(drop)
 }
 
-/// Ranks wait for each other no longer than so, once all of them have begun: a thread may begin late.
+/// Sets the timeout once all ranks have started, since a thread may start late.
 fn begin_with(timeout: Duration, comm: &mut Communicator) {
     comm.barrier().unwrap();
     comm.set_timeout(timeout);
 }
 
-fn another_label_is_an_error_that_names_both() {
+fn different_labels_are_an_error_that_names_both() {
     for algorithm in Algorithm::ALL {
         for ranks in [2, 3, 4] {
             let started = Instant::now();
             let errors = unisono::threads(ranks, |mut comm| {
                 comm.set_timeout(Duration::from_secs(30));
                 comm.set_choice(algorithm).unwrap();
-                // A rank that the others are ahead of may hear of their failure while still in this one.
+                // A rank that is behind the others may be informed of their failure while still in this call.
                 let first = comm.call().label("both").all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum);
                 let label = if comm.rank() == 1 { "bucket 2" } else { "bucket 1" };
                 let second = first
                     .and_then(|_| comm.call().label(label).all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum));
-                // Some algorithms let a rank go that has met only those of its own mind.
+                // In some algorithms, a rank that has communicated only with ranks of the same label completes the call.
                 second.and_then(|_| comm.barrier()).unwrap_err().to_string()
             });
             let (one, other) =
@@ -65,7 +65,7 @@ fn another_label_is_an_error_that_names_both() {
     }
 }
 
-fn a_label_is_for_one_call() {
+fn label_applies_to_one_call() {
     let errors = unisono::threads(2, |mut comm| {
         comm.set_timeout(Duration::from_secs(30));
         sum(&mut comm.call().label("first")).unwrap();
@@ -82,7 +82,7 @@ fn a_label_is_for_one_call() {
     assert!(errors.iter().any(named), "{errors:?}");
 }
 
-fn a_timeout_says_what_the_other_rank_does() {
+fn timeout_reports_the_activity_of_the_missing_rank() {
     let errors = unisono::threads(2, |mut comm| {
         begin_with(SHORT, &mut comm);
         sum(&mut comm.call().label("bucket 7")).unwrap();
@@ -93,14 +93,14 @@ fn a_timeout_says_what_the_other_rank_does() {
     });
     let Some(Error::Timeout { other: 1, doing: Some(doing), .. }) = &errors[0] else { panic!("{errors:?}") };
     assert_eq!((doing.state, doing.process_id), (State::Outside, std::process::id()));
-    let said = errors[0].as_ref().unwrap().to_string();
-    assert!(said.contains("rank 0, all-reduce #2 by"), "{said}");
+    let text = errors[0].as_ref().unwrap().to_string();
+    assert!(text.contains("rank 0, all-reduce #2 by"), "{text}");
     let (_, does) =
-        said.split_once("which is outside of collectives since ").unwrap_or_else(|| panic!("{said}"));
-    assert!(does.contains(" s; its last was all-reduce #1 \"bucket 7\""), "{said}");
+        text.split_once("which has been outside collectives for ").unwrap_or_else(|| panic!("{text}"));
+    assert!(does.contains(" s; its last call was all-reduce #1 \"bucket 7\""), "{text}");
 }
 
-fn a_timeout_is_for_some_calls() {
+fn scoped_timeout_applies_to_its_calls_only() {
     let waits_for = |timeout: Duration| {
         let errors = unisono::threads(2, |mut comm| {
             begin_with(Duration::from_secs(30), &mut comm);
@@ -117,7 +117,7 @@ fn a_timeout_is_for_some_calls() {
     assert!(errors[0].as_ref().is_some_and(|error| error.contains("for rank 1")), "{errors:?}");
 }
 
-fn a_timeout_is_for_one_call_of_any_kind() {
+fn call_timeout_applies_to_one_call_of_any_kind() {
     type Waits = fn(&mut Communicator) -> unisono::Result<()>;
     let kinds: [Waits; 4] = [
         |comm| comm.call().timeout(SHORT).broadcast(&mut [1_u8; 3], 1).map(drop),
@@ -132,7 +132,7 @@ fn a_timeout_is_for_one_call_of_any_kind() {
                 sleep(LONG);
                 return None;
             }
-            // An option of a call that was not made applies to no other.
+            // An option without a call applies to no later call.
             drop(comm.call().timeout(Duration::ZERO));
             waits(&mut comm).err()
         });
@@ -140,8 +140,8 @@ fn a_timeout_is_for_one_call_of_any_kind() {
     }
 }
 
-fn the_first_call_may_wait_for_longer() {
-    // Under the limits of the environment, where nothing is set: half an hour.
+fn first_call_has_a_longer_timeout() {
+    // With the default timeout of the first call: half an hour.
     unisono::threads(2, |mut comm| {
         if comm.rank() == 1 {
             sleep(LONG);
@@ -150,14 +150,14 @@ fn the_first_call_may_wait_for_longer() {
     });
 }
 
-fn nobody_gives_up_while_a_rank_is_in_a_quiet_section() {
+fn no_rank_times_out_during_a_quiet_section() {
     unisono::threads(3, |mut comm| {
         begin_with(SHORT, &mut comm);
         sum(&mut comm).unwrap();
         if comm.rank() == 2 {
             comm.quiet("validation", |_| sleep(LONG));
         } else if comm.rank() == 1 {
-            // It waits for rank 2, and rank 0 for it.
+            // Rank 1 waits for rank 2, and rank 0 for rank 1.
             sleep(SHORT / 4);
         }
         sum(&mut comm).unwrap();
@@ -174,7 +174,7 @@ fn nobody_gives_up_while_a_rank_is_in_a_quiet_section() {
     assert!(matches!(errors[0], Some(Error::Timeout { .. })), "{errors:?}");
 }
 
-fn a_quiet_section_ends_with_a_panic() {
+fn panic_ends_a_quiet_section() {
     let began = AtomicBool::new(false);
     let mut world = Communicator::threads(2).unwrap();
     let (mut one, mut zero) = (world.pop().unwrap(), world.pop().unwrap());
@@ -192,7 +192,7 @@ fn a_quiet_section_ends_with_a_panic() {
     });
 }
 
-fn the_slow_rank_is_named() {
+fn straggler_is_named() {
     let lateness = unisono::threads(3, |mut comm| {
         comm.barrier().unwrap();
         comm.lateness().unwrap();
@@ -206,14 +206,14 @@ fn the_slow_rank_is_named() {
     });
     let [zero, one, two] = lateness[0].ranks[..] else { panic!("{lateness:?}") };
     assert_eq!(lateness[0].slowest(), 1);
-    // Ranks that wait for it may be late themselves, on a busy machine.
+    // On a busy machine, the waiting ranks may be late themselves.
     assert!(one.busy >= LONG && one.waited < zero.waited.min(two.waited), "{lateness:?}");
     assert!(zero.waited > LONG / 2 && two.waited > LONG / 2, "{zero:?}, {two:?}");
     assert!(lateness[0].to_string().starts_with("rank 1 is slowest: busy for "), "{}", lateness[0]);
-    assert!(lateness.iter().all(|told| *told == lateness[0]), "all are told the same");
+    assert!(lateness.iter().all(|result| *result == lateness[0]), "all ranks get the same result");
 }
 
-fn rank_0_works_while_the_others_wait() {
+fn others_wait_while_rank_0_works() {
     let values = unisono::threads(3, |mut comm| {
         begin_with(SHORT, &mut comm);
         sum(&mut comm).unwrap();
@@ -226,7 +226,7 @@ fn rank_0_works_while_the_others_wait() {
     assert_eq!(values, [Some(17), None, None]);
 }
 
-fn what_goes_wrong_on_rank_0_is_an_error_on_all_and_harms_nothing() {
+fn error_of_rank_0_is_reported_on_all_without_harm() {
     let errors = unisono::threads(3, |mut comm| {
         let done = comm.on_rank0("writing", || Err::<(), _>("the disk is full"));
         sum(&mut comm).unwrap();

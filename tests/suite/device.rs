@@ -1,5 +1,5 @@
-//! Arrays on GPUs, on stand-ins for the CUDA driver and NCCL (`crates/stand-ins/`), which are as asynchronous as a GPU:
-//! worlds of processes under mpirun, and of threads.
+//! Arrays on GPUs, over stand-ins for the CUDA driver and NCCL (`crates/stand-ins/`), which are as asynchronous as a GPU, in worlds
+//! of processes under mpirun and of threads.
 
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -98,7 +98,7 @@ pub(crate) fn tests() -> Vec<Test> {
     worlds.into_iter().map(world).chain(failing(gpus, one_gpu, even)).chain(threads).collect()
 }
 
-/// Ranks whose calls differ, or of which one is late.
+/// Returns the tests of ranks whose calls differ, or of which one is late.
 fn failing(gpus: Settings, one_gpu: Settings, even: Settings) -> impl Iterator<Item = Test> {
     let counts: &[&str] = &["of 1000 f32", "of 999 f32", "has failed"];
     let failing: [(&'static str, usize, Settings, &'static [&'static str]); 7] = [
@@ -110,11 +110,15 @@ fn failing(gpus: Settings, one_gpu: Settings, even: Settings) -> impl Iterator<I
         ("late", 2, gpus, &["by nccl", "for rank 0"]),
         ("late", 4, even, &["by hierarchical-copy+nccl", "for rank 0"]),
     ];
-    failing.into_iter().map(|(role, count, settings, said)| {
+    failing.into_iter().map(|(role, count, settings, expected)| {
         let test = move || {
             let ended = launch(count, role, settings);
             assert!(!ended.status.success() && !ended.stdout.contains("result: true"), "{ended:?}");
-            assert!(said.iter().all(|said| ended.stderr.contains(said)), "{said:?} in {}", ended.stderr);
+            assert!(
+                expected.iter().all(|part| ended.stderr.contains(part)),
+                "{expected:?} in {}",
+                ended.stderr
+            );
         };
         Test::new(format!("{role} at {count} ranks with {settings:?}"), test)
     })

@@ -1,4 +1,4 @@
-//! Tests of documents: links, the lists that they must hold in full, and the words that `STYLE` bans.
+//! Tests of documents: links, the completeness of lists, and words that `STYLE` bans.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -61,7 +61,7 @@ fn page(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every link to a file of the repository names one that exists, and every anchor a heading in it.
+/// Checks that every link to a file of the repository names an existing file, and every anchor a heading in it.
 fn no_link_is_dead() {
     let mut dead = Vec::new();
     for (document, text) in files_in("md", "") {
@@ -99,7 +99,7 @@ fn headings(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// mdBook leaves out a page that its summary does not name.
+/// Checks the summary: mdBook omits a page that its summary does not name.
 fn every_page_is_in_the_summary() {
     let summary = page("docs/SUMMARY.md");
     for (path, _) in files_in("md", "docs") {
@@ -108,7 +108,7 @@ fn every_page_is_in_the_summary() {
     }
 }
 
-/// The page of environment variables lists those that the sources name, and no others.
+/// Checks that the page of environment variables lists exactly the variables that the sources name.
 fn every_variable_is_listed() {
     let mut read = BTreeSet::new();
     let sources = [files("src/config"), files_in("rs", "src"), files_in("c", "crates/preload/src")].concat();
@@ -120,7 +120,7 @@ fn every_variable_is_listed() {
             }
         }
     }
-    // Variables of builds and tests, and names that unit tests misspell.
+    // Variables of builds and tests, and deliberately misspelled names in unit tests.
     for other in ["ALGORITM", "FUZZ", "NCCL_HEADER", "SOAK", "TIMEOUT", "UNDEFINED"] {
         assert!(read.remove(&format!("UNISONO_{other}")), "no source names UNISONO_{other}");
     }
@@ -132,7 +132,7 @@ fn every_variable_is_listed() {
     assert!(differ.is_empty(), "read or listed, and not both: {differ:?}");
 }
 
-/// The page of codes lists those of the library, and those of `unisono.h`.
+/// Checks that the page of codes lists the codes of the library and of `unisono.h`.
 fn every_error_code_is_listed() {
     let table = page("docs/codes.md");
     let header = page("crates/c/include/unisono.h");
@@ -148,7 +148,7 @@ fn every_error_code_is_listed() {
     }
 }
 
-/// Documents use plain words. Decisions and the changelog are records of their time.
+/// Checks the words of documents. Decisions and the changelog are excluded as records of their time.
 fn plain_words() {
     let exceptions = page("tests/suite/documents/exceptions.txt");
     let exceptions = exceptions.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -217,7 +217,7 @@ fn opening(sentence: &str, banned: &[&str]) -> Option<(String, &'static str)> {
     Some((opening.trim().to_owned(), "begin with the noun"))
 }
 
-/// Comments use plain words, and name their subject first.
+/// Checks the words and the openings of comments.
 fn plain_words_in_comments() {
     let mut found = Vec::new();
     for language in ["rs", "c", "h", "hpp", "cpp", "py"] {
@@ -251,7 +251,7 @@ fn comments<'a>(text: &'a str, language: &str) -> impl Iterator<Item = (String, 
     })
 }
 
-/// The pages that everybody reads stay short.
+/// Checks that the most read pages stay short.
 fn sizes() {
     for (name, most) in [("README.md", 7 << 10), ("ARCHITECTURE.md", 10 << 10)] {
         let bytes = page(name).len();

@@ -1,5 +1,5 @@
-//! Programs that have a communicator for a part of their work: nothing of them changes, no thread is started, and they outlive the
-//! ranks that fail.
+//! Programs that use a communicator for a part of their work. The library changes no process state, starts no thread, and such
+//! programs continue when ranks fail.
 
 use std::fs;
 use std::process::ExitCode;
@@ -10,14 +10,13 @@ use unisono_testing::launch::{self, Ended};
 use unisono_testing::suite::{self, Test};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// The longest time that ranks may take to see that another has ended: half a second, and what a busy machine
-/// adds.
+/// The longest time in which ranks must detect the end of another: half a second, and a margin for a busy machine.
 const SOON: Duration = Duration::from_secs(5);
-/// The limit between machines, and where calls of groups are compared, which takes longer than news of other machines
-/// counts.
+/// The limit between machines, and the limit for calls of groups, which are compared for longer than a report of another machine is
+/// valid.
 const SOON_ON_MACHINES: Duration = Duration::from_secs(5);
 const SOON_IN_GROUPS: Duration = Duration::from_secs(20);
-/// The prefix of roles of a rank on a machine of its own.
+/// The prefix of roles of a rank on a separate machine.
 const ON_MACHINE: &str = "on a machine: ";
 const RANKS: usize = 3;
 const COUNT: usize = 100_000;
@@ -43,7 +42,7 @@ pub(crate) fn tests() -> Vec<Test> {
         let test = Test::new(format!("ranks of several machines: {role}"), move || on_machines(role, ranks));
         tests.push(test.unless(launch::no_containers));
     }
-    // Half a minute: so long may a rank be inside of the memory of another before it is taken back.
+    // It takes half a minute, the time after which memory is reclaimed from a rank that is still accessing it.
     tests.push(Test::new(format!("a rank that {IS_STOPPED}"), is_stopped).deep());
     for late in [0, 1] {
         tests.push(Test::new(format!("rank {late} is late"), move || is_late(late)).timed());
@@ -54,35 +53,35 @@ pub(crate) fn tests() -> Vec<Test> {
 const IS_STOPPED: &str = "is stopped inside of a pass";
 const KILLED: &str = "its process was killed, has crashed or called exit";
 
-/// The others get an error that says why, and their programs go on; they print nothing of ours.
+/// Checks that the other ranks get an error with the cause, that their programs continue, and that the library prints nothing.
 fn fails(role: &str, end: Option<i32>, cause: &str) {
     let Ended { status, stdout, stderr } = start(role, &[]);
-    let told = format!("{status}\n{stdout}\n{stderr}");
-    assert_eq!(status.code(), end, "{told}");
+    let output = format!("{status}\n{stdout}\n{stderr}");
+    assert_eq!(status.code(), end, "{output}");
     let go_on = stdout.lines().filter(|line| line.starts_with("goes on after ") && line.contains(cause));
-    assert_eq!(go_on.count(), RANKS - 1, "{told}");
-    assert!(!stderr.contains("unisono: rank"), "{told}");
+    assert_eq!(go_on.count(), RANKS - 1, "{output}");
+    assert!(!stderr.contains("unisono: rank"), "{output}");
 }
 
-/// Each rank on a machine of its own: every survivor names the rank that failed, and soon, whether the others keep their communicators or
-/// drop them.
+/// Runs each rank on a separate machine. Every survivor must soon name the failed rank, whether the others keep or drop their
+/// communicators.
 fn on_machines(role: &str, ranks: usize) {
     let mut command = launch::containers(ranks, &launch::this_program());
     suite::play(&mut command, "embedded", &format!("{ON_MACHINE}{role}")).env("UNISONO_WARNINGS", "off");
     let Ended { status, stdout, stderr } = launch::run(command, DEADLINE);
-    let told = format!("{status}\n{stdout}\n{stderr}");
+    let output = format!("{status}\n{stdout}\n{stderr}");
     let survivors = if matches!(role, "calls" | "groups") { ranks } else { ranks - 1 };
-    let says = |line: &&str| match role {
+    let is_expected = |line: &&str| match role {
         "calls" => line.contains("called all-reduce #") && line.contains("called broadcast #"),
         "groups" => {
             line.contains("called barrier #0, in a group of ranks [0, 1, 2], but rank 1 called all-reduce #")
         }
         _ => line.starts_with("names Some(1) ") && line.contains(KILLED),
     };
-    assert_eq!(stdout.lines().filter(says).count(), survivors, "{told}");
+    assert_eq!(stdout.lines().filter(is_expected).count(), survivors, "{output}");
 }
 
-/// Returns a rank that is alone on its machine. What it makes is too large for the kernel to buffer.
+/// Plays a rank that is alone on its machine. Its messages are too large for the kernel's buffers.
 fn play_on_machines(role: &str) -> ExitCode {
     let builder = Unisono::builder().on_failure(OnFailure::ReturnError).algorithm(Algorithm::Ring);
     let mut comm = builder.timeout(DEADLINE).processes().unwrap();
@@ -116,21 +115,25 @@ fn play_on_machines(role: &str) -> ExitCode {
     assert!(matches!(role, "calls" | "groups") || later.failed_rank() == Some(1), "{later}");
     println!("names {:?} after {} ms: {error}", error.failed_rank(), took.as_millis());
     if role != "killed, dropped" {
-        // So long do the others learn nothing from the end of this one's connections.
+        // Until then, the others must not be informed by the end of this rank's connections.
         std::thread::sleep(SOON_ON_MACHINES);
     }
     ExitCode::SUCCESS
 }
 
-/// The others get an error, and their registered memory is theirs again.
+/// Checks that the others get an error, and can use their registered memory again.
 fn is_stopped() {
     let Ended { status, stdout, stderr } = start(IS_STOPPED, &[]);
-    let told = format!("{status}\n{stdout}\n{stderr}");
-    assert_eq!(stdout.lines().filter(|line| line.starts_with("goes on after ")).count(), RANKS - 1, "{told}");
-    assert_eq!(status.code(), Some(128 + 9), "{told}");
+    let output = format!("{status}\n{stdout}\n{stderr}");
+    assert_eq!(
+        stdout.lines().filter(|line| line.starts_with("goes on after ")).count(),
+        RANKS - 1,
+        "{output}"
+    );
+    assert_eq!(status.code(), Some(128 + 9), "{output}");
 }
 
-/// Returns a rank that makes passes until rank 1 is stopped.
+/// Plays a rank that makes passes until rank 1 is stopped.
 fn play_is_stopped() -> ExitCode {
     let builder = Unisono::builder().on_failure(OnFailure::ReturnError).algorithm(Algorithm::RoundRobin);
     let mut comm = builder.timeout(Duration::from_secs(1)).processes().unwrap();
@@ -166,14 +169,14 @@ fn start(role: &str, settings: &[(&str, &str)]) -> Ended {
     launch::run(command.envs(settings.iter().copied()), DEADLINE)
 }
 
-/// One of the ranks that wait warns of it.
+/// Checks that one waiting rank warns of a late rank.
 fn is_late(late: usize) {
     let Ended { stderr, .. } = start(&format!("late {late}"), &[("UNISONO_WARN_S", "0.5")]).expect_success();
     let warnings = stderr.lines().filter(|line| line.contains(&format!("rank {late} is missing"))).count();
-    assert!((1..=3).contains(&warnings), "at 0.5 s, at 1 s, and if it is very late at 2 s: {stderr}");
+    assert!((1..=3).contains(&warnings), "at 0.5 s, at 1 s and, for a very late rank, at 2 s: {stderr}");
 }
 
-/// Returns the signals that this process has handlers for, but for those of the C library's own, above 31.
+/// Returns the signals for which this process has handlers, except those above 31, which the C library uses.
 fn handlers() -> u32 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
@@ -190,7 +193,7 @@ fn threads_here() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// A world of threads has those of the program alone.
+/// Checks that a world of threads starts no threads besides the program's.
 fn threads() {
     let before = threads_here();
     let world = Unisono::builder().threads(2).unwrap();
@@ -203,7 +206,7 @@ fn threads() {
     assert!(ended.iter().all(|&threads| threads <= before + 2), "{ended:?} after {before}");
 }
 
-/// Returns a rank, which makes calls until rank 1 ends.
+/// Plays a rank that makes calls until rank 1 ends.
 pub(crate) fn play(role: &str) -> ExitCode {
     if let Some(role) = role.strip_prefix(ON_MACHINE) {
         return play_on_machines(role);
@@ -212,7 +215,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
         return play_is_stopped();
     }
     let before = (handlers(), sockets());
-    // By an algorithm that ranks carry out in a single pass.
+    // With an algorithm that ranks carry out in a single pass.
     let builder = Unisono::builder().on_failure(OnFailure::ReturnError).algorithm(Algorithm::RoundRobin);
     let mut comm = builder.processes().unwrap();
     assert_eq!((handlers(), sockets(), threads_here()), (before.0, before.1, 1));
@@ -241,7 +244,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
         }
         "waits for a request" => until_it_fails(&mut comm, role, |comm| {
             let request = comm.all_reduce_async(vec![1.0_f32; COUNT], ReduceOp::Max)?;
-            assert_eq!(threads_here(), 2, "this one and the one that communicates");
+            assert_eq!(threads_here(), 2, "this one and the communication thread");
             request.wait().map(drop)
         }),
         "works in a pass" => {
@@ -263,14 +266,14 @@ pub(crate) fn play(role: &str) -> ExitCode {
     drop(comm);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     if role == "waits in a collective" {
-        // Longer than a watchdog that ends programs would let it.
+        // Longer than a watchdog that ends programs would allow.
         std::thread::sleep(Duration::from_secs(3));
     }
     println!("goes on after {} ms: {error}", took.as_millis());
     ExitCode::SUCCESS
 }
 
-/// Makes calls until one fails; rank 1 ends first. Returns the error, and how long the call took that failed.
+/// Makes calls until one fails, since rank 1 ends. Returns the error and the duration of the failed call.
 fn until_it_fails(
     comm: &mut Communicator,
     role: &str,

@@ -1,4 +1,4 @@
-//! The examples run, at two and at three ranks.
+//! Runs the examples on two and on three ranks.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,11 +31,11 @@ fn custom_loop() {
 
 fn ndarray() {
     let loss = |ranks| {
-        let said = example("ndarray", ranks);
-        let last = said.lines().last().expect("it says the loss");
+        let output = example("ndarray", ranks);
+        let last = output.lines().last().expect("it prints the loss");
         let same = format!("; all {ranks} ranks have the same parameters");
         let loss = last.strip_prefix("loss ").and_then(|last| last.strip_suffix(&same));
-        loss.unwrap_or_else(|| panic!("{said}")).parse::<f64>().unwrap()
+        loss.unwrap_or_else(|| panic!("{output}")).parse::<f64>().unwrap()
     };
     let alone = loss(1);
     assert!(alone < 0.01, "{alone}");
@@ -44,7 +44,8 @@ fn ndarray() {
     }
 }
 
-/// The tests of unisono-burn and its example. It is a workspace of its own, since burn brings some 200 crates and takes minutes to build.
+/// The tests of unisono-burn and its example. It is a separate workspace, since burn has some 200 dependencies and takes minutes to
+/// build.
 fn burn() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/burn");
     let mut test = Command::new(env!("CARGO"));
@@ -54,9 +55,9 @@ fn burn() {
     let program = target.join("release/examples/perceptron");
     let loss = |ranks| {
         let command = launch::processes(ranks, program.to_str().expect("a path in UTF-8"));
-        let said = launch::run(command, Duration::from_secs(120)).expect_success().stdout;
-        let loss = said.lines().find_map(|line| line.strip_prefix(&format!("{ranks} ranks: loss ")));
-        loss.unwrap_or_else(|| panic!("{said}")).parse::<f64>().unwrap()
+        let output = launch::run(command, Duration::from_secs(120)).expect_success().stdout;
+        let loss = output.lines().find_map(|line| line.strip_prefix(&format!("{ranks} ranks: loss ")));
+        loss.unwrap_or_else(|| panic!("{output}")).parse::<f64>().unwrap()
     };
     let alone = loss(1);
     for ranks in [2, 3] {

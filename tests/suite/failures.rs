@@ -1,5 +1,4 @@
-//! One rank fails, and all end: every rank within ten seconds, with an exit code that is not 0, and the first cause comes
-//! first.
+//! One rank fails, and all ranks end within ten seconds, with a non-zero exit code. The first cause is printed first.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -14,33 +13,33 @@ use crate::common::no_ucx;
 
 mod nodes;
 
-/// The longest time of one of these: the work before a rank fails, ten seconds, and the clean-up of a launcher.
+/// The longest time of a test: the work before a rank fails, ten seconds, and the clean-up of a launcher.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// The longest time that ranks may live after one has failed.
+/// The longest time for which ranks may live after one has failed.
 const END: Duration = Duration::from_secs(10);
 const RANKS: usize = 3;
-/// Names a file for the moment at which rank 1 fails, or at which a link is to be cut.
+/// The variable with a file that marks the moment at which rank 1 fails or a link is cut.
 const MOMENT: &str = "UNISONO_TEST_MOMENT";
-/// The prefixes of roles that one process plays for all ranks, and that ranks play in a group of all of them.
+/// The prefixes of roles of one process with all ranks as threads, and of roles in a group of all ranks.
 const AS_THREADS: &str = "threads: ";
 const IN_GROUP: &str = "group: ";
 
 pub(crate) fn play(role: &str) -> ExitCode {
     if let Some(role) = role.strip_prefix(AS_THREADS) {
-        return unisono::run_threads(RANKS, |comm| fail_or_see(role, comm));
+        return unisono::run_threads(RANKS, |comm| fail_or_wait(role, comm));
     }
     unisono::run(|comm| {
-        let Some(role) = role.strip_prefix(IN_GROUP) else { return fail_or_see(role, comm) };
+        let Some(role) = role.strip_prefix(IN_GROUP) else { return fail_or_wait(role, comm) };
         let mut group = comm.group(&[2, 1, 0])?.expect("all are in it");
-        // The group would be gone before the world hears of it.
-        fail_or_see(role, &mut group).inspect_err(|error| group.fail(&error.to_string()))
+        // The group would be dropped before the world is informed.
+        fail_or_wait(role, &mut group).inspect_err(|error| group.fail(&error.to_string()))
     })
 }
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Makes some all-reduces with the others, and then, on rank 1, something else.
-fn fail_or_see(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
+/// Makes some all-reduces with the others. Then rank 1 fails in the way of its role.
+fn fail_or_wait(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
     println!("process {} of rank {}", std::process::id(), comm.rank());
     let mut array = vec![1.0_f32; 100_000];
     for _ in 0..3 {
@@ -51,7 +50,7 @@ fn fail_or_see(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
         ("error", 1) => return Err("the disk of this rank is full".into()),
         ("fail", 1) => {
             comm.fail("it does not like the data");
-            // The report must not wait for the end.
+            // The report must not wait for the end of the rank.
             std::thread::sleep(Duration::from_secs(20));
         }
         ("killed" | "killed beside one that computes", 1) => {
@@ -62,7 +61,7 @@ fn fail_or_see(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
             signal_this_process("-TERM");
             std::thread::sleep(DEADLINE);
         }
-        ("asked", 1) => ask(),
+        ("dump", 1) => request_dump(),
         ("killed beside one that computes", 2) => compute(),
         ("leaves", 1) => return Ok(()),
         // The script cuts the link then.
@@ -73,7 +72,7 @@ fn fail_or_see(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
         _ => {}
     }
     match role {
-        "late" | "asked" | "sockets" | "closes its files" => {
+        "late" | "dump" | "sockets" | "closes its files" => {
             comm.all_reduce(&mut array, ReduceOp::Max)?;
         }
         _ => loop {
@@ -83,7 +82,7 @@ fn fail_or_see(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the file whose time is the moment of the failure, if there is to be one.
+/// Writes the file whose time is the moment of the failure, if the test names one.
 fn the_moment_has_come() {
     if let Some(file) = std::env::var_os(MOMENT) {
         std::fs::write(file, "").expect("the file is written");
@@ -98,14 +97,14 @@ fn sockets() -> usize {
 
 /// Closes all files from 3 up, as daemons do.
 fn close_files() {
-    // SAFETY: what the library has open it checks before it uses it.
+    // SAFETY: the library checks its files before it uses them.
     assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) }, 0);
-    // Many ticks of its watchdog.
+    // Longer than many ticks of its watchdog.
     std::thread::sleep(Duration::from_millis(500));
 }
 
-/// Asks this process for its records, and waits until they are there.
-fn ask() {
+/// Requests the flight recorder of this process by a signal, and waits until it is written.
+fn request_dump() {
     let folder = std::env::var("UNISONO_FLIGHT_DIR").expect("the runner names a folder");
     let started = Instant::now();
     signal_this_process("-USR1");
@@ -119,7 +118,7 @@ fn signal_this_process(signal: &str) {
     Command::new("kill").args([signal, &process]).status().expect("kill starts");
 }
 
-/// Longer than a test may take, and without a call.
+/// Computes without a call, longer than a test may take.
 fn compute() {
     let started = Instant::now();
     while started.elapsed() < DEADLINE {
@@ -131,11 +130,11 @@ fn compute() {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum World {
     Threads,
-    /// Processes that no MPI has launched.
+    /// Processes without MPI.
     Processes,
     /// A group of such processes.
     Group,
-    /// Such processes that share no memory, as if they were on several machines.
+    /// Such processes without shared memory, as on several machines.
     Connections,
     /// Connections over UCX.
     Ucx,
@@ -194,7 +193,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ] {
             add(role, world, Box::new(move || fails(world, role, cause)));
         }
-        add("a rank that is asked what it did", world, Box::new(move || asked(world)));
+        add("flight recorder on SIGUSR1", world, Box::new(move || dump_on_request(world)));
     }
     for (role, cause) in [
         ("panic", "panicked"),
@@ -226,32 +225,34 @@ pub(crate) fn tests() -> Vec<Test> {
     tests
 }
 
-/// All ranks end, the first line that we say is the cause, the others say that they end because of it, and nothing is left.
+/// Checks that all ranks end, that the cause is printed first and the others report it as their cause, and that nothing is left
+/// behind.
 fn fails(world: World, role: &str, cause: &str) {
     let files = left::shared_files();
     let (Ended { status, stdout, stderr }, took) = start(world, role, &[]);
-    let told = format!("{status} after {took:?}\n{stdout}\n{stderr}");
-    assert!(!status.success(), "{told}");
-    assert!(took < END, "{told}");
-    let said: Vec<_> = stderr.lines().filter(|line| line.starts_with("unisono: ")).collect();
+    let report = format!("{status} after {took:?}\n{stdout}\n{stderr}");
+    assert!(!status.success(), "{report}");
+    assert!(took < END, "{report}");
+    let lines: Vec<_> = stderr.lines().filter(|line| line.starts_with("unisono: ")).collect();
     let by = if role == "leaves" { "rank " } else { "rank 1 (host " };
     let is_cause = |line: &&str| {
         line.contains(cause) && line.contains("(host ") && line.starts_with(&format!("unisono: {by}"))
     };
-    let place = said.iter().position(is_cause);
-    let is_told = |line: &&&str| line.contains(": aborted because rank ") && line.contains(cause);
-    let speak = said.iter().filter(is_told).count();
+    let place = lines.iter().position(is_cause);
+    let is_abort = |line: &&&str| line.contains(": aborted because rank ") && line.contains(cause);
+    let aborts = lines.iter().filter(is_abort).count();
     if world == World::Threads || !role.starts_with("killed") || role.ends_with("SIGTERM") {
-        assert_eq!(place, Some(0), "{told}");
-        // Both others may see at the same moment that a rank has left.
-        let see = said.iter().filter(|line| role == "leaves" && is_cause(line) && !is_told(line)).count();
-        assert!(speak + see >= 2, "{told}");
+        assert_eq!(place, Some(0), "{report}");
+        // Both others may detect at the same moment that a rank has left.
+        let detections =
+            lines.iter().filter(|line| role == "leaves" && is_cause(line) && !is_abort(line)).count();
+        assert!(aborts + detections >= 2, "{report}");
     } else if matches!(world, World::Processes | World::Group) || launch::is_open_mpi() {
-        // It sees that too, and may pass on what the ranks write in another order.
-        assert!(place.is_some() && speak == 2, "{told}");
+        // Open MPI's mpirun detects it too, and may forward the ranks' output in another order.
+        assert!(place.is_some() && aborts == 2, "{report}");
     } else {
-        // MPICH's launcher kills the others at once, maybe before any of them has said a word, and speaks itself.
-        assert!(place.is_some() || stdout.contains("BAD TERMINATION"), "{told}");
+        // MPICH's launcher kills the others at once, possibly before any of them has printed a report, and prints its own.
+        assert!(place.is_some() || stdout.contains("BAD TERMINATION"), "{report}");
     }
     nothing_is_left(&stdout, &files);
 }
@@ -261,26 +262,29 @@ fn nothing_is_left(stdout: &str, files: &[String]) {
     left::nothing(processes.filter_map(|process| process.split(' ').next()), RANKS, files);
 }
 
-/// A wait is warned of by one rank, which names who is missing, and what that one did last; and then all goes on.
+/// Checks that one rank warns of a long wait, with the missing rank and its last call, and that all then continue.
 fn late(world: World) {
     let (ended, _) = start(world, "late", &[("UNISONO_WARN_S", "0.5")]);
     let Ended { stderr, .. } = ended.expect_success();
     // On a busy machine a rank may have been late before.
-    let said = stderr.lines().filter(|line| line.starts_with("unisono: "));
-    let said: Vec<_> = said.skip_while(|line| !line.contains("in all-reduce #3")).collect();
-    assert!(said.first().is_some_and(|first| first.contains("rank 1 is missing")), "{stderr}");
-    assert!(said[1].contains("rank 1 (host ") && said[1].contains("its last was all-reduce #2"), "{stderr}");
-    let warnings = said.iter().filter(|line| line.contains("missing")).count();
+    let lines = stderr.lines().filter(|line| line.starts_with("unisono: "));
+    let lines: Vec<_> = lines.skip_while(|line| !line.contains("in all-reduce #3")).collect();
+    assert!(lines.first().is_some_and(|first| first.contains("rank 1 is missing")), "{stderr}");
+    assert!(
+        lines[1].contains("rank 1 (host ") && lines[1].contains("its last call was all-reduce #2"),
+        "{stderr}"
+    );
+    let warnings = lines.iter().filter(|line| line.contains("missing")).count();
     assert!(
         (1..=3).contains(&warnings),
-        "by one rank, at 0.5 s, at 1 s, and if it is very late at 2 s: {stderr}"
+        "by one rank, at 0.5 s, at 1 s and, for a very late rank, at 2 s: {stderr}"
     );
 }
 
-/// A rank that gets SIGUSR1 writes its records and goes on; all ranks that are in its process do.
-fn asked(world: World) {
+/// Checks that a rank that gets SIGUSR1 writes its flight recorder and continues, as do all ranks of its process.
+fn dump_on_request(world: World) {
     let folder = tempfile::tempdir().unwrap();
-    let (ended, _) = start(world, "asked", &[("UNISONO_FLIGHT_DIR", folder.path().to_str().unwrap())]);
+    let (ended, _) = start(world, "dump", &[("UNISONO_FLIGHT_DIR", folder.path().to_str().unwrap())]);
     ended.expect_success();
     let written: Vec<_> =
         (0..RANKS).filter(|rank| folder.path().join(format!("rank-{rank}.json")).exists()).collect();

@@ -1,4 +1,4 @@
-//! Worlds that processes join.
+//! Worlds that grow by processes.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -17,14 +17,14 @@ const PATH: &str = "UNISONO_TEST_GROWS_AT";
 
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
-        those_that_join_follow_and_have_the_settings_of_the_world,
-        a_killed_process_is_replaced,
-        without_those_that_join_the_world_goes_on,
-        other_settings_are_refused_and_the_world_goes_on,
-        a_process_that_ends_while_it_joins_is_named,
-        ranks_that_grow_in_other_ways_are_told,
+        joining_ranks_follow_and_get_the_settings_of_the_world,
+        killed_process_is_replaced,
+        world_continues_if_no_process_joins,
+        different_settings_are_refused_and_the_world_continues,
+        process_that_ends_while_joining_is_named,
+        mismatched_growth_is_an_error_on_every_rank,
     ];
-    let machines = Test::new("a process joins machines over TCP", processes_join_machines);
+    let machines = Test::new("a process joins machines over TCP", process_joins_several_machines);
     tests.push(machines.unless(launch::no_containers));
     tests
 }
@@ -35,7 +35,7 @@ fn sum(comm: &mut Communicator) -> Result<u64> {
     Ok(sum[0])
 }
 
-/// Runs a world of two threads, and beside it something with the path at which the world grows.
+/// Runs a world of two threads and, beside it, a function with the path at which the world grows.
 fn two_and<R: Send, S: Send>(
     rank: impl Fn(Communicator, &Path) -> Result<R> + Sync,
     beside: impl FnOnce(&Path) -> S + Send,
@@ -51,7 +51,7 @@ fn two_and<R: Send, S: Send>(
     })
 }
 
-fn those_that_join_follow_and_have_the_settings_of_the_world() {
+fn joining_ranks_follow_and_get_the_settings_of_the_world() {
     let check = |comm: &mut Communicator| -> Result<usize> {
         assert_eq!((comm.ranks(), comm.choice()), (4, &Choice::from(Algorithm::Ring)));
         assert_eq!(sum(comm)?, 4);
@@ -131,7 +131,7 @@ fn play_is_killed(path: &str) -> Result<()> {
     Ok(())
 }
 
-fn a_killed_process_is_replaced() {
+fn killed_process_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = launch::processes(3, &launch::this_program());
     suite::play(&mut command, "grow", "is killed").env("UNISONO_WARNINGS", "off");
@@ -142,7 +142,7 @@ fn a_killed_process_is_replaced() {
     assert_eq!(lines, ["3 are there", "3 are there", "rank 2 joined, and 3 are there"], "{ended}");
 }
 
-/// Each rank is on a machine of its own. Rank 1 starts a process, which joins as rank 2.
+/// Each rank is on a separate machine. Rank 1 starts a process, which joins as rank 2.
 fn play_machines(address: &str) -> Result<()> {
     let mut comm = Unisono::builder().timeout(TIMEOUT).processes()?;
     let joins = (comm.rank() == 1).then(|| {
@@ -158,7 +158,7 @@ fn play_machines(address: &str) -> Result<()> {
     Ok(())
 }
 
-fn processes_join_machines() {
+fn process_joins_several_machines() {
     let mut command = launch::containers(2, &launch::this_program());
     suite::play(&mut command, "grow", "machines").env("UNISONO_WARNINGS", "off");
     command.env(PATH, format!("127.0.0.1:{}", launch::free_port()));
@@ -168,7 +168,7 @@ fn processes_join_machines() {
     assert_eq!(lines, ["3 are there", "3 are there", "rank 2 joined, and 3 are there"], "{ended}");
 }
 
-fn without_those_that_join_the_world_goes_on() {
+fn world_continues_if_no_process_joins() {
     let rank = |mut comm: Communicator, path: &Path| {
         comm.set_timeout(Duration::from_millis(300));
         let error = comm.grow(1, path).unwrap_err();
@@ -182,7 +182,7 @@ fn without_those_that_join_the_world_goes_on() {
     assert!(nowhere.to_string().starts_with("cannot join at /nowhere/at/all: "), "{nowhere}");
 }
 
-fn other_settings_are_refused_and_the_world_goes_on() {
+fn different_settings_are_refused_and_the_world_continues() {
     let rank = |mut comm: Communicator, path: &Path| {
         let error = comm.grow(1, path).unwrap_err();
         assert_eq!(sum(&mut comm)?, 2);
@@ -199,7 +199,7 @@ fn other_settings_are_refused_and_the_world_goes_on() {
     }
 }
 
-fn a_process_that_ends_while_it_joins_is_named() {
+fn process_that_ends_while_joining_is_named() {
     let rank = |mut comm: Communicator, path: &Path| {
         let error = comm.grow(1, path).unwrap_err();
         assert!(!error.is_fatal(), "{error}");
@@ -207,19 +207,19 @@ fn a_process_that_ends_while_it_joins_is_named() {
         Ok(error.to_string())
     };
     let ends = |path: &Path| {
-        // Once rank 0 listens, it waits only for what the world sends it.
+        // Once rank 0 listens, the process waits only for its bytes.
         while UnixStream::connect(path).is_err() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let joins = || Unisono::builder().ignore_environment().timeout(TIMEOUT).join(path);
         unisono::while_waiting(|| Err("interrupted".to_owned()), joins).unwrap_err();
     };
-    for said in two_and(rank, ends).0 {
-        assert!(said.starts_with("the process that joins as rank 2 has failed: "), "{said}");
+    for text in two_and(rank, ends).0 {
+        assert!(text.starts_with("the process that joins as rank 2 has failed: "), "{text}");
     }
 }
 
-fn ranks_that_grow_in_other_ways_are_told() {
+fn mismatched_growth_is_an_error_on_every_rank() {
     let rank = |mut comm: Communicator, path: &Path| {
         let more = 1 + comm.rank();
         Ok(comm.grow(more, path).unwrap_err())

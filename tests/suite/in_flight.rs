@@ -1,4 +1,4 @@
-//! Collectives that go on beside computation, over threads.
+//! Collectives in flight during computation, over threads.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,27 +13,27 @@ use crate::common::{self, calls::Made};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        results_are_those_of_blocking_calls,
-        a_disagreement_is_told_by_the_wait_and_by_all_later_calls,
-        ranks_in_different_calls_are_told_by_the_wait,
-        what_cannot_be_called_panics_like_the_blocking_call,
-        computation_goes_on_meanwhile,
-        a_barrier_in_flight_waits_for_all,
-        a_panic_beside_a_call_in_flight_reaches_the_other_rank,
+        results_equal_those_of_blocking_calls,
+        mismatch_is_an_error_of_the_wait_and_of_all_later_calls,
+        different_operations_are_an_error_of_the_wait,
+        invalid_call_panics_like_the_blocking_call,
+        computation_overlaps_with_a_collective,
+        barrier_in_flight_waits_for_all_ranks,
+        panic_during_a_call_in_flight_reaches_the_other_rank,
     ]
 }
 
-fn results_are_those_of_blocking_calls() {
+fn results_equal_those_of_blocking_calls() {
     for ranks in 1..=4 {
         unisono::threads(ranks, |mut comm| common::in_flight::conformance(&mut comm));
     }
 }
 
-fn a_disagreement_is_told_by_the_wait_and_by_all_later_calls() {
+fn mismatch_is_an_error_of_the_wait_and_of_all_later_calls() {
     for operation in Operation::all(0) {
         let errors = unisono::threads(2, |mut comm| common::in_flight::mismatch(&mut comm, operation));
-        let says = |error: &Error, count: usize| error.to_string().contains(&format!("{count} f64"));
-        let named = |error: &Error| says(error, 9998) && says(error, 10_000);
+        let has_count = |error: &Error, count: usize| error.to_string().contains(&format!("{count} f64"));
+        let named = |error: &Error| has_count(error, 9998) && has_count(error, 10_000);
         let by_wait = |[first, ..]: &[Option<Error>; 3]| first.as_ref().is_some_and(named);
         assert!(errors.iter().any(by_wait), "{operation:?}: {errors:?}");
         for [first, second, blocking] in errors {
@@ -44,7 +44,7 @@ fn a_disagreement_is_told_by_the_wait_and_by_all_later_calls() {
     }
 }
 
-fn ranks_in_different_calls_are_told_by_the_wait() {
+fn different_operations_are_an_error_of_the_wait() {
     let differ = |call: fn(&mut Communicator) -> Result<(), Error>| {
         let errors = unisono::threads(2, |mut comm| {
             comm.set_timeout(Duration::from_secs(30));
@@ -72,22 +72,22 @@ fn ranks_in_different_calls_are_told_by_the_wait() {
     });
 }
 
-fn what_cannot_be_called_panics_like_the_blocking_call() {
-    let said = |panic: Box<dyn Any + Send>| *panic.downcast::<String>().unwrap();
+fn invalid_call_panics_like_the_blocking_call() {
+    let panic_text = |panic: Box<dyn Any + Send>| *panic.downcast::<String>().unwrap();
     let mut world = Communicator::threads(2).unwrap();
     let comm = &mut world[0];
-    // There is no rank 2, and five elements are not two blocks.
+    // Rank 2 does not exist, and five elements are not two equal blocks.
     let is_wrong = |call: &Made| call.operation.root().is_some() || call.operation == Operation::AllToAll;
     for call in every_operation(2, 2, 0).iter().filter(|call| is_wrong(call)) {
         let blocking = catch_unwind(AssertUnwindSafe(|| call.block(comm, &mut [0.0_f64; 5]).is_ok()));
         let in_flight = catch_unwind(AssertUnwindSafe(|| call.begin(comm, vec![0.0_f64; 5]).is_ok()));
-        let (blocking, in_flight) = (said(blocking.unwrap_err()), said(in_flight.unwrap_err()));
+        let (blocking, in_flight) = (panic_text(blocking.unwrap_err()), panic_text(in_flight.unwrap_err()));
         assert_eq!(in_flight, blocking, "{call:?}");
         assert!(blocking.contains("root 2") || blocking.contains("5 elements"), "{blocking}");
     }
 }
 
-/// Begins a call on two ranks, on rank 1 after rank 0 has seen that the call is not done.
+/// Starts a call on two ranks. Rank 1 starts once rank 0 has checked that the call is not done.
 fn awaited<B: Send>(begin: impl Fn(&mut Communicator) -> Result<Request<B>, Error> + Sync) -> Vec<B> {
     let looked = Barrier::new(2);
     unisono::threads(2, |mut comm| {
@@ -101,27 +101,27 @@ fn awaited<B: Send>(begin: impl Fn(&mut Communicator) -> Result<Request<B>, Erro
                 request.is_done()
             });
             looked.wait();
-            assert!(!is_early, "rank 1 is not here yet");
+            assert!(!is_early, "rank 1 has not started the call yet");
         }
         request.wait().unwrap()
     })
 }
 
-fn computation_goes_on_meanwhile() {
+fn computation_overlaps_with_a_collective() {
     assert_eq!(awaited(|comm| comm.all_reduce_async(vec![1_i32; 10], ReduceOp::Sum)), [[2; 10]; 2]);
 }
 
-fn a_barrier_in_flight_waits_for_all() {
+fn barrier_in_flight_waits_for_all_ranks() {
     awaited(Communicator::barrier_async);
 }
 
-fn a_panic_beside_a_call_in_flight_reaches_the_other_rank() {
+fn panic_during_a_call_in_flight_reaches_the_other_rank() {
     let world = Communicator::threads(2).unwrap();
     let threads = world.into_iter().map(|mut comm| {
         std::thread::spawn(move || {
             let request = comm.all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum).unwrap();
             assert_ne!(comm.rank(), 1, "on purpose");
-            // The call in flight may come to its end, or not.
+            // The call in flight may complete or fail.
             request.wait().and_then(|_| comm.barrier()).map_err(|error| error.to_string())
         })
     });

@@ -1,4 +1,5 @@
-//! The integration tests of the library. This program launches itself: without a role it is the test runner, with one it is a rank.
+//! The integration tests of the library. This program launches itself: without a role it is the test runner, and with a role it is
+//! a rank.
 
 use std::process::ExitCode;
 
@@ -17,9 +18,9 @@ mod embedded;
 mod examples;
 #[cfg(feature = "mpi")]
 mod failures;
-mod floors;
 mod grow;
 mod in_flight;
+mod layers;
 #[cfg(feature = "mpi")]
 mod mismatch;
 #[cfg(feature = "mpi")]
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
         Module::new("examples", examples::tests),
         #[cfg(feature = "mpi")]
         Module::with_roles("failures", failures::tests, failures::play),
-        Module::new("floors", floors::tests),
+        Module::new("layers", layers::tests),
         Module::with_roles("grow", grow::tests, grow::play),
         Module::new("in_flight", in_flight::tests),
         #[cfg(feature = "mpi")]

@@ -1,4 +1,4 @@
-//! Ranks that disagree, at random: none hangs, none has a wrong result, each gets an error that says who called what.
+//! Ranks whose calls differ at random: none hangs, none has a wrong result, and each gets an error that names both calls.
 
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +15,11 @@ mod case;
 
 use case::{Case, Found};
 
-/// Tells ranks to make it in a group of all of them.
+/// The variable that makes ranks play the case in a group of all of them.
 const IN_GROUP: &str = "UNISONO_TEST_IN_GROUP";
 /// A job that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// Worlds at a time: most of what they do is to wait.
+/// The number of concurrent worlds, which mostly wait.
 const LANES: usize = 8;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -41,14 +41,14 @@ pub(crate) fn tests() -> Vec<Test> {
 struct Counts {
     cases: AtomicU64,
     own: AtomicU64,
-    told: AtomicU64,
+    notified: AtomicU64,
     early: AtomicU64,
 }
 
 impl Counts {
-    fn add(&self, Found { own, told, early }: Found) {
+    fn add(&self, Found { own, notified, early }: Found) {
         self.own.fetch_add(own, Ordering::Relaxed);
-        self.told.fetch_add(told, Ordering::Relaxed);
+        self.notified.fetch_add(notified, Ordering::Relaxed);
         self.early.fetch_add(early, Ordering::Relaxed);
     }
 
@@ -60,9 +60,9 @@ impl Counts {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
             (count(&self.cases), "mismatches"),
-            (count(&self.own), "ranks that saw it themselves"),
-            (count(&self.told), "that were told"),
-            (count(&self.early), "calls done before that could be known"),
+            (count(&self.own), "ranks that detected it themselves"),
+            (count(&self.notified), "ranks that were notified"),
+            (count(&self.early), "calls completed before it could be detected"),
         ]
     }
 }
@@ -114,7 +114,8 @@ fn over_both(name: &str) {
 /// A command that starts this many ranks of a program.
 type Launcher = fn(usize, &str) -> Command;
 
-/// A rank that fails ends the job, and with it the ranks that could not know: a job for each case.
+/// Plays each case in a separate job, since a rank that fails ends the job and with it the ranks that could not detect the
+/// mismatch.
 fn in_jobs(name: &str, world: &'static str, launcher: Launcher, settings: &[(&str, &str)]) {
     let soak = Soak::from_environment();
     // Ten cases in a row are one of each kind.
@@ -122,11 +123,11 @@ fn in_jobs(name: &str, world: &'static str, launcher: Launcher, settings: &[(&st
     cases.make(2, |number| {
         let case = Case::new(soak.seed, number, world);
         let ended = launched(launcher, case.ranks, &number.to_string(), settings);
-        let said = format!("{case:?}\n{}\n{}", ended.stdout, ended.stderr);
-        assert!(!ended.status.success(), "{said}");
-        assert!(!ended.stderr.contains("panicked"), "{said}");
-        let says = |line: &str| case.names_both(line);
-        assert!(ended.stderr.lines().any(says), "{said}");
+        let report = format!("{case:?}\n{}\n{}", ended.stdout, ended.stderr);
+        assert!(!ended.status.success(), "{report}");
+        assert!(!ended.stderr.contains("panicked"), "{report}");
+        let is_named = |line: &str| case.names_both(line);
+        assert!(ended.stderr.lines().any(is_named), "{report}");
         ended.stdout.lines().filter_map(Found::read).for_each(|found| counts.add(found));
         counts.case();
     });
@@ -149,15 +150,15 @@ pub(crate) fn play(number: &str) -> ExitCode {
     };
     let case = Case::new(Soak::from_environment().seed, number, world);
     if std::env::var(IN_GROUP).is_ok() {
-        // A rank that has the group may fail before the last one has it.
+        // A rank that has its group may fail before the last rank has it.
         let found = match comm.split(Some(0), 0) {
             Ok(group) => case.play(&mut group.expect("all are in it")),
-            Err(error @ Error::Aborted { .. }) if case.names_both(&error.to_string()) => Found::told(),
+            Err(error @ Error::Aborted { .. }) if case.names_both(&error.to_string()) => Found::notified(),
             Err(error) => panic!("rank {} has no group: {error}", comm.rank()),
         };
-        found.tell();
+        found.print();
     } else {
-        case.play(&mut comm).tell();
+        case.play(&mut comm).print();
     }
     ExitCode::SUCCESS
 }

@@ -48,8 +48,8 @@ pub(crate) fn play(role: &str) -> ExitCode {
     })
 }
 
-/// A rank is in a quiet section for longer than others wait, and rank 0 does something for all. The short timeout stays: it is the
-/// last role of a job.
+/// A rank is in a quiet section for longer than the timeout of others, and rank 0 works for all. The short timeout remains set, so
+/// it is the last role of a job.
 fn deadlines(comm: &mut Communicator) {
     // Once all have begun.
     comm.barrier().unwrap();
@@ -68,10 +68,10 @@ fn deadlines(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
-/// Rank 0 leaves, and the others need it. MPI stays up: when a rank aborts while another finalises, Open MPI 4's
-/// mpirun may wait for itself for ever.
+/// Rank 0 leaves while the others wait for it. MPI stays initialised: when a rank aborts while another finalises, Open MPI 4's
+/// mpirun may hang.
 fn left() -> ExitCode {
-    let universe = unisono::mpi::initialize().expect("MPI is not up");
+    let universe = unisono::mpi::initialize().expect("MPI is not initialised yet");
     let mut comm = Communicator::attach(&universe.world()).unwrap();
     if comm.rank() == 0 {
         drop(comm);
@@ -82,10 +82,10 @@ fn left() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Rank 1 enters the collective once it has a message of MPI's, whose sender waits in the collective already.
+/// Rank 1 enters the collective once it has an MPI message, whose sender already waits in the collective.
 fn owed() -> ExitCode {
     const COUNT: usize = 1 << 20;
-    let universe = unisono::mpi::initialize().expect("MPI is not up");
+    let universe = unisono::mpi::initialize().expect("MPI is not initialised yet");
     let world = universe.world();
     let mut comm = Communicator::attach(&world).unwrap();
     let sent = vec![1_u64; COUNT];
@@ -104,8 +104,7 @@ fn owed() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Messages of many segments, whole and not, sent and reduced: the limit of a segment is lowered to a cache
-/// line.
+/// Messages of many segments, with and without a partial one, copied and reduced. The segment size is a cache line.
 fn long_messages(comm: &mut Communicator) {
     for algorithm in Algorithm::ALL {
         comm.set_choice(algorithm).unwrap();
@@ -116,10 +115,10 @@ fn long_messages(comm: &mut Communicator) {
     }
 }
 
-/// Registered memory that comes and goes leaves nothing, and may outlive its communicator.
+/// Allocating and dropping registered memory leaks nothing, and the memory may outlive its communicator.
 fn drops(mut comm: Communicator) {
     const BYTES: usize = 1 << 20;
-    assert!(comm.alloc::<u8>(1 << 50).is_err(), "more than any machine has");
+    assert!(comm.alloc::<u8>(1 << 50).is_err(), "no machine has this much memory");
     let round = |comm: &mut Communicator| {
         let (mut first, mut second) = (comm.alloc::<u8>(BYTES).unwrap(), comm.alloc::<u8>(BYTES).unwrap());
         comm.all_reduce(&mut first, ReduceOp::Sum).unwrap();
@@ -136,8 +135,7 @@ fn drops(mut comm: Communicator) {
     (0..64).for_each(|_| round(&mut comm));
     let (files_then, bytes_then) = in_use();
     assert_eq!(files_then, files);
-    // The memory that `malloc` reserves for another thread; and the others may not have noticed yet what this rank
-    // dropped last.
+    // `malloc` reserves memory for another thread. Also, the others may not have unmapped this rank's last drops yet.
     const ARENA: usize = 64 << 20;
     assert!(bytes_then <= bytes + ARENA + 8 * BYTES, "{bytes_then} instead of {bytes} bytes are mapped");
 
@@ -150,7 +148,7 @@ fn drops(mut comm: Communicator) {
     assert!(kept.iter().all(|&sum| sum == ranks));
 }
 
-/// Works without end, until rank 1 is killed in the middle of it.
+/// Makes calls until rank 1 is killed during one.
 fn killed(comm: &mut Communicator) {
     println!("process {}", std::process::id());
     let mut array = comm.alloc::<f32>(1 << 20).unwrap();
@@ -180,14 +178,14 @@ const SHARED: Settings = &[];
 const MESSAGES: Settings = &[("UNISONO_TRANSPORT", "mpi")];
 const EVEN: Settings = &[("UNISONO_NODES", "2,2")];
 const UNEVEN: Settings = &[("UNISONO_NODES", "3,1")];
-/// Unisono's connections between nodes, though MPI would have something better on one machine.
+/// Unisono's connections between nodes, although MPI has a faster link on one machine.
 const CONNECTED: Settings = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,2")];
 const CONNECTED_ALONE: Settings = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1")];
 const LATE: Settings = &[("UNISONO_NODES", "1,2"), ("UNISONO_CHAOS", "seed=7,delay_us=300")];
-/// Always on, however fast the trial at the start finds the copies of this kernel.
+/// Always on, independent of the copy speed measured at start-up.
 const COPIED: Settings = &[("UNISONO_KERNEL_COPIES", "on")];
 const NOT_COPIED: Settings = &[("UNISONO_KERNEL_COPIES", "off")];
-/// The limit of a segment is a cache line.
+/// The segment size is a cache line.
 const SEGMENTS: Settings = &[("UNISONO_SEGMENT_BYTES", "64")];
 
 const IN_SHARED_MEMORY: &[&str] = &[
@@ -202,7 +200,7 @@ const IN_SHARED_MEMORY: &[&str] = &[
     "drops",
 ];
 
-/// The worlds in which every call is made.
+/// The worlds, with the roles that they play.
 const WORLDS: [World; 11] = [
     ("MPI", SHARED, "mpi", &[(1, &["conformance", "bits"])]),
     (
@@ -292,7 +290,7 @@ const WORLDS: [World; 11] = [
     ("messages of many segments", SEGMENTS, "shm", &[(3, &["long"])]),
 ];
 
-/// Worlds of the deep suite alone.
+/// Worlds of the deep suite only.
 const MORE_WORLDS: [World; 3] = [
     ("memory that the kernel copies", COPIED, "shm", &[(2, &["thresholds", "blocks"])]),
     ("memory that it does not copy", NOT_COPIED, "shm", &[(3, &["thresholds", "blocks"])]),
@@ -319,7 +317,7 @@ pub(crate) fn tests() -> Vec<Test> {
         for (role, one, other) in DISAGREEMENTS.into_iter().chain([of_label]) {
             let test = move || disagreement(role, settings, one, other);
             let test = Test::new(format!("another {role} over {world}"), test);
-            // Detection is the transport's, so the kinds of calls are needed over one transport alone.
+            // The transport detects mismatches, so one transport needs to test all kinds of calls.
             let is_quick = settings == SHARED || matches!(role, "count" | "label" | "message");
             tests.push(if is_quick { test } else { test.deep() });
         }
@@ -332,11 +330,11 @@ pub(crate) fn tests() -> Vec<Test> {
     }
     tests.extend([
         Test::new("left over shared memory", || drop(failure("left", SHARED, "rank 0 has left the world"))),
-        Test::new("a message of MPI's moves on while its sender waits in shared memory", || owing(SHARED)),
-        Test::new("a message of MPI's moves on while its sender waits for a connection", || {
+        Test::new("an MPI message makes progress while its sender waits in shared memory", || owing(SHARED)),
+        Test::new("an MPI message makes progress while its sender waits for a connection", || {
             owing(CONNECTED_ALONE);
         }),
-        Test::new("nodes that do not add up are refused", wrong_nodes),
+        Test::new("nodes that do not sum to the world size are refused", wrong_nodes),
         Test::new("flight recorders of all ranks at a deadline", flight_recorders),
         Test::new("a rank that is killed leaves nothing behind", nothing_is_left),
     ]);
@@ -344,13 +342,13 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 fn owing(settings: &[(&str, &str)]) {
-    // Otherwise Open MPI's receiver takes the message from the memory of the sender, which need not do anything.
+    // Otherwise Open MPI's receiver copies the message from the sender's memory, without progress of the sender.
     let settings = [settings, &[("OMPI_MCA_btl_vader_single_copy_mechanism", "none")]].concat();
     let ended = launch(3, "owed", &settings);
     assert!(ended.status.success(), "{}", ended.stderr);
 }
 
-/// All of the job ends, and no file is left.
+/// The whole job ends, and no file is left.
 fn nothing_is_left() {
     let before = left::shared_files();
     let ended = launch(2, "killed", &[]);
@@ -358,12 +356,12 @@ fn nothing_is_left() {
     left::nothing(ended.stdout.lines().filter_map(|line| line.strip_prefix("process ")), 2, &before);
 }
 
-/// At a deadline there is a flight recorder of every rank, also of the one that is late, and they say which that is.
+/// After a timeout there is a flight recorder of every rank, including the late one, and the report names that rank.
 fn flight_recorders() {
     let folder = tempfile::tempdir().unwrap();
     let ended = failure("late", &[("UNISONO_FLIGHT_DIR", folder.path().to_str().unwrap())], "for rank 0");
-    let said = format!("what each rank did last is in {}", folder.path().display());
-    assert_eq!(ended.stderr.matches(&said).count(), 1, "{}", ended.stderr);
+    let expected = format!("the flight recorders are in {}", folder.path().display());
+    assert_eq!(ended.stderr.matches(&expected).count(), 1, "{}", ended.stderr);
     let files: Vec<_> =
         std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(files.len(), 3, "{files:?}");
@@ -371,7 +369,7 @@ fn flight_recorders() {
     assert!(findings[0].contains("failed: ") && findings[0].contains("for rank 0"), "{findings:#?}");
     let late = findings.iter().find(|finding| finding.starts_with("rank 0 (process "));
     let late = late.unwrap_or_else(|| panic!("{findings:#?}"));
-    assert!(late.contains("never came to all-reduce #0, which ranks 1, 2 wait in since "), "{late}");
+    assert!(late.contains("has not called all-reduce #0, in which ranks 1, 2 have waited for "), "{late}");
 }
 
 fn wrong_nodes() {
@@ -380,14 +378,14 @@ fn wrong_nodes() {
     assert!(ended.stderr.contains("which are 4, in a world of 2"), "{}", ended.stderr);
 }
 
-fn failure(role: &str, settings: &[(&str, &str)], said: &str) -> Ended {
+fn failure(role: &str, settings: &[(&str, &str)], expected: &str) -> Ended {
     let ended = launch(3, role, settings);
     assert!(!ended.status.success(), "{}", ended.stdout);
-    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    assert!(ended.stderr.contains(expected), "{}", ended.stderr);
     ended
 }
 
-/// Ranks that disagree get no result, and the one that sees it names both sides.
+/// Ranks with mismatched calls get no result, and the rank that detects it names both sides.
 fn disagreement(role: &str, settings: &[(&str, &str)], one: &str, other: &str) {
     let ended = failure(role, settings, "has failed");
     let named = ended.stderr.lines().any(|line| line.contains(one) && line.contains(other));

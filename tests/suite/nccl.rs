@@ -28,10 +28,10 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new(name, move || test(Path::new(WHEEL))).unless(no_wheel)
     };
     vec![
-        Test::new("our header binds every function", header::ours_is_whole),
+        Test::new("Unisono's header binds every function", header::ours_is_whole),
         Test::new("the comparison of headers detects every kind of difference", header::differences_are_seen),
-        with_wheel("our header agrees with NCCL's", header::ours_is_nccl_s),
-        with_wheel("NCCL's own settings of a communicator are those that are generated", header::settings),
+        with_wheel("Unisono's header agrees with NCCL's", header::ours_is_nccl_s),
+        with_wheel("the generated settings of a communicator are NCCL's defaults", header::settings),
         with_wheel("the library is loaded and reports its version", loaded),
         with_wheel("ids are unique", ids),
         with_wheel("result codes have texts", error_texts),
@@ -90,7 +90,7 @@ fn error_texts(wheel: &Path) {
 
 /// Describes the library that this process finds.
 pub(crate) fn play(_role: &str) -> ExitCode {
-    // Called twice: the result is kept.
+    // Called twice, since the result is cached.
     for _ in 0..2 {
         match library() {
             Ok(library) => println!("{} {}", library.version(), library.path().display()),
@@ -101,13 +101,13 @@ pub(crate) fn play(_role: &str) -> ExitCode {
 }
 
 /// Returns the description of the library by a process with these variables.
-fn ask(variables: &[(&str, &Path)]) -> String {
+fn describe_library(variables: &[(&str, &Path)]) -> String {
     let mut command = Command::new(launch::this_program());
     command.env_remove("UNISONO_NCCL").env_remove("VIRTUAL_ENV");
     suite::play(&mut command, "nccl", "describes its library").envs(variables.iter().copied());
-    let said = launch::run(command, DEADLINE).expect_success().stdout;
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines.len() == 2 && lines[0] == lines[1], "{said}");
+    let output = launch::run(command, DEADLINE).expect_success().stdout;
+    let lines: Vec<&str> = output.lines().collect();
+    assert!(lines.len() == 2 && lines[0] == lines[1], "{output}");
     lines[0].to_owned()
 }
 
@@ -115,15 +115,15 @@ fn named(wheel: &Path) {
     let file = wheel_library(wheel);
     let library = open(&file).unwrap();
     let expected = format!("{} {}", library.version(), library.path().display());
-    assert_eq!(ask(&[("UNISONO_NCCL", &file)]), expected);
-    assert_eq!(ask(&[("UNISONO_NCCL", &wheel.join("lib"))]), expected);
+    assert_eq!(describe_library(&[("UNISONO_NCCL", &file)]), expected);
+    assert_eq!(describe_library(&[("UNISONO_NCCL", &wheel.join("lib"))]), expected);
 
     let environment = tempfile::tempdir().unwrap();
     let packages = environment.path().join("lib/python3.12/site-packages");
     fs::create_dir_all(packages.join("nvidia")).unwrap();
     std::os::unix::fs::symlink(wheel, packages.join("nvidia/nccl")).unwrap();
-    let found = ask(&[("VIRTUAL_ENV", environment.path())]);
-    // An NCCL of the system's comes first.
+    let found = describe_library(&[("VIRTUAL_ENV", environment.path())]);
+    // A system-wide NCCL comes first.
     let of_system = Library::open(&[NAME.into()]).ok();
     let of_system = of_system.map(|library| format!("{} {}", library.version(), library.path().display()));
     assert_eq!(found, of_system.unwrap_or(expected));
@@ -137,14 +137,14 @@ fn nowhere() {
     for expected in
         [&*missing.display().to_string(), "libunisono-has-no-such.so: ", "UNISONO_NCCL", "pip install"]
     {
-        assert!(text.contains(expected), "{text:?} should say {expected:?}");
+        assert!(text.contains(expected), "{text:?} should contain {expected:?}");
     }
     assert_eq!(text.matches("No such file").count(), 2, "{text}");
 }
 
 fn named_wrongly() {
     let folder = tempfile::tempdir().unwrap();
-    let text = ask(&[("UNISONO_NCCL", folder.path()), ("VIRTUAL_ENV", folder.path())]);
+    let text = describe_library(&[("UNISONO_NCCL", folder.path()), ("VIRTUAL_ENV", folder.path())]);
     let expected = folder.path().join(NAME).display().to_string();
     assert!(text.contains(&expected) && !text.contains("libnccl.so:"), "{text}");
     assert_eq!(text.matches("No such file").count(), 1, "{text}");

@@ -1,4 +1,4 @@
-//! Metrics and traces of ranks that are processes: what is exported is what the program did.
+//! Metrics and traces of ranks that are processes, compared with the calls of the program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,12 +15,12 @@ use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 
 const DEADLINE: Duration = Duration::from_secs(120);
-/// The calls of each rank: short ones, long ones, those of a group, and barriers.
+/// The numbers of calls of each rank: short, long, in a group, and barriers.
 const SHORT: u64 = 100;
 const LONG: u64 = 5;
 const LONG_BYTES: u64 = 64 << 10;
 const IN_GROUP: u64 = 3;
-/// While this file exists, ranks of the role `waits` do not end.
+/// The variable with a file: while it exists, ranks of the role `waits` do not end.
 const HOLD: &str = "UNISONO_TEST_HOLD";
 
 pub(crate) fn play(role: &str) -> ExitCode {
@@ -40,12 +40,12 @@ pub(crate) fn play(role: &str) -> ExitCode {
 
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
-        files_have_the_calls_of_each_rank,
-        every_call_is_in_the_trace_of_each_rank,
-        a_failure_is_counted_by_its_code,
-        a_value_that_is_no_folder_or_address_is_an_error,
-        a_port_in_use_is_an_error,
-        the_dashboard_names_metrics_that_exist,
+        metrics_files_count_the_calls_of_each_rank,
+        trace_of_each_rank_has_every_call,
+        failure_is_counted_by_its_code,
+        invalid_metrics_destination_is_an_error,
+        port_in_use_is_an_error,
+        dashboard_names_existing_metrics,
     ];
     tests.push(
         Test::new("a prometheus server finds the calls of each rank", a_server_finds_the_calls)
@@ -75,7 +75,7 @@ fn calls(comm: &mut Communicator) -> unisono::Result<()> {
         comm.send(&[1.0_f64; 4], 1)?;
     } else {
         comm.receive(&mut [0.0_f64; 4], 0)?;
-        // Long: a wait is not counted before its first look at the clock, which may be late on a busy machine.
+        // A long wait, since a wait is counted only from its first read of the clock, which may be late on a busy machine.
         std::thread::sleep(Duration::from_secs(3));
     }
     comm.barrier()?;
@@ -91,7 +91,7 @@ fn fails() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Two ranks of a role, with these settings.
+/// Returns the command for two ranks of a role, with these settings.
 fn command(role: &str, settings: &[(&str, &str)]) -> Command {
     let mut command = launch::processes(2, &launch::this_program());
     command.env(suite::ROLE, format!("observe::{role}")).envs(settings.iter().copied());
@@ -102,7 +102,7 @@ fn run(role: &str, settings: &[(&str, &str)]) -> Ended {
     launch::run(command(role, settings), DEADLINE)
 }
 
-/// The samples of a text: by name, and labels as they are written.
+/// Parses the samples of a text, by name and labels.
 fn samples(text: &str) -> BTreeMap<(String, String), f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let sample = |line: &str| {
@@ -114,7 +114,7 @@ fn samples(text: &str) -> BTreeMap<(String, String), f64> {
     lines.map(sample).collect()
 }
 
-fn files_have_the_calls_of_each_rank() {
+fn metrics_files_count_the_calls_of_each_rank() {
     let folder = tempfile::tempdir().unwrap();
     run("calls", &[("UNISONO_METRICS", folder.path().to_str().unwrap())]).expect_success();
     let files: BTreeSet<_> =
@@ -150,7 +150,7 @@ fn files_have_the_calls_of_each_rank() {
     }
 }
 
-fn every_call_is_in_the_trace_of_each_rank() {
+fn trace_of_each_rank_has_every_call() {
     let folder = tempfile::tempdir().unwrap();
     run("calls", &[("UNISONO_TRACE", folder.path().to_str().unwrap())]).expect_success();
     let ranks = [0, 1].map(|rank| {
@@ -170,7 +170,7 @@ fn every_call_is_in_the_trace_of_each_rank() {
         assert_eq!(events.iter().filter(|event| event["name"] == "make an array").count() as u64, LONG);
         let long: Vec<_> = events.iter().filter(|event| event["args"]["label"] == "long").collect();
         assert!(long.len() as u64 == LONG && long.iter().all(|call| call["args"]["bytes"] == LONG_BYTES));
-        // One after the other on a thread: no span here is around a call.
+        // Events of a thread are disjoint here: no span encloses a call.
         let mut ends = BTreeMap::new();
         let mut sorted = events.clone();
         let ts = |event: &Value| event["ts"].as_f64().unwrap();
@@ -182,7 +182,7 @@ fn every_call_is_in_the_trace_of_each_rank() {
             assert!(ts(event) > before - 0.05, "{event} begins before {before}");
         }
     }
-    // Both ranks have the calls, of equal operation and size, and a call ends on no rank before it began on the other.
+    // Both ranks have the same calls, and no call ends on a rank before it starts on the other.
     let calls = ranks.map(|events| {
         let calls = events.into_iter().filter(|event| event["cat"] == "call");
         let call = |event: Value| (event["args"]["call"].as_str().unwrap().to_owned(), event);
@@ -197,14 +197,14 @@ fn every_call_is_in_the_trace_of_each_rank() {
         if call["name"] == "barrier" || call["name"] == "all-reduce" {
             for (one, other) in [(call, other), (other, call)] {
                 let end = one["ts"].as_f64().unwrap() + one["dur"].as_f64().unwrap();
-                // The clocks of processes are compared to the system's within this time at their start.
+                // The clocks of processes are calibrated with this precision at their start.
                 assert!(end + 1000.0 > other["ts"].as_f64().unwrap(), "{name}: {one} {other}");
             }
         }
     }
 }
 
-fn a_failure_is_counted_by_its_code() {
+fn failure_is_counted_by_its_code() {
     let folder = tempfile::tempdir().unwrap();
     run("fails", &[("UNISONO_METRICS", folder.path().to_str().unwrap())]).expect_success();
     let text = fs::read_to_string(folder.path().join("unisono-rank-0.prom")).unwrap();
@@ -214,7 +214,7 @@ fn a_failure_is_counted_by_its_code() {
     assert!(text.contains("unisono_failures_total{rank=\"0\",code=\"left\"} 1\n"), "{text}");
 }
 
-fn a_value_that_is_no_folder_or_address_is_an_error() {
+fn invalid_metrics_destination_is_an_error() {
     for (name, value) in [
         ("UNISONO_METRICS", "localhost:http"),
         ("UNISONO_METRICS", "/dev/null/folder"),
@@ -226,7 +226,7 @@ fn a_value_that_is_no_folder_or_address_is_an_error() {
     }
 }
 
-fn a_port_in_use_is_an_error() {
+fn port_in_use_is_an_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let ended = run("calls", &[("UNISONO_METRICS", &address)]);
@@ -234,7 +234,7 @@ fn a_port_in_use_is_an_error() {
     assert!(ended.stderr.contains("UNISONO_METRICS") && ended.stderr.contains(&address), "{ended:?}");
 }
 
-/// The queries of the dashboard.
+/// Returns the queries of the dashboard.
 fn queries() -> Vec<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/grafana.json");
     let dashboard: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
@@ -243,13 +243,13 @@ fn queries() -> Vec<String> {
     targets.map(|target| target["expr"].as_str().expect("a query").to_owned()).collect()
 }
 
-/// The names of metrics in a text.
+/// Returns the names of metrics in a text.
 fn names(text: &str) -> BTreeSet<String> {
     let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
     words.filter(|word| word.starts_with("unisono_")).map(str::to_owned).collect()
 }
 
-fn the_dashboard_names_metrics_that_exist() {
+fn dashboard_names_existing_metrics() {
     let folder = tempfile::tempdir().unwrap();
     run("calls", &[("UNISONO_METRICS", folder.path().to_str().unwrap())]).expect_success();
     let text = fs::read_to_string(folder.path().join("unisono-rank-0.prom")).unwrap();
@@ -262,7 +262,7 @@ fn the_dashboard_names_metrics_that_exist() {
     families.for_each(|family| assert!(page.contains(family), "docs/observability.md lacks {family}"));
 }
 
-/// The folder of the programs that `scripts/setup --tests` unpacks.
+/// Returns the path of a program that `scripts/setup --tests` unpacks.
 fn prometheus(program: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("target/prometheus/usr/bin").join(program)
 }
@@ -281,7 +281,7 @@ impl Drop for Server {
     }
 }
 
-/// The response to a request.
+/// Returns the response to a request.
 fn get(port: u16, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
@@ -290,7 +290,7 @@ fn get(port: u16, path: &str) -> Option<String> {
     response.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
 }
 
-/// The results of a query: the values, by rank.
+/// Returns the results of a query by rank.
 fn query(port: u16, query: &str) -> Vec<(String, f64)> {
     let letter = |byte: u8| {
         if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02x}") }

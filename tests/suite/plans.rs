@@ -1,4 +1,4 @@
-//! Persistent calls: ranks that plan different calls, and calls that a rank does not start.
+//! Persistent calls: mismatched plans, and plans that a rank does not start.
 
 use std::time::Duration;
 
@@ -7,13 +7,10 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![
-        ranks_that_plan_other_calls_are_told,
-        a_planned_call_that_a_rank_does_not_start_ends_at_the_deadline,
-    ]
+    tests![mismatched_plans_are_an_error_on_every_rank, unstarted_plan_of_one_rank_times_out_on_the_others,]
 }
 
-fn ranks_that_plan_other_calls_are_told() {
+fn mismatched_plans_are_an_error_on_every_rank() {
     let refused = unisono::threads(2, |mut comm| {
         comm.plan(Operation::AllReduce, Some(ReduceOp::BitAnd), vec![0.0_f32; 3]).map(drop)
     });
@@ -28,7 +25,7 @@ fn ranks_that_plan_other_calls_are_told() {
     }
 }
 
-fn a_planned_call_that_a_rank_does_not_start_ends_at_the_deadline() {
+fn unstarted_plan_of_one_rank_times_out_on_the_others() {
     let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
         let mut planned = comm.plan(Operation::AllReduce, Some(ReduceOp::Sum), vec![1.0_f32])?;
         planned.start(&mut comm)?;

@@ -13,19 +13,19 @@ type Call = fn(&mut Communicator) -> Result<()>;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        messages_bring_what_was_sent,
-        a_receiver_names_both_sides_of_a_disagreement,
-        a_message_that_meets_a_collective_is_a_disagreement,
-        a_rank_that_does_not_come_is_an_error,
-        ranks_whose_messages_are_there_take_turns,
-        what_was_sent_before_a_rank_left_is_received,
-        a_panic_of_the_other_rank_reaches_who_waits_for_its_message,
-        messages_pass_ranks_that_take_no_part,
-        what_cannot_be_sent_panics,
+        received_values_equal_sent_values,
+        mismatch_names_both_sides_on_the_receiver,
+        receive_during_a_collective_of_the_sender_is_a_mismatch,
+        missing_rank_is_an_error,
+        receive_any_serves_ranks_round_robin,
+        messages_of_a_rank_that_left_are_received,
+        panic_of_the_sender_is_an_error_of_the_receiver,
+        messages_do_not_involve_other_ranks,
+        invalid_arguments_panic,
     ]
 }
 
-fn messages_bring_what_was_sent() {
+fn received_values_equal_sent_values() {
     for ranks in 2..=5 {
         unisono::threads(ranks, |mut comm| common::point_to_point::conformance(&mut comm));
     }
@@ -42,63 +42,63 @@ fn errors(call: impl Fn(&mut Communicator) -> Result<()> + Sync) -> Vec<Error> {
     errors
 }
 
-/// Returns the error of rank 1 of two that receives something else than rank 0 sends.
+/// Returns the error of rank 1 of two, which receives another message than rank 0 sends.
 fn apart(
     sender: impl Fn(&mut Communicator) -> Result<()> + Sync,
     receiver: impl Fn(&mut Communicator) -> Result<()> + Sync,
 ) -> String {
     let errors = errors(|comm| if comm.rank() == 0 { sender(comm) } else { receiver(comm) });
     let Error::Mismatch { ours, theirs, other: 0, .. } = &errors[1] else { panic!("{errors:?}") };
-    // It may have met something of rank 1's too.
+    // It may have received a message of rank 1 too.
     assert!(matches!(errors[0], Error::Aborted { by: 1, .. } | Error::Mismatch { .. }), "{errors:?}");
-    let said = errors[1].to_string();
-    assert!(said.contains(ours) && said.contains(theirs), "{said}");
-    said
+    let text = errors[1].to_string();
+    assert!(text.contains(ours) && text.contains(theirs), "{text}");
+    text
 }
 
-fn a_receiver_names_both_sides_of_a_disagreement() {
+fn mismatch_names_both_sides_on_the_receiver() {
     for count in [3, 100_000] {
         let send = |comm: &mut Communicator| comm.send(&vec![1.0_f32; count], 1);
         let sent = format!("rank 0 called message #0 of {count} f32");
-        let said = apart(send, |comm| comm.receive(&mut vec![0.0_f32; count + 1], 0));
+        let text = apart(send, |comm| comm.receive(&mut vec![0.0_f32; count + 1], 0));
         assert_eq!(
-            said,
+            text,
             format!("rank 1, receive #0: rank 1 called message #0 of {} f32, but {sent}", count + 1)
         );
-        let said = apart(send, |comm| comm.receive(&mut vec![0_u32; count], 0));
-        assert_eq!(said, format!("rank 1, receive #0: rank 1 called message #0 of {count} u32, but {sent}"));
-        let said = apart(send, |comm| comm.receive_any(&mut [0.0_f32; 1]).map(drop));
-        assert_eq!(said, format!("rank 1, receive #0: rank 1 called message #0 of 1 f32, but {sent}"));
-        let said = apart(send, |comm| comm.receive_async(vec![0_u8; 4 * count], 0)?.wait().map(drop));
-        assert!(said.ends_with(&sent) && said.contains(&format!("of {} u8", 4 * count)), "{said}");
-        let said = apart(send, |comm| comm.exchange(&[1.0], 0, &mut vec![0.0_f32; count + 1], 0));
-        assert!(said.starts_with("rank 1, exchange #0: ") && said.ends_with(&sent), "{said}");
+        let text = apart(send, |comm| comm.receive(&mut vec![0_u32; count], 0));
+        assert_eq!(text, format!("rank 1, receive #0: rank 1 called message #0 of {count} u32, but {sent}"));
+        let text = apart(send, |comm| comm.receive_any(&mut [0.0_f32; 1]).map(drop));
+        assert_eq!(text, format!("rank 1, receive #0: rank 1 called message #0 of 1 f32, but {sent}"));
+        let text = apart(send, |comm| comm.receive_async(vec![0_u8; 4 * count], 0)?.wait().map(drop));
+        assert!(text.ends_with(&sent) && text.contains(&format!("of {} u8", 4 * count)), "{text}");
+        let text = apart(send, |comm| comm.exchange(&[1.0], 0, &mut vec![0.0_f32; count + 1], 0));
+        assert!(text.starts_with("rank 1, exchange #0: ") && text.ends_with(&sent), "{text}");
     }
-    let said = apart(
+    let text = apart(
         |comm| comm.call().label("weights").send(&[1_i32; 9], 1),
         |comm| comm.call().label("biases").receive(&mut [0_i32; 9], 0),
     );
-    assert!(said.contains("#0 \"biases\" of 9 i32") && said.contains("#0 \"weights\" of 9 i32"), "{said}");
-    // The second message of the two, after one in which they agree.
-    let said = apart(
+    assert!(text.contains("#0 \"biases\" of 9 i32") && text.contains("#0 \"weights\" of 9 i32"), "{text}");
+    // The second message differs, after a matching one.
+    let text = apart(
         |comm| comm.send(&[1_u8], 1).and_then(|()| comm.send(&[1_u8, 2], 1)),
         |comm| comm.receive(&mut [0_u8], 0).and_then(|()| comm.receive(&mut [0_u8], 0)),
     );
     assert!(
-        said.contains("called message #1 of 1 u8") && said.contains("called message #1 of 2 u8"),
-        "{said}"
+        text.contains("called message #1 of 1 u8") && text.contains("called message #1 of 2 u8"),
+        "{text}"
     );
 }
 
-fn a_message_that_meets_a_collective_is_a_disagreement() {
-    // The root of a short broadcast is done with it, and waits in the next call.
+fn receive_during_a_collective_of_the_sender_is_a_mismatch() {
+    // The root of a short broadcast has completed it, and waits in the next call.
     for (count, theirs) in [(10, "barrier #1"), (100_000, "broadcast #0 of 100000 f32, root 0, by ")] {
-        let said = apart(
+        let text = apart(
             |comm| comm.broadcast(&mut vec![1.0_f32; count], 0).map(drop),
             |comm| comm.receive(&mut vec![0.0_f32; count], 0),
         );
         let theirs = format!("rank 0 called {theirs}");
-        assert!(said.contains("rank 1 called message #0 of ") && said.contains(&theirs), "{said}");
+        assert!(text.contains("rank 1 called message #0 of ") && text.contains(&theirs), "{text}");
     }
     // A long message waits for its receiver.
     let errors = errors(|comm| match comm.rank() {
@@ -106,28 +106,27 @@ fn a_message_that_meets_a_collective_is_a_disagreement() {
         _ => comm.broadcast(&mut vec![0.0_f32; 100_000], 0).map(drop),
     });
     let names_both = |error: &Error| {
-        let said = error.to_string();
-        said.contains("rank 0 called message #0 of 100000 f32")
-            && said.contains("rank 1 called broadcast #0 of 100000 f32")
+        let text = error.to_string();
+        text.contains("rank 0 called message #0 of 100000 f32")
+            && text.contains("rank 1 called broadcast #0 of 100000 f32")
     };
     assert!(
         errors.iter().any(|error| matches!(error, Error::Mismatch { .. }) && names_both(error)),
         "{errors:?}"
     );
-    let said = apart(Communicator::barrier, |comm| comm.receive_any(&mut [0_u8]).map(drop));
-    assert!(said.contains("called message #0 of 1 u8, but rank 0 called barrier #0"), "{said}");
-    // A collective that sends no messages: ranks that share memory work on each other's.
+    let text = apart(Communicator::barrier, |comm| comm.receive_any(&mut [0_u8]).map(drop));
+    assert!(text.contains("called message #0 of 1 u8, but rank 0 called barrier #0"), "{text}");
+    // A collective without messages: ranks that share memory work on each other's arrays.
     let all_reduce =
         |comm: &mut Communicator| comm.all_reduce(&mut vec![1.0_f32; 100_000], ReduceOp::Sum).map(drop);
-    let said = apart(all_reduce, |comm| comm.receive_any(&mut [0_u8]).map(drop));
+    let text = apart(all_reduce, |comm| comm.receive_any(&mut [0_u8]).map(drop));
     assert!(
-        said.contains("called message #0 of 1 u8, but rank 0 called all-reduce #0 of 100000 f32, sum"),
-        "{said}"
+        text.contains("called message #0 of 1 u8, but rank 0 called all-reduce #0 of 100000 f32, sum"),
+        "{text}"
     );
 }
 
-/// Returns the error of rank 1 of two beside a rank 0 that does nothing: it leaves at once if `leaves`, or once rank 1
-/// has its error.
+/// Returns the error of rank 1 of two. Rank 0 makes no call, and leaves at once if `leaves`, or once rank 1 has its error.
 fn alone(leaves: bool, call: impl Fn(&mut Communicator) -> Result<()> + Sync) -> Error {
     let ended = Barrier::new(2);
     let mut errors = unisono::threads(2, |mut comm| {
@@ -143,20 +142,20 @@ fn alone(leaves: bool, call: impl Fn(&mut Communicator) -> Result<()> + Sync) ->
         let error = call(&mut comm).unwrap_err();
         assert!(started.elapsed() < Duration::from_secs(20), "it took {:?}: {error}", started.elapsed());
         ended.wait();
-        assert!(matches!(comm.send(&[1_u8], 0), Err(Error::Aborted { .. })), "an error is the end");
+        assert!(matches!(comm.send(&[1_u8], 0), Err(Error::Aborted { .. })), "an error is fatal");
         Some(error)
     });
     errors.remove(1).expect("rank 1 has an error")
 }
 
-fn a_rank_that_does_not_come_is_an_error() {
+fn missing_rank_is_an_error() {
     let calls: [(&str, Call); 6] = [
         ("receive", |comm| comm.receive(&mut [0_u8; 3], 0)),
         ("receive", |comm| comm.receive_async(vec![0_u8; 100_000], 0)?.wait().map(drop)),
         ("receive-any", |comm| comm.receive_any(&mut [0_u8; 3]).map(drop)),
         ("exchange", |comm| comm.exchange(&[1_u8; 3], 0, &mut [0_u8; 3], 0)),
         ("send", |comm| comm.send(&vec![1_u8; 10 << 20], 0)),
-        // One too many for those that are never received.
+        // More than the unreceived eager messages.
         ("send", |comm| (0..100).try_for_each(|_| comm.send(&[1_u8], 0))),
     ];
     for (operation, call) in calls {
@@ -169,10 +168,10 @@ fn a_rank_that_does_not_come_is_an_error() {
     }
 }
 
-fn ranks_whose_messages_are_there_take_turns() {
+fn receive_any_serves_ranks_round_robin() {
     let all_are_there = Barrier::new(4);
     let from = unisono::threads(4, |mut comm| {
-        // Three to each: so many are eager.
+        // Three from each, all of which are eager.
         if comm.rank() > 0 {
             (0..3).for_each(|number| comm.send(&[number as u64], 0).unwrap());
             all_are_there.wait();
@@ -191,7 +190,7 @@ fn ranks_whose_messages_are_there_take_turns() {
     assert_eq!(from[0], [1, 2, 3].repeat(3));
 }
 
-fn what_was_sent_before_a_rank_left_is_received() {
+fn messages_of_a_rank_that_left_are_received() {
     let received = unisono::threads(3, |mut comm| -> Result<Vec<usize>> {
         if comm.rank() > 0 {
             comm.send(&[comm.rank() as u64], 0)?;
@@ -206,7 +205,7 @@ fn what_was_sent_before_a_rank_left_is_received() {
     assert_eq!(received[0].as_ref().unwrap(), &[1, 2]);
 }
 
-fn a_panic_of_the_other_rank_reaches_who_waits_for_its_message() {
+fn panic_of_the_sender_is_an_error_of_the_receiver() {
     let mut world = Communicator::threads(2).unwrap();
     let (mut one, mut other) = (world.remove(0), world.remove(0));
     let thread = std::thread::spawn(move || {
@@ -219,8 +218,8 @@ fn a_panic_of_the_other_rank_reaches_who_waits_for_its_message() {
     assert!(thread.join().is_err());
 }
 
-fn messages_pass_ranks_that_take_no_part() {
-    // Rank 2 is ahead in the collective, and waits for both all the while.
+fn messages_do_not_involve_other_ranks() {
+    // Rank 2 is ahead in the collective, and waits for both meanwhile.
     unisono::threads(3, |mut comm| {
         for number in 0..20_u64 {
             match comm.rank() {
@@ -235,10 +234,10 @@ fn messages_pass_ranks_that_take_no_part() {
     });
 }
 
-fn what_cannot_be_sent_panics() {
+fn invalid_arguments_panic() {
     let mut world = Communicator::threads(2).unwrap();
     let comm = &mut world[0];
-    let mut said = |call: Call| {
+    let mut text = |call: Call| {
         let panicked = catch_unwind(AssertUnwindSafe(|| call(comm).is_ok())).unwrap_err();
         *panicked.downcast::<String>().unwrap()
     };
@@ -250,7 +249,7 @@ fn what_cannot_be_sent_panics() {
         |comm| comm.send_async(vec![1_u8], 2).map(drop),
     ];
     for call in nobody {
-        assert_eq!(said(call), "rank 2 is not in a world of 2 ranks");
+        assert_eq!(text(call), "rank 2 is not in a world of 2 ranks");
     }
     let itself: [Call; 3] = [
         |comm| comm.send(&[1_u8], 0),
@@ -258,7 +257,7 @@ fn what_cannot_be_sent_panics() {
         |comm| comm.exchange_async(vec![1_u8], 1, vec![1], 0).map(drop),
     ];
     for call in itself {
-        assert!(said(call).contains("rank 0 has no messages to itself"));
+        assert!(text(call).contains("rank 0 has no messages to itself"));
     }
     let mut alone = Communicator::threads(1).unwrap().remove(0);
     assert!(catch_unwind(AssertUnwindSafe(|| alone.receive_any(&mut [1_u8]))).is_err());

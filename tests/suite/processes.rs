@@ -12,7 +12,7 @@ use unisono_testing::suite::{self, Test};
 use crate::common::{no_ucx, roles};
 
 const DEADLINE: Duration = Duration::from_secs(240);
-/// The longest time that ranks may take to see that another has ended.
+/// The longest time in which ranks must detect the end of another.
 const SOON: Duration = Duration::from_secs(10);
 
 pub(crate) fn play(role: &str) -> ExitCode {
@@ -25,13 +25,12 @@ pub(crate) fn play(role: &str) -> ExitCode {
     roles::play(role, |_, _| false)
 }
 
-/// As if ranks were on two machines.
+/// Simulates ranks on two machines.
 const CONNECTED: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,1")];
 const THREE_NODES: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,2,1")];
 const EIGHT_NODES: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1,1,1,1,1,1")];
 
-/// Eight nodes over UCX: its own TCP, and its shared memory, which reports the failure of a peer only if it is asked
-/// to.
+/// Nodes over UCX's TCP, and over UCX's shared memory, which reports the failure of a peer only on request.
 const OVER_UCX: &[(&str, &str)] = &[("UNISONO_NETWORK", "ucx"), ("UNISONO_NODES", "2,1"), ("UCX_TLS", "tcp")];
 const OVER_UCX_MEMORY: &[(&str, &str)] = &[
     ("UNISONO_NETWORK", "ucx"),
@@ -83,17 +82,17 @@ pub(crate) fn tests() -> Vec<Test> {
     };
     let worlds = WORLDS.into_iter().map(world);
     let others = [
-        Test::new("ranks of a session find each other, again and again", again),
-        Test::new("ranks that name a folder find each other there", in_folder),
-        Test::new("settings that differ are refused with both", settings),
-        Test::new("worlds of different sizes are refused with both", sizes),
-        Test::new("numbers that are none are refused", numbers),
-        Test::new("ranks of several machines need a place to meet", no_place),
-        Test::new("ranks in containers of their own connect", containers).unless(launch::no_containers),
-        Test::new("ranks of several machines meet where rank 0 is", meet),
-        Test::new("an interface that is not there is refused on all ranks", no_interface),
-        Test::new("a rank that is killed ends the job, and leaves nothing", || killed_ends_all(&[])),
-        Test::new("a rank that is killed ends the job over UCX", || killed_ends_all(OVER_UCX)).unless(no_ucx),
+        Test::new("ranks of a session find each other repeatedly", again),
+        Test::new("ranks find each other in the bootstrap folder", in_folder),
+        Test::new("different settings are refused with both values", settings),
+        Test::new("different world sizes are refused with both values", sizes),
+        Test::new("invalid rank numbers are refused", numbers),
+        Test::new("ranks of several machines need a rendezvous address", no_place),
+        Test::new("ranks in separate containers connect", containers).unless(launch::no_containers),
+        Test::new("ranks of several machines meet at rank 0", meet),
+        Test::new("a missing interface is refused on all ranks", no_interface),
+        Test::new("a killed rank ends the job and leaves nothing behind", || killed_ends_all(&[])),
+        Test::new("a killed rank ends the job over UCX", || killed_ends_all(OVER_UCX)).unless(no_ucx),
         Test::new("UCX that cannot connect is an error on all ranks", ucx_without_transport).unless(no_ucx),
         Test::new("UCX that is not installed is an error on all ranks", ucx_is_missing).unless(no_ucx),
         Test::new("a quiet section has the deadline of the environment", quiet_deadline),
@@ -144,15 +143,15 @@ fn in_folder() {
     let meeting = folder.path().join("new/one");
     for _ in 0..2 {
         expect_world(&launch(3, "joins", &[("UNISONO_BOOTSTRAP_DIR", meeting.to_str().unwrap())]));
-        assert_eq!(fs::read_dir(&meeting).unwrap().count(), 0, "nothing stays there");
+        assert_eq!(fs::read_dir(&meeting).unwrap().count(), 0, "the folder is empty again");
     }
 }
 
-/// All ranks say the same, and fail.
-fn expect_refusals(all: &[Ended], said: &[&str]) {
+/// Checks that all ranks fail, and that each error contains these texts.
+fn expect_refusals(all: &[Ended], expected: &[&str]) {
     for Ended { status, stderr, stdout } in all {
         assert_eq!(status.code(), Some(3), "{stdout}{stderr}");
-        assert!(said.iter().any(|said| stderr.contains(said)), "{stderr}");
+        assert!(expected.iter().any(|text| stderr.contains(text)), "{stderr}");
     }
 }
 
@@ -161,7 +160,7 @@ fn settings() {
     let all = each(&[&of("0", "64"), &of("1", "128")]);
     expect_refusals(&all, &["UNISONO_SEGMENT_BYTES is 64 on rank 0 ("]);
     assert!(all.iter().all(|ended| ended.stderr.contains("and 128 on rank 1 (")));
-    // A rank whose settings make no sense does not let the others wait.
+    // A rank with invalid settings does not make the others wait.
     let all = each(&[&of("0", "64"), &of("1", "65")]);
     expect_refusals(&all, &["on rank 1 ("]);
 }
@@ -171,19 +170,19 @@ fn sizes() {
         &[("RANK", "0"), ("WORLD_SIZE", "2")],
         &[("RANK", "1"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "3")],
     ]);
-    let said = [
+    let expected = [
         "rank 0 is in a world of 2 ranks, but rank 1 in one of 3",
         "rank 1 is in a world of 3 ranks, but rank 0 in one of 2",
     ];
-    // The rank that detects it first ends, and the other may see that.
-    expect_refusals(&all, &[said[0], said[1], "has ended before the world began"]);
-    assert!(all.iter().any(|ended| said.iter().any(|said| ended.stderr.contains(said))));
+    // The rank that detects it first ends, and the other may detect that instead.
+    expect_refusals(&all, &[expected[0], expected[1], "has ended before the world began"]);
+    assert!(all.iter().any(|ended| expected.iter().any(|text| ended.stderr.contains(text))));
 }
 
 fn numbers() {
     for (rank, ranks) in [("2", "2"), ("first", "2"), ("0", "0")] {
         let all = each(&[&[("RANK", rank), ("WORLD_SIZE", ranks)]]);
-        expect_refusals(&all, &["RANK and WORLD_SIZE say nothing of a world"]);
+        expect_refusals(&all, &["RANK and WORLD_SIZE are missing or invalid"]);
     }
 }
 
@@ -224,12 +223,12 @@ fn no_interface() {
     let settings = [("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1"), ("UNISONO_INTERFACE", "nothing9")];
     let ended = launch(2, "joins", &settings);
     assert!(!ended.status.success());
-    let said =
+    let expected =
         "rank 0 cannot listen for others: UNISONO_INTERFACE is \"nothing9\", and this machine has no such";
-    assert_eq!(ended.stderr.matches(said).count(), 2, "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches(expected).count(), 2, "{}", ended.stderr);
 }
 
-/// Works without end, until rank 1 is killed.
+/// Makes calls until rank 1 is killed.
 fn killed(comm: &mut Communicator) -> unisono::Result<()> {
     println!("process {}", std::process::id());
     let mut array = comm.alloc::<f32>(1 << 20)?;
@@ -246,24 +245,24 @@ fn killed_ends_all(settings: &[(&str, &str)]) {
     let before = left::shared_files();
     let began = Instant::now();
     let ended = launch(3, "killed", settings);
-    let told = format!("{}\n{}\n{}", ended.status, ended.stdout, ended.stderr);
-    assert!(!ended.status.success() && began.elapsed() < SOON, "{told}");
-    assert!(ended.stderr.contains("unisono: rank 1 (host ") && ended.stderr.contains("has died"), "{told}");
+    let report = format!("{}\n{}\n{}", ended.status, ended.stdout, ended.stderr);
+    assert!(!ended.status.success() && began.elapsed() < SOON, "{report}");
+    assert!(ended.stderr.contains("unisono: rank 1 (host ") && ended.stderr.contains("has died"), "{report}");
     assert_eq!(
         ended.stderr.matches("aborted because rank 1 failed: its process was killed").count(),
         2,
-        "{told}"
+        "{report}"
     );
     left::nothing(ended.stdout.lines().filter_map(|line| line.strip_prefix("process ")), 3, &before);
 }
 
-/// UCX's shared memory alone does not report the failure of a peer, so that it cannot be used.
+/// UCX's shared memory alone does not report the failure of a peer, so it cannot be used.
 fn ucx_without_transport() {
     let settings = [("UNISONO_NETWORK", "ucx"), ("UNISONO_NODES", "1,1"), ("UCX_TLS", "shm,self")];
     refuses_ucx(&settings, "it cannot connect with rank 1 over UCX: UCX reports: Destination is unreachable");
 }
 
-/// A library of this name that is none stands before the one of the system.
+/// An invalid library of this name precedes that of the system.
 fn ucx_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("libucp.so.0"), "no library").unwrap();
@@ -275,11 +274,11 @@ fn ucx_is_missing() {
 fn refuses_ucx(settings: &[(&str, &str)], why: &str) {
     let ended = launch(2, "joins", settings);
     assert!(!ended.status.success(), "{ended}");
-    let says = format!("UNISONO_NETWORK is ucx, but rank 0: {why}");
-    assert_eq!(ended.stderr.matches(&says).count(), 2, "{ended}");
+    let expected = format!("UNISONO_NETWORK is ucx, but rank 0: {why}");
+    assert_eq!(ended.stderr.matches(&expected).count(), 2, "{ended}");
 }
 
-/// Rank 1 does not come out of a quiet section.
+/// Rank 1 stays in a quiet section.
 fn is_quiet_for_too_long(comm: &mut Communicator) -> unisono::Result<()> {
     comm.barrier()?;
     if comm.rank() == 1 {
@@ -288,7 +287,7 @@ fn is_quiet_for_too_long(comm: &mut Communicator) -> unisono::Result<()> {
     comm.barrier()
 }
 
-/// By default it is a day. It is waited for longer than the deadline of other waits.
+/// The default deadline is a day. Here it is short, but longer than that of other waits.
 fn quiet_deadline() {
     let settings = [("UNISONO_TIMEOUT_S", "0.2"), ("UNISONO_QUIET_TIMEOUT_S", "1")];
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Worlds that lose ranks, and go on with the others.
+//! Worlds that lose ranks and continue with the others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -16,12 +16,12 @@ mod script;
 use script::{Moment, Script};
 
 const DEADLINE: Duration = Duration::from_secs(120);
-/// The time that ranks wait for each other: no rank that is alive may be this late on a busy machine.
+/// The timeout of ranks. On a busy machine, no living rank may be this late.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The time that a call waits for a rank that does not come.
+/// The timeout of calls that wait for a missing rank.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// As if ranks were on two machines.
+/// Simulates ranks on two machines.
 const CONNECTED: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,1")];
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -29,14 +29,14 @@ pub(crate) fn tests() -> Vec<Test> {
     let mut tests = vec![
         Test::new("threads that end at any moment", move || (0..seeds).for_each(threads_of)),
         Test::new("five ranks become four, three and one", one_by_one),
-        Test::new("ranks that are told of nothing follow the first that shrinks", nobody_has_failed),
-        Test::new("a group goes on without a rank of it", groups),
+        Test::new("uninformed ranks follow the first that shrinks", nobody_has_failed),
+        Test::new("a group continues without one of its ranks", groups),
         Test::new("choice, timeout and settings are inherited", inherited),
-        Test::new("a rank that is alive and does not shrink is named", missing),
+        Test::new("a living rank that does not shrink is named", missing),
         Test::new("a program that ends with its ranks is refused", refused),
-        Test::new("a process that is stopped is named, and that it is alive", stopped),
-        Test::new("ranks that are connected go on too", connected),
-        Test::new("fewer ranks than the minimum do not go on", too_few),
+        Test::new("a stopped process is named as alive", stopped),
+        Test::new("connected ranks continue too", connected),
+        Test::new("fewer ranks than the minimum do not continue", too_few),
     ];
     tests.extend(machines::tests());
     #[cfg(feature = "mpi")]
@@ -48,7 +48,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests
 }
 
-/// The last world of every survivor of a script has all of them.
+/// Checks that the last world of every survivor of a script consists of all survivors.
 fn threads_of(seed: u64) {
     let script = Script::new(seed);
     let rank = |mut comm: Communicator| {
@@ -77,7 +77,7 @@ fn start(ranks: usize, role: &str, settings: &[(&str, &str)]) -> Ended {
     launch::run(command.envs(settings.iter().copied()), DEADLINE)
 }
 
-/// So many ranks have printed this line, and none has printed another.
+/// Checks that this number of ranks has printed this line, and none has printed another.
 fn expect_lines(ended: &Ended, line: &str, ranks: usize) {
     let lines: Vec<_> = ended.stdout.lines().collect();
     assert_eq!(lines, vec![line; ranks], "{ended}");
@@ -142,7 +142,7 @@ fn failure(comm: &mut Communicator) -> Error {
     }
 }
 
-/// The ranks in each of these lists end, by their numbers at that time, one list after the other.
+/// Ends the ranks in each of these lists in turn, by their numbers at that time.
 fn lose(mut comm: Communicator, lists: &[&[Rank]], end: impl Fn()) -> Result<()> {
     for list in lists {
         assert_eq!(sum(&mut comm)?, comm.ranks() as u64);
@@ -173,7 +173,7 @@ fn connected() {
     expect_lines(&start(3, "connected", CONNECTED), "2 are left", 2);
 }
 
-/// Ranks in a collective, with a request in flight, or that compute, get an error that says why, and all of them go on.
+/// Ranks in a collective, with a request in flight, or in a computation get an error with the cause, and all of them continue.
 fn nobody_has_failed() {
     let ended = unisono::threads(4, |mut comm| -> Result<()> {
         let rank = comm.rank();
@@ -195,7 +195,7 @@ fn nobody_has_failed() {
     all_succeed(ended);
 }
 
-/// The world of the group is lost, and the group need not be.
+/// The world of the group is lost, but the group need not be.
 fn groups() {
     let ended = unisono::threads(5, |mut comm| -> Result<()> {
         let mut group = comm.group(&[4, 2, 1, 0])?;
@@ -207,12 +207,12 @@ fn groups() {
         let mut of_three = of_four.shrink()?;
         assert_eq!(sum(&mut of_three)?, 3);
         assert_eq!(of_three.former_ranks(), [0, 2, 3]);
-        // It has groups, as any other.
+        // It can have groups, like any other communicator.
         let pair = of_three.group(&[0, 2])?;
         if of_three.rank() == 1 {
             return Ok(());
         }
-        assert_eq!(sum(&mut pair.expect("it is in it"))?, 2);
+        assert_eq!(sum(&mut pair.expect("this rank is in the group"))?, 2);
         Ok(())
     });
     all_succeed(ended);
@@ -238,7 +238,7 @@ fn inherited() {
             return Ok(());
         }
         let error = failure(&mut comm);
-        // In a ring, a rank names the neighbour that it waits for.
+        // In a ring, a rank names the neighbour for which it waits.
         assert!(error.to_string().contains(": waited 1"), "{error}");
         Ok(())
     });
@@ -250,7 +250,7 @@ fn missing() {
         comm.set_timeout(SHORT);
         if comm.rank() == 2 {
             std::thread::sleep(4 * SHORT);
-            // It is late, and the others have left.
+            // This rank is late, and the others have left.
             return comm.shrink().map(|comm| {
                 assert_eq!(comm.former_ranks(), [2]);
                 None
@@ -262,8 +262,9 @@ fn missing() {
         Ok(Some(error))
     });
     for error in all_succeed(ended).into_iter().flatten() {
-        let said = format!("rank 2 (process {}) is alive, and has not called `shrink`", std::process::id());
-        assert!(error.to_string().contains(&said), "{error}");
+        let expected =
+            format!("rank 2 (process {}) is alive, and has not called `shrink`", std::process::id());
+        assert!(error.to_string().contains(&expected), "{error}");
         assert!(matches!(error, Error::Missing { other: 2, is_stopped: false, .. }), "{error}");
         assert_eq!((error.code(), error.failed_rank()), (ErrorCode::Timeout, Some(2)));
     }
@@ -278,7 +279,7 @@ fn play_stopped(mut comm: Communicator) -> Result<()> {
     if comm.rank() == 1 {
         launch::signal_process("STOP", std::process::id());
     }
-    // Both wait for it directly. In a sum, one may wait for the other, and name it if its own deadline passes first.
+    // Both wait for it directly. In a sum, one might wait for the other, and name it if its own deadline passes first.
     let error = comm.broadcast(&mut [0_u64], 1).unwrap_err();
     assert_eq!(error.failed_rank(), Some(1), "{error}");
     let rank = comm.rank();
@@ -290,7 +291,7 @@ fn play_stopped(mut comm: Communicator) -> Result<()> {
     );
     println!("names rank 1");
     if rank == 0 {
-        // The other one has written its error by then.
+        // The other rank has written its error by then.
         std::thread::sleep(3 * SHORT);
         launch::signal_process("KILL", processes[1] as u32);
     }
@@ -323,7 +324,7 @@ fn too_few() {
         if comm.rank() == 1 {
             return Ok(());
         }
-        // It is inherited.
+        // The minimum is inherited.
         failure(&mut comm);
         let error = comm.shrink().unwrap_err();
         assert!(error.to_string().contains("1 ranks are left, fewer than the minimum, 2"), "{error}");
@@ -336,6 +337,6 @@ fn too_few() {
 fn over_mpi() {
     let mut command = launch::mpirun(2, &launch::this_program());
     suite::play(&mut command, "shrink", "over MPI").env("UNISONO_WARNINGS", "off");
-    let said = "this world cannot shrink: MPI connects its ranks, and does not survive a lost one: start them without MPI";
-    expect_lines(&launch::run(command, DEADLINE), said, 2);
+    let expected = "this world cannot shrink: MPI connects its ranks, and does not survive a lost one: start them without MPI";
+    expect_lines(&launch::run(command, DEADLINE), expected, 2);
 }

@@ -1,4 +1,4 @@
-//! Small all-reduces at random, very many: none wrong, and no growth of memory.
+//! Very many small random all-reduces: none is wrong, and memory does not grow.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -14,9 +14,9 @@ use crate::common::small::{Held, all_reduces};
 
 /// A job that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(300);
-/// The number of calls that a world makes, before the next one begins.
+/// The number of calls of a world, before the next world starts.
 const CALLS: usize = 500;
-/// The number of worlds that a job has, one after the other; memory is looked at after the first few.
+/// The number of successive worlds of a job. The baseline of memory is measured after the first few.
 const WORLDS_OF_JOB: u64 = 8;
 const WARM_UP: u64 = 3;
 
@@ -69,12 +69,12 @@ fn over_processes(name: &str, settings: &[(&str, &str)]) {
     jobs.tell(name, &[(made * CALLS as u64, "all-reduces"), (made, "worlds")]);
 }
 
-/// One world after the other, each on a communicator of its own: `0 20` are the first and their number.
+/// Plays worlds one after the other, each on its own communicator. The role `0 20` has the first world and the number of worlds.
 pub(crate) fn play(role: &str) -> ExitCode {
     let (first, worlds) = role.split_once(' ').expect("two numbers");
     let (first, worlds): (u64, u64) = (first.parse().unwrap(), worlds.parse().unwrap());
     let (universe, _) =
-        unisono::mpi::initialize_with_threading(Threading::Serialized).expect("MPI is not up");
+        unisono::mpi::initialize_with_threading(Threading::Serialized).expect("MPI is not initialised yet");
     let (seed, mut warm) = (Soak::from_environment().seed, None);
     for world in first..first + worlds {
         all_reduces(Communicator::attach(&universe.world()).unwrap(), seed, world, CALLS);
@@ -82,7 +82,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
             warm = Some(Held::now());
         }
     }
-    let warm = warm.expect("a job has more worlds than it takes to warm up");
+    let warm = warm.expect("a job has more worlds than the warm-up");
     Held::now().assert_no_more_than(warm, "a rank");
     ExitCode::SUCCESS
 }

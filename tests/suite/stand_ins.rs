@@ -1,5 +1,5 @@
-//! Tests of the stand-ins for the CUDA driver and NCCL, and of copies to a GPU over them. Every case is a process of its own,
-//! which loads the stand-ins.
+//! Tests of the stand-ins for the CUDA driver and NCCL, and of copies to a GPU over them. Every case is a separate process, which
+//! loads the stand-ins.
 
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -24,7 +24,7 @@ struct Case {
 }
 
 impl Case {
-    /// It measures time and must run alone.
+    /// Marks a case that measures time and must run alone.
     const fn timed(self) -> Self {
         Self { is_timed: true, ..self }
     }
@@ -51,12 +51,12 @@ pub(crate) fn play(name: &str) -> ExitCode {
         ranks::process();
     } else {
         let mut cases = ALL.into_iter().flat_map(|(_, cases)| cases);
-        (cases.find(|case| case.name == name).expect("the case is one of ours").body)();
+        (cases.find(|case| case.name == name).expect("the case exists").body)();
     }
     ExitCode::SUCCESS
 }
 
-/// One test for all cases of a kind: before the first, it builds the stand-ins.
+/// Returns one test for all cases of a kind. It builds the stand-ins before the first case.
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
     for (kind, cases) in ALL {

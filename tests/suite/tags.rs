@@ -9,29 +9,29 @@ use crate::common;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        messages_in_any_order_arrive_where_they_belong,
-        a_thousand_messages_may_be_in_flight,
-        a_timeout_names_source_and_tag,
-        a_mismatch_names_the_tag,
-        more_held_messages_than_allowed_are_an_error,
-        a_failure_ends_all_messages_in_flight,
-        messages_in_flight_are_received_after_their_sender_is_dropped,
+        messages_started_in_any_order_match_by_tag,
+        thousand_messages_can_be_in_flight,
+        timeout_names_source_and_tag,
+        mismatch_names_the_tag,
+        exceeding_the_limit_of_held_messages_is_an_error,
+        failure_ends_all_messages_in_flight,
+        messages_of_a_dropped_communicator_are_received,
     ]
 }
 
-fn messages_in_any_order_arrive_where_they_belong() {
+fn messages_started_in_any_order_match_by_tag() {
     for ranks in 2..=4 {
         unisono::threads(ranks, |mut comm| common::tags::conformance(&mut comm));
     }
 }
 
-fn a_thousand_messages_may_be_in_flight() {
+fn thousand_messages_can_be_in_flight() {
     for ranks in [2, 3, 4] {
         unisono::threads(ranks, |mut comm| common::tags::many_in_flight(&mut comm, 1000));
     }
 }
 
-fn a_timeout_names_source_and_tag() {
+fn timeout_names_source_and_tag() {
     let calls: [fn(&mut Communicator) -> Result<()>; 2] = [
         |comm| comm.call().tag(7).receive(&mut [0_u8; 3], 1),
         |comm| comm.call().tag(7).receive_async(vec![0_u8; 3], 1)?.wait().map(drop),
@@ -40,7 +40,7 @@ fn a_timeout_names_source_and_tag() {
         let errors = unisono::threads(2, |mut comm| {
             comm.set_timeout(Duration::from_secs(30));
             if comm.rank() == 1 {
-                // Another tag is not awaited.
+                // A message with another tag does not match.
                 comm.call().tag(8).send(&[1_u8; 3], 0).unwrap();
                 return comm.receive(&mut [0_u8], 0).unwrap_err();
             }
@@ -50,17 +50,17 @@ fn a_timeout_names_source_and_tag() {
             assert!(started.elapsed() < Duration::from_secs(10), "{error}");
             error
         });
-        let said = errors[0].to_string();
-        assert!(matches!(errors[0], Error::Timeout { other: 1, .. }), "{said}");
+        let text = errors[0].to_string();
+        assert!(matches!(errors[0], Error::Timeout { other: 1, .. }), "{text}");
         assert!(
-            said.starts_with("rank 0, receive #0 with tag 7: waited ") && said.contains(" for rank 1"),
-            "{said}"
+            text.starts_with("rank 0, receive #0 with tag 7: waited ") && text.contains(" for rank 1"),
+            "{text}"
         );
         assert!(matches!(errors[1], Error::Aborted { .. }), "{}", errors[1]);
     }
 }
 
-fn a_mismatch_names_the_tag() {
+fn mismatch_names_the_tag() {
     let errors = unisono::threads(2, |mut comm| match comm.rank() {
         0 => {
             comm.call().tag(1).send(&[0_u8; 9], 1).unwrap();
@@ -76,8 +76,8 @@ fn a_mismatch_names_the_tag() {
     );
 }
 
-fn more_held_messages_than_allowed_are_an_error() {
-    // Pages that are never touched on the sender's side cost nothing there.
+fn exceeding_the_limit_of_held_messages_is_an_error() {
+    // Untouched pages cost no memory on the sender.
     const COUNT: usize = 300 << 20;
     let errors = unisono::threads(2, |mut comm| {
         if comm.rank() == 0 {
@@ -87,12 +87,12 @@ fn more_held_messages_than_allowed_are_an_error() {
         }
         comm.call().tag(9).receive(&mut [0_u8], 0).unwrap_err()
     });
-    let said = errors[1].to_string();
-    assert!(matches!(errors[1], Error::Failed { rank: 1, .. }), "{said}");
-    assert!(said.contains("with tags that no receive has asked for"), "{said}");
+    let text = errors[1].to_string();
+    assert!(matches!(errors[1], Error::Failed { rank: 1, .. }), "{text}");
+    assert!(text.contains("with tags that no receive has asked for"), "{text}");
 }
 
-fn a_failure_ends_all_messages_in_flight() {
+fn failure_ends_all_messages_in_flight() {
     let ended = unisono::threads(3, |mut comm| {
         comm.set_timeout(Duration::from_secs(30));
         if comm.rank() == 2 {
@@ -109,10 +109,10 @@ fn a_failure_ends_all_messages_in_flight() {
     }
 }
 
-fn messages_in_flight_are_received_after_their_sender_is_dropped() {
+fn messages_of_a_dropped_communicator_are_received() {
     unisono::threads(2, |mut comm| {
         if comm.rank() == 0 {
-            // Dropped requests do not cancel what they stand for, and the communicator waits for them.
+            // Dropping a request does not cancel its message, for which the communicator waits.
             for tag in 0..20 {
                 drop(comm.call().tag(tag).send_async(vec![tag; 50_000], 1).unwrap());
             }

@@ -1,4 +1,4 @@
-//! Worlds of threads: every algorithm, every operation, every type; and what happens when ranks disagree.
+//! Worlds of threads: every algorithm, operation and type, and mismatched calls.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -17,30 +17,30 @@ pub(crate) fn tests() -> Vec<Test> {
         conformance_of_small_worlds,
         conformance_of_larger_worlds,
         conformance_in_registered_memory,
-        sizes_around_which_another_way_is_taken,
+        sizes_around_thresholds,
         same_bits,
-        calls_at_random,
-        reductions_of_the_program,
-        reductions_of_other_names_are_told,
-        a_reduction_that_panics_reaches_every_rank,
+        random_calls,
+        custom_reductions,
+        different_reduction_names_are_a_mismatch,
+        panic_in_a_reduction_reaches_every_rank,
         groups,
-        a_group_that_fails_is_no_end_of_its_world,
-        ranks_that_name_other_groups_are_told,
+        world_survives_the_failure_of_a_group,
+        different_group_lists_are_a_mismatch,
         a_large_world_begins_and_ends,
         direct_algorithms_round_halves_once,
-        another_count_is_an_error_that_names_both,
-        another_type_operation_or_algorithm_is_an_error_that_names_both,
-        another_order_is_an_error_that_names_both,
-        a_counter_that_no_rank_will_raise_ends_the_wait,
-        ranks_of_several_nodes_share_no_memory,
-        a_rank_that_leaves_or_never_comes_is_named,
-        a_panic_reaches_every_rank,
-        after_a_failure_nothing_works_and_the_cause_is_told,
-        what_a_transport_cannot_do_is_said_and_harms_nothing,
-        what_is_said_for_one_call_is_for_no_other,
-        a_call_in_flight_keeps_what_it_was_begun_with,
-        after_a_refused_call_all_ranks_go_on,
-        after_a_failed_call_none_goes_on,
+        different_counts_are_an_error_that_names_both,
+        different_types_operations_or_algorithms_are_an_error_that_names_both,
+        different_orders_are_an_error_that_names_both,
+        wait_for_the_counter_of_a_departed_rank_fails,
+        shared_allocation_over_several_nodes_is_refused,
+        departed_or_missing_rank_is_named,
+        panic_reaches_every_rank,
+        calls_after_a_failure_report_the_cause,
+        unsupported_choice_is_refused_without_harm,
+        call_options_apply_to_that_call_only,
+        call_in_flight_keeps_its_options,
+        ranks_continue_after_a_refused_call,
+        no_rank_continues_after_a_failed_call,
     ]
 }
 
@@ -62,7 +62,7 @@ fn conformance_in_registered_memory() {
     }
 }
 
-fn sizes_around_which_another_way_is_taken() {
+fn sizes_around_thresholds() {
     for ranks in if is_deep() { 2..=4 } else { 3..=3 } {
         unisono::threads(ranks, |mut comm| common::thresholds::cross(&mut comm, Memory::Mixed));
     }
@@ -75,7 +75,7 @@ fn same_bits() {
     unisono::threads(3, |mut comm| common::bits::agree_in_blocks(&mut comm, Memory::Mixed));
 }
 
-fn calls_at_random() {
+fn random_calls() {
     for ranks in 2..=5 {
         unisono::threads(ranks, |mut comm| {
             common::stress::calls(&mut comm, 400);
@@ -85,17 +85,17 @@ fn calls_at_random() {
     }
 }
 
-fn reductions_of_the_program() {
+fn custom_reductions() {
     for ranks in 1..=9 {
         unisono::threads(ranks, |mut comm| common::custom::conformance(&mut comm));
     }
 }
 
-fn reductions_of_other_names_are_told() {
+fn different_reduction_names_are_a_mismatch() {
     common::custom::other_names();
 }
 
-fn a_reduction_that_panics_reaches_every_rank() {
+fn panic_in_a_reduction_reaches_every_rank() {
     common::custom::panics();
 }
 
@@ -107,7 +107,7 @@ fn groups() {
     unisono::threads(3, |mut comm| common::groups::conformance(&mut comm));
 }
 
-fn a_group_that_fails_is_no_end_of_its_world() {
+fn world_survives_the_failure_of_a_group() {
     let errors = unisono::threads(3, |mut comm| {
         let error = common::groups::disagree(&mut comm).to_string();
         comm.barrier().unwrap();
@@ -117,7 +117,7 @@ fn a_group_that_fails_is_no_end_of_its_world() {
     assert!(errors.iter().any(names), "{errors:?}");
 }
 
-fn ranks_that_name_other_groups_are_told() {
+fn different_group_lists_are_a_mismatch() {
     let errors = unisono::threads(3, |mut comm| {
         let list = if comm.rank() == 1 { [0, 2] } else { [0, 1] };
         comm.group(&list).unwrap_err().to_string()
@@ -138,7 +138,7 @@ fn a_large_world_begins_and_ends() {
 
 fn direct_algorithms_round_halves_once() {
     use half::bf16;
-    // 1 and seven times 1/256: each addition in bf16 would lose the small one.
+    // 1 and seven times 1/256: an addition in bf16 would lose each small one.
     for algorithm in [Algorithm::AllToAll, Algorithm::MasterWorker, Algorithm::RoundRobin] {
         let sums = unisono::threads(8, |mut comm| {
             let value = if comm.rank() == 0 { 1.0 } else { 1.0 / 256.0 };
@@ -152,8 +152,7 @@ fn direct_algorithms_round_halves_once() {
     }
 }
 
-/// Returns the errors of ranks that make different calls. None may get a result, and one at least must name
-/// both sides.
+/// Returns the errors of ranks that make different calls. No rank may get a result, and at least one must name both sides.
 fn disagree(ranks: usize, call: impl Fn(&mut Communicator) -> unisono::Result<()> + Sync) -> Vec<String> {
     let started = Instant::now();
     let errors = unisono::threads(ranks, |mut comm| {
@@ -164,7 +163,7 @@ fn disagree(ranks: usize, call: impl Fn(&mut Communicator) -> unisono::Result<()
         }
         result.err().map(|error| error.to_string())
     });
-    assert!(started.elapsed() < Duration::from_secs(10), "found by looking, not by a deadline");
+    assert!(started.elapsed() < Duration::from_secs(10), "detected before the deadline");
     errors.into_iter().flatten().collect()
 }
 
@@ -173,7 +172,7 @@ fn assert_named(errors: &[String], one: &str, other: &str) {
     assert!(named, "{one:?} and {other:?} in {errors:#?}");
 }
 
-fn another_count_is_an_error_that_names_both() {
+fn different_counts_are_an_error_that_names_both() {
     for algorithm in Algorithm::ALL {
         for ranks in [2, 3, 4] {
             let errors = disagree(ranks, |comm| {
@@ -186,7 +185,7 @@ fn another_count_is_an_error_that_names_both() {
     }
 }
 
-fn another_type_operation_or_algorithm_is_an_error_that_names_both() {
+fn different_types_operations_or_algorithms_are_an_error_that_names_both() {
     let errors = disagree(3, |comm| match comm.rank() {
         2 => comm.all_reduce(&mut [1_i32; 64], ReduceOp::Sum).map(drop),
         _ => comm.all_reduce(&mut [1.0_f32; 64], ReduceOp::Sum).map(drop),
@@ -207,7 +206,7 @@ fn another_type_operation_or_algorithm_is_an_error_that_names_both() {
     assert_named(&errors, "by ring", "by butterfly");
 }
 
-fn another_order_is_an_error_that_names_both() {
+fn different_orders_are_an_error_that_names_both() {
     let errors = disagree(2, |comm| {
         let mut buffer = [1.0_f32; 10];
         if comm.rank() == 0 {
@@ -222,7 +221,7 @@ fn another_order_is_an_error_that_names_both() {
     assert_named(&errors, "broadcast #0 of 10 f32, root 0", "all-reduce #0 of 10 f32, sum");
 }
 
-fn a_counter_that_no_rank_will_raise_ends_the_wait() {
+fn wait_for_the_counter_of_a_departed_rank_fails() {
     let errors = disagree(2, |comm| {
         let turns = comm.alloc_counters(1)?;
         match comm.rank() {
@@ -234,7 +233,7 @@ fn a_counter_that_no_rank_will_raise_ends_the_wait() {
     assert!(errors[0].contains("rank 1 has left the world"), "{errors:?}");
 }
 
-fn ranks_of_several_nodes_share_no_memory() {
+fn shared_allocation_over_several_nodes_is_refused() {
     let nodes = Topology::uniform(2, 1);
     let world = Unisono::builder().ignore_environment().nodes(nodes).threads(2).unwrap();
     std::thread::scope(|scope| {
@@ -249,13 +248,13 @@ fn ranks_of_several_nodes_share_no_memory() {
     });
 }
 
-fn a_rank_that_leaves_or_never_comes_is_named() {
+fn departed_or_missing_rank_is_named() {
     let errors = disagree(2, |comm| match comm.rank() {
         0 => comm.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).map(drop),
         _ => Ok(()),
     });
-    let said = "rank 0, all-reduce #0 by recursive-doubling, step 0: rank 1 has left the world: it dropped its communicator";
-    assert!(errors.len() == 1 && errors[0].starts_with(said), "{errors:?}");
+    let expected = "rank 0, all-reduce #0 by recursive-doubling, step 0: rank 1 has left the world: it dropped its communicator";
+    assert!(errors.len() == 1 && errors[0].starts_with(expected), "{errors:?}");
 
     let given_up = Barrier::new(2);
     let errors = unisono::threads(2, |mut comm| {
@@ -271,7 +270,7 @@ fn a_rank_that_leaves_or_never_comes_is_named() {
     assert!(errors[0].as_ref().unwrap().contains("for rank 1"), "{errors:?}");
 }
 
-fn a_panic_reaches_every_rank() {
+fn panic_reaches_every_rank() {
     let world = Communicator::threads(3).unwrap();
     let threads: Vec<_> = world
         .into_iter()
@@ -290,15 +289,15 @@ fn a_panic_reaches_every_rank() {
     }
 }
 
-fn after_a_failure_nothing_works_and_the_cause_is_told() {
+fn calls_after_a_failure_report_the_cause() {
     unisono::threads(1, |mut comm| {
         comm.fail("the disk is full");
         let error = comm.barrier().unwrap_err().to_string();
-        assert_eq!(error, "rank 0 cannot go on: the disk is full");
+        assert_eq!(error, "rank 0 cannot continue: the disk is full");
     });
 }
 
-fn what_a_transport_cannot_do_is_said_and_harms_nothing() {
+fn unsupported_choice_is_refused_without_harm() {
     unisono::threads(2, |mut comm| {
         assert!(matches!(comm.collective(Vendor::Mpi).err(), Some(Error::Unsupported(_))));
         let mut one = [1_u64];
@@ -307,7 +306,7 @@ fn what_a_transport_cannot_do_is_said_and_harms_nothing() {
     });
 }
 
-fn what_is_said_for_one_call_is_for_no_other() {
+fn call_options_apply_to_that_call_only() {
     unisono::threads(3, |mut comm| {
         fn by(comm: &mut Communicator) -> Method {
             comm.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).unwrap().method
@@ -317,12 +316,12 @@ fn what_is_said_for_one_call_is_for_no_other() {
         assert!(usual != ring && usual != tree, "{usual}");
         assert_eq!(by(&mut comm.call().algorithm(Algorithm::Ring)), ring);
         assert_eq!(by(&mut comm), usual);
-        // One for several calls, and another inside of it.
+        // One builder for several calls, and another nested in it.
         let mut calls = comm.call().algorithm("tree".parse::<Choice>().unwrap()).label("calls");
         assert_eq!(by(&mut calls.call().algorithm(ring)), ring);
         assert_eq!(by(&mut calls), tree);
         drop(calls);
-        // A plan leaves nothing behind if no call of it was made, on one rank.
+        // A plan leaves no trace if one rank never starts it.
         if comm.rank() == 1 {
             drop(comm.call().algorithm(ring).label("nobody's").timeout(Duration::ZERO));
         }
@@ -335,7 +334,7 @@ fn what_is_said_for_one_call_is_for_no_other() {
     });
 }
 
-fn a_call_in_flight_keeps_what_it_was_begun_with() {
+fn call_in_flight_keeps_its_options() {
     unisono::threads(2, |mut comm| {
         let named = comm
             .call()
@@ -348,13 +347,13 @@ fn a_call_in_flight_keeps_what_it_was_begun_with() {
     });
 }
 
-fn after_a_refused_call_all_ranks_go_on() {
+fn ranks_continue_after_a_refused_call() {
     for ranks in 1..=3 {
         unisono::threads(ranks, |mut comm| common::errors::refused(&mut comm));
     }
 }
 
-fn after_a_failed_call_none_goes_on() {
+fn no_rank_continues_after_a_failed_call() {
     use crate::common::errors::failed;
     let code = |error: &Option<Error>| error.as_ref().map(Error::code);
     let late = failed(|comm| match comm.rank() {
@@ -367,13 +366,13 @@ fn after_a_failed_call_none_goes_on() {
     assert_eq!((code(&late[0]), code(&late[1])), (Some(ErrorCode::Timeout), None));
     let left = failed(|comm| if comm.rank() == 1 { Ok(()) } else { comm.barrier() });
     assert_eq!((code(&left[0]), left[0].as_ref().unwrap().failed_rank()), (Some(ErrorCode::Left), Some(1)));
-    let told = failed(|comm| {
+    let errors = failed(|comm| {
         if comm.rank() == 1 {
             comm.fail("the disk is full");
         }
         comm.barrier()
     });
-    for error in told.map(Option::unwrap) {
+    for error in errors.map(Option::unwrap) {
         assert_eq!((error.code(), error.failed_rank()), (ErrorCode::Aborted, Some(1)), "{error}");
     }
     let apart = failed(|comm| comm.all_reduce(&mut vec![1_u8; 5 + comm.rank()], ReduceOp::Sum).map(drop));

@@ -1,4 +1,4 @@
-//! The invariants of ARCHITECTURE.md that no compiler holds.
+//! The invariants of ARCHITECTURE.md that no compiler enforces.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ pub(crate) fn tests() -> Vec<Test> {
         no_file_is_long,
         pure_crates_are_pure,
         only_config_reads_the_environment,
-        the_trainer_knows_no_transport,
-        an_algorithm_sees_no_buffer,
-        no_example_in_a_comment_drops_errors,
+        the_trainer_names_no_transport,
+        algorithms_name_no_buffer,
+        doc_examples_do_not_drop_errors,
     ]
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn files_in(language: &str, folder: &str) -> Vec<(PathBuf, String)> {
         for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                // Build folders are not ours: an example is a workspace of its own.
+                // Build folders are skipped. They exist below examples that are separate workspaces.
                 folders.extend(Some(path).filter(|path| !path.ends_with("target")));
             } else if path.extension().is_some_and(|extension| extension == language) {
                 let text = fs::read_to_string(&path).unwrap();
@@ -43,7 +43,7 @@ pub(crate) fn files_in(language: &str, folder: &str) -> Vec<(PathBuf, String)> {
     files
 }
 
-/// No file below the folder may say any of these words outside of comments.
+/// Checks that no file below the folder contains any of these words outside comments.
 fn absent(folder: &str, words: &[&str], except: &[&str]) {
     for (path, text) in files(folder) {
         if except.iter().any(|except| path.ends_with(except)) {
@@ -52,7 +52,7 @@ fn absent(folder: &str, words: &[&str], except: &[&str]) {
         let code = text.lines().zip(1..).filter(|(line, _)| !line.trim_start().starts_with("//"));
         for (line, number) in code {
             for word in words {
-                assert!(!line.contains(word), "{}:{number} says {word}", path.display());
+                assert!(!line.contains(word), "{}:{number} contains {word}", path.display());
             }
         }
     }
@@ -101,22 +101,22 @@ fn only_config_reads_the_environment() {
     }
 }
 
-fn the_trainer_knows_no_transport() {
+fn the_trainer_names_no_transport() {
     for name in ["candle", "strategies", "train"] {
         absent(&format!("crates/{name}/src"), &["mpi::", "threads::"], &[]);
     }
 }
 
-fn an_algorithm_sees_no_buffer() {
+fn algorithms_name_no_buffer() {
     absent("collectives/src/algorithm", &["&mut [", "Vec<f", "Vec<u8", "Interpreter", "verify("], &[]);
 }
 
-fn no_example_in_a_comment_drops_errors() {
+fn doc_examples_do_not_drop_errors() {
     for (path, text) in ["src", "crates"].into_iter().flat_map(files) {
         for (line, number) in text.lines().zip(1..) {
             let example = line.trim_start().trim_start_matches("///").trim_start_matches("//!").trim_start();
             let drops = example.starts_with("unisono::threads(") && example.contains("Result<");
-            assert!(!drops, "{}:{number}: nobody looks at what the ranks return", path.display());
+            assert!(!drops, "{}:{number}: the example ignores the results of the ranks", path.display());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Worlds over several nodes, as scripts/two-nodes makes them of one machine: ranks that MPI sees on different hosts, with nothing but
-//! a network between them. Where the kernel does not allow it, these tests are ignored, and say why.
+//! Worlds over several nodes, which scripts/two-nodes simulates on one machine: MPI finds the ranks on different hosts, connected
+//! only by a network. If the kernel does not permit it, these tests are ignored with the reason.
 
 use std::process::{Command, ExitCode};
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ use crate::common::roles;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/two-nodes");
 const DEADLINE: Duration = Duration::from_secs(240);
-/// The script's, where the kernel does not allow it, or something is not installed.
+/// The script's exit codes if the kernel does not permit it, or a program is not installed.
 const UNABLE: [i32; 2] = [77, 78];
 
 pub(crate) fn play(role: &str) -> ExitCode {
@@ -29,7 +29,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
 }
 
 fn disagree(comm: &mut Communicator) {
-    // Large enough for lanes.
+    // Large enough for a pipelined run in lanes.
     let count = if comm.rank() == 1 { 999_999 } else { 1_000_000 };
     comm.set_timeout(Duration::from_secs(30));
     let called = comm.all_reduce(&mut vec![1_f32; count], ReduceOp::Sum);
@@ -37,7 +37,7 @@ fn disagree(comm: &mut Communicator) {
     println!("rank {} got a result: {}", comm.rank(), called.is_ok() && then.is_ok());
 }
 
-/// Returns the place of a rank, as it sees it.
+/// Describes the node of a rank.
 fn place(comm: &Communicator) -> String {
     let (topology, rank) = (comm.topology(), comm.rank());
     let node = topology.node_of(rank);
@@ -51,7 +51,7 @@ fn place(comm: &Communicator) -> String {
     )
 }
 
-/// Returns the choice of `auto` for arrays of some sizes.
+/// Describes the choices of `auto` for arrays of several sizes.
 fn chosen(comm: &mut Communicator) -> String {
     let by = |size_bytes: usize| {
         comm.selection(&Call::all_reduce(DType::F32, ReduceOp::Sum, size_bytes / size_of::<f32>()))
@@ -69,7 +69,7 @@ fn launch(ranks: &str, role: &str, settings: &[(&str, &str)]) -> Ended {
     launch::run(command, DEADLINE)
 }
 
-/// Returns the script, which takes a program next.
+/// Returns the command of the script, to which a program is appended.
 fn script(ranks: &str) -> Command {
     let mut command = Command::new(SCRIPT);
     if let Ok(launcher) = std::env::var("UNISONO_TEST_MPIRUN") {
@@ -79,7 +79,7 @@ fn script(ranks: &str) -> Command {
     command
 }
 
-/// Lets each process see only what a launcher without MPI would tell it.
+/// Sets only the variables of a launcher without MPI.
 const WITHOUT_MPI: &str = r#"
 export RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} WORLD_SIZE=${OMPI_COMM_WORLD_SIZE:-$PMI_SIZE}
 export LOCAL_WORLD_SIZE=${OMPI_COMM_WORLD_LOCAL_SIZE:-$MPI_LOCALNRANKS} MASTER_ADDR=10.77.0.1 MASTER_PORT=29500
@@ -87,19 +87,19 @@ unset OMPI_COMM_WORLD_SIZE PMI_SIZE
 exec "$1"
 "#;
 
-/// Launches processes that use no MPI: they meet where rank 0 is.
+/// Launches processes without MPI, which meet at rank 0.
 fn launch_without_mpi(ranks: &str, role: &str) -> Ended {
     let (folder, mut command) = (tempfile::tempdir().unwrap(), script(ranks));
     let wrapper = folder.path().join("without-mpi");
     std::fs::write(&wrapper, WITHOUT_MPI).unwrap();
     command.arg("sh").arg(wrapper).arg(launch::this_program());
     suite::play(&mut command, "two_nodes", role).env("UNISONO_WARNINGS", "off");
-    // Network namespaces alone do not keep processes from sharing memory.
+    // Network namespaces alone do not prevent processes from sharing memory.
     command.envs([("UNISONO_NODES", ranks), ("UNISONO_NETWORK", "tcp")]);
     launch::run(command, DEADLINE)
 }
 
-/// Returns the reason why this machine has no nodes, if it has none.
+/// Returns the reason why this machine cannot simulate nodes, if it cannot.
 fn obstacle() -> Option<String> {
     static OBSTACLE: LazyLock<Option<String>> = LazyLock::new(|| {
         let mut command = Command::new(SCRIPT);
@@ -114,8 +114,8 @@ fn obstacle() -> Option<String> {
     OBSTACLE.clone()
 }
 
-/// The ranks of each node, the network, and the transport that follows; the roles of one job; and those that only the deep suite plays,
-/// since they take minutes where ranks take turns on a core for a network's every message.
+/// The ranks of each node, the network, the resulting transport, the roles of one job, and the roles of the deep suite only. The
+/// latter take minutes if ranks share a core, with a context switch for every message.
 type World = (&'static str, &'static str, &'static str, &'static [&'static str], &'static [&'static str]);
 
 // Four nodes exchange several chunks in a step.
@@ -144,7 +144,7 @@ const PROCESSES: [(&str, &str, &[&str], &[&str]); 3] = [
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
     for (ranks, network, transport, quick, deep) in WORLDS {
-        // Worlds of threads, which the bits are held against, are to have the same nodes.
+        // For the worlds of threads with which bits are compared.
         let settings = [("UNISONO_NODES", ranks), ("UNISONO_NETWORK", network)];
         for (roles, is_deep) in [(quick, false), (deep, true)] {
             let job =
@@ -169,7 +169,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests.into_iter().map(|test| test.unless(obstacle)).collect()
 }
 
-/// Checks the roles of a job, that every rank knows its node if it has told it, and that `auto` takes the levels of nodes.
+/// Checks the roles of a job, the reported node of every rank, and that `auto` chooses a hierarchical algorithm.
 fn over_nodes(ended: &Ended, ranks: &str, roles: &[&str], transport: &str) {
     let sizes: Vec<usize> = ranks.split(',').map(|size| size.parse().unwrap()).collect();
     let all = sizes.iter().sum();
@@ -187,8 +187,7 @@ fn over_nodes(ended: &Ended, ranks: &str, roles: &[&str], transport: &str) {
     }
 }
 
-/// No rank gets a result, and a rank that detects the disagreement names both sides, whichever of them
-/// differs.
+/// Checks that no rank gets a result, and that a rank that detects the mismatch names both sides.
 fn disagreement(settings: &[(&str, &str)]) {
     let ended = launch("2,2", "disagree", settings);
     assert!(!ended.status.success(), "{}", ended.stdout);

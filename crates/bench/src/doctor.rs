@@ -1,4 +1,4 @@
-//! Diagnoses a machine, and how a program was launched on it, with one line per finding.
+//! Diagnoses a machine and the launch of a program, with one line per finding.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub enum State {
 impl State {
     const ALL: [Self; 3] = [Self::Fine, Self::Note, Self::Wrong];
 
-    /// Returns the word that begins a line.
+    /// Returns the word at the start of a line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fine => "ok",
@@ -68,8 +68,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Runs all checks on every rank, and returns the findings of all ranks on rank 0, nothing on the others. A finding that all
-/// ranks share is listed once; others name their ranks. All ranks call it.
+/// Runs all checks on every rank, and returns the findings of all ranks on rank 0, nothing on the others. A finding that all ranks
+/// share is listed once. Other findings name their ranks. All ranks call it.
 ///
 /// ```
 /// let found = unisono::threads(2, |mut comm| unisono_bench::doctor::examine(&mut comm)).remove(0).unwrap();
@@ -87,8 +87,8 @@ pub fn examine(comm: &mut Communicator) -> Result<Vec<Finding>> {
     Ok(if comm.rank() == 0 { merged(of_all) } else { Vec::new() })
 }
 
-/// Runs the checks that need no world, for one process whose launch was refused (an error of `Communicator::init`); the
-/// reason is one of the findings.
+/// Runs the checks that need no world, for one process whose launch was refused (an error of `Communicator::init`). The reason is
+/// one of the findings.
 ///
 /// ```
 /// let found = unisono_bench::doctor::examine_refused("the launcher belongs to another MPI");
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ranks_see_alike_is_said_once() {
+    fn shared_findings_are_listed_once() {
         let cores = Finding::fine("cores", "2");
         let gpu = |number: usize| Finding::fine("gpu", format!("GPU {number}"));
         let merged = merged(vec![
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_travel_whole() {
+    fn findings_survive_encoding() {
         let of_all = unisono::threads(3, |mut comm| {
             let text = "x".repeat(comm.rank() * 10);
             gathered(&mut comm, &[Finding::note("a b", text), Finding::wrong("c", "d\ne")]).unwrap()

@@ -1,5 +1,5 @@
-//! Measures and checks collectives and messages: iterations start at a barrier, the slowest rank counts, every result is checked, and contenders
-//! take turns. The [doctor] diagnoses a machine and the launch of a program.
+//! Measures and checks collectives and messages: iterations start at a barrier, the time of the slowest rank counts, every result
+//! is checked, and contenders alternate. The [doctor] diagnoses a machine and the launch of a program.
 //!
 //! ```
 //! use unisono::{Algorithm, Choice, DType, Memory, Operation, ReduceOp};

@@ -18,7 +18,7 @@ pub use room::{Room, room};
 /// The subject of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// The choices to compare; they take turns, iteration by iteration.
+    /// The choices to compare, which alternate from iteration to iteration.
     pub contenders: Vec<Choice>,
     /// The operations, measured one after the other.
     pub operations: Vec<Operation>,
@@ -30,19 +30,19 @@ pub struct Settings {
     pub op: ReduceOp,
     /// The kind of memory that holds the array.
     pub memory: Memory,
-    /// The number of iterations of each contender at each size; by default it depends on the size.
+    /// The number of iterations of each contender at each size. By default it depends on the size.
     pub iterations: Option<usize>,
-    /// The number of iterations before any is measured.
+    /// The number of unmeasured iterations at the start.
     pub warm_up: usize,
-    /// Whether every result is compared with values that the rank computes by itself.
+    /// Whether every result is compared with independently computed values.
     pub checks: bool,
-    /// Whether to measure how much of the asynchronous form computation hides.
+    /// Whether to measure the fraction of the asynchronous form that computation hides.
     pub overlap: bool,
 }
 
 /// Statistics of the times of a set of iterations, each the time of the slowest rank.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
-#[expect(missing_docs, reason = "the names of order statistics say all")]
+#[expect(missing_docs, reason = "the names of order statistics are self-explanatory")]
 pub struct Times {
     pub min: f64,
     pub p50: f64,
@@ -51,7 +51,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// The statistics of a non-empty set.
+    /// Returns the statistics of a non-empty set.
     fn of(mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
         let last = times.len() - 1;
@@ -85,28 +85,28 @@ pub struct Row {
     pub transport: &'static str,
     /// The kind of memory that holds the array.
     pub memory: &'static str,
-    /// The time of one call: in each iteration that of the slowest rank. For messages half the time of a round trip between the first
-    /// and the last rank.
+    /// The time of one call: in each iteration the time of the slowest rank. For messages, half the time of a round trip between
+    /// the first and the last rank.
     pub time_us: Times,
     /// The lead of the fastest rank over the slowest: the median over iterations, in percent of the slowest.
     pub skew_percent: f64,
-    /// Array bytes over the median time, in 1e9 bytes per second. For messages that of 64 in flight.
+    /// Array bytes divided by the median time, in 1e9 bytes per second. For messages, with 64 in flight.
     pub algbw_gb_per_s: f64,
-    /// The bus bandwidth: the same times 2(p−1)/p for an all-reduce, and the factor of nccl-tests for other operations. The
-    /// least that a link must carry, comparable between worlds.
+    /// The bus bandwidth: `algbw` times 2(p−1)/p for an all-reduce, and times the factor of nccl-tests for other operations. It is
+    /// the minimum that a link must carry, comparable between worlds.
     pub busbw_gb_per_s: f64,
     /// The number of wrong elements, in the rank and iteration with the most; for a barrier, the number of iterations in which a
     /// rank left before all had arrived. Null if results were not checked.
     pub wrong: Option<u64>,
-    /// The prediction of the cost model for the method that ran; null for a vendor's own.
+    /// The prediction of the cost model for the method that ran; null for a vendor's method.
     pub predicted_us: Option<f64>,
-    /// Whether ranks outnumber cores, so that times say little about the algorithm.
+    /// Whether ranks outnumber cores, so that times are not representative of the algorithm.
     pub oversubscribed: bool,
     /// The share of the asynchronous form that computation hides, in percent; null unless measured.
     pub overlap_percent: Option<f64>,
 }
 
-/// The number of iterations, and what happens in them.
+/// The number of iterations, and their options.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
     warm_up: usize,
@@ -114,7 +114,7 @@ struct Effort {
     checks: bool,
 }
 
-/// The number of bytes to reduce for a row, and the minimum and maximum number of iterations.
+/// The number of bytes to process for a row, and the minimum and maximum number of iterations.
 const WORTH_BYTES: usize = 1 << 28;
 const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=1000;
 /// The name of the reduction of operations that do not reduce, as in nccl-tests.
@@ -205,7 +205,7 @@ struct Contender {
     ran: &'static str,
     times_us: Vec<f64>,
     wrong: u64,
-    /// The moments at which this rank reached and left each barrier.
+    /// The times at which this rank reached and left each barrier.
     moments: Vec<barrier::Moments>,
     /// The reason why it cannot run.
     unable: Option<String>,
@@ -229,7 +229,7 @@ fn measure_call<T: Element + From<u8>>(comm: &mut Communicator, task: &Task<'_>)
     let mut contenders: Vec<_> = settings.contenders.iter().map(new).collect();
     for iteration in 0..warm_up + iterations {
         for turn in 0..contenders.len() {
-            // Earlier calls affect caches and the schedulers of other ranks, so all contenders start equally often.
+            // Earlier calls affect caches and the scheduling of other ranks, so all contenders are first equally often.
             let position = (turn + iteration) % contenders.len();
             let contender = &mut contenders[position];
             if contender.unable.is_some() {
@@ -309,7 +309,7 @@ fn row(comm: &mut Communicator, task: &Task<'_>, contender: Contender) -> Result
     })
 }
 
-/// The measurement of messages, or why there is none.
+/// Measures messages. Returns the reason if they cannot be measured.
 fn messages_row<T: Element + From<u8>>(
     comm: &mut Communicator,
     task: &Task<'_>,

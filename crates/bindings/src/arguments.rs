@@ -1,11 +1,11 @@
-//! Checks of what programs pass. Errors are texts.
+//! Checks of arguments. Errors are texts.
 
 use std::fmt::Display;
 use std::time::Duration;
 
 use unisono::Choice;
 
-/// Returns the number of a rank; `what` it is in the call.
+/// Returns the number of a rank. `what` names the argument.
 ///
 /// # Errors
 /// If it is not one of `ranks`.
@@ -34,7 +34,7 @@ pub fn other<N: Copy + Display + TryInto<usize>>(
 /// Returns the numbers of the ranks of a group.
 ///
 /// # Errors
-/// As [`rank`], and if one is there twice.
+/// As [`rank`], and if a rank appears twice.
 pub fn members<N: Copy + Display + TryInto<usize>>(
     numbers: &[N],
     ranks: usize,
@@ -43,24 +43,24 @@ pub fn members<N: Copy + Display + TryInto<usize>>(
     for &number in numbers {
         let member = rank(number, ranks, "member of a group")?;
         if members.contains(&member) {
-            return Err(format!("rank {member} is twice in a group"));
+            return Err(format!("rank {member} appears twice in a group"));
         }
         members.push(member);
     }
     Ok(members)
 }
 
-/// Checks the number of elements of each rank in an array of `count`; `what` it is in the call.
+/// Checks the number of elements of each rank in an array of `count`. `what` names the array.
 ///
 /// # Errors
-/// If there is not one count for each rank, or the array has another number of elements than the counts together.
+/// If there is not one count for each rank, or the counts do not add up to the number of elements.
 pub fn counts(counts: &[usize], (count, ranks): (usize, usize), what: &str) -> Result<(), String> {
     if counts.len() != ranks {
         return Err(format!("{} counts of the {what}, in a communicator of {ranks} ranks", counts.len()));
     }
     let sum = counts.iter().try_fold(0_usize, |sum, &count| sum.checked_add(count));
     if sum != Some(count) {
-        return Err(format!("the {what} has {count} elements, and not those of its counts {counts:?}"));
+        return Err(format!("the {what} has {count} elements, but the sum of its counts {counts:?} differs"));
     }
     Ok(())
 }
@@ -86,7 +86,7 @@ pub fn counts_of_pairs(
 /// Returns the number of words that hold this many bytes.
 ///
 /// # Errors
-/// If there cannot be this many.
+/// If the number exceeds the address space.
 pub fn words(size_bytes: usize) -> Result<usize, String> {
     if size_bytes > isize::MAX as usize - size_of::<u64>() {
         return Err(format!("{size_bytes} bytes exceed the address space"));

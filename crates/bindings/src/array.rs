@@ -5,24 +5,24 @@ use std::ops::{Deref, DerefMut};
 
 use unisono::Element;
 
-/// An array that the program lends for the duration of a call. It is the program's, so dropping it frees nothing.
+/// An array that the program lends for the duration of a call. The program owns it, so dropping it frees nothing.
 #[derive(Debug)]
 pub struct Lent<T> {
     start: *mut T,
     count: usize,
 }
 
-// SAFETY: elements are plain data, and while the array is lent, the program leaves it alone on all threads.
+// SAFETY: elements are plain data, and while the array is lent, no thread of the program accesses it.
 unsafe impl<T: Element> Send for Lent<T> {}
 
 impl<T: Element> Lent<T> {
     /// Returns an array of `count` elements at `data`, which may be null if `count` is 0.
     ///
     /// # Errors
-    /// If there cannot be such an array at this address, with the text of the error.
+    /// If such an array cannot exist at this address, with the text of the error.
     ///
     /// # Safety
-    /// If not null, the pointer must be to `count` elements that the program leaves alone until the call is done.
+    /// If not null, the pointer must be to `count` elements that the program does not access until the call is done.
     pub unsafe fn new(data: *mut c_void, count: usize) -> Result<Self, String> {
         let start = data.cast::<T>();
         let size = count.checked_mul(size_of::<T>()).filter(|&size| size <= isize::MAX as usize);
@@ -57,7 +57,7 @@ impl<T: Element> Deref for Lent<T> {
 
 impl<T: Element> DerefMut for Lent<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as for `deref`; the array is lent to this call alone.
+        // SAFETY: as for `deref`. The array is lent to this call alone.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.count) }
     }
 }
@@ -67,10 +67,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_checked() {
+    fn invalid_addresses_are_refused() {
         let mut values = [0_u64; 2];
         let data = values.as_mut_ptr().cast::<c_void>();
-        // SAFETY: the array has two elements; what is refused is not accessed.
+        // SAFETY: the array has two elements. Refused arrays are not accessed.
         unsafe {
             assert_eq!(Lent::<u64>::new(data, 2).unwrap().len(), 2);
             assert!(Lent::<u64>::new(data.byte_add(1), 1).is_err());

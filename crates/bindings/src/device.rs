@@ -9,7 +9,7 @@ use crate::Operation;
 /// An array in GPU memory, and the CUDA stream on which its work is ordered.
 #[derive(Debug, Clone, Copy)]
 pub struct OnGpu {
-    /// The address of the first element; any number if there is none.
+    /// The address of the first element; any number for an empty array.
     pub address: usize,
     /// The number of elements.
     pub count: usize,
@@ -24,7 +24,7 @@ impl Operation {
     /// As `Communicator::run_device` and `DeviceArray::new`; without the feature `nccl`, it is refused.
     ///
     /// # Safety
-    /// The array and the stream are as `DeviceArray::new` asks for.
+    /// The array and the stream meet the requirements of `DeviceArray::new`.
     pub unsafe fn on_gpu<T: Element>(self, comm: &mut Communicator, array: OnGpu) -> Result<()> {
         #[cfg(feature = "nccl")]
         // SAFETY: as the caller promises.
@@ -37,13 +37,13 @@ impl Operation {
     }
 }
 
-/// Makes work that is queued on the stream from now on begin when the work that each rank has queued on its own is done.
+/// Orders work that is queued on the stream from now on after the work that each rank has queued on its own stream.
 ///
 /// # Errors
 /// As `Communicator::barrier_device`; without the feature `nccl`, it is refused.
 ///
 /// # Safety
-/// The stream exists until that is done.
+/// The stream exists until that work is done.
 pub unsafe fn barrier(comm: &mut Communicator, stream: usize) -> Result<()> {
     let nothing = OnGpu { address: 0, count: 0, stream };
     #[cfg(feature = "nccl")]

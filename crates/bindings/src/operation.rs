@@ -7,7 +7,7 @@ use unisono::{Communicator, DType, Element, Planned, ReduceOp, Request, Result};
 
 use super::arguments;
 
-/// A collective with its arguments, but for the array, on which all work in place.
+/// A collective with its arguments except the array. All collectives work in place.
 #[derive(Debug, Clone, Copy)]
 pub enum Operation {
     /// [`Communicator::all_reduce`].
@@ -33,10 +33,10 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns the operation with this name. It has a reduction if it reduces, and a root if it has one.
+    /// Returns the operation with this name. `op` is set exactly if it reduces, and `root` exactly if it has one.
     ///
     /// # Errors
-    /// If there is none, with the text of the error.
+    /// If there is no such operation, with the text of the error.
     pub fn named(name: &str, op: Option<ReduceOp>, root: Option<usize>) -> std::result::Result<Self, String> {
         Ok(match (name, op, root) {
             ("all_reduce", Some(op), None) => Self::AllReduce(op),
@@ -56,8 +56,8 @@ impl Operation {
     /// Checks the number of elements, and the counts of ranks if they are given.
     ///
     /// # Errors
-    /// If an all-to-all cannot divide the elements among the ranks, or the counts are not those of the elements, with the text of the
-    /// error.
+    /// If an all-to-all cannot divide the elements among the ranks, or the counts do not add up to the number of elements, with the
+    /// text of the error.
     pub fn check(
         self,
         count: usize,
@@ -78,7 +78,7 @@ impl Operation {
         arguments::counts(counts, (count, ranks), "array")
     }
 
-    /// Returns whether it moves elements, and reduces none.
+    /// Returns whether it moves elements without reducing them.
     pub fn only_moves(self) -> bool {
         matches!(
             self,
@@ -86,8 +86,7 @@ impl Operation {
         )
     }
 
-    /// Returns whether it takes elements of types that the library does not know: those that it moves, or that the program
-    /// reduces.
+    /// Returns whether it accepts elements of types that the library does not have: for moves, and for custom reductions.
     pub fn takes_any_type(self) -> bool {
         let by_program = matches!(
             self,
@@ -100,7 +99,7 @@ impl Operation {
         by_program || self.only_moves()
     }
 
-    /// Returns the size of the elements of a reduction of the program's that are not values of one type.
+    /// Returns the size of the elements of a custom reduction, if they are not values of one type.
     pub fn element_bytes(self) -> Option<NonZero<u16>> {
         match self {
             Self::AllReduce(ReduceOp::Custom(custom))
@@ -186,7 +185,7 @@ impl Operation {
         comm.plan(operation, op, values)
     }
 
-    /// Returns the operation without its reduction, and that.
+    /// Returns the operation and its reduction, separately.
     pub(crate) fn parts(self) -> (unisono::Operation, Option<ReduceOp>) {
         match self {
             Self::AllReduce(op) => (unisono::Operation::AllReduce, Some(op)),
@@ -217,7 +216,7 @@ pub trait Plan: Send {
     /// As [`Planned::wait`].
     fn wait(&mut self, comm: &mut Communicator) -> Result<()>;
 
-    /// Returns whether it is started and not done.
+    /// Returns whether it is started and not waited for.
     fn is_started(&self) -> bool;
 }
 

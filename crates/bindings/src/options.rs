@@ -1,4 +1,4 @@
-//! Settings of a world, and options of a call, as far as programs set them.
+//! Optional settings of a world, and optional arguments of a call.
 
 use std::num::NonZero;
 use std::path::PathBuf;

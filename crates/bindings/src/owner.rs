@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 
-/// The process that created a handle. In a child that `fork` made, a copy of the handle must not be used: it is the parent's rank.
+/// The process that created a handle. A forked child must not use its copy of the handle, which is the parent's rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner(u32);
 
@@ -22,7 +22,7 @@ impl Owner {
         Err(format!("the handle belongs to process {}: a forked child cannot use it", self.0))
     }
 
-    /// Drops a handle, but not in a forked child, where that would tell other ranks that the parent has left. A panic stays inside.
+    /// Drops a handle, except in a forked child, where the drop would make the parent's rank leave. A panic is caught.
     pub fn free<T>(self, handle: T) {
         if self == Self::this_process() {
             let _ = catch_unwind(AssertUnwindSafe(|| drop(handle)));

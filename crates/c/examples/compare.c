@@ -1,5 +1,4 @@
-/* Unisono's all-reduce beside MPI's, alternating, in one process, on arrays that each rank has just written: the medians of the
- * slowest rank's times, in microseconds.
+/* Compares Unisono's all-reduce with MPI's, alternating in one process, on arrays that each rank has just written. Prints the medians of the slowest rank's times, in microseconds.
  * mpicc -O2 compare.c $(pkg-config --cflags --libs unisono) && mpirun -n 2 ./a.out */
 
 #include <mpi.h>
@@ -63,7 +62,7 @@ int main(int argc, char **argv)
             for (int way = 0; way < 3; way++) {
                 float *values = way == 0 ? registered : array;
                 double began;
-                /* Flushes the previous call's data from the caches of the other ranks, as a computation does. */
+                /* Writes the array, which flushes the previous call's data from the caches of the other ranks, as a computation does. */
                 for (size_t element = 0; element < count; element++)
                     values[element] = 1;
                 MPI_Barrier(world);

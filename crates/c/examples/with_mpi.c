@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unisono.h>
 
-/* All that Unisono needs of an MPI: the ranks find each other by it. */
+/* The only MPI function that Unisono needs, for its bootstrap. */
 static int gather(void *context, const void *own, void *all, size_t size_bytes)
 {
     return MPI_Allgather(own, (int)size_bytes, MPI_BYTE, all, (int)size_bytes, MPI_BYTE, *(MPI_Comm *)context);
@@ -34,7 +34,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(world, &ranks);
     check(unisono_start(rank, ranks, gather, &world, NULL, &comm));
 
-    /* Any array will do; in registered memory, other ranks read it in place. */
+    /* Any array is valid. In registered memory, other ranks read it in place. */
     check(unisono_alloc(comm, COUNT * sizeof(float), &memory));
     gradients = unisono_address(memory);
     for (int i = 0; i < COUNT; i++)

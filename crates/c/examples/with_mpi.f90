@@ -6,7 +6,7 @@ module ranks
   use, intrinsic :: iso_c_binding
   implicit none
 contains
-  ! All that Unisono needs of an MPI: the ranks find each other by it.
+  ! The only MPI function that Unisono needs, for its bootstrap.
   integer(c_int) function gather(context, own, all, size_bytes) bind(c)
     include 'mpif.h'
     type(c_ptr), value :: context, own, all

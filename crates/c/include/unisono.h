@@ -127,8 +127,8 @@
 // One rank's handle to a world of ranks, or to a group of them. One thread at a time uses it.
 typedef struct unisono_comm unisono_comm;
 
-// Sums arrays of one size and meaning, such as the gradients of some parameters, in fewer bytes between nodes. What a call does not
-// send is kept, and added in the next one.
+// Sums arrays of fixed size and meaning, such as the gradients of some parameters, with fewer bytes between nodes. The residual,
+// which a call does not send, is added in the next call.
 typedef struct unisono_compressor unisono_compressor;
 
 // Registered memory: a collective on any part of it needs no copy.
@@ -140,16 +140,17 @@ typedef struct unisono_plan unisono_plan;
 // A non-blocking call. Every one must be waited for.
 typedef struct unisono_request unisono_request;
 
-// Options of one call. Set all bytes to 0, and then what is to differ from the communicator's; a null pointer stands for those.
+// Options of one call. Set all bytes to 0, and then the fields that differ from those of the communicator. A null pointer selects
+// those of the communicator.
 typedef struct {
-  // The algorithm, or NULL. The same on all ranks.
+  // The algorithm, or NULL. Identical on all ranks.
   const char *algorithm;
-  // A name of the call in errors and warnings, or NULL. The same on all ranks.
+  // A name of the call in errors and warnings, or NULL. Identical on all ranks.
   const char *label;
-  // The time that this rank waits for another, in seconds, or 0.
+  // The timeout of waits for another rank, in seconds, or 0.
   double timeout_s;
   // The number of elements of each rank's part, one for each rank, of an all-gather, reduce-scatter, gather or scatter
-  // (`MPI_Allgatherv` and so on), or NULL for parts that differ by at most one element. The same on all ranks.
+  // (`MPI_Allgatherv` and so on), or NULL for parts that differ by at most one element. Identical on all ranks.
   const size_t *counts;
   // The tag of a message, 0 or more: a receive gets the earliest message of its sender with the same tag. Collectives ignore it.
   int tag;
@@ -160,39 +161,39 @@ typedef struct {
 // for a non-blocking call; and on several threads at once if several communicators are used at once.
 typedef int (*unisono_reduce_function)(void *context, void *left, const void *right, size_t count);
 
-// Settings of a world. Set all bytes to 0, and then what is to differ from the defaults; a null pointer stands for the defaults.
-// What is not set comes from the environment (UNISONO_TIMEOUT_S and others).
+// Settings of a world. Set all bytes to 0, and then the fields that differ from the defaults. A null pointer selects the defaults.
+// Unset fields come from the environment (UNISONO_TIMEOUT_S and others).
 typedef struct {
-  // The algorithm of all calls, such as "ring", or NULL for "auto". The same on all ranks.
+  // The algorithm of all calls, such as "ring", or NULL for "auto". Identical on all ranks.
   const char *algorithm;
   // The file that `unisono tune` has written, or NULL. All ranks use rank 0's.
   const char *tuning;
-  // The time that a rank waits for another, in seconds; 0 for the default of 600.
+  // The timeout of waits for another rank, in seconds; 0 for the default of 600.
   double timeout_s;
-  // 1: a failure reports itself and ends the process, and with it the job; a thread and signal handlers see to it. 0: functions
-  // return errors, and the library starts no thread, except for non-blocking calls.
+  // 1: a failure is reported and ends all processes of the job, for which the library uses a thread and signal handlers. 0:
+  // functions return errors, and the library starts no thread, except for non-blocking calls.
   int end_job;
   // 1: the UNISONO_... variables of the environment are ignored.
   int ignore_environment;
 } unisono_settings;
 
-// A function that runs during waits. Returns NULL to continue the wait, or the cause for which it ends.
+// A callback that runs during waits. It returns NULL to continue the wait, or the cause for which the wait ends.
 typedef const char *(*unisono_look_function)(void);
 
-// Gathers `size_bytes` bytes from every rank, rank 0's first, on all ranks: `own` is this rank's, and `all` has room for those of all.
-// Returns 0, or anything else if it failed. With MPI it is one line:
+// Gathers `size_bytes` bytes from every rank, rank 0's first, on all ranks. `own` has the bytes of this rank, and `all` has space
+// for those of all ranks. Returns 0, or another number if it failed. With MPI it is one line:
 //
 //     return MPI_Allgather(own, size_bytes, MPI_BYTE, all, size_bytes, MPI_BYTE, *(MPI_Comm *)context);
 typedef int (*unisono_gather_function)(void *context, const void *own, void *all, size_t size_bytes);
 
-// Stores `size_bytes` bytes under a key, for the ranks of all processes. Returns 0, or anything else if it failed.
+// Stores `size_bytes` bytes under a key, for the ranks of all processes. Returns 0, or another number if it failed.
 typedef int (*unisono_set_function)(void *context,
                                     const char *key,
                                     const void *value,
                                     size_t size_bytes);
 
-// Waits until a key is set, and copies its bytes to `value`, which has room for `*size_bytes`; then stores their number there. Returns 0,
-// or anything else if it failed: it must not wait for ever.
+// Waits until a key is set, copies its bytes to `value`, which has space for `*size_bytes`, and stores their number in
+// `*size_bytes`. Returns 0, or another number if it failed. It must not wait for ever.
 typedef int (*unisono_get_function)(void *context, const char *key, void *value, size_t *size_bytes);
 
 #ifdef __cplusplus
@@ -204,7 +205,7 @@ extern "C" {
 // may be 0. Rank j must expect as many elements from this rank. The arrays must not overlap.
 //
 // Conditions:
-// The handle must be live, the counts one for each rank, the arrays of as many elements, and the options null or valid.
+// The handle must be live, the counts one for each rank, the arrays of the sums of these counts, and the options null or valid.
 int unisono_all_to_all_v(unisono_comm *comm,
                          const void *sent,
                          const size_t *sent_counts,
@@ -213,8 +214,8 @@ int unisono_all_to_all_v(unisono_comm *comm,
                          int dtype,
                          const unisono_call *options);
 
-// Starts the non-blocking form of `unisono_all_to_all_v`. Leave both arrays alone until `unisono_wait` has returned; the counts are
-// copied.
+// Starts the non-blocking form of `unisono_all_to_all_v`. Do not access either array until `unisono_wait` has returned. The counts
+// are copied.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -327,8 +328,8 @@ int unisono_scatter(unisono_comm *comm,
                     int root,
                     const unisono_call *options);
 
-// Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements is a multiple
-// of that of ranks.
+// Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements must be a multiple of
+// the number of ranks.
 //
 // Conditions:
 // The handle must be live, the array one of `count` elements, and the options null or valid.
@@ -344,8 +345,9 @@ int unisono_all_to_all(unisono_comm *comm,
 // The handle must be live, and the options null or valid.
 int unisono_barrier(unisono_comm *comm, const unisono_call *options);
 
-// Frees a communicator; other ranks that still wait for this one get UNISONO_ERROR_LEFT. Wait for its requests first, and free its
-// groups and memory before or after. NULL is ignored. In a forked child, the handle is forgotten, and the parent's stays valid.
+// Frees a communicator. Other ranks that still wait for this one get UNISONO_ERROR_LEFT. Wait for its requests first, and free its
+// groups and memory before or after. NULL is ignored. In a forked child, only the handle is discarded, and that of the parent
+// remains valid.
 //
 // Conditions:
 // The handle must be null or live, and not used afterwards.
@@ -369,8 +371,8 @@ int unisono_size(unisono_comm *comm);
 // The handle must be null or live.
 int unisono_nodes(unisono_comm *comm);
 
-// Returns the elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather:
-// `length` from `start` on.
+// Returns the part of an array of `count` elements that belongs to this rank in a reduce-scatter, scatter, gather or all-gather:
+// `length` elements from `start` on.
 //
 // Conditions:
 // The handle must be null or live, and the pointers null or valid for writing.
@@ -386,9 +388,9 @@ int unisono_own_part(unisono_comm *comm,
 int unisono_fail(unisono_comm *comm,
                  const char *cause);
 
-// Creates a compressor of `tensors` matrices, row by row and one after the other in an array; a vector has one column. The format is
-// "int8", "int4", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK"; after "int8" or "int4", ":stochastic" rounds at
-// random. All ranks call it, with the same arguments.
+// Creates a compressor of an array of `tensors` matrices, row-major and one after the other. A vector has one column. The format
+// is "int8", "int4", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK"; the suffix ":stochastic" of "int8" or
+// "int4" selects stochastic rounding. All ranks call it, with the same arguments.
 //
 // Conditions:
 // The handle must be live, the format a string, the lists of `tensors` sizes each, and the pointer valid for writing.
@@ -400,11 +402,12 @@ int unisono_compressor_create(unisono_comm *comm,
                               unisono_compressor **compressor);
 
 // Leaves the sum of all ranks' arrays of `count` floats, the number of elements of the tensors, on every rank, with the same bits.
-// All ranks call it. `was_finite`, unless it is NULL, gets whether all values were finite; others spoil what is kept.
+// All ranks call it. `was_finite`, unless it is NULL, is set to whether all values were finite. Non-finite values corrupt the
+// residual.
 //
 // Conditions:
-// The handles must be live, the array of `count` floats that the program leaves alone until the call is done, and the pointer null or
-// valid for writing.
+// The handles must be live, the array of `count` floats that the program does not access until the call is done, and the pointer
+// null or valid for writing.
 int unisono_compress_all_reduce(unisono_comm *comm,
                                 const unisono_compressor *compressor,
                                 float *data,
@@ -417,8 +420,8 @@ int unisono_compress_all_reduce(unisono_comm *comm,
 // The handle must be null or live.
 size_t unisono_compressor_state_count(const unisono_compressor *compressor);
 
-// Writes what this rank has not sent yet and the state of the encoding, `count` floats as `unisono_compressor_state_count` says: to be
-// saved by every rank, and loaded again.
+// Writes the residual of this rank and the state of the encoding, `count` floats as returned by `unisono_compressor_state_count`.
+// Every rank saves and loads its own.
 //
 // Conditions:
 // The handle must be live, and the array of `count` floats.
@@ -426,7 +429,7 @@ int unisono_compressor_save(const unisono_compressor *compressor,
                             float *floats,
                             size_t count);
 
-// Restores what `unisono_compressor_save` of a compressor with the same arguments wrote.
+// Restores the state that `unisono_compressor_save` of a compressor with the same arguments wrote.
 //
 // Conditions:
 // As `unisono_compressor_save`.
@@ -512,8 +515,8 @@ int unisono_gpu_all_gather(unisono_comm *comm,
                            void *stream,
                            const unisono_call *options);
 
-// Orders the streams of all ranks: work that is queued on the stream from now on begins when the work that each rank has queued on its
-// own is done. The host does not wait for that.
+// Orders the streams of all ranks: work that is queued on the stream from now on begins when the work that each rank has queued on
+// its own stream is done. The host does not wait.
 //
 // Conditions:
 // The handle must be live, the stream one of the thread's current GPU, and the options null or valid.
@@ -530,8 +533,8 @@ int unisono_gpu_synchronize(unisono_comm *comm,
                             void *stream,
                             const unisono_call *options);
 
-// Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here. With a negative color,
-// a rank is in no group, and gets NULL. All ranks call it.
+// Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here. A rank with a
+// negative color is in no group, and gets NULL. All ranks call it.
 //
 // Conditions:
 // The handle must be live, and the pointer valid for writing.
@@ -550,8 +553,7 @@ int unisono_group(unisono_comm *comm,
                   size_t count,
                   unisono_comm **group);
 
-// Starts the non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has
-// returned.
+// Starts the non-blocking form of `unisono_all_reduce`. Do not access the array until `unisono_wait` has returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -563,8 +565,7 @@ int unisono_all_reduce_async(unisono_comm *comm,
                              const unisono_call *options,
                              unisono_request **request);
 
-// Starts the non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has
-// returned.
+// Starts the non-blocking form of `unisono_reduce_scatter`. Do not access the array until `unisono_wait` has returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -576,7 +577,7 @@ int unisono_reduce_scatter_async(unisono_comm *comm,
                                  const unisono_call *options,
                                  unisono_request **request);
 
-// Starts the non-blocking form of `unisono_scan`. Leave the array alone until `unisono_wait` has returned.
+// Starts the non-blocking form of `unisono_scan`. Do not access the array until `unisono_wait` has returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -588,8 +589,7 @@ int unisono_scan_async(unisono_comm *comm,
                        const unisono_call *options,
                        unisono_request **request);
 
-// Starts the non-blocking form of `unisono_exclusive_scan`. Leave the array alone until `unisono_wait` has
-// returned.
+// Starts the non-blocking form of `unisono_exclusive_scan`. Do not access the array until `unisono_wait` has returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -601,8 +601,7 @@ int unisono_exclusive_scan_async(unisono_comm *comm,
                                  const unisono_call *options,
                                  unisono_request **request);
 
-// Starts the non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has
-// returned.
+// Starts the non-blocking form of `unisono_all_gather`. Do not access the array until `unisono_wait` has returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -613,8 +612,7 @@ int unisono_all_gather_async(unisono_comm *comm,
                              const unisono_call *options,
                              unisono_request **request);
 
-// Starts the non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has
-// returned.
+// Starts the non-blocking form of `unisono_broadcast`. Do not access the array until `unisono_wait` has returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -626,8 +624,7 @@ int unisono_broadcast_async(unisono_comm *comm,
                             const unisono_call *options,
                             unisono_request **request);
 
-// Starts the non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has
-// returned.
+// Starts the non-blocking form of `unisono_reduce`. Do not access the array until `unisono_wait` has returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -640,8 +637,7 @@ int unisono_reduce_async(unisono_comm *comm,
                          const unisono_call *options,
                          unisono_request **request);
 
-// Starts the non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has
-// returned.
+// Starts the non-blocking form of `unisono_gather`. Do not access the array until `unisono_wait` has returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -653,8 +649,7 @@ int unisono_gather_async(unisono_comm *comm,
                          const unisono_call *options,
                          unisono_request **request);
 
-// Starts the non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has
-// returned.
+// Starts the non-blocking form of `unisono_scatter`. Do not access the array until `unisono_wait` has returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -666,8 +661,7 @@ int unisono_scatter_async(unisono_comm *comm,
                           const unisono_call *options,
                           unisono_request **request);
 
-// Starts the non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has
-// returned.
+// Starts the non-blocking form of `unisono_all_to_all`. Do not access the array until `unisono_wait` has returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -686,7 +680,7 @@ int unisono_barrier_async(unisono_comm *comm,
                           const unisono_call *options,
                           unisono_request **request);
 
-// Allocates registered memory of `size_bytes`, zeroed and aligned to a page. Other ranks need not do the same.
+// Allocates registered memory of `size_bytes`, zeroed and aligned to a page. It is a local operation.
 //
 // Conditions:
 // The handle must be live, and the pointer valid for writing.
@@ -700,11 +694,11 @@ int unisono_alloc(unisono_comm *comm,
 // The handle must be null or live.
 void *unisono_address(unisono_memory *memory);
 
-// Copies `size_bytes` bytes, to registered memory or from it. Unlike `memcpy` of some libraries, it takes about the same time at all
+// Copies `size_bytes` bytes to or from registered memory. Unlike `memcpy` of some libraries, it takes about the same time for all
 // offsets of the two arrays within a page.
 //
 // Conditions:
-// Both pointers must be to that many bytes, which do not overlap. They may be null if `size_bytes` is 0.
+// Both pointers must be to this many bytes, which do not overlap. They may be null if `size_bytes` is 0.
 void unisono_copy(void *to,
                   const void *from,
                   size_t size_bytes);
@@ -737,7 +731,7 @@ int unisono_receive(unisono_comm *comm,
                     int from,
                     const unisono_call *options);
 
-// Receives `count` elements from whichever rank sends first (`MPI_Recv` with `MPI_ANY_SOURCE`), and stores its number in `from`.
+// Receives `count` elements from the rank that sends first (`MPI_Recv` with `MPI_ANY_SOURCE`), and stores its number in `from`.
 //
 // Conditions:
 // The handle must be live, the array one of `count` elements, the pointer valid, and the options null or valid.
@@ -748,7 +742,7 @@ int unisono_receive_any(unisono_comm *comm,
                         int *from,
                         const unisono_call *options);
 
-// Starts the non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Any
+// Starts the non-blocking form of `unisono_send` (`MPI_Isend`). Do not access the array until `unisono_wait` has returned. Any
 // number of messages may be in flight, in any order: none waits for another, nor for a collective.
 //
 // Conditions:
@@ -786,9 +780,9 @@ int unisono_receive_any_async(unisono_comm *comm,
                               const unisono_call *options,
                               unisono_request **request);
 
-// Plans a collective on `count` elements (`MPI_Allreduce_init` and its relatives), to start it many times. `operation` is its name,
-// such as "all_reduce"; `op` is its reduction, and `root` its root, or -1 for an operation without. All ranks plan the same. The array
-// must exist as long as the plan.
+// Plans a collective on `count` elements (`MPI_Allreduce_init` and similar), to start it many times. `operation` is its name, such
+// as "all_reduce"; `op` is its reduction, and `root` its root, or -1 for an operation without one. All ranks plan the same call.
+// The array must exist as long as the plan.
 //
 // Conditions:
 // The handle must be live, the name a string, the array one of `count` elements, the options null or valid, and the pointer to the plan
@@ -803,7 +797,7 @@ int unisono_plan_create(unisono_comm *comm,
                         const unisono_call *options,
                         unisono_plan **plan);
 
-// Starts a planned call on the communicator that planned it (`MPI_Start`). Leave the array alone until `unisono_plan_wait` has
+// Starts a planned call on the communicator that planned it (`MPI_Start`). Do not access the array until `unisono_plan_wait` has
 // returned.
 //
 // Conditions:
@@ -823,16 +817,16 @@ int unisono_plan_wait(unisono_comm *comm, unisono_plan *plan);
 // The handle must be null or live, and not used afterwards.
 void unisono_plan_free(unisono_plan *plan);
 
-// Defines a reduction by a function of the program, and writes its number, which calls take as their `op`, to `op`.
+// Defines a reduction by a function of the program, and writes its number, which is the `op` argument of calls, to `op`.
 //
 // Its elements are of type `dtype`; or, if `element_bytes` is not 0, of that size in bytes (a power of two, at most 64), of any alignment,
 // in arrays of UNISONO_U8, whose `count` is in bytes: rank r's own part is then of whole elements, `element_bytes` times that of
 // `unisono_own_part` for the number of elements.
 //
-// The function must be associative. Results are x0 ∘ x1 ∘ … in the order of ranks unless `is_commutative` is not 0; algorithms that do not
-// keep this order are not chosen for it, and refused if they are named. All ranks define the same function by the same name: ranks that
-// call reductions of different names, types or commutativity get UNISONO_ERROR_MISMATCH. The definition is kept until the process
-// ends: define a reduction once, not for every call.
+// The function must be associative. Results are x0 ∘ x1 ∘ … in the order of ranks unless `is_commutative` is not 0; algorithms
+// that do not keep this order are not chosen for it, and refused if they are named. All ranks define the same function with the
+// same name. Calls with reductions of different names, types or commutativity are UNISONO_ERROR_MISMATCH. The definition is kept
+// until the process ends: define a reduction once, not for every call.
 //
 // Conditions:
 // The name must be a string, the pointer to `op` valid for writing, and the function safe to call with `context` from any thread, and on
@@ -860,8 +854,7 @@ int unisono_wait_for(const unisono_request *request,
                      double timeout_s,
                      int *is_done);
 
-// Waits until a call is done, frees the request, and sets it to NULL. Returns the result of the call. Another thread than the one that
-// started the call may wait for it.
+// Waits until a call is done, frees the request, and sets it to NULL. Returns the result of the call. Any thread may wait for it.
 //
 // Conditions:
 // The pointer must be to a live request.
@@ -884,13 +877,14 @@ int unisono_wait_any(size_t count,
                      unisono_request **requests,
                      int *index);
 
-// Replaces a communicator, after an error that loses it, by one of the ranks that are left. All of them call it. They keep their order
-// and get new numbers. Further ranks may fail meanwhile. On an error the communicator is freed, and NULL.
+// Replaces a communicator, after an error that loses it, by one of the ranks that are left. All of them call it. They keep their
+// order and get new numbers. Further ranks may fail meanwhile. On an error the communicator is freed and set to NULL.
 //
-// A rank is left out if its process has ended, or if it has freed its communicator. A rank that is alive and does not call this in time
-// is UNISONO_ERROR_TIMEOUT; the text names it, and says whether its process is stopped. The old communicator ends on all ranks when the
-// first of them calls this: ranks in a call get UNISONO_ERROR_ABORTED, and can call it too. Ranks that MPI connects are
-// UNISONO_ERROR_UNSUPPORTED. A rank of several machines that reaches too few of those that may be alive is UNISONO_ERROR_PARTITIONED.
+// A rank is left out if its process has ended, or if it has freed its communicator. A rank that is alive and does not call this in
+// time is UNISONO_ERROR_TIMEOUT; the text names it, and reports whether its process is stopped. The old communicator ends on all
+// ranks when the first of them calls this: ranks in a call get UNISONO_ERROR_ABORTED, and can call it too. If MPI connects the
+// ranks, the error is UNISONO_ERROR_UNSUPPORTED. If a rank of several machines reaches too few of the ranks that may be alive, the
+// error is UNISONO_ERROR_PARTITIONED.
 //
 // The new communicator inherits the algorithm and the timeout. Wait for the requests of the old one first. Its groups are lost;
 // its memory keeps its values until it is released, and calls treat it as any other memory.
@@ -899,12 +893,12 @@ int unisono_wait_any(size_t count,
 // The pointer must be to a live handle, which is not used afterwards.
 int unisono_shrink(unisono_comm **comm);
 
-// Creates a communicator of these ranks and of `more` processes, which call `unisono_join` with the same address: the path of a Unix
-// socket, or `host:port` of rank 0's machine. All ranks call it. The communicator remains usable, also if the processes do not come in
-// time (UNISONO_ERROR_ON_RANK_0). A port that other machines reach needs UNISONO_SECRET.
+// Creates a communicator of these ranks and of `more` processes, which call `unisono_join` with the same address: the path of a
+// Unix socket, or `host:port` of rank 0's machine. All ranks call it. The communicator remains usable, even if the processes do
+// not join in time (UNISONO_ERROR_ON_RANK_0). A port that other machines can reach needs UNISONO_SECRET.
 //
 // Conditions:
-// The handle must be live, the address text that ends with a zero, and the pointer valid for writing.
+// The handle must be live, the address a string, and the pointer valid for writing.
 int unisono_grow(unisono_comm *comm,
                  size_t more,
                  const char *address,
@@ -914,14 +908,14 @@ int unisono_grow(unisono_comm *comm,
 // world.
 //
 // Conditions:
-// The address must be text that ends with a zero; the settings null or valid; and the pointer valid for writing.
+// The address must be a string, the settings null or valid, and the pointer valid for writing.
 int unisono_join(const char *address,
                  const unisono_settings *settings,
                  unisono_comm **comm);
 
-// Sets how many ranks must be left for `unisono_shrink` to succeed, identical on all ranks. Of several machines, it replaces the rule that
-// most of the ranks that may be alive must be left: if the network is divided, and both sides have at least this number of ranks, both
-// continue.
+// Sets the number of ranks that must be left for `unisono_shrink` to succeed, identical on all ranks. Of several machines, it
+// replaces the rule that most of the ranks that may be alive must be left: if the network is divided, and both sides have at least
+// this number of ranks, both continue.
 //
 // Conditions:
 // The handle must be null or live.
@@ -936,16 +930,16 @@ int unisono_set_minimum_ranks(unisono_comm *comm,
 int unisono_former_rank(unisono_comm *comm,
                         int rank);
 
-// Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress with something
-// else, or to hear an interrupt. NULL ends that. The function must not use a communicator of this library. If it returns a text,
-// the call fails with it on this rank, and with UNISONO_ERROR_ABORTED and the text on the others.
+// Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress on other
+// work, or to check for an interrupt. NULL removes the function. The function must not use a communicator of this library. If it
+// returns a text, the call fails with this cause on this rank, and with UNISONO_ERROR_ABORTED and the cause on the others.
 //
 // Conditions:
 // The function must be callable until it is replaced.
 void unisono_while_waiting(unisono_look_function look);
 
-// Starts a world among processes that already have a way to gather bytes from each other, such as an MPI. All of them
-// call it, rank `rank` of `ranks` each, and it calls `gather` on all of them equally often, before it returns.
+// Starts a world among processes that can gather bytes from each other, with MPI for example. All of them call it, each with its
+// own `rank` of `ranks`. It calls `gather` the same number of times on all ranks, before it returns.
 //
 // Conditions:
 // The function must be as [`Gather`] describes, for this context; the settings null or valid; and the pointer valid for writing.
@@ -956,8 +950,8 @@ int unisono_start(int rank,
                   const unisono_settings *settings,
                   unisono_comm **comm);
 
-// Starts a world among processes that share a key-value store. All of them call it, rank `rank` of `ranks` each, with the
-// same `name`, which no other world of the store has: its keys begin with it. A key is set once.
+// Starts a world among processes that share a key-value store. All of them call it, each with its own `rank` of `ranks` and the
+// same `name`, which prefixes the keys and must differ from that of any other world in the store. A key is set once.
 //
 // Conditions:
 // The functions must be as their types describe, for this context; the name a string; the settings null or valid; and the pointer
@@ -971,19 +965,20 @@ int unisono_start_store(int rank,
                         const unisono_settings *settings,
                         unisono_comm **comm);
 
-// Joins the world of processes that a launcher has started: `unisono launch`, `torchrun`, `mpirun`, `srun`, or anything that sets RANK
-// and WORLD_SIZE. Without a launcher, it is a world of one rank. Ranks of one machine find each other by files, in the folder
-// UNISONO_BOOTSTRAP_DIR if that is set; those of several meet at the port after MASTER_PORT of MASTER_ADDR, rank 0's machine.
+// Joins the world of processes that a launcher has started: `unisono launch`, `torchrun`, `mpirun`, `srun`, or any launcher that
+// sets RANK and WORLD_SIZE. Without a launcher, it is a world of one rank. Ranks of one machine find each other by files, in the
+// folder UNISONO_BOOTSTRAP_DIR if that is set; those of several machines connect to rank 0 at the port after MASTER_PORT of
+// MASTER_ADDR.
 //
 // Conditions:
 // The settings must be null or valid, and the pointer valid for writing.
 int unisono_start_launched(const unisono_settings *settings,
                            unisono_comm **comm);
 
-// Starts a world of `ranks` threads of this process: stores as many communicators, rank 0's first. Hand each to a thread of its own.
+// Starts a world of `ranks` threads of this process: stores this many communicators, rank 0's first. Use each on its own thread.
 //
 // Conditions:
-// The settings must be null or valid, and `comms` have room for `ranks` pointers.
+// The settings must be null or valid, and `comms` must have space for `ranks` pointers.
 int unisono_start_threads(int ranks,
                           const unisono_settings *settings,
                           unisono_comm **comms);

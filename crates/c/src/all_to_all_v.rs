@@ -41,7 +41,7 @@ impl Arrays {
     }
 
     /// # Safety
-    /// As [`lent`], for as many elements as the counts have together. The array sent is only read.
+    /// As [`lent`], for the sum of the counts. The sent array is only read.
     unsafe fn lent<T: Element>(self, to: &[usize], from: &[usize]) -> Result<(Lent<T>, Lent<T>)> {
         // SAFETY: as the caller promises.
         unsafe { Ok((lent(self.sent.cast_mut(), sum(to)?)?, lent(self.received, sum(from)?)?)) }
@@ -58,7 +58,7 @@ fn sum(counts: &[usize]) -> Result<usize> {
 /// may be 0. Rank j must expect as many elements from this rank. The arrays must not overlap.
 ///
 /// # Safety
-/// The handle must be live, the counts one for each rank, the arrays of as many elements, and the options null or valid.
+/// The handle must be live, the counts one for each rank, the arrays of the sums of these counts, and the options null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_all_to_all_v(
     comm: *mut Comm,
@@ -84,8 +84,8 @@ pub unsafe extern "C" fn unisono_all_to_all_v(
     unsafe { on(comm, body) }
 }
 
-/// Starts the non-blocking form of `unisono_all_to_all_v`. Leave both arrays alone until `unisono_wait` has returned; the counts are
-/// copied.
+/// Starts the non-blocking form of `unisono_all_to_all_v`. Do not access either array until `unisono_wait` has returned. The counts
+/// are copied.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.

@@ -1,7 +1,7 @@
 //! Blocking collectives.
 //!
 //! All work in place, on `count` elements at `data`, which may be NULL if `count` is 0. All ranks make the same calls in the same
-//! order, with the same `count`, type, reduction and root; ranks that differ get UNISONO_ERROR_MISMATCH, whose text names both.
+//! order, with the same `count`, type, reduction and root; otherwise they get UNISONO_ERROR_MISMATCH, whose text names both calls.
 
 use std::ffi::{c_int, c_void};
 
@@ -31,7 +31,7 @@ pub(crate) fn rank(comm: &Communicator, rank: c_int, what: &str) -> Result<usize
 }
 
 /// # Safety
-/// The options must be as [`options::counts`] asks for.
+/// The options must be as [`options::counts`] requires.
 pub(crate) unsafe fn checked(
     comm: &Communicator,
     array: Array,
@@ -54,7 +54,7 @@ pub(crate) unsafe fn checked(
 }
 
 /// # Safety
-/// The handle must be null or live; the array must be as [`lent`] asks for, and the options as [`options::call`].
+/// The handle must be null or live; the array must be as [`lent`] requires, and the options as [`options::call`] requires.
 unsafe fn blocking(
     comm: *mut Comm,
     array: Array,
@@ -261,8 +261,8 @@ pub unsafe extern "C" fn unisono_scatter(
     }
 }
 
-/// Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements is a multiple
-/// of that of ranks.
+/// Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements must be a multiple of
+/// the number of ranks.
 ///
 /// # Safety
 /// The handle must be live, the array one of `count` elements, and the options null or valid.

@@ -8,19 +8,19 @@ use unisono_bindings::Owner;
 use unisono_compress::Levels;
 
 use super::errors::{Result, argument, guarded};
-use super::waits::looking;
+use super::waits::with_callback;
 
 /// One rank's handle to a world of ranks, or to a group of them. One thread at a time uses it.
 #[derive(Debug)]
 pub struct Comm {
-    /// Present once there is a compressor; they share it.
+    /// Present once there is a compressor. All compressors share it.
     levels: Option<Levels>,
     inner: Communicator,
     owner: Owner,
 }
 
 impl Comm {
-    /// Hands a communicator to the program.
+    /// Passes the ownership of a communicator to the program.
     pub(crate) fn into_raw(inner: Communicator) -> *mut Self {
         Box::into_raw(Box::new(Self { levels: None, inner, owner: Owner::this_process() }))
     }
@@ -46,7 +46,7 @@ pub(crate) unsafe fn communicator<'a>(comm: *mut Comm) -> Result<&'a mut Communi
     unsafe { live(comm) }.map(|comm| &mut comm.inner)
 }
 
-/// Takes the communicator out of its handle, which is freed.
+/// Returns the communicator of a handle, which is freed.
 ///
 /// # Safety
 /// As [`live`]; no other copy of the handle is used afterwards.
@@ -79,7 +79,7 @@ pub(crate) unsafe fn on_handle(
     guarded(|| {
         // SAFETY: as the caller promises.
         let Comm { inner: comm, levels, .. } = unsafe { live(comm)? };
-        catch_unwind(AssertUnwindSafe(|| looking(|| body(comm, levels)))).unwrap_or_else(|panic| {
+        catch_unwind(AssertUnwindSafe(|| with_callback(|| body(comm, levels)))).unwrap_or_else(|panic| {
             comm.fail(panic_text(&*panic).unwrap_or("a defect of unisono"));
             resume_unwind(panic)
         })
@@ -95,8 +95,9 @@ pub(crate) unsafe fn out<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T
     unsafe { pointer.as_mut() }.ok_or_else(|| argument(format!("the pointer to {what} is NULL")))
 }
 
-/// Frees a communicator; other ranks that still wait for this one get UNISONO_ERROR_LEFT. Wait for its requests first, and free its
-/// groups and memory before or after. NULL is ignored. In a forked child, the handle is forgotten, and the parent's stays valid.
+/// Frees a communicator. Other ranks that still wait for this one get UNISONO_ERROR_LEFT. Wait for its requests first, and free its
+/// groups and memory before or after. NULL is ignored. In a forked child, only the handle is discarded, and that of the parent
+/// remains valid.
 ///
 /// # Safety
 /// The handle must be null or live, and not used afterwards.
@@ -139,8 +140,8 @@ pub unsafe extern "C" fn unisono_nodes(comm: *mut Comm) -> c_int {
     unsafe { communicator(comm) }.map_or(-1, |comm| comm.topology().nodes() as c_int)
 }
 
-/// Returns the elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather:
-/// `length` from `start` on.
+/// Returns the part of an array of `count` elements that belongs to this rank in a reduce-scatter, scatter, gather or all-gather:
+/// `length` elements from `start` on.
 ///
 /// # Safety
 /// The handle must be null or live, and the pointers null or valid for writing.
@@ -171,7 +172,7 @@ pub unsafe extern "C" fn unisono_fail(comm: *mut Comm, cause: *const c_char) -> 
     let body = |comm: &mut Communicator| {
         // SAFETY: as the caller promises.
         let cause = unsafe { text(cause, "the cause")? };
-        comm.fail(cause.unwrap_or("for a reason that it does not give"));
+        comm.fail(cause.unwrap_or("for an unspecified reason"));
         Ok(())
     };
     // SAFETY: as the caller promises.

@@ -10,8 +10,8 @@ use super::comm::{Comm, on, on_handle, out};
 use super::errors::{Result, argument, guarded};
 use super::values::lent;
 
-/// Sums arrays of one size and meaning, such as the gradients of some parameters, in fewer bytes between nodes. What a call does not
-/// send is kept, and added in the next one.
+/// Sums arrays of fixed size and meaning, such as the gradients of some parameters, with fewer bytes between nodes. The residual,
+/// which a call does not send, is added in the next call.
 #[derive(Debug)]
 pub struct Compressor {
     inner: unisono_compress::Compressor,
@@ -43,9 +43,9 @@ unsafe fn sizes<'a>(list: *const usize, count: usize, what: &str) -> Result<&'a 
     }
 }
 
-/// Creates a compressor of `tensors` matrices, row by row and one after the other in an array; a vector has one column. The format is
-/// "int8", "int4", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK"; after "int8" or "int4", ":stochastic" rounds at
-/// random. All ranks call it, with the same arguments.
+/// Creates a compressor of an array of `tensors` matrices, row-major and one after the other. A vector has one column. The format
+/// is "int8", "int4", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK"; the suffix ":stochastic" of "int8" or
+/// "int4" selects stochastic rounding. All ranks call it, with the same arguments.
 ///
 /// # Safety
 /// The handle must be live, the format a string, the lists of `tensors` sizes each, and the pointer valid for writing.
@@ -90,11 +90,12 @@ pub unsafe extern "C" fn unisono_compressor_create(
 }
 
 /// Leaves the sum of all ranks' arrays of `count` floats, the number of elements of the tensors, on every rank, with the same bits.
-/// All ranks call it. `was_finite`, unless it is NULL, gets whether all values were finite; others spoil what is kept.
+/// All ranks call it. `was_finite`, unless it is NULL, is set to whether all values were finite. Non-finite values corrupt the
+/// residual.
 ///
 /// # Safety
-/// The handles must be live, the array of `count` floats that the program leaves alone until the call is done, and the pointer null or
-/// valid for writing.
+/// The handles must be live, the array of `count` floats that the program does not access until the call is done, and the pointer
+/// null or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_compress_all_reduce(
     comm: *mut Comm,
@@ -139,8 +140,8 @@ fn state(compressor: &Compressor) -> Vec<f32> {
     compressor.inner.residual().into_iter().chain(encoder).collect()
 }
 
-/// Writes what this rank has not sent yet and the state of the encoding, `count` floats as `unisono_compressor_state_count` says: to be
-/// saved by every rank, and loaded again.
+/// Writes the residual of this rank and the state of the encoding, `count` floats as returned by `unisono_compressor_state_count`.
+/// Every rank saves and loads its own.
 ///
 /// # Safety
 /// The handle must be live, and the array of `count` floats.
@@ -160,7 +161,7 @@ pub unsafe extern "C" fn unisono_compressor_save(
     })
 }
 
-/// Restores what `unisono_compressor_save` of a compressor with the same arguments wrote.
+/// Restores the state that `unisono_compressor_save` of a compressor with the same arguments wrote.
 ///
 /// # Safety
 /// As `unisono_compressor_save`.
@@ -171,7 +172,7 @@ pub unsafe extern "C" fn unisono_compressor_load(
     count: usize,
 ) -> c_int {
     guarded(|| {
-        // SAFETY: as the caller promises; nothing is written to it.
+        // SAFETY: as the caller promises. The array is only read.
         let (compressor, saved) =
             unsafe { (live(compressor)?, lent::<f32>(floats.cast_mut().cast(), count)?) };
         check_count(count, state(compressor).len())?;

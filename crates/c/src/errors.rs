@@ -1,4 +1,4 @@
-//! Errors: a code for the caller, and a text for people.
+//! Errors: a code for the caller, and a text for the user.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -37,7 +37,7 @@ pub const UNISONO_ERROR_PARTITIONED: i32 = 107;
 /// Lost: a defect of the library, which its text describes.
 pub const UNISONO_ERROR_PANIC: i32 = 150;
 
-/// The reason why a function does not succeed.
+/// The error of a function.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Argument(String),
@@ -71,7 +71,7 @@ fn keep(text: String, rank: Option<usize>) {
     LAST.with(|last| *last.borrow_mut() = Last { text, rank: rank.map_or(-1, |rank| rank as c_int) });
 }
 
-/// Runs the body of a function: keeps the text of an error, and returns its code.
+/// Runs the body of a function, stores the text of an error, and returns its code.
 pub(crate) fn guarded(body: impl FnOnce() -> Result<()>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => UNISONO_OK,
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_the_library() {
+    fn codes_match_those_of_the_library() {
         for (code, number) in [
             (ErrorCode::Unsupported, UNISONO_ERROR_UNSUPPORTED),
             (ErrorCode::OnRank0, UNISONO_ERROR_ON_RANK_0),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn panics_stay_inside() {
+    fn panics_are_returned_as_errors() {
         assert_eq!(guarded(|| panic!("on purpose")), UNISONO_ERROR_PANIC);
         let text = LAST.with(|last| last.borrow().text.clone());
         assert_eq!(text.to_str(), Ok("unisono panicked: on purpose"));

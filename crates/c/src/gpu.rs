@@ -1,10 +1,10 @@
 //! Collectives on arrays in GPU memory.
 //!
 //! All work in place, on `count` elements at `data`, in memory that CUDA has allocated on the GPU of this rank. They are ordered on
-//! `stream`, a `cudaStream_t` or `CUstream`, where NULL is the default stream: after the work that is queued now, and before later work.
-//! When a function returns, the GPU may still be working. The host waits for it by `unisono_gpu_synchronize`, which has a deadline and
-//! reports failures of other ranks. `cudaStreamSynchronize` would wait for ever for a rank that does not come, and what the array then
-//! contains is only valid if no rank has failed.
+//! `stream`, a `cudaStream_t` or `CUstream`, where NULL is the default stream: after the work that is queued now, and before later
+//! work. When a function returns, the GPU may still be working. The host waits for it with `unisono_gpu_synchronize`, which has a
+//! deadline and reports failures of other ranks. `cudaStreamSynchronize` would wait for ever for a missing rank, and the contents
+//! of the array afterwards are only valid if no rank has failed.
 //!
 //! On one node, NCCL carries out the calls; other calls go through the host.
 
@@ -21,8 +21,8 @@ use super::options::{self, Call};
 use super::reductions;
 
 /// # Safety
-/// The handle must be null or live; the array must be one on a GPU, and live with the stream until the stream is done; and the options
-/// must be as [`options::call`] asks for.
+/// The handle must be null or live; the array must be one on a GPU, and live with the stream until the stream is done; and the
+/// options must be as [`options::call`] requires.
 unsafe fn ordered(
     comm: *mut Comm,
     array: Array,
@@ -141,8 +141,8 @@ pub unsafe extern "C" fn unisono_gpu_all_gather(
     unsafe { ordered(comm, Array { data, count, dtype }, stream, options, |_| Ok(Operation::AllGather)) }
 }
 
-/// Orders the streams of all ranks: work that is queued on the stream from now on begins when the work that each rank has queued on its
-/// own is done. The host does not wait for that.
+/// Orders the streams of all ranks: work that is queued on the stream from now on begins when the work that each rank has queued on
+/// its own stream is done. The host does not wait.
 ///
 /// # Safety
 /// The handle must be live, the stream one of the thread's current GPU, and the options null or valid.

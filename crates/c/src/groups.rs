@@ -9,8 +9,8 @@ use unisono_bindings::arguments;
 use super::comm::{Comm, on, out};
 use super::errors::argument;
 
-/// Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here. With a negative color,
-/// a rank is in no group, and gets NULL. All ranks call it.
+/// Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here. A rank with a
+/// negative color is in no group, and gets NULL. All ranks call it.
 ///
 /// # Safety
 /// The handle must be live, and the pointer valid for writing.
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn unisono_group(
         if ranks.is_null() && count > 0 {
             return Err(argument("the list of ranks is NULL"));
         }
-        // SAFETY: as the caller promises; of an empty list, the address is not used.
+        // SAFETY: as the caller promises. The address of an empty list is not used.
         let ranks = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(ranks, count) } };
         let members = arguments::members(ranks, comm.ranks()).map_err(argument)?;
         let group = comm.group(&members)?;

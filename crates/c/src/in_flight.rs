@@ -1,4 +1,4 @@
-//! Non-blocking collectives. They match the blocking forms: one rank may block where another does not.
+//! Non-blocking collectives. They match the blocking forms: one rank may block while another does not.
 
 use std::ffi::{c_int, c_void};
 
@@ -35,8 +35,7 @@ unsafe fn non_blocking(
     unsafe { start_on(comm, request, start) }
 }
 
-/// Starts the non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has
-/// returned.
+/// Starts the non-blocking form of `unisono_all_reduce`. Do not access the array until `unisono_wait` has returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -58,8 +57,7 @@ pub unsafe extern "C" fn unisono_all_reduce_async(
     }
 }
 
-/// Starts the non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has
-/// returned.
+/// Starts the non-blocking form of `unisono_reduce_scatter`. Do not access the array until `unisono_wait` has returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -81,7 +79,7 @@ pub unsafe extern "C" fn unisono_reduce_scatter_async(
     }
 }
 
-/// Starts the non-blocking form of `unisono_scan`. Leave the array alone until `unisono_wait` has returned.
+/// Starts the non-blocking form of `unisono_scan`. Do not access the array until `unisono_wait` has returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -103,8 +101,7 @@ pub unsafe extern "C" fn unisono_scan_async(
     }
 }
 
-/// Starts the non-blocking form of `unisono_exclusive_scan`. Leave the array alone until `unisono_wait` has
-/// returned.
+/// Starts the non-blocking form of `unisono_exclusive_scan`. Do not access the array until `unisono_wait` has returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -126,8 +123,7 @@ pub unsafe extern "C" fn unisono_exclusive_scan_async(
     }
 }
 
-/// Starts the non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has
-/// returned.
+/// Starts the non-blocking form of `unisono_all_gather`. Do not access the array until `unisono_wait` has returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -146,8 +142,7 @@ pub unsafe extern "C" fn unisono_all_gather_async(
     }
 }
 
-/// Starts the non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has
-/// returned.
+/// Starts the non-blocking form of `unisono_broadcast`. Do not access the array until `unisono_wait` has returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -169,8 +164,7 @@ pub unsafe extern "C" fn unisono_broadcast_async(
     }
 }
 
-/// Starts the non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has
-/// returned.
+/// Starts the non-blocking form of `unisono_reduce`. Do not access the array until `unisono_wait` has returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -193,8 +187,7 @@ pub unsafe extern "C" fn unisono_reduce_async(
     }
 }
 
-/// Starts the non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has
-/// returned.
+/// Starts the non-blocking form of `unisono_gather`. Do not access the array until `unisono_wait` has returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -216,8 +209,7 @@ pub unsafe extern "C" fn unisono_gather_async(
     }
 }
 
-/// Starts the non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has
-/// returned.
+/// Starts the non-blocking form of `unisono_scatter`. Do not access the array until `unisono_wait` has returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -239,8 +231,7 @@ pub unsafe extern "C" fn unisono_scatter_async(
     }
 }
 
-/// Starts the non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has
-/// returned.
+/// Starts the non-blocking form of `unisono_all_to_all`. Do not access the array until `unisono_wait` has returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.

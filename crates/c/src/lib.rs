@@ -1,9 +1,9 @@
 //! Unisono for C, C++ and Fortran. cbindgen generates `include/unisono.h` from this crate.
 //!
-//! The library is not linked with MPI: a world starts by a callback that gathers a few bytes from its ranks, by a key-value store,
-//! by the environment that a launcher sets, or by threads. So one library serves programs over any MPI, and over none.
+//! The library is not linked with MPI. A world starts with a callback that gathers a few bytes from its ranks, with a key-value
+//! store, with the environment that a launcher sets, or with threads. So one library serves programs over any MPI or none.
 //!
-//! No function lets a panic out, installs a handler, or ends the process, unless [`options::Settings::end_job`] asks for it.
+//! No function panics across the interface, installs a handler, or ends the process, unless [`options::Settings::end_job`] is set.
 
 /// The header that declares these functions.
 pub const HEADER: &str = include_str!("../include/unisono.h");

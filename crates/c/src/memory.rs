@@ -16,7 +16,7 @@ pub struct Memory {
     owner: Owner,
 }
 
-/// Allocates registered memory of `size_bytes`, zeroed and aligned to a page. Other ranks need not do the same.
+/// Allocates registered memory of `size_bytes`, zeroed and aligned to a page. It is a local operation.
 ///
 /// # Safety
 /// The handle must be live, and the pointer valid for writing.
@@ -47,15 +47,15 @@ pub unsafe extern "C" fn unisono_address(memory: *mut Memory) -> *mut c_void {
     unsafe { memory.as_mut() }.map_or(ptr::null_mut(), |memory| memory.words.as_mut_ptr().cast())
 }
 
-/// Copies `size_bytes` bytes, to registered memory or from it. Unlike `memcpy` of some libraries, it takes about the same time at all
+/// Copies `size_bytes` bytes to or from registered memory. Unlike `memcpy` of some libraries, it takes about the same time for all
 /// offsets of the two arrays within a page.
 ///
 /// # Safety
-/// Both pointers must be to that many bytes, which do not overlap. They may be null if `size_bytes` is 0.
+/// Both pointers must be to this many bytes, which do not overlap. They may be null if `size_bytes` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_copy(to: *mut c_void, from: *const c_void, size_bytes: usize) {
     if size_bytes > 0 {
-        // SAFETY: as the caller promises; the size of what exists does not exceed `isize::MAX`.
+        // SAFETY: as the caller promises. The size of an existing object does not exceed `isize::MAX`.
         let (to, from) = unsafe {
             (
                 std::slice::from_raw_parts_mut(to.cast::<u8>(), size_bytes),

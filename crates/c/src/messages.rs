@@ -21,7 +21,7 @@ fn other(comm: &Communicator, number: c_int, what: &str) -> Result<usize> {
     arguments::other(number, (comm.rank(), comm.ranks()), what).map_err(argument)
 }
 
-/// An error in a world of one rank, which receives from no other.
+/// Returns an error in a world of one rank, which has no other rank to receive from.
 fn check_any_other(comm: &Communicator) -> Result<()> {
     match comm.ranks() {
         1 => Err(argument("a world of one rank has no messages to receive")),
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn unisono_send(
     let body = |comm: &mut Communicator| {
         let to = other(comm, to, "receiver")?;
         with_type!(values::dtype(dtype)?, T => {
-            // SAFETY: as the caller promises; it is only read from.
+            // SAFETY: as the caller promises. The array is only read.
             unsafe {
                 let values = lent::<T>(data.cast_mut(), count)?;
                 options::call(comm, options, |comm| comm.send(&values, to))
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn unisono_receive(
     unsafe { on(comm, body) }
 }
 
-/// Receives `count` elements from whichever rank sends first (`MPI_Recv` with `MPI_ANY_SOURCE`), and stores its number in `from`.
+/// Receives `count` elements from the rank that sends first (`MPI_Recv` with `MPI_ANY_SOURCE`), and stores its number in `from`.
 ///
 /// # Safety
 /// The handle must be live, the array one of `count` elements, the pointer valid, and the options null or valid.
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn unisono_receive_any(
     unsafe { on(comm, body) }
 }
 
-/// Starts the non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Any
+/// Starts the non-blocking form of `unisono_send` (`MPI_Isend`). Do not access the array until `unisono_wait` has returned. Any
 /// number of messages may be in flight, in any order: none waits for another, nor for a collective.
 ///
 /// # Safety
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn unisono_send_async(
     let start = |comm: &mut Communicator| {
         let to = other(comm, to, "receiver")?;
         with_type!(values::dtype(dtype)?, T => {
-            // SAFETY: as the caller promises; it is only read from.
+            // SAFETY: as the caller promises. The array is only read.
             unsafe { started::<T>(comm, (data.cast_mut(), count), options, |comm, values| comm.send_async(values, to)) }
         })
     };
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn unisono_receive_any_async(
     unsafe { start_on(comm, request, start) }
 }
 
-/// A message from any rank, and where its sender's number goes.
+/// A message from any rank, and the destination of its sender's number.
 struct FromAny<T: Element> {
     call: unisono::Request<(usize, Lent<T>)>,
     from: AtomicPtr<c_int>,

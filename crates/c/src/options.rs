@@ -11,36 +11,37 @@ use super::comm::text;
 use super::errors::{Result, argument};
 use super::values;
 
-/// Settings of a world. Set all bytes to 0, and then what is to differ from the defaults; a null pointer stands for the defaults.
-/// What is not set comes from the environment (UNISONO_TIMEOUT_S and others).
+/// Settings of a world. Set all bytes to 0, and then the fields that differ from the defaults. A null pointer selects the defaults.
+/// Unset fields come from the environment (UNISONO_TIMEOUT_S and others).
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Settings {
-    /// The algorithm of all calls, such as "ring", or NULL for "auto". The same on all ranks.
+    /// The algorithm of all calls, such as "ring", or NULL for "auto". Identical on all ranks.
     pub algorithm: *const c_char,
     /// The file that `unisono tune` has written, or NULL. All ranks use rank 0's.
     pub tuning: *const c_char,
-    /// The time that a rank waits for another, in seconds; 0 for the default of 600.
+    /// The timeout of waits for another rank, in seconds; 0 for the default of 600.
     pub timeout_s: f64,
-    /// 1: a failure reports itself and ends the process, and with it the job; a thread and signal handlers see to it. 0: functions
-    /// return errors, and the library starts no thread, except for non-blocking calls.
+    /// 1: a failure is reported and ends all processes of the job, for which the library uses a thread and signal handlers. 0:
+    /// functions return errors, and the library starts no thread, except for non-blocking calls.
     pub end_job: c_int,
     /// 1: the UNISONO_... variables of the environment are ignored.
     pub ignore_environment: c_int,
 }
 
-/// Options of one call. Set all bytes to 0, and then what is to differ from the communicator's; a null pointer stands for those.
+/// Options of one call. Set all bytes to 0, and then the fields that differ from those of the communicator. A null pointer selects
+/// those of the communicator.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Call {
-    /// The algorithm, or NULL. The same on all ranks.
+    /// The algorithm, or NULL. Identical on all ranks.
     pub algorithm: *const c_char,
-    /// A name of the call in errors and warnings, or NULL. The same on all ranks.
+    /// A name of the call in errors and warnings, or NULL. Identical on all ranks.
     pub label: *const c_char,
-    /// The time that this rank waits for another, in seconds, or 0.
+    /// The timeout of waits for another rank, in seconds, or 0.
     pub timeout_s: f64,
     /// The number of elements of each rank's part, one for each rank, of an all-gather, reduce-scatter, gather or scatter
-    /// (`MPI_Allgatherv` and so on), or NULL for parts that differ by at most one element. The same on all ranks.
+    /// (`MPI_Allgatherv` and so on), or NULL for parts that differ by at most one element. Identical on all ranks.
     pub counts: *const usize,
     /// The tag of a message, 0 or more: a receive gets the earliest message of its sender with the same tag. Collectives ignore it.
     pub tag: c_int,
@@ -61,7 +62,7 @@ pub(crate) unsafe fn builder(settings: *const Settings) -> Result<Builder> {
     Ok(if settings.ignore_environment == 0 { builder } else { builder.ignore_environment() })
 }
 
-/// Returns the number of elements of each rank's part, if the call has them.
+/// Returns the number of elements of each rank's part, if the call sets them.
 ///
 /// # Safety
 /// The pointer must be null or to options that outlive the result, whose counts are null or one for each of `ranks` ranks.

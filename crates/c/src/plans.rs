@@ -24,9 +24,9 @@ impl std::fmt::Debug for Plan {
     }
 }
 
-/// Plans a collective on `count` elements (`MPI_Allreduce_init` and its relatives), to start it many times. `operation` is its name,
-/// such as "all_reduce"; `op` is its reduction, and `root` its root, or -1 for an operation without. All ranks plan the same. The array
-/// must exist as long as the plan.
+/// Plans a collective on `count` elements (`MPI_Allreduce_init` and similar), to start it many times. `operation` is its name, such
+/// as "all_reduce"; `op` is its reduction, and `root` its root, or -1 for an operation without one. All ranks plan the same call.
+/// The array must exist as long as the plan.
 ///
 /// # Safety
 /// The handle must be live, the name a string, the array one of `count` elements, the options null or valid, and the pointer to the plan
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn unisono_plan_create(
     unsafe { on(comm, body) }
 }
 
-/// Starts a planned call on the communicator that planned it (`MPI_Start`). Leave the array alone until `unisono_plan_wait` has
+/// Starts a planned call on the communicator that planned it (`MPI_Start`). Do not access the array until `unisono_plan_wait` has
 /// returned.
 ///
 /// # Safety

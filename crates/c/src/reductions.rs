@@ -1,4 +1,4 @@
-//! Reductions: those of the library, and by functions of the program.
+//! Reductions: built-in ones, and custom ones by functions of the program.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -43,7 +43,7 @@ pub type Reduce = Option<
     ) -> c_int,
 >;
 
-/// The number of the first reduction of the program; those of the library are below.
+/// The number of the first custom reduction. Those of the library are below.
 const FIRST: c_int = 256;
 
 /// Returns the reduction with this number.
@@ -53,7 +53,7 @@ pub(crate) fn op(number: c_int) -> Result<ReduceOp> {
         || Custom::numbered(u16::try_from(number.checked_sub(FIRST)?).ok()?).map(ReduceOp::Custom);
     of_library.or_else(of_program).ok_or_else(|| {
         argument(format!(
-            "{number} is not a reduction: UNISONO_SUM and so on are, and what unisono_reduction_create defines"
+            "{number} is not a reduction: use UNISONO_SUM and so on, or a number that unisono_reduction_create returned"
         ))
     })
 }
@@ -65,33 +65,33 @@ struct Function {
     context: *mut c_void,
 }
 
-// SAFETY: the program promises that the function may be called from any thread, and on several at once.
+// SAFETY: the program guarantees that the function may be called from any thread, and on several at once.
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
 impl Function {
     /// # Panics
-    /// If the function fails. A panic is how a reduction ends a call.
+    /// If the function fails. A reduction ends a call by a panic.
     fn call<T>(&self, left: &mut [T], right: &[T], count: usize) {
         let (left, right) = (left.as_mut_ptr().cast(), right.as_ptr().cast());
-        // SAFETY: both arrays have as many elements, as the library promises to its reductions, and the function keeps to them, as
-        // the caller of `unisono_reduction_create` promises.
+        // SAFETY: both arrays have this many elements, which the library guarantees to reductions, and the function accesses only
+        // these, as the caller of `unisono_reduction_create` promises.
         let code = unsafe { (self.reduce)(self.context, left, right, count) };
         assert!(code == 0, "the function of the reduction `{}` returned {code}", self.name);
     }
 }
 
-/// Defines a reduction by a function of the program, and writes its number, which calls take as their `op`, to `op`.
+/// Defines a reduction by a function of the program, and writes its number, which is the `op` argument of calls, to `op`.
 ///
 /// Its elements are of type `dtype`; or, if `element_bytes` is not 0, of that size in bytes (a power of two, at most 64), of any alignment,
 /// in arrays of UNISONO_U8, whose `count` is in bytes: rank r's own part is then of whole elements, `element_bytes` times that of
 /// `unisono_own_part` for the number of elements.
 ///
-/// The function must be associative. Results are x0 ∘ x1 ∘ … in the order of ranks unless `is_commutative` is not 0; algorithms that do not
-/// keep this order are not chosen for it, and refused if they are named. All ranks define the same function by the same name: ranks that
-/// call reductions of different names, types or commutativity get UNISONO_ERROR_MISMATCH. The definition is kept until the process
-/// ends: define a reduction once, not for every call.
+/// The function must be associative. Results are x0 ∘ x1 ∘ … in the order of ranks unless `is_commutative` is not 0; algorithms
+/// that do not keep this order are not chosen for it, and refused if they are named. All ranks define the same function with the
+/// same name. Calls with reductions of different names, types or commutativity are UNISONO_ERROR_MISMATCH. The definition is kept
+/// until the process ends: define a reduction once, not for every call.
 ///
 /// # Safety
 /// The name must be a string, the pointer to `op` valid for writing, and the function safe to call with `context` from any thread, and on
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_the_header() {
+    fn numbers_match_the_header() {
         let ops = [
             (UNISONO_SUM, ReduceOp::Sum),
             (UNISONO_MEAN, ReduceOp::Mean),

@@ -10,9 +10,9 @@ use super::comm::{Comm, on, out};
 use super::errors::{Result, argument, guarded};
 use super::options::{self, Call};
 use super::values::lent;
-use super::waits::looking;
+use super::waits::with_callback;
 
-/// The time that `unisono_wait_any` waits for one call before it looks at the others.
+/// The time for which `unisono_wait_any` waits for one call before it polls the others.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// A non-blocking call. Every one must be waited for.
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Request {
 }
 
 impl Request {
-    /// Hands a call to the program.
+    /// Passes the ownership of a call to the program.
     pub(crate) fn of(call: impl InFlight + 'static) -> *mut Self {
         Box::into_raw(Box::new(Self { call: Box::new(call), owner: Owner::this_process() }))
     }
@@ -84,13 +84,12 @@ pub unsafe extern "C" fn unisono_wait_for(
         // SAFETY: as the caller promises.
         let (request, is_done) = unsafe { live(request, is_done)? };
         let timeout = arguments::timeout(timeout_s).map_err(argument)?;
-        *is_done = c_int::from(looking(|| request.call.wait_for(timeout)));
+        *is_done = c_int::from(with_callback(|| request.call.wait_for(timeout)));
         Ok(())
     })
 }
 
-/// Waits until a call is done, frees the request, and sets it to NULL. Returns the result of the call. Another thread than the one that
-/// started the call may wait for it.
+/// Waits until a call is done, frees the request, and sets it to NULL. Returns the result of the call. Any thread may wait for it.
 ///
 /// # Safety
 /// The pointer must be to a live request.
@@ -156,13 +155,13 @@ pub unsafe extern "C" fn unisono_wait_any(
     })
 }
 
-/// Returns a request, and the place for an answer about it.
+/// Returns a request, and the place for its status.
 ///
 /// # Safety
 /// The request must be null or live, and the pointer null or valid for writing.
 unsafe fn live<'a>(request: *const Request, is_done: *mut c_int) -> Result<(&'a Request, &'a mut c_int)> {
     // SAFETY: as the caller promises, for both.
-    let (request, is_done) = unsafe { (request.as_ref().ok_or_else(missing)?, out(is_done, "the answer")?) };
+    let (request, is_done) = unsafe { (request.as_ref().ok_or_else(missing)?, out(is_done, "the status")?) };
     request.owner.check().map_err(argument)?;
     Ok((request, is_done))
 }
@@ -191,14 +190,14 @@ unsafe fn finish(place: &mut *mut Request) -> Result<()> {
         std::mem::forget(request);
         return Err(argument(refused));
     }
-    Ok(looking(|| request.call.wait())?)
+    Ok(with_callback(|| request.call.wait())?)
 }
 
 fn missing() -> super::errors::Failure {
     argument("the request is NULL")
 }
 
-/// Starts a call on an array of the program's.
+/// Starts a call on an array of the program.
 ///
 /// # Safety
 /// As [`lent`] and [`options::call`].
@@ -215,7 +214,7 @@ pub(crate) unsafe fn started<T: Element>(
     }
 }
 
-/// Runs the body of a function that starts a call, and hands its request to the program.
+/// Runs the body of a function that starts a call, and passes its request to the program.
 ///
 /// # Safety
 /// The handle must be null or live, and the pointer null or valid for writing.

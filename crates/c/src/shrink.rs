@@ -8,15 +8,16 @@ use unisono::Communicator;
 use super::comm::{Comm, communicator, on, out, take, text};
 use super::errors::{Result, argument, guarded};
 use super::options::{self, Settings};
-use super::waits::looking;
+use super::waits::with_callback;
 
-/// Replaces a communicator, after an error that loses it, by one of the ranks that are left. All of them call it. They keep their order
-/// and get new numbers. Further ranks may fail meanwhile. On an error the communicator is freed, and NULL.
+/// Replaces a communicator, after an error that loses it, by one of the ranks that are left. All of them call it. They keep their
+/// order and get new numbers. Further ranks may fail meanwhile. On an error the communicator is freed and set to NULL.
 ///
-/// A rank is left out if its process has ended, or if it has freed its communicator. A rank that is alive and does not call this in time
-/// is UNISONO_ERROR_TIMEOUT; the text names it, and says whether its process is stopped. The old communicator ends on all ranks when the
-/// first of them calls this: ranks in a call get UNISONO_ERROR_ABORTED, and can call it too. Ranks that MPI connects are
-/// UNISONO_ERROR_UNSUPPORTED. A rank of several machines that reaches too few of those that may be alive is UNISONO_ERROR_PARTITIONED.
+/// A rank is left out if its process has ended, or if it has freed its communicator. A rank that is alive and does not call this in
+/// time is UNISONO_ERROR_TIMEOUT; the text names it, and reports whether its process is stopped. The old communicator ends on all
+/// ranks when the first of them calls this: ranks in a call get UNISONO_ERROR_ABORTED, and can call it too. If MPI connects the
+/// ranks, the error is UNISONO_ERROR_UNSUPPORTED. If a rank of several machines reaches too few of the ranks that may be alive, the
+/// error is UNISONO_ERROR_PARTITIONED.
 ///
 /// The new communicator inherits the algorithm and the timeout. Wait for the requests of the old one first. Its groups are lost;
 /// its memory keeps its values until it is released, and calls treat it as any other memory.
@@ -31,17 +32,17 @@ pub unsafe extern "C" fn unisono_shrink(comm: *mut *mut Comm) -> c_int {
         // SAFETY: as the caller promises; the program has no other handle of it.
         let failed = unsafe { take(*place)? };
         *place = ptr::null_mut();
-        *place = Comm::into_raw(looking(|| failed.shrink())?);
+        *place = Comm::into_raw(with_callback(|| failed.shrink())?);
         Ok(())
     })
 }
 
-/// Creates a communicator of these ranks and of `more` processes, which call `unisono_join` with the same address: the path of a Unix
-/// socket, or `host:port` of rank 0's machine. All ranks call it. The communicator remains usable, also if the processes do not come in
-/// time (UNISONO_ERROR_ON_RANK_0). A port that other machines reach needs UNISONO_SECRET.
+/// Creates a communicator of these ranks and of `more` processes, which call `unisono_join` with the same address: the path of a
+/// Unix socket, or `host:port` of rank 0's machine. All ranks call it. The communicator remains usable, even if the processes do
+/// not join in time (UNISONO_ERROR_ON_RANK_0). A port that other machines can reach needs UNISONO_SECRET.
 ///
 /// # Safety
-/// The handle must be live, the address text that ends with a zero, and the pointer valid for writing.
+/// The handle must be live, the address a string, and the pointer valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_grow(
     comm: *mut Comm,
@@ -70,7 +71,7 @@ unsafe fn place_of<'a>(address: *const c_char) -> Result<&'a str> {
 /// world.
 ///
 /// # Safety
-/// The address must be text that ends with a zero; the settings null or valid; and the pointer valid for writing.
+/// The address must be a string, the settings null or valid, and the pointer valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_join(
     address: *const c_char,
@@ -81,14 +82,14 @@ pub unsafe extern "C" fn unisono_join(
         // SAFETY: as the caller promises, for all three.
         let (place, builder, address) =
             unsafe { (out(comm, "the communicator")?, options::builder(settings)?, place_of(address)?) };
-        *place = Comm::into_raw(looking(|| builder.join(address))?);
+        *place = Comm::into_raw(with_callback(|| builder.join(address))?);
         Ok(())
     })
 }
 
-/// Sets how many ranks must be left for `unisono_shrink` to succeed, identical on all ranks. Of several machines, it replaces the rule that
-/// most of the ranks that may be alive must be left: if the network is divided, and both sides have at least this number of ranks, both
-/// continue.
+/// Sets the number of ranks that must be left for `unisono_shrink` to succeed, identical on all ranks. Of several machines, it
+/// replaces the rule that most of the ranks that may be alive must be left: if the network is divided, and both sides have at least
+/// this number of ranks, both continue.
 ///
 /// # Safety
 /// The handle must be null or live.

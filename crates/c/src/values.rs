@@ -31,7 +31,7 @@ pub(crate) fn dtype(number: i32) -> Result<DType> {
     let found = usize::try_from(number).ok().and_then(|number| DType::ALL.get(number));
     found
         .copied()
-        .ok_or_else(|| argument(format!("{number} is not an element type: UNISONO_F32 and so on are")))
+        .ok_or_else(|| argument(format!("{number} is not an element type: use UNISONO_F32 and so on")))
 }
 
 /// Returns the counts of `ranks` ranks; `None` if the pointer is null.
@@ -43,10 +43,10 @@ pub(crate) unsafe fn counts<'a>(counts: *const usize, ranks: usize) -> Option<&'
     (!counts.is_null()).then(|| unsafe { std::slice::from_raw_parts(counts, ranks) })
 }
 
-/// Returns an array of the program's.
+/// Returns an array of the program.
 ///
 /// # Errors
-/// If there cannot be such an array at this address.
+/// If such an array cannot exist at this address.
 ///
 /// # Safety
 /// As [`Lent::new`].
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_the_header() {
+    fn numbers_match_the_header() {
         let types = [
             (UNISONO_F32, DType::F32),
             (UNISONO_F64, DType::F64),

@@ -8,8 +8,8 @@ use super::comm::{Comm, out, text};
 use super::errors::{Result, argument, guarded};
 use super::options::{self, Settings};
 
-/// Gathers `size_bytes` bytes from every rank, rank 0's first, on all ranks: `own` is this rank's, and `all` has room for those of all.
-/// Returns 0, or anything else if it failed. With MPI it is one line:
+/// Gathers `size_bytes` bytes from every rank, rank 0's first, on all ranks. `own` has the bytes of this rank, and `all` has space
+/// for those of all ranks. Returns 0, or another number if it failed. With MPI it is one line:
 ///
 ///     return MPI_Allgather(own, size_bytes, MPI_BYTE, all, size_bytes, MPI_BYTE, *(MPI_Comm *)context);
 pub type Gather = Option<
@@ -21,7 +21,7 @@ pub type Gather = Option<
     ) -> c_int,
 >;
 
-/// A bootstrap by the program's own gather.
+/// A bootstrap with the program's gather function.
 struct ByProgram {
     rank: usize,
     ranks: usize,
@@ -30,10 +30,10 @@ struct ByProgram {
 }
 
 impl ByProgram {
-    /// Gathers equally many bytes from all ranks.
+    /// Gathers the same number of bytes from all ranks.
     fn gather(&mut self, own: &[u8]) -> unisono::Result<Vec<u8>> {
         let mut all = vec![0; own.len() * self.ranks];
-        // SAFETY: as the caller of `unisono_start` promises; `all` has room for the bytes of all ranks.
+        // SAFETY: as the caller of `unisono_start` promises; `all` has space for the bytes of all ranks.
         let failed =
             unsafe { (self.gather)(self.context, own.as_ptr().cast(), all.as_mut_ptr().cast(), own.len()) };
         if failed == 0 {
@@ -70,8 +70,8 @@ impl Bootstrap for ByProgram {
     }
 }
 
-/// Starts a world among processes that already have a way to gather bytes from each other, such as an MPI. All of them
-/// call it, rank `rank` of `ranks` each, and it calls `gather` on all of them equally often, before it returns.
+/// Starts a world among processes that can gather bytes from each other, with MPI for example. All of them call it, each with its
+/// own `rank` of `ranks`. It calls `gather` the same number of times on all ranks, before it returns.
 ///
 /// # Safety
 /// The function must be as [`Gather`] describes, for this context; the settings null or valid; and the pointer valid for writing.
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn unisono_start(
     })
 }
 
-/// Stores `size_bytes` bytes under a key, for the ranks of all processes. Returns 0, or anything else if it failed.
+/// Stores `size_bytes` bytes under a key, for the ranks of all processes. Returns 0, or another number if it failed.
 pub type Set = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -105,8 +105,8 @@ pub type Set = Option<
     ) -> c_int,
 >;
 
-/// Waits until a key is set, and copies its bytes to `value`, which has room for `*size_bytes`; then stores their number there. Returns 0,
-/// or anything else if it failed: it must not wait for ever.
+/// Waits until a key is set, copies its bytes to `value`, which has space for `*size_bytes`, and stores their number in
+/// `*size_bytes`. Returns 0, or another number if it failed. It must not wait for ever.
 pub type Get = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -116,10 +116,10 @@ pub type Get = Option<
     ) -> c_int,
 >;
 
-/// The values that ranks store under a key are smaller.
+/// The limit of the values that ranks store under a key.
 const MOST_BYTES: usize = 1 << 20;
 
-/// A bootstrap by the program's own key-value store.
+/// A bootstrap with the program's key-value store.
 struct ByStore {
     rank: usize,
     ranks: usize,
@@ -163,7 +163,7 @@ impl Bootstrap for ByStore {
         let mut place = vec![0_u8; MOST_BYTES];
         for rank in 0..self.ranks {
             let (key, mut size_bytes) = (self.key(rank), MOST_BYTES);
-            // SAFETY: as the caller of `unisono_start_store` promises; the place has room for as many bytes as it says.
+            // SAFETY: as the caller of `unisono_start_store` promises; the buffer has space for the passed number of bytes.
             let code = unsafe {
                 (self.get)(self.context, key.as_ptr(), place.as_mut_ptr().cast(), &raw mut size_bytes)
             };
@@ -177,8 +177,8 @@ impl Bootstrap for ByStore {
     }
 }
 
-/// Starts a world among processes that share a key-value store. All of them call it, rank `rank` of `ranks` each, with the
-/// same `name`, which no other world of the store has: its keys begin with it. A key is set once.
+/// Starts a world among processes that share a key-value store. All of them call it, each with its own `rank` of `ranks` and the
+/// same `name`, which prefixes the keys and must differ from that of any other world in the store. A key is set once.
 ///
 /// # Safety
 /// The functions must be as their types describe, for this context; the name a string; the settings null or valid; and the pointer
@@ -209,9 +209,10 @@ pub unsafe extern "C" fn unisono_start_store(
     })
 }
 
-/// Joins the world of processes that a launcher has started: `unisono launch`, `torchrun`, `mpirun`, `srun`, or anything that sets RANK
-/// and WORLD_SIZE. Without a launcher, it is a world of one rank. Ranks of one machine find each other by files, in the folder
-/// UNISONO_BOOTSTRAP_DIR if that is set; those of several meet at the port after MASTER_PORT of MASTER_ADDR, rank 0's machine.
+/// Joins the world of processes that a launcher has started: `unisono launch`, `torchrun`, `mpirun`, `srun`, or any launcher that
+/// sets RANK and WORLD_SIZE. Without a launcher, it is a world of one rank. Ranks of one machine find each other by files, in the
+/// folder UNISONO_BOOTSTRAP_DIR if that is set; those of several machines connect to rank 0 at the port after MASTER_PORT of
+/// MASTER_ADDR.
 ///
 /// # Safety
 /// The settings must be null or valid, and the pointer valid for writing.
@@ -225,10 +226,10 @@ pub unsafe extern "C" fn unisono_start_launched(settings: *const Settings, comm:
     })
 }
 
-/// Starts a world of `ranks` threads of this process: stores as many communicators, rank 0's first. Hand each to a thread of its own.
+/// Starts a world of `ranks` threads of this process: stores this many communicators, rank 0's first. Use each on its own thread.
 ///
 /// # Safety
-/// The settings must be null or valid, and `comms` have room for `ranks` pointers.
+/// The settings must be null or valid, and `comms` must have space for `ranks` pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_start_threads(
     ranks: c_int,
@@ -239,14 +240,14 @@ pub unsafe extern "C" fn unisono_start_threads(
         // SAFETY: as the caller promises, for both.
         let (_, builder) = unsafe { (out(comms, "the communicators")?, options::builder(settings)?) };
         for (rank, comm) in builder.threads(count(ranks)?)?.into_iter().enumerate() {
-            // SAFETY: there is room for as many, as the caller promises.
+            // SAFETY: the caller guarantees space for all ranks.
             unsafe { comms.add(rank).write(Comm::into_raw(comm)) };
         }
         Ok(())
     })
 }
 
-/// Returns the number of a rank, and that of all.
+/// Returns the number of a rank, and the number of ranks.
 fn position(rank: c_int, ranks: c_int) -> Result<(usize, usize)> {
     let ranks = count(ranks)?;
     let position = usize::try_from(rank).ok().filter(|rank| *rank < ranks);

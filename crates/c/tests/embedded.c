@@ -1,5 +1,4 @@
-/* A program of which the library changes nothing: it starts no thread and handles no signal, and a rank that is killed is an error for
- * the others. The argument says how they wait. Ends with 0 if all is as it should be. */
+/* Checks that the library starts no thread and handles no signal, and that a killed rank is an error of the others. The argument selects how they wait. Exits with 0 if all checks pass. */
 
 #include <dirent.h>
 #include <signal.h>
@@ -76,9 +75,9 @@ int main(int count, char **arguments)
     const double took_s = now_s() - began_s;
     CHECK(code == UNISONO_ERROR_ABORTED && unisono_failed_rank() == 1);
     CHECK(strstr(unisono_last_error(), "its process was killed") != NULL);
-    /* Half a second, and what a busy machine adds. */
+    /* Half a second, and a margin for a busy machine. */
     CHECK(took_s < 3);
-    /* The remaining ranks go on. */
+    /* The remaining ranks continue. */
     CHECK(unisono_shrink(&comm) == UNISONO_OK && unisono_size(comm) == 2);
     CHECK(unisono_former_rank(comm, 0) == 0 && unisono_former_rank(comm, 1) == 2);
     for (int i = 0; i < COUNT; i++)

@@ -1,4 +1,4 @@
-/* Every function of unisono.h, among processes without MPI. Ends with 0 if all results are right. */
+/* Tests every function of unisono.h, among processes without MPI. Exits with 0 if all results are right. */
 
 #include <dirent.h>
 #include <stdio.h>
@@ -162,7 +162,7 @@ static void given_parts(int blocks)
     free(received);
 }
 
-/* Two plans in flight at once, again and again. */
+/* Two plans in flight at once, repeatedly. */
 static void plans(void)
 {
     float sum[2];
@@ -377,7 +377,7 @@ static void groups(void)
     CHECK(parity == NULL);
 }
 
-/* The last rank leaves a group, and the others go on; the world is not lost. */
+/* The last rank leaves a group, and the others continue. The world is not lost. */
 static void shrinks(void)
 {
     unisono_comm *group = NULL;
@@ -513,7 +513,7 @@ static int threads(void)
     return count - 2;
 }
 
-/* A child that drops its copy of the communicator harms no other process. */
+/* A child that frees its copy of the communicator does not affect other processes. */
 static void forked(void)
 {
     int status = -1;
@@ -527,11 +527,11 @@ static void forked(void)
     OK(unisono_barrier(comm, NULL));
 }
 
-/* Ranks that disagree get an error that names both; the communicator is lost. */
+/* Mismatched calls are an error that names both, and the communicator is lost. */
 static void mismatch(void)
 {
     float values[2] = {0};
-    /* A third rank could still be in the barrier before when two have failed, which would end it too. */
+    /* With more ranks, a third rank could still be in the previous barrier when two have failed, which would end it too. */
     if (ranks != 2)
         return;
     const int code = unisono_all_reduce(comm, values, rank == 0 ? 1 : 2, UNISONO_F32, UNISONO_SUM, NULL);
@@ -589,7 +589,7 @@ int main(void)
     ranks = unisono_size(comm);
     CHECK(unisono_nodes(comm) >= 1 && unisono_nodes(comm) <= ranks);
     each_collective(1);
-    /* Only non-blocking calls have a thread, which carries them out. */
+    /* Only non-blocking calls use a thread. */
     CHECK(threads() == 1);
     each_collective(0);
     CHECK(threads() == 2);

@@ -1,4 +1,4 @@
-/* Arrays in GPU memory, by the CUDA driver that the loader finds: a stand-in in tests, the real one under scripts/gpu-check. */
+/* Tests arrays in GPU memory, with the CUDA driver that the loader finds: a stand-in in tests, and the real one under scripts/gpu-check. */
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ static void *driver;
 
 typedef void (*function)(void);
 
-/* A function of the driver. ISO C has no conversion of an object pointer to one of a function. */
+/* Returns a function of the driver. ISO C has no conversion of an object pointer to a function pointer. */
 static function of_driver(const char *name) {
     void *found = dlsym(driver, name);
     function pointer;
@@ -34,7 +34,7 @@ static void *on_gpu(const float *values, size_t count) {
     CHECK(CUDA("cuMemAlloc_v2", (unsigned long long *, size_t))(&address, count * sizeof *values) == 0);
     CHECK(CUDA("cuMemcpyHtoD_v2", (unsigned long long, const void *, size_t))(
               address, values, count * sizeof *values) == 0);
-    /* The driver may return while it still copies from memory of its own, and the stream of this program does not wait for that. */
+    /* The driver may return while it still copies from an internal buffer, and the stream of this program does not wait for that. */
     CHECK(CUDA("cuCtxSynchronize", (void))() == 0);
     return (void *)(size_t)address;
 }
@@ -91,7 +91,7 @@ int main(void) {
     CHECK(unisono_own_part(comm, COUNT, &start, &length) == UNISONO_OK);
     CHECK(values[start] == (float)(size - 1 + (int)start));
 
-    /* The thread's context is the program's, and arrays elsewhere are refused. */
+    /* The program's context is still current, and arrays in host memory are refused. */
     void *current = NULL;
     CHECK(CUDA("cuCtxGetCurrent", (void **))(&current) == 0 && current == context);
     CHECK(unisono_gpu_all_reduce(comm, values, COUNT, UNISONO_F32, UNISONO_SUM, stream, NULL) ==
@@ -100,8 +100,7 @@ int main(void) {
     CHECK(unisono_gpu_broadcast(comm, data, COUNT, UNISONO_F32, size, stream, NULL) == UNISONO_ERROR_ARGUMENT);
     CHECK(unisono_gpu_all_reduce(comm, NULL, 0, UNISONO_F32, UNISONO_SUM, stream, NULL) == UNISONO_OK);
 
-    /* The last rank makes another call than the others, of a kind that all know. Two ranks may find the difference while a third is still
-       at the calls before it: then these report it there. */
+    /* The last rank makes another call than the others, of a kind that all have made before. Two ranks may detect the mismatch while a third is still in earlier calls, which then report it. */
     if (size > 1) {
         size_t last = rank == size - 1 ? COUNT / 2 : COUNT;
         const size_t counts[] = {COUNT / 2, COUNT, last};

@@ -1,4 +1,4 @@
-//! The codecs of gradients: `cargo bench -p unisono-compress --bench codecs`.
+//! Benchmarks of the codecs of gradients: `cargo bench -p unisono-compress --bench codecs`.
 //!
 //! The result is bytes of `f32` per second, for every format.
 
@@ -11,7 +11,7 @@ use unisono::DType;
 use unisono::internals::Codec;
 use unisono_compress::kernels::{low_rank, quantized, sparse};
 
-/// One that stays in the caches of a core, and one that goes through memory.
+/// A size within the caches of a core, and one beyond.
 const SIZES_BYTES: [(usize, &str); 2] = [(32 << 10, "32 KiB"), (16 << 20, "16 MiB")];
 
 fn group<'a>(criterion: &'a mut Criterion, name: &str, size_bytes: usize) -> BenchmarkGroup<'a, WallTime> {
@@ -23,13 +23,13 @@ fn group<'a>(criterion: &'a mut Criterion, name: &str, size_bytes: usize) -> Ben
     group
 }
 
-/// Values of nearly a normal distribution: sums of a few random numbers.
+/// Returns approximately normally distributed values: sums of a few random numbers.
 fn gradients(count: usize) -> Vec<f32> {
     let mut random = fastrand::Rng::with_seed(1);
     (0..count).map(|_| (0..8).map(|_| random.f32() - 0.5).sum::<f32>() * 1e-3).collect()
 }
 
-/// An encoder changes its array: before every run it is filled anew, which does not count.
+/// Measures an encoder. It changes its array, which is refilled before every run outside the measurement.
 fn encode(
     bencher: &mut Bencher,
     gradients: &[f32],
@@ -96,7 +96,7 @@ fn largest(criterion: &mut Criterion) {
         let gradients = gradients(size_bytes / size_of::<f32>());
         let mut values = gradients.clone();
         let mut pairs = Vec::new();
-        // The residual grows: as in training, there are soon many magnitudes just below the smallest that is sent.
+        // The residual grows: as in training, many magnitudes are soon just below the smallest one that is sent.
         let mut residual = vec![0.0; gradients.len()];
         for (name, is_like_the_last) in
             [("sparse/add, encode 1 %", true), ("sparse/the same, of a first array", false)]
@@ -111,7 +111,7 @@ fn largest(criterion: &mut Criterion) {
                 });
             });
         }
-        // About as many of them.
+        // Selects a similar number of elements.
         let least = 2e-3;
         group.bench_function("sparse/add, count and encode from a threshold", |bencher| {
             encode(bencher, &gradients, &mut values, |values| {

@@ -29,9 +29,9 @@ pub use wire::{UnknownWire, Wire};
 /// An encoding of gradients between nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Compression {
-    /// Eight bits an element, and a scale for every 256 elements.
+    /// Eight bits per element, and a scale for every 256 elements.
     Int8,
-    /// Four bits an element, and a scale for every 256 elements.
+    /// Four bits per element, and a scale for every 256 elements.
     Int4,
     /// As `Int8`, but rounded at random to one of the two nearest values, so that the mean of many sums is the sum.
     ///
@@ -44,21 +44,21 @@ pub enum Compression {
     ///
     /// Source: Seide et al., as above.
     OneBit,
-    /// The elements with the largest magnitudes alone.
+    /// Only the elements with the largest magnitudes.
     TopK {
         /// The fraction of the elements that is sent: above 0, and at most 1.
         fraction: f64,
     },
-    /// The elements with magnitudes from a threshold on; all of them where that is less to send.
+    /// The elements whose magnitudes reach a threshold, or all elements if that is smaller.
     ///
     /// Source: Strom, "Scalable distributed DNN training using commodity GPU cloud computing", Interspeech 2015, which sends them as
     /// their signs; Dryden, Moon, Jacobs and Van Essen, "Communication quantization for data-parallel training of deep neural
     /// networks", MLHPC 2016.
     Threshold {
-        /// The least magnitude that is sent, of a node's sum and what it has not sent yet; finite, and above 0.
+        /// The smallest magnitude that is sent, of a node's sum plus its residual; finite, and above 0.
         least: f32,
     },
-    /// Matrices as products of two thin ones. Vectors, and matrices of which that would not save half, travel as they are.
+    /// Matrices as products of two thin ones. Vectors, and matrices for which that saves less than half, are sent uncompressed.
     ///
     /// Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
     /// NeurIPS 2019.
@@ -73,7 +73,7 @@ pub enum Compression {
 #[error("no compression is called `{0}`; there are {names}", names = Compression::NAMES)]
 pub struct UnknownCompression(String);
 
-/// The highest rank of PowerSGD: more loses to formats that keep every element.
+/// The highest rank of PowerSGD. Formats that keep every element are better than higher ranks.
 const MOST_RANK: usize = 64;
 
 impl Compression {
@@ -132,7 +132,7 @@ pub struct Levels(Option<Arc<Mutex<Groups>>>);
 
 #[derive(Debug)]
 struct Groups {
-    /// The ranks of this rank's node, if it has others.
+    /// The ranks of this rank's node, if it has several.
     node: Option<Communicator>,
     /// The leaders, on each of them.
     leaders: Option<Communicator>,
@@ -158,10 +158,10 @@ impl Levels {
     }
 }
 
-/// Sums arrays of one size and meaning, the gradients of some parameters for example, in fewer bytes between nodes.
+/// Sums arrays of fixed size and meaning, such as the gradients of some parameters, with fewer bytes between nodes.
 ///
-/// All ranks end with the same bits. Where all ranks share a node, this is an all-reduce. Values that are not finite make the result
-/// so, as they would without compression, and spoil the residual.
+/// All ranks end with the same bits. If all ranks share a node, it is an ordinary all-reduce. Non-finite values make the result
+/// non-finite, as without compression, and corrupt the residual.
 ///
 /// ```
 /// use unisono_compress::{Compression, Compressor, Levels};
@@ -193,18 +193,18 @@ struct State {
     encoder: Box<dyn Encoder>,
     /// The part of the gradients that this rank has not sent yet, one element for each of the array's; zeros on ranks that are not leaders.
     residual: Vec<f32>,
-    /// Elements that mean nothing.
+    /// Elements without a meaning.
     padding: Vec<Range<usize>>,
-    /// Whether the residual was restored, and not used since.
+    /// Whether the residual was restored and not used since.
     is_restored: bool,
     /// Whether the last values were finite.
     is_finite: bool,
 }
 
-/// An encoding, and its state besides the residual.
+/// An encoding and its state, without the residual.
 trait Encoder: fmt::Debug + Send {
-    /// Replaces the values by the sum of all leaders' values and residuals, as far as they are sent, and the residual by the
-    /// rest of this leader's. Returns whether all of them are finite, the same on all leaders.
+    /// Replaces the values by the sum of the sent parts of all leaders' values and residuals, and the residual by the unsent part
+    /// of this leader. Returns whether all values are finite, identical on all leaders.
     fn all_reduce(
         &mut self,
         leaders: &mut Communicator,
@@ -212,10 +212,10 @@ trait Encoder: fmt::Debug + Send {
         residual: &mut [f32],
     ) -> Result<bool>;
 
-    /// Begins with these random numbers, if it has any.
+    /// Sets the seed of random numbers, if it uses any.
     fn seed(&mut self, _: u64) {}
 
-    /// Returns the encoder's state for each tensor, the same on all leaders; nothing if it has none.
+    /// Returns the encoder's state for each tensor, identical on all leaders; empty if it has none.
     fn state(&mut self) -> Vec<&mut [f32]> {
         Vec::new()
     }
@@ -306,7 +306,7 @@ impl Compressor {
 
     fn run(&self, levels: &Mutex<Groups>, values: &mut [f32]) -> Result<()> {
         let State { encoder, residual, padding, is_finite, .. } = &mut *lock(&self.state);
-        assert_eq!(values.len(), residual.len(), "an array of the size of the shapes");
+        assert_eq!(values.len(), residual.len(), "the array has the size of the shapes");
         if values.is_empty() {
             return Ok(());
         }
@@ -323,14 +323,14 @@ impl Compressor {
         }
         if let Some(node) = node {
             node.broadcast(values, 0)?;
-            let mut told = [u8::from(*is_finite)];
-            node.broadcast(&mut told, 0)?;
-            *is_finite = told == [1];
+            let mut flag = [u8::from(*is_finite)];
+            node.broadcast(&mut flag, 0)?;
+            *is_finite = flag == [1];
         }
         Ok(())
     }
 
-    /// Adds a residual that was restored where nothing is compressed any more.
+    /// Adds a restored residual, if nothing is compressed any more.
     fn add_restored(&self, values: &mut [f32]) {
         let state = &mut *lock(&self.state);
         if std::mem::take(&mut state.is_restored) {
@@ -339,7 +339,7 @@ impl Compressor {
         }
     }
 
-    /// Returns whether all values of the last array were finite on all ranks; identical on all ranks. Always true where nothing is
+    /// Returns whether all values of the last array were finite on all ranks; identical on all ranks. Always true if nothing is
     /// compressed. Waits for the call in flight.
     pub fn was_finite(&self) -> bool {
         lock(&self.state).is_finite
@@ -358,7 +358,8 @@ impl Compressor {
 
     /// Restores the residual of this rank, the leader of its node, and the encoder's state.
     ///
-    /// The sum of all residuals matters, not which leader has which: at another number of nodes, add up those of nodes that are gone.
+    /// Only the sum of all residuals matters, not their assignment to leaders. With fewer nodes, add the residuals of the missing
+    /// nodes to others.
     ///
     /// # Panics
     /// If they do not have the sizes of [`residual`](Self::residual) and [`encoder_state`](Self::encoder_state).

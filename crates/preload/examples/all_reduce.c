@@ -17,7 +17,7 @@ static int calls_of(size_t bytes)
     return bytes >= LARGE / 64 ? SMALL_CALLS / 20 : SMALL_CALLS;
 }
 
-/* Microseconds per call on this rank. Each call begins after a barrier, which is not counted. */
+/* Returns the microseconds per call on this rank. Each call starts after a barrier, which is not measured. */
 static double measured(const float *from, float *to, size_t bytes)
 {
     int calls = calls_of(bytes), count = (int)(bytes / sizeof(float));

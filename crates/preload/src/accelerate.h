@@ -1,4 +1,4 @@
-/* Declarations that the files of this library share. README.md says what the library does; entries.h is where a program comes in. */
+/* Declarations shared by the files of this library. README.md describes the library. entries.h has the functions that programs call. */
 
 #ifndef ACCELERATE_H
 #define ACCELERATE_H
@@ -10,10 +10,10 @@
 #include <stdint.h>
 #include <unisono.h>
 
-/* Calls and variables within the library need no table of the loader. */
+/* Calls and variables within the library need no indirection by the loader. */
 #pragma GCC visibility push(hidden)
 
-/* The functions of MPI that are taken over. */
+/* The intercepted functions of MPI. */
 enum function {
     ALLREDUCE,
     REDUCE,
@@ -31,7 +31,8 @@ enum function {
     FUNCTIONS
 };
 
-/* The side that carries out a call, and the reason: identical on all ranks of a communicator, as the values are that it follows from. */
+/* The side that carries out a call, and the reason. It is derived from values that are identical on all ranks of a communicator, and so
+ * identical too. */
 enum why {
     BY_UNISONO,
     LEFT_BY_SETTING,
@@ -46,7 +47,7 @@ enum why {
     NOT_STARTED,
     NOT_NAMED,
     INVALID,
-    /* By the choice: what calls of one class have in common ends here, and their report has one row. */
+    /* Reasons of the choice. Reasons that calls of one class share end here, and their report has one row. */
     FEW_CALLS,
     IN_TRIAL,
     FASTER_BY_MPI,
@@ -54,7 +55,7 @@ enum why {
     WHYS
 };
 
-/* Whether a call could be carried out by either, and so belongs to a class of the choice. */
+/* Whether either side could carry out a call, which then belongs to a class of the choice. */
 static inline bool is_chosen(enum why why)
 {
     return why == BY_UNISONO || why >= FEW_CALLS;
@@ -65,14 +66,14 @@ enum side { MPI_SIDE, UNISONO_SIDE, SIDES };
 
 /* Unisono's state for one communicator of MPI: an attribute of it. */
 struct world {
-    /* NULL if MPI carries out its calls, for the reason `why`: FEW_CALLS if it has not started yet. */
+    /* NULL if MPI carries out its calls, for the reason `why`, which is FEW_CALLS if it has not started yet. */
     unisono_comm *unisono;
     enum why why;
     /* An intercommunicator counts as one rank. */
     int rank, ranks;
-    /* The number of nodes, and this rank's among them, in the order of their first ranks. */
+    /* The number of nodes, and the number of this rank's node, in the order of their first ranks. */
     int nodes, node;
-    /* The calls before it starts, and the choices since. */
+    /* The calls before its start, and the choices since then. */
     int first_calls;
     struct choices *choices;
     /* Registered memory, through which arrays go piece by piece; NULL until it is needed. */
@@ -82,17 +83,17 @@ struct world {
     struct world *next;
 };
 
-/* The class of a call: calls of one function, and of one reduction and type, of about the same size. */
+/* The class of a call: calls of one function, reduction and type, and of about the same size. */
 struct class {
     int function, op, dtype;
-    /* The number of bits of the bytes. */
+    /* The bit length of the number of bytes. */
     int size;
 };
 
 /* The choice for one class of calls of a communicator. */
 struct choice {
     enum why why;
-    /* The number of the call, from the next one on, with which a trial begins; 0 during a trial. */
+    /* The number of calls until a trial starts; 0 during a trial. */
     uint64_t left;
     /* The calls between the next trial and the one after. */
     uint64_t next;
@@ -101,13 +102,13 @@ struct choice {
     struct class class;
 };
 
-/* A call of the program's. */
+/* A call of the program. */
 struct call {
     enum function function;
     enum why why;
     struct world *world;
     MPI_Comm comm;
-    /* The elements of Unisono's array, and its numbers for their type and the reduction. An operation that only moves them moves
+    /* The elements of Unisono's array, and its numbers of their type and the reduction. An operation that only moves elements moves
      * bytes. */
     size_t count;
     int dtype, op;
@@ -117,7 +118,7 @@ struct call {
     MPI_Op mpi_op;
     MPI_Datatype mpi_type;
     int root;
-    /* The class of the error if the call is not valid, as far as that shows here; otherwise MPI_SUCCESS. */
+    /* The class of the error if this rank finds the call invalid; otherwise MPI_SUCCESS. */
     int error;
     /* The choice of its class, if there is one, and whether it belongs to a trial. */
     struct choice *choice;
@@ -126,7 +127,7 @@ struct call {
     double began;
 };
 
-/* The part of a buffer that belongs to one rank: where it begins, and how long it is. */
+/* The part of a buffer that belongs to one rank: its start and its length. */
 struct block {
     MPI_Aint start;
     MPI_Count count;
@@ -134,16 +135,16 @@ struct block {
 
 /* family.c: the MPI of the program. */
 
-/* Makes functions of MPI visible to this library, if a module of the program has loaded them for itself, as Python's do. Called before MPI's
- * own initialisation. Ends the program if there are none. */
+/* Makes functions of MPI visible to this library, if a module of the program has loaded them privately, as Python modules do. Called
+ * before MPI's own initialisation. Ends the program if there are none. */
 void bind_mpi(void);
 
-/* types.c: MPI's types and operations, as Unisono has them. */
+/* types.c: Unisono's types and operations for those of MPI. */
 
-/* An operation or type that is not for Unisono. */
+/* An operation or type that Unisono does not handle. */
 enum { NONE = -1 };
 
-/* The reductions that Unisono does not have. MPI's own function carries them out, and those of types that Unisono does not reduce. */
+/* The reductions that Unisono does not have. MPI's own function carries them out, as for types that Unisono does not reduce. */
 enum { MAXLOC = UNISONO_LOGICAL_XOR + 1, MINLOC, USER_DEFINED, REDUCTIONS };
 /* The type of values that MPI's own function reduces. */
 enum { OTHER_VALUES = UNISONO_U64 + 1, DTYPES };
@@ -154,62 +155,62 @@ enum kind { SIGNED, UNSIGNED, FLOATING, COMPLEX, MOVED, INTEGER_PAIR, FLOATING_P
 struct type {
     MPI_Datatype handle;
     enum kind kind;
-    /* A pair may have a gap, or a gap behind it: its extent is then larger than its size. */
+    /* A pair may have padding inside or after it. Its extent is then larger than its size. */
     int size_bytes;
     MPI_Aint extent_bytes;
-    /* Unisono's number for it, or for the parts of a complex number; or NONE. */
+    /* Unisono's number of the type, or of the parts of a complex number, or NONE. */
     int dtype;
 };
 
 void types_begin(void);
-/* Whether Unisono carries out a reduction of a type's values: of a complex number, sums, part by part; of integers without a number of
- * Unisono's, operations on bits, byte by byte. */
+/* Whether Unisono carries out a reduction of a type's values. It sums complex numbers part by part. For integers that it does not have,
+ * it carries out bitwise operations byte by byte. */
 bool is_reduced(const struct type *type, int op);
 /* Whether MPI's own function may carry out a reduction of a predefined type's values. */
 bool is_reduced_by_mpi(const struct type *type, int op);
 /* Whether a reduction may depend on the order in which values are combined. */
 bool may_round(const struct type *type, int op);
-/* A predefined type; NULL for any other. */
+/* Returns a predefined type; NULL for any other. */
 const struct type *type_of(MPI_Datatype handle);
-/* Whether elements of a type are bytes side by side, in the order in which MPI sends them. The first call for a type packs an element. */
+/* Whether elements of a type are contiguous bytes in the order in which MPI sends them. The first call for a type packs an element. */
 bool is_contiguous(MPI_Datatype handle, MPI_Comm comm);
-/* The number of a reduction, or NONE. */
+/* Returns the number of a reduction, or NONE. */
 int reduction_of(MPI_Op op);
 
-/* settings.c: what UNISONO_ACCELERATE says. */
+/* settings.c: the setting UNISONO_ACCELERATE. */
 
 extern const char *const FUNCTION_NAMES[FUNCTIONS];
 /* By their numbers; NULL for a mean, which MPI does not have. */
 extern const char *const REDUCTION_NAMES[REDUCTIONS], *const DTYPE_NAMES[DTYPES];
 
 struct settings {
-    /* A bit for each function; and for each that is named, and so goes through Unisono from the first call. */
+    /* A bit for each function, and for each named function, which Unisono carries out from the first call. */
     unsigned functions, named;
     /* A bit for each reduction, by its number, and FLOATS. */
     unsigned reductions;
     /* 1 if communicators over several nodes may go through Unisono. */
     unsigned several_nodes;
-    /* 1 if recorded decisions take the place of trials. */
+    /* 1 if recorded decisions replace trials. */
     unsigned is_fixed;
 };
 
 /* Reductions of floating-point numbers. */
 #define FLOATS (1U << 31)
 
-/* Returns the settings that all ranks of MPI_COMM_WORLD have in common; all call it. Ends the job if one is not valid. */
+/* Returns the settings that are common to all ranks of MPI_COMM_WORLD. All ranks call it. Ends the job if a setting is invalid. */
 struct settings settings_agreed(void);
 
 /* Whether there is a report. */
 extern bool report_is_wanted;
 
-/* choice.c: MPI or Unisono, by what calls of the program take. */
+/* choice.c: the choice of MPI or Unisono, by the times of the program's calls. */
 
 enum { SIZES = 48 };
 
 int size_of_class(size_t bytes);
-/* Returns BY_UNISONO, or why MPI carries out a call that either could. May start a world: all ranks call it. */
+/* Returns BY_UNISONO, or the reason why MPI carries out a call that either could. May start a world, so all ranks call it. */
 enum why choose(struct call *call);
-/* Does that for a call whose class has a choice. */
+/* Like `choose`, for a call whose class has a choice. */
 static inline enum why choose_again(struct call *call)
 {
     if (call->choice->left < 2)
@@ -217,66 +218,66 @@ static inline enum why choose_again(struct call *call)
     call->choice->left--;
     return call->choice->why;
 }
-/* Notes the end of a call of a trial, and decides after the last one: all ranks call it. */
+/* Records the end of a call of a trial, and decides after the last one. All ranks call it. */
 void trial_call_ended(const struct call *call, double now);
 void choices_free(struct choices *choices);
 
 /* clock.c: one clock for ranks on several nodes. */
 
-/* The time on this rank's clock, and how far rank 0's is ahead of it. */
+/* A time of this rank's clock, and the offset of rank 0's clock from it. */
 struct reading {
     double now, ahead;
 };
 
-/* Compares the clocks of a world: all ranks call it. */
+/* Compares the clocks of a world. All ranks call it. */
 struct reading clock_compared(const struct world *world, MPI_Comm comm);
-/* Changes moments on this rank's clock, between two readings, to those on rank 0's. */
+/* Converts times of this rank's clock, between two readings, to rank 0's clock. */
 void clock_translate(double *moments, size_t count, struct reading first, struct reading last);
 
 /* record.c: decisions in a file. */
 
-/* Reads the decisions to replay; returns a number by which ranks compare them, or 0 if they are not valid, which is reported. */
+/* Reads the decisions to replay. Returns a number by which ranks compare them, or 0 if they are invalid, which is reported. */
 uint64_t record_read(const char *file);
-/* Whether Unisono carries out a class by the decisions that were read. */
+/* Whether Unisono carries out a class according to the decisions that were read. */
 bool record_has(const struct class *class, const struct world *world);
-/* Opens the file of UNISONO_ACCELERATE_RECORD on rank 0; returns false, and reports it, if that fails. */
+/* Opens the file of UNISONO_ACCELERATE_RECORD on rank 0. Returns false and reports it if that fails. */
 bool record_begin(void);
 /* Writes the decisions of all ranks. Collective over MPI_COMM_WORLD, before MPI ends. */
 void record_write(void);
 
-/* worlds.c: which communicator has a world. */
+/* worlds.c: the worlds of communicators. */
 
-/* The settings that all ranks of MPI_COMM_WORLD have in common. */
+/* The settings that are common to all ranks of MPI_COMM_WORLD. */
 extern struct settings settings;
 
-/* Prepares this process, once MPI is initialised; all ranks call it. */
+/* Prepares this process, once MPI is initialised. All ranks call it. */
 void worlds_begin(void);
-/* The world of a communicator, which may not have started. NULL before MPI_Init and in MPI_Finalize. */
+/* Returns the world of a communicator, which may not have started. NULL before MPI_Init and in MPI_Finalize. */
 struct world *world_of(MPI_Comm comm);
-/* The number of communicators with a world that have been freed: a handle may be used again. */
+/* The number of freed communicators with a world. Cached lookups compare it, since handles are reused. */
 extern atomic_uint worlds_freed;
-/* Starts a world that has not started yet: all ranks call it. */
+/* Starts a world that has not started yet. All ranks call it. */
 void world_start(struct world *world, MPI_Comm comm);
-/* The reason why the first one of this process that could not start did not; empty if all could. */
+/* The reason of the first world of this process that did not start; empty if all did. */
 extern char start_error[];
-/* The rank and the number of ranks of a communicator, without a world: a rank whose call is not valid may be the only one that asks. An
- * intercommunicator counts as one rank; 0 ranks if there is no such communicator. */
+/* The rank and the number of ranks of a communicator, without a world, since a rank with an invalid call may be the only one that needs
+ * them. An intercommunicator counts as one rank; 0 ranks if there is no such communicator. */
 struct place {
     int rank, ranks;
 };
 struct place place_in(MPI_Comm comm);
-/* A piece of registered memory, of STAGE_BYTES. NULL, with unisono_last_error(), if the system does not provide it. */
+/* Returns STAGE_BYTES of registered memory. NULL, with unisono_last_error(), if the system does not provide it. */
 char *stage_of(struct world *world);
 
 enum { STAGE_BYTES = 1 << 18 };
 
-/* progress.c: MPI's progress while a rank waits for others. */
+/* progress.c: progress of MPI while a rank waits for others. */
 
 /* Lets MPI make progress, once. */
 void progress(void);
 /* All ranks call it. */
 void progress_begin(void);
-/* For calls on this thread. */
+/* Enables progress for calls on this thread. */
 void progress_of_this_thread(void);
 void progress_end(void);
 
@@ -289,10 +290,10 @@ struct buffer {
 
 #define BUFFER(address, count, type) ((struct buffer){ (void *)(address), count, type })
 
-/* decide.c: whether Unisono carries out a call. Fills in the call, and says so. */
+/* decide.c: decisions whether Unisono carries out a call, whose description they fill in. */
 
 /* Whether a rank gets the result of a reduction. */
-static inline bool is_gotten(enum function function, int rank, int root)
+static inline bool gets_result(enum function function, int rank, int root)
 {
     return function == REDUCE ? rank == root : function != EXSCAN || rank != 0;
 }
@@ -300,19 +301,20 @@ static inline bool is_gotten(enum function function, int rank, int root)
 /* The count of a reduce-scatter whose ranks have different counts. */
 #define UNEQUAL INT64_MIN
 
-/* Whether MPI_<function> is for Unisono at all. */
+/* Whether Unisono may carry out MPI_<function> at all. */
 bool is_accelerated(enum function function);
-/* A reduction of `from` to `to`, which has a count and a type for both. Buffers are passed by their address: copies of structs on the stack
- * take more time than the rest of a decision that is repeated. */
+/* Decides on a reduction of `from` to `to`, whose count and type are those of both. Buffers are passed by their address, since copies
+ * of structs on the stack take more time than the rest of a repeated decision. */
 bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, const struct buffer *to, MPI_Op op,
                        int root);
-/* A call that moves `from`, which is NULL if a rank has only one buffer, to `to`, one block for each rank. */
+/* Decides on a call that moves `from`, which is NULL if a rank has only one buffer, to `to`, one block for each rank. */
 bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to,
                   int root);
-/* A call between blocks of all ranks on the root, `whole`, and one of each rank, `part`, which the root may leave in place. */
+/* Decides on a call between blocks of all ranks on the root, `whole`, and one of each rank, `part`, which the root may leave in place. */
 bool decides_part(struct call *call, enum function function, MPI_Comm comm, const struct buffer *part, const struct buffer *whole,
                   int root);
-/* An all-gather of blocks, one for each rank, in elements of the type of `to`, whose count is that of the ranks. NULL if MPI gave none. */
+/* Decides on an all-gather of blocks, one for each rank, in elements of the type of `to`, whose count is the number of ranks. `blocks`
+ * is NULL if the program passed none. */
 bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct buffer to, const struct block *blocks);
 bool decides_barrier(struct call *call, MPI_Comm comm);
 
@@ -324,19 +326,19 @@ static inline size_t least(size_t a, size_t b)
 /* reduce_local.c: a reduction whose values MPI_Reduce_local combines. Returns a code of unisono.h. */
 int carry_local_reduction(const struct call *call, const void *from, void *to);
 
-/* carry.c: Unisono carries out a call. They return codes of unisono.h. */
+/* carry.c: Unisono carries out a call. The functions return codes of unisono.h. */
 
 int carry_reduction(const struct call *call, const void *from, void *to);
 int carry_broadcast(const struct call *call, void *bytes);
 int carry_barrier(const struct call *call);
-/* The blocks of `to`, in bytes; NULL if they are equal, and lie side by side. */
+/* The blocks of `to` are in bytes; NULL if they are equal and contiguous. */
 int carry_all_gather(const struct call *call, const void *from, void *to, const struct block *blocks);
 int carry_all_to_all(const struct call *call, const void *from, void *to);
 /* Only the root has `to`, or `from` of a scatter, whose `to` is NULL on a root in place. */
 int carry_gather(const struct call *call, const void *from, void *to);
 int carry_scatter(const struct call *call, const void *from, void *to);
 
-/* moves.c: calls that move values of any type. They return what the function of MPI returns. */
+/* moves.c: calls that move values of any type. The functions return the result of MPI's function. */
 
 int move_broadcast(struct call *call, struct buffer buffer);
 int move_all_gather(struct call *call, struct buffer from, struct buffer to);
@@ -346,7 +348,7 @@ int move_scatter(struct call *call, struct buffer whole, struct buffer part);
 /* The blocks of `to` are in elements of its type. */
 int move_all_gather_v(struct call *call, struct buffer from, void *to, MPI_Datatype type, const struct block *blocks);
 
-/* packed.c: buffers of any type as bytes side by side. */
+/* packed.c: buffers of any type as contiguous bytes. */
 
 struct packed {
     char *bytes;
@@ -356,24 +358,24 @@ struct packed {
     MPI_Comm comm;
 };
 
-/* The bytes of a buffer, with its values if `has_values`. Returns an error of MPI's, or MPI_SUCCESS. */
+/* Packs a buffer, with its values if `has_values`. Returns an error of MPI, or MPI_SUCCESS. */
 int pack(struct packed *packed, struct buffer buffer, MPI_Comm comm, bool has_values);
-/* Brings the bytes back to the buffer, and forgets them. */
+/* Unpacks the bytes to the buffer, and frees them. */
 int unpack(struct packed *packed);
 void discard(struct packed *packed);
 
 /* errors.c */
 
-/* Memory; the program ends if there is none. */
+/* Allocates memory. The program ends if there is none. */
 void *allocated(size_t bytes);
-/* Returns the code of MPI's function for a call that is not valid, after the error handler of the communicator. */
+/* Returns the code of MPI's function for an invalid call, after calling the error handler of the communicator. */
 int refused(const struct call *call);
-/* Returns the code of MPI's function for a code of unisono.h, after the error handler of the communicator if that is an error. */
+/* Returns the code of MPI's function for a code of unisono.h, after calling the error handler of the communicator for an error. */
 int result_of(const struct call *call, int code);
 
-/* report.c: who carried out what. */
+/* report.c: the report of carried out calls. */
 
-/* Calls of one class, on as many ranks and nodes, with the same fate. */
+/* Calls of one class, on the same numbers of ranks and nodes, with the same reason. */
 struct row {
     struct class class;
     int ranks, nodes;
@@ -388,18 +390,18 @@ struct row {
 
 void report_begin(void);
 double report_now(void);
-/* Notes a call once it is done. */
+/* Records a call once it is done. */
 void report_call(const struct call *call, double now);
-/* Notes a call of a function that always goes to MPI, by its name without MPI_. The name stays where it is. */
+/* Records a call of a function that always goes to MPI, by its name without MPI_. The string must live until the end of the program. */
 void report_other(const char *function);
-/* Notes what a trial of a call's class has decided. */
+/* Records the decision of a trial of a call's class. */
 void report_trial(const struct call *call, enum why why, const double trial[SIDES]);
-/* The rows. No other thread calls MPI meanwhile. */
+/* Returns the rows. No other thread calls MPI meanwhile. */
 const struct row *report_rows(void);
 /* On rank 0. */
 void report_print(void);
 
-/* Must be called when a call is done, or refused. */
+/* Must be called when a call is done or refused. */
 static inline void call_ended(const struct call *call)
 {
     if (!call->is_in_trial && !report_is_wanted)

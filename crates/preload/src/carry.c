@@ -6,24 +6,24 @@
 
 #include "accelerate.h"
 
-/* Up to this size a call has no pieces, and other ranks do not access its memory. */
+/* Up to this size a call is not divided into pieces, and other ranks do not access its memory. */
 enum { SMALL_BYTES = 4096 };
 
 /* The arrays of a call, in blocks: one, or one for each rank. */
 struct arrays {
     const char *from;
     char *to;
-    /* The blocks that this rank gives and gets, and the numbers of the first ones within Unisono's array. */
+    /* The numbers of blocks that this rank contributes and receives, and of the first ones within Unisono's array. */
     size_t given, gotten, first_given, first_gotten;
     /* The size of a block, or of the largest. */
     size_t block_bytes;
-    /* Where the blocks lie in `to`, and how large they are, unless they are equal and lie side by side. */
+    /* The positions and sizes of the blocks in `to`, unless they are equal and contiguous. */
     const struct block *blocks;
-    /* The bytes of its own block that this rank gives, if it gives only that: all of it, or less in unequal blocks. */
+    /* The bytes of its own block that this rank contributes, if it contributes only that: all of it, or less in unequal blocks. */
     size_t own_bytes;
 };
 
-/* Unisono's call on `bytes` of its array. */
+/* Makes Unisono's call on `bytes` of its array. */
 static int make(const struct call *call, void *array, size_t bytes)
 {
     unisono_comm *comm = call->world->unisono;
@@ -67,7 +67,7 @@ static void give(const struct arrays *arrays, char *stage, size_t start, size_t 
     }
 }
 
-/* Copies what this rank gets of a piece from Unisono's array. */
+/* Copies this rank's result of a piece from Unisono's array. */
 static void get(const struct arrays *arrays, const char *stage, size_t start, size_t bytes)
 {
     for (size_t i = 0; i < arrays->gotten; i++) {
@@ -125,7 +125,7 @@ int carry_reduction(const struct call *call, const void *from, void *to)
     }
     struct arrays arrays = { .from = from, .to = to, .block_bytes = call->bytes, .own_bytes = call->bytes };
     arrays.given = gives_all ? (size_t)world->ranks : 1;
-    arrays.gotten = is_gotten(call->function, world->rank, call->root);
+    arrays.gotten = gets_result(call->function, world->rank, call->root);
     arrays.first_gotten = gives_all ? (size_t)world->rank : 0;
     return carry(call, &arrays);
 }

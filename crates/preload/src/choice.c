@@ -1,8 +1,8 @@
-/* MPI or Unisono: the faster one in a trial within the program, for each class of calls of a communicator.
+/* The choice of MPI or Unisono: the faster side in a trial within the program, for each class of calls of a communicator.
  *
- * A trial is made of calls of the program, in runs by one side. All ranks count the same calls, and decide by the same times, so they
- * decide the same. A call takes from the arrival of its last rank to the departure of its last: what ranks wait for one that is late is
- * not counted. The clock is rank 0's, with which nodes compare theirs before and after a trial. */
+ * A trial consists of calls of the program, in runs by one side. All ranks count the same calls and use the same times, so their
+ * decisions are identical. The time of a call is from the arrival of the last rank to the departure of the last rank, which excludes
+ * the wait for a late rank. Times are on rank 0's clock, with which nodes compare theirs before and after a trial. */
 
 #include "accelerate.h"
 
@@ -10,30 +10,30 @@
 #include <string.h>
 
 enum {
-    /* A communicator with fewer calls does not pay for a world, which takes milliseconds to start. */
+    /* A communicator with fewer calls does not justify a world, which takes milliseconds to start. */
     CALLS_BEFORE_START = 32,
-    /* The first calls of a class are MPI's: until it has used all of its memory once, it may take ten times as long. */
+    /* MPI carries out the first calls of a class: until it has used all of its memory once, it may take ten times as long. */
     WARM_UP_CALLS = 40,
-    /* The first call of a run does not count: ranks may still be in the last run's. */
+    /* The first call of a run is not measured, since ranks may still be in the previous run. */
     RUNS = 8,
     RUN_CALLS = 3,
     TRIAL_CALLS = RUNS * RUN_CALLS,
     SAMPLES = RUNS * (RUN_CALLS - 1),
-    /* A class is tried again after about 1000 calls, 10 000 and so on, since the machine may have been busy. */
+    /* A trial is repeated after about 1000 calls, 10 000 and so on, since the machine may have been busy. */
     FIRST_RETRIAL = 1000,
     RETRIAL_FACTOR = 10,
     CLASSES = REDUCTIONS * DTYPES,
-    /* Indices in sorted times: the shortest may be a chance. */
+    /* Indices in sorted times. The shortest time may be an outlier. */
     SECOND = 1,
     THIRD = 2,
 };
 
-/* In doubt the side remains, at first MPI: the other one must take less than this part of its time. */
+/* The side changes, from MPI at first, only if the other one takes less than this fraction of its time. */
 static const double CLEARLY_FASTER = 0.97;
 
 enum { ARRIVAL, DEPARTURE, MOMENTS };
 
-/* When this rank came and went; in the end, when the last rank did. */
+/* The times at which this rank arrived and left; finally those of the last rank. */
 struct samples {
     int calls;
     /* Before the first call. */
@@ -41,7 +41,7 @@ struct samples {
     double moments[MOMENTS][SAMPLES];
 };
 
-/* The choices of a communicator: a row of sizes for each function, reduction and type, made at its first call. */
+/* The choices of a communicator: a row of sizes for each function, reduction and type, allocated at its first call. */
 struct choices {
     struct choice *rows[FUNCTIONS][CLASSES];
 };
@@ -52,7 +52,7 @@ int size_of_class(size_t bytes)
     return bits < SIZES ? bits : SIZES - 1;
 }
 
-/* Both sides have the same number of runs, also among those at which a root that moves on with every call is back. */
+/* Returns the side of a run. Both sides have the same number of runs, also for each root if the root advances with every call. */
 static enum side side_of_run(int run)
 {
     return __builtin_parity((unsigned)run) ? UNISONO_SIDE : MPI_SIDE;
@@ -133,7 +133,7 @@ static int ascending(const void *a, const void *b)
     return (difference > 0) - (difference < 0);
 }
 
-/* The times of a side from the arrival of the last rank at a call to the departure of the last from the `calls`th, in ascending order. */
+/* Sorts the times of a side from the arrival of the last rank at a call to the departure of the last from the `calls`th. */
 static void sort_times(const struct samples *samples, enum side side, int calls, double times[])
 {
     size_t count = 0;
@@ -143,15 +143,15 @@ static void sort_times(const struct samples *samples, enum side side, int calls,
     qsort(times, count, sizeof(*times), ascending);
 }
 
-/* Whether times are clearly those of a faster side: the median is below nearly all of the other's. If other programs disturb the calls,
- * that is rare by chance. */
+/* Whether times are clearly shorter: the median is below nearly all of the other side's times. Disturbances by other programs rarely
+ * cause that. */
 static bool are_clearly_shorter(const double times[SAMPLES / SIDES], const double others[SAMPLES / SIDES])
 {
     return times[SAMPLES / SIDES / 2] < CLEARLY_FASTER * others[SECOND];
 }
 
-/* Whether Unisono's runs take longer than MPI's, although its calls may not: in those of MPI, a rank may leave a call before others arrive,
- * and begin the next one. */
+/* Whether Unisono's runs take longer than MPI's, although its calls may not: in MPI's calls, a rank may leave before others arrive, and
+ * start the next call. */
 static bool are_runs_longer(const struct samples *samples)
 {
     double runs[SIDES][RUNS / SIDES];
@@ -160,7 +160,7 @@ static bool are_runs_longer(const struct samples *samples)
     return runs[UNISONO_SIDE][0] > runs[MPI_SIDE][THIRD];
 }
 
-/* Decides by the moments of all ranks, which get them here. */
+/* Decides by the times of all ranks, which are exchanged here. */
 static void decide(const struct call *call, struct choice *choice)
 {
     struct samples *samples = choice->samples;

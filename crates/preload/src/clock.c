@@ -1,5 +1,5 @@
-/* One clock for ranks on several nodes. The clocks of nodes began at different times, and run at slightly different speeds. All ranks of a
- * node have one. */
+/* A common clock for ranks on several nodes. The clocks of nodes have different origins and slightly different speeds. All ranks of a
+ * node share one. */
 
 #include "accelerate.h"
 
@@ -7,15 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The shortest ones say most; the first one waits for late ranks. */
+/* The number of barriers. The shortest give the tightest bounds, and the first one waits for late ranks. */
 enum { BARRIERS = 10 };
 
 enum { ENTERED, LEFT, MOMENTS };
 
-/* The least and the most by which rank 0's clock can be ahead, both to be raised. */
+/* The lower bound of rank 0's lead, and the negative upper bound, so that both are maxima. */
 enum { LEAST, MINUS_MOST, BOUNDS };
 
-/* Finds how far rank 0's clock can be ahead of this rank's: no rank leaves a barrier before every rank has entered it. */
+/* Bounds the lead of rank 0's clock over this rank's: no rank leaves a barrier before every rank has entered it. */
 static void find_bounds(double bounds[BOUNDS], double own[BARRIERS][MOMENTS], MPI_Comm comm)
 {
     double first[BARRIERS][MOMENTS];

@@ -1,6 +1,6 @@
-/* Whether Unisono carries out a call. All ranks must find the same, so it depends only on what MPI requires to be the same on all of
- * them: the function, the operation, the root, and the number of bytes. Ranks may describe equal bytes by different types, one by a
- * type of its own, so a type matters only where values are reduced. */
+/* Whether Unisono carries out a call. All ranks must make the same decision, so it depends only on values that MPI requires to be
+ * identical on all of them: the function, the operation, the root, and the number of bytes. Ranks may describe equal bytes by different
+ * types, one by a type of its own, so a type matters only where values are reduced. */
 
 #include "repeat.h"
 
@@ -12,7 +12,7 @@ static bool leave(struct call *call, enum why why)
     return false;
 }
 
-/* The size of an element of any type, or -1 if it is not valid. */
+/* Returns the size of an element of any type, or -1 if the type is invalid. */
 static MPI_Count size_of(MPI_Datatype handle)
 {
     const struct type *type = type_of(handle);
@@ -24,7 +24,7 @@ static MPI_Count size_of(MPI_Datatype handle)
     return bytes;
 }
 
-/* The class of the error in a buffer, or MPI_SUCCESS. NULL is MPI_BOTTOM too, for a type of the program's that has addresses of its own. */
+/* Returns the class of the error in a buffer, or MPI_SUCCESS. NULL is also MPI_BOTTOM, for a derived type with absolute addresses. */
 static int error_in(struct buffer buffer)
 {
     if (buffer.count < 0)
@@ -42,8 +42,8 @@ static int error_in_both(struct buffer from, struct buffer to)
     return error != MPI_SUCCESS || from.address == MPI_IN_PLACE ? error : error_in(from);
 }
 
-/* The errors of MPI if a rank gives the memory in which it gets its own block: MPICH validates it in every function, Open MPI at the root of
- * a reduction. Where MPI reports nothing, programs work, and so they do here. */
+/* The errors of MPI if a rank's send buffer is the memory of its own received block. MPICH checks this in every function, and Open MPI
+ * at the root of a reduction. If MPI does not report it, programs work, as they do here. */
 static const int ALIAS_ERRORS[FUNCTIONS] = {
 #ifdef OPEN_MPI
     [REDUCE] = MPI_ERR_ARG,
@@ -62,29 +62,30 @@ static const int ALIAS_ERRORS[FUNCTIONS] = {
 #endif
 };
 
-/* The class of the error if what a rank gives is the block `own` that it gets of itself, or MPI_SUCCESS. */
+/* Returns the class of the error if a rank's send buffer is the block `own` that it receives from itself, or MPI_SUCCESS. */
 static int error_of_alias(enum function function, struct buffer from, struct buffer own)
 {
     bool is_same = from.address == own.address && from.count == own.count && from.type == own.type;
     return is_same && from.address != NULL && from.count != 0 ? ALIAS_ERRORS[function] : MPI_SUCCESS;
 }
 
-/* The class of the error if a rank gives itself another number of bytes than it gets: of fewer, what lies behind them would be read. */
+/* Returns the class of the error if a rank sends itself another number of bytes than it receives. With fewer, the bytes after them
+ * would be read. */
 static int error_of_length(struct buffer from, struct buffer own)
 {
     bool is_equal = from.address == MPI_IN_PLACE || from.count * size_of(from.type) == own.count * size_of(own.type);
     return is_equal ? MPI_SUCCESS : MPI_ERR_COUNT;
 }
 
-/* The class of the error in the buffers of a reduction. Of one to a root, the root alone gets something, and alone may be in place; of an
- * exclusive scan, rank 0 gets nothing. */
+/* Returns the class of the error in the buffers of a reduction. In a reduction to a root, only the root receives, and only the root may
+ * be in place. In an exclusive scan, rank 0 receives nothing. */
 static int error_in_reduction(enum function function, struct buffer from, struct buffer to, MPI_Comm comm, int root)
 {
     int error = error_in(from);
     bool is_plain = error == MPI_SUCCESS && error_in(to) == MPI_SUCCESS && from.address != to.address;
     if (is_plain)
         return error;
-    bool gets = is_gotten(function, place_in(comm).rank, root);
+    bool gets = gets_result(function, place_in(comm).rank, root);
     if (function == REDUCE && !gets)
         return error;
     if (gets || from.address == MPI_IN_PLACE)
@@ -92,40 +93,40 @@ static int error_in_reduction(enum function function, struct buffer from, struct
     return error == MPI_SUCCESS ? error_of_alias(function, from, to) : error;
 }
 
-/* Refuses a call that is not valid. That MPI would do it is not certain: some access buffers that are not there. */
+/* Refuses an invalid call. MPIs may not: some access missing buffers. */
 static bool refuse(struct call *call, int error)
 {
     int is_inter;
     if (call->comm == MPI_COMM_NULL || PMPI_Comm_test_inter(call->comm, &is_inter) != MPI_SUCCESS)
         return leave(call, INVALID);
-    /* Between two groups there are other roots, and counts and buffers that do not matter. */
+    /* An intercommunicator has other roots, and ignored counts and buffers. */
     if (is_inter)
         return leave(call, INTERCOMMUNICATOR);
     call->error = error;
     return leave(call, INVALID);
 }
 
-/* Whether MPI's own function reduces elements so large that the memory through which they go has no room for one of each rank. */
-static bool has_no_room(const struct call *call, int ranks)
+/* Whether MPI's own function reduces elements so large that the registered memory cannot hold one of each rank. */
+static bool exceeds_stage(const struct call *call, int ranks)
 {
     return call->mpi_op != MPI_OP_NULL && call->element_bytes > STAGE_BYTES / (size_t)ranks;
 }
 
-/* Whether its bytes are too many for MPI to pack and unpack them at once. */
+/* Whether a call has more bytes than MPI can pack and unpack at once. */
 static bool is_too_large(const struct call *call, int ranks)
 {
     return call->op == NONE && call->bytes * (size_t)(call->function == BCAST ? 1 : ranks) > INT_MAX;
 }
 
-/* Checks the rest of a call, and chooses. It comes last, since the choice may start a world. A call that is not
- * valid never gets there: the other ranks may make none. An error that MPI detects only while it moves the values, `late`, ends calls
- * of Unisono alone: in those of MPI the other ranks wait for this one. */
+/* Checks the rest of a call, and chooses. It is the last check, since the choice may start a world. An invalid call never gets here,
+ * since the other ranks may make no call. `late`, an error that MPI detects only while it moves the values, ends only calls of Unisono:
+ * in those of MPI the other ranks wait for this one. */
 static bool decides(struct call *call, int late)
 {
     if (call->comm == MPI_COMM_NULL)
         return leave(call, INVALID);
     bool is_named = settings.named >> call->function & 1;
-    /* MPI's own moves on what pends, which programs with windows may expect of it. */
+    /* MPI's barrier makes progress on pending operations, which programs with windows may rely on. */
     if (call->function == BARRIER && !is_named)
         return leave(call, NOT_NAMED);
     if (late != MPI_SUCCESS && is_named)
@@ -142,7 +143,7 @@ static bool decides(struct call *call, int late)
         return leave(call, world->why);
     if (is_too_large(call, world->ranks))
         return leave(call, TOO_LARGE);
-    if (has_no_room(call, world->ranks))
+    if (exceeds_stage(call, world->ranks))
         return leave(call, OTHER_TYPE);
     call->why = choose(call);
     return call->why == BY_UNISONO && (late == MPI_SUCCESS || refuse(call, late));
@@ -165,8 +166,8 @@ static void begin(struct call *call, enum function function, MPI_Comm comm, int 
 
 _Thread_local struct repeatable last_calls[FUNCTIONS];
 
-/* Decides a call like the last one of its function, which Unisono carries out, or which is to be measured; returns false if it is another.
- * `from` is that of a call with one buffer too. */
+/* Decides on a call that is like the last one of its function, which Unisono carries out or which is measured. Returns false if it is
+ * different. `from` is also the buffer of a call with only one. */
 static bool is_repeated(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to,
                         MPI_Op op, int root)
 {
@@ -180,7 +181,7 @@ static bool is_repeated(struct call *call, enum function function, MPI_Comm comm
     return true;
 }
 
-/* Notes a decision of `choose`. */
+/* Records a decision of `choose`. */
 static void note(const struct call *call, const struct buffer *to, MPI_Op op)
 {
     const struct type *type = type_of(to->type);
@@ -254,7 +255,7 @@ bool decides_reduction(struct call *call, enum function function, MPI_Comm comm,
     return is_for_unisono;
 }
 
-/* A call that moves `bytes` from or to each rank. */
+/* Decides on a call that moves `bytes` from or to each rank. */
 static bool decides_bytes(struct call *call, size_t bytes, int late)
 {
     call->bytes = bytes;
@@ -271,15 +272,15 @@ bool decides_barrier(struct call *call, MPI_Comm comm)
     return is_accelerated(BARRIER) ? decides_bytes(call, 0, MPI_SUCCESS) : leave(call, LEFT_BY_SETTING);
 }
 
-/* The class of the error in the buffers of a call that moves values; and `late`, that of one which MPI detects only while it moves
- * them. */
+/* Returns the class of the error in the buffers of a call that moves values. `late` is set to the class of an error that MPI detects
+ * only while it moves them. */
 static int error_in_move(const struct call *call, const struct buffer *from, const struct buffer *to, int *late)
 {
     int error = from == NULL ? error_in(*to) : error_in_both(*from, *to);
     if (error != MPI_SUCCESS || from == NULL)
         return error;
     struct buffer own = *to;
-    /* Only where the answer matters, since the rank takes a call of MPI. */
+    /* Only if needed, since the rank requires an MPI call. */
     if (call->function == ALLGATHER && ALIAS_ERRORS[ALLGATHER] != MPI_SUCCESS)
         own.address = (char *)to->address + (size_t)place_in(call->comm).rank * (size_t)to->count * (size_t)size_of(to->type);
     *late = error_of_length(*from, own);
@@ -325,7 +326,7 @@ bool decides_part(struct call *call, enum function function, MPI_Comm comm, cons
     return is_for_unisono;
 }
 
-/* Unisono's blocks are equal, so the shorter ones are filled up: not if that makes much of nothing. */
+/* Unisono's blocks are equal, so shorter ones are padded, unless the padding would dominate. */
 bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct buffer to, const struct block *blocks)
 {
     begin(call, ALLGATHERV, comm, 0);

@@ -1,4 +1,4 @@
-/* The functions of MPI that this library takes over. */
+/* The functions of MPI that this library intercepts. */
 
 #include "repeat.h"
 
@@ -22,7 +22,7 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
     return code;
 }
 
-/* The result of a call that is not for Unisono: MPI carries it out, if it is valid. */
+/* The result of a call that Unisono does not carry out: MPI does, if it is valid. */
 #define BY_MPI(call, code) ((call).error == MPI_SUCCESS ? by_mpi(&(call), code) : refused(&(call)))
 
 static int by_mpi(const struct call *call, int code)
@@ -47,7 +47,7 @@ static inline void note(const char *function)
         report_other(function);
 }
 
-/* The others, with counts of either kind. */
+/* The other collectives, with counts of either kind. */
 #define COUNT int
 #define DISPLACEMENT int
 #define MPI(function) MPI_##function

@@ -1,4 +1,4 @@
-/* The functions with counts: int, or MPI_Count in those that end with _c. entries.c includes this file for either. */
+/* The functions with counts: int, or MPI_Count in those that end with _c. entries.c includes this file once for each. */
 
 /* Reductions without a root. */
 #define REDUCTION(name, function)                                                                              \
@@ -47,7 +47,7 @@ int MPI(Reduce)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_
     return BY_MPI(call, PMPI(Reduce)(from, to, count, type, op, root, comm));
 }
 
-/* The count of each rank, if all have the same; UNEQUAL if not, and -1 if they are not valid. */
+/* Returns the count of each rank, if all are equal; UNEQUAL if not, and -1 if they are invalid. */
 static MPI_Count MPI(same_count)(const COUNT *counts, MPI_Comm comm)
 {
     int ranks = is_accelerated(REDUCE_SCATTER) ? place_in(comm).ranks : 0;
@@ -108,7 +108,7 @@ int MPI(Scatter)(const void *from, COUNT from_count, MPI_Datatype from_type, voi
     return BY_MPI(call, PMPI(Scatter)(from, from_count, from_type, to, to_count, to_type, root, comm));
 }
 
-/* The block of each rank, in elements of its type; NULL if there are none. */
+/* Returns the block of each rank, in elements of its type; NULL if there are none. */
 static struct block *MPI(blocks)(const COUNT *counts, const DISPLACEMENT *displacements, int ranks)
 {
     if (ranks == 0 || counts == NULL || displacements == NULL)
@@ -119,7 +119,7 @@ static struct block *MPI(blocks)(const COUNT *counts, const DISPLACEMENT *displa
     return blocks;
 }
 
-/* Whether MPI carries out an all-gather of blocks, of which the largest has the class of the last one's. */
+/* Whether MPI carries out an all-gather of blocks, whose largest block has the class of the last call's. */
 static bool MPI(are_for_mpi)(MPI_Comm comm, struct buffer from, struct buffer to, const COUNT *counts, const DISPLACEMENT *displacements)
 {
     const struct repeatable *same = &last_calls[ALLGATHERV];

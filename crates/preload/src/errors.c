@@ -16,7 +16,7 @@ void *allocated(size_t bytes)
     return memory;
 }
 
-/* An error class with this text, which the program gets by MPI_Error_string: one for all errors of Unisono, with the last one's. */
+/* Returns an error class with this text, which MPI_Error_string returns. All errors of Unisono share it, with the text of the last one. */
 static int class_of(const char *text)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -45,7 +45,7 @@ int result_of(const struct call *call, int code)
     if (code == UNISONO_OK)
         return MPI_SUCCESS;
     int error = code == UNISONO_ERROR_MEMORY ? MPI_ERR_NO_MEM : class_of(unisono_last_error());
-    /* The other ranks have begun the call, and wait for this one. */
+    /* The other ranks have started the call, and wait for this one. */
     if (!unisono_is_fatal(code))
         unisono_fail(call->world->unisono, unisono_last_error());
     PMPI_Comm_call_errhandler(call->comm, error);

@@ -1,4 +1,4 @@
-/* The MPI of the program. This library is compiled for the handles of one MPI: under another, no function may pass them on. */
+/* The MPI of the program. This library is compiled for the handles of one MPI. Under another MPI, no function may pass them on. */
 
 /* For dladdr. */
 #define _GNU_SOURCE
@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* MPIs with one binary interface. */
+/* MPIs with the same binary interface. */
 struct family {
     const char *name;
-    /* The library for it, and the names under which programs load MPI, of which the last is NULL. */
+    /* The library for the family, and the names under which programs load MPI, ended by NULL. */
     const char *library, *loaded_as[3];
 };
 
@@ -34,10 +34,10 @@ static const struct family *const OWN = &ABI_FAMILY;
 #error "mpi.h is not of Open MPI, MPICH or one of its children, or MPI's standard ABI"
 #endif
 
-/* For the text of any MPI's version: MPI_MAX_LIBRARY_VERSION_STRING is that of one MPI, and the largest is MPICH's. */
+/* Large enough for the version text of any MPI: MPI_MAX_LIBRARY_VERSION_STRING is that of one MPI, and MPICH's is the largest. */
 enum { VERSION_BYTES = 8192, PATH_BYTES = 4096 };
 
-/* Removes this library from LD_PRELOAD. Returns false if it is not there: something else loads it. */
+/* Removes this library from LD_PRELOAD. Returns false if it is not there, since it was loaded in another way. */
 static bool is_removed(void)
 {
     const char *text = getenv("LD_PRELOAD");
@@ -56,7 +56,7 @@ static bool is_removed(void)
     return is_there;
 }
 
-/* Whether this is rank 0 by the variables of launchers, since MPI is not initialised. Without a launcher it is. */
+/* Whether this is rank 0 according to the variables of launchers, since MPI is not initialised. True without a launcher. */
 static bool is_first_rank(void)
 {
     const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK" };
@@ -68,8 +68,8 @@ static bool is_first_rank(void)
     return true;
 }
 
-/* Finds a function of MPI that this library does not define. If it is linked with MPI, there are all. The libraries in wheels are not, but that for
- * Open MPI: they serve any MPI of their family, and call the one that the program has loaded. */
+/* Finds a function of MPI that this library does not define. If this library is linked with MPI, all exist. The libraries in wheels,
+ * except the one for Open MPI, are not linked: they serve any MPI of their family, and call the one that the program has loaded. */
 static void *function_of_mpi(const char *name)
 {
     void *program = dlopen(NULL, RTLD_LAZY);
@@ -96,8 +96,8 @@ void bind_mpi(void)
     exit(1);
 }
 
-/* Whether the MPI that the program calls has the standard ABI: it then answers with the version of that, and otherwise with -1 or not at all. The
- * function may also be of the MPI that this library is linked with, which comes after the program's. */
+/* Whether the MPI that the program calls has the standard ABI: its function then returns the ABI version, and otherwise -1 or does not
+ * exist. The function may also belong to the MPI with which this library is linked, which comes after the program's. */
 static bool has_abi(void)
 {
     void *init = function_of_mpi("PMPI_Init"), *abi_version = function_of_mpi("PMPI_Abi_get_version");
@@ -108,7 +108,7 @@ static bool has_abi(void)
     return is_of_one && ((int (*)(int *, int *))abi_version)(&major, &minor) == MPI_SUCCESS && major >= 0;
 }
 
-/* The family of the MPI that the program calls. */
+/* Returns the family of the MPI that the program calls. */
 static const struct family *family_of_program(void)
 {
     char version[VERSION_BYTES] = "";
@@ -119,8 +119,8 @@ static const struct family *family_of_program(void)
     return strncmp(version, "Open MPI", strlen("Open MPI")) == 0 ? &OPEN_MPI_FAMILY : &MPICH_FAMILY;
 }
 
-/* Runs before main: the program, which has done nothing yet, is executed again without this library if its MPI is another one.
- * The functions that tell versions take no handles and may be called before MPI_Init. */
+/* Runs before main. If the program's MPI belongs to another family, the program, which has not started yet, is executed again without
+ * this library. The version functions take no handles and may be called before MPI_Init. */
 __attribute__((constructor)) static void check_family(int argc, char **argv)
 {
     (void)argc;

@@ -120,7 +120,7 @@ ENTRY(barrier, (const MPI_Fint *comm, MPI_Fint *error))
 
 #elif !defined(MPI_ABI_VERSION)
 
-/* The error may be left out in this module. */
+/* The error argument is optional in this module. */
 static void report(MPI_Fint *error, int code)
 {
     if (error != NULL)

@@ -1,12 +1,11 @@
-/* Calls that move values, of any type: their buffers become bytes side by side, Unisono moves these, and they become the buffers'
- * values again. */
+/* Calls that move values of any type: their buffers are packed to contiguous bytes, which Unisono moves, and unpacked again. */
 
 #include "accelerate.h"
 
 #include <stdlib.h>
 
-/* Ends a call for which this rank has not even its own values: the other ranks must not wait for it. MPI has called the error handler for
- * its own errors, and not for memory that the system does not provide. */
+/* Ends a call for which this rank cannot provide its own values, so that the other ranks do not wait for it. MPI has called the error
+ * handler for its own errors, but not for a lack of memory. */
 static int cannot(const struct call *call, int error)
 {
     bool is_memory = error == MPI_ERR_NO_MEM;
@@ -17,7 +16,7 @@ static int cannot(const struct call *call, int error)
     return error;
 }
 
-/* The result of a call whose bytes are there, if Unisono's code is no error. */
+/* Returns the result of a call, whose bytes have arrived if Unisono's code is no error. */
 static int ended(const struct call *call, int code, struct packed *to)
 {
     int error = MPI_SUCCESS;
@@ -95,7 +94,7 @@ static int gather(const struct call *call, const void *from, void *to)
     return carry_gather(call, from == NULL ? own : from, to);
 }
 
-/* A buffer that is not there. */
+/* A missing buffer. */
 static const struct buffer NOTHING = { NULL, 0, MPI_BYTE };
 
 int move_gather(struct call *call, struct buffer part, struct buffer whole)
@@ -111,7 +110,7 @@ int move_scatter(struct call *call, struct buffer whole, struct buffer part)
     return moved(call, is_root ? whole : NOTHING, part.address == MPI_IN_PLACE ? NOTHING : part, carry_scatter);
 }
 
-/* Brings packed blocks, which lie side by side, to where they belong. */
+/* Unpacks contiguous packed blocks to their positions. */
 static int unpack_blocks(const struct call *call, char *bytes, void *to, MPI_Datatype type, const struct block *blocks)
 {
     MPI_Aint lower, extent;
@@ -125,7 +124,7 @@ static int unpack_blocks(const struct call *call, char *bytes, void *to, MPI_Dat
     return error;
 }
 
-/* Blocks in elements as blocks in bytes: where they are if they are bytes side by side there, and packed otherwise. */
+/* Converts blocks in elements to blocks in bytes: in place if they are contiguous there, and packed otherwise. */
 static size_t as_bytes(struct block *bytes, const struct block *blocks, const struct call *call, MPI_Datatype type)
 {
     bool is_packed = !is_contiguous(type, call->comm);
@@ -141,7 +140,7 @@ static size_t as_bytes(struct block *bytes, const struct block *blocks, const st
     return is_packed ? all : 0;
 }
 
-/* Packs what this rank gives: its buffer, or in place its own block. */
+/* Packs this rank's contribution: its buffer, or in place its own block. */
 static int pack_own(struct packed *given, const struct call *call, struct buffer from, char *to, MPI_Datatype type,
                     const struct block *blocks)
 {
@@ -154,7 +153,7 @@ static int pack_own(struct packed *given, const struct call *call, struct buffer
     return pack(given, from, call->comm, true);
 }
 
-/* Carries out an all-gather of blocks through `gotten`, which takes them packed, or in place if it is NULL. */
+/* Carries out an all-gather of blocks through `gotten`, which receives them packed, or in place if it is NULL. */
 static int gather_blocks(struct call *call, const char *given, void *to, MPI_Datatype type, const struct block *blocks,
                          const struct block *bytes, char *gotten)
 {

@@ -1,5 +1,5 @@
-/* The collectives that always go to MPI, counted for the report: a program whose time is spent in them gains nothing here. entries.c includes this
- * file for either kind of counts: int, or MPI_Count in functions that end with _c. */
+/* The collectives that always go to MPI, counted for the report: a program that spends its time in them gains nothing. entries.c
+ * includes this file for both kinds of counts: int, and MPI_Count in functions that end with _c. */
 
 #define OTHER(name, parameters, arguments) \
     int MPI(name) parameters               \
@@ -21,7 +21,7 @@
 
 #define UNPACKED(...) __VA_ARGS__
 
-/* The parameters of a reduction, of a move, and of a move of blocks, and their names. */
+/* The parameters of a reduction, of a move, and of a move of blocks, with their names. */
 #define REDUCING const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op
 #define REDUCED from, to, count, type, op
 #define MOVING const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT to_count, MPI_Datatype to_type

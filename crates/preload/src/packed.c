@@ -1,4 +1,4 @@
-/* Buffers of any type as bytes side by side. Those of a contiguous type are that already. */
+/* Buffers of any type as contiguous bytes. Those of a contiguous type need no packing. */
 
 #include "accelerate.h"
 

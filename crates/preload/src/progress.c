@@ -1,5 +1,5 @@
-/* MPI's progress. A rank that waits in a call of MPI's moves its pending messages and one-sided accesses on; a rank that waits in a call
- * of Unisono's must too. A look for a message that never comes lets MPI do that. */
+/* MPI's progress. A rank that waits in an MPI call makes progress on its pending messages and one-sided accesses. A rank that waits in
+ * a call of Unisono must too. A probe for a message that never arrives lets MPI make progress. */
 
 #include "accelerate.h"
 

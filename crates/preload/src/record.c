@@ -22,10 +22,10 @@ struct decision {
 static struct decision *decisions;
 static size_t count;
 
-/* Where rank 0 writes, or NULL. */
+/* The file that rank 0 writes, or NULL. */
 static FILE *record;
 
-/* The decision on a class, or NULL. */
+/* Returns the decision on a class, or NULL. */
 static struct decision *decision_on(const struct class *class, int ranks, int nodes)
 {
     for (struct decision *decision = decisions; decision < decisions + count; decision++) {
@@ -43,7 +43,7 @@ bool record_has(const struct class *class, const struct world *world)
     return decision != NULL && decision->side == UNISONO_SIDE;
 }
 
-/* The number of a name, or NONE: also of what has no name, a single `-`. */
+/* Returns the number of a name, or NONE, also for `-`, which stands for no name. */
 static int number_of(const char *name, const char *const names[], int all)
 {
     for (int number = 0; number < all; number++)
@@ -57,7 +57,7 @@ static const char *name_of(int number, const char *const names[])
     return number == NONE ? "-" : names[number];
 }
 
-/* Whether a line of the file is a decision, which it becomes. */
+/* Parses a line of the file. Returns whether it is a decision. */
 static bool is_parsed(const char *line, struct decision *decision)
 {
     char function[32], op[32], dtype[32], side[32];
@@ -79,7 +79,7 @@ static bool is_parsed(const char *line, struct decision *decision)
     return is_known && decision->class.function != NONE && named != NONE && (below & (below - 1)) == 0;
 }
 
-/* A number that depends on every byte (FNV-1a), and is not 0. */
+/* Returns a hash of every byte (FNV-1a), which is not 0. */
 static uint64_t hash(uint64_t so_far, const char *text)
 {
     for (; *text != '\0'; text++)
@@ -126,7 +126,7 @@ bool record_begin(void)
     return record != NULL;
 }
 
-/* The decisions of this rank's trials, and their number. */
+/* Returns the decisions of this rank's trials, and their number. */
 static struct decision *own_decisions(int *own)
 {
     *own = 0;
@@ -139,7 +139,7 @@ static struct decision *own_decisions(int *own)
     return all;
 }
 
-/* Adds decisions of another rank. Where communicators have decided otherwise, MPI carries out the calls of both. */
+/* Adds a decision of another rank. If communicators have decided differently, MPI carries out the calls of both. */
 static void add(struct decision decision)
 {
     struct decision *same = decision_on(&decision.class, decision.ranks, decision.nodes);
@@ -149,7 +149,7 @@ static void add(struct decision decision)
         same->side = MPI_SIDE;
 }
 
-/* The decisions of all ranks, one rank after the other, on rank 0; and their number. */
+/* Returns the decisions of all ranks in the order of ranks, on rank 0, and their number. */
 static struct decision *gathered(int *all)
 {
     int rank, ranks, own;
@@ -178,7 +178,7 @@ static void write_decision(const struct decision *decision)
             name_of(class->dtype, DTYPE_NAMES), decision->ranks, decision->nodes, 1L << class->size, SIDE_NAMES[decision->side]);
 }
 
-/* Writes decisions, and those that were replayed. */
+/* Writes these decisions, and the replayed ones. */
 static void write_all(const struct decision *of_all, int all)
 {
     struct decision *both = allocated((count + (size_t)all + 1) * sizeof(*both));

@@ -1,12 +1,12 @@
-/* Reductions by MPI_Reduce_local, which calls the function of an operation that the program has made. Unisono moves the values, and each
- * rank combines them between Unisono's calls: in the order of ranks, on the thread that called MPI, in memory that is aligned. */
+/* Reductions by MPI_Reduce_local, which calls the function of a user-defined operation. Unisono moves the values, and each rank
+ * combines them between Unisono's calls: in the order of ranks, on the thread that called MPI, and in aligned memory. */
 
 #include "accelerate.h"
 
-/* Up to this size each rank that gets the result combines all of it, which takes one exchange. Above, each combines a part. */
+/* Up to this size each rank that receives the result combines all of it, which takes one exchange. Above, each rank combines a part. */
 enum { WHOLE_BYTES = 4096 };
 
-/* Combines the blocks of ranks 0 to `last` into that of `last`. They begin `block_bytes` apart, and `bytes` of each are used. */
+/* Combines the blocks of ranks 0 to `last` into that of `last`. They start `block_bytes` apart, and `bytes` of each are used. */
 static int combine(const struct call *call, char *blocks, size_t block_bytes, int last, size_t bytes)
 {
     unisono_comm *comm = call->world->unisono;
@@ -43,12 +43,12 @@ static size_t block_of(const struct call *call)
     return STAGE_BYTES / (size_t)call->world->ranks / call->element_bytes * call->element_bytes;
 }
 
-/* Combines all that a rank gets, piece by piece. */
+/* Combines the whole result of a rank, piece by piece. */
 static int reduce_whole(const struct call *call, char *stage, const char *from, char *to)
 {
     size_t ranks = (size_t)call->world->ranks, rank = (size_t)call->world->rank, most = block_of(call);
     bool gives_all = call->function == REDUCE_SCATTER || call->function == REDUCE_SCATTER_BLOCK;
-    bool gets = is_gotten(call->function, call->world->rank, call->root);
+    bool gets = gets_result(call->function, call->world->rank, call->root);
     int last = call->function == SCAN ? (int)rank : call->function == EXSCAN ? (int)rank - 1 : (int)ranks - 1;
     for (size_t start = 0; start < call->bytes; start += most) {
         size_t bytes = least(most, call->bytes - start);
@@ -91,7 +91,7 @@ static int reduce_divided(const struct call *call, char *stage, const char *from
         int code = reduce_piece(call, stage, bytes);
         if (code != UNISONO_OK)
             return code;
-        if (is_gotten(call->function, call->world->rank, call->root))
+        if (gets_result(call->function, call->world->rank, call->root))
             unisono_copy(to + start, stage, bytes);
     }
     return UNISONO_OK;

@@ -1,5 +1,5 @@
-/* Calls like the last one of their function, which are not examined again: MPI alone takes 0.2 µs for 8 bytes, and the decision that it
- * carries out a call should take a few nanoseconds. */
+/* Calls that are like the last one of their function, which are not examined again: MPI alone takes 0.2 µs for 8 bytes, and the
+ * decision for MPI should take a few nanoseconds. */
 
 #ifndef REPEAT_H
 #define REPEAT_H
@@ -8,8 +8,8 @@
 
 #pragma GCC visibility push(hidden)
 
-/* The last call of each function on this thread whose class had a choice, with predefined types: one that differs only in its buffers
- * and root is not examined again. */
+/* The last call of each function on this thread whose class had a choice, with predefined types. A call that differs only in its
+ * buffers and root is not examined again. */
 struct repeatable {
     struct call call;
     MPI_Datatype type;
@@ -17,20 +17,20 @@ struct repeatable {
     MPI_Op op;
     unsigned freed;
     int rank, ranks;
-    /* Where the block that this rank gets of itself begins. */
+    /* The offset of the block that this rank receives from itself. */
     size_t own;
     MPI_Aint extent_bytes;
 };
 
 extern _Thread_local struct repeatable last_calls[FUNCTIONS];
 
-/* Whether the buffers are valid, as far as the addresses say. */
+/* Whether the addresses of the buffers are valid. */
 static inline bool are_buffers(const struct repeatable *same, enum function function, struct buffer from, struct buffer to, int root)
 {
-    bool gets = is_gotten(function, same->rank, root);
+    bool gets = gets_result(function, same->rank, root);
     if (gets && (to.address == NULL || to.address == MPI_IN_PLACE))
         return false;
-    /* The root alone has two buffers. */
+    /* Only the root has two buffers. */
     if (function == BCAST || ((function == GATHER || function == SCATTER) && same->rank != root))
         return true;
     if (from.address == MPI_IN_PLACE)
@@ -53,7 +53,7 @@ static inline bool is_left_to_mpi(enum function function, unsigned functions)
     return !report_is_wanted && !(functions >> function & 1);
 }
 
-/* Whether MPI carries out a call, without a report, for which nothing else need be known. */
+/* Whether MPI carries out a call, without a report, which needs no further examination. */
 static inline bool is_for_mpi(enum function function, MPI_Comm comm, struct buffer from, struct buffer to, MPI_Op op, int root)
 {
     const struct repeatable *same = &last_calls[function];

@@ -1,4 +1,4 @@
-/* The report, on rank 0: who carried out which calls, why, how long they took, and what trials measured. */
+/* The report, on rank 0: the side that carried out calls, the reason, their times, and the measurements of trials. */
 
 #include "accelerate.h"
 
@@ -19,7 +19,7 @@ struct other {
     const char *function;
     long calls;
 };
-/* More than others.h has: the last ones are empty. */
+/* More than in others.h. The last ones are empty. */
 static struct other others[64];
 
 static const char *const REASONS[WHYS] = {
@@ -55,7 +55,7 @@ double report_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Calls that either side could carry out have one row, whose reason is that of the last one. */
+/* Calls that either side could carry out have one row, with the reason of the last call. */
 static int fate_of(const struct row *row)
 {
     return is_chosen(row->why) ? BY_UNISONO : row->why;
@@ -74,7 +74,7 @@ static int compare(const struct row *a, const struct row *b)
     return 0;
 }
 
-/* The row of a call, made at its first one. The lock is held. */
+/* Returns the row of a call, which is created at its first call. The lock is held. */
 static struct row *row_of(const struct call *call, enum why why)
 {
     struct row key = { .why = why };
@@ -99,7 +99,7 @@ void report_call(const struct call *call, double now)
 {
     pthread_mutex_lock(&lock);
     struct row *row = row_of(call, call->why);
-    /* A trial's decision stays, also while another communicator's trial goes on. */
+    /* A trial's decision is kept while another communicator's trial runs. */
     if (row->trial[MPI_SIDE] == 0)
         row->why = call->is_in_trial ? IN_TRIAL : call->why;
     row->calls[call->why == BY_UNISONO ? UNISONO_SIDE : MPI_SIDE]++;

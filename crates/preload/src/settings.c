@@ -26,7 +26,7 @@ const char *const DTYPE_NAMES[DTYPES] = {
 
 static const char FIXED[] = "fixed:", OF_FLOATS[] = "floats", OF_NODES[] = "nodes";
 
-/* Adds what a name stands for. Returns false if there is no such name. */
+/* Adds the setting with this name. Returns false if there is no such name. */
 static bool add(struct settings *settings, const char *name)
 {
     for (int function = 0; function < FUNCTIONS; function++)
@@ -62,7 +62,7 @@ static void refuse(const char *name)
     fprintf(stderr, " %s %s\n", OF_FLOATS, OF_NODES);
 }
 
-/* The setting of this rank; false if it is not valid, which is reported. */
+/* Reads the setting of this rank. Returns false if it is invalid, which is reported. */
 static bool read_names(struct settings *settings, const char *text)
 {
     const struct settings all = *settings;
@@ -77,7 +77,7 @@ static bool read_names(struct settings *settings, const char *text)
         }
     }
     free(names);
-    /* A list of functions says nothing of reductions, nor of their types; and the other way round. */
+    /* A list without functions leaves functions unchanged, and likewise for reductions and their types. */
     chosen.named = chosen.functions;
     if (chosen.functions == 0)
         chosen.functions = all.functions;
@@ -90,7 +90,7 @@ static bool read_names(struct settings *settings, const char *text)
     return is_valid;
 }
 
-/* Whether this rank's number is that of all ranks. */
+/* Whether all ranks have the same number. */
 static bool is_agreed(uint64_t own)
 {
     uint64_t both[] = { own, ~own };
@@ -98,7 +98,7 @@ static bool is_agreed(uint64_t own)
     return both[0] == ~both[1];
 }
 
-/* Ends the job: all ranks call it. By MPI_Abort, MPICH's mpirun may lose what was written before. */
+/* Ends the job. All ranks call it. With MPI_Abort, MPICH's mpirun may lose earlier output. */
 static void end(void)
 {
     PMPI_Finalize();

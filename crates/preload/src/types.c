@@ -1,4 +1,4 @@
-/* MPI's types and operations, as Unisono has them. */
+/* Unisono's types and operations for those of MPI. */
 
 #include "accelerate.h"
 
@@ -11,7 +11,7 @@ enum { SLOTS = 256 };
 static struct type slots[SLOTS];
 static bool is_used[SLOTS];
 
-/* The attribute of a type of the program's, which goes with the type: its value is NULL if the type is not contiguous. */
+/* The attribute of a derived type, which is freed with the type. Its value is NULL if the type is not contiguous. */
 static int of_type = MPI_KEYVAL_INVALID;
 
 static size_t slot_of(MPI_Datatype handle)
@@ -20,7 +20,7 @@ static size_t slot_of(MPI_Datatype handle)
     return (number >> 4 ^ number >> 12 ^ number) * (uintptr_t)0x9e3779b97f4a7c15 >> 56 & (SLOTS - 1);
 }
 
-/* The type of Unisono's with the same values. */
+/* Returns Unisono's type with the same values. */
 static int dtype_of(enum kind kind, int size_bytes)
 {
     switch (kind) {
@@ -40,7 +40,7 @@ static void add(MPI_Datatype handle, enum kind kind)
 {
     int size_bytes;
     MPI_Aint lower, extent;
-    /* An MPI without a type of Fortran has a null handle for it. */
+    /* An MPI without a Fortran type has a null handle for it. */
     if (handle == MPI_DATATYPE_NULL || type_of(handle) != NULL || PMPI_Type_size(handle, &size_bytes) != MPI_SUCCESS)
         return;
     PMPI_Type_get_extent(handle, &lower, &extent);
@@ -76,7 +76,7 @@ void types_begin(void)
     };
     const MPI_Datatype is_complex[] = { MPI_C_FLOAT_COMPLEX, MPI_C_DOUBLE_COMPLEX, MPI_C_LONG_DOUBLE_COMPLEX, MPI_COMPLEX,
                                         MPI_DOUBLE_COMPLEX };
-    /* MPI reduces them otherwise, or not at all. */
+    /* MPI reduces them differently, or not at all. */
     const MPI_Datatype is_moved[] = { MPI_CHAR, MPI_WCHAR, MPI_BYTE, MPI_PACKED, MPI_C_BOOL, MPI_LOGICAL, MPI_CHARACTER };
     const MPI_Datatype is_pair[] = { MPI_2INT, MPI_LONG_INT, MPI_SHORT_INT, MPI_2INTEGER };
     const MPI_Datatype is_floating_pair[] = { MPI_FLOAT_INT, MPI_DOUBLE_INT, MPI_LONG_DOUBLE_INT, MPI_2REAL, MPI_2DOUBLE_PRECISION };
@@ -98,7 +98,7 @@ const struct type *type_of(MPI_Datatype handle)
     return NULL;
 }
 
-/* Whether packing leaves an element as it is: its bytes are the numbers of their places, of which a round shows eight bits. */
+/* Whether packing leaves an element unchanged. Each byte is set to bits of its position, and each round tests eight bits. */
 static bool is_packed_unchanged(MPI_Datatype handle, int bytes, MPI_Comm comm)
 {
     int room;
@@ -118,7 +118,7 @@ static bool is_packed_unchanged(MPI_Datatype handle, int bytes, MPI_Comm comm)
     return is;
 }
 
-/* Whether an element begins and ends where its bytes do, as many as MPI sends. */
+/* Whether an element has no padding: its extent is the number of bytes that MPI sends. */
 static bool is_dense(MPI_Datatype handle, int *bytes)
 {
     MPI_Aint lower, extent, true_lower, true_extent;
@@ -150,7 +150,7 @@ bool is_reduced(const struct type *type, int op)
     case COMPLEX:
         return type->dtype != NONE && op == UNISONO_SUM;
     case FLOATING:
-        /* MPI decides whether it reduces the bits of a float, or its truth. */
+        /* MPI decides whether it reduces the bits or the truth value of a float. */
         return type->dtype != NONE && op < UNISONO_BIT_AND;
     case SIGNED:
     case UNSIGNED:
@@ -189,10 +189,10 @@ static bool is_user_defined(MPI_Op op)
 #ifdef OPEN_MPI
     return op != MPI_OP_NULL && op != MPI_REPLACE && op != MPI_NO_OP;
 #elif defined(MPI_ABI_VERSION)
-    /* The handles of MPI's own are smaller than a page of memory. */
+    /* Handles of predefined operations are smaller than a page of memory. */
     return (uintptr_t)op >= 4096;
 #else
-    /* MPICH's handles of what a program makes have the highest bit. Its later versions have more operations of their own. */
+    /* MPICH's handles of user-defined operations have the highest bit set. Later versions have more predefined operations. */
     return op < 0;
 #endif
 }

@@ -1,5 +1,5 @@
-/* Worlds of Unisono, each an attribute of a communicator. A communicator has none until its first call that could be Unisono's; its
- * copies have their own; freeing it frees its world. */
+/* Worlds of Unisono, each an attribute of a communicator. A communicator gets a world at its first call that Unisono could carry out.
+ * Its duplicates have their own worlds. Freeing it frees its world. */
 
 #include "accelerate.h"
 
@@ -16,16 +16,16 @@ struct settings settings;
 /* Between MPI_Init and MPI_Finalize. */
 static atomic_bool is_ready;
 static int of_comm = MPI_KEYVAL_INVALID, of_process = MPI_KEYVAL_INVALID;
-/* The ranks of MPI_COMM_WORLD. Programs may be started from the program that are without this library. */
+/* The ranks of MPI_COMM_WORLD. Spawned programs may run without this library. */
 static MPI_Group of_job = MPI_GROUP_NULL;
-/* The first rank of each one's node. */
+/* The first rank on the node of each rank. */
 static int *nodes_of_job;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct world *worlds;
 
 char start_error[MPI_MAX_ERROR_STRING];
-/* Whether a world over several nodes did not start. Then this process starts no other one, since that takes seconds. */
+/* Whether a world over several nodes did not start. This process then starts no other one, since an attempt takes seconds. */
 static atomic_bool is_cut_off;
 
 atomic_uint worlds_freed;
@@ -37,7 +37,7 @@ static _Thread_local struct {
     unsigned freed;
 } last;
 
-/* Leaves Unisono's world; the struct stays. */
+/* Leaves Unisono's world, and keeps the struct. */
 static void leave(struct world *world)
 {
     unisono_free(world->unisono);
@@ -66,8 +66,8 @@ static int comm_is_freed(MPI_Comm comm, int keyval, void *attribute, void *extra
     return MPI_SUCCESS;
 }
 
-/* Called when MPI_Finalize begins: MPI deletes the attributes of MPI_COMM_SELF first, while all of it still works. The structs go
- * with their communicators. */
+/* Called when MPI_Finalize starts: MPI first deletes the attributes of MPI_COMM_SELF, while it is fully functional. The structs are
+ * freed with their communicators. */
 static int process_ends(MPI_Comm comm, int keyval, void *attribute, void *extra)
 {
     (void)comm, (void)keyval, (void)attribute, (void)extra;
@@ -111,14 +111,14 @@ void worlds_begin(void)
     atomic_store(&is_ready, true);
 }
 
-/* By which the ranks of a new world find each other. */
+/* The bootstrap of a new world. */
 static int gather(void *context, const void *own, void *all, size_t size_bytes)
 {
     MPI_Comm comm = *(MPI_Comm *)context;
     return PMPI_Allgather(own, (int)size_bytes, MPI_BYTE, all, (int)size_bytes, MPI_BYTE, comm);
 }
 
-/* The number of each rank in MPI_COMM_WORLD, to be freed; or NULL if there are others. */
+/* Returns the number of each rank in MPI_COMM_WORLD, to be freed, or NULL if other processes are among them. */
 static int *numbers_in_job(MPI_Comm comm, int ranks)
 {
     MPI_Group these;
@@ -154,10 +154,10 @@ static void find_nodes(struct world *world, const int *numbers)
     free(nodes);
 }
 
-/* The reason why this rank should not connect with those of other nodes, or NULL. */
+/* Returns the reason why this rank should not connect with ranks of other nodes, or NULL. */
 static const char *obstacle(const struct world *world)
 {
-    /* The connections of a rank with another one, at most; and the ranks that connect within a second. */
+    /* The most connections between two ranks, and the number of ranks that can connect within a second. */
     enum { CONNECTIONS = 3, MOST_RANKS = 512 };
     struct rlimit files;
     if (world->nodes == 1)
@@ -174,8 +174,8 @@ static const char *obstacle(const struct world *world)
     return are_few ? "connections with all ranks would need more than half of the open files that `ulimit -n` permits" : NULL;
 }
 
-/* Returns whether no rank has a problem. All get that of the lowest one that has. No communicator is made for that: Open MPI makes one by
- * non-blocking collectives on `comm`, which crash after the program's own have failed. */
+/* Returns whether no rank has a problem. All ranks get that of the lowest rank with one. This creates no communicator: Open MPI would
+ * use non-blocking collectives on `comm`, which crash after failed ones of the program. */
 static bool can_all(const struct world *world, MPI_Comm comm, const char *problem)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -199,7 +199,7 @@ static bool can_all(const struct world *world, MPI_Comm comm, const char *proble
 static const char *start(struct world *world, MPI_Comm comm)
 {
     unisono_settings settings = { 0 };
-    /* MPI waits for ever, so a program may. */
+    /* MPI waits for ever, so programs may rely on it. */
     if (getenv("UNISONO_TIMEOUT_S") == NULL)
         settings.timeout_s = 1e9;
     int code = unisono_start(world->rank, world->ranks, gather, &comm, &settings, &world->unisono);
@@ -220,7 +220,7 @@ void world_start(struct world *world, MPI_Comm comm)
     leave(world);
 }
 
-/* Whether a communicator can have a world: FEW_CALLS if it can. No rank waits for another here. */
+/* Returns whether a communicator can have a world: FEW_CALLS if it can. No rank waits for another here. */
 static enum why place(struct world *world, MPI_Comm comm)
 {
     int is_inter;
@@ -252,7 +252,7 @@ static struct world *new_world(MPI_Comm comm)
     return world;
 }
 
-/* The world of a communicator other than the last one of this thread. */
+/* Returns the world of a communicator other than the last one of this thread. */
 static struct world *looked_up(MPI_Comm comm)
 {
     int is_there;

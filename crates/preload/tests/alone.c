@@ -1,4 +1,5 @@
-/* A world starts on a communicator on which rank 0 alone made an invalid non-blocking call, as MPI's own blocking collectives go on. */
+/* A world starts on a communicator on which only rank 0 made an invalid non-blocking call, after which MPI's own blocking collectives
+ * still work. */
 
 #include <mpi.h>
 #include <stdio.h>

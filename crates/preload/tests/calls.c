@@ -1,5 +1,5 @@
-/* Every call that is taken over, on every kind of argument, compared with what MPI's own function gives: PMPI_ is not taken over. Run it
- * with the library preloaded, and without. */
+/* Every intercepted call, with every kind of argument, compared with the result of MPI's own function, since PMPI_ is not intercepted.
+ * Run it with the library preloaded, and without. */
 
 #include <complex.h>
 #include <mpi.h>
@@ -18,7 +18,7 @@ static void check(bool is_right, const char *what, long count)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* Room for `count` doubles of each rank. */
+/* Allocates `count` doubles for each rank. */
 static double *array(long count)
 {
     double *values = malloc(sizeof(double) * (size_t)(count * ranks + 1));
@@ -40,7 +40,7 @@ static bool same(const double *a, const double *b, long count)
     return memcmp(a, b, sizeof(double) * (size_t)count) == 0;
 }
 
-/* Rank 0 gets nothing from an exclusive scan. */
+/* Rank 0 has no result of an exclusive scan. */
 static void scans(MPI_Comm comm, long count)
 {
     double *from = own_values(count), *ours = array(count), *theirs = array(count);
@@ -92,7 +92,7 @@ static void reductions(MPI_Comm comm, long count)
     free(from), free(ours), free(theirs);
 }
 
-/* A double at every other place. */
+/* A type with a double at every other place. */
 static MPI_Datatype spread_type(void)
 {
     MPI_Datatype spread, resized;
@@ -103,7 +103,7 @@ static MPI_Datatype spread_type(void)
     return resized;
 }
 
-/* Ranks describe the same values by different types: their own, MPI's, bytes. */
+/* Ranks describe the same values by different types: derived ones, MPI's, and bytes. */
 static void moves_of_other_types(MPI_Comm comm, long count)
 {
     double *values = own_values(2 * count), *gotten = array(2 * count);
@@ -144,7 +144,7 @@ static void moves_of_other_types(MPI_Comm comm, long count)
     free(values), free(gotten);
 }
 
-/* Blocks from and to a root, whose own block may be in place; the buffer of all blocks is the root's alone. */
+/* Blocks from and to a root, whose own block may be in place. Only the root has the buffer of all blocks. */
 static void moves_of_a_root(MPI_Comm comm, long count, int root)
 {
     double *from = own_values(count), *ours = array(count), *theirs = array(count);
@@ -196,7 +196,7 @@ static void moves(MPI_Comm comm, long count)
     free(from), free(ours), free(theirs);
 }
 
-/* Rank r gives count + r elements (or count, if `is_even`), which lie apart, and in the reverse order. */
+/* Rank r contributes count + r elements (or count, if `is_even`), with gaps and in reverse order. */
 static void unequal_moves(MPI_Comm comm, long count, bool is_even)
 {
     double *from = own_values(2 * count + ranks), *ours = array(2 * count + 2 * ranks), *theirs = array(2 * count + 2 * ranks);
@@ -229,7 +229,7 @@ static void no_elements(MPI_Comm comm)
     check(MPI_Allgather(NULL, 0, MPI_DOUBLE, NULL, 0, MPI_DOUBLE, comm) == MPI_SUCCESS, "all-gather of equal blocks", 0);
 }
 
-/* Integers of every type, and of addresses that are not aligned. */
+/* Integers of every type, also at unaligned addresses. */
 static void types(MPI_Comm comm)
 {
     enum { COUNT = 3000 };
@@ -243,7 +243,7 @@ static void types(MPI_Comm comm)
         unsigned char *from = calloc(1, bytes + 1), *ours = calloc(1, bytes + 1), *theirs = calloc(1, bytes + 1);
         for (size_t i = 0; i < bytes; i += (size_t)types[t].size)
             from[1 + i] = (unsigned char)(i / (size_t)types[t].size % 11 + (size_t)rank);
-        /* MPI adds no characters. */
+        /* MPI does not sum characters. */
         if (t > 0) {
             MPI_Allreduce(from + 1, ours + 1, COUNT, types[t].type, MPI_SUM, comm);
             PMPI_Allreduce(from + 1, theirs + 1, COUNT, types[t].type, MPI_SUM, comm);
@@ -265,7 +265,7 @@ static void types(MPI_Comm comm)
     check(most.place == ranks - 1, "largest pair", 1);
 }
 
-/* Sums of complex numbers, and bits of integers of 8 and 16 bits. */
+/* Sums of complex numbers, and bitwise operations on 8-bit and 16-bit integers. */
 static void parts_of_types(MPI_Comm comm)
 {
     enum { COUNT = 1001 };

@@ -1,5 +1,4 @@
-/* Calls of many classes, often enough for a choice, on ranks that come at different times; compared with what MPI gives. A wait that does
- * not end shows that ranks have chosen differently.
+/* Calls of many classes, often enough for a choice, on ranks that arrive at different times, compared with the results of MPI. A wait that does not end reveals that ranks have chosen differently.
  *
  *     choices ROUNDS LARGEST_PAUSE_US [FUNCTIONS]
  */
@@ -35,7 +34,7 @@ static void pause_at_random(long most_us)
 
 enum { CALLS = 14 };
 
-/* An operation of the program's. */
+/* A user-defined operation. */
 static MPI_Op own_op;
 
 static void add(void *in, void *inout, int *count, MPI_Datatype *type)

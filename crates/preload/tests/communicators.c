@@ -1,10 +1,10 @@
-/* Communicators that come and go, of some ranks or of two groups; and threads. */
+/* Tests of short-lived communicators, of subsets and of two groups, and of threads. */
 
 #include "ranks.h"
 
 #include <pthread.h>
 
-/* Attributes of a program's communicator are copied as before. */
+/* Attributes of the program's communicators are copied as without the library. */
 static int copies;
 
 static int copied(MPI_Comm comm, int keyval, void *extra, void *value, void *copy, int *flag)
@@ -43,7 +43,7 @@ static void come_and_go(void)
     check(sum_of(7, MPI_COMM_SELF) == 7, "the sum of one rank is wrong");
 }
 
-/* A broadcast from rank 0 to the other group, and an all-gather in which the groups give different counts. */
+/* A broadcast from rank 0 to the other group, and an all-gather in which the groups contribute different counts. */
 static void moves_between(MPI_Comm both)
 {
     int value = rank == 0 ? 7 : 0, own[2] = { rank, rank }, gotten[2 * ranks];

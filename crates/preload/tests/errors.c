@@ -1,4 +1,4 @@
-/* Calls that are not valid, a lack of memory, and ranks that differ. Arguments: `off` if MPI carries out every call, `lengths`, `no-memory`, or
+/* Invalid calls, a lack of memory, and mismatched calls. Arguments: `off` if MPI carries out every call, `lengths`, `no-memory`, or
  * `mismatch`, perhaps with `fatal`. */
 
 #include "ranks.h"
@@ -24,10 +24,10 @@ static void errors(void)
     MPI_Comm_free(&comm);
 }
 
-/* MPIs alone do not refuse all calls. */
+/* MPIs do not refuse all of these calls. */
 enum { REFUSED_BY_MPI = 9, INVALID_CALLS = 20 };
 
-/* A call that is not valid, and the class of its error. */
+/* Makes an invalid call, and returns the class of its error. */
 static int invalid_call(int number, MPI_Comm comm, int *class)
 {
     double from[16] = { 0 }, to[64] = { 0 };
@@ -87,7 +87,7 @@ static int invalid_call(int number, MPI_Comm comm, int *class)
     }
 }
 
-/* A call of rank 0 alone that is not valid returns an error, although it is the first one on its communicator. */
+/* An invalid call of rank 0 alone returns an error, even as the first one on its communicator. */
 static void invalid_first_calls(int calls)
 {
     for (int number = 0; number < calls; number++) {
@@ -101,7 +101,7 @@ static void invalid_first_calls(int calls)
                 fprintf(stderr, "call %d: class %d, and not %d\n", number, class, expected);
             check(class == expected, "a call that is not valid is not refused");
         }
-        /* By a message: the others make no call of their own meanwhile. */
+        /* By a message, since the others make no collective call meanwhile. */
         for (int other = 1; other < ranks; other++)
             if (rank == 0)
                 MPI_Send(&class, 1, MPI_INT, other, 0, comm);
@@ -114,7 +114,7 @@ static void invalid_first_calls(int calls)
 
 enum { ALIASED_CALLS = 11 };
 
-/* A call whose buffers are one, by MPI (`PMPI_`) or by the library (`MPI_`). */
+/* A call with aliased buffers, by MPI (`PMPI_`) or by the library (`MPI_`). */
 #define ALIASED_CALL(prefix)                                                                                              \
     switch (number) {                                                                                                     \
     case 0:                                                                                                               \
@@ -151,7 +151,7 @@ enum { ALIASED_CALLS = 11 };
         code = prefix##Exscan(all, all, 1, MPI_DOUBLE, MPI_SUM, comm);                                                    \
     }
 
-/* A call that is like one of these, and valid. */
+/* A valid call that is like one of these. */
 #define VALID_CALL(prefix)                                                                                                \
     switch (number) {                                                                                                     \
     case 1:                                                                                                               \
@@ -164,7 +164,7 @@ enum { ALIASED_CALLS = 11 };
         code = prefix##Scatter(from, 1, MPI_DOUBLE, to, 1, MPI_DOUBLE, 0, comm);                                          \
     }
 
-/* The class of the error of such a call, on a communicator of its own. */
+/* Returns the class of the error of such a call, on a separate communicator. */
 static int class_of_aliases(int number, int is_by_mpi)
 {
     MPI_Comm comm;
@@ -181,7 +181,7 @@ static int class_of_aliases(int number, int is_by_mpi)
     else
         ALIASED_CALL(MPI_)
     MPI_Error_class(code, &class);
-    /* The other ranks of a call with a root made a valid one, and wait. */
+    /* The other ranks of a call with a root have made a valid call, and wait. */
     if (code != MPI_SUCCESS && (number == 1 || number == 7 || number == 8)) {
         double *from = all, to[64];
         if (is_by_mpi)
@@ -194,7 +194,7 @@ static int class_of_aliases(int number, int is_by_mpi)
     return class;
 }
 
-/* Calls whose buffers are one end as in MPI: MPICH refuses all of these, and Open MPI one. */
+/* Calls with aliased buffers end as in MPI: MPICH refuses all of these, and Open MPI one. */
 static void aliases(void)
 {
     for (int number = 0; number < ALIASED_CALLS; number++) {
@@ -205,7 +205,7 @@ static void aliases(void)
     }
 }
 
-/* A rank that gives more than it expects takes part in a call that MPI carries out, and gets MPI's error. */
+/* A rank that contributes more than it expects takes part in a call that MPI carries out, and gets MPI's error. */
 static void lengths(void)
 {
     MPI_Comm comm;
@@ -226,8 +226,8 @@ static void count_error(MPI_Comm *comm, int *code, ...)
     errors_handled++;
 }
 
-/* Lets the system provide no more memory, once no rank is in an earlier call, which would fail too; returns the limit of before. The
-   heap keeps some for small values, which no program can do without. */
+/* Exhausts the memory, once no rank is in an earlier call, which would fail too. Returns the previous limit. The heap keeps some memory
+ * for small values, which every program needs. */
 static struct rlimit without_memory(MPI_Comm comm)
 {
     struct rlimit limit, small;
@@ -242,7 +242,7 @@ static struct rlimit without_memory(MPI_Comm comm)
     return limit;
 }
 
-/* Tests a lack of memory for the blocks that a rank gets. */
+/* Tests a lack of memory for the blocks that a rank receives. */
 static void no_memory_for_blocks(MPI_Errhandler handler, MPI_Datatype spread, const char *from)
 {
     enum { COUNT = 1 << 22 };
@@ -264,7 +264,7 @@ static void no_memory_for_blocks(MPI_Errhandler handler, MPI_Datatype spread, co
     MPI_Comm_free(&comm);
 }
 
-/* Values of a type without gaps are not packed, which takes memory. */
+/* Values of a contiguous type are not packed, which would need memory. */
 static void contiguous_without_memory(void)
 {
     enum { COUNT = 1 << 22 };
@@ -312,7 +312,7 @@ static void no_memory(void)
     free(nothing);
 }
 
-/* Ranks that differ get an error of MPI's, with a text that names both. */
+/* Mismatched calls are an MPI error, with a text that names both. */
 static void mismatch(int is_fatal)
 {
     MPI_Comm comm;

@@ -1,4 +1,4 @@
-/* All-reduces to which rank 0 comes 5 ms late: a trial does not count what the other ranks wait. */
+/* All-reduces to which rank 0 arrives 5 ms late. A trial does not count the wait of the other ranks. */
 
 #include "ranks.h"
 

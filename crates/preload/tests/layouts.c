@@ -1,5 +1,5 @@
-/* Moves of types that the program makes, with and without gaps, in order and out of order; ranks with odd numbers describe the same values
- * by a predefined type. The buffers are compared with what MPI's own functions leave in them, gaps included. */
+/* Moves of types that the program makes, with and without gaps, in order and out of order; ranks with odd numbers describe the same
+ * values by a predefined type. The buffers, including gaps, are compared with those of MPI's own functions. */
 
 #include "ranks.h"
 
@@ -35,7 +35,7 @@ static MPI_Datatype duplicate(MPI_Datatype type)
     return made;
 }
 
-/* Two parts that begin at these places: a number, and two. */
+/* A type of two parts at these displacements: one number, and two. */
 static MPI_Datatype structure(MPI_Aint one, MPI_Aint two)
 {
     MPI_Datatype made, pair = contiguous(2, MPI_INT);
@@ -44,7 +44,7 @@ static MPI_Datatype structure(MPI_Aint one, MPI_Aint two)
     return made;
 }
 
-/* A structure with a gap behind its members. */
+/* A structure with padding after its members. */
 static MPI_Datatype padded(void)
 {
     MPI_Datatype made;
@@ -73,7 +73,7 @@ static MPI_Datatype layout(int number)
         return structure(0, 4);
     case 4:
         return duplicate(resized(structure(0, 4), 0, 12));
-    /* From here on they are not bytes side by side, in order. */
+    /* From here on they are not contiguous bytes in order. */
     case 5:
         return structure(8, 0);
     case 6:
@@ -118,7 +118,7 @@ static MPI_Datatype layout(int number)
         prefix##Alltoall(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, to, n, type, comm);                               \
     }
 
-/* Whether ranks with odd numbers use a predefined type. Between those, MPICH 4.0.2 cuts long blocks in different places itself. */
+/* Whether ranks with odd numbers use a predefined type. Between types, MPICH 4.0.2 itself splits long blocks in different places. */
 static int is_mixed(int call, int number, int elements)
 {
     return number < LAYOUTS - 1 && (call != 2 || elements < 1000);
@@ -138,7 +138,7 @@ static void make(int call, int number, int elements, MPI_Datatype type, int root
         counts[i] = i % 2 ? n : n / elements * (elements + 1);
         starts[i] = (ranks - 1 - i) * (n / elements) * (elements + 1);
     }
-    /* Elements may begin before their buffer. */
+    /* Elements may start before their buffer. */
     size_t all = (size_t)((elements + 1) * ranks) * BYTES + 2 * SLACK;
     char *values = malloc(all), *ours = malloc(all), *theirs = malloc(all), *from = values + SLACK;
     for (size_t i = 0; i < all; i++) {
@@ -156,7 +156,7 @@ static void make(int call, int number, int elements, MPI_Datatype type, int root
 static void all_calls(int number, MPI_Datatype type)
 {
     const int sizes[] = { 1, 30, 20001 };
-    /* MPICH 4.0.2 itself moves no long arrays of a structure with a gap behind it. */
+    /* MPICH 4.0.2 itself fails to move long arrays of a structure with trailing padding. */
     int all = number < LAYOUTS - 1 ? 3 : 2;
     for (int call = 0; call < CALLS; call++)
         for (int size = 0; size < all; size++)

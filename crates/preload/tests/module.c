@@ -1,4 +1,4 @@
-/* Runs an MPI program as Python runs its modules: MPI is loaded late, and visible to the module alone. */
+/* Runs an MPI program as Python runs its modules: MPI is loaded late, and visible to the module only. */
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Reductions whose values MPI_Reduce_local combines: MPI_MAXLOC and MPI_MINLOC, types that Unisono does not reduce, and operations of the
- * program. Results are exact, and compared with what MPI's own functions give. Run it with the library preloaded, and without. */
+/* Reductions whose values MPI_Reduce_local combines: MPI_MAXLOC and MPI_MINLOC, types that Unisono does not reduce, and user-defined
+ * operations. Results are exact, and compared with those of MPI's own functions. Run it with the library preloaded, and without. */
 
 #include "ranks.h"
 
@@ -21,7 +21,7 @@ struct elements {
     MPI_Op op;
 };
 
-/* Numbers from 0 to `below`, which differ on every rank; and numbers that are the same on all. */
+/* Random numbers from 0 to `below`, different on every rank, and common ones. */
 static unsigned own_state, common_state;
 
 static int next(unsigned *state, int below)
@@ -195,7 +195,7 @@ static void other_types(MPI_Comm comm, const int *sizes)
             make(&types[i], call, sizes[COMMON(4)] + COMMON(3), comm);
 }
 
-/* The thread that called MPI, and the type that it gave. */
+/* The thread that called MPI, and the type that it passed. */
 static pthread_t caller;
 static MPI_Datatype given_type;
 
@@ -221,7 +221,7 @@ static void compose(void *in, void *inout, int *count, MPI_Datatype *type)
         right[i] = (struct affine){ left[i].a * right[i].a, left[i].a * right[i].b + left[i].b };
 }
 
-/* Strings of digits: a number, and how long it is as a factor. Elements of 24 bytes, which are no power of two. */
+/* Strings of digits, as a number and a power of ten for its length. Elements of 24 bytes, which is no power of two. */
 struct digits {
     uint64_t a, b, factor;
 };
@@ -236,7 +236,7 @@ static void append(void *in, void *inout, int *count, MPI_Datatype *type)
         right[i] = (struct digits){ left[i].a * right[i].factor + right[i].a, left[i].b + right[i].b, left[i].factor * right[i].factor };
 }
 
-/* Elements of 16 bytes, which instructions may want aligned; and such with a gap behind them. */
+/* Elements of 16 bytes, for which instructions may need alignment, with and without trailing padding. */
 struct pair {
     alignas(16) uint64_t a;
     uint64_t b;
@@ -268,7 +268,7 @@ static void add_spread(void *in, void *inout, int *count, MPI_Datatype *type)
     }
 }
 
-/* Elements that are larger than the memory through which others go. */
+/* Elements that are larger than the registered memory. */
 enum { LARGE = 1 << 16 };
 
 static void fill_large(void *array, long count)

@@ -1,4 +1,4 @@
-/* Every function that always goes to MPI, whose calls are counted: each gives what PMPI_ gives. Blocks lie in reverse order, with gaps. */
+/* Every function that always goes to MPI, whose calls are counted: each has the result of PMPI_. Blocks are in reverse order, with gaps. */
 
 #include "ranks.h"
 
@@ -13,12 +13,12 @@ static MPI_Request request = MPI_REQUEST_NULL;
 static void complete(void)
 {
     MPI_Wait(&request, MPI_STATUS_IGNORE);
-    /* The request of a persistent call remains. */
+    /* The request of a persistent call is kept. */
     if (request != MPI_REQUEST_NULL)
         MPI_Request_free(&request);
 }
 
-/* Carries out a call and what begins it, by both, and compares what they leave behind. */
+/* Carries out a call with its start, by both, and compares the results. */
 #define SAME_BEGUN(call, arguments, begin)                                 \
     do {                                                                   \
         int *to = ours;                                                    \
@@ -37,7 +37,7 @@ static void complete(void)
 
 #define SAME(call, arguments) SAME_BEGUN(call, arguments, (void)0)
 
-/* A non-blocking call and the persistent one, whose arguments are the same but for MPI_INFO_NULL. */
+/* A non-blocking call and the persistent one, which has the additional argument MPI_INFO_NULL. */
 #define UNPACKED(...) __VA_ARGS__
 #if MPI_VERSION >= 4
 #define BOTH(non_blocking, name, arguments)                                                           \

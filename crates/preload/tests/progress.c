@@ -1,4 +1,4 @@
-/* A rank that waits in a collective keeps MPI's pending messages and one-sided accesses moving: without that, these programs hang.
+/* A rank that waits in a collective makes progress on MPI's pending messages and one-sided accesses. Without that, these programs hang.
  * With an argument, only messages: Open MPI 4.1 has no windows over TCP. */
 
 #include "ranks.h"
@@ -16,7 +16,7 @@ static void all_reduce(void)
     check(sum == ranks, "the sum is wrong");
 }
 
-/* Rank 0 enters the collective only once the message is here; its sender waits in the collective meanwhile, where it must send it. */
+/* Rank 0 enters the collective only once the message has arrived. Its sender waits in the collective meanwhile, and must send it there. */
 static void messages(void)
 {
     int *to_send = malloc(COUNT * sizeof(int)), *gotten = malloc(COUNT * sizeof(int));

@@ -1,4 +1,4 @@
-/* Declarations that programs of several ranks share. Each program sets its rank and the number of ranks. */
+/* Declarations shared by programs of several ranks. Each program sets its rank and the number of ranks. */
 
 #include <mpi.h>
 #include <stdio.h>

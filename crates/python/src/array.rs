@@ -16,19 +16,19 @@ pub(crate) struct Array {
     data: *mut c_void,
     pub(crate) count: usize,
     pub(crate) dtype: DType,
-    /// The number of values of `dtype` in an element: more than one for types that the library only moves, as bytes.
+    /// The number of values of `dtype` in an element. It exceeds one for types that the library only moves, as bytes.
     width: usize,
     /// The array, if it is in GPU memory.
     pub(crate) on_gpu: Option<OnGpu>,
-    /// Holds the memory, unless the caller does.
+    /// Keeps the memory alive, unless the caller does.
     _buffer: Option<PyUntypedBuffer>,
 }
 
-// SAFETY: the address is only used by the call that the array is lent to; the buffer locks the interpreter to release itself.
+// SAFETY: only the call to which the array is lent uses the address. The buffer locks the interpreter to release itself.
 unsafe impl Send for Array {}
 
 impl Array {
-    /// The array of an object. `moves` is whether the call only moves elements, so that they may be of any type.
+    /// Returns the array of an object. `moves` is whether the call only moves elements, which may then be of any type.
     pub(crate) fn new(object: &Bound<'_, PyAny>, moves: bool, writes: bool) -> PyResult<Self> {
         if let Ok(held) = object.cast::<GpuArray>() {
             let &GpuArray { array, dtype, .. } = held.get();
@@ -69,7 +69,7 @@ impl Array {
         Ok(Self { data, count, dtype, width, on_gpu: None, _buffer: Some(buffer) })
     }
 
-    /// The size of an element for the options of a call, if the library does not know the type.
+    /// Returns the size of an element for the options of a call, if the library does not have the type.
     pub(crate) fn element_bytes(&self) -> PyResult<Option<NonZero<u16>>> {
         if self.width == 1 {
             return Ok(None);
@@ -93,25 +93,25 @@ impl Array {
         Err(argument("the arrays have elements of different types"))
     }
 
-    /// The values of the elements, lent to one call.
+    /// Returns the values of the elements, lent to one call.
     pub(crate) fn lent<T: Element>(&self) -> PyResult<Lent<T>> {
         if self.on_gpu.is_some() {
             return Err(argument(
                 "the array is in GPU memory: only blocking collectives take it; copy it to host memory",
             ));
         }
-        // SAFETY: the array or the caller holds the memory, and the program leaves it alone until the call is done, as the
-        // documentation asks.
+        // SAFETY: the array or the caller keeps the memory alive, and the program does not access it until the call is done, as the
+        // documentation requires.
         unsafe { Lent::new(self.data, self.count * self.width) }.map_err(argument)
     }
 }
 
-/// An array in GPU memory and the stream on which its work is ordered, as `unisono/gpu.py` finds them.
+/// An array in GPU memory and the stream on which its work is ordered, as determined by `unisono/gpu.py`.
 #[pyclass(frozen, module = "unisono._unisono")]
 pub(crate) struct GpuArray {
     array: OnGpu,
     dtype: DType,
-    /// Holds the memory.
+    /// Keeps the memory alive.
     _owner: Py<PyAny>,
 }
 
@@ -123,7 +123,7 @@ impl GpuArray {
     }
 }
 
-/// An array of bits in host memory, and the type of elements that they stand for: Python's buffers have no format for some.
+/// An array of bits in host memory, and their element type, for types without a format in Python's buffers.
 #[pyclass(frozen, module = "unisono._unisono")]
 pub(crate) struct TypedArray {
     bits: Py<PyAny>,
@@ -138,7 +138,7 @@ impl TypedArray {
     }
 }
 
-/// The element type of a buffer's format, in this machine's order of bytes.
+/// Returns the element type of a buffer's format, in native byte order.
 fn element(format: &CStr, size_bytes: usize) -> Option<DType> {
     let code = match format.to_bytes() {
         [code] | [b'@' | b'=' | b'<', code] => *code,
@@ -157,7 +157,7 @@ fn element(format: &CStr, size_bytes: usize) -> Option<DType> {
     }
 }
 
-/// The element type with this name.
+/// Returns the element type with this name.
 pub(crate) fn dtype(name: &str) -> PyResult<DType> {
     name.parse().map_err(|_| argument(format!("no element type is called {name:?}")))
 }

@@ -5,7 +5,7 @@ use unisono_bindings::{Options, arguments};
 
 use super::error::argument;
 
-/// Options of one call.
+/// Returns the options of one call.
 pub(crate) fn options<'a>(
     algorithm: Option<&str>,
     label: Option<&'a str>,
@@ -16,7 +16,7 @@ pub(crate) fn options<'a>(
     Ok(Options { algorithm, label, timeout, ..Options::default() })
 }
 
-/// Options of one message.
+/// Returns the options of one message.
 pub(crate) fn message(tag: u32, label: Option<&str>, timeout: Option<f64>) -> PyResult<Options<'_>> {
     Ok(Options { tag, ..options(None, label, timeout)? })
 }

@@ -42,7 +42,7 @@ pub(crate) struct Comm {
     /// The link between ranks: "shm", "tcp" or both.
     #[pyo3(get)]
     transport: &'static str,
-    /// The rank that each rank had before `shrink`; empty if that did not return this communicator.
+    /// The former number of each rank, before `shrink`; empty if `shrink` did not return this communicator.
     #[pyo3(get)]
     former_ranks: Vec<usize>,
 }
@@ -175,7 +175,7 @@ impl Comm {
         })
     }
 
-    /// Receives an array from a rank, or from whichever sends first; returns its number.
+    /// Receives an array from a rank, or from the rank that sends first. Returns its number.
     #[pyo3(signature = (array, from_=None, tag=0, label=None, timeout=None))]
     fn receive(
         &self,
@@ -249,19 +249,19 @@ impl Comm {
         self.group_of(py, group)
     }
 
-    /// Makes a communicator of some ranks.
+    /// Creates a communicator of some ranks.
     fn group(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Option<Py<Self>>> {
         let ranks = arguments::members(&ranks, self.size).map_err(argument)?;
         let group = self.on(py, |comm| comm.group(&ranks))?;
         self.group_of(py, group)
     }
 
-    /// Makes a communicator of these ranks and of processes that join at an address.
+    /// Creates a communicator of these ranks and of processes that join at an address.
     fn grow(&self, py: Python<'_>, more: usize, address: PathBuf) -> PyResult<Self> {
         self.on(py, |comm| comm.grow(more, &address)).map(Self::new)
     }
 
-    /// Makes a communicator of the ranks that are left, and closes this one.
+    /// Creates a communicator of the ranks that are left, and closes this one.
     #[pyo3(signature = (minimum_ranks=None))]
     fn shrink(&self, py: Python<'_>, minimum_ranks: Option<usize>) -> PyResult<Self> {
         self.owner.check().map_err(argument)?;
@@ -276,7 +276,7 @@ impl Comm {
         shrunk.map(Self::new)
     }
 
-    /// The elements of an array of `count` that belong to this rank.
+    /// Returns the elements of an array of `count` that belong to this rank.
     #[pyo3(signature = (count, counts=None))]
     fn own_part<'py>(
         &self,
@@ -305,7 +305,7 @@ impl Comm {
         self.on(py, |comm| comm.set_choice(choice))
     }
 
-    /// Sets how long a rank waits for another, in seconds.
+    /// Sets the timeout of waits for another rank, in seconds.
     fn set_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let timeout = arguments::timeout(timeout).map_err(argument)?;
         self.on(py, |comm| {

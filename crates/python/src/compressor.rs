@@ -9,7 +9,7 @@ use super::array::Array;
 use super::comm::Comm;
 use super::error::argument;
 
-/// Sums arrays of one size and meaning in fewer bytes between nodes, and keeps what it has not sent for the next call.
+/// Sums arrays of fixed size and meaning with fewer bytes between nodes, and keeps the residual for the next call.
 #[pyclass(frozen, module = "unisono._unisono")]
 pub(crate) struct Compressor {
     /// Present until dropped.
@@ -21,11 +21,11 @@ pub(crate) struct Compressor {
 impl Compressor {
     fn inner(&self) -> PyResult<&unisono_compress::Compressor> {
         self.owner.check().map_err(argument)?;
-        self.inner.as_ref().ok_or_else(|| argument("the compressor is gone"))
+        self.inner.as_ref().ok_or_else(|| argument("the compressor is closed"))
     }
 }
 
-/// The elements of an array of this many `f32`.
+/// Returns the elements of an array of this many `f32`.
 fn of_f32(array: &Array, count: usize) -> PyResult<Lent<f32>> {
     if (array.dtype, array.count) != (DType::F32, count) {
         let Array { count: found, dtype, .. } = array;
@@ -36,7 +36,7 @@ fn of_f32(array: &Array, count: usize) -> PyResult<Lent<f32>> {
 
 #[pymethods]
 impl Compressor {
-    /// A compressor of tensors of these shapes, one after the other in an array.
+    /// Creates a compressor of tensors of these shapes, one after the other in an array.
     #[new]
     fn new(py: Python<'_>, comm: &Comm, shapes: Vec<Vec<usize>>, format: &str) -> PyResult<Self> {
         let compression: Compression =
@@ -67,18 +67,18 @@ impl Compressor {
         Ok(self.inner()?.was_finite())
     }
 
-    /// Copies what this rank has not sent yet into an array.
+    /// Copies the residual of this rank into an array.
     fn residual(&self, array: &Bound<'_, PyAny>) -> PyResult<()> {
         of_f32(&Array::new(array, false, true)?, self.count)?.copy_from_slice(&self.inner()?.residual());
         Ok(())
     }
 
-    /// The encoder's state for each tensor, as lists of numbers; none if it has none.
+    /// Returns the encoder's state for each tensor, as lists of numbers; empty if it has none.
     fn encoder_state(&self) -> PyResult<Vec<Vec<f32>>> {
         Ok(self.inner()?.encoder_state())
     }
 
-    /// Restores both.
+    /// Restores the residual and the encoder's state.
     fn restore(&self, residual: &Bound<'_, PyAny>, encoder_state: Vec<Vec<f32>>) -> PyResult<()> {
         let inner = self.inner()?;
         let sizes = |state: &[Vec<f32>]| state.iter().map(Vec::len).collect::<Vec<_>>();

@@ -10,7 +10,7 @@ create_exception!(
     unisono,
     UnisonoError,
     PyRuntimeError,
-    "An error of a call.\n\n`code` is its kind, such as \"mismatch\"; `rank` the rank that failed, or None; and `is_fatal` tells whether the \
+    "An error of a call.\n\n`code` is its kind, such as \"mismatch\"; `rank` the rank that failed, or None; and `is_fatal` is whether the \
      communicator is lost. If not, the call was refused, and the communicator remains usable."
 );
 create_exception!(unisono, MismatchError, UnisonoError, "Ranks made different calls; the text names both.");
@@ -22,8 +22,7 @@ create_exception!(
     "Another rank failed, or this one did in an earlier call."
 );
 
-/// `unisono.TimeoutError`, which is a `UnisonoError` and Python's own `TimeoutError`. `create_exception!` takes
-/// one base only.
+/// `unisono.TimeoutError`, which is a `UnisonoError` and Python's own `TimeoutError`. `create_exception!` supports one base only.
 fn timeout_error(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
     static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let made = TYPE.get_or_try_init(py, || {
@@ -51,7 +50,7 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// The exception of an error.
+/// Returns the exception of an error.
 pub(crate) fn raised(error: &unisono::Error) -> PyErr {
     let text = error.to_string();
     let exception = match error {
@@ -74,7 +73,7 @@ pub(crate) fn raised(error: &unisono::Error) -> PyErr {
     })
 }
 
-/// The exception of an invalid argument.
+/// Returns the exception of an invalid argument.
 pub(crate) fn argument(what: impl Into<String>) -> PyErr {
     PyValueError::new_err(what.into())
 }

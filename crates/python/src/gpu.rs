@@ -18,8 +18,8 @@ impl Comm {
         options: Options<'_>,
     ) -> PyResult<()> {
         with_type!(dtype, T => {
-            // SAFETY: the caller holds the array until the call returns; then its work is queued, and its library frees memory in the
-            // order of the stream, as the documentation asks.
+            // SAFETY: the caller keeps the array alive until the call returns. Its work is then queued, and its library frees
+            // memory in the order of the stream, as the documentation requires.
             self.on(py, move |comm| options.call(comm, |comm| unsafe { operation.on_gpu::<T>(comm, array) }))
         })
     }
@@ -36,7 +36,7 @@ pub(crate) fn gpu_barrier(
     timeout: Option<f64>,
 ) -> PyResult<()> {
     let options = options(None, label, timeout)?;
-    // SAFETY: the stream is the program's, and exists, as the documentation asks.
+    // SAFETY: the stream belongs to the program, and exists, as the documentation requires.
     comm.on(py, move |comm| options.call(comm, |comm| unsafe { device::barrier(comm, stream) }))
 }
 

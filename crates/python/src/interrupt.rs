@@ -1,4 +1,4 @@
-//! Early ends of a call: Ctrl-C, and `fail` on another thread.
+//! Cancellation of a call by Ctrl-C, or by `fail` on another thread.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, OnceLock};
@@ -9,25 +9,25 @@ use pyo3::prelude::*;
 
 use super::error::raised;
 
-/// The interval at which a waiting thread lets Python run its signal handlers: for that it takes the interpreter's lock.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+/// The interval at which a waiting thread acquires the interpreter's lock to let Python run its signal handlers.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The cause for which a communicator ends, if one of its threads has said so.
+/// The cause for which a communicator ends, if one of its threads has ended it.
 pub(crate) type Ended = Arc<OnceLock<String>>;
 
 /// The thread on which Python runs signal handlers.
 static MAIN: OnceLock<ThreadId> = OnceLock::new();
 
 thread_local! {
-    static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
+    static POLLED_AT: Cell<Option<Instant>> = const { Cell::new(None) };
     /// The exception that a signal handler has raised during the current call.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
     /// The reason why the communicator of the current call ends.
     static ENDED: RefCell<Option<Ended>> = const { RefCell::new(None) };
 }
 
-/// Learns which thread is Python's main one.
-pub(crate) fn learn_main_thread(py: Python<'_>) -> PyResult<()> {
+/// Records this thread as Python's main thread, if it is.
+pub(crate) fn record_main_thread(py: Python<'_>) -> PyResult<()> {
     let threading = py.import("threading")?;
     let main: usize = threading.call_method0("main_thread")?.getattr("ident")?.extract()?;
     if threading.call_method0("get_ident")?.extract::<usize>()? == main {
@@ -36,8 +36,9 @@ pub(crate) fn learn_main_thread(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Makes calls without the interpreter's lock, during which Python's signal handlers run. What one of them raises, such as
-/// KeyboardInterrupt, ends the call; so does `ended`. The calls may be done all the same: who made them then ends the communicator.
+/// Makes calls without the interpreter's lock, during which Python's signal handlers run. An exception of a handler, such as
+/// KeyboardInterrupt, ends the call, as `ended` does. The calls may be complete nevertheless. The caller then ends the
+/// communicator.
 pub(crate) fn interruptible<R: Send>(
     py: Python<'_>,
     ended: &Ended,
@@ -45,11 +46,11 @@ pub(crate) fn interruptible<R: Send>(
 ) -> PyResult<R> {
     let done = py.detach(|| {
         let before = ENDED.replace(Some(Arc::clone(ended)));
-        let done = unisono::while_waiting(look, calls);
+        let done = unisono::while_waiting(poll, calls);
         ENDED.set(before);
         done
     });
-    // A signal after the last look, or after a call that never waited, was during the call too.
+    // A signal after the last poll, or during a call that never waited, counts too.
     match RAISED.take().or_else(|| py.check_signals().err()) {
         Some(raised) => Err(raised),
         None => done.map_err(|error| raised(&error)),
@@ -58,13 +59,13 @@ pub(crate) fn interruptible<R: Send>(
 
 /// Waits in steps, between which signal handlers run.
 pub(crate) fn wait(py: Python<'_>, mut step: impl FnMut(Duration) -> bool + Send) -> PyResult<()> {
-    while !py.detach(|| step(BETWEEN_LOOKS)) {
+    while !py.detach(|| step(POLL_INTERVAL)) {
         py.check_signals()?;
     }
     Ok(())
 }
 
-fn look() -> Result<(), String> {
+fn poll() -> Result<(), String> {
     if let Some(cause) = ENDED.with_borrow(|ended| ended.as_ref()?.get().cloned()) {
         return Err(cause);
     }
@@ -72,10 +73,10 @@ fn look() -> Result<(), String> {
         return Ok(());
     }
     let now = Instant::now();
-    if LOOKED.get().is_some_and(|looked| now - looked < BETWEEN_LOOKS) {
+    if POLLED_AT.get().is_some_and(|polled_at| now - polled_at < POLL_INTERVAL) {
         return Ok(());
     }
-    LOOKED.set(Some(now));
+    POLLED_AT.set(Some(now));
     Python::attach(|py| {
         py.check_signals().map_err(|raised| {
             let text = raised.to_string();

@@ -1,6 +1,6 @@
 //! The module `unisono._unisono`: Unisono's communicators for Python.
 //!
-//! It is not linked with MPI. The package around it, in `python/unisono`, documents what its users see.
+//! It is not linked with MPI. The package around it, in `python/unisono`, documents the public interface.
 
 use pyo3::prelude::*;
 
@@ -20,7 +20,7 @@ mod start;
 #[pymodule]
 fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    // The functions of unisono.h are in this module too, for PyTorch's backend, which is in C++.
+    // This module also exports the functions of unisono.h, for PyTorch's backend, which is in C++.
     module.add("HEADER", unisono_c::HEADER)?;
     module.add_class::<comm::Comm>()?;
     module.add_class::<compressor::Compressor>()?;
@@ -35,6 +35,6 @@ fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(start::launched, module)?)?;
     module.add_function(wrap_pyfunction!(start::gathered, module)?)?;
     module.add_function(wrap_pyfunction!(start::joined, module)?)?;
-    interrupt::learn_main_thread(module.py())?;
+    interrupt::record_main_thread(module.py())?;
     error::add_to(module)
 }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use unisono::Registered;
 use unisono_bindings::Owner;
 
-/// Registered memory: bytes that the other ranks of the machine access in place. `Comm.empty` makes an array of it.
+/// Registered memory: bytes that the other ranks of the machine access in place. `Comm.empty` creates an array in it.
 #[pyclass(frozen, module = "unisono")]
 pub(crate) struct Memory {
     /// Present until dropped.
@@ -32,14 +32,14 @@ impl Memory {
     }
 
     /// # Safety
-    /// The view must be one to fill, as Python promises.
+    /// The view must be valid for writing, as Python guarantees.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("there is no view to fill"));
         }
         let memory = slf.get();
         let (address, size) = (memory.address as *mut c_void, memory.size_bytes as ffi::Py_ssize_t);
-        // SAFETY: the memory lives as long as this object, to which the view holds a reference; writers are the program's.
+        // SAFETY: the memory lives as long as this object, to which the view holds a reference. The program synchronises writes.
         let failed = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, size, 0, flags) };
         if failed == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }

@@ -16,7 +16,7 @@ impl Plan {
         Self(Mutex::new(planned))
     }
 
-    /// Checks that the call is started, or not, for a call of the communicator on it.
+    /// Checks whether the call is started, as a call of the communicator requires.
     pub(crate) fn check(&self, is_started: bool) -> PyResult<()> {
         let planned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match planned.is_started() == is_started {

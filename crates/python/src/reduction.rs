@@ -1,4 +1,4 @@
-//! Reductions: by their names, and by functions of the program.
+//! Reductions: built-in ones by name, and custom ones by functions of the program.
 
 use std::cell::RefCell;
 
@@ -11,23 +11,23 @@ use super::array::Array;
 use super::error::argument;
 
 thread_local! {
-    /// The exception of a reduction's function, until the call of this thread that it ends raises it.
+    /// The exception of a reduction's function, until the failed call of this thread raises it.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Takes what the function of a reduction has raised on this thread.
+/// Takes the exception that the function of a reduction has raised on this thread.
 pub(crate) fn raised() -> Option<PyErr> {
     RAISED.take()
 }
 
-/// The reduction with this name, or of the program.
+/// Returns the reduction with this name, or a custom one.
 pub(crate) fn reduction(op: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
     if let Ok(reduction) = op.cast::<Reduction>() {
         return Ok(reduction.get().op);
     }
     let name = op.cast::<PyString>().map_err(|_| argument("a reduction is a name or a unisono.Reduction"))?;
     let name = match name.to_str()? {
-        // PyTorch's name.
+        // PyTorch's name of the mean.
         "avg" => "mean",
         name => name,
     };
@@ -75,7 +75,7 @@ impl Reduction {
         Ok(Self { op })
     }
 
-    /// The name.
+    /// Returns the name.
     #[getter]
     fn name(&self) -> &'static str {
         self.op.name()
@@ -86,17 +86,17 @@ impl Reduction {
     }
 }
 
-/// A function of the program's.
+/// A function of the program.
 struct Function {
     name: String,
     function: Py<PyAny>,
 }
 
 impl Function {
-    /// The function gets copies, which it may keep.
+    /// Calls the function with copies, which it may keep.
     ///
     /// # Panics
-    /// If it raises, or does not return as many bytes: a panic is how a reduction ends a call.
+    /// If it raises, or returns another number of bytes. A reduction ends a call by a panic.
     fn reduce(&self, left: &mut [u8], right: &[u8]) {
         let reduced = Python::attach(|py| {
             let operands = (PyBytes::new(py, left), PyBytes::new(py, right));

@@ -12,7 +12,7 @@ use super::array::Array;
 use super::error::{argument, raised};
 use super::interrupt;
 
-/// An array lent to a call in flight, which holds the memory.
+/// An array lent to a call in flight, which keeps the memory alive.
 pub(crate) struct Kept<T> {
     values: Lent<T>,
     _array: Array,
@@ -60,7 +60,7 @@ impl<B: Send> InFlight for unisono::Request<B> {
     }
 }
 
-/// A call in flight: leave its array alone until `wait` has returned.
+/// A call in flight. Do not access its array until `wait` has returned.
 #[pyclass(frozen, module = "unisono")]
 pub(crate) struct Request {
     /// None once the result has been taken.
@@ -84,7 +84,7 @@ impl Request {
         Ok(call.as_ref().is_none_or(|call| call.is_done()))
     }
 
-    /// Waits until the call is done, but not longer than this many seconds; returns whether it is done.
+    /// Waits until the call is done, at most this many seconds. Returns whether it is done.
     fn wait_for(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         self.owner.check().map_err(argument)?;
         let timeout = arguments::timeout(timeout).map_err(argument)?;
@@ -92,7 +92,7 @@ impl Request {
         Ok(py.detach(|| lock().as_ref().is_none_or(|call| call.wait_for(timeout))))
     }
 
-    /// Waits until the call is done. Raises what the blocking call would have raised, once.
+    /// Waits until the call is done. Raises the exception of the blocking call, once.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         self.owner.check().map_err(argument)?;
         let lock = || self.call.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,7 +12,7 @@ use super::comm::Comm;
 use super::error::argument;
 use super::interrupt::{Ended, interruptible};
 
-/// Settings of a world.
+/// Returns the settings of a world.
 fn settings(algorithm: Option<&str>, tuning: Option<PathBuf>, timeout: Option<f64>) -> PyResult<Settings> {
     let options = options(algorithm, None, timeout)?;
     Ok(Settings { algorithm: options.algorithm, tuning, timeout: options.timeout })
@@ -31,7 +31,7 @@ pub(crate) fn launched(
     interruptible(py, &Ended::default(), || settings.builder().detect()).map(Comm::new)
 }
 
-/// Joins a world that grows.
+/// Joins a growing world.
 #[pyfunction]
 #[pyo3(signature = (address, timeout=None))]
 pub(crate) fn joined(py: Python<'_>, address: PathBuf, timeout: Option<f64>) -> PyResult<Comm> {
@@ -39,7 +39,7 @@ pub(crate) fn joined(py: Python<'_>, address: PathBuf, timeout: Option<f64>) -> 
     interruptible(py, &Ended::default(), || settings.builder().join(&address)).map(Comm::new)
 }
 
-/// Starts a world among processes that can gather bytes from each other: `all_gather(own)` returns those of all ranks.
+/// Starts a world among processes that can gather bytes from each other: `all_gather(own)` returns the bytes of all ranks.
 #[pyfunction]
 #[pyo3(signature = (rank, size, all_gather, algorithm=None, tuning=None, timeout=None))]
 pub(crate) fn gathered(

@@ -1,4 +1,4 @@
-"""Tests find what they share beside them."""
+"""Puts the shared modules of tests on the path."""
 
 import sys
 from pathlib import Path

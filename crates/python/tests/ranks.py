@@ -1,4 +1,4 @@
-"""Programs of several ranks: each has a deadline, after which its process group is ended."""
+"""Runs programs of several ranks, with a deadline after which their process groups are ended."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 DEADLINE_S = 120
 # The deep suite runs cases with more ranks of the same kind.
 IS_DEEP = os.environ.get("UNISONO_TEST_DEEP") == "1"
-# As if ranks were on two machines.
+# Simulates ranks on two machines.
 TWO_NODES = {"UNISONO_NETWORK": "tcp", "UNISONO_NODES": "1,1"}
-# When a call fails, PyTorch's flight recorder imports 800 modules to write the lines of the program, before the call returns its error:
-# for 15 s on a busy machine.
+# When a call fails, PyTorch's flight recorder imports 800 modules to record source lines before the call
+# returns its error, which takes 15 s on a busy machine.
 QUICK_DUMPS = {"TORCH_INCLUDE_STACK_TRACE": "0"}
 # The first lines of a program on numpy arrays.
 PRELUDE = """
@@ -42,7 +42,7 @@ assert dist.get_backend() == os.environ.get("BACKEND", "unisono")
 
 @dataclass
 class Ended:
-    """How a rank ended."""
+    """The result of a rank."""
 
     code: int
     output: str
@@ -84,13 +84,13 @@ def finish(processes: list[subprocess.Popen[str]], deadline_s: float = DEADLINE_
 
 
 def run(program: str, ranks: int = 2, **environment: str) -> list[Ended]:
-    """Runs a program on this many ranks, and says how they ended."""
+    """Runs a program on this many ranks, and returns their results."""
     with tempfile.TemporaryDirectory() as folder:
         return finish(start(program, ranks, folder, **environment))
 
 
 def check(program: str, ranks: int = 2, **environment: str) -> list[str]:
-    """Runs a program that must succeed on all ranks; returns what they said."""
+    """Runs a program that must succeed on all ranks. Returns their output."""
     ended = run(program, ranks, **environment)
     for rank, end in enumerate(ended):
         assert end.code == 0, f"rank {rank} of {ranks} ended with {end.code}:\n{end.output}"
@@ -98,9 +98,9 @@ def check(program: str, ranks: int = 2, **environment: str) -> list[str]:
 
 
 def output_of(command: list[str], folder: Path, deadline_s: float = DEADLINE_S, **environment: str) -> str:
-    """Runs a command in a folder, which must succeed, and returns what it printed."""
+    """Runs a command in a folder, which must succeed, and returns its output."""
     variables = {
-        # Tools that programs use, such as ninja, are beside the interpreter.
+        # Tools that programs use, such as ninja, are in the folder of the interpreter.
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         # Programs keep their files in the test's folder, except for compiled ones, which later tests use again.
         "HOME": str(folder),
@@ -110,7 +110,7 @@ def output_of(command: list[str], folder: Path, deadline_s: float = DEADLINE_S, 
         "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
         **QUICK_DUMPS,
     }
-    # Into a file: what a program leaves behind may keep a pipe open.
+    # Into a file, since processes that a program leaves behind may keep a pipe open.
     with (folder / "output").open("w+") as output:
         process = subprocess.Popen(
             command, env=os.environ | variables | environment, cwd=folder, start_new_session=True, stdout=output, stderr=subprocess.STDOUT

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 
-def test_backends_that_no_program_loads_are_removed(tmp_path: Path) -> None:
+def test_unused_backends_are_removed(tmp_path: Path) -> None:
     from unisono.torch.build import _remove_unused
 
     now = time.time()
@@ -22,14 +22,14 @@ def test_backends_that_no_program_loads_are_removed(tmp_path: Path) -> None:
         backend.touch()
         (backend.parent / "lock").touch()
         os.utime(backend, (now, now - days * 24 * 3600))
-    # One that another process compiles.
+    # A backend that another process is compiling.
     (tmp_path / "torch-3").mkdir()
     (tmp_path / "torch-3" / "lock").touch()
     _remove_unused(tmp_path)
     assert sorted(folder.name for folder in tmp_path.iterdir()) == ["other", "torch-2", "torch-3"]
 
 
-def test_a_backend_that_a_program_loads_is_in_use() -> None:
+def test_loading_marks_a_backend_as_used() -> None:
     from unisono.torch.build import _folder, load
 
     load()
@@ -39,13 +39,13 @@ def test_a_backend_that_a_program_loads_is_in_use() -> None:
     assert time.time() - backend.stat().st_mtime < 60
 
 
-def test_a_prebuilt_backend_is_loaded_and_none_is_compiled(tmp_path: Path) -> None:
+def test_prebuilt_backend_is_loaded_without_compilation(tmp_path: Path) -> None:
     from unisono.torch.build import _folder, backend_name, load
 
     load()
     package = tmp_path / "unisono_torch"
     shutil.copytree(_folder(), package / backend_name())
-    # A process loads one backend: its operators have one definition.
+    # In a separate process, since a process can load only one backend.
     program = "from unisono.torch.build import load; print(load().__file__)"
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -53,7 +53,7 @@ def test_a_prebuilt_backend_is_loaded_and_none_is_compiled(tmp_path: Path) -> No
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_prebuilt_backend_of_another_pytorch_is_reported(
+def test_prebuilt_backend_of_another_pytorch_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from unisono.torch.build import _prebuilt

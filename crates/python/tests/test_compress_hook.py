@@ -1,4 +1,4 @@
-"""Gradients of DDP that travel light between nodes."""
+"""Compressed gradients of DDP."""
 
 import pytest
 from ranks import check

@@ -1,4 +1,4 @@
-"""PyTorch's flight recorder: dumps of calls that fail, and what torchfrtrace finds in them."""
+"""PyTorch's flight recorder: dumps of failed calls, and their analysis by torchfrtrace."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def fails(call, *tensors):
 
 
 def analysis(folder: Path, program: str) -> str:
-    """Runs a program on three ranks, which leave dumps, and returns what torchfrtrace says."""
+    """Runs a program on three ranks, which write dumps, and returns the analysis of torchfrtrace."""
     for rank, end in enumerate(run(FAILING + program, 3, TORCH_FR_DUMP_TEMP_FILE=str(folder / "rank_"))):
         assert end.code == 0, (rank, end.output)
     assert sorted(file.name for file in folder.iterdir()) == ["rank_0", "rank_1", "rank_2"]
@@ -35,7 +35,7 @@ def analysis(folder: Path, program: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
+def test_missing_rank_is_named(tmp_path: Path) -> None:
     program = """
 import time
 from datetime import timedelta
@@ -57,7 +57,7 @@ else:
     assert "sequence number: 3" in found and "unisono:_all_gather_base" in found and "missing ranks: {2}" in found, found
 
 
-def test_the_call_that_differs_is_named(tmp_path: Path) -> None:
+def test_differing_call_is_named(tmp_path: Path) -> None:
     program = """
 dist.all_reduce(torch.ones(4))
 if rank < 2:
@@ -66,7 +66,7 @@ else:
     fails(dist.barrier)
 """
     found = analysis(tmp_path, program)
-    # The rank whose call is taken for the right one is that of the first file that torchfrtrace finds.
+    # torchfrtrace takes the call in the first file that it finds as the right one.
     wrong = (
         "Culprit rank {}; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: '{}' does not match found collective type: '{}'"
     )
@@ -74,7 +74,7 @@ else:
     assert "Collective sequence number: 2 has errors" in found and any(text in found for text in first), found
 
 
-def test_works_that_are_done_are_complete_in_the_record() -> None:
+def test_completed_works_are_complete_in_the_record() -> None:
     program = """
 import json
 
@@ -84,7 +84,7 @@ for work in works:
     work.wait()
 store = dist.distributed_c10d._get_default_store()
 if rank == 0:
-    # Until then the barrier of rank 1 is not over.
+    # Until then the barrier of rank 1 has not completed.
     store.wait(["recorded"])
     dist.barrier()
 else:

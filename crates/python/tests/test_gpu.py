@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from ranks import check
 
-# The folder of the stand-ins; scripts/test builds them.
+# The folder of the stand-ins, which scripts/test builds.
 STAND_INS = os.environ.get("UNISONO_STAND_INS")
 pytestmark = pytest.mark.skipif(STAND_INS is None, reason="UNISONO_STAND_INS names no folder: scripts/test --python builds the stand-ins")
 
-# Arrays that know no more than CUDA's interface of arrays asks for.
+# Arrays with only the attributes that `__cuda_array_interface__` requires.
 ARRAYS = """
 import ctypes, os
 import numpy as np
@@ -90,13 +90,13 @@ def test_collectives_on_the_stream_of_the_array(environment: dict[str, str], ran
     assert (gathered[own] == (np.arange(100) + rank)[own]).all()
     for other in range(size):
         assert gathered[100 * other // size + 1] == 100 * other // size + 1 + other
-    # Memory of the host is where it was.
+    # Arrays in host memory still work.
     assert comm.all_reduce(np.ones(10))[0] == size
     """
     check(ARRAYS + _flat(program), ranks, **environment)
 
 
-def test_what_cannot_be_reduced_is_refused(environment: dict[str, str]) -> None:
+def test_unsupported_arrays_are_refused(environment: dict[str, str]) -> None:
     program = """
     def refused(call, *words):
         try:
@@ -127,7 +127,7 @@ def test_what_cannot_be_reduced_is_refused(environment: dict[str, str]) -> None:
     check(ARRAYS + _flat(program), 2, **environment)
 
 
-def test_ranks_that_differ_are_named(environment: dict[str, str]) -> None:
+def test_mismatched_calls_name_both_ranks(environment: dict[str, str]) -> None:
     program = """
     arrays = [OnGpu(np.ones(count, np.float32), stream) for count in (1000, 999)]
     for array in arrays:

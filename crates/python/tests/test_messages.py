@@ -43,7 +43,7 @@ except ValueError as error:
     )
 
 
-def test_a_message_of_torch_that_does_not_come() -> None:
+def test_missing_message_of_torch_times_out() -> None:
     pytest.importorskip("torch", minversion="2.14")
     check(
         """

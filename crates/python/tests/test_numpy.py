@@ -65,7 +65,7 @@ assert comm.broadcast(with_bytes) == b"abc"
 
 
 @pytest.mark.parametrize(("ranks", "network"), [(2, "shm"), (3, "shm"), (2, "tcp")])
-def test_every_type_and_count_gives_what_numpy_gives(ranks: int, network: str) -> None:
+def test_every_type_and_count_matches_numpy(ranks: int, network: str) -> None:
     check(
         PRELUDE
         + """
@@ -77,7 +77,7 @@ FUNCTIONS = {
     "logical-and": np.logical_and, "logical-or": np.logical_or, "logical-xor": np.logical_xor,
 }
 moves = ["all_gather", "gather", "scatter", "broadcast", "all_to_all"]
-# One seed on all ranks.
+# An identical seed on all ranks.
 random = np.random.default_rng(31)
 
 def values(dtype, count):
@@ -103,7 +103,7 @@ def expected(name, op, arrays, root, counts):
         return None
     result = arrays[0]
     for array in arrays[1:]:
-        # One after the other: of one rank alone, a logical reduction is the rank's value.
+        # Pairwise, since a logical reduction of a single rank is the rank's value.
         result = FUNCTIONS[op](result, array).astype(array.dtype)
     return {"reduce": result if rank == root else None, "reduce_scatter": result[own]}.get(name, result)
 
@@ -166,7 +166,7 @@ for wrong, words in ((np.zeros(size + 1, "i2"), "equal blocks"), (np.zeros(size,
 try:
     comm.all_gather(np.zeros(6, "i2") if rank == 0 else np.zeros(6, "c8"))
 except unisono.UnisonoError as error:
-    # Found here, or by other ranks.
+    # Detected here or by other ranks.
     assert "of 6 [u8; 2]" in str(error) and "of 6 [u8; 8]" in str(error), error
 else:
     raise AssertionError("elements of different sizes are not refused")
@@ -242,23 +242,23 @@ refused(lambda: comm.barrier(), "closed")
     )
 
 
-def test_ranks_that_differ_both_hear_of_it() -> None:
+def test_mismatch_is_raised_on_both_ranks() -> None:
     for end in run(PRELUDE + "comm.all_reduce(np.zeros(2 + rank, ['f4', 'i4'][rank]))"):
         assert end.code == 1 and "MismatchError" in end.output, end
         assert "of 2 f32" in end.output and "of 3 i32" in end.output, end
 
 
-def test_an_uncaught_exception_is_named_on_the_other_rank() -> None:
+def test_uncaught_exception_is_named_on_the_other_rank() -> None:
     ended = run(PRELUDE + "if rank == 1:\n    raise KeyError('a batch')\ncomm.barrier()")
     assert "AbortedError" in ended[0].output and "KeyError: 'a batch'" in ended[0].output, ended
 
 
-def test_a_rank_that_ends_has_left() -> None:
+def test_ended_rank_has_left() -> None:
     ended = run(PRELUDE + "if rank == 0:\n    comm.barrier()")
     assert ended[1].code == 0 and "LeftError" in ended[0].output and "rank 1 has left" in ended[0].output, ended
 
 
-def test_a_killed_rank_is_an_exception() -> None:
+def test_killed_rank_is_an_exception() -> None:
     program = (
         PRELUDE
         + """
@@ -279,8 +279,9 @@ except unisono.UnisonoError as error:
     assert ended[0].code == 0 and "after" in ended[0].output, ended
 
 
-# Rank 0 runs `in_a_call` during the first call that waits for rank 1: a call lets signal handlers run between two looks for the other rank,
-# where the current instruction stays the same. Rank 1 waits until rank 0 lets it `go`.
+# Rank 0 runs `in_a_call` during the first call that waits for rank 1: a call lets signal handlers run between
+# two polls for the other rank, where the current instruction stays the same. Rank 1 waits until rank 0 lets
+# it `go`.
 INTERRUPTED = """
 import os, signal, threading
 
@@ -337,7 +338,7 @@ def test_ctrl_c_at_the_end_of_a_call_ends_the_communicator() -> None:
 waits = threading.Event()
 in_a_call = waits.set
 
-# Once the handler is done, and so after a look: the next one is 50 ms later, when the call is over.
+# Once the handler is done, and so after a poll. The next poll is 50 ms later, when the call is over.
 def interrupt_later():
     waits.wait()
     interrupt()
@@ -355,7 +356,7 @@ comm.all_reduce(np.ones(1))
         assert end.code == 1 and "AbortedError" in end.output and "KeyboardInterrupt" in end.output, ended
 
 
-def test_a_forked_child_harms_nobody() -> None:
+def test_forked_child_does_not_affect_its_parent() -> None:
     check(
         PRELUDE
         + """

@@ -31,7 +31,7 @@ def losses(text: str, backend: str) -> str:
 
 
 def with_gloo(program: str) -> str:
-    """The program with gloo, which ends without the interpreter's last steps.
+    """The program with gloo, which exits without the interpreter's shutdown.
 
     PyTorch 2.15 aborts in these where a thread of gloo still holds a tensor: 9 of 100 runs on two busy cores.
     """
@@ -55,7 +55,7 @@ def test_torchrun(tmp_path: Path) -> None:
 
 
 def test_elastic_torchrun(tmp_path: Path) -> None:
-    """The program of torchrun, of which a rank is killed, and which torchrun then starts again."""
+    """The program of torchrun, of which a rank is killed, and which torchrun then restarts."""
     (program,) = programs("torchrun")
     start = 'dist.init_process_group("unisono")\n'
     killed = """
@@ -90,7 +90,7 @@ def test_jupyter(tmp_path: Path) -> None:
     for backend, texts in (("unisono", cells), ("gloo", map(with_gloo, cells))):
         notebook = nbformat.v4.new_notebook()
         notebook.cells = [nbformat.v4.new_code_cell(text) for text in texts]
-        # With this variable, kernels do not show what the processes that they start print.
+        # With this variable, kernels do not show the output of their child processes.
         variables = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
         nbclient.NotebookClient(notebook, timeout=DEADLINE_S, resources={"metadata": {"path": str(tmp_path)}}).execute(env=variables)
         outputs = [output for cell in notebook.cells for output in cell.outputs]

@@ -59,7 +59,7 @@ check_sum(size)
 
 
 @pytest.mark.parametrize("excluded", [1, 2])
-def test_a_rank_is_excluded(excluded: int) -> None:
+def test_rank_is_excluded(excluded: int) -> None:
     check(
         PRELUDE
         + f"""
@@ -77,7 +77,7 @@ together("done")
     )
 
 
-def test_ranks_leave_and_come() -> None:
+def test_ranks_leave_and_join() -> None:
     check(
         PRELUDE
         + """
@@ -88,7 +88,7 @@ reconfigure(20, collected("all"))
 check_sum(size)
 reconfigure(30 + rank, [dist._get_reconfigure_handle()])
 check_sum(1)
-# Some begin, and the others join them; then both parts merge.
+# Some ranks start, and the others join them. Then both parts merge.
 handles = collected("late")
 if rank < 1:
     reconfigure(40, handles[:1])
@@ -113,7 +113,7 @@ else:
     )
 
 
-def test_a_killed_rank_is_left_out() -> None:
+def test_killed_rank_is_left_out() -> None:
     ended = run(
         PRELUDE
         + """
@@ -137,7 +137,7 @@ check_sum(2)
     assert all("rank 1" in ended[rank].output for rank in (0, 2)), ended
 
 
-def test_a_rank_that_does_not_come_is_an_error() -> None:
+def test_missing_rank_is_an_error() -> None:
     check(
         PRELUDE
         + """

@@ -15,7 +15,7 @@ TWO_NODES = {"UNISONO_NETWORK": "tcp", "UNISONO_NODES": "1,1"}
 
 
 @pytest.mark.parametrize(("ranks", "network"), [(1, "shm"), (2, "shm"), (3, "shm"), (2, "tcp")])
-def test_a_function_of_the_program_reduces_in_the_order_of_ranks(ranks: int, network: str) -> None:
+def test_custom_reduction_keeps_the_order_of_ranks(ranks: int, network: str) -> None:
     check(
         PRELUDE
         + """

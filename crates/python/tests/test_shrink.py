@@ -1,4 +1,4 @@
-"""Worlds that lose ranks, and go on with the others."""
+"""Worlds that lose ranks and continue with the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ranks import PRELUDE, run
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_others_go_on_when_a_rank_is_killed(ranks: int) -> None:
+def test_survivors_continue_after_a_kill(ranks: int) -> None:
     program = (
         PRELUDE
         + """
@@ -39,7 +39,7 @@ print("went on")
         assert (end.code == 0 and "went on" in end.output) or rank == 1, ended
 
 
-def test_a_rank_that_does_not_shrink_is_named() -> None:
+def test_rank_that_does_not_shrink_is_named() -> None:
     program = (
         PRELUDE
         + """
@@ -52,7 +52,7 @@ else:
         comm.shrink()
     except unisono.TimeoutError as error:
         assert error.rank == 1 and "is alive" in str(error), error
-        # Python's own, which programs catch that do not know of ours.
+        # Python's own TimeoutError, which programs without knowledge of unisono's catch.
         assert isinstance(error, TimeoutError) and isinstance(error, unisono.UnisonoError), type(error).__mro__
         print("named")
 """
@@ -61,7 +61,7 @@ else:
     assert ended[0].code == 0 and "named" in ended[0].output, ended
 
 
-def test_a_program_that_fails_a_call_itself_can_go_on() -> None:
+def test_program_can_continue_after_its_own_failure() -> None:
     program = (
         PRELUDE
         + """
@@ -80,7 +80,7 @@ print("went on")
         assert end.code == 0 and "went on" in end.output, end
 
 
-def test_fewer_ranks_than_the_minimum_do_not_go_on() -> None:
+def test_fewer_ranks_than_the_minimum_do_not_continue() -> None:
     program = (
         PRELUDE
         + """
@@ -103,7 +103,7 @@ except unisono.UnisonoError as error:
         assert (end.code == 0 and "refused" in end.output) or rank == 1, ended
 
 
-def test_a_process_joins() -> None:
+def test_process_joins() -> None:
     program = (
         PRELUDE
         + """

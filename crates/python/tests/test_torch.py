@@ -1,4 +1,4 @@
-"""The backend of torch.distributed. Skipped, and says so, where PyTorch is not installed or too old."""
+"""The backend of torch.distributed. Skipped with a reason if PyTorch is not installed or too old."""
 
 import subprocess
 import sys
@@ -117,7 +117,7 @@ def test_works_in_flight() -> None:
 tensors = [torch.full((1000,), float(index)) for index in range(5)]
 works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
 if rank == 0:
-    # A message between ranks that are in different collectives in flight.
+    # A message between ranks with different collectives in flight.
     dist.send(torch.ones(1 << 18), 1)
 else:
     dist.recv(torch.zeros(1 << 18), 0)
@@ -367,8 +367,8 @@ def test_benchmarks() -> None:
         assert ended.returncode == 0 and all(row in ended.stdout for row in rows) and "not run" not in ended.stdout, ended
 
 
-def test_a_benchmark_ends_when_a_rank_fails() -> None:
-    # Rank 1 fails, and rank 0 waits for something that the library does not know of.
+def test_benchmark_ends_when_a_rank_fails() -> None:
+    # Rank 1 fails, while rank 0 waits outside the library.
     programs = ("import time; time.sleep(600)", "import sys; sys.exit(3)")
     started = [subprocess.Popen([sys.executable, "-c", program]) for program in programs]
     try:

@@ -1,4 +1,4 @@
-"""How calls of the backend of torch.distributed are refused, fail and are interrupted."""
+"""Refusals, failures and interrupts of calls of the backend of torch.distributed."""
 
 import pytest
 from ranks import TORCH_PRELUDE as PRELUDE
@@ -9,7 +9,7 @@ pytest.importorskip("torch", minversion="2.14")
 END = "\ndist.destroy_process_group()\n"
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_calls_are_refused() -> None:
     check(
         PRELUDE
         + """
@@ -41,7 +41,7 @@ dist.all_reduce(torch.zeros(1))
     )
 
 
-def test_ranks_that_differ_both_hear_of_it() -> None:
+def test_mismatch_is_raised_on_both_ranks() -> None:
     for program in (
         "dist.all_reduce(torch.zeros(2 + rank))",
         "dist.all_reduce(torch.zeros(2 + rank), async_op=True).wait()",
@@ -50,7 +50,7 @@ def test_ranks_that_differ_both_hear_of_it() -> None:
             assert end.code == 1 and "of 2 f32" in end.output and "of 3 f32" in end.output, end
 
 
-def test_an_exception_ends_the_other_rank() -> None:
+def test_exception_ends_the_other_rank() -> None:
     ended = run(PRELUDE + "if rank == 1:\n    raise KeyError('a batch')\ndist.barrier()")
     assert "KeyError: 'a batch'" in ended[0].output and ended[0].code == 1, ended
 
@@ -73,7 +73,7 @@ dist.barrier()
     assert ended[0].code == 1 and "KeyboardInterrupt" in ended[0].output, ended
 
 
-def test_a_group_that_is_aborted_ends_calls_in_flight() -> None:
+def test_abort_of_a_group_ends_calls_in_flight() -> None:
     ended = run(
         PRELUDE
         + """

@@ -1,4 +1,4 @@
-"""Replicas under torchft that are killed and come back. Skipped, and says so, where torchft is not installed."""
+"""Replicas under torchft that are killed and restarted. Skipped with a reason if torchft is not installed."""
 
 import os
 import random
@@ -32,7 +32,7 @@ def load(state):
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
 
-# The manager is the only one of its replica, which has a store of its own.
+# The manager is the only one of its replica, which has its own store.
 own = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
 manager = Manager(
     pg=dist.group.WORLD, min_replica_size=1, replica_id=name, rank=0, world_size=1, lighthouse_addr=lighthouse,
@@ -57,7 +57,7 @@ loss = loss_of(model, torch.Generator().manual_seed(1), 4096).item()
 bits = hash(tuple(value for parameter in model.parameters() for value in parameter.flatten().tolist()))
 print("final", manager.current_step(), loss, bits, flush=True)
 manager.shutdown()
-# The threads of torchft may go on.
+# Threads of torchft may still run.
 os._exit(0)
 """
 REPLICAS = 3
@@ -65,12 +65,12 @@ STEPS, KILLS, DEADLINE_S = (40000, 20, 500) if IS_DEEP else (4000, 2, 100)
 
 
 def steps_of(output: Path) -> int:
-    """How far a replica has come since it was started."""
+    """Returns the progress of a replica since it was started."""
     return max((int(step) for step in re.findall(r"^at (\d+)$", output.read_text(), re.MULTILINE)), default=0)
 
 
 def trained(folder: Path, kills: int) -> list[str]:
-    """Trains; kills replicas meanwhile, and starts them again. Returns the last line of each."""
+    """Trains, and kills and restarts replicas meanwhile. Returns the last line of each."""
     from torchft._torchft import LighthouseServer
 
     lighthouse = LighthouseServer(bind="[::]:0", min_replicas=1, join_timeout_ms=500)
@@ -82,7 +82,8 @@ def trained(folder: Path, kills: int) -> list[str]:
             "OMP_NUM_THREADS": "1",
             "UNISONO_FLIGHT_DIR": str(folder),
             "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
-            # Otherwise a replica whose peer was killed would be away for longer than the limit of the others.
+            # Otherwise a replica whose peer was killed would be absent for longer than the limit of the
+            # others.
             **QUICK_DUMPS,
         }
         return subprocess.Popen(command, env=variables, stdout=outputs[replica].open("w"), stderr=subprocess.DEVNULL, text=True)
@@ -94,7 +95,8 @@ def trained(folder: Path, kills: int) -> list[str]:
             assert time.monotonic() < deadline, [output.read_text()[-300:] for output in outputs]
             time.sleep(0.1)
             replica, at = chance.randrange(REPLICAS), [steps_of(output) for output in outputs]
-            # None is killed before all have come back, nor so late that it would come back when the others have ended.
+            # No replica is killed before all are back, nor so late that it would return after the others have
+            # ended.
             if killed < kills and min(at) > 0 and max(at) < STEPS - 2000:
                 processes[replica].kill()
                 assert processes[replica].wait() == -9
@@ -110,7 +112,7 @@ def trained(folder: Path, kills: int) -> list[str]:
     return [output.read_text().splitlines()[-1] for output in outputs]
 
 
-def test_replicas_that_are_killed_and_come_back(tmp_path: Path) -> None:
+def test_killed_replicas_rejoin(tmp_path: Path) -> None:
     losses = []
     for kills in (0, KILLS):
         lines = trained(tmp_path, kills)

@@ -1,4 +1,4 @@
-"""vLLM on CPUs with the plug-in. Skipped, and says so, where vLLM is not installed."""
+"""vLLM on CPUs with the plug-in. Skipped with a reason if vLLM is not installed."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ from ranks import output_of
 pytest.importorskip("vllm")
 
 DEADLINE_S = 300
-# A worker of two is killed while it generates.
+# One of two workers is killed while it generates.
 KILLED = """
 import json, os, sys, threading, time
 from pathlib import Path
@@ -42,13 +42,13 @@ if __name__ == "__main__":
 """
 
 
-def test_tokens_are_those_of_gloo_and_the_benchmark_says_how_fast(tmp_path: Path) -> None:
+def test_tokens_match_gloo_and_the_benchmark_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "unisono", "bench-vllm", "--layers", "1", "--rounds", "1", "--batches", "1"]
     output = output_of(command, tmp_path, DEADLINE_S)
     assert re.search(r"^token of 1 requests, ms +[\d.]+ +[\d.]+", output, re.MULTILINE), output
 
 
-def test_the_death_of_a_worker_ends_the_engine(tmp_path: Path) -> None:
+def test_killed_worker_ends_the_engine(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(KILLED)
     variables = {"VLLM_CPU_OMP_THREADS_BIND": "0|1", "VLLM_CPU_KVCACHE_SPACE": "1"}

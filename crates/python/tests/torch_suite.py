@@ -14,7 +14,7 @@ import sys
 import tempfile
 import unittest
 
-# Tests of features that Unisono does not offer, with the reasons; matched with the whole name of a test.
+# Tests of features that Unisono does not offer, with the reasons. Keys match the whole name of a test.
 NOT_OFFERED = {
     r"test_.*sparse.*": "all-reduces of sparse tensors",
     r"test_(isend|send_recv.*)_(autograd|torch)_profiler": "gloo's asynchronous events in profiles",
@@ -49,16 +49,16 @@ def run(word: str) -> int:
 
     unisono.torch.register()
     dist.Backend._plugins["GLOO"] = dist.Backend._plugins["UNISONO"]
-    # PyTorch takes what is of gloo's type for its class.
+    # PyTorch assumes that a backend of gloo's type has gloo's class.
     dist.Backend.backend_type_map["gloo"] = dist.Backend.backend_type_map["unisono"]
     theirs.INIT_METHOD = "file://"
-    # Our calls are in profiles, but not as the asynchronous events with shapes that gloo's are.
+    # Unisono's calls are in profiles, but not as asynchronous events with shapes, unlike gloo's.
     theirs.PROFILING_SUPPORTED_BACKENDS.remove("gloo")
 
     class Unisono(theirs.TestDistBackend, theirs.DistributedTest._DistTestBase):
         def setUp(self) -> None:
             super().setUp()
-            # Not spawned, which would import PyTorch anew for each rank of each test.
+            # Forked, since spawned processes would import PyTorch for each rank of each test.
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
     names = [name for name in unittest.TestLoader().getTestCaseNames(Unisono) if word in name]

@@ -1,4 +1,4 @@
-//! Starts programs under mpirun, with a deadline: no process of a test outlives it.
+//! Starts programs under mpirun, with a deadline that no process of a test outlives.
 
 use std::borrow::BorrowMut;
 use std::io::Read;
@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// The package that tests name to cargo beside what they build: dependencies then have the features with which they were built before.
+/// The package that tests pass to cargo in addition to the built one, so that dependencies are built with the same features as
+/// before.
 pub const SAME_FEATURES: &str = "unisono-same-features";
 
 /// The result of a program.
@@ -27,7 +28,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Returns itself if the program succeeded, and panics otherwise.
+    /// Returns the result if the program succeeded, and panics otherwise.
     pub fn expect_success(self) -> Self {
         assert!(self.status.success(), "{self}");
         self
@@ -51,11 +52,11 @@ pub fn launcher() -> String {
 /// # Panics
 /// If it is not UTF-8.
 pub fn this_program() -> String {
-    let program = std::env::current_exe().expect("a program knows its path");
+    let program = std::env::current_exe().expect("the program has a path");
     program.into_os_string().into_string().expect("a path in UTF-8")
 }
 
-/// Ends this process as a crash does: by SIGKILL, after which nothing of it runs.
+/// Ends this process by SIGKILL, like a crash.
 pub fn kill_this_process() -> ! {
     signal_process("KILL", std::process::id());
     loop {
@@ -72,10 +73,9 @@ pub fn signal_process(signal: &str, process: u32) {
     Command::new("kill").args(arguments).status().expect("kill starts");
 }
 
-/// Returns the folder of builds, and the profile that this test is built with: so a script that a test starts builds
-/// nothing twice.
+/// Returns the target folder and the profile of this test, so that a script that a test starts does not rebuild.
 pub fn target_and_profile() -> (PathBuf, String) {
-    let test = std::env::current_exe().expect("a program knows its path");
+    let test = std::env::current_exe().expect("the program has a path");
     let of_profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
     let name = of_profile.file_name().and_then(|name| name.to_str()).expect("a profile has a name");
     let profile = if name == "debug" { "dev" } else { name };
@@ -91,7 +91,7 @@ pub fn is_open_mpi() -> bool {
     *OPEN_MPI
 }
 
-/// `mpirun -n ranks program`, also as root and for more ranks than cores.
+/// Returns `mpirun -n ranks program`, permitted as root and for more ranks than cores.
 pub fn mpirun(ranks: usize, program: &str) -> Command {
     let mut command = Command::new(launcher());
     command.args(["-n", &ranks.to_string()]);
@@ -111,15 +111,15 @@ pub fn processes(ranks: usize, program: &str) -> Command {
         "for rank in {numbers}; do RANK=$rank WORLD_SIZE={ranks} \"$0\" \"$@\" & started=\"$started $!\"; done; \
          for process in $started; do wait \"$process\" || failed=$?; done; exit \"${{failed:-0}}\""
     );
-    // Jobs that start at the same time in one session are told apart by it.
+    // It distinguishes jobs that start at the same time in one session.
     command.args(["-c", &script, program]).env("MASTER_PORT", free_port().to_string());
     command
 }
 
-/// The options by which ranks enter a process table of their own.
+/// The options for a separate PID namespace per rank.
 const UNSHARE: [&str; 4] = ["--pid", "--fork", "--kill-child", "--mount-proc"];
 
-/// Returns the reason why the kernel does not allow [`containers`], if it does not.
+/// Returns the reason why the kernel does not permit [`containers`], if it does not.
 pub fn no_containers() -> Option<String> {
     match Command::new("unshare").args(UNSHARE).arg("true").output() {
         Ok(check) if check.status.success() => None,
@@ -135,9 +135,10 @@ pub fn no_ucx() -> Option<String> {
     (!has).then(|| "libucp.so.0 is not installed (scripts/setup --tests)".to_owned())
 }
 
-/// Like [`processes`], with each rank in a process table of its own, as in a container: to it, the others are on other machines.
+/// Like [`processes`], with each rank in a separate PID namespace, as in a container. Ranks then treat each other as being on other
+/// machines.
 pub fn containers(ranks: usize, program: &str) -> Command {
-    // The first process of a table cannot kill itself.
+    // The first process of a PID namespace cannot kill itself.
     let script = format!("unshare {} sh -c '\"$0\" & wait $!' \"$0\"", UNSHARE.join(" "));
     let mut command = processes(ranks, "sh");
     command.args(["-c", &script, program]).env("LOCAL_WORLD_SIZE", "1");
@@ -145,9 +146,10 @@ pub fn containers(ranks: usize, program: &str) -> Command {
     command
 }
 
-/// Returns a free port, after which the next one is free too: ranks whose `MASTER_PORT` it is meet there.
+/// Returns a free port whose successor, the rendezvous port of ranks with this `MASTER_PORT`, is free too.
 ///
-/// The kernel hands out no port below 32 768, so no connection takes it before the test does; and processes begin at different ones.
+/// The kernel assigns no port below 32 768 to connections, so none occupies it before the test does. Processes start their search
+/// at different ports.
 ///
 /// # Panics
 /// If no port is free.
@@ -176,7 +178,7 @@ pub fn example(name: &str, ranks: usize) -> String {
 /// # Panics
 /// As [`example`].
 pub fn example_with(name: &str, ranks: usize, arguments: &[&str]) -> String {
-    let test = std::env::current_exe().expect("a program knows its path");
+    let test = std::env::current_exe().expect("the program has a path");
     let profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
     let program = profile.join("examples").join(name);
     assert!(
@@ -189,13 +191,12 @@ pub fn example_with(name: &str, ranks: usize, arguments: &[&str]) -> String {
     run(command, Duration::from_secs(60)).expect_success().stdout
 }
 
-/// Runs a command to its end; kills it, with everything it started, after the deadline.
+/// Runs a command to its end. After the deadline, it kills the command with all its children.
 pub fn run(mut command: impl BorrowMut<Command>, deadline: Duration) -> Ended {
     run_and(command.borrow_mut(), deadline, |_, _| ())
 }
 
-/// Like [`run`], but interrupts the command and its children, like Ctrl-C, once it has written to standard
-/// output.
+/// Like [`run`], but interrupts the command and its children once it has written to standard output, as Ctrl-C does.
 pub fn run_and_interrupt(mut command: Command, deadline: Duration) -> Ended {
     run_and(&mut command, deadline, |child, has_spoken| {
         if has_spoken.recv_timeout(deadline).is_ok() {
@@ -243,7 +244,7 @@ fn wait(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
     if let Some(status) = poll(child, deadline) {
         return Some(status);
     }
-    // A launcher ends its ranks on request; these are in other process groups.
+    // A launcher ends its ranks on request. They are in other process groups.
     for signal in ["-TERM", "-KILL"] {
         signal_all(child, signal);
         if poll(child, Duration::from_secs(5)).is_some() {
@@ -262,7 +263,7 @@ fn signal_all(child: &Child, signal: &str) {
 fn poll(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
     let started = Instant::now();
     while started.elapsed() < deadline {
-        if let Some(status) = child.try_wait().expect("the child is ours") {
+        if let Some(status) = child.try_wait().expect("the child belongs to this process") {
             return Some(status);
         }
         std::thread::sleep(Duration::from_millis(20));

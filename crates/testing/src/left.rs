@@ -1,21 +1,20 @@
-//! Detects what a job left behind: processes of this program, and files in shared memory.
+//! Detects leftovers of a job: processes of this program, and files in shared memory.
 
 use std::time::{Duration, Instant};
 
-/// Files that the MPIs themselves leave there when a rank is killed.
+/// Prefixes of files that MPIs leave there when a rank is killed.
 const OF_MPI: [&str; 5] = ["vader_segment.", "sm_segment.", "mpich_shm_", "mpich_shar_tmp", "ucx_shm_"];
-/// The longest time that the last rank may outlive the launcher, and its files.
+/// The longest time for which the last rank and its files may outlive the launcher.
 const MOMENT: Duration = Duration::from_secs(4);
 
-/// Returns the files in shared memory, except for the MPI's own.
+/// Returns the files in shared memory, except those of MPIs.
 pub fn shared_files() -> Vec<String> {
     let names = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|entry| entry.file_name());
     let names = names.map(|name| name.to_string_lossy().into_owned());
     names.filter(|name| !OF_MPI.iter().any(|of_mpi| name.starts_with(of_mpi))).collect()
 }
 
-/// Returns whether a process uses this file in shared memory: it belongs to a job that another test runs at the
-/// same time.
+/// Returns whether a process uses this file in shared memory. It then belongs to a job of a concurrent test.
 fn is_in_use(name: &str) -> bool {
     let path = format!("/dev/shm/{name}");
     let is_open = |link: std::fs::DirEntry| {
@@ -28,8 +27,7 @@ fn is_in_use(name: &str) -> bool {
 }
 
 /// # Panics
-/// If one of these processes, one per rank, still runs this program, or there are files that were not there before and that no process
-/// uses.
+/// If one of these processes, one per rank, still runs this program, or if there are new files that no process uses.
 pub fn nothing<'a>(processes: impl Iterator<Item = &'a str>, ranks: usize, files_before: &[String]) {
     let processes: Vec<_> = processes.collect();
     assert_eq!(processes.len(), ranks, "{processes:?}");
@@ -48,7 +46,7 @@ pub fn nothing<'a>(processes: impl Iterator<Item = &'a str>, ranks: usize, files
         if alive.is_none() && left.is_empty() {
             return;
         }
-        assert!(started.elapsed() < MOMENT, "left are process {alive:?}, files {left:?}");
+        assert!(started.elapsed() < MOMENT, "left behind: processes {alive:?}, files {left:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

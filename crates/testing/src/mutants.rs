@@ -3,7 +3,7 @@
 use unisono_collectives::program::{Incoming, Instruction, Outgoing, Part, Place, Program};
 use unisono_collectives::{Chunks, Combine, Rank, Source};
 
-/// Returns the next part, if it is of one chunk.
+/// Returns the next part. A part of several chunks is returned unchanged.
 fn next_part(part: Part, chunk_count: usize) -> Part {
     match part.chunks.count() {
         1 => Part { chunks: Chunks::one((part.chunks.start + 1) % chunk_count), ..part },
@@ -21,7 +21,7 @@ fn changed(instruction: Instruction, rank: Rank, ranks: usize, chunk_count: usiz
     use Instruction::{
         Complete, Exchange, Lend, Original, Post, Read, Receive, Send, Swap, Sync, Vendor, Write,
     };
-    // The next rank that is not the one that executes the instruction.
+    // The next rank other than the executing one.
     let next = |other: Rank| match (other + 1) % ranks {
         next if next == rank => (next + 1) % ranks,
         next => next,

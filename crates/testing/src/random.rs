@@ -14,7 +14,7 @@ impl Random {
         Self(Rng::with_seed(seed))
     }
 
-    /// One of many generators for a seed: a case can be repeated without the cases before it.
+    /// Returns one of many generators for a seed, so that a case can be repeated without the cases before it.
     pub fn of(seed: u64, index: u64) -> Self {
         Self::new(Self::new(seed).bits() ^ Self::new(index).bits())
     }
@@ -29,7 +29,7 @@ impl Random {
         self.0.usize(..end)
     }
 
-    /// True with a probability of one in this many.
+    /// Returns true with a probability of one in this many.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
@@ -39,7 +39,7 @@ impl Random {
         all[self.below(all.len())].clone()
     }
 
-    /// A random short delay, often none.
+    /// Waits for a random short time, often none.
     pub fn delay(&mut self) {
         match self.below(8) {
             0 => std::thread::sleep(Duration::from_micros(self.below(300) as u64)),

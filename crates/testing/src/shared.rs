@@ -1,15 +1,15 @@
-//! Results that several tests of a run need. Under nextest each test is a process of its own: the first one that needs a result makes
-//! it, and the others wait for it.
+//! Results that several tests of a run need. Under nextest each test is a separate process. The first one that needs a result
+//! computes it, and the others wait for it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use crate::launch::target_and_profile;
 
-/// Returns the folder of this name, which `fill` has filled once in this run of tests.
+/// Returns the folder of this name, which `fill` fills once per run of tests.
 ///
 /// # Panics
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn folder(name: &str, fill: impl FnOnce(&Path)) -> PathBuf {
     let all = target_and_profile().0.join("tmp/shared");
     let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
@@ -27,14 +27,14 @@ pub fn folder(name: &str, fill: impl FnOnce(&Path)) -> PathBuf {
     folder
 }
 
-/// Returns the text of this name, which `make` has made once in this run of tests.
+/// Returns the text of this name, which `make` computes once per run of tests.
 pub fn text(name: &str, make: impl FnOnce() -> String) -> String {
     let file =
         folder(name, |folder| fs::write(folder.join("text"), make()).expect("there is room")).join("text");
     fs::read_to_string(file).expect("it was written")
 }
 
-/// Returns the process that runs the tests, nextest or this one, and when it started.
+/// Returns the process that runs the tests, nextest or this one, and its start time.
 fn run() -> (u32, String) {
     let is_nextest = std::env::var_os("NEXTEST_RUN_ID").is_some();
     let process = if is_nextest { std::os::unix::process::parent_id() } else { std::process::id() };
@@ -47,7 +47,7 @@ fn started(process: u32) -> Option<String> {
     Some(status.rsplit_once(')')?.1.split_whitespace().nth(19)?.to_owned())
 }
 
-/// Removes what runs that have ended left.
+/// Removes the results of runs that have ended.
 fn remove_earlier(all: &Path) {
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_is_made_once() {
+    fn result_is_computed_once() {
         let made = std::cell::Cell::new(0);
         let make = || {
             made.set(made.get() + 1);

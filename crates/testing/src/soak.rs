@@ -1,5 +1,5 @@
-//! The duration of the stress tests: a number of cases in `./scripts/test`, a number of minutes under `./scripts/soak`; and
-//! how to repeat a case.
+//! The duration of the stress tests, and the repetition of a case. `./scripts/test` runs a number of cases, and `./scripts/soak` a
+//! number of minutes.
 //!
 //! `UNISONO_SOAK=minutes=5,seed=7` requests the long form, `UNISONO_SOAK=seed=7,case=1234` a single case.
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const SETTING: &str = "UNISONO_SOAK";
 
-/// The settings.
+/// The settings of stress tests.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Soak {
     /// The seed of the cases.
@@ -82,9 +82,9 @@ impl Cases {
     pub fn make(&self, threads: usize, make: impl Fn(u64) + Sync) {
         let lane = || {
             while let Some(case) = self.take() {
-                let said = Said { cases: self, case };
+                let hint = RepeatHint { cases: self, case };
                 make(case);
-                std::mem::forget(said);
+                std::mem::forget(hint);
             }
         };
         std::thread::scope(|scope| {
@@ -92,7 +92,7 @@ impl Cases {
         });
     }
 
-    /// Prints a line for `./scripts/soak`: the counts, and the duration.
+    /// Prints a line for `./scripts/soak` with the counts and the duration.
     ///
     /// # Panics
     /// If all counts are zero.
@@ -104,13 +104,13 @@ impl Cases {
     }
 }
 
-/// Prints how to repeat a case that panics.
-struct Said<'a> {
+/// Prints the setting that repeats a case, if the case panics.
+struct RepeatHint<'a> {
     cases: &'a Cases,
     case: u64,
 }
 
-impl Drop for Said<'_> {
+impl Drop for RepeatHint<'_> {
     fn drop(&mut self) {
         self.cases.failed.store(true, Ordering::Relaxed);
         eprintln!("to repeat this case: {}", self.cases.soak.again(self.case));

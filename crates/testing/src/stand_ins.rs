@@ -1,7 +1,7 @@
 //! Builds the stand-ins for the CUDA driver and NCCL (`crates/stand-ins/`), and configures programs to use them.
 //!
-//! They must be found when a program starts. So a test launches a process, itself or another, with [`environment`]; the
-//! `lib.rs` of each describes its further variables.
+//! The dynamic loader must find them when a program starts. So a test launches a process, itself or another, with [`environment`].
+//! The `lib.rs` of each stand-in describes its further variables.
 
 use std::env;
 use std::ffi::OsString;

@@ -1,4 +1,5 @@
-//! One integration test binary per crate. It runs the tests of all its modules, and it is the program of the ranks that they start.
+//! One integration test binary per crate. It runs the tests of all its modules, and is also the program of the ranks that they
+//! start.
 //!
 //! ```ignore
 //! mod mpi; // fn play(role: &str) -> ExitCode, fn tests() -> Vec<Test>
@@ -9,17 +10,17 @@
 //! }
 //! ```
 //!
-//! The manifest says `harness = false`. A test is named `MODULE::NAME`. A test that measures time is named `timed::MODULE::NAME`, so
-//! that a filter of nextest runs it alone. Every test runs in a process of its own under nextest; under `cargo test` they run
-//! one after another.
+//! The manifest says `harness = false`. A test is named `MODULE::NAME`. A test that measures time is named `timed::MODULE::NAME`,
+//! so that a filter of nextest runs it alone. Under nextest every test runs in a separate process, and under `cargo test` one after
+//! another.
 
 use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Trial};
 
-/// Tells this program that it is a rank, and its role: `MODULE::ROLE`.
+/// The variable that makes this program a rank with a role: `MODULE::ROLE`.
 pub const ROLE: &str = "UNISONO_TEST_ROLE";
-/// Runs the tests that are [`Test::deep`] when it is `1`.
+/// The variable that enables tests marked as [`Test::deep`], if it is `1`.
 pub const DEEP: &str = "UNISONO_TEST_DEEP";
 
 /// Returns whether this run is the deep suite, which `scripts/test --all` requests.
@@ -49,17 +50,17 @@ impl Test {
         Self { name: name.into(), run: Box::new(run), is_deep: false, is_timed: false, obstacle }
     }
 
-    /// Only the deep suite runs this test. Any other run reports it as ignored.
+    /// Marks a test of the deep suite. Any other run reports it as ignored.
     pub fn deep(self) -> Self {
         Self { is_deep: true, ..self }
     }
 
-    /// This test measures time and must run alone.
+    /// Marks a test that measures time and must run alone.
     pub fn timed(self) -> Self {
         Self { is_timed: true, ..self }
     }
 
-    /// Reports this test as ignored where the function returns an obstacle, and prints it.
+    /// Reports this test as ignored if the function returns an obstacle, which is printed.
     pub fn unless(self, obstacle: fn() -> Option<String>) -> Self {
         Self { obstacle, ..self }
     }
@@ -85,7 +86,7 @@ impl Test {
     }
 }
 
-/// Makes tests of functions without parameters. A function that no list contains is dead code, which the compiler reports.
+/// Creates tests from functions without parameters. A function that is in no list is dead code, which the compiler reports.
 #[macro_export]
 macro_rules! tests {
     ($($function:ident),* $(,)?) => { vec![$($crate::suite::Test::new(stringify!($function), $function)),*] };
@@ -131,7 +132,7 @@ pub fn main(modules: &[Module]) -> ExitCode {
         return (module.unwrap_or_else(|| panic!("no module has the role `{role}`")).play)(role);
     }
     let mut arguments = Arguments::from_args();
-    // Most tests have more ranks than there are cores.
+    // Most tests have more ranks than cores.
     arguments.test_threads = arguments.test_threads.or(Some(1));
     let trials = modules.iter().flat_map(|module| {
         (module.tests)().into_iter().map(|test| test.into_trial(module.name, &arguments)).collect::<Vec<_>>()

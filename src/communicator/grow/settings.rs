@@ -1,4 +1,5 @@
-//! The settings that a process that joins takes over from rank 0: the algorithm choice, the timeouts and the constants of the cost model.
+//! The settings that a joining process receives from rank 0: the algorithm choice, the timeouts and the constants of the cost
+//! model.
 
 use crate::collective::Limits;
 use crate::communicator::Communicator;
@@ -7,13 +8,13 @@ use crate::transport::{Bootstrap, gather};
 use crate::tuning::Tuning;
 
 impl Communicator {
-    /// Sets what is set on rank 0. All ranks call it.
+    /// Applies the settings of rank 0. All ranks call it.
     pub(crate) fn set_as_rank_0(&mut self, bootstrap: &mut dyn Bootstrap) -> Result<()> {
         let (tuning, cores) = &self.constants;
-        let own = (self.seat.engine().limits, self.choice.to_string(), text(tuning), *cores);
+        let own = (self.engine_owner.engine().limits, self.choice.to_string(), text(tuning), *cores);
         let (limits, choice, tuning, cores): (Limits, String, _, _) = gather(bootstrap, &own)?.swap_remove(0);
-        let other = || Error::Launch("rank 0 is another version of unisono".to_owned());
-        self.seat.engine().limits = limits;
+        let other = || Error::Launch("rank 0 has another version of unisono".to_owned());
+        self.engine_owner.engine().limits = limits;
         self.choice = choice.parse().map_err(|_| other())?;
         self.set_constants((read(&tuning).ok_or_else(other)?, cores));
         Ok(())
@@ -31,7 +32,7 @@ fn read(text: &str) -> Option<Tuning> {
     text.parse().ok()
 }
 
-/// Without the feature that reads constants, a world that has grown has the default ones, on all ranks.
+/// Without the feature that reads constants, a grown world has the default ones, on all ranks.
 #[cfg(not(feature = "tuning"))]
 fn text(_: &Tuning) -> String {
     String::new()

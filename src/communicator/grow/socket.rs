@@ -1,4 +1,4 @@
-//! Connections of processes that join with rank 0: over a Unix socket, or over TCP for those of other machines.
+//! Connections between rank 0 and processes that join: over a Unix socket, or over TCP from other machines.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -17,9 +17,9 @@ use crate::transport::{Arrival, Arrivals, NAP, Peer, REACH, introduce, is_displa
 
 /// The most bytes of a message.
 const MOST_BYTES: usize = 64 << 20;
-/// The longest deadline: the system's clock does not go on for ever.
+/// The longest deadline: later times overflow the system's clock.
 const MOST_TIME: Duration = Duration::from_secs(1 << 32);
-/// The claim of a process that joins, which has no rank yet.
+/// The claim of a process that joins. It has no rank yet.
 const JOINS: Claim = Claim { from: 0, to: 0, tag: u64::from_be_bytes(*b"joinrank") };
 
 /// A connection between rank 0 and a process that joins.
@@ -58,7 +58,7 @@ impl Connection {
 
     /// Sends a message.
     pub(super) fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
-        let message = serde_json::to_vec(message).expect("no message has what JSON has not");
+        let message = serde_json::to_vec(message).expect("JSON can represent every message");
         self.peer.queue(framed(&message));
         self.until(|peer| peer.flush().map(|is_sent| is_sent.then_some(())))
     }
@@ -66,17 +66,17 @@ impl Connection {
     /// Receives a message.
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<T> {
         let message = self.until(|peer| peer.poll(MOST_BYTES))?;
-        serde_json::from_slice(&message).map_err(|_| io::Error::other("it is another version of unisono"))
+        serde_json::from_slice(&message)
+            .map_err(|_| io::Error::other("the other side has another version of unisono"))
     }
 }
 
-/// Returns whether a later attempt may succeed: rank 0 does not listen yet, or strangers have displaced the
-/// connection.
+/// Returns whether a later attempt may succeed: rank 0 does not listen yet, or unauthenticated connections have displaced this one.
 fn is_early(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) || is_displaced(error)
 }
 
-/// Returns the TCP addresses that this names, as `host:port`; `None` if it is a path.
+/// Returns the TCP addresses of a `host:port`; `None` for a path.
 fn tcp(address: &Path) -> Option<io::Result<Vec<SocketAddr>>> {
     let name = address.to_str().filter(|name| !name.contains('/'))?;
     name.rsplit_once(':')?.1.parse::<u16>().ok()?;
@@ -95,7 +95,7 @@ fn connected(address: &Path) -> io::Result<OwnedFd> {
     Err(error)
 }
 
-/// Runs what the program wants to run while it waits.
+/// Runs the program's callback for waits, if it has one.
 fn idle() -> Result<()> {
     crate::while_waiting::run().map_err(Error::Launch)
 }
@@ -125,7 +125,7 @@ impl JoinListener {
         Ok(Self { arrivals: Arrivals::new([listener], secret)?, address: address.to_owned(), is_path })
     }
 
-    /// Waits for this many processes that know the secret, and at a path are of this user.
+    /// Waits for this many processes that have the secret and, at a path, belong to this user.
     pub(super) fn wait_for(&mut self, processes: usize, timeout: Duration) -> Result<Vec<Connection>> {
         let began = Instant::now();
         let mut joining = Vec::<Peer>::new();
@@ -133,7 +133,7 @@ impl JoinListener {
         while joining.len() < processes {
             let here: Vec<_> = joining.iter().collect();
             let arrivals = self.arrivals.advance(processes, &here, admit);
-            // A process that joins sends nothing before it is told its rank.
+            // A process that joins sends nothing before it has received its rank.
             joining.retain_mut(|peer| matches!(peer.poll(0), Ok(None)));
             let arrived = arrivals.into_iter().filter_map(|arrival| match arrival {
                 Arrival::Member(_, peer) => Some(peer),
@@ -156,7 +156,7 @@ impl JoinListener {
 
 fn bind(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
-        // Left behind by a process that was killed, if no process listens.
+        // If no process listens, a killed process has left it behind.
         Err(error) if error.kind() == ErrorKind::AddrInUse && UnixStream::connect(path).is_err() => {
             fs::remove_file(path)?;
             UnixListener::bind(path)
@@ -183,7 +183,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(20);
 
     #[test]
-    fn strangers_are_not_admitted_and_delay_nobody() {
+    fn strangers_are_refused_without_delaying_others() {
         let folder = tempfile::tempdir().unwrap();
         for address in [
             folder.path().join("world"),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_other_machines_reach_needs_a_secret() {
+    fn public_port_needs_a_secret() {
         let address = format!("0.0.0.0:{}", unisono_testing::launch::free_port());
         let error = JoinListener::at(Path::new(&address), b"").unwrap_err();
         assert!(error.to_string().contains("set UNISONO_SECRET"), "{error}");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_was_left_behind_is_replaced() {
+    fn stale_socket_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("world");
         drop(UnixListener::bind(&path).unwrap());

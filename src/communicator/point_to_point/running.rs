@@ -1,4 +1,4 @@
-//! The execution of messages: until they are done, or in flight with a buffer of their own.
+//! The execution of messages, blocking or in flight with their own buffers.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,9 +23,9 @@ impl Driver for Messages {
 impl Communicator {
     fn message_options(&self, dtype: DType, operation: Option<&'static str>) -> MessageOptions {
         let options = &self.per_call.options;
-        let deadlines = match self.seat.here() {
+        let deadlines = match self.engine_owner.here() {
             Some(engine) => engine.deadlines(options),
-            None => options.deadlines(&self.seat.limits().usual).into_owned(),
+            None => options.deadlines(&self.engine_owner.limits().usual).into_owned(),
         };
         MessageOptions { dtype, tag: options.tag, label: options.label, deadlines, operation }
     }
@@ -40,17 +40,18 @@ impl Communicator {
     ) -> Result<Option<Rank>> {
         let options = self.message_options(dtype, operation);
         // While collectives are in flight, this rank may start one during the call.
-        let is_alone = self.seat.here().is_some();
+        let is_alone = self.engine_owner.here().is_some();
         #[cfg(feature = "mpi")]
-        let _driven = self.seat.here().and_then(|engine| engine.transport.driven());
+        let _driven = self.engine_owner.here().and_then(|engine| engine.transport.driven());
         let done = self.messages.run(&options, outgoing, incoming, is_alone);
-        match self.seat.here_mut() {
+        match self.engine_owner.here_mut() {
             Some(engine) if done.is_err() => engine.settle(done),
             _ => done,
         }
     }
 
-    /// Starts to send and receive at most one message each. The request returns what `finish` makes of the buffer and the sender.
+    /// Starts to send and receive at most one message each. The request returns the result of `finish` for the buffer and the
+    /// sender.
     pub(super) fn start_messages<B: Send + 'static, R: Send + 'static>(
         &mut self,
         (dtype, operation): (DType, Option<&'static str>),

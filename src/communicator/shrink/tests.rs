@@ -1,5 +1,5 @@
-//! The agreement of survivors, in thousands of random orders: ranks are threads that stop at any point of it, as processes that are
-//! killed do.
+//! Tests of the agreement of survivors in thousands of random orders. Ranks are threads that stop at any point of it, like killed
+//! processes.
 
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ const DEADLINES: Deadlines = Deadlines { timeout: Duration::from_secs(20), quiet
 /// The all-gathers of an attempt.
 const GATHERS: usize = 3;
 
-/// The death of a rank: the attempt, the number of the all-gather, and whether it has given its first piece of that one.
+/// The death of a rank: the attempt, the number of the all-gather, and whether it has published its first piece there.
 type Death = (u32, usize, bool);
 
 /// Returns the contribution of a rank.
@@ -44,7 +44,7 @@ fn play(status: StatusBoard, death: Option<Death>, seed: u64) -> Option<(u32, Ve
             {
                 if has_given {
                     let number = PieceNumber { attempt, piece: survivors.pieces + 1 };
-                    status.give_piece(number, &own(rank, attempt, gather));
+                    status.publish_piece(number, &own(rank, attempt, gather));
                 }
                 status.die(rank);
                 return None;
@@ -55,7 +55,7 @@ fn play(status: StatusBoard, death: Option<Death>, seed: u64) -> Option<(u32, Ve
                         survivors.members.iter().map(|&rank| own(rank, attempt, gather)).collect();
                     assert!(all == expected, "rank {rank}, attempt {attempt}, gather {gather}");
                 }
-                Err(_) if survivors.lack_one() => continue 'attempts,
+                Err(_) if survivors.has_lost_member() => continue 'attempts,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -83,7 +83,7 @@ fn all_survivors_complete_the_same_attempt_whoever_dies() {
         let completed: Vec<_> = ended.iter().flatten().collect();
         let (attempt, members) = completed[0];
         assert!(completed.iter().all(|other| *other == completed[0]), "seed {seed}: {deaths:?} {ended:?}");
-        // Ranks that were to die in a later attempt live; a member may have died at the end, after it gave all that others need.
+        // Ranks that were to die in a later attempt live. A member may have died at the end, after it had published all its pieces.
         let lives = |&rank: &Rank| ended[rank].is_some();
         assert!((0..ranks).filter(lives).all(|rank| members.contains(&rank)), "seed {seed}");
         let died_last = |rank: &&Rank| deaths[**rank] == Some((*attempt, GATHERS - 1, true));
@@ -95,7 +95,7 @@ fn all_survivors_complete_the_same_attempt_whoever_dies() {
 }
 
 #[test]
-fn a_rank_that_does_not_join_is_missing_until_it_dies_or_leaves() {
+fn unjoined_rank_is_missing_until_it_dies_or_leaves() {
     let mut boards = StatusBoard::of_threads(3).unwrap();
     let (other, late) = (boards.pop().unwrap(), boards.pop().unwrap());
     let own = boards.pop().unwrap();

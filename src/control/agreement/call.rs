@@ -1,4 +1,4 @@
-//! The state of an agreement under way.
+//! The state of an agreement in progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,12 @@ use unisono_collectives::Rank;
 
 use super::{Ballot, Time};
 
-/// The agreement that this member has called for.
+/// The agreement that this member has started.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) minimum: Option<usize>,
     pub(super) patience: Time,
-    /// When the caller's patience ends, unless a member calls or fails before.
+    /// The caller's deadline, which is extended when a member calls or fails.
     pub(super) deadline: Time,
     pub(super) promised: Ballot,
     pub(super) acknowledged: Option<(Ballot, Vec<Rank>)>,

@@ -1,8 +1,8 @@
-//! An order of messages that the simulation does not produce.
+//! Tests of an order of messages that the simulation does not produce.
 
 use super::*;
 
-/// Three members, and what they have sent each other and has not arrived.
+/// Three members, and the messages in flight between them.
 struct Members {
     all: Vec<Agreement>,
     sent: BTreeMap<(Rank, Rank), VecDeque<(u64, Vote)>>,
@@ -25,7 +25,7 @@ impl Members {
         }
     }
 
-    /// Delivers all that one member has sent another.
+    /// Delivers all messages from one member to another.
     fn deliver(&mut self, from: Rank, to: Rank) {
         for (number, vote) in self.sent.remove(&(from, to)).unwrap_or_default() {
             self.act(to, |member, now| member.handle(from, number, vote, now));
@@ -41,10 +41,10 @@ impl Members {
     }
 }
 
-/// Rank 0 proposes all three members, and acknowledges that itself. It loses rank 1, which proposes to continue without it. Rank 2 must
-/// not promise the lower ballot of rank 0 any more. Otherwise it acknowledges the proposals of both.
+/// Rank 0 proposes all three members, and acknowledges its own proposal. It loses rank 1, which proposes to continue without it.
+/// Rank 2 must then not promise the lower ballot of rank 0, or it would acknowledge both proposals.
 #[test]
-fn a_member_that_has_promised_a_ballot_promises_no_lower_one() {
+fn no_lower_ballot_is_promised_after_a_higher_one() {
     let mut members = Members::new();
     (0..3).for_each(|rank| members.act(rank, |member, now| member.call(now, Time::from_secs(30), None)));
     let pairs = || (0..3).flat_map(|from| (0..3).map(move |to| (from, to)));
@@ -54,7 +54,7 @@ fn a_member_that_has_promised_a_ballot_promises_no_lower_one() {
     members.lose(1, 0);
     members.deliver(1, 2);
     members.lose(0, 1);
-    // Twice, since each could be the answer to the other.
+    // Twice, since each message could be the reply to the other.
     [(0, 2), (2, 0), (0, 2), (2, 0)].into_iter().for_each(|(from, to)| members.deliver(from, to));
     assert_eq!(members.outcome(0), None, "rank 2 has not acknowledged its proposal");
     [(2, 1), (1, 2)].into_iter().for_each(|(from, to)| members.deliver(from, to));

@@ -16,11 +16,11 @@ pub(crate) enum Gathered {
     All(Vec<Vec<u8>>),
     /// This member has failed, or has called for another view.
     Failed(Rank),
-    /// These members have sent nothing within the patience of the caller.
+    /// These members have sent nothing before the deadline of the caller.
     Missing(Vec<Rank>),
 }
 
-/// The all-gather under way, and what has arrived for it and for the next.
+/// The all-gather in progress, and the bytes received for it and for the next.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     /// The view and round of the latest all-gather.
@@ -48,14 +48,14 @@ impl Gathering {
         self.at.1 == LAST_ROUND
     }
 
-    /// Another member has completed the last round, so that it is complete.
+    /// Completes the last round, since another member has completed it.
     pub(super) fn finish(&mut self) {
         if self.is_last() && self.deadline.take().is_some() {
             self.result = Some(Gathered::All(Vec::new()));
         }
     }
 
-    /// Keeps the bytes of another member, which may be a round or a view ahead.
+    /// Stores the bytes of another member, which may be a round or a view ahead.
     pub(super) fn receive(&mut self, from: Rank, at: (u64, u64), bytes: Vec<u8>, view: u64) {
         let is_of_view = at.0 == view && (at.1 == LAST_ROUND || at.1 <= self.next_round(view));
         if self.at <= at && (is_of_view || at == (view + 1, 1)) {
@@ -63,7 +63,7 @@ impl Gathering {
         }
     }
 
-    /// Ends the round if all are there, a member has failed, or time is over.
+    /// Ends the round if all bytes have arrived, a member has failed, or the deadline is over.
     pub(super) fn advance(&mut self, agreement: &Agreement, now: Time) {
         let Some(deadline) = self.deadline else { return };
         let members = &agreement.view().members;
@@ -73,7 +73,7 @@ impl Gathering {
             Gathered::All(Vec::new())
         } else if missing.is_empty() {
             Gathered::All(members.iter().filter_map(|rank| here.remove(rank)).collect())
-        } else if let Some(rank) = agreement.has_given_up() {
+        } else if let Some(rank) = agreement.withdrawn_member() {
             Gathered::Failed(rank)
         } else if now >= deadline {
             Gathered::Missing(missing)

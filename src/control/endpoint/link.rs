@@ -4,20 +4,20 @@ use unisono_collectives::Rank;
 
 use super::{Frames, Handshake, Time};
 
-/// A connection, as the protocol sees it.
+/// The protocol's state of a connection.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// The rank at the other end, once it has proved itself.
+    /// The rank at the other end, once it is authenticated.
     pub(super) peer: Option<Rank>,
     /// The rank to which this process has connected.
     pub(super) to: Option<Rank>,
     pub(super) handshake: Option<Handshake>,
     pub(super) frames: Frames,
     pub(super) since: Time,
-    pub(super) heard_at: Time,
-    /// Whether anything has arrived since this was last reset.
-    pub(super) is_heard: bool,
-    pub(super) said_goodbye: bool,
+    pub(super) received_at: Time,
+    /// Whether data have arrived since this was last reset.
+    pub(super) has_received: bool,
+    pub(super) got_goodbye: bool,
 }
 
 impl Link {
@@ -32,31 +32,32 @@ impl Link {
             handshake: None,
             frames: Frames::default(),
             since: now,
-            heard_at: now,
-            is_heard: true,
-            said_goodbye: false,
+            received_at: now,
+            has_received: true,
+            got_goodbye: false,
         }
     }
 
-    /// Returns whether the other side may use the connection already: it would take an end without a word for a death.
+    /// Returns whether the other side may already use the connection. It would then mistake an end without a goodbye for the death
+    /// of a process.
     pub(super) fn may_be_used(&self) -> bool {
         self.handshake.as_ref().is_none_or(Handshake::has_accepted)
     }
 
-    pub(super) fn hear(&mut self, now: Time) {
-        self.heard_at = now;
-        self.is_heard = true;
+    pub(super) fn record_receipt(&mut self, now: Time) {
+        self.received_at = now;
+        self.has_received = true;
     }
 
-    /// Both sides have proved themselves.
+    /// Marks both sides as authenticated.
     pub(super) fn identify(&mut self, rank: Rank) {
         self.peer = Some(rank);
         self.handshake = None;
     }
 
-    /// This process did not run for so long.
+    /// Moves the times by a gap in which this process did not run.
     pub(super) fn delay(&mut self, gap: Time) {
         self.since += gap;
-        self.heard_at += gap;
+        self.received_at += gap;
     }
 }

@@ -1,6 +1,6 @@
 /*
- * The part of NCCL's interface that Unisono calls, written anew: for machines on which no NCCL header is installed. It has not
- * changed since NCCL 2.14, and a test compares it with a real header.
+ * The part of NCCL's interface that Unisono calls, written independently, for machines without an NCCL header. It has not changed
+ * since NCCL 2.14, and a test compares it with a real header.
  */
 #ifndef UNISONO_NCCL_H
 #define UNISONO_NCCL_H
@@ -41,7 +41,7 @@ typedef enum {
     ncclMax = 2,
     ncclMin = 3,
     ncclAvg = 4,
-    /* As wide as NCCL's own, which leaves room for operations that a program makes. */
+    /* As wide as NCCL's own type, which reserves values for custom operations. */
     ncclMaxRedOp = 0x7fffffff
 } ncclRedOp_t;
 
@@ -58,7 +58,7 @@ typedef enum {
     ncclBfloat16 = 9
 } ncclDataType_t;
 
-/* Later versions have more fields, always at the end. The library sees by `version` which ones there are. */
+/* Later versions have more fields, always at the end. The library reads `version` to determine which ones exist. */
 typedef struct ncclConfig_v21400 {
     size_t size;
     unsigned int magic;

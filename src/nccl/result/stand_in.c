@@ -1,4 +1,4 @@
-/* An NCCL that only looks at its arguments: to see that they arrive as they were meant. */
+/* A stand-in for NCCL that only checks its arguments. */
 #include <stdint.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 static int depth, calls;
 
-/* A call whose arguments are wrong fails, and says what they should be. */
+/* A call with wrong arguments fails, and reports the expected ones. */
 static char last[256];
 #define EXPECT(condition)                                                                                              \
     do {                                                                                                               \
@@ -30,7 +30,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     EXPECT(id.internal[0] == 7 && id.internal[127] == 7);
     EXPECT(config->magic == 0xcafebeef && config->blocking == 0);
     EXPECT(config->size >= sizeof *config && config->version >= NCCL_VERSION_CODE);
-    /* The first of the fields that only later headers have. */
+    /* The first field that only later headers have. */
     EXPECT(config->version < 21700 || ((int32_t *)config)[5] == NCCL_CONFIG_UNDEF_INT);
     *comm = COMM;
     return ncclInProgress;

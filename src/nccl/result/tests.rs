@@ -3,7 +3,7 @@ use std::process::Command;
 
 use super::*;
 
-/// Compiles `stand_in.c` with our header, and resolves its functions.
+/// Compiles `stand_in.c` with Unisono's header, and resolves its functions.
 fn stand_in() -> Functions {
     let project = env!("CARGO_MANIFEST_DIR");
     let folder = tempfile::tempdir().unwrap();
@@ -32,7 +32,7 @@ fn elements(first: usize, count: usize) -> Elements {
 }
 
 #[test]
-fn arguments_arrive_as_they_are_meant() {
+fn arguments_are_passed_correctly() {
     let nccl = stand_in();
     let (on, all) = (on(), (elements(0, 100), elements(75, 25)));
     assert_eq!(nccl.version().unwrap().to_string(), "2.32.3");
@@ -58,7 +58,7 @@ fn arguments_arrive_as_they_are_meant() {
 }
 
 #[test]
-fn a_failure_names_the_call_its_code_and_what_nccl_noted() {
+fn failure_names_the_call_its_code_and_the_logged_error() {
     let nccl = stand_in();
     let all = (elements(0, 99), elements(0, 99));
     // SAFETY: as above.
@@ -69,7 +69,7 @@ fn a_failure_names_the_call_its_code_and_what_nccl_noted() {
 }
 
 #[test]
-fn a_call_goes_on_until_nccl_says_that_it_is_done_or_has_failed() {
+fn call_is_in_progress_until_done_or_failed() {
     let nccl = stand_in();
     // SAFETY: as above.
     unsafe {
@@ -81,7 +81,7 @@ fn a_call_goes_on_until_nccl_says_that_it_is_done_or_has_failed() {
 }
 
 #[test]
-fn a_group_ends_even_if_a_call_in_it_failed() {
+fn group_ends_even_if_a_call_in_it_failed() {
     let (nccl, all) = (stand_in(), (elements(0, 100), elements(0, 100)));
     let (broadcast, op) = (Operation::Broadcast { root: 0 }, sys::ncclSum);
     // SAFETY: as above. The stand-in refuses a group within a group.

@@ -15,7 +15,7 @@ use crate::nccl::result::{Elements, On, Progress};
 use crate::nccl::sys::{self, Functions};
 use crate::transport::Deadlines;
 
-/// The time that dropping a communicator waits for the other ranks.
+/// The longest wait for the other ranks when a communicator is dropped.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 impl Communicator {

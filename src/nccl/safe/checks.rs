@@ -58,7 +58,7 @@ pub(super) fn data_type(dtype: DType) -> sys::ncclDataType_t {
 /// Converts a reduction to NCCL's.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if this version of NCCL computes another result than we do.
+/// [`Error::Unsupported`] if this version of NCCL computes another result than Unisono.
 pub(super) fn reduction(
     version: Version,
     ranks: usize,
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_one_length_are_seen() {
+    fn equal_part_lengths_are_detected() {
         assert!(equal_parts(&[0..3, 3..6], 2, 6));
         assert!(!equal_parts(&[0..3, 3..5], 2, 5));
         assert!(!equal_parts(&[0..0, 0..1], 2, 1));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_of_integers_needs_a_library_that_rounds_as_we_do() {
+    fn integer_mean_needs_nccl_that_rounds_towards_zero() {
         let (old, new) = (Version::new(2, 23, 4), Version::new(2, 24, 0));
         let error = reduction(old, 2, DType::I32, ReduceOp::Mean).unwrap_err().to_string();
         assert!(error.contains("2.23.4") && error.contains("i32"), "{error}");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_has_its_own_number() {
+    fn every_type_has_a_distinct_number() {
         let mut numbers = DType::ALL.map(data_type);
         numbers.sort_unstable();
         assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");

@@ -1,4 +1,4 @@
-//! NCCL's all-reduce without our agreement and ordering, to measure their cost.
+//! NCCL's all-reduce without Unisono's agreement and ordering, to measure their cost.
 
 use cudarc::driver::CudaStream;
 use unisono_collectives::Operation;

@@ -12,7 +12,7 @@ fn attempts() -> Attempts {
 }
 
 #[test]
-fn an_excluded_rank_stays_a_member_of_what_it_has_joined() {
+fn exclusion_does_not_revoke_membership() {
     let attempts = attempts();
     assert_eq!(attempts.is_member(1), None);
     assert!(attempts.join(1) && !attempts.has_ended(1));
@@ -23,24 +23,24 @@ fn an_excluded_rank_stays_a_member_of_what_it_has_joined() {
 }
 
 #[test]
-fn a_later_attempt_ends_an_earlier_one() {
+fn later_attempt_ends_an_earlier_one() {
     let attempts = attempts();
     assert!(attempts.join(1) && attempts.join(2));
     assert!(attempts.has_ended(1) && !attempts.has_ended(2));
 }
 
 #[test]
-fn pieces_of_any_length_are_read_until_they_are_replaced() {
+fn pieces_of_any_length_are_readable_until_replaced() {
     let attempts = attempts();
     let number = |attempt, piece| PieceNumber { attempt, piece };
     for length in [0, 1, 7, 8, 9, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1] {
         let bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
-        attempts.give(number(3, 5), &bytes);
+        attempts.publish(number(3, 5), &bytes);
         let here = bytes[..length.min(PIECE_BYTES)].to_vec();
-        assert_eq!(attempts.given(number(3, 5)), Some((here, length)));
+        assert_eq!(attempts.published(number(3, 5)), Some((here, length)));
     }
-    attempts.give(number(3, 6), &[1]);
-    assert!(attempts.given(number(3, 5)).is_some());
-    attempts.give(number(3, 7), &[2]);
-    assert_eq!((attempts.given(number(3, 5)), attempts.given(number(4, 7))), (None, None));
+    attempts.publish(number(3, 6), &[1]);
+    assert!(attempts.published(number(3, 5)).is_some());
+    attempts.publish(number(3, 7), &[2]);
+    assert_eq!((attempts.published(number(3, 5)), attempts.published(number(4, 7))), (None, None));
 }

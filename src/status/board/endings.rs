@@ -8,7 +8,7 @@ use unisono_collectives::Rank;
 use super::guard::Guard;
 use super::{Parent, StatusBoard};
 
-/// The end of a rank of the world; 0 while it has not ended.
+/// The ways in which a rank of the world can end; 0 while it has not ended.
 const LEFT: u8 = 1;
 const DIED: u8 = 2;
 
@@ -17,14 +17,14 @@ const DIED: u8 = 2;
 pub(crate) struct FirstFailure {
     /// The rank that reported it.
     pub(crate) by: Rank,
-    /// The rank that failed first, as far as that one knows.
+    /// The rank that caused the failure, as reported.
     pub(crate) first: Rank,
     pub(crate) cause: String,
 }
 
 impl StatusBoard {
-    /// Records that a rank of the world reports a failure, which rank failed `first` (possibly itself), and the cause. Only the
-    /// first report is kept; returns whether this was it.
+    /// Records a failure that rank `by` of the world reports: the rank that failed `first`, which may be itself, and the cause.
+    /// Only the first report is kept. Returns whether this was the first one.
     pub(crate) fn fail(&self, by: Rank, first: Rank, cause: &str) -> bool {
         let head = self.layout.head();
         let is_first_report =
@@ -36,7 +36,7 @@ impl StatusBoard {
         is_first_report
     }
 
-    /// Returns the first failure here, or in the world of which these ranks are a group.
+    /// Returns the first failure here or in the world of which these ranks are a group.
     pub(crate) fn failure(&self) -> Option<FirstFailure> {
         let head = self.layout.head();
         match head.failed.load(Ordering::Acquire).checked_sub(1) {
@@ -55,31 +55,29 @@ impl StatusBoard {
         }
     }
 
-    /// Returns the rank that reported the first failure and its cause, if there was one, as
-    /// [`Self::failure`].
+    /// Returns the rank that reported the first failure and the cause, as [`Self::failure`].
     pub(crate) fn failed(&self) -> Option<(Rank, String)> {
         self.failure().map(|failed| (failed.by, failed.cause))
     }
 
-    /// Returns the cause of a failure whose reporter has not written one: it writes it now, unless it was killed before
-    /// it could.
+    /// Returns a cause if the reporter of a failure was killed before it could write one; `None` if it may still write it.
     fn lost_cause(&self) -> Option<String> {
         let may_be_dead = self.members.iter().any(|&rank| self.has_died(rank));
         may_be_dead
             .then(|| "the process that reported it was killed before it could report the cause".to_owned())
     }
 
-    /// Records that this process was told to end.
-    pub(crate) fn tell_to_end(&self) {
-        self.layout.head().told_to_end.fetch_add(1, Ordering::AcqRel);
+    /// Records that this process has received a termination signal.
+    pub(crate) fn begin_termination(&self) {
+        self.layout.head().terminating.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns whether all processes of this status board were told to end.
-    pub(crate) fn all_are_told_to_end(&self) -> bool {
-        self.layout.head().told_to_end.load(Ordering::Acquire) as usize == self.members.len()
+    /// Returns whether all processes of this status board have received a termination signal.
+    pub(crate) fn all_are_terminating(&self) -> bool {
+        self.layout.head().terminating.load(Ordering::Acquire) as usize == self.members.len()
     }
 
-    /// Records that a rank of the world has left: it sends no more.
+    /// Records that a rank of the world has left. It sends no more messages.
     pub(crate) fn leave(&self, rank: Rank) {
         if let Some(position) = self.position_of(rank) {
             self.layout.row(position).since.store(self.tick(), Ordering::Relaxed);
@@ -97,16 +95,15 @@ impl StatusBoard {
         self.layout.ended(rank).store(DIED, Ordering::Release);
     }
 
-    /// Returns whether the process of a rank is known to have ended without leaving: it accesses no memory
-    /// any more.
+    /// Returns whether the process of a rank is known to have ended without leaving. It then accesses no memory any more.
     pub(crate) fn has_died(&self, rank: Rank) -> bool {
         let in_world =
             || self.parent.get().is_some_and(|Parent { status, ranks }| status.has_died(ranks[rank]));
         self.layout.ended(rank).load(Ordering::Acquire) == DIED || in_world()
     }
 
-    /// Reports that this rank cannot continue because of rank `first`, which may be itself: to its guard, if it has one, which
-    /// informs the other nodes.
+    /// Reports that this rank cannot continue because of rank `first`, which may be itself. Its guard, if it has one, informs the
+    /// other nodes.
     pub(crate) fn give_up(&self, first: Rank, cause: &str) {
         match self.guard() {
             Some(guard) => guard.fail(self, first, cause),
@@ -119,33 +116,33 @@ impl StatusBoard {
         self.parent.get().map(|Parent { status, ranks }| (status, ranks[rank]))
     }
 
-    /// Returns who watches over this rank.
+    /// Returns the guard of this rank.
     pub(crate) fn guard(&self) -> Option<Arc<dyn Guard>> {
         self.guard.get().and_then(Weak::upgrade)
     }
 
-    /// Sets, once, who watches over this rank.
+    /// Sets, once, the guard of this rank.
     pub(crate) fn set_guard(&self, guard: &Arc<dyn Guard>) {
         let _ = self.guard.set(Arc::downgrade(guard));
     }
 
-    /// A rank that waits calls it now and then, so that its guards, here and in the world of which these ranks are a group, can
-    /// look at the others.
+    /// Lets the guards of this rank, here and in the world of which these ranks are a group, check the other ranks. A waiting rank
+    /// calls it from time to time.
     #[cold]
-    pub(crate) fn look(&self) {
+    pub(crate) fn check_peers(&self) {
         if let Some(guard) = self.guard() {
-            guard.look();
+            guard.check_peers();
         }
         if let Some(parent) = self.parent.get() {
             self.publish_wait(parent);
-            parent.status.look();
+            parent.status.check_peers();
         }
     }
 
-    /// Lets the guard of this rank tell the other nodes what has changed.
-    pub(crate) fn hurry(&self) {
+    /// Lets the guard of this rank send changes to the other nodes.
+    pub(crate) fn exchange_now(&self) {
         if let Some(guard) = self.guard() {
-            guard.hurry();
+            guard.exchange_now();
         }
     }
 }

@@ -10,20 +10,20 @@ use unisono_collectives::Rank;
 use super::StatusBoard;
 use crate::control::{Gathered, Outcome};
 
-/// Watches over the ranks of this process while it is held.
+/// Checks the ranks of a world, for the ranks of this process, while it is held.
 pub(crate) trait Guard: Debug + Send + Sync {
-    /// Looks for what these ranks cannot see of the others by messages, unless a thread does. Ranks call it while they wait.
-    fn look(&self);
+    /// Detects failures of other ranks that no message reports, unless a thread does so. Ranks call it while they wait.
+    fn check_peers(&self);
 
-    /// Exchanges news with the other nodes now.
-    fn hurry(&self);
+    /// Exchanges changes with the other nodes now.
+    fn exchange_now(&self);
 
-    /// Reports why the rank of this status board cannot continue, because of rank `first`, which may be itself, and records it there,
-    /// before the other ranks are informed.
+    /// Reports the reason why the rank of this status board cannot continue, and the rank `first` that caused it, which may be
+    /// itself. Records both on the board before the other ranks are informed.
     fn fail(&self, status: &StatusBoard, first: Rank, cause: &str);
 
-    /// Returns the guard of a group of these ranks, by their numbers here, given the connections of the group between nodes; `None` if
-    /// this one is the guard.
+    /// Returns the guard of a group of these ranks, by their numbers here and the connections of the group between nodes; `None` if
+    /// this guard also serves the group.
     ///
     /// # Errors
     /// The system's error.
@@ -36,14 +36,14 @@ pub(crate) trait Guard: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Returns whether these ranks have connections to agree with those of other nodes. Not if they share memory, if MPI connects them, or if
-    /// the job ends with the first failure.
+    /// Returns whether these ranks have connections over which they can agree with those of other nodes. They have none if they
+    /// share memory, if MPI connects them, or if the job ends with the first failure.
     fn can_agree(&self) -> bool {
         false
     }
 
-    /// Agrees with the other ranks of a world of several nodes on those that survive. Ends with an error when no rank has called it or
-    /// failed for `patience`. `minimum` survivors, if given, continue independent of the others.
+    /// Agrees with the other ranks of a world of several nodes on the survivors. Fails when no rank has called it or failed for
+    /// `patience`. `minimum` survivors, if given, continue independently of the others.
     ///
     /// # Panics
     /// If they [cannot](Self::can_agree).
@@ -59,8 +59,8 @@ pub(crate) trait Guard: Debug + Send + Sync {
         unreachable!("these ranks have no connections")
     }
 
-    /// Ends the meeting of the survivors: they continue in a world of their own. If it succeeds on one, it does so on all that are left,
-    /// here or as the [outcome](Outcome::Finished) of the next agreement.
+    /// Completes the set-up of the world of the survivors. If it succeeds on one of them, it succeeds on all that are left, here or
+    /// as the [outcome](Outcome::Finished) of the next agreement.
     ///
     /// # Panics
     /// As [`gather`](Self::gather).

@@ -1,4 +1,4 @@
-//! Calls in progress: what the flight recorder and the observer of a communicator record.
+//! The recording of calls, for the flight recorder and the observer of a communicator.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::error::ErrorCode;
 use crate::observe::{Ended, Observer};
 use crate::system::now_ns;
 
-/// The size from which a call takes so long that the cost of reading the clock does not matter.
+/// The size from which the cost of reading the clock is negligible.
 const LONG_BYTES: usize = 16 << 10;
 
 impl StatusBoard {
@@ -54,7 +54,7 @@ impl StatusBoard {
         Recording { status: self, slot: begin((now, is_timed)), observed }
     }
 
-    /// Records which rank the call waits for, and how much longer than at the last check.
+    /// Records the rank for which the call waits, and the time since the last check.
     pub(crate) fn waits_for(&self, other: Rank, more: Duration) {
         let row = self.own();
         row.waited.store(row.waited.load(Ordering::Relaxed) + more.as_micros() as u64, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl StatusBoard {
         }
     }
 
-    /// Records how the latest call ended, whose array has this size.
+    /// Records the end of the latest call, whose array has this size.
     #[cfg(any(test, feature = "nccl"))]
     pub(crate) fn end(&self, is_done: bool, size_bytes: usize) {
         let slot = self.ring().newest();
@@ -91,7 +91,7 @@ pub(crate) struct Recording<'a> {
     observed: Option<Observed<'a>>,
 }
 
-/// The parts of a call that the observer needs and the flight recorder does not keep.
+/// The properties of a call that the observer needs and the flight recorder does not store.
 #[derive(Debug)]
 struct Observed<'a> {
     observer: &'a Observer,
@@ -102,7 +102,7 @@ struct Observed<'a> {
 }
 
 impl Recording<'_> {
-    /// Records how the call ended.
+    /// Records the end of the call.
     #[inline]
     pub(crate) fn end(self, is_done: bool) {
         let (status, mut ended_ns) = (self.status, 0);
@@ -125,7 +125,7 @@ impl Observed<'_> {
     fn end(self, status: &StatusBoard, slot: &Slot, ended_ns: u64) {
         let Self { observer, size_bytes, began_ns, is_sample } = self;
         let (sequence, codes, label) = slot.call();
-        // A call that had to wait was timed then, short or long.
+        // Any call that had to wait was timed then.
         let has_waited = slot.has_waited();
         let began_ns = if began_ns == 0 && has_waited { slot.began() * 1000 } else { began_ns };
         let times_ns = (began_ns != 0).then_some((began_ns, ended_ns));

@@ -1,6 +1,6 @@
-//! The agreement of a failed world's ranks on those that go on, and the values that they exchange meanwhile.
+//! The agreement of a failed world's ranks on the survivors, and the values that these exchange.
 //!
-//! `docs/decisions/0005-shrink-and-grow.md` says why all survivors agree.
+//! `docs/decisions/0005-shrink-and-grow.md` explains why all survivors agree.
 
 use unisono_collectives::Rank;
 
@@ -8,13 +8,13 @@ use super::super::attempts::PieceNumber;
 use super::StatusBoard;
 
 impl StatusBoard {
-    /// Joins an attempt to shrink, the first of which is 1. Returns false if the other ranks go on without this one.
+    /// Joins an attempt to shrink. The first attempt is 1. Returns false if the other ranks continue without this one.
     pub(crate) fn join_attempt(&self, attempt: u32) -> bool {
         self.own().attempts.join(attempt)
     }
 
-    /// Returns whether a rank that shares this status board is a member of an attempt. `None` as long as it may still join: it has
-    /// neither died nor left. Once known, all ranks read the same for ever.
+    /// Returns whether a rank that shares this status board is a member of an attempt; `None` as long as it may still join, since
+    /// it has neither died nor left. A known result is identical on all ranks and does not change.
     pub(crate) fn is_member(&self, rank: Rank, attempt: u32) -> Option<bool> {
         let attempts = &self.layout.row(self.position_of(rank)?).attempts;
         if attempts.is_member(attempt).is_none() && self.has_ended(rank) {
@@ -23,21 +23,21 @@ impl StatusBoard {
         attempts.is_member(attempt)
     }
 
-    /// Gives a piece to the other members of an attempt: the first [`PIECE_BYTES`](super::super::PIECE_BYTES) of these bytes.
-    pub(crate) fn give_piece(&self, number: PieceNumber, bytes: &[u8]) {
-        self.own().attempts.give(number, bytes);
+    /// Publishes a piece to the other members of an attempt: the first [`PIECE_BYTES`](super::super::PIECE_BYTES) of these bytes.
+    pub(crate) fn publish_piece(&self, number: PieceNumber, bytes: &[u8]) {
+        self.own().attempts.publish(number, bytes);
     }
 
-    /// Returns a piece of a member of an attempt, and the number of bytes that it and the following ones have; `None` if it has
-    /// not given the piece yet.
+    /// Returns a piece of a member of an attempt, and the number of bytes of it and the following pieces; `None` if the member has
+    /// not published it yet.
     ///
     /// # Errors
     /// [`Gone`] if it never will.
     pub(crate) fn piece(&self, rank: Rank, number: PieceNumber) -> Result<Option<(Vec<u8>, usize)>, Gone> {
         let attempts = &self.layout.row(self.position_of(rank).ok_or(Gone)?).attempts;
-        let given = attempts.given(number);
-        if given.is_some() {
-            return Ok(given);
+        let published = attempts.published(number);
+        if published.is_some() {
+            return Ok(published);
         }
         if self.has_ended(rank) {
             attempts.exclude();
@@ -45,8 +45,8 @@ impl StatusBoard {
         if !attempts.has_ended(number.attempt) {
             return Ok(None);
         }
-        // It may have given the piece just before.
-        attempts.given(number).map(Some).ok_or(Gone)
+        // It may have published the piece just before.
+        attempts.published(number).map(Some).ok_or(Gone)
     }
 
     fn has_ended(&self, rank: Rank) -> bool {
@@ -54,6 +54,6 @@ impl StatusBoard {
     }
 }
 
-/// A member gives nothing more to an attempt: it has died or left, or is in a later one.
+/// The error that a member publishes no more pieces in an attempt: it has died or left, or is in a later attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gone;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_first_cause_stays() {
+fn first_cause_is_kept() {
     let statuses = StatusBoard::of_threads(3).unwrap();
     assert_eq!(statuses[0].failed(), None);
     assert!(statuses[2].fail(7, 7, "the disk is full"));
@@ -12,9 +12,9 @@ fn the_first_cause_stays() {
 }
 
 #[test]
-fn a_failure_is_known_although_its_reporter_was_killed_meanwhile() {
+fn failure_is_reported_even_if_its_reporter_was_killed() {
     let statuses = StatusBoard::of_threads(3).unwrap();
-    // As far as rank 1 came.
+    // The writes of rank 1 until it was killed.
     statuses[1].layout.head().failed.store(2, Ordering::Release);
     assert_eq!(statuses[0].failed(), None, "it may be about to write the cause");
     statuses[2].die(1);
@@ -23,7 +23,7 @@ fn a_failure_is_known_although_its_reporter_was_killed_meanwhile() {
 }
 
 #[test]
-fn who_has_left_is_known_to_all() {
+fn departure_is_visible_to_all_ranks() {
     let statuses = StatusBoard::of_threads(2).unwrap();
     assert!(!statuses[0].has_left(1));
     statuses[1].leave(1);
@@ -32,7 +32,7 @@ fn who_has_left_is_known_to_all() {
 }
 
 #[test]
-fn quiet_sections_of_all_ranks_count() {
+fn quiet_section_of_any_rank_counts() {
     let statuses = StatusBoard::of_threads(2).unwrap();
     assert!(!statuses[0].is_quiet());
     statuses[1].begin_quiet("validation");
@@ -51,7 +51,7 @@ fn quiet_sections_of_all_ranks_count() {
 }
 
 #[test]
-fn a_group_ends_with_its_members_and_with_nobody_else() {
+fn group_fails_only_with_its_members() {
     let of = |position: usize, world: &[StatusBoard]| {
         let group = StatusBoard::of_threads(2).unwrap().remove(position);
         group.set_parent(world[2 * position + 1].clone(), [1, 3].into());
@@ -62,7 +62,7 @@ fn a_group_ends_with_its_members_and_with_nobody_else() {
     assert!(!first.is_quiet() && first.failed().is_none());
     world[2].begin_quiet("validation");
     assert!(second.is_quiet());
-    world[0].fail(2, 2, "it is none of the group's");
+    world[0].fail(2, 2, "it is not a member of the group");
     assert_eq!(first.failed(), None);
 
     let world = StatusBoard::of_threads(4).unwrap();

@@ -1,4 +1,4 @@
-//! Waits of ranks in groups, as their world sees them.
+//! Waits of ranks in groups, published in their world.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::record::{GroupWait, Stage};
 
 /// The interval at which a waiting rank publishes its wait.
 const PUBLISH_US: u64 = 50_000;
-/// The age from which a published wait is over.
+/// The age from which a published wait counts as over.
 const OVER_US: u64 = 500_000;
 
 impl InGroup {
@@ -29,8 +29,8 @@ impl InGroup {
 }
 
 impl StatusBoard {
-    /// Publishes on the board of the world that this rank waits in a call of this group, if it uses both on one thread: then it makes
-    /// no call in the world before this one ends.
+    /// Publishes, on the board of the world, that this rank waits in a call of this group. Does so only if the rank uses both on
+    /// one thread, since it then makes no call in the world before this one ends.
     pub(super) fn publish_wait(&self, Parent { status: world, ranks }: &Parent) {
         let (own, of_world, now) = (self.own(), world.own(), now_us());
         let (wait, thread) = (&of_world.in_group, own.thread.load(Ordering::Relaxed));

@@ -20,13 +20,13 @@ fn record(sequence: u64, stage: Stage) -> Record {
     }
 }
 
-/// Returns a rank of four whose last call is this one, which is #16 or #17.
+/// Returns the dump of one of four ranks with this last call, which is #16 or #17.
 fn dump(rank: Rank, last: Record) -> Dump {
     let state = if last.stage == Stage::Running { State::Inside } else { State::Outside };
     Dump {
         rank,
         ranks: 4,
-        why: "asked for".to_owned(),
+        why: "requested".to_owned(),
         at_unix_s: 1.8e9,
         failed: None,
         doing: Doing {
@@ -48,14 +48,14 @@ fn flight(dumps: Vec<Dump>) -> Flight {
 }
 
 #[test]
-fn a_rank_that_never_came_is_named_with_its_last_call() {
+fn missing_rank_is_named_with_its_last_call() {
     let inside = |rank| dump(rank, record(17, Stage::Running));
     let flight = flight(vec![inside(0), inside(1), inside(2), dump(3, record(16, Stage::Done))]);
     assert_eq!(
         flight.findings(),
         [
-            "rank 3 (process 73 on node1) never came to all-reduce #17 \"bucket 17\", which ranks 0 to 2 wait in since \
-          61 s; it came last out of all-reduce #16 \"bucket 16\", 60 s before"
+            "rank 3 (process 73 on node1) has not called all-reduce #17 \"bucket 17\", in which ranks 0 to 2 have waited for \
+          61 s; it last called all-reduce #16 \"bucket 16\", which ended 60 s before"
         ]
     );
     let table = flight.table();
@@ -65,7 +65,7 @@ fn a_rank_that_never_came_is_named_with_its_last_call() {
 }
 
 #[test]
-fn a_rank_that_is_elsewhere_is_told_from_one_that_is_gone() {
+fn quiet_left_and_idle_ranks_are_distinguished() {
     let mut dumps: Vec<_> = (0..4).map(|rank| dump(rank, record(17, Stage::Running))).collect();
     for (rank, state) in [(1, State::Quiet), (2, State::Left), (3, State::NotYet)] {
         let mut other = dump(rank, record(16, Stage::Done));
@@ -78,8 +78,8 @@ fn a_rank_that_is_elsewhere_is_told_from_one_that_is_gone() {
     }
     let findings = flight(dumps).findings();
     let ends = [
-        "it is in the quiet section \"validation\" since 61 s; its last was all-reduce #16 \"bucket 16\"",
-        "it left 61 s ago; its last was all-reduce #16 \"bucket 16\"",
+        "it has been in the quiet section \"validation\" for 61 s; its last call was all-reduce #16 \"bucket 16\"",
+        "it left 61 s ago; its last call was all-reduce #16 \"bucket 16\"",
         "it has made no call in 61 s",
     ];
     assert_eq!(findings.len(), 3);
@@ -87,7 +87,7 @@ fn a_rank_that_is_elsewhere_is_told_from_one_that_is_gone() {
 }
 
 #[test]
-fn the_first_call_in_which_ranks_disagree_is_said_before_who_waits() {
+fn first_mismatch_is_reported_before_the_waits() {
     let mut dumps: Vec<_> = (0..4).map(|rank| dump(rank, record(17, Stage::Failed))).collect();
     dumps[1].records[0].count = 999;
     dumps[1].records[1].label = None;
@@ -105,7 +105,7 @@ fn the_first_call_in_which_ranks_disagree_is_said_before_who_waits() {
 }
 
 #[test]
-fn labels_disagree_too_but_not_a_name_that_is_lost() {
+fn different_labels_are_a_mismatch_and_lost_names_are_not() {
     let dumps = |label: Option<&str>| {
         let mut dumps: Vec<_> = (0..4).map(|rank| dump(rank, record(17, Stage::Running))).collect();
         dumps[1].records[1].label = label.map(str::to_owned);
@@ -116,39 +116,39 @@ fn labels_disagree_too_but_not_a_name_that_is_lost() {
 }
 
 #[test]
-fn steps_of_one_call_and_who_waits_for_whom() {
+fn steps_and_waits_within_one_call_are_listed() {
     let at = |rank, step, waits_for| dump(rank, Record { step, waits_for, ..record(17, Stage::Running) });
     let findings = flight(vec![at(0, 2, Some(3)), at(1, 2, Some(0)), at(3, 1, None)]).findings();
     assert_eq!(
         findings,
         [
-            "all that have come are in all-reduce #17 \"bucket 17\", since 61 s: rank 3 at step 1 of phase 0, ranks 0, 1 \
+            "all ranks with a flight recorder have been in all-reduce #17 \"bucket 17\" for 61 s: rank 3 at step 1 of phase 0, ranks 0, 1 \
              at step 2 of phase 0",
-            "rank 3 waits for no other: it works, or is stopped",
-            "who waits for whom: 0 for 3, 1 for 0",
-            "nothing is here of rank 2: it ended before it could write, or its node has a folder of its own",
+            "rank 3 waits for no other rank: it computes, or is stopped",
+            "waits between ranks: 0 for 3, 1 for 0",
+            "there is no flight recorder of rank 2: it ended before it could write one, or its node has another folder",
         ]
     );
 }
 
 #[test]
-fn nobody_waits_and_calls_of_the_set_up_come_first() {
+fn completed_calls_are_reported_and_set_up_calls_come_first() {
     let done = |rank| dump(rank, record(16, Stage::Done));
     let findings = flight((0..4).map(done).collect()).findings();
-    assert_eq!(findings, ["all ranks had ended all-reduce #16 \"bucket 16\", and wait for nobody"]);
+    assert_eq!(findings, ["all ranks have ended all-reduce #16 \"bucket 16\", and wait for no other rank"]);
 
     let mut setting_up = dump(1, Record { label: None, ..record(FIRST_OF_SETUP + 1, Stage::Running) });
     setting_up.doing.state = State::Inside;
     let findings = flight(vec![dump(0, record(0, Stage::Running)), setting_up]).findings();
     assert!(
-        findings[0].contains("rank 1 (process 71 on node1) never came to all-reduce #0"),
+        findings[0].contains("rank 1 (process 71 on node1) has not called all-reduce #0"),
         "{findings:#?}"
     );
     assert!(findings[0].contains("all-reduce #1 of the set-up"), "{findings:#?}");
 }
 
 #[test]
-fn files_that_do_not_fit_are_named() {
+fn inconsistent_files_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let read = || Flight::read(folder.path());
@@ -180,10 +180,10 @@ fn files_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn many_ranks_are_not_all_named() {
+fn long_rank_lists_are_shortened() {
     assert_eq!(named(&[7]), "rank 7");
     assert_eq!(named(&[0, 1, 2]), "ranks 0 to 2");
     let even: Vec<_> = (0..50).map(|rank| 2 * rank).collect();
-    let said = named(&even);
-    assert!(said.starts_with("ranks 0, 2, 4, 6, ") && said.ends_with(", 38 and 30 more"), "{said}");
+    let text = named(&even);
+    assert!(text.starts_with("ranks 0, 2, 4, 6, ") && text.ends_with(", 38 and 30 more"), "{text}");
 }

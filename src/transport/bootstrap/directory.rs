@@ -14,7 +14,7 @@ use unisono_collectives::Rank;
 use super::Bootstrap;
 use crate::error::{Error, Result};
 use crate::record::named;
-use crate::system::{self, Process, replace_file, say};
+use crate::system::{self, Process, print_line, replace_file};
 
 /// The initial and the longest sleep between polls.
 const NAPS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5)];
@@ -206,7 +206,7 @@ impl Bootstrap for Directory {
                 && (0..self.ranks).find(|rank| !missing.contains(rank)) == Some(self.rank)
             {
                 warned = true;
-                say(&self.missing(&missing, waited));
+                print_line(&self.missing(&missing, waited));
             }
             std::thread::sleep(nap);
             nap = (nap * 2).min(NAPS[1]);

@@ -17,7 +17,7 @@ use super::peer::{NAP, Peer, wait};
 use crate::control::{Claim, framed};
 use crate::error::{Error, Result};
 use crate::record::named;
-use crate::system::say;
+use crate::system::print_line;
 
 mod admission;
 #[cfg(test)]
@@ -211,7 +211,7 @@ fn reach(address: &str, resolved: &[SocketAddr], joining: Joining<'_>) -> Result
             return Err(message);
         }
         if waited > WARN_AFTER && !std::mem::replace(&mut reported, true) {
-            say(&message);
+            print_line(&message);
         }
         std::thread::sleep(NAP);
     }

@@ -85,7 +85,7 @@ mod tests {
     fn a_message_is_described_with_its_number_label_and_tag() {
         let status = StatusBoard::of_one();
         assert_eq!(message(10, 0).describe(&status), "message #0 of 10 f32");
-        let label = status.know("weights");
+        let label = status.intern("weights");
         let labelled = Header::of_message(DType::F32, 28, (7, label), 3);
         assert_eq!(labelled.describe(&status), "message #3 \"weights\" of 7 f32 with tag 7");
     }

@@ -49,7 +49,7 @@ fn own_links(bootstrap: &mut dyn Bootstrap, joined: &Joined, config: &Config) ->
         Err(why) if is_requested => Err(Error::Launch(why)),
         Err(why) => {
             if bootstrap.rank() == 0 && config.warnings {
-                system::say(&format!("messages between nodes go through MPI, since {why}"));
+                system::print_line(&format!("messages between nodes go through MPI, since {why}"));
             }
             Ok(None)
         }

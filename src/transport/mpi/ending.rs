@@ -83,7 +83,7 @@ impl World {
     /// not arrived aborts the job.
     fn wait_for_all(&self, Fabric { status, topology, .. }: &Fabric) {
         let Some(guard) = status.guard() else { return };
-        guard.hurry();
+        guard.exchange_now();
         let (began, ranks) = (Instant::now(), topology.ranks());
         let near = |rank: &Rank| status.members().contains(rank);
         while !(0..ranks).all(|rank| status.has_left(rank)) {
@@ -91,7 +91,7 @@ impl World {
             if only_far && began.elapsed() > OTHER_NODES {
                 return;
             }
-            status.look();
+            status.check_peers();
             if status.failed().is_some() {
                 end_job(status);
             }

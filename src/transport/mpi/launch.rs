@@ -6,7 +6,7 @@ use super::sys::{Comm, header_version, library_version};
 use crate::config::{Config, Launcher, OnFailure, Starter};
 use crate::error::{Error, Result};
 use crate::size;
-use crate::system::{self, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES, say};
+use crate::system::{self, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES, print_line};
 
 mod watch;
 
@@ -25,10 +25,10 @@ pub(super) fn before_mpi(config: &Result<Config>) -> Result<Watch> {
     let library_warning = check_library(&header_version(), &library_version())?;
     if config.warnings {
         if let Some(warning) = library_warning.filter(|_| launcher.rank.is_none_or(|rank| rank == 0)) {
-            say(&warning);
+            print_line(&warning);
         }
         if let Some(warning) = shared_folder(launcher).filter(|_| launcher.local_rank == Some(0)) {
-            say(&warning);
+            print_line(&warning);
         }
     }
     Ok(Watch::start(launcher, config.timeout))

@@ -9,7 +9,7 @@ use super::channel::{Channel, Post};
 use crate::memory::{Location, Pages, Registry};
 use crate::status::{StatusBoard, panicked};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence, one_order, yield_now};
-use crate::system::say;
+use crate::system::print_line;
 
 /// The size of a staging piece for long messages.
 pub(super) const PIECE: usize = 16 << 10;
@@ -188,7 +188,7 @@ impl Board {
         let has_died = |other: usize| status.members().get(other).is_some_and(|&rank| status.has_died(rank));
         let conditions = others.map(|other| (self.condition(other), move || has_died(other)));
         self.condition(rank).withdraw(conditions, || {
-            status.look();
+            status.check_peers();
             if began.elapsed() <= LONGEST_ACCESS {
                 return true;
             }
@@ -196,7 +196,7 @@ impl Board {
                 return false;
             }
             if !std::mem::replace(&mut warned, true) {
-                say(&format!(
+                print_line(&format!(
                     "rank {} waits for a process that still accesses its memory: it is stopped, or very slow",
                     status.rank()
                 ));

@@ -11,7 +11,7 @@ use crate::config::OnFailure;
 use crate::dtype::DType;
 use crate::kernels::ReduceOp;
 use crate::method::Method;
-use crate::watchdog::Card;
+use crate::watchdog::Identity;
 
 const RANKS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -41,11 +41,11 @@ fn controls() -> Vec<Vec<(Rank, OwnedFd)>> {
 
 /// Returns a rank that is alone on its node.
 fn end((rank, controls): (Rank, Vec<(Rank, OwnedFd)>)) -> End {
-    let cards = Arc::new(Cards((0..RANKS).map(Card::of_this_process).collect()));
+    let identities = Arc::new(Identities((0..RANKS).map(Identity::of_this_process).collect()));
     let status = StatusBoard::alone(rank, RANKS).unwrap();
     let watched = Watched {
         statuses: vec![status.clone()],
-        cards,
+        identities,
         hub: None,
         controls,
         warn_after: Duration::from_millis(400),
@@ -61,12 +61,12 @@ fn world() -> Vec<End> {
     controls().into_iter().enumerate().map(end).collect()
 }
 
-/// Runs ranks that wait, until all of them see something.
-fn until(ends: &[End], sees: impl Fn(&StatusBoard) -> bool) {
+/// Runs the checks of waiting ranks until `condition` is true for all of them.
+fn until(ends: &[End], condition: impl Fn(&StatusBoard) -> bool) {
     let began = Instant::now();
-    while !ends.iter().all(|end| sees(&end.status)) {
+    while !ends.iter().all(|end| condition(&end.status)) {
         assert!(began.elapsed() < PATIENCE);
-        ends.iter().for_each(|end| end.status.look());
+        ends.iter().for_each(|end| end.status.check_peers());
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -79,9 +79,9 @@ fn call(status: &StatusBoard, count: usize) {
 }
 
 #[test]
-fn every_rank_names_the_rank_whose_process_has_died() {
+fn killed_rank_is_named_on_every_rank() {
     let mut all: Vec<_> = controls().into_iter().enumerate().collect();
-    // A process that is killed says nothing.
+    // A killed process sends nothing.
     drop(all.remove(2));
     let ends: Vec<_> = all.into_iter().map(end).collect();
     until(&ends, |status| status.failure().is_some());
@@ -93,12 +93,12 @@ fn every_rank_names_the_rank_whose_process_has_died() {
 }
 
 #[test]
-fn a_failure_reaches_every_rank_at_once_with_the_rank_that_failed_first() {
+fn failure_reaches_every_rank_at_once_and_names_the_first_rank() {
     let mut ends = world();
     let reporter = ends.remove(1);
     reporter.status.give_up(3, "waited 3 s for rank 3");
     reporter.status.leave(1);
-    // It drops its communicator, as the others do once they know.
+    // It drops its communicator, as the others do once they are informed.
     drop(reporter);
     until(&ends, |status| status.failure().is_some());
     for end in &ends {
@@ -109,7 +109,7 @@ fn a_failure_reaches_every_rank_at_once_with_the_rank_that_failed_first() {
 }
 
 #[test]
-fn a_rank_that_leaves_has_not_failed() {
+fn leaving_is_not_a_failure() {
     let mut ends = world();
     let leaves = ends.remove(3);
     leaves.status.leave(3);
@@ -121,7 +121,7 @@ fn a_rank_that_leaves_has_not_failed() {
     assert!(ends.iter().all(|end| end.status.failure().is_none()));
 }
 
-/// Runs `then` on every rank after a failure, on a thread of its own.
+/// Runs `then` on every rank after a failure, each on its own thread.
 fn survivors<R: Send>(ends: &[End], then: impl Fn(Rank, &dyn Guard) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let then = &then;
@@ -154,7 +154,7 @@ fn survivors_of_several_nodes_agree_and_gather() {
 }
 
 #[test]
-fn a_rank_that_lives_and_does_not_call_is_named_and_not_left_out() {
+fn living_rank_that_does_not_call_is_reported_as_missing() {
     let ends = world();
     let outcomes = survivors(&ends[..3], |_, guard| guard.agree(Duration::from_millis(300), None));
     assert!(outcomes.contains(&Outcome::Missing(vec![3])), "{outcomes:?}");
@@ -162,7 +162,7 @@ fn a_rank_that_lives_and_does_not_call_is_named_and_not_left_out() {
 }
 
 #[test]
-fn ranks_of_several_nodes_that_make_different_calls_are_named() {
+fn different_calls_on_several_nodes_are_reported() {
     let ends = world();
     // Not rank 0, which is in no call.
     call(&ends[1].status, 10);
@@ -176,18 +176,18 @@ fn ranks_of_several_nodes_that_make_different_calls_are_named() {
 }
 
 #[test]
-fn a_quiet_section_is_known_on_all_nodes_until_it_ends() {
+fn quiet_section_is_visible_on_all_nodes_until_it_ends() {
     let ends = world();
     ends[1].status.begin_quiet("validation");
-    ends[1].status.hurry();
+    ends[1].status.exchange_now();
     until(&ends, StatusBoard::is_quiet);
     ends[1].status.end_quiet();
-    ends[1].status.hurry();
+    ends[1].status.exchange_now();
     until(&ends, |status| !status.is_quiet());
 }
 
 #[test]
-fn a_call_of_a_group_against_a_call_of_its_world_is_named_on_every_rank() {
+fn deadlock_of_a_group_with_its_world_is_reported_on_every_rank() {
     let errors = crate::threads(3, |mut comm| {
         comm.set_timeout(2 * PATIENCE);
         let mut group = comm.split(Some(0), 0).unwrap().unwrap();

@@ -11,18 +11,17 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::control::{How, LONGEST, PREFIX};
 
-/// The longest time that sent data may remain unacknowledged by the other host before the connection counts as cut. The kernel
-/// acknowledges, so a stopped process does not look like a cut connection.
+/// The longest time for which sent data may remain unacknowledged by the other host before the connection counts as cut. The kernel
+/// acknowledges data, so a stopped process does not count as a cut connection.
 pub(in super::super) const CUT_AFTER: Duration = Duration::from_secs(5);
-/// The interval of probes on a connection on which nothing is sent: the kernel sends them when the connection has been idle, and
-/// counts it as cut if this many are not answered.
+/// The interval of the kernel's probes on an idle connection. It is cut if this many are not answered.
 const PROBE: Duration = Duration::from_secs(1);
 const PROBES: u32 = CUT_AFTER.as_secs() as u32;
 /// The limit of unsent data, for a process that does not read.
 const MOST_UNSENT: usize = 4 << 20;
 /// The size of a read.
 const PIECE: usize = 4096;
-/// The bytes read from one connection before the others have their turn.
+/// The most bytes read from one connection before the next one is served.
 const MOST_READ: usize = PREFIX + LONGEST;
 
 /// One end of a connection.
@@ -83,7 +82,7 @@ impl Socket {
         false
     }
 
-    /// Passes what has arrived to `receive`, in pieces; only one piece if the other side is not known yet.
+    /// Passes received data to `receive`, in pieces; only one piece if the other side is not authenticated yet.
     pub(super) fn read(&mut self, is_known: bool, mut receive: impl FnMut(&[u8])) {
         let mut piece = [0; PIECE];
         let mut room = if is_known { MOST_READ } else { PIECE };

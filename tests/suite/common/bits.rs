@@ -1,4 +1,5 @@
-//! Same plan, same bits: on inputs that are not exact, so that every order of additions gives another result.
+//! Checks that a plan gives the same bits over any transport, with inexact inputs, so that every order of additions gives another
+//! result.
 
 use half::{bf16, f16};
 use unisono::{Algorithm, Communicator, Element, Operation, ReduceOp};
@@ -8,12 +9,12 @@ use unisono_collectives::simulate;
 use super::memory::Memory;
 
 const COUNT: usize = 1000;
-/// Several blocks for each of a few ranks, and not equal ones.
+/// Several blocks of unequal size for each of a few ranks.
 const BLOCKS_COUNT: usize = 500_009;
-/// Run in blocks, also of half formats: in shared memory, and between nodes.
+/// Algorithms that run in blocks, in shared memory and between nodes, also for half precision.
 const IN_BLOCKS: [Algorithm; 3] = [Algorithm::Tree, Algorithm::HierarchicalCopy, Algorithm::Rail];
 
-/// Anything but exact, and different on every rank.
+/// Returns an inexact value, different on every rank.
 fn noise(rank: usize, index: usize) -> f64 {
     let mut state = (rank as u64 * 1_000_003 + index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,8 +25,8 @@ pub fn inputs<T>(rank: usize, count: usize, element: impl Fn(f64) -> T) -> Vec<T
     (0..count).map(|index| element(noise(rank, index))).collect()
 }
 
-/// This rank's results over the communicator are those of the simulator (where the type is one that the
-/// executor does not widen) and those of threads, to the last bit.
+/// Checks that results over the communicator equal those of threads bit by bit, and those of the simulator for types that the
+/// executor does not widen.
 pub fn agree(comm: &mut Communicator, memory: Memory) {
     for algorithm in Algorithm::ALL {
         let sums: Vec<f32> = over(comm, memory, algorithm, COUNT, |noise| noise as f32);
@@ -52,14 +53,14 @@ pub fn agree(comm: &mut Communicator, memory: Memory) {
     }
 }
 
-/// Returns whether a rank adds to a sum of half-precision elements before it is rounded.
+/// Returns whether a rank adds several half-precision elements before it rounds the sum.
 fn accumulates(comm: &Communicator, algorithm: Algorithm) -> bool {
     let plan = |rank| CompiledPlan::new(algorithm, Operation::AllReduce, comm.topology(), rank);
     (0..comm.ranks()).any(|rank| plan(rank).expect("an all-reduce").accumulates())
 }
 
-/// Means are made of sums that some ranks have sent, and rounded, and others have not: of numbers that are inexact, so large that sums
-/// overflow, or too small for a normal number.
+/// Checks means of sums that were rounded on some ranks to be sent: of inexact numbers, of numbers so large that sums overflow, and
+/// of subnormal numbers.
 fn mean_is_same_on_all_ranks<T: Element + Into<f64>>(
     comm: &mut Communicator,
     memory: Memory,
@@ -78,8 +79,8 @@ fn mean_is_same_on_all_ranks<T: Element + Into<f64>>(
     assert!(what.is_none(), "mean of {} by {algorithm}, rank {} and rank 0: {what:?}", T::DTYPE, comm.rank());
 }
 
-/// Means are the same for arrays that are reduced block by block, or copied by the kernel; and there, means are made block
-/// by block.
+/// Checks that means are equal for arrays that are reduced in blocks or copied by the kernel, where each block is divided
+/// separately.
 pub fn agree_in_blocks(comm: &mut Communicator, memory: Memory) {
     for algorithm in Algorithm::ALL {
         let sums: Vec<f32> = over(comm, memory, algorithm, BLOCKS_COUNT, |noise| noise as f32);
@@ -96,7 +97,7 @@ pub fn agree_in_blocks(comm: &mut Communicator, memory: Memory) {
     }
 }
 
-/// Means of the same inputs are these sums, divided once.
+/// Checks that means of the same inputs are these sums, divided once.
 fn are_divided<T: Element + Into<f64>>(
     comm: &mut Communicator,
     memory: Memory,

@@ -1,4 +1,4 @@
-//! A collective call as a value: drawn at random, made on a communicator, and held against what must come of it.
+//! A collective call as a value: drawn at random, made on a communicator, and checked against the expected result.
 
 use std::ops::{DerefMut, Range};
 
@@ -7,7 +7,7 @@ use unisono::{CallBuilder, Choice, Communicator, DType, Element, Operation, Redu
 use super::memory::Memory;
 use super::{Exact, assert_reduced, inputs};
 
-/// A call as the ranks of a world know it.
+/// A call, as described to the ranks of a world.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Made {
     pub operation: Operation,
@@ -16,7 +16,7 @@ pub struct Made {
     pub dtype: DType,
     pub op: ReduceOp,
     pub count: usize,
-    /// None, if it is empty.
+    /// Empty for no label.
     pub label: &'static str,
 }
 
@@ -27,12 +27,11 @@ pub struct Own {
     pub in_flight: bool,
 }
 
-/// The requirement on a result: it has to be right, or must not be.
+/// The relation between the calls of ranks, which determines the expected result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ranks {
     Agree,
-    /// They are not in the same call. A rank may be done with its own part of it before it can know; values that ranks give
-    /// only after all have given something must not be there.
+    /// The calls differ. A rank may complete its part before it can detect this. Results that depend on all ranks must not exist.
     Disagree,
 }
 
@@ -53,7 +52,7 @@ impl Made {
         self.operation.reduces()
     }
 
-    /// In the words of the library's messages.
+    /// Describes the call as the library's messages do.
     pub fn describe(&self, sequence: usize) -> String {
         let Self { operation, choice, dtype, op, count, label } = self;
         let label = if label.is_empty() { String::new() } else { format!("{label:?} ") };
@@ -65,7 +64,7 @@ impl Made {
         format!("{} #{sequence} {label}of {count} {dtype}{op}{root}, by {choice}", operation.name())
     }
 
-    /// Makes the call, with elements that follow from `number`.
+    /// Makes the call, with elements determined by `number`.
     ///
     /// # Panics
     /// If the result is wrong.
@@ -116,7 +115,7 @@ impl Made {
         if self.label.is_empty() { call } else { call.label(self.label) }
     }
 
-    /// Makes the blocking call, by what is chosen.
+    /// Makes the blocking call, with its choice.
     pub fn block<T: Element>(&self, comm: &mut Communicator, array: &mut [T]) -> unisono::Result<()> {
         let op = self.op;
         match self.operation {
@@ -133,7 +132,7 @@ impl Made {
         }
     }
 
-    /// Makes the same call without waiting for it.
+    /// Starts the same call without waiting for it.
     pub fn begin<T: Element, B>(&self, comm: &mut Communicator, array: B) -> unisono::Result<Request<B>>
     where
         B: DerefMut<Target = [T]> + Send + 'static,
@@ -163,7 +162,7 @@ impl Made {
         }
     }
 
-    /// Returns whether this rank has a result that needs something of every rank.
+    /// Returns whether this rank's result depends on every rank.
     pub fn needs_all(&self, rank: usize) -> bool {
         match self.operation {
             Operation::Broadcast { .. }
@@ -175,17 +174,14 @@ impl Made {
         }
     }
 
-    /// Holds this rank's result against what must come of the call.
+    /// Checks this rank's result against the expected one.
     ///
     /// # Panics
     /// If it is wrong.
     pub fn check<T: Exact>(&self, comm: &Communicator, result: &[T], number: usize, agree: Ranks) {
         let (rank, ranks, op, count) = (comm.rank(), comm.ranks(), self.op, self.count);
         let what = format!("rank {rank} of {ranks}, {} over {}", self.describe(0), comm.transport());
-        assert!(
-            agree == Ranks::Agree || !self.needs_all(rank),
-            "a result of what the ranks disagree on: {what}"
-        );
+        assert!(agree == Ranks::Agree || !self.needs_all(rank), "a result of mismatched calls: {what}");
         let own = comm.own_part(count);
         let of = |from: usize, range: Range<usize>| inputs::<T>(op, from, number + range.start, range.len());
         match self.operation {

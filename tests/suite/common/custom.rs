@@ -1,4 +1,4 @@
-//! Reductions that the program defines, commutative or not, over any transport.
+//! Custom reductions, commutative or not, over any transport.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -31,7 +31,7 @@ fn matrix(call: u64, rank: usize, index: usize) -> u64 {
     (0..4).map(|place| ((mixed >> (16 * place) & 0xffff) % PRIME) << (16 * place)).sum()
 }
 
-/// Defined once in a process, though each rank that is a thread calls this.
+/// Defined once per process, although each rank that is a thread calls this.
 fn products() -> ReduceOp {
     static PRODUCTS: OnceLock<ReduceOp> = OnceLock::new();
     *PRODUCTS.get_or_init(|| {
@@ -59,7 +59,7 @@ fn largest() -> ReduceOp {
 
 const PAIR_BYTES: usize = 16;
 
-/// Returns the ranks whose values make a result, and where it is.
+/// Returns the ranks whose values contribute to a result, and its range.
 fn result(comm: &Communicator, operation: Operation, count: usize) -> (Range<usize>, Range<usize>) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     match operation {
@@ -72,7 +72,7 @@ fn result(comm: &Communicator, operation: Operation, count: usize) -> (Range<usi
     }
 }
 
-/// Every operation, by every algorithm, with a reduction that is not commutative, and random counts.
+/// Tests every operation by every algorithm, with a non-commutative reduction and random counts.
 pub fn conformance(comm: &mut Communicator) {
     let mut common = Random::new(7);
     let ranks = comm.ranks();
@@ -145,7 +145,7 @@ impl Ordered {
     }
 }
 
-/// Elements of several words, by every algorithm that reduces.
+/// Tests elements of several words, by every algorithm that reduces.
 fn pairs(comm: &mut Communicator) {
     let (rank, ranks, mut common) = (comm.rank(), comm.ranks(), Random::new(11));
     let key = |giver: usize, index: usize| matrix(1, giver, index) % 5;
@@ -175,7 +175,7 @@ fn pairs(comm: &mut Communicator) {
     }
 }
 
-/// Reductions that are impossible are refused on all ranks, which go on.
+/// Checks that unsupported reductions are refused on all ranks, which continue.
 fn refusals(comm: &mut Communicator) {
     let refused = |done: unisono::Result<()>, words: &str| match done {
         Err(Error::Unsupported(why)) => assert!(why.contains(words), "{why}"),
@@ -192,7 +192,7 @@ fn refusals(comm: &mut Communicator) {
     assert_eq!(one, [comm.ranks() as u64]);
 }
 
-/// Ranks of threads whose reductions have other names get an error with both.
+/// Checks that reductions with different names are an error with both names.
 pub fn other_names() {
     let errors = unisono::threads(2, |mut comm| {
         let name = if comm.rank() == 0 { "one name" } else { "another name" };
@@ -206,11 +206,11 @@ pub fn other_names() {
     assert!(errors.iter().flatten().any(names_both), "{errors:?}");
 }
 
-/// A reduction that panics ends the world of threads like any other panic: in messages, and in passes over memory.
+/// Checks that a panic in a reduction ends a world of threads, in messages and in passes over memory.
 pub fn panics() {
     for count in [3, 100_000] {
         let panics = ReduceOp::custom("panics", true, |_: &mut [u32], _: &[u32]| panic!("on purpose"));
-        // For other ranks it is the same.
+        // For other ranks it is the same reduction.
         let harmless = ReduceOp::custom("panics", true, |_: &mut [u32], _: &[u32]| {});
         let world = Communicator::threads(3).unwrap().into_iter().map(|mut comm| {
             let op = if comm.rank() == 1 { panics } else { harmless };

@@ -15,14 +15,14 @@ pub const DISAGREEMENTS: [(&str, &str, &str); 7] = [
     ("message", "rank 1 called message #0 of 100000 f32", "rank 0 called message #0 of 99999 f32"),
 ];
 
-/// Labels that disagree, over shared memory and over messages: ranks that share no memory know the name of their own label
-/// alone, and any of them may see it first.
+/// Mismatched labels, over shared memory and over messages. Without shared memory, a rank has the name of its own label only, and
+/// any rank may detect the mismatch first.
 pub const OTHER_LABELS: [(&str, &str, &str); 2] = [
     ("label", "#0 \"bucket 1\" of 100000 f32", "#0 \"bucket 2\" of 100000 f32"),
     ("label", "called all-reduce #0 \"bucket ", "called all-reduce #0 with another label of 100000 f32"),
 ];
 
-/// Something in which one rank's call differs from the others'.
+/// Makes calls that differ on one rank.
 pub fn disagree(role: &str, comm: &mut Communicator) {
     match role {
         "count" => mismatched(comm, |comm, buffer| {
@@ -66,7 +66,7 @@ pub fn disagree(role: &str, comm: &mut Communicator) {
     }
 }
 
-/// Calls something that the ranks disagree on. No rank may get a result.
+/// Makes mismatched calls, of which no rank may get a result.
 fn mismatched(comm: &mut Communicator, call: impl Fn(&mut Communicator, &mut [f32]) -> unisono::Result<()>) {
     comm.set_timeout(Duration::from_secs(30));
     comm.set_choice(Algorithm::Ring).unwrap();

@@ -1,4 +1,4 @@
-//! The two classes of errors: after a refused call all ranks go on, after a failed one none does.
+//! The two classes of errors: after a refused call all ranks continue, after a failed one none does.
 
 use std::time::Duration;
 
@@ -33,11 +33,11 @@ const REFUSED: [(ErrorCode, Calls); 11] = [
         comm.reduce_scatter_async(vec![bf16::ONE; 9], ReduceOp::LogicalAnd)?.wait().map(drop)
     }),
     (ErrorCode::Memory, |comm| comm.alloc::<u64>(1 << 45).map(drop)),
-    // Another world, which does not begin.
+    // Another world, which does not start.
     (ErrorCode::Setting, |_| Unisono::builder().tuning("no-such-file.toml").threads(1).map(drop)),
 ];
 
-/// After a refusal, on all ranks or on one alone, the next call is right on all of them.
+/// Checks that the next call succeeds on all ranks after a refusal on all ranks or on one.
 pub fn refused(comm: &mut Communicator) {
     for (code, calls) in REFUSED {
         for alone in [false, true] {

@@ -1,4 +1,4 @@
-//! Groups, over any transport: what holds for a world holds for each of them.
+//! Checks that groups behave as worlds, over any transport.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use unisono_testing::suite::is_deep;
 use super::memory::Memory;
 use super::{in_flight, stress};
 
-/// Each rank of the group has its number there, and they reduce together.
+/// Checks each rank's number in the group, and a reduction over the group.
 fn expect_members(group: &mut Communicator, members: &[Rank], own: Rank) {
     assert_eq!(group.ranks(), members.len());
     assert_eq!(members[group.rank()], own);
@@ -35,7 +35,7 @@ pub fn members(comm: &mut Communicator) {
     expect_members(&mut half, &alike(rank % 2, 2).collect::<Vec<_>>(), rank);
     let mut backwards = comm.split(Some(7), -(rank as i64)).unwrap().unwrap();
     expect_members(&mut backwards, &(0..ranks).rev().collect::<Vec<_>>(), rank);
-    // Some are in none.
+    // Some ranks are in no group.
     let some = comm.split((rank > 0).then_some(0), 0).unwrap();
     assert_eq!(some.is_some(), rank > 0);
     if let Some(mut some) = some {
@@ -54,7 +54,7 @@ pub fn members(comm: &mut Communicator) {
     expect_members(&mut inner, &(0..ranks).rev().collect::<Vec<_>>(), rank);
 }
 
-/// Groups do the same as a world: all at the same time, and the world after them.
+/// Runs the conformance tests in concurrent groups, and then in the world.
 pub fn inside(comm: &mut Communicator) {
     let mut half = comm.split(Some(comm.rank() % 2), 0).unwrap().unwrap();
     super::conformance(&mut half, Memory::Slices);
@@ -66,7 +66,7 @@ pub fn inside(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
-/// Many groups at once, which end in any order.
+/// Tests many groups at once, which end in any order.
 fn many(comm: &mut Communicator) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -76,7 +76,7 @@ fn many(comm: &mut Communicator) {
     let before = files();
     let mut groups: Vec<_> = (0..64).map(|_| comm.split(Some(0), 0).unwrap().unwrap()).collect();
     for (number, group) in groups.iter_mut().enumerate() {
-        // Ranks use them in one order, and drop them in orders of their own.
+        // Ranks use them in one order, and drop them in different orders.
         let mut sum = [rank as u64 + number as u64];
         group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
         assert_eq!(sum[0], (ranks * (ranks - 1) / 2 + ranks * number) as u64);
@@ -88,11 +88,11 @@ fn many(comm: &mut Communicator) {
         drop(group);
     }
     comm.barrier().unwrap();
-    // A world of threads has the others' files too.
+    // In a world of threads, the files of all ranks are in one process.
     assert!(files() <= before + if comm.transport() == "threads" { 8 * ranks } else { 0 });
 }
 
-/// Groups on threads of their own, at the same time as the world.
+/// Tests groups on separate threads, concurrently with the world.
 fn on_threads(comm: &mut Communicator) {
     const CALLS: u32 = 300;
     let mut groups: Vec<_> = (0..2).map(|_| comm.split(Some(0), 0).unwrap().unwrap()).collect();
@@ -114,7 +114,7 @@ fn on_threads(comm: &mut Communicator) {
     });
 }
 
-/// Ranks of a group that call different things get an error there. (The world may go on where nothing ends the job.)
+/// Makes mismatched calls in a group, and returns the error. The world may continue if a failure does not end the job.
 pub fn disagree(comm: &mut Communicator) -> Error {
     let rank = comm.rank();
     let mut group = comm.split(Some(0), -(rank as i64)).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Collectives in flight, over any transport: all of them are what their blocking forms are.
+//! Checks that collectives in flight equal their blocking forms, over any transport.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::inputs;
 
 const LARGE: usize = 50_003;
 
-/// Several calls in flight, waited for in any order, with blocking calls between.
+/// Tests several calls in flight, waited for in any order, with blocking calls between.
 pub fn conformance(comm: &mut Communicator) {
     for choice in [Choice::Auto, Choice::from(Algorithm::Ring)] {
         comm.set_choice(choice).unwrap();
@@ -19,14 +19,14 @@ pub fn conformance(comm: &mut Communicator) {
         mixed(comm);
         registered(comm);
     }
-    // No rank waits for this one, and the next call still comes after it.
+    // No rank waits for this call, and the next call is still ordered after it.
     drop(comm.all_reduce_async(vec![1.0_f64; LARGE], ReduceOp::Max).unwrap());
     comm.barrier().unwrap();
     // The communicator ends with a call in flight.
     drop(comm.all_reduce_async(vec![1.0_f64; LARGE], ReduceOp::Min).unwrap());
 }
 
-/// Returns every operation on an array of this many elements, or of as many as make blocks.
+/// Returns every operation on an array of this many elements, or the multiple that an all-to-all needs.
 pub fn every_operation(ranks: usize, root: usize, count: usize) -> [Made; 10] {
     Operation::all(root).map(|operation| {
         let count = if operation == Operation::AllToAll { count / ranks * ranks } else { count };
@@ -34,8 +34,7 @@ pub fn every_operation(ranks: usize, root: usize, count: usize) -> [Made; 10] {
     })
 }
 
-/// Every operation in flight, all at once, and its blocking form on the same numbers, whose sums show in which order they are
-/// added.
+/// Compares every operation in flight, all at once, with its blocking form on numbers whose sums depend on the order of additions.
 fn same_bits(comm: &mut Communicator, count: usize) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let calls = every_operation(ranks, (count + 1) % ranks, count);
@@ -50,16 +49,16 @@ fn same_bits(comm: &mut Communicator, count: usize) {
         call.block(comm, &mut blocking).unwrap();
         assert!(request.is_done() && barrier.is_done(), "a blocking call waits for all in flight: {what}");
         let in_flight = request.wait().unwrap();
-        assert_eq!(in_flight.len(), call.count, "the whole buffer comes back: {what}");
+        assert_eq!(in_flight.len(), call.count, "the whole buffer is returned: {what}");
         let bits = |array: &[f64]| -> Vec<u64> {
             array[call.defined_on(comm)].iter().map(|element| element.to_bits()).collect()
         };
-        assert!(bits(&in_flight) == bits(&blocking), "in flight it is something else: {what}");
+        assert!(bits(&in_flight) == bits(&blocking), "the result in flight differs: {what}");
     }
     barrier.wait().unwrap();
 }
 
-/// All operations one after the other, barriers too: in each call every other rank blocks, and up to five are in flight.
+/// Makes all operations and barriers one after the other. In each call every other rank blocks, and up to five calls are in flight.
 fn mixed(comm: &mut Communicator) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let mut in_flight: Vec<(Made, usize, Request<Vec<f64>>)> = Vec::new();
@@ -69,7 +68,7 @@ fn mixed(comm: &mut Communicator) {
             call.label = ["", "of all"][number / 3 % 2];
             let mut array = inputs::<f64>(call.op, rank, number, call.count);
             let comm = &mut call.named(comm);
-            // In twos, so that something stays in flight.
+            // In pairs, so that calls stay in flight.
             if (rank + number / 2) % 2 == 0 {
                 call.block(comm, &mut array).unwrap();
                 call.check(comm, &array, number, Ranks::Agree);
@@ -90,7 +89,7 @@ fn mixed(comm: &mut Communicator) {
     }
 }
 
-/// Registered memory in flight comes back as such.
+/// Checks that registered memory in flight is returned as registered memory.
 fn registered(comm: &mut Communicator) {
     for (number, call) in every_operation(comm.ranks(), 0, LARGE).into_iter().enumerate() {
         let mut array = comm.alloc::<f64>(call.count).unwrap();
@@ -100,8 +99,8 @@ fn registered(comm: &mut Communicator) {
     }
 }
 
-/// Ranks that disagree in flight on how many elements there are: what the wait says, and then the next call's, and a blocking
-/// one. A rank that needs nothing of the others may be done before it can know.
+/// Makes calls in flight with mismatched counts. Returns the errors of the wait, of the next call's wait and of a blocking call. A
+/// rank that does not depend on the others may complete before it can detect the mismatch.
 pub fn mismatch(comm: &mut Communicator, operation: Operation) -> [Option<Error>; 3] {
     comm.set_timeout(Duration::from_secs(30));
     let count = if comm.rank() == 1 { 9998 } else { 10_000 };
@@ -110,7 +109,7 @@ pub fn mismatch(comm: &mut Communicator, operation: Operation) -> [Option<Error>
     let first = call.begin(comm, vec![1.0_f64; count]).unwrap();
     let second = comm.all_reduce_async(vec![1.0_f32; 10], ReduceOp::Sum);
     let errors = [first.wait().err(), second.and_then(Request::wait).err(), comm.barrier().err()];
-    let is_told = errors[0].is_some() || !call.needs_all(comm.rank());
-    assert!(is_told, "rank {} has a result of what the ranks disagree on: {operation:?}", comm.rank());
+    let is_reported = errors[0].is_some() || !call.needs_all(comm.rank());
+    assert!(is_reported, "rank {} has a result of mismatched calls: {operation:?}", comm.rank());
     errors
 }

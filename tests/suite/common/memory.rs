@@ -7,11 +7,11 @@ use unisono::{Communicator, Element, Registered};
 /// The kinds of memory that hold the arrays of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
-    /// Anywhere.
+    /// In ordinary slices.
     Slices,
     /// In registered memory.
     Registered,
-    /// Ranks with even numbers in registered memory, the others anywhere.
+    /// Even ranks in registered memory, the others in ordinary slices.
     Mixed,
     /// In the middle of registered memory, at an offset of an odd number of elements.
     Parts,
@@ -26,7 +26,7 @@ impl Memory {
             Self::Slices => return Array::Slice(elements),
             Self::Mixed if !comm.rank().is_multiple_of(2) => return Array::Slice(elements),
             Self::Registered | Self::Mixed => 0,
-            // Another offset on every rank.
+            // A different offset on every rank.
             Self::Parts => 2 * comm.rank() + 1,
         };
         let mut all = comm.alloc(before + elements.len() + 1).unwrap();
@@ -38,7 +38,7 @@ impl Memory {
 /// An array of a rank.
 pub enum Array<T> {
     Slice(Vec<T>),
-    /// A part of registered memory, from an element on, of this many.
+    /// A part of registered memory, with its first element and its length.
     Part(Registered<T>, usize, usize),
 }
 

@@ -30,13 +30,13 @@ pub mod vendors;
 
 use memory::Memory;
 
-/// Returns the reason why there can be no world over UCX here, if there cannot.
+/// Returns the reason why UCX is not available here, if it is not.
 pub fn no_ucx() -> Option<String> {
     let is_built_in = cfg!(feature = "ucx");
     if is_built_in { launch::no_ucx() } else { Some("built without the feature `ucx`".to_owned()) }
 }
 
-/// An element type that small integers and their quotients can be put into.
+/// An element type that represents small integers and their quotients.
 pub trait Exact: Element {
     fn exact(value: i64) -> Self;
     fn mean(sum: i64, ranks: usize) -> Self;
@@ -83,8 +83,7 @@ macro_rules! for_every_dtype {
     };
 }
 
-/// Returns an element of rank `rank`: small enough that every sum and product over 9 ranks is exact in every
-/// type.
+/// Returns an element of rank `rank`, so small that every sum and product over 9 ranks is exact in every type.
 fn input(op: ReduceOp, rank: usize, index: usize) -> i64 {
     match op {
         ReduceOp::Product => 1 + i64::from((rank + index).is_multiple_of(3)),
@@ -98,7 +97,7 @@ fn input(op: ReduceOp, rank: usize, index: usize) -> i64 {
     }
 }
 
-/// Returns the oracle: what every rank must end with.
+/// Returns the expected result of every rank.
 fn expected<T: Exact>(op: ReduceOp, ranks: usize, index: usize) -> T {
     let inputs = (0..ranks).map(|rank| input(op, rank, index));
     let reduced = |reduce: fn(i64, i64) -> i64| T::exact(inputs.clone().reduce(reduce).unwrap());
@@ -124,7 +123,7 @@ pub fn reductions(dtype: DType) -> Vec<ReduceOp> {
     ReduceOp::ALL.into_iter().filter(|op| op.is_defined_for(dtype)).collect()
 }
 
-/// After this many elements, inputs and what is expected of them begin again: 11 times 3.
+/// The period of inputs and expected results: 11 times 3.
 const PERIOD: usize = 33;
 
 /// Returns the elements of rank `rank`, from an index on.
@@ -133,7 +132,7 @@ pub fn inputs<T: Exact>(op: ReduceOp, rank: usize, from: usize, count: usize) ->
     period.collect::<Vec<_>>().into_iter().cycle().take(count).collect()
 }
 
-/// Holds a result against the oracle.
+/// Checks a result.
 pub fn assert_reduced<T: Exact>(reduced: &[T], op: ReduceOp, ranks: usize, from: usize, what: &str) {
     let period: Vec<T> = (from..from + PERIOD).map(|index| expected(op, ranks, index)).collect();
     let differs =
@@ -147,10 +146,10 @@ pub fn assert_reduced<T: Exact>(reduced: &[T], op: ReduceOp, ranks: usize, from:
     }
 }
 
-/// The count that every reduction is tried with.
+/// The count with which every reduction is tested.
 const WITH_ALL_REDUCTIONS: usize = 1009;
 
-/// None, one, around the number of ranks, primes, and (for a few types) many.
+/// Returns counts: none, one, around the number of ranks, primes, and (for a few types) many.
 fn counts<T: Exact>(ranks: usize) -> Vec<usize> {
     let mut counts = vec![0, 1, ranks - 1, ranks, ranks + 1, 17, WITH_ALL_REDUCTIONS];
     if matches!(T::DTYPE, DType::F32 | DType::BF16 | DType::U8) {
@@ -159,7 +158,7 @@ fn counts<T: Exact>(ranks: usize) -> Vec<usize> {
     counts
 }
 
-/// Every algorithm, operation, type and count that this world has.
+/// Tests every algorithm, operation, type and count that this world supports.
 pub fn conformance(comm: &mut Communicator, memory: Memory) {
     for_every_dtype!(all_reduces(comm, memory));
     for_every_dtype!(all_other_operations(comm, memory));
@@ -206,7 +205,7 @@ fn all_reduce<T: Exact>(
     let ran = comm.collective(choice.clone()).unwrap().run(&call, bytemuck::cast_slice_mut(&mut array));
     if let Err(Error::Unsupported(why)) = &ran {
         assert!(vendors::may_refuse(choice, T::DTYPE, op) && vendors::names(why, T::DTYPE, op), "{why}");
-        assert_eq!(*array, inputs::<T>(op, comm.rank(), 0, count), "nothing has happened");
+        assert_eq!(*array, inputs::<T>(op, comm.rank(), 0, count), "the array is unchanged");
         return;
     }
     let ran = ran.unwrap();
@@ -216,11 +215,11 @@ fn all_reduce<T: Exact>(
     assert_reduced(&array, op, comm.ranks(), 0, &what);
 }
 
-/// Returns every algorithm that offers the operation, and the one that is chosen where none is named.
+/// Returns every algorithm that offers the operation, and `auto`.
 fn offering(comm: &Communicator, operation: Operation) -> Vec<Choice> {
     let offers = |algorithm: &Algorithm| algorithm.plan(operation, comm.topology(), comm.rank()).is_some();
     let offering: Vec<_> = Algorithm::ALL.into_iter().filter(offers).map(Choice::from).collect();
-    assert!(!offering.is_empty(), "nobody offers {operation:?}");
+    assert!(!offering.is_empty(), "no algorithm offers {operation:?}");
     offering.into_iter().chain([Choice::Auto]).collect()
 }
 
@@ -296,7 +295,7 @@ fn others_of_count<T: Exact>(comm: &mut Communicator, memory: Memory, count: usi
     assert!(*buffer == sent, "all-to-all of {count}");
 }
 
-/// Returns the elements of a rank's own part, the long way.
+/// Returns the elements of a rank's own part, computed independently.
 fn part(count: usize, ranks: usize, rank: usize) -> std::ops::Range<usize> {
     let size = |rank: usize| count / ranks + usize::from(rank < count % ranks);
     let start = (0..rank).map(size).sum::<usize>();

@@ -1,4 +1,4 @@
-//! Parts of ranks of given sizes, at random: `MPI_Allgatherv` and its relatives.
+//! Random sizes of parts: `MPI_Allgatherv` and similar.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use unisono_testing::random::Random;
 use super::memory::{Array, Memory};
 use super::{Exact, assert_reduced, inputs, offering};
 
-/// So many calls, whose counts all ranks know. Each rank chooses its own memory, and whether it blocks.
+/// Makes this many calls with common random counts. Each rank draws the kind of its memory and whether it blocks.
 pub fn calls(comm: &mut Communicator, calls: usize) {
     let mut common = Random::new(7 * comm.ranks() as u64);
     let mut own = Random::new(2000 + comm.rank() as u64);
@@ -33,7 +33,7 @@ pub fn calls(comm: &mut Communicator, calls: usize) {
     comm.set_choice(Choice::Auto).unwrap();
 }
 
-/// Counts of which many are 0, and some much larger than the others.
+/// Returns counts of which many are 0, and some much larger than the others.
 fn counts(ranks: usize, random: &mut Random) -> Vec<usize> {
     let mut count = || {
         let longest = random.one_of(&[1, 1, 20, 2_000, 60_000]);
@@ -105,10 +105,10 @@ fn call<T: Exact>(comm: &mut Communicator, common: &mut Random, own: &mut Random
     if comm.has_mpi() && !T::DTYPE.is_half() && op == OP {
         use unisono::Collective as _;
         let mut array = begin(comm, Memory::Slices);
-        let asked = Call::new(operation, operation.reduces().then_some(op), T::DTYPE, count);
+        let requested = Call::new(operation, operation.reduces().then_some(op), T::DTYPE, count);
         let mut call = comm.call().counts(&counts);
-        let ran = call.collective(Vendor::Mpi).unwrap().run(&asked, bytemuck::cast_slice_mut(&mut array));
-        // MPI has no sum of bytes that may be compared.
+        let ran = call.collective(Vendor::Mpi).unwrap().run(&requested, bytemuck::cast_slice_mut(&mut array));
+        // MPI may refuse a sum of bytes.
         if !matches!(ran, Err(unisono::Error::Unsupported(_))) {
             ran.unwrap();
             check(&array, operation, op, (rank, number), &parts, &format!("MPI's, {what}"));
@@ -116,7 +116,7 @@ fn call<T: Exact>(comm: &mut Communicator, common: &mut Random, own: &mut Random
     }
 }
 
-/// Holds the result of a rank against the inputs.
+/// Checks the result of a rank.
 fn check<T: Exact>(
     array: &[T],
     operation: Operation,
@@ -140,7 +140,7 @@ fn check<T: Exact>(
     }
 }
 
-/// An all-to-all with a count for every pair, which only the two ranks of it need to know.
+/// Tests an all-to-all with a count for every pair, which only its two ranks know.
 fn between_pairs<T: Exact>(comm: &mut Communicator, common: &mut Random, own: &mut Random, number: usize) {
     const OP: ReduceOp = ReduceOp::Sum;
     let (rank, ranks) = (comm.rank(), comm.ranks());
@@ -196,14 +196,14 @@ fn by_mpi<T: Exact>(sent: &[T], to: &[usize], from: &[usize]) -> Vec<u8> {
     };
     let ((to, to_starts), (from, from_starts)) = (bytes(to), bytes(from));
     let size_bytes = from.iter().sum::<i32>() as usize;
-    // An empty slice may have address 1, which is Open MPI's `MPI_IN_PLACE`: both have a byte too many.
+    // An empty slice may have the address 1, which is Open MPI's `MPI_IN_PLACE`, so both have an extra byte.
     let mut received = vec![0_u8; size_bytes + 1];
     let sent = [bytemuck::cast_slice::<T, u8>(sent), &[0]].concat();
     let sent = Partition::new(&sent[..], to, to_starts);
     let mut into = PartitionMut::new(&mut received[..], from, from_starts);
     let world = SimpleCommunicator::world();
     world.all_to_all_varcount_into(&sent, &mut into);
-    // MPI may send the rest only in a later call of it, and the ranks next wait over connections of Unisono's.
+    // MPI may send the rest only in a later MPI call, and the ranks next wait over Unisono's connections.
     world.barrier();
     drop(into);
     received.truncate(size_bytes);

@@ -7,7 +7,7 @@ use super::calls::{Made, Ranks};
 use super::memory::{Array, Memory};
 use super::{Exact, assert_reduced, inputs, reductions};
 
-/// Plans of this many calls, at random.
+/// Makes this many random planned calls.
 pub fn calls(comm: &mut Communicator, calls: usize) {
     let mut common = Random::new(5 * comm.ranks() as u64);
     let mut own = Random::new(3000 + comm.rank() as u64);
@@ -58,7 +58,7 @@ fn call<T: Exact>(comm: &mut Communicator, common: &mut Random, own: &mut Random
     assert_eq!(planned.into_buffer().len(), count);
 }
 
-/// Several short plans in flight, started and waited for in another order on every rank.
+/// Tests several short plans in flight, started and waited for in a different order on every rank.
 fn in_any_order(comm: &mut Communicator, own: &mut Random) {
     const PLANS: usize = 5;
     let ranks = comm.ranks();

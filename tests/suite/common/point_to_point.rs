@@ -1,14 +1,14 @@
-//! Messages from one rank to another, held against what each must bring.
+//! Point-to-point messages, checked against their expected contents.
 
 use unisono::{Communicator, ReduceOp};
 
 use super::{Exact, assert_reduced, inputs};
 use crate::for_every_dtype;
 
-/// None, one, eager, and long; in pieces too.
+/// Empty, one element, eager, and long messages, also in pieces.
 const COUNTS: [usize; 5] = [0, 1, 7, 1000, 100_000];
 
-/// Everything that messages offer, on a world of two ranks or more.
+/// Tests all kinds of messages, in a world of two ranks or more.
 pub fn conformance(comm: &mut Communicator) {
     assert!(comm.ranks() > 1, "messages need two ranks");
     for_every_dtype!(around_the_ring(comm));
@@ -47,7 +47,7 @@ fn assert_is<T: Exact>(received: &[T], from: usize, comm: &Communicator, number:
     );
 }
 
-/// Receives a message of this many elements, and looks at it.
+/// Receives a message of this many elements, and checks it.
 fn take<T: Exact>(comm: &mut Communicator, from: usize, number: usize, count: usize) {
     let mut received = nothing::<T>(count);
     comm.receive(&mut received, from).unwrap();
@@ -87,7 +87,7 @@ fn between_all_pairs<T: Exact>(comm: &mut Communicator) {
     }
 }
 
-/// Every rank to every other at the same time, where what comes is longer than what goes, or shorter.
+/// Exchanges messages between all pairs at the same time, where sent and received lengths differ.
 fn exchanges_of_two_lengths(comm: &mut Communicator) {
     let count_of = |rank: usize, round: usize| [3, 60_000, 0, 900, 5000][(rank + round) % 5];
     for round in 0..COUNTS.len() {
@@ -98,7 +98,7 @@ fn exchanges_of_two_lengths(comm: &mut Communicator) {
             if (comm.rank() + round).is_multiple_of(3) {
                 let request = comm.exchange_async(values.clone(), to, received, from).unwrap();
                 let (sent, received) = request.wait().unwrap();
-                assert_eq!(sent, values, "what was sent comes back as it was");
+                assert_eq!(sent, values, "the sent values are unchanged");
                 assert_is(&received, from, comm, round);
             } else {
                 comm.exchange(&values, to, &mut received, from).unwrap();
@@ -106,7 +106,7 @@ fn exchanges_of_two_lengths(comm: &mut Communicator) {
             }
         }
     }
-    // One rank does both, and the other one after the other.
+    // One rank exchanges, and the other sends and then receives.
     let number = COUNTS.len();
     match comm.rank() {
         0 => {
@@ -122,7 +122,7 @@ fn exchanges_of_two_lengths(comm: &mut Communicator) {
     }
 }
 
-/// Every rank but one sends several messages to that one, and then is in a collective already. Each message is received once.
+/// Every rank but one sends several messages to that one, and then enters a collective. Each message is received once.
 fn from_any_rank(comm: &mut Communicator) {
     const EACH: usize = 6;
     for (root, count) in [(0, 10), (comm.ranks() - 1, 20_000)] {
@@ -143,7 +143,7 @@ fn from_any_rank(comm: &mut Communicator) {
     }
 }
 
-/// Messages of all lengths, labelled or not, come in the order in which they were sent.
+/// Checks that messages of all lengths, labelled or not, arrive in order.
 fn in_order(comm: &mut Communicator) {
     let (last, count_of) = (comm.ranks() - 1, |number: usize| [1, 5000, 30, 0, 700][number % 5]);
     for number in 0..40 {
@@ -163,7 +163,7 @@ fn in_order(comm: &mut Communicator) {
     }
 }
 
-/// Messages between collectives, of which some ranks have more than others.
+/// Tests messages between collectives, where some ranks have more messages than others.
 fn among_collectives(comm: &mut Communicator) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     for round in 0..12 {
@@ -186,7 +186,7 @@ fn among_collectives(comm: &mut Communicator) {
     }
 }
 
-/// Several in flight, with collectives between them.
+/// Tests several messages in flight, with collectives between them.
 fn in_flight(comm: &mut Communicator) {
     const EACH: usize = 5;
     let ((next, previous), rank, ranks) = (places(comm, 1), comm.rank(), comm.ranks());
@@ -214,7 +214,7 @@ fn in_flight(comm: &mut Communicator) {
     let swapped: Vec<_> = swapped.collect();
     let array = comm.all_reduce_async(inputs::<f32>(ReduceOp::Sum, rank, 0, 100), ReduceOp::Sum).unwrap();
     comm.call().label("after all").barrier().unwrap();
-    assert!(array.is_done(), "a blocking collective waits for those in flight");
+    assert!(array.is_done(), "a blocking collective waits for collectives in flight");
     for (number, (received, sent)) in received.into_iter().zip(sent).enumerate() {
         assert_is(&received.wait().unwrap(), previous, comm, number);
         assert_eq!(sent.wait().unwrap(), message::<u8>(rank, next, number, count_of(number)));
@@ -225,7 +225,7 @@ fn in_flight(comm: &mut Communicator) {
     assert_reduced(&array.wait().unwrap(), ReduceOp::Sum, ranks, 0, "beside messages");
 }
 
-/// Registered memory, a part of it too, is sent and received like any other.
+/// Tests messages in registered memory, whole and in parts.
 fn registered(comm: &mut Communicator) {
     const COUNT: usize = 50_000;
     let (next, previous) = places(comm, 1);

@@ -1,4 +1,4 @@
-//! Roles that worlds of every kind play. One job plays several, one after the other, because a job takes a second to start.
+//! Roles for all kinds of worlds. One job plays several, one after the other, since a job takes a second to start.
 
 use std::process::ExitCode;
 
@@ -18,7 +18,7 @@ pub fn job(roles: &[&str]) -> String {
     roles.join(SEPARATOR)
 }
 
-/// Joins the world, and plays the roles of a job. A module's `own` roles are those that it knows.
+/// Joins the world, and plays the roles of a job. `own` plays a module's own roles, and returns false for others.
 pub fn play(job: &str, own: impl Fn(&str, &mut Communicator) -> bool) -> ExitCode {
     let mut comm = unisono::init().unwrap_or_else(|error| {
         eprintln!("{error}");
@@ -41,7 +41,7 @@ pub fn play(job: &str, own: impl Fn(&str, &mut Communicator) -> bool) -> ExitCod
 }
 
 fn play_one(role: &str, comm: &mut Communicator) {
-    // The quick suite has one kind of memory of each role; in random calls it has all.
+    // The quick suite tests one kind of memory in each role, and all kinds in random calls.
     let memories = |quick: &[Memory], all: &[Memory]| if is_deep() { all.to_vec() } else { quick.to_vec() };
     match role {
         "conformance" => super::conformance(comm, Memory::Slices),

@@ -1,5 +1,5 @@
-//! Small all-reduces without end, at random: in their size, type, reduction and algorithm, in where their arrays are, blocking
-//! or in flight, and in the order in which all of it ends.
+//! Small random all-reduces, with varied sizes, types, reductions, algorithms and kinds of memory, blocking or in flight, completed
+//! in random order.
 
 use unisono::{Algorithm, Choice, Communicator, DType};
 
@@ -10,11 +10,11 @@ use unisono_testing::random::Random;
 /// Pending calls, to be waited for and compared with the expected result.
 type InFlight = Box<dyn FnOnce()>;
 
-/// Makes this many all-reduces, of which all ranks know what they are, and each for itself where its array is, whether it waits,
-/// and when it comes.
+/// Makes this many random all-reduces. The calls are common to all ranks. Each rank draws the kind of its memory, whether it
+/// blocks, and delays.
 ///
 /// # Panics
-/// If a result is wrong, or there is none.
+/// If a result is wrong or missing.
 pub fn all_reduces(mut comm: Communicator, seed: u64, world: u64, calls: usize) {
     let mut common = Random::of(seed, world);
     let mut own = Random::of(common.clone().bits(), comm.rank() as u64);
@@ -41,7 +41,7 @@ pub fn all_reduces(mut comm: Communicator, seed: u64, world: u64, calls: usize) 
             if own.once_in(8) { drop(any) } else { any() }
         }
     }
-    // The remaining calls are waited for, or given up, before the communicator ends or after it.
+    // The remaining calls are waited for or dropped, before the communicator is dropped or after it.
     if own.once_in(2) {
         drop(comm);
     }
@@ -98,9 +98,9 @@ impl Held {
     }
 
     /// # Panics
-    /// If there is more than there was.
+    /// If the process uses more than before.
     pub fn assert_no_more_than(self, before: Self, what: &str) {
-        /// Memory that an allocator keeps beside the requested one.
+        /// Memory that an allocator may keep in addition.
         const SLACK_BYTES: usize = 24 << 20;
         assert!(self.bytes <= before.bytes + SLACK_BYTES, "{what}: memory grows from {before:?} to {self:?}");
         assert!(self.files <= before.files, "{what}: files grow from {before:?} to {self:?}");

@@ -1,4 +1,4 @@
-//! Many calls in a row, at random: traces of earlier calls must not be seen.
+//! Many consecutive random calls, in which remains of earlier calls would be detected.
 
 use half::bf16;
 use unisono::{Algorithm, Choice, Communicator};
@@ -7,8 +7,7 @@ use super::memory::Memory;
 use super::{Exact, assert_reduced, inputs, reductions};
 use unisono_testing::random::Random;
 
-/// So many calls, of which all ranks know what they are, and each for itself where its array is and
-/// when it comes.
+/// Makes this many random calls. The calls are common to all ranks. Each rank draws the kind of its memory and delays.
 pub fn calls(comm: &mut Communicator, calls: usize) {
     let mut common = Random::new(comm.ranks() as u64);
     let mut own = Random::new(1000 + comm.rank() as u64);
@@ -30,7 +29,7 @@ fn call<T: Exact>(comm: &mut Communicator, memory: Memory, common: &mut Random, 
     let (count, root) = (common.below(longest) / ranks * ranks, common.below(ranks));
     let choice = Choice::from(common.one_of(&Algorithm::ALL));
     comm.set_choice(choice.clone()).unwrap();
-    // Other elements in every call: those of a call before are noticed.
+    // Different elements in every call, so that those of an earlier call are detected.
     let begin = |comm: &Communicator| memory.array(comm, inputs::<T>(op, rank, number, count));
     let what = format!("call {number} by {choice} of {count}, root {root}, {memory:?}, rank {rank}");
     let own = comm.own_part(count);

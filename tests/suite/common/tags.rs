@@ -1,8 +1,8 @@
-//! Messages with tags, started in different orders on both sides, whose contents say which ones they are.
+//! Messages with tags, started in different orders on both sides. Their contents identify them.
 
 use unisono::{Communicator, ReduceOp, Request, wait_all, wait_any};
 
-/// Random numbers, the same on every rank with the same seed.
+/// Random numbers, identical on every rank for a seed.
 struct Random(u64);
 
 impl Random {
@@ -11,7 +11,7 @@ impl Random {
         ((self.0 >> 33) as usize) % end
     }
 
-    /// Puts messages into another order. Those with the same receiver (or sender) and tag keep theirs, which decides what matches.
+    /// Shuffles messages. Messages with the same receiver (or sender) and tag keep their order, which determines the matching.
     fn shuffle(&mut self, mut messages: Vec<Message>) -> Vec<Message> {
         let key = |message: &Message| (message.from, message.to, message.tag);
         for place in (1..messages.len()).rev() {
@@ -34,7 +34,7 @@ struct Message {
     to: usize,
     tag: u32,
     count: usize,
-    /// Unlike that of any other message.
+    /// Unique among all messages.
     number: usize,
 }
 
@@ -50,10 +50,10 @@ impl Message {
     }
 }
 
-/// Everything that tags offer, on a world of two ranks or more.
+/// Tests all uses of tags, in a world of two ranks or more.
 pub fn conformance(comm: &mut Communicator) {
     both_send_and_then_receive(comm);
-    a_message_is_received_after_the_collective_that_follows_it(comm);
+    message_is_receivable_after_a_later_collective(comm);
     for seed in 0..4 {
         random_order(comm, seed, 60);
     }
@@ -61,7 +61,7 @@ pub fn conformance(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
-/// No message waits for another one of the same pair of ranks.
+/// Checks that no message waits for another one of the same pair of ranks.
 fn both_send_and_then_receive(comm: &mut Communicator) {
     let (rank, other) = (comm.rank(), comm.rank() ^ 1);
     if other >= comm.ranks() {
@@ -76,7 +76,7 @@ fn both_send_and_then_receive(comm: &mut Communicator) {
     assert!(values.wait().unwrap().iter().all(|&value| value == other as u64));
 }
 
-fn a_message_is_received_after_the_collective_that_follows_it(comm: &mut Communicator) {
+fn message_is_receivable_after_a_later_collective(comm: &mut Communicator) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
     for count in [1, 1000, 100_000] {
@@ -111,7 +111,7 @@ fn messages(random: &mut Random, ranks: usize, count: usize) -> Vec<Message> {
     (0..count).map(message).collect()
 }
 
-/// Sends and receives start in any order, blocking and not, with collectives in between.
+/// Starts sends and receives in random order, blocking and not, with collectives in between.
 fn random_order(comm: &mut Communicator, seed: u64, count: usize) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let all = messages(&mut Random(seed), ranks, count);
@@ -120,7 +120,7 @@ fn random_order(comm: &mut Communicator, seed: u64, count: usize) {
         |own: fn(&Message) -> usize| all.iter().filter(|message| own(message) == rank).copied().collect();
     let sends = random.shuffle(own(|message| message.from));
     let receives = random.shuffle(own(|message| message.to));
-    // The last receives block, when all sends are under way.
+    // The last receives block, when all sends have started.
     let blocking = random.below(receives.len() + 1);
     let (early, late) = receives.split_at(receives.len() - blocking);
     let (mut sending, mut receiving) = (Vec::new(), Vec::new());
@@ -166,7 +166,7 @@ fn random_order(comm: &mut Communicator, seed: u64, count: usize) {
         left.remove(index).assert_is(&received.unwrap());
     }
     wait_all(sending).unwrap();
-    // Now the sends block, and all receives are there.
+    // Now the sends block, and all receives have started.
     let receives: Vec<_> = random.shuffle(own(|message| message.to));
     let place = |comm: &mut Communicator, message: &Message| {
         comm.call().tag(message.tag).receive_async(vec![u32::MAX; message.count], message.from).unwrap()
@@ -179,7 +179,7 @@ fn random_order(comm: &mut Communicator, seed: u64, count: usize) {
     receives.iter().zip(&received).for_each(|(message, received)| message.assert_is(received));
 }
 
-/// A receive from any rank gets only messages with its tag.
+/// Checks that a receive from any rank gets only messages with its tag.
 fn from_any_by_tag(comm: &mut Communicator) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     if rank > 0 {
@@ -200,7 +200,7 @@ fn from_any_by_tag(comm: &mut Communicator) {
     }
 }
 
-/// This many messages in flight to and from each rank, received in the opposite order.
+/// Tests this many messages in flight to and from each rank, received in the opposite order.
 pub fn many_in_flight(comm: &mut Communicator, count: usize) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let of = |from: usize, to: usize| {

@@ -1,4 +1,4 @@
-//! Sizes around which the library goes another way.
+//! Sizes around the library's thresholds.
 
 use half::bf16;
 use unisono::{Communicator, ReduceOp};
@@ -7,12 +7,11 @@ use unisono_testing::suite::is_deep;
 use super::memory::Memory;
 use super::{Exact, all_reduce, choices, other_operations};
 
-/// The longest payload in a slot; a staged piece, and all pieces; what the kernel copies of messages and (for
-/// each rank) of whole arrays, which is also a block; and several blocks that are not equal.
+/// The longest payload in a slot; a staged piece, and all pieces; the size from which the kernel copies messages and (for each
+/// rank) whole arrays, which is also a block; and several unequal blocks.
 const THRESHOLDS: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 512 << 10, (1 << 20) + (300 << 10)];
 
-/// All-reduces by every algorithm, and other operations, whose messages, or whose parts for each rank, have such sizes, or a little
-/// more, or less.
+/// Tests all-reduces by every algorithm and other operations, whose messages or parts have these sizes, or slightly more or less.
 pub fn cross(comm: &mut Communicator, memory: Memory) {
     cross_with::<f32>(comm, memory, ReduceOp::Sum);
     let share_counts = THRESHOLDS.map(|bytes| bytes / size_of::<f32>() + 1);

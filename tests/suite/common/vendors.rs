@@ -1,4 +1,4 @@
-//! The requirements on MPI's own collectives: right, or refused by name, and not a little different.
+//! The requirements on MPI's own collectives: right, or refused by name, and never slightly different.
 
 use unisono::{
     Algorithm, Call, Choice, Collective as _, Communicator, DType, Element, Error, Method, ReduceOp, Vendor,
@@ -6,7 +6,7 @@ use unisono::{
 
 use crate::for_every_dtype;
 
-/// Returns whether MPI may be refused: where none that we know of is, it must not be.
+/// Returns whether MPI may be refused. It must not be where every known MPI is right.
 pub fn may_refuse(choice: &Choice, dtype: DType, op: ReduceOp) -> bool {
     let is_vendor = choice.vendor() == Some(Vendor::Mpi);
     let compares = matches!(op, ReduceOp::Min | ReduceOp::Max);
@@ -15,17 +15,17 @@ pub fn may_refuse(choice: &Choice, dtype: DType, op: ReduceOp) -> bool {
     is_vendor && (compares && !is_signed || dtype == DType::U8 || dtype.is_half() && !in_nodes)
 }
 
-/// Returns whether a refusal says what is refused.
+/// Returns whether a refusal names the refused combination.
 pub fn names(why: &str, dtype: DType, op: ReduceOp) -> bool {
     why.contains(&format!(" of {dtype}")) && why.contains(op.name()) && why.contains("MPI")
 }
 
-/// Every type and reduction, of values of which vendors make different things.
+/// Tests every type and reduction, with values that vendors treat differently.
 pub fn agree(comm: &mut Communicator) {
     for_every_dtype!(agree_on(comm));
 }
 
-/// Zero, ones, and what is in between: the largest and the smallest numbers, infinities, NaNs.
+/// Returns a value with extreme or random bits: zero, the largest and smallest integers, infinities, NaNs and others.
 fn value<T: Element>(random: u64) -> T {
     let bits = match random % 8 {
         0 => 0,
@@ -45,7 +45,7 @@ fn agree_on<T: Element>(comm: &mut Communicator) {
         Choice::from(Method::InNodes(Algorithm::Rail, Vendor::Mpi)),
     ];
     for op in super::reductions(T::DTYPE) {
-        // The order of additions is the vendor's, and sums of floats would differ with it; of integers they do not.
+        // Vendors choose the order of additions, on which sums of floats depend and sums of integers do not.
         if T::DTYPE.is_float() && !matches!(op, ReduceOp::Min | ReduceOp::Max) {
             continue;
         }
@@ -93,7 +93,7 @@ fn agree_on_one<T: Element>(comm: &mut Communicator, choice: &Choice, op: Reduce
         }
         Err(error) => panic!("{what}: {error}"),
     };
-    // All ranks decide the same, and go on.
+    // All ranks make the same decision, and continue.
     let mut refused = [u32::from(is_refused)];
     comm.all_reduce(&mut refused, ReduceOp::Sum).unwrap();
     assert_eq!(refused[0] as usize, if is_refused { comm.ranks() } else { 0 }, "{what}");

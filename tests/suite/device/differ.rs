@@ -1,4 +1,4 @@
-//! Ranks whose calls on GPUs differ, after all kinds of call are known: then no message is exchanged before NCCL is called.
+//! Ranks whose calls on GPUs differ after all kinds of call were made once, so that no message is exchanged before NCCL is called.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ const KINDS: [Kind; 8] = [
     Broadcast(1),
     Labelled("bucket 1"),
 ];
-/// The name of a case, the calls of rank 1 and of the others, and what their errors say.
+/// The name of a case, the calls of rank 1 and of the others, and parts of their errors.
 type Case = (&'static str, &'static [Kind], &'static [Kind], [&'static str; 2]);
 
 const CASES: [Case; 8] = [
@@ -40,14 +40,14 @@ const CASES: [Case; 8] = [
     ("operation", &[Gather(1000)], &[Sum(1000)], ["all-reduce #", "all-gather #"]),
     ("root", &[Broadcast(1)], &[Broadcast(0)], ["root 0", "root 1"]),
     ("label", &[Labelled("bucket 2")], &[Labelled("bucket 1")], ["\"bucket 1\"", "\"bucket 2\""]),
-    // A kind that only rank 1 does not know: it waits for messages, and the others for NCCL.
+    // A kind that is new to rank 1 only: it waits for messages, and the others for NCCL.
     ("a new kind", &[Sum(5)], &[Sum(1000)], ["of 1000 f32", "of 5 f32"]),
 ];
 const RANKS: usize = 3;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) fn all() {
-    for (name, differs, others, said) in CASES {
+    for (name, differs, others, expected) in CASES {
         let begun = Instant::now();
         let ended = after_all_kinds(TIMEOUT, move |comm, stream| {
             let calls = if comm.rank() == 1 { differs } else { others };
@@ -58,9 +58,9 @@ pub(crate) fn all() {
             let error = ended.unwrap_err();
             let text = error.to_string();
             assert!(error.is_fatal() && text.contains("rank 1 called"), "{name}: {text}");
-            assert!(said.iter().all(|said| text.contains(said)), "{name}: {text}");
+            assert!(expected.iter().all(|part| text.contains(part)), "{name}: {text}");
         }
-        assert!(begun.elapsed() < TIMEOUT, "{name}: rank 1 is found before the deadline");
+        assert!(begun.elapsed() < TIMEOUT, "{name}: the mismatch is detected before the deadline");
     }
     one_call_more();
     missing();
@@ -110,7 +110,7 @@ fn run<T: Element + DeviceRepr + ValidAsZeroBits>(
     Ok(())
 }
 
-/// A rank that makes a call which the others do not make, before a call in host memory.
+/// One rank makes an additional call before a call in host memory.
 fn one_call_more() {
     let ended = after_all_kinds(TIMEOUT, |comm, stream| {
         if comm.rank() == 1 {
@@ -125,7 +125,7 @@ fn one_call_more() {
     }
 }
 
-/// A rank that makes no call. The others are in NCCL, on the GPU.
+/// One rank makes no call, while the others are in NCCL, on the GPU.
 fn missing() {
     let all_have_ended = Arc::new(Barrier::new(RANKS));
     let ended = after_all_kinds(Duration::from_secs(1), move |comm, stream| {
@@ -145,7 +145,7 @@ fn missing() {
     }
 }
 
-/// A rank that leaves instead.
+/// One rank leaves instead.
 fn left() {
     let begun = Instant::now();
     let ended = after_all_kinds(TIMEOUT, |comm, stream| {
@@ -162,7 +162,7 @@ fn left() {
     assert!(begun.elapsed() < TIMEOUT);
 }
 
-/// Calls of a known kind return before the others have come.
+/// Calls of a known kind return before the others have made theirs.
 fn ahead() {
     let are_made = Arc::new(Barrier::new(RANKS));
     let ended = after_all_kinds(TIMEOUT, move |comm, stream| {
@@ -185,7 +185,7 @@ fn ahead() {
     ended.into_iter().for_each(|ended| ended.unwrap());
 }
 
-/// A rank is a limited number of calls ahead of another.
+/// A rank is at most a limited number of calls ahead of another.
 fn too_far_ahead() {
     let all_have_ended = Arc::new(Barrier::new(RANKS));
     let ended = after_all_kinds(Duration::from_secs(1), move |comm, stream| {
@@ -196,7 +196,7 @@ fn too_far_ahead() {
         all_have_ended.wait();
         done
     });
-    // Calls 0 to 10 are made by all; 128 more are ahead.
+    // All ranks make calls 0 to 10, and 128 more are ahead.
     for (rank, ended) in ended.into_iter().enumerate().filter(|(rank, _)| *rank != 1) {
         let error = ended.unwrap_err();
         assert!(

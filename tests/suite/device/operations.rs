@@ -59,7 +59,7 @@ fn part(count: usize, rank: usize, ranks: usize) -> std::ops::Range<usize> {
     start(rank)..start(rank + 1)
 }
 
-/// Makes a call on an array that cudarc does not know, and compares the elements that the operation defines.
+/// Makes a call on an array that cudarc did not allocate, and compares the elements that the operation defines.
 fn check(
     comm: &mut Communicator,
     operation: Operation,
@@ -85,7 +85,7 @@ fn check(
     stream.memset_zeros(&mut known).unwrap();
 }
 
-/// Work behind a barrier begins when all ranks have done what is before it.
+/// Checks that work after a barrier starts once all ranks have completed the work before it.
 fn barrier(comm: &mut Communicator) {
     let stream: Arc<CudaStream> = comm.device().unwrap().new_stream().unwrap();
     for _ in 0..3 {
@@ -94,7 +94,7 @@ fn barrier(comm: &mut Communicator) {
     comm.synchronize(&stream).unwrap();
 }
 
-/// Parts of given sizes: by NCCL, or refused.
+/// Tests parts of given sizes, which NCCL carries out or which are refused.
 fn counts_of_ranks(comm: &mut Communicator) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let counts: Vec<_> = (0..ranks).map(|rank| 3 * rank).collect();

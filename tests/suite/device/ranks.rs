@@ -10,7 +10,7 @@ use super::operations;
 use crate::common::{Exact, assert_reduced, bits, inputs, reductions};
 use crate::for_every_dtype;
 
-/// Several segments, and not a multiple of anything.
+/// Several segments, and no multiple of their size.
 const LARGE: usize = 300_007;
 
 pub(crate) fn play(role: &str, comm: &mut Communicator) {
@@ -42,7 +42,7 @@ pub(crate) fn play(role: &str, comm: &mut Communicator) {
         "late" => late(comm),
         _ => panic!("no such role: {role}"),
     }
-    // A rank that leaves during another's call ends that call.
+    // A rank that leaves ends the calls of others.
     if !matches!(role, "count" | "order" | "late") {
         comm.barrier().unwrap();
     }
@@ -67,7 +67,7 @@ where
     (array, stream)
 }
 
-/// Every method of this world, with every type, every reduction and many counts.
+/// Tests every method of this world, with every type, every reduction and many counts.
 fn reduce(comm: &mut Communicator) {
     for_every_dtype!(reduce_all(comm));
 }
@@ -114,10 +114,10 @@ where
     }
 }
 
-/// The choices of `auto` for a small and a large array, and the description of the route.
+/// Checks the choices of `auto` for a small and a large array, and the description of the route.
 fn ran(comm: &mut Communicator, expected: &[&str], route: &str) {
-    let said = comm.device_route().unwrap();
-    assert!(said.contains(route), "{said}");
+    let description = comm.device_route().unwrap();
+    assert!(description.contains(route), "{description}");
     for (size, place) in [(8, 0), (LARGE, expected.len().saturating_sub(1))] {
         let (mut array, stream) = array(comm, &inputs::<f32>(ReduceOp::Mean, comm.rank(), 0, size));
         let ran = comm.all_reduce_device(&mut array, ReduceOp::Mean, &stream).unwrap();
@@ -132,7 +132,7 @@ fn ran(comm: &mut Communicator, expected: &[&str], route: &str) {
     }
 }
 
-/// A method requested by name is never replaced silently, and the communicator stays usable.
+/// Checks that a method requested by name is never replaced silently, and that the communicator remains usable.
 fn refuses(comm: &mut Communicator) {
     for choice in [Choice::from(Vendor::Nccl), Choice::from(Vendor::Mpi)] {
         comm.set_choice(choice).unwrap();
@@ -144,7 +144,7 @@ fn refuses(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
-/// A rank's arrays are on one GPU. An array on another is refused, and those before still work.
+/// Checks that an array on another GPU is refused, and that earlier arrays still work.
 fn another_gpu(comm: &mut Communicator) {
     reduce_one::<f32>(comm, &Choice::Auto, ReduceOp::Sum, 10);
     let elsewhere = CudaContext::new(comm.rank() + 2).unwrap().new_stream().unwrap();
@@ -154,7 +154,7 @@ fn another_gpu(comm: &mut Communicator) {
     reduce_one::<f32>(comm, &Choice::Auto, ReduceOp::Sum, 10);
 }
 
-/// Through the host, an array on a GPU ends with the bits of one in host memory, however it is split.
+/// Checks that, through the host, results on a GPU equal those in host memory bit by bit, for any segmentation.
 fn same_bits_as_slices(comm: &mut Communicator) {
     for algorithm in Algorithm::ALL {
         comm.set_choice(algorithm).unwrap();
@@ -201,7 +201,7 @@ fn many_segments(comm: &mut Communicator) {
     }
 }
 
-/// Several at once, each ordered with the work before and after on its own stream.
+/// Tests several calls at once, each ordered with the work before and after it on its own stream.
 fn in_flight(comm: &mut Communicator) {
     for round in 0..5 {
         let begun: Vec<_> = (0..4)
@@ -231,7 +231,7 @@ fn in_flight(comm: &mut Communicator) {
     reduce_one::<f32>(comm, &Choice::Auto, ReduceOp::Sum, 10);
 }
 
-/// No rank gets a result, by any method.
+/// Checks that no rank gets a result, by any method.
 fn another_count(comm: &mut Communicator) {
     comm.set_timeout(Duration::from_secs(30));
     let (mut array, stream) = array(comm, &vec![1.0_f32; 1000 - usize::from(comm.rank() == 1)]);
@@ -256,7 +256,7 @@ fn another_order(comm: &mut Communicator) {
     println!("rank {} got a result: {}", comm.rank(), called.is_ok() && then.is_ok());
 }
 
-/// A rank that does not arrive.
+/// One rank does not arrive.
 fn late(comm: &mut Communicator) {
     comm.device_route().unwrap();
     comm.set_timeout(Duration::from_secs(1));

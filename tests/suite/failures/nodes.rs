@@ -1,4 +1,4 @@
-//! Failures on another node, and on what is another node to the other ranks.
+//! Failures on another node, real or simulated.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,28 +24,28 @@ pub(super) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A rank without MPI is killed on what is another machine to the others.
+/// A rank without MPI is killed in a container, which is another machine to the others.
 fn killed_in_a_container() {
     let mut command = launch::containers(RANKS, &launch::this_program());
     suite::play(&mut command, "failures", "killed beside one that computes").env("UNISONO_WARNINGS", "off");
     let started = Instant::now();
     let ended = launch::run(command, DEADLINE);
-    let told = format!("after {:?}: {ended}", started.elapsed());
-    assert!(!ended.status.success() && started.elapsed() < END, "{told}");
-    assert_killed_elsewhere(&ended.stderr, &told);
+    let report = format!("after {:?}: {ended}", started.elapsed());
+    assert!(!ended.status.success() && started.elapsed() < END, "{report}");
+    assert_killed_elsewhere(&ended.stderr, &report);
 }
 
-/// Rank 1 is named first, and the others say that they end because of it.
-fn assert_killed_elsewhere(stderr: &str, told: &str) {
+/// Checks that rank 1 is named first, and that the others report it as the cause of their end.
+fn assert_killed_elsewhere(stderr: &str, report: &str) {
     let first = stderr.lines().find(|line| line.starts_with("unisono: ")).unwrap_or_default();
-    assert!(first.starts_with("unisono: rank 1 (host ") && first.contains("has died"), "{told}");
+    assert!(first.starts_with("unisono: rank 1 (host ") && first.contains("has died"), "{report}");
     for rank in [0, 2] {
-        let says = format!("unisono: rank {rank}: aborted because rank 1 failed: its process was killed");
-        assert!(!launch::is_open_mpi() || stderr.contains(&says), "rank {rank}: {told}");
+        let expected = format!("unisono: rank {rank}: aborted because rank 1 failed: its process was killed");
+        assert!(!launch::is_open_mpi() || stderr.contains(&expected), "rank {rank}: {report}");
     }
 }
 
-/// Returns the reason why there cannot be two nodes here, if there cannot.
+/// Returns the reason why two nodes cannot be simulated here, if they cannot.
 fn no_nodes() -> Option<String> {
     static OBSTACLE: LazyLock<Option<String>> = LazyLock::new(|| {
         if !launch::is_open_mpi() {
@@ -58,7 +58,7 @@ fn no_nodes() -> Option<String> {
     OBSTACLE.clone()
 }
 
-/// A cable is pulled in the middle of all-reduces: the ranks of both nodes end, and name the link.
+/// Cuts a link during all-reduces. The ranks of both nodes must end, and name the link.
 fn cut() {
     let folder = tempfile::tempdir().unwrap();
     let moment = folder.path().join("cut");
@@ -66,19 +66,19 @@ fn cut() {
     let mut command = over_nodes(&[&ranks[..], &[control, "--cut-when", moment.to_str().unwrap()]].concat());
     suite::play(&mut command, "failures", "cut").env(MOMENT, &moment);
     let ended = run_to_a_soon_end(command, &moment);
-    let told = ended.to_string();
-    assert!(!ended.status.success(), "{told}");
-    let said: Vec<_> = ended.stderr.lines().filter(|line| line.starts_with("unisono: rank ")).collect();
+    let report = ended.to_string();
+    assert!(!ended.status.success(), "{report}");
+    let lines: Vec<_> = ended.stderr.lines().filter(|line| line.starts_with("unisono: rank ")).collect();
     let named = |line: &&&str| {
         line.contains("the link between host node1 (rank 0) and host node2 (rank 2) over 10.77.0.1 is cut")
             || line.contains(
                 "the link between host node2 (rank 2) and host node1 (rank 0) over 10.77.0.1 is cut",
             )
     };
-    assert!(said.first().is_some_and(|line| line.contains("(host ") && named(&line)), "{told}");
+    assert!(lines.first().is_some_and(|line| line.contains("(host ") && named(&line)), "{report}");
     for rank in 0..RANKS {
         let of_rank = |line: &&&&str| line.starts_with(&format!("unisono: rank {rank}"));
-        assert!(said.iter().filter(named).any(|line| of_rank(&&line)), "rank {rank}: {told}");
+        assert!(lines.iter().filter(named).any(|line| of_rank(&&line)), "rank {rank}: {report}");
     }
 }
 
@@ -88,14 +88,14 @@ fn killed_elsewhere() {
     let mut command = over_nodes(&["--ranks", "1,2", "--control"]);
     suite::play(&mut command, "failures", "killed beside one that computes").env(MOMENT, &moment);
     let ended = run_to_a_soon_end(command, &moment);
-    let told = ended.to_string();
-    assert!(!ended.status.success(), "{told}");
-    assert!(ended.stderr.contains("unisono: rank 1 (host node2, pid "), "{told}");
-    assert_killed_elsewhere(&ended.stderr, &told);
+    let report = ended.to_string();
+    assert!(!ended.status.success(), "{report}");
+    assert!(ended.stderr.contains("unisono: rank 1 (host node2, pid "), "{report}");
+    assert_killed_elsewhere(&ended.stderr, &report);
 }
 
-/// Runs a job over nodes. Ten seconds after the moment at which a rank wrote this file, no rank lives on any node. (A launcher may need
-/// longer to clean up.)
+/// Runs a job over nodes, and checks that no rank is alive on any node ten seconds after a rank wrote this file. A launcher may
+/// need longer to clean up.
 fn run_to_a_soon_end(command: Command, moment: &Path) -> Ended {
     let mut last_seen = SystemTime::now();
     let ended = std::thread::scope(|scope| {
@@ -117,7 +117,7 @@ fn run_to_a_soon_end(command: Command, moment: &Path) -> Ended {
 
 /// Returns whether a process of this program, in any namespaces, has this file in its environment.
 fn is_a_rank_alive(moment: &Path) -> bool {
-    let program = std::env::current_exe().expect("a program knows its path");
+    let program = std::env::current_exe().expect("the program has a path");
     let setting = format!("{MOMENT}={}", moment.display());
     let processes = std::fs::read_dir("/proc").expect("/proc is there").flatten();
     processes.map(|process| process.path()).any(|process| {
@@ -127,7 +127,7 @@ fn is_a_rank_alive(moment: &Path) -> bool {
     })
 }
 
-/// Without connections of the watchdog, ranks on other nodes still notice a rank that is killed: by their own connections to it.
+/// Without the watchdog's connections, ranks on other nodes still detect a killed rank by their own connections with it.
 fn killed_without_a_watchdog() {
     let run = |role: &str, watchdog: &str| {
         let mut command = launch::containers(RANKS, &launch::this_program());

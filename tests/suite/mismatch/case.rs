@@ -1,4 +1,4 @@
-//! Random disagreements between ranks, and the errors that ranks must report.
+//! Random mismatches between ranks, and the errors that ranks must report.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use crate::common::memory::Memory;
 use crate::common::vendors;
 use unisono_testing::random::Random;
 
-/// A rank that has no error after so long hangs.
+/// The time after which a rank without an error counts as hanging.
 pub(super) const DEADLINE: Duration = Duration::from_secs(40);
-/// The time that ranks wait for each other: a mismatch that is found only then was not detected.
+/// The timeout of ranks. A mismatch that only the timeout ends was not detected.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 const KINDS: [Kind; 10] = [
@@ -46,7 +46,7 @@ enum Kind {
     Doubled,
 }
 
-/// Two orders of calls, and who makes which.
+/// Two orders of calls, and the ranks that make each.
 #[derive(Debug)]
 pub(super) struct Case {
     pub(super) ranks: usize,
@@ -54,9 +54,9 @@ pub(super) struct Case {
     kind: Kind,
     most: Vec<Made>,
     few: Vec<Made>,
-    /// Whether each rank is one of the few.
+    /// Whether each rank belongs to the minority.
     is_of_few: Vec<bool>,
-    /// Whether all ranks know what each has called before.
+    /// Whether all ranks can read each other's earlier calls.
     share_memory: bool,
     own: Random,
 }
@@ -64,27 +64,27 @@ pub(super) struct Case {
 /// The observations of ranks.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Whether the rank saw the mismatch itself, or was told of it.
+    /// Whether the rank detected the mismatch itself, or was notified of it.
     pub(super) own: u64,
-    pub(super) told: u64,
-    /// Calls that it was done with before.
+    pub(super) notified: u64,
+    /// The calls that it completed before.
     pub(super) early: u64,
 }
 
 impl Found {
-    /// Returns a rank that was told.
-    pub(super) fn told() -> Self {
-        Self { told: 1, ..Self::default() }
+    /// Returns the observations of a rank that was notified.
+    pub(super) fn notified() -> Self {
+        Self { notified: 1, ..Self::default() }
     }
 
-    pub(super) fn tell(self) {
-        let Self { own, told, early } = self;
-        println!("found {own} {told} {early}");
+    pub(super) fn print(self) {
+        let Self { own, notified, early } = self;
+        println!("found {own} {notified} {early}");
     }
 
     pub(super) fn read(line: &str) -> Option<Self> {
         let mut numbers = line.strip_prefix("found ")?.split(' ').map(|number| number.parse().unwrap());
-        Some(Self { own: numbers.next()?, told: numbers.next()?, early: numbers.next()? })
+        Some(Self { own: numbers.next()?, notified: numbers.next()?, early: numbers.next()? })
     }
 }
 
@@ -108,7 +108,7 @@ impl Case {
         let kind = kind(number);
         let (most, few) = draw.orders(kind, &mut random);
         let before: Vec<_> = (0..random.below(3)).map(|_| draw.call(&mut random)).collect();
-        // A rank may be done with the first barrier when another finds in it what both are not agreed on.
+        // A rank may have completed the first barrier when another detects the mismatch in it.
         let barriers = [Made::barrier(), Made::barrier()];
         let whole = |calls: Vec<Made>| before.iter().cloned().chain(calls).chain(barriers.clone()).collect();
         let mut is_of_few = vec![false; ranks];
@@ -126,7 +126,7 @@ impl Case {
     /// Makes this rank's calls until one fails.
     ///
     /// # Panics
-    /// If there is a result that there cannot be, or no error that says who called what.
+    /// If a result exists that cannot exist, or no error names both calls.
     pub(super) fn play(&self, comm: &mut Communicator) -> Found {
         comm.set_timeout(TIMEOUT);
         let rank = comm.rank();
@@ -145,31 +145,33 @@ impl Case {
                 early += u64::from(agree == Ranks::Disagree);
                 continue;
             };
-            let said = format!("rank {rank} after {:?}: {error}\n{self:?}", started.elapsed());
-            assert!(self.names_both(&error.to_string()), "{said}");
-            assert!(matches!(comm.barrier(), Err(Error::Aborted { .. })), "it goes on: {said}");
+            let report = format!("rank {rank} after {:?}: {error}\n{self:?}", started.elapsed());
+            assert!(self.names_both(&error.to_string()), "{report}");
+            assert!(matches!(comm.barrier(), Err(Error::Aborted { .. })), "it continues: {report}");
             return match error {
                 Error::Mismatch { .. } => Found { own: 1, early, ..Found::default() },
-                Error::Aborted { .. } => Found { early, ..Found::told() },
-                _ => panic!("{said}"),
+                Error::Aborted { .. } => Found { early, ..Found::notified() },
+                _ => panic!("{report}"),
             };
         }
         panic!("rank {rank} saw nothing: {self:?}");
     }
 
-    /// Returns whether a message names two ranks, and what each of them called. Of ranks that do not share memory and were done
-    /// with that, what one of them called is enough.
+    /// Returns whether a message names two ranks and their calls. If ranks do not share memory and have completed the differing
+    /// calls, one call is enough.
     pub(super) fn names_both(&self, message: &str) -> bool {
         let calls = |rank: usize| {
             self.calls(rank).iter().enumerate().map(move |(sequence, call)| (rank, call.describe(sequence)))
         };
-        // Labels in messages are known by name only where ranks share memory.
+        // The names of other ranks' labels are known only if ranks share memory.
         let unnamed = |called: &str| match called.split('"').collect::<Vec<_>>()[..] {
             [before, _, after] => format!("{before}with another label{after}"),
             _ => called.to_owned(),
         };
-        let says = |rank: usize, called: &str| message.contains(&format!("rank {rank} called {called}"));
-        let said = |rank: usize, called: &str| says(rank, called) || says(rank, &unnamed(called));
+        let has_called =
+            |rank: usize, called: &str| message.contains(&format!("rank {rank} called {called}"));
+        let is_reported =
+            |rank: usize, called: &str| has_called(rank, called) || has_called(rank, &unnamed(called));
         let after = |called: &str| message.contains(&format!("(after {called})"));
         if !self.share_memory && message.contains(" after other calls") {
             return (0..self.ranks)
@@ -177,7 +179,7 @@ impl Case {
                 .any(|(_, called)| after(&called) || after(&unnamed(&called)));
         }
         let all: Vec<_> =
-            (0..self.ranks).flat_map(calls).filter(|(rank, called)| said(*rank, called)).collect();
+            (0..self.ranks).flat_map(calls).filter(|(rank, called)| is_reported(*rank, called)).collect();
         all.iter().any(|(rank, called)| all.iter().any(|(other, theirs)| other != rank && theirs != called))
     }
 }
@@ -208,7 +210,7 @@ impl Draw {
         call
     }
 
-    /// Gives a call a choice that carries it out, and a count that it can have.
+    /// Sets a choice that can carry out a call, and a valid count.
     fn choose(&self, call: &mut Made, random: &mut Random) {
         let choices = self.choices(call);
         if !choices.contains(&call.choice) {
@@ -237,7 +239,7 @@ impl Draw {
         choices
     }
 
-    /// Returns the calls of most ranks and of the few, in their orders.
+    /// Returns the calls of the majority and of the minority of ranks, in their orders.
     fn orders(&self, kind: Kind, random: &mut Random) -> (Vec<Made>, Vec<Made>) {
         loop {
             let one = self.call(random);
@@ -258,7 +260,8 @@ impl Draw {
                 Kind::Root => {
                     let root = random.below(self.topology.ranks());
                     let same = |operation: &Operation| operation.name() == one.operation.name();
-                    other.operation = Operation::all(root).into_iter().find(same).expect("it is one of all");
+                    other.operation =
+                        Operation::all(root).into_iter().find(same).expect("the list has every operation");
                 }
                 Kind::Algorithm => other.choice = random.one_of(&self.choices(&one)),
                 Kind::Reduction | Kind::Swapped | Kind::Missing | Kind::Doubled => continue,

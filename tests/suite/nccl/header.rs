@@ -1,4 +1,4 @@
-//! Compares our header with NCCL's: both are bound like in the build script, and the bindings are compared.
+//! Compares Unisono's header with NCCL's: both are bound as in the build script, and the bindings are compared.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,7 @@ fn interface(folder: &Path) -> Interface {
     let fields = config_fields(&bindings).unwrap();
     let fields = fields.into_iter().map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect();
     let (bindings, settings) = bindings.split_once("pub const UNDEFINED_CONFIG").unwrap();
-    // Each version of NCCL gives the structure another name.
+    // Each version of NCCL has another name for the structure.
     let (_, alias) = bindings.split_once("pub type ncclConfig_t = ").unwrap();
     let bindings = &bindings.replace(alias.split(' ').next().unwrap(), "ncclConfig_t");
     let items = |begin: &'static str, middle: &'static str| {
@@ -55,9 +55,9 @@ fn interface(folder: &Path) -> Interface {
     }
 }
 
-/// Returns the entries of `ours` that differ in `theirs`, which may have more.
+/// Returns the entries of `ours` that differ in `theirs`, which may have additional entries.
 fn differences(ours: &Interface, theirs: &Interface) -> Vec<String> {
-    // The configuration may grow, at its end, which `fields` checks.
+    // The configuration may have additional fields at its end, which `fields` checks.
     let grows = "Size of ncclConfig_t";
     let pairs =
         [(&ours.types, &theirs.types), (&ours.constants, &theirs.constants), (&ours.layout, &theirs.layout)];
@@ -91,8 +91,8 @@ pub(super) fn ours_is_nccl_s(wheel: &Path) {
     let differences = differences(&ours, &theirs);
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     // Everything was compared: functions and five types; constants of three enumerations and two more; two structures.
-    let seen = (ours.types.len(), ours.constants.len(), ours.layout.len());
-    assert!(seen.0 >= FUNCTIONS.len() + 5 && seen.1 >= 26 && seen.2 >= 9, "{seen:?}");
+    let compared = (ours.types.len(), ours.constants.len(), ours.layout.len());
+    assert!(compared.0 >= FUNCTIONS.len() + 5 && compared.1 >= 26 && compared.2 >= 9, "{compared:?}");
     assert!(theirs.fields.len() >= ours.fields.len());
 }
 
@@ -112,7 +112,7 @@ pub(super) fn settings(wheel: &Path) {
             value if value.starts_with("NCCL_VERSION") => "NCCL_VERSION_CODE",
             "NCCL_CONFIG_UNDEF_INT" => "UNISONO_UNDEFINED",
             "NCCL_CONFIG_UNDEF_PTR" => "std::ptr::null()",
-            value => panic!("NCCL begins {name} as {value}, which is new to us"),
+            value => panic!("NCCL initialises {name} as {value}, which is unknown"),
         };
         assert_eq!(theirs.settings.remove(name).as_deref(), Some(expected), "{name}");
     }

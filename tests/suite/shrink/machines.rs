@@ -1,4 +1,4 @@
-//! Ranks of several machines, which agree over connections.
+//! Ranks of several machines, which agree over their connections.
 
 use unisono::{Communicator, Error, ErrorCode, Result};
 use unisono_testing::launch::{self, Ended};
@@ -12,19 +12,19 @@ pub(super) fn tests() -> Vec<Test> {
         Test::new("five machines become four and two", machines_one_by_one).unless(launch::no_containers),
     ];
     for (name, role, line, ranks) in [
-        ("a group of machines goes on without one of it", "group", "2 of the group are left", 2),
-        ("fewer machines than the minimum do not go on", "minimum", "too few are left", 2),
-        ("a rank of another machine that is stopped while it shrinks is left out", "stops", "2 are left", 2),
+        ("a group of machines continues without one of them", "group", "2 of the group are left", 2),
+        ("fewer machines than the minimum do not continue", "minimum", "too few are left", 2),
+        ("a remote rank that is stopped while it shrinks is left out", "stops", "2 are left", 2),
     ] {
         let test = Test::new(name, move || {
             let ended = machines(if role == "group" { 4 } else { 3 }, role);
-            let count = ended.stdout.lines().filter(|said| *said == line).count();
+            let count = ended.stdout.lines().filter(|printed| *printed == line).count();
             assert_eq!(count, ranks, "{ended}");
             assert!(role != "stops" || ended.stdout.contains("rank 1 is out"), "{ended}");
         });
         tests.push(test.unless(launch::no_containers));
     }
-    let absent = Test::new("a rank of another machine that does not shrink is named", machine_is_absent);
+    let absent = Test::new("a remote rank that does not shrink is named", machine_is_absent);
     tests.push(absent.unless(launch::no_containers));
     let seeds = if is_deep() { 60 } else { 4 };
     let killed = move || (0..seeds).for_each(machines_of);
@@ -33,7 +33,7 @@ pub(super) fn tests() -> Vec<Test> {
     tests
 }
 
-/// Each rank is on a machine of its own: they agree over connections.
+/// Starts each rank on a separate machine, so that ranks agree over their connections.
 fn machines(ranks: usize, role: &str) -> Ended {
     let mut command = launch::containers(ranks, &launch::this_program());
     suite::play(&mut command, "shrink", role).env("UNISONO_WARNINGS", "off");
@@ -58,16 +58,16 @@ pub(super) fn play_absent(mut comm: Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Rank 1 of four ends. The group of the others but rank 3 and of it goes on.
+/// Rank 1 of four ends. The group of ranks 0 to 2 continues without it.
 pub(super) fn play_group(mut comm: Communicator) -> Result<()> {
     let group = comm.group(&[2, 1, 0])?;
     sum(&mut comm)?;
     match comm.rank() {
         1 => launch::kill_this_process(),
-        // It keeps its world, which has failed, until the others are done.
+        // It keeps its failed world until the others are done.
         3 => std::thread::sleep(10 * SHORT),
         _ => {
-            let mut group = group.expect("it is in it");
+            let mut group = group.expect("this rank is in the group");
             assert_eq!(failure(&mut group).failed_rank(), Some(1));
             let mut group = group.shrink()?;
             assert_eq!((sum(&mut group)?, group.former_ranks()), (2, &[0, 2][..]));
@@ -90,7 +90,7 @@ pub(super) fn play_minimum(mut comm: Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Rank 1 is stopped after it has called `shrink`, which it does before the others, and continues when they have gone on.
+/// Rank 1 calls `shrink` before the others, is stopped in it, and continues when the others have continued.
 pub(super) fn play_stops(mut comm: Communicator) -> Result<()> {
     sum(&mut comm)?;
     if comm.rank() == 1 {

@@ -1,15 +1,15 @@
-//! Scripts of worlds in which ranks end, and of which the rest goes on.
+//! Scripts of worlds in which ranks end and the others continue.
 
 use std::time::Duration;
 
 use unisono::{Communicator, Rank, ReduceOp, Result};
 use unisono_testing::random::Random;
 
-/// The steps of a script. The world goes on until all ranks have ended that shall.
+/// The steps of a script. The world continues until all scripted ends have happened.
 const STEPS: usize = 12;
 /// The elements of the arrays of steps.
 const COUNTS: [usize; 4] = [1, 700, 60_000, 300_000];
-/// The delays between the beginning of a rank's end and the end.
+/// The delays before a rank's end.
 const DELAYS_US: [u64; 8] = [0, 20, 100, 300, 1000, 5000, 50_000, 250_000];
 
 /// The moment at which a rank ends.
@@ -18,7 +18,7 @@ pub(super) enum Moment {
     BeforeStep,
     AfterStep,
     InStep,
-    /// It calls `shrink`, whether or not another rank has ended.
+    /// It calls `shrink`, even if no other rank has ended.
     InShrink,
 }
 
@@ -110,7 +110,7 @@ impl Script {
     }
 }
 
-/// A step, by every kind of call.
+/// Makes a step with every kind of call.
 fn work(comm: &mut Communicator, ranks: &[Rank], step: usize, random: &mut Random) -> Result<()> {
     let expected = ranks.iter().map(|rank| 1 << rank).sum::<u64>();
     let (count, own) = (COUNTS[step % COUNTS.len()], 1 << ranks[comm.rank()]);
@@ -144,7 +144,7 @@ fn work(comm: &mut Communicator, ranks: &[Rank], step: usize, random: &mut Rando
     Ok(())
 }
 
-/// Returns a sum by messages around the ranks.
+/// Returns a sum, computed with messages around the ring of ranks.
 fn around(comm: &mut Communicator, own: Vec<u64>) -> Result<Vec<u64>> {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let mut sum = own.clone();

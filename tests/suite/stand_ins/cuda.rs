@@ -13,7 +13,7 @@ use super::{Case, case};
 pub(crate) const CASES: &[Case] = &[
     case("cuda: no device", &[("STAND_IN_DEVICES", "0")], no_device),
     case(
-        "cuda: devices are told apart",
+        "cuda: devices are distinguished",
         &[("STAND_IN_DEVICES", "3"), ("CUDA_VISIBLE_DEVICES", "2,0,7,1"), ("STAND_IN_MEMORY_MB", "16")],
         devices,
     ),
@@ -28,7 +28,7 @@ pub(crate) const CASES: &[Case] = &[
     case("cuda: new and freed memory", &[], memory),
     case("cuda: out of bounds", &[], out_of_bounds),
     case("cuda: freed in the order of the stream", &[], freed_in_order),
-    case("cuda: a context begins anew", &[], anew),
+    case("cuda: a reset context works", &[], anew),
 ];
 
 fn code<T>(result: Result<T, DriverError>) -> CUresult {
@@ -73,7 +73,7 @@ fn no_device() {
 }
 
 fn devices() {
-    assert_eq!(CudaContext::device_count().unwrap(), 2, "the list ends before what there is not");
+    assert_eq!(CudaContext::device_count().unwrap(), 2, "the list ends before the missing device");
     let (first, stream) = device(0);
     let (second, _) = device(1);
     assert_eq!(first.uuid().unwrap().bytes[15], 2, "of the physical device");
@@ -104,7 +104,7 @@ fn copies() {
     assert_eq!(stream.clone_dtoh(&twice).unwrap(), values);
 }
 
-/// Copies on one stream what another has written, often enough to go both right and wrong by chance.
+/// Copies on one stream what another stream writes, so often that both orders occur.
 fn two_streams() {
     const ROUNDS: usize = 300;
     let (context, writer) = device(0);
@@ -156,7 +156,11 @@ fn pinned() {
     }
     gate.open();
     stream.synchronize().unwrap();
-    assert_eq!(stream.clone_dtoh(&there).unwrap(), [2; 16], "pinned memory is read when the copy is made");
+    assert_eq!(
+        stream.clone_dtoh(&there).unwrap(),
+        [2; 16],
+        "pinned memory is read when the copy is executed"
+    );
 
     let mut pageable = vec![3_u8; 16];
     gate.close(&stream);
@@ -166,7 +170,7 @@ fn pinned() {
     assert_eq!(
         stream.clone_dtoh(&there).unwrap(),
         [3; 16],
-        "other memory is read when the copy is called for"
+        "pageable memory is read when the copy is requested"
     );
 
     gate.close(&stream);
@@ -184,7 +188,7 @@ fn pinned() {
 fn rate() {
     let (_context, stream) = device(0);
     let started = Instant::now();
-    // 300 ms there, and as much back.
+    // 300 ms in each direction.
     let there = stream.clone_htod(&vec![1_u8; 3_000_000]).unwrap();
     let called = started.elapsed();
     stream.clone_dtoh(&there).unwrap();
@@ -235,7 +239,7 @@ fn events() {
     let gate = Gate::default();
     gate.close(&stream);
     start.record(&stream).unwrap();
-    assert!(!start.is_complete(), "recorded, and not reached");
+    assert!(!start.is_complete(), "recorded but not reached");
     gate.open();
     let mut there = stream.alloc_zeros::<u8>(8).unwrap();
     stream.memcpy_htod(&[1; 8], &mut there).unwrap();
@@ -292,13 +296,13 @@ fn freed_in_order() {
     for round in 0..100 {
         let from = stream.clone_htod(&[round; 32]).unwrap();
         let to = stream.clone_dtod(&from).unwrap();
-        // Called long before the copy is executed; in the stream it comes after.
+        // Called long before the copy is executed, but ordered after it in the stream.
         drop(from);
         assert_eq!(stream.clone_dtoh(&to).unwrap(), [round; 32]);
     }
     context.synchronize().unwrap();
     let (free, total) = context.mem_get_info().unwrap();
-    assert_eq!(free, total, "all is free again");
+    assert_eq!(free, total, "all memory is free again");
     // SAFETY: the stand-in detects that there is no allocation at this address.
     let nothing = unsafe { result::free_sync(1 << 62) };
     assert_eq!(code(nothing), CUresult::CUDA_ERROR_INVALID_VALUE);

@@ -15,14 +15,14 @@ const SLOW_BYTES: usize = 3_000_000;
 const SLOW_COPY: Duration = Duration::from_millis(500);
 
 pub(crate) const CASES: &[Case] = &[
-    case("host to device: what is read is right, seed 0", &[("STAND_IN_SEED", "0")], || right(true)),
-    case("host to device: what is read is right, seed 1", &[("STAND_IN_SEED", "1")], || right(true)),
-    case("host to device: what is read is right, seed 2", &[("STAND_IN_SEED", "2")], || right(true)),
-    case("host to device: what is read is right, untracked", &[], || right(false)),
-    case("host to device: what is read at once is right, untracked", &[SLOW], at_once),
-    case("host to device: what is read elsewhere is right", &[SLOW], elsewhere),
+    case("host to device: copied values are right, seed 0", &[("STAND_IN_SEED", "0")], || right(true)),
+    case("host to device: copied values are right, seed 1", &[("STAND_IN_SEED", "1")], || right(true)),
+    case("host to device: copied values are right, seed 2", &[("STAND_IN_SEED", "2")], || right(true)),
+    case("host to device: copied values are right, untracked", &[], || right(false)),
+    case("host to device: values read at once are right, untracked", &[SLOW], at_once),
+    case("host to device: values read on a third stream are right", &[SLOW], elsewhere),
     case("host to device: the ring is bounded", &[SLOW], bounded).timed(),
-    case("host to device: work goes on beside a copy", &[SLOW], beside).timed(),
+    case("host to device: work overlaps with a copy", &[SLOW], beside).timed(),
     case("host to device: a copy that does not end", &[SLOW], overdue),
     case("host to device: an error names the GPU", &[("STAND_IN_DEVICES", "2")], error),
     case("host to device: copies end before their memory is freed", &[SLOW], dropped),
@@ -46,7 +46,7 @@ fn values(round: usize) -> Vec<u32> {
     (0..(round * 7919) % 5000).map(|place| (round * 10_000 + place) as u32).collect()
 }
 
-/// Many arrays in flight, from one array of the host that is reused at once. They are read on the stream and freed.
+/// Tests many arrays in flight, from one host array that is reused at once. They are read on the stream and freed.
 fn right(is_tracked: bool) {
     let (context, stream, mut copies) = copies(0, 3);
     if !is_tracked {
@@ -75,10 +75,10 @@ fn right(is_tracked: bool) {
     drop(read);
     context.synchronize().unwrap();
     let (free, total) = context.mem_get_info().unwrap();
-    assert_eq!(free, total, "all is free again");
+    assert_eq!(free, total, "all memory is free again");
 }
 
-/// Read on a stream with no other work, which finds the copy in flight.
+/// Reads on a stream without other work, while the copy is in flight.
 fn at_once() {
     let (context, stream, mut copies) = copies(0, 2);
     // SAFETY: as in `right`.
@@ -89,7 +89,7 @@ fn at_once() {
     }
 }
 
-/// Read on a third stream, which only cudarc's tracking orders.
+/// Reads on a third stream, which only cudarc's tracking orders.
 fn elsewhere() {
     let (context, _stream, mut copies) = copies(0, 2);
     let other = context.new_stream().unwrap();
@@ -104,10 +104,10 @@ fn bounded() {
     let (began, bytes) = (Instant::now(), vec![7_u8; SLOW_BYTES]);
     let mut arrays: Vec<_> = (0..2).map(|_| copies.copy(&bytes).unwrap()).collect();
     let queued = began.elapsed();
-    assert!(queued < SLOW_COPY * 4 / 5, "two buffers are there: {queued:?}");
+    assert!(queued < SLOW_COPY * 4 / 5, "two buffers are free: {queued:?}");
     arrays.push(copies.copy(&bytes).unwrap());
     let waited = began.elapsed();
-    assert!(waited > SLOW_COPY, "the third copy is behind the first: {waited:?}");
+    assert!(waited > SLOW_COPY, "the third copy waits for the first: {waited:?}");
     assert!(waited < SLOW_COPY * 9 / 5, "and not behind the second: {waited:?}");
     for array in &arrays {
         assert_eq!(stream.clone_dtoh(array).unwrap(), bytes);
@@ -124,7 +124,7 @@ fn beside() {
     stream.synchronize().unwrap();
     let worked = began.elapsed();
     assert!(worked < SLOW_COPY * 4 / 5, "other work does not wait for the copy: {worked:?}");
-    assert_eq!(stream.clone_dtoh(&array).unwrap(), bytes, "and what reads the array does");
+    assert_eq!(stream.clone_dtoh(&array).unwrap(), bytes, "work that reads the array waits for the copy");
 }
 
 fn overdue() {
@@ -136,7 +136,7 @@ fn overdue() {
     let array = copies.copy(&bytes).unwrap();
     let error = copies.copy(&bytes).unwrap_err();
     assert!(matches!(error, Error::Overdue { rank: 0, what: "a copy to the GPU", .. }), "{error}");
-    // It is over later.
+    // The copy completes later.
     assert_eq!(stream.clone_dtoh(&array).unwrap(), bytes);
     assert_eq!(stream.clone_dtoh(&copies.copy(&[3_u8]).unwrap()).unwrap(), [3]);
 }
@@ -149,16 +149,16 @@ fn error() {
     assert_eq!(stream.synchronize().unwrap_err().0, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     let error = copies.copy(&[1.0_f32]).unwrap_err();
     assert_eq!(error.code(), ErrorCode::Cuda);
-    let told = error.to_string();
-    assert!(told.starts_with("rank 0: GPU 1 failed when an array was copied to it, or before: "), "{told}");
-    assert!(told.contains("ILLEGAL_ADDRESS"), "{told}");
+    let text = error.to_string();
+    assert!(text.starts_with("rank 0: GPU 1 failed when an array was copied to it, or before: "), "{text}");
+    assert!(text.contains("ILLEGAL_ADDRESS"), "{text}");
     let began = Instant::now();
     drop(copies);
-    assert!(began.elapsed() < Duration::from_secs(2), "nobody waits for a GPU that has failed");
+    assert!(began.elapsed() < Duration::from_secs(2), "the call does not wait for a failed GPU");
 }
 
-/// Dropping one of two copies in flight keeps its array. The stand-in frees pinned memory at once, and a copy from freed memory
-/// is an error.
+/// Drops the buffers with two copies in flight, whose first array must survive. The stand-in frees pinned memory at once, and a
+/// copy from freed memory is an error.
 fn dropped() {
     let (context, stream, mut copies) = copies(0, 2);
     let bytes = vec![7_u8; SLOW_BYTES];
@@ -166,18 +166,18 @@ fn dropped() {
     drop(copies.copy(&bytes).unwrap());
     let began = Instant::now();
     drop(copies);
-    assert!(began.elapsed() > SLOW_COPY, "their memory is in use: {:?}", began.elapsed());
+    assert!(began.elapsed() > SLOW_COPY, "dropping waits for the copies: {:?}", began.elapsed());
     assert_eq!(stream.clone_dtoh(&kept).unwrap(), bytes);
     drop(kept);
     context.synchronize().unwrap();
     let (free, total) = context.mem_get_info().unwrap();
-    assert_eq!(free, total, "all is free again");
+    assert_eq!(free, total, "all memory is free again");
 }
 
 /// Returns the release threshold of the GPU's default memory pool, in bytes.
 fn kept_bytes(context: &CudaContext) -> u64 {
     let (mut pool, mut kept) = (std::ptr::null_mut(), 0_u64);
-    // SAFETY: both calls write what they are asked for to addresses that are valid during the call.
+    // SAFETY: both calls write to addresses that are valid during the call.
     unsafe {
         sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()).result().unwrap();
         let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;

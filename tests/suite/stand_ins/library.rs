@@ -47,7 +47,7 @@ macro_rules! functions {
 
         impl Nccl {
             pub(crate) fn load() -> Self {
-                let path = std::env::var_os("UNISONO_NCCL").expect("the launcher says where it is");
+                let path = std::env::var_os("UNISONO_NCCL").expect("the launcher sets its path");
                 // SAFETY: the types are those of `nccl.h`; the library is never closed.
                 unsafe {
                     let library = Box::leak(Box::new(Library::new(path).unwrap()));
@@ -122,7 +122,7 @@ impl Nccl {
     }
 }
 
-/// A rank on a device of its own.
+/// A rank on its own device.
 pub(crate) struct Rank {
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
@@ -135,7 +135,7 @@ impl Rank {
         self.stream.cu_stream().cast()
     }
 
-    /// Creates a communicator: the rank, and what the call returned.
+    /// Creates a communicator. Returns the rank and the status of the call.
     pub(crate) fn new(
         nccl: &Nccl,
         id: Id,
@@ -170,7 +170,7 @@ pub(crate) fn threads<T: Send>(
     blocking: bool,
     body: impl Fn(&Nccl, Rank, Status) -> T + Sync,
 ) -> Vec<T> {
-    // Like a program, which loads the driver first.
+    // Like a program, it loads the driver first.
     CudaContext::new(devices[0]).unwrap();
     let nccl = Nccl::load();
     let (id, body, nccl) = (nccl.new_id(), &body, &nccl);

@@ -20,7 +20,7 @@ const SOON: (&str, &str) = ("STAND_IN_NCCL_DEADLINE_MS", "1000");
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 pub(crate) const CASES: &[Case] = &[
-    case("nccl: versions and words", &[], words),
+    case("nccl: versions and texts", &[], words),
     case("nccl: another version", &[("STAND_IN_NCCL_VERSION", "2.18.3")], || assert_eq!(version(), 21_803)),
     case("nccl: two ranks on one device are refused", &[TWO], || duplicate(INVALID_USAGE)),
     case("nccl: two ranks on one device may be allowed", &[TWO, SHARED], || duplicate(SUCCESS)),
@@ -32,13 +32,13 @@ pub(crate) const CASES: &[Case] = &[
     case("nccl: a device must be chosen", &[], without_device),
     case("nccl: abort while a rank is missing", &[TWO], abort_creation),
     case("nccl: abort in a collective", &[TWO], abort_collective),
-    case("nccl: a rank that does not come", &[TWO, SOON], missing),
+    case("nccl: a missing rank", &[TWO, SOON], missing),
     case("nccl: collectives that do not match", &[TWO], mismatch),
     case("nccl: a buffer that is too short", &[TWO, SOON], short_buffer),
     case("nccl: a communicator that does not block", &[TWO], without_blocking),
     case("nccl: a group", &[TWO], group),
     case("nccl: collectives over two streams", &[TWO], two_streams),
-    case("nccl: an id serves once", &[TWO], id_again),
+    case("nccl: an id is valid once", &[TWO], id_again),
 ];
 
 fn version() -> i32 {
@@ -61,7 +61,7 @@ fn duplicate(expected: i32) {
         assert_eq!(status, expected, "{}", nccl.message(0));
         if expected == INVALID_USAGE {
             assert!(nccl.message(0).contains("Duplicate GPU detected"), "{}", nccl.message(0));
-            assert_eq!(rank.comm, 0, "nothing is left of it");
+            assert_eq!(rank.comm, 0, "no communicator is returned");
         } else {
             sums(nccl, &rank);
         }
@@ -123,7 +123,7 @@ fn abort_collective() {
             let done = rank.stream.record_event(None).unwrap();
             for _ in 0..1000 {
                 std::thread::yield_now();
-                assert_eq!(nccl.state(rank.comm), SUCCESS, "nobody knows yet that rank 1 will not come");
+                assert_eq!(nccl.state(rank.comm), SUCCESS, "the missing rank is not detected yet");
                 assert!(!done.is_complete(), "the stream waits for rank 1");
             }
             let started = Instant::now();
@@ -152,7 +152,7 @@ fn missing() {
         rank.stream.synchronize().unwrap();
         assert_eq!(nccl.state(rank.comm), REMOTE_ERROR);
         assert!(nccl.message(rank.comm).contains("rank 1"), "{}", nccl.message(rank.comm));
-        assert_eq!(nccl.sum(&rank, address, 8), REMOTE_ERROR, "it cannot be used any more");
+        assert_eq!(nccl.sum(&rank, address, 8), REMOTE_ERROR, "the communicator is unusable");
         // SAFETY: only this rank uses it.
         assert_eq!(unsafe { (nccl.abort)(rank.comm) }, SUCCESS);
     });
@@ -184,7 +184,7 @@ fn short_buffer() {
         assert_eq!(status, SUCCESS);
         let values = rank.stream.clone_htod(&[1.0_f32; 8]).unwrap();
         assert_eq!(nccl.sum(&rank, values.device_ptr(&rank.stream).0, 9), SUCCESS);
-        assert!(rank.stream.synchronize().is_err(), "as if a kernel had gone astray");
+        assert!(rank.stream.synchronize().is_err(), "an access out of bounds is an error of the stream");
         assert_eq!(nccl.state(rank.comm), UNHANDLED_CUDA_ERROR, "{}", nccl.message(rank.comm));
     });
 }
@@ -195,15 +195,15 @@ fn without_blocking() {
         assert_eq!(nccl.settled(rank.comm), SUCCESS);
         let values = rank.stream.clone_htod(&[rank.rank as f32; 8]).unwrap();
         let address = values.device_ptr(&rank.stream).0;
-        let (mut said, mut refused) = (-1, 0);
+        let (mut value, mut refused) = (-1, 0);
         for _ in 0..20 {
             assert_eq!(nccl.sum(&rank, address, 8), IN_PROGRESS);
             // SAFETY: the rank is valid for a write during the call.
-            let ready = unsafe { (nccl.user_rank)(rank.comm, &raw mut said) };
+            let ready = unsafe { (nccl.user_rank)(rank.comm, &raw mut value) };
             refused += usize::from(ready == INVALID_ARGUMENT);
             assert_eq!(nccl.settled(rank.comm), SUCCESS);
         }
-        assert!(refused > 0, "the sum was not in the stream yet, and nobody minded");
+        assert!(refused > 0, "the sum was not enqueued yet, and no call was refused");
         assert_eq!(rank.stream.clone_dtoh(&values).unwrap(), [(1 << 19) as f32; 8]);
         // SAFETY: only this rank uses it.
         unsafe {
@@ -222,7 +222,7 @@ fn group() {
         rank.stream.synchronize().unwrap();
         // SAFETY: the function has no arguments.
         unsafe {
-            assert_eq!((nccl.group_end)(), INVALID_USAGE, "no group was begun");
+            assert_eq!((nccl.group_end)(), INVALID_USAGE, "no group was started");
             assert_eq!((nccl.group_start)(), SUCCESS);
             assert_eq!((nccl.group_start)(), SUCCESS);
         }
@@ -232,7 +232,11 @@ fn group() {
         // SAFETY: the arguments are values.
         unsafe {
             assert_eq!((nccl.group_end)(), SUCCESS);
-            assert_eq!(rank.stream.clone_dtoh(&values).unwrap(), [1.0; 8], "only the outer end begins them");
+            assert_eq!(
+                rank.stream.clone_dtoh(&values).unwrap(),
+                [1.0; 8],
+                "only the outer end starts the calls"
+            );
             assert_eq!((nccl.group_end)(), SUCCESS);
         }
         assert_eq!(rank.stream.clone_dtoh(&values).unwrap(), [8.0; 8], "one after the other");
@@ -274,6 +278,6 @@ fn id_again() {
     assert_eq!(status, SUCCESS, "{}", nccl.message(0));
     sums(&nccl, &rank);
     let (_, status) = Rank::new(&nccl, id, (0, 1), 0, true);
-    assert_ne!(status, SUCCESS, "its memory is no longer there");
+    assert_ne!(status, SUCCESS, "its memory is freed");
     assert!(nccl.message(0).contains("unique id"), "{}", nccl.message(0));
 }

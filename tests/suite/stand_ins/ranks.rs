@@ -50,7 +50,7 @@ fn over_processes(ranks: usize) {
     };
     let processes: Vec<_> = (0..ranks).map(start).collect();
     for mut process in processes {
-        // It ends by itself, since all of its waits have deadlines.
+        // The process ends by itself, since all of its waits have deadlines.
         assert!(process.wait().unwrap().success());
     }
 }
@@ -145,7 +145,7 @@ impl Trial<'_> {
 
     /// Calls the collective with a new result buffer, and waits for it.
     fn received(&self, length: usize, call: impl FnOnce(*mut c_void) -> c_int) -> Vec<f64> {
-        // SAFETY: the collective writes all of it; otherwise the result is wrong.
+        // SAFETY: the collective writes the whole buffer; otherwise the comparison fails.
         let receive = unsafe { self.rank.stream.alloc::<u8>(length * self.of.bytes) }.unwrap();
         assert_eq!(call(self.address(&receive)), SUCCESS, "{}", self.nccl.message(self.rank.comm));
         self.read(&receive)
@@ -161,7 +161,7 @@ impl Trial<'_> {
     fn hold(&self, what: &str, received: &[f64], expected: impl Fn(usize) -> f64) {
         for (index, &received) in received.iter().enumerate() {
             let expected = expected(index);
-            // A third has 8 bits of precision here; integers are exact.
+            // A third has 8 bits of precision here. Integers are exact.
             let slack = if expected.fract() == 0.0 && !what.ends_with('4') { 0.0 } else { 0.01 * expected };
             assert!(
                 (received - expected).abs() <= slack,
@@ -223,27 +223,27 @@ impl Trial<'_> {
     }
 }
 
-/// Runs everything as one rank; then the communicator ends.
+/// Runs all tests as one rank, and ends the communicator.
 fn conform(nccl: &Nccl, rank: &Rank) {
     for of in &TYPES {
         let trial = Trial { nccl, rank, of, count: 257 };
         (0..5).for_each(|op| trial.reductions(op));
         trial.moves();
     }
-    // More than ranks can publish at once.
+    // More elements than ranks can publish at once.
     let trial = Trial { nccl, rank, of: &TYPES[5], count: 140_001 };
     trial.reductions(0);
     trial.moves();
 
     // SAFETY: the arguments are values, and addresses that are valid for writes.
     unsafe {
-        let mut said = -1;
-        assert_eq!((nccl.user_rank)(rank.comm, &raw mut said), SUCCESS);
-        assert_eq!(said as usize, rank.rank);
-        assert_eq!((nccl.count)(rank.comm, &raw mut said), SUCCESS);
-        assert_eq!(said as usize, rank.ranks);
-        assert_eq!((nccl.device)(rank.comm, &raw mut said), SUCCESS);
-        assert_eq!(said as usize, rank.stream.context().ordinal());
+        let mut value = -1;
+        assert_eq!((nccl.user_rank)(rank.comm, &raw mut value), SUCCESS);
+        assert_eq!(value as usize, rank.rank);
+        assert_eq!((nccl.count)(rank.comm, &raw mut value), SUCCESS);
+        assert_eq!(value as usize, rank.ranks);
+        assert_eq!((nccl.device)(rank.comm, &raw mut value), SUCCESS);
+        assert_eq!(value as usize, rank.stream.context().ordinal());
         assert_eq!((nccl.finalize)(rank.comm), SUCCESS);
         assert_eq!((nccl.destroy)(rank.comm), SUCCESS);
     }

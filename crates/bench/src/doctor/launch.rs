@@ -55,7 +55,7 @@ fn difference(linked: &MpiLibrary) -> Option<Finding> {
     }
 }
 
-/// Returns the launcher that started these processes. It is known to fit, since they form a world.
+/// Reports the launcher that started these processes. It is compatible, since they form a world.
 fn launcher(comm: &Communicator, alone_in_job: Option<String>) -> Option<Finding> {
     let launcher = Launcher::detect();
     if comm.transport() == "threads" {
@@ -65,7 +65,7 @@ fn launcher(comm: &Communicator, alone_in_job: Option<String>) -> Option<Finding
         return Some(Finding::note("launcher", alone));
     }
     let starter = launcher.starter?;
-    let fits = if comm.has_mpi() { ", which fits this program's MPI" } else { "" };
+    let fits = if comm.has_mpi() { ", which matches this program's MPI" } else { "" };
     Some(Finding::fine("launcher", format!("{}{fits}", starter.name())))
 }
 
@@ -87,12 +87,12 @@ fn cores(node: &NodeFacts) -> Finding {
     // In a container with a CPU quota a rank may get less CPU time than its cores suggest.
     let share = std::thread::available_parallelism().map_or(cores, usize::from);
     if ranks > cores {
-        Finding::note("cores", format!("{text}: they take turns, and are slow"))
+        Finding::note("cores", format!("{text}: they share cores, and are slow"))
     } else if is_limited(share) && ranks > share {
         Finding::note(
             "cores",
             format!(
-                "{text}, but a container or job is limited to the CPU time of {share}: they take turns, and are slow"
+                "{text}, but a container or job is limited to the CPU time of {share}: they share cores, and are slow"
             ),
         )
     } else {
@@ -110,10 +110,10 @@ fn is_limited(share: usize) -> bool {
 }
 
 fn sharing(comm: &Communicator, node: &NodeFacts) -> Option<Finding> {
-    let is_asked_for = config::settings().any(|(name, value)| name == "UNISONO_TRANSPORT" && value == "mpi");
+    let is_requested = config::settings().any(|(name, value)| name == "UNISONO_TRANSPORT" && value == "mpi");
     match comm.transport() {
         _ if node.local_ranks == 1 => None,
-        "mpi" if is_asked_for => Some(Finding::note(
+        "mpi" if is_requested => Some(Finding::note(
             "memory",
             "ranks of a node communicate by messages, because of UNISONO_TRANSPORT=mpi",
         )),
@@ -121,7 +121,7 @@ fn sharing(comm: &Communicator, node: &NodeFacts) -> Option<Finding> {
             Some(Finding::fine("memory", "shared by the ranks of a node"))
         }
         _ => {
-            let text = "ranks of a node cannot share memory: check that they may open each other's /proc/PID/fd, and that memfd has room";
+            let text = "ranks of a node cannot share memory: check that they may open each other's /proc/PID/fd, and that memfd has space";
             Some(Finding::wrong("memory", text))
         }
     }
@@ -133,7 +133,7 @@ fn kernel_copies(node: &NodeFacts) -> Option<Finding> {
     } else {
         Finding::note(
             "CMA",
-            "the kernel does not copy between ranks of a node: it would be slower on this processor, or may not (a line at the start \
+            "the kernel does not copy between ranks of a node: it would be slower on this processor, or is not permitted (a line at the start \
              says why); slices are copied twice",
         )
     })
@@ -173,7 +173,7 @@ fn gpus(_: &mut Communicator) -> Result<Vec<Finding>> {
     Ok(vec![Finding::note("GPU", without_nccl(unisono::internals::gpus()))])
 }
 
-/// Returns what a program without NCCL reports on a node with this many GPUs.
+/// Returns the report of a program without NCCL on a node with this many GPUs.
 #[cfg(any(test, not(feature = "nccl")))]
 fn without_nccl(gpus: usize) -> String {
     let without = "this program was built without the feature `nccl`";
@@ -193,12 +193,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_with_gpus_names_the_feature_that_they_need() {
+    fn missing_feature_is_named_on_a_node_with_gpus() {
         assert_eq!(without_nccl(0), "this program was built without the feature `nccl`");
-        let said = without_nccl(8);
+        let report = without_nccl(8);
         assert!(
-            said.ends_with("feature `nccl`, which collectives on the 8 GPU(s) of this node need"),
-            "{said}"
+            report.ends_with("feature `nccl`, which collectives on the 8 GPU(s) of this node need"),
+            "{report}"
         );
     }
 }

@@ -99,11 +99,12 @@ fn ucx() -> Finding {
     }
 }
 
-/// Reports a congestion control that paces packets: BBR and its successors. A message longer than a packet waits for the pacing.
+/// Reports a congestion control that paces packets: BBR and its successors. The pacing delays messages longer than a packet.
 fn congestion_control(setting: &Path) -> Option<Finding> {
     let name = fs::read_to_string(setting).unwrap_or_default().trim().to_owned();
     name.starts_with("bbr").then(|| {
-        let remedy = "within a cluster others are faster (sysctl net.ipv4.tcp_congestion_control=cubic)";
+        let remedy =
+            "within a cluster other algorithms are faster (sysctl net.ipv4.tcp_congestion_control=cubic)";
         Finding::note(
             "tcp",
             format!("{name} paces packets, which delays messages of 64 KiB and more; {remedy}"),
@@ -117,13 +118,13 @@ mod tests {
     use crate::doctor::State;
 
     #[test]
-    fn a_folder_that_is_not_there_is_wrong() {
+    fn missing_folder_is_wrong() {
         assert_eq!(shared_folder(Path::new("/no/such/folder"), 2).state, State::Wrong);
         assert_eq!(shared_folder(&std::env::temp_dir(), usize::MAX >> 32).state, State::Wrong);
     }
 
     #[test]
-    fn interfaces_that_are_up_are_named() {
+    fn active_interfaces_are_named() {
         let folder = std::env::temp_dir().join(format!("unisono-doctor-{}", std::process::id()));
         let interface = |name: &str, state: &str, speed: &str| {
             fs::create_dir_all(folder.join(name)).unwrap();
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_congestion_control_that_paces_is_noted() {
+    fn only_pacing_congestion_control_is_reported() {
         let setting = std::env::temp_dir().join(format!("unisono-congestion-{}", std::process::id()));
         let found = ["bbr\n", "cubic\n"].map(|name| {
             fs::write(&setting, name).unwrap();

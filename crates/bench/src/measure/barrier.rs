@@ -1,4 +1,4 @@
-//! Barriers: they have no array to check, so the times at which ranks arrive and leave are checked.
+//! Measurement of barriers. They have no array, so the times at which ranks arrive and leave are checked.
 
 use std::time::Instant;
 
@@ -7,14 +7,14 @@ use rustix::time::{ClockId, clock_gettime};
 use unisono::internals::OF_BARRIER;
 use unisono::{Call, Choice, Collective as _, Communicator, Method, Ran, ReduceOp, Result, Why};
 
-/// The moments at which a rank reached a barrier and left it, in nanoseconds of the node's clock.
+/// The times at which a rank reached a barrier and left it, in nanoseconds of the node's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moments {
     came: i64,
     left: i64,
 }
 
-/// Executes a barrier at which all ranks arrive at about the same time; returns the method that ran, and this rank's time.
+/// Executes a barrier at which all ranks arrive at about the same time. Returns the method that ran, and this rank's time.
 pub(super) fn timed(
     comm: &mut Communicator,
     choice: &Choice,
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_leaves_early_is_noticed() {
+    fn early_departure_from_a_barrier_is_counted() {
         let wrong = unisono::threads(3, |mut comm| {
             let mut moments = Vec::new();
             for _ in 0..5 {

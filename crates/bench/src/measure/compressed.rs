@@ -1,4 +1,4 @@
-//! Compressed all-reduces beside an ordinary one: their times, and the error of their results.
+//! Measurement of compressed all-reduces against an ordinary one: their times, and the errors of their results.
 
 use std::time::Instant;
 
@@ -22,23 +22,24 @@ pub struct Row {
     pub nodes: usize,
     /// The links between ranks.
     pub transport: &'static str,
-    /// The time of one call: in each iteration that of the slowest rank.
+    /// The time of one call: in each iteration the time of the slowest rank.
     pub time_us: Times,
     /// Array bytes over the median time, in 1e9 bytes per second.
     pub algbw_gb_per_s: f64,
-    /// The norm of the error of the first result over the norm of the exact sum. What the first call does not send, later ones do.
+    /// The norm of the error of the first result divided by the norm of the exact sum. Later calls send the residual of the first
+    /// one.
     pub relative_error: f64,
-    /// The largest error of an element of the first result, over the root mean square of the exact sum.
+    /// The largest error of an element of the first result, divided by the root mean square of the exact sum.
     pub largest_error: f64,
 }
 
-/// The default number of iterations is the number of bytes worth measuring over those of the array, within these bounds.
+/// The bounds of the default number of iterations, which is [`WORTH_BYTES`] divided by the size of the array.
 const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=100;
 const WORTH_BYTES: usize = 1 << 27;
 
-/// Measures sums of random numbers, nearly normally distributed, at every size, and passes on a row for `f32` and each compression. To
-/// PowerSGD an array is a square matrix, of full rank: gradients lose less. All ranks call it with the same arguments, and get the same
-/// rows.
+/// Measures sums of approximately normally distributed random numbers at every size, and passes on a row for `f32` and each
+/// compression. PowerSGD gets a square matrix of full rank, on which its error is larger than on gradients. All ranks call it with
+/// the same arguments, and get the same rows.
 ///
 /// # Errors
 /// As [`Communicator::all_reduce`].
@@ -118,7 +119,7 @@ impl Contender {
     }
 }
 
-/// A rank's values: sums of a few random numbers.
+/// Returns a rank's values: sums of a few random numbers.
 fn values(rank: usize, count: usize) -> Vec<f32> {
     let mut random = fastrand::Rng::with_seed(rank as u64);
     (0..count).map(|_| (0..4).map(|_| random.f32() - 0.5).sum()).collect()
@@ -132,7 +133,7 @@ fn exact(ranks: usize, count: usize) -> Vec<f64> {
     sums
 }
 
-/// The relative error, and the largest.
+/// Returns the relative error, and the largest error.
 fn errors(found: &[f32], exact: &[f64]) -> (f64, f64) {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let error = |(found, exact): (&f32, &f64)| f64::from(*found) - exact;

@@ -1,4 +1,4 @@
-//! Messages between the first and the last rank: latency as osu_latency measures it, bandwidth as osu_bw does.
+//! Measurement of messages between the first and the last rank: latency as in osu_latency, and bandwidth as in osu_bw.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,19 +7,20 @@ use unisono::{Communicator, Element, Request, Result};
 
 use super::Effort;
 
-/// The messages in flight of a measurement of bandwidth, and the bytes that they have together: fewer are in flight if they are large.
+/// The number of messages in flight of a bandwidth measurement, and the limit of their total size, for which fewer large messages
+/// are in flight.
 const WINDOW: usize = 64;
 const WINDOW_BYTES: usize = 1 << 26;
-/// The most windows to measure.
+/// The largest number of windows to measure.
 const MOST_WINDOWS: usize = 100;
 /// Values repeat after this many elements.
 const PERIOD: usize = 251;
 
-/// The measurements; other ranks than the first and the last have zeros.
+/// The measurements. Ranks other than the first and the last have zeros.
 pub(super) struct Messages {
     /// Half the time of each round trip.
     pub(super) half_trips_us: Vec<f64>,
-    /// The time of each window, until the first rank has got the answer to its last message.
+    /// The time of each window, until the first rank has received the reply to its last message.
     pub(super) windows_us: Vec<f64>,
     /// The messages of a window.
     pub(super) window: usize,
@@ -27,7 +28,7 @@ pub(super) struct Messages {
     pub(super) wrong: u64,
 }
 
-/// Sends messages of this many elements to and fro, then windows of them. All ranks call it; there are at least two.
+/// Measures round trips of messages of this many elements, then windows of them. All ranks call it, at least two.
 pub(super) fn measure<T: Element + From<u8>>(
     comm: &mut Communicator,
     count: usize,
@@ -97,7 +98,7 @@ impl Messages {
     }
 }
 
-/// The values of an iteration, which differ from those of the one before.
+/// Returns the values of an iteration, which differ from those of the previous one.
 fn values<T: Element + From<u8>>(count: usize, iteration: usize) -> Vec<T> {
     (iteration..iteration + count).map(|index| T::from((index % PERIOD) as u8)).collect()
 }

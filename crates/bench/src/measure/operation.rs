@@ -3,7 +3,7 @@
 use unisono::{Call, DType, Operation as Collective, ReduceOp};
 use unisono_collectives::named;
 
-/// A collective operation, whose root, if there is one, is rank 0; a barrier, which has no array; or messages between two ranks.
+/// A collective operation with root 0 (if it has a root), a barrier, which has no array, or messages between two ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// A collective.
@@ -21,7 +21,7 @@ impl From<Collective> for Operation {
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; Collective::all(0).len() + 2] = {
         let mut all = [Self::Barrier; Collective::all(0).len() + 2];
         let mut index = 0;
@@ -33,7 +33,7 @@ impl Operation {
         all
     };
 
-    /// The name on the command line and in tables.
+    /// Returns the name on the command line and in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Collective(collective) => collective.name(),
@@ -42,7 +42,7 @@ impl Operation {
         }
     }
 
-    /// The collective; `None` for a barrier and for messages.
+    /// Returns the collective; `None` for a barrier and for messages.
     pub(crate) fn collective(self) -> Option<Collective> {
         match self {
             Self::Collective(collective) => Some(collective),
@@ -55,14 +55,14 @@ impl Operation {
         self.collective().is_some_and(Collective::reduces)
     }
 
-    /// A call on an array of about this many bytes: at least one element, and a multiple of the number of ranks if each rank
-    /// has a part of equal size.
+    /// Returns a call on an array of about this many bytes: at least one element, and a multiple of the number of ranks if each
+    /// rank has a part of equal size.
     pub(super) fn call(self, dtype: DType, op: ReduceOp, size_bytes: usize, ranks: usize) -> Call {
         let count = (size_bytes / dtype.size_bytes()).max(1);
         let operation = match self {
             Self::Collective(operation) => operation,
             Self::Barrier => return Call::barrier(),
-            // A message has what a broadcast between two ranks has.
+            // A message has the values of a broadcast between two ranks.
             Self::SendRecv => Collective::Broadcast { root: 0 },
         };
         let parts = if operation == Collective::AllToAll { ranks } else { 1 };
@@ -70,7 +70,7 @@ impl Operation {
         Call::new(operation, operation.reduces().then_some(op), dtype, count)
     }
 
-    /// The ratio of bus bandwidth to array bandwidth, by the definitions of nccl-tests.
+    /// Returns the ratio of bus bandwidth to array bandwidth, as nccl-tests defines it.
     pub(super) fn bus_factor(self, ranks: usize) -> f64 {
         match self {
             Self::Collective(collective) => collective.bus_factor(ranks),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidths_of_buses_are_those_of_nccl_tests() {
+    fn bus_factors_match_nccl_tests() {
         let factors = Operation::ALL.map(|operation| operation.bus_factor(4));
         assert_eq!(factors, [1.5, 0.75, 0.75, 1.0, 1.0, 0.75, 0.75, 0.75, 1.0, 1.0, 0.0, 1.0]);
     }

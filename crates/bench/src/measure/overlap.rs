@@ -1,4 +1,5 @@
-//! The part of an asynchronous call that computation hides, measured as osu_iallreduce does: the call alone, then with computation that takes as long.
+//! The fraction of an asynchronous call that computation hides, measured as in osu_iallreduce: the call alone, then with
+//! computation of the same duration.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -7,13 +8,13 @@ use unisono::{Call, Choice, Communicator, Element, Error, Operation, ReduceOp, R
 
 use super::{Effort, slowest};
 
-/// The most iterations: three times are measured in each.
+/// The largest number of iterations, each of which measures three times.
 const MOST_ITERATIONS: usize = 100;
-/// The units of work whose time is measured to find how many take as long as a call.
+/// The units of work that are timed, to compute how many take as long as a call.
 const UNITS: u64 = 1 << 16;
 
-/// The share of the call that computation hides, in percent; `None` if it has no asynchronous form here. All ranks call it and get the
-/// same.
+/// Returns the fraction of the call that computation hides, in percent; `None` if it has no asynchronous form here. All ranks call
+/// it and get the same result.
 pub(super) fn percent<T: Element + From<u8>>(
     comm: &mut Communicator,
     choice: &Choice,
@@ -74,7 +75,7 @@ fn start<T: Element>(
     }
 }
 
-/// Computes. It is work, and not time to wait for: a rank whose core is taken meanwhile takes longer.
+/// Computes a fixed amount of work, not for a fixed time: a rank that loses its core meanwhile takes longer.
 fn work(units: u64) {
     let mut state = 1_u64;
     for unit in 0..units {

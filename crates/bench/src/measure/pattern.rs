@@ -1,6 +1,6 @@
-//! Inputs whose reductions are exact in every element type, so that any order of additions gives the same bits and the
-//! tolerance is zero; and the expected results of each operation. The inputs include values on which implementations differ:
-//! sums that wrap around, integers that are large if read as unsigned, NaNs in comparisons.
+//! Inputs and expected results of each operation. Reductions of the inputs are exact in every element type, so any order of
+//! additions gives the same bits and the tolerance is zero. The inputs include values on which implementations differ: sums that
+//! wrap around, integers that are large when read as unsigned, and NaNs in comparisons.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub(super) struct Pattern<T> {
     results: Vec<Part<T>>,
 }
 
-/// The expected values of some elements; elements in no part are undefined.
+/// The expected values of some elements. Elements in no part are undefined.
 struct Part<T> {
     elements: Range<usize>,
     /// One period of values, starting at the first element of the part.
@@ -75,7 +75,7 @@ impl<T: Element + From<u8>> Pattern<T> {
         let is_nan = |value: &T| value.ne(value);
         let is_wrong = |found: &T, expected: &T| found != expected && !(is_nan(found) && is_nan(expected));
         let wrong_in = |chunk: &[T], values: &[T]| {
-            // Usually all are right. A slow check would change the time of the next call.
+            // Usually all are right. A slow check would affect the time of the next call.
             if *chunk == values[..chunk.len()] {
                 return 0;
             }
@@ -88,17 +88,16 @@ impl<T: Element + From<u8>> Pattern<T> {
     }
 }
 
-/// Sums stay below 2^8: bf16 represents all integers up to there.
+/// The largest sum: bf16 represents all integers up to 2^8.
 const LARGEST: usize = 255;
-/// If values are only moved, no two ranks of a few hundred have the same value at an index, and no rank has the same value
-/// at indices that are closer than this prime number.
+/// The period of values that are only moved. Up to a few hundred ranks have different values at an index, and a rank has different
+/// values at indices that are closer than this prime number.
 const MOVED_PERIOD: usize = 251;
 
 /// The period of bitwise and logical reductions: prime, so that worlds of few ranks have every pair of values.
 const BITS_PERIOD: usize = 23;
 
-/// Returns the value of a rank at a place of the period: few ranks clear or set a bit, or have a false or
-/// true value.
+/// Returns the value at a place of the period: few of the places clear or set a bit, or have a false or true value.
 fn of_a_few_bits(op: ReduceOp, place: usize) -> u8 {
     let bit = 1_u8.checked_shl(place as u32).unwrap_or(0);
     match op {
@@ -155,8 +154,8 @@ impl Inputs {
         self.specials::<T>() + self.period()
     }
 
-    /// Returns the number of indices at which one rank has a value with all bits set: the largest unsigned integer, -1 if
-    /// signed, or a NaN. (In sums a NaN would reveal less than a number.)
+    /// Returns the number of indices at which one rank has a value with all bits set: the largest unsigned integer, -1 if signed,
+    /// or a NaN. Sums have none, since a NaN would reveal less than a number.
     fn specials<T: Element>(&self) -> usize {
         match self.op {
             None => 0,
@@ -166,8 +165,7 @@ impl Inputs {
         }
     }
 
-    /// Returns the rank that has the value: the first, then the last, since a comparison may lose a NaN on one
-    /// side only.
+    /// Returns the rank with this special value: the first, then the last, since a comparison may lose a NaN on one side only.
     fn giver(&self, special: usize) -> Rank {
         if special == 0 { 0 } else { self.ranks - 1 }
     }
@@ -198,14 +196,14 @@ impl Inputs {
             Some(ReduceOp::Max) => inputs.max().unwrap_or(0),
             Some(ReduceOp::Product) => inputs.product(),
             Some(op) => {
-                // A value of one rank alone is not reduced.
+                // A single value is not reduced.
                 let first = inputs.next().unwrap_or(0);
                 inputs.fold(first, |held, input| on_bits(op, held.into(), input.into()) as u8)
             }
         }
     }
 
-    /// Returns the result of reducing a value with all bits set and the others.
+    /// Returns the reduction of a value with all bits set and the others.
     fn special<T: Element>(&self, others: impl Iterator<Item = u64>) -> T {
         let is_signed = matches!(T::DTYPE, DType::I32 | DType::I64);
         // The lower bits of sums and products are the same in all widths, signed and unsigned.
@@ -248,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reduction_is_exact_in_the_least_exact_type() {
+    fn reductions_are_exact_in_the_least_precise_type() {
         for ranks in [1, 2, 3, 5, 8, 64, 255, 1000] {
             for op in [ReduceOp::Sum, ReduceOp::Product] {
                 let inputs = Inputs { op: Some(op), ranks };
@@ -277,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_vendors_do_otherwise_is_noticed() {
+    fn deviations_of_vendors_are_detected() {
         assert_eq!(count_wrong(ReduceOp::Sum, u8::wrapping_add), 0);
         assert!(count_wrong(ReduceOp::Sum, u8::saturating_add) > 0);
         assert_eq!(count_wrong(ReduceOp::Max, u64::max), 0);
@@ -303,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_says_where_it_is_from() {
+    fn moved_values_identify_their_source() {
         let inputs = Inputs { op: None, ranks: 64 };
         for rank in 1..64 {
             assert_ne!(inputs.at(rank, 5), inputs.at(0, 5));
@@ -343,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_is_not_wrong_and_what_is_wrong_is_counted() {
+    fn right_results_pass_and_wrong_elements_are_counted() {
         for (operation, ranks) in on_arrays().flat_map(|it| [(it, 2), (it, 3), (it, 5)]) {
             let call = operation.call(DType::BF16, ReduceOp::Sum, 2 * 1501, ranks);
             let patterns: Vec<_> = (0..ranks).map(|rank| Pattern::new(&call, rank, ranks)).collect();
@@ -371,9 +369,9 @@ mod tests {
         }
     }
 
-    /// A call that does nothing is detected on every rank that should receive something.
+    /// A call that does nothing is detected on every rank that should receive values.
     #[test]
-    fn what_was_never_done_is_noticed() {
+    fn skipped_call_is_detected() {
         for operation in on_arrays() {
             let ranks = 3;
             let call = operation.call(DType::BF16, ReduceOp::Sum, 6000, ranks);
@@ -385,7 +383,7 @@ mod tests {
             });
             let noticed = wrong.filter(|&wrong| wrong > 900).count();
             let expected = match call.operation {
-                // The first rank has its own buffer, or nothing.
+                // The first rank keeps its own buffer, or receives nothing.
                 Operation::Broadcast { .. }
                 | Operation::Scatter { .. }
                 | Operation::Scan

@@ -1,5 +1,5 @@
-//! Checks that a node has memory for the arrays of a benchmark: the system grants allocations beyond its memory, and kills
-//! some process when they are written to.
+//! Checks that a node has memory for the arrays of a benchmark. The system grants allocations beyond its memory, and kills a
+//! process when they are written.
 
 use unisono::internals::{AvailableMemory, NodeFacts};
 use unisono::size::approximate;
@@ -7,14 +7,14 @@ use unisono::{Algorithm, Choice, Communicator, Memory, ReduceOp, Result, Vendor}
 
 use super::{Operation, Settings};
 
-/// The result of the check that every node has the memory that its ranks need together.
+/// The result of the check that every node has enough memory for its ranks together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Room {
-    /// Every node has it.
+    /// Every node has enough memory.
     Enough,
     /// This rank is the first whose node lacks memory, for this reason.
     TooLittle(String),
-    /// Another rank is the first.
+    /// Another rank is the first whose node lacks memory.
     TooLittleElsewhere,
 }
 
@@ -42,16 +42,16 @@ pub fn room(comm: &mut Communicator, settings: &Settings) -> Result<Room> {
     })
 }
 
-/// The number of arrays of the same size that a rank has at a time: the one that is reduced, and copies.
+/// Returns the number of arrays of this size that a rank holds at a time: the reduced one, and copies.
 fn arrays(settings: &Settings) -> usize {
     let copies = |choice: &Choice| {
-        // Messages contain the original input, so it is copied; MPIs have buffers of their own.
+        // Messages contain the original input, so it is copied. MPIs have internal buffers.
         choice.vendor() == Some(Vendor::Mpi) || *choice == Algorithm::AllToAll.into()
     };
     let is_copied = settings.memory == Memory::Device || settings.contenders.iter().any(copies);
-    // Half formats are held as f32, and rounded for sending.
+    // Half-precision arrays are stored as f32, and rounded for sending.
     let is_widened = settings.dtype.is_half() && settings.operations.iter().copied().any(Operation::reduces);
-    // Messages in flight hold a few of the largest.
+    // Messages in flight hold a few of the largest arrays.
     let in_flight = if settings.operations.contains(&Operation::SendRecv) { 3 } else { 0 };
     1 + usize::from(is_copied) + usize::from(settings.overlap) + if is_widened { 2 } else { 0 } + in_flight
 }
@@ -77,22 +77,22 @@ mod tests {
     }
 
     #[test]
-    fn copies_and_wider_elements_count() {
+    fn copies_and_widened_elements_are_counted() {
         let arrays = |algorithm, dtype| arrays(&settings(algorithm, dtype, &[8]));
         assert_eq!((arrays("ring", DType::F32), arrays("all-to-all", DType::F32)), (1, 2));
         assert_eq!((arrays("ring", DType::BF16), arrays("mpi", DType::F32)), (3, 2));
     }
 
     #[test]
-    fn the_first_rank_says_what_does_not_fit() {
+    fn first_rank_without_memory_reports_the_reason() {
         let short = |sizes: &[usize]| {
             let settings = settings("ring", DType::F32, sizes);
             unisono::threads(3, |mut comm| room(&mut comm, &settings).unwrap())
         };
         assert_eq!(short(&[8, 1 << 10]), [Room::Enough, Room::Enough, Room::Enough]);
-        let told = short(&[8, 1 << 50]);
-        let Room::TooLittle(why) = &told[0] else { panic!("{told:?}") };
+        let rooms = short(&[8, 1 << 50]);
+        let Room::TooLittle(why) = &rooms[0] else { panic!("{rooms:?}") };
         assert!(why.starts_with("arrays of 1024 TiB on 3 ranks of a node need 3072 TiB"), "{why}");
-        assert_eq!(told[1..], [Room::TooLittleElsewhere, Room::TooLittleElsewhere]);
+        assert_eq!(rooms[1..], [Room::TooLittleElsewhere, Room::TooLittleElsewhere]);
     }
 }

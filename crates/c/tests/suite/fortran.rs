@@ -1,4 +1,4 @@
-//! `fortran/unisono.f90` is what follows from `include/unisono.h`.
+//! Generates `fortran/unisono.f90` from `include/unisono.h`, and compares it.
 
 use expect_test::expect_file;
 use unisono_testing::suite::Test;
@@ -48,8 +48,8 @@ contains
 end module
 ";
 
-/// Writes the module anew: `UPDATE_EXPECT=1 cargo test -p unisono-c --test suite fortran`.
-fn the_module_follows_from_the_header() {
+/// Compares the module. `UPDATE_EXPECT=1 cargo test -p unisono-c --test suite fortran` rewrites it.
+fn module_matches_the_header() {
     expect_file!["../../fortran/unisono.f90"].assert_eq(&module(include_str!("../../include/unisono.h")));
 }
 
@@ -73,7 +73,7 @@ fn module(header: &str) -> String {
                 callbacks += &(comments(&comment, "    ") + &function(result, name, arguments, "inout"));
             }
             Some((result, arguments)) if text.ends_with(';') && !text.starts_with(['#', '/']) => {
-                let place = result.find("unisono_").expect("all functions bear our name");
+                let place = result.find("unisono_").expect("all functions have the prefix unisono_");
                 let (result, name) = result.split_at(place);
                 functions += &(comments(&comment, "    ") + &function(result.trim(), name, arguments, "out"));
             }
@@ -166,7 +166,7 @@ fn split(argument: &str) -> (&str, &str) {
     (argument[..name].trim(), &argument[name..])
 }
 
-/// Returns the comment, its paragraphs in lines that are not too long.
+/// Returns the comment, with its paragraphs wrapped to the line length.
 fn comments(lines: &[&str], indent: &str) -> String {
     let start = format!("{indent}!");
     let mut text: Vec<String> = Vec::new();
@@ -178,7 +178,7 @@ fn comments(lines: &[&str], indent: &str) -> String {
             text.push(start.clone());
         }
         for word in line.split(' ').skip(1) {
-            let last = text.last_mut().expect("a line was begun");
+            let last = text.last_mut().expect("a line was started");
             if last.len() + 1 + word.len() > LINE {
                 text.push(format!("{start} {word}"));
             } else {
@@ -191,5 +191,5 @@ fn comments(lines: &[&str], indent: &str) -> String {
 }
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![the_module_follows_from_the_header,]
+    tests![module_matches_the_header,]
 }

@@ -1,4 +1,4 @@
-//! `include/unisono.h` is what cbindgen makes of the sources.
+//! Compares `include/unisono.h` with cbindgen's output.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use expect_test::expect_file;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Writes the header anew: `UPDATE_EXPECT=1 cargo test -p unisono-c --test suite header`.
+/// Compares the header. `UPDATE_EXPECT=1 cargo test -p unisono-c --test suite header` rewrites it.
 fn the_header_is_generated() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     let mut header = Vec::new();
     cbindgen::generate_with_config(root, config).unwrap().write(&mut header);
-    // The conditions of a call are what Rust calls safety.
+    // Rust's safety sections are the conditions of a call.
     let header = String::from_utf8(header).unwrap().replace("# Safety", "Conditions:");
     expect_file!["../../include/unisono.h"].assert_eq(&header);
 }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use unisono_testing::suite::Test;
 use unisono_testing::{launch, shared, stand_ins};
 
-/// A build or a program that takes longer hangs.
+/// The time after which a build or a program counts as hanging.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// The folder in which the library is installed, and the folder of a test's programs.
@@ -57,13 +57,13 @@ pub(crate) fn tests() -> Vec<Test> {
     tests
 }
 
-/// The variable of the folder in which launched ranks find each other; in `STORE`, the program has a key-value store of its own.
+/// The variable with the bootstrap folder of launched ranks. With `STORE` instead, the program has its own key-value store.
 const LAUNCHED: &str = "UNISONO_BOOTSTRAP_DIR";
-/// Links the static library; no option of a compiler's.
+/// Links the static library. It is not a compiler option.
 const STATIC: &str = "static";
 const C: [&str; 5] = ["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror"];
 const CPP: [&str; 5] = ["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror"];
-// Declarations of an MPI's `mpif.h` that a program does not use are not the program's mistake.
+// Less strict, since a program does not use all declarations of an MPI's `mpif.h`.
 const FORTRAN: [&str; 1] = ["-Wall"];
 const STRICT_FORTRAN: [&str; 5] = ["-std=f2008", "-pedantic", "-Wall", "-Wextra", "-Werror"];
 
@@ -144,7 +144,7 @@ fn everything_with(
     assert_eq!(ended.stdout.matches(&format!("of {ranks}: all right\n")).count(), ranks, "{ended:?}");
 }
 
-/// The library starts no thread, and the others get an error soon.
+/// Checks that the library starts no thread, and that the others soon get an error.
 fn killed(installed: &Installed, way: &str) {
     let options = [&C[..], &["-pedantic"]].concat();
     let program = installed.build("cc", &source("tests/embedded.c"), &options);
@@ -182,7 +182,7 @@ fn threads(installed: &Installed) {
     assert_eq!(stdout, "every thread has the largest value\n");
 }
 
-/// Over stand-ins for the CUDA driver and NCCL, with a GPU for each rank.
+/// Runs over stand-ins for the CUDA driver and NCCL, with a GPU for each rank.
 fn gpus(installed: &Installed) {
     let program = installed.build("cc", &source("tests/gpu.c"), &[&C[..], &["-pedantic", "-ldl"]].concat());
     for ranks in [1, 2, 3] {
@@ -208,7 +208,7 @@ fn with_mpi(installed: &Installed, mpi: &str, compiler: &str, example: &str, opt
     assert_eq!(stdout.matches(" of 3: ").count(), 3, "{stdout}");
 }
 
-/// One library serves programs over any MPI.
+/// Checks that no MPI is linked, since one library serves programs over any MPI.
 fn no_mpi_is_linked(installed: &Installed) {
     let mut ldd = Command::new("ldd");
     ldd.arg(installed.lib().join("libunisono.so"));

@@ -155,7 +155,9 @@ fn hang_report_says_what_happened_and_names_a_bad_file() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(
-        said.starts_with("rank 1 (process 7 on node1) never came to all-reduce #17, which rank 0 waits in"),
+        said.starts_with(
+            "rank 1 (process 7 on node1) has not called all-reduce #17, in which rank 0 has waited"
+        ),
         "{said}"
     );
     // The finding, wrapped; then the table after an empty line.

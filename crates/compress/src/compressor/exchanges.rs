@@ -5,7 +5,7 @@ use unisono::Operation;
 use super::Compression;
 use super::power_sgd::PowerSgd;
 use super::quantized::chunk;
-use super::sparse::Way;
+use super::sparse::Method;
 use super::top_k::load;
 use crate::kernels::quantized::{Code, Int4, Int8, OneBit};
 use crate::kernels::sparse::Pair;
@@ -19,14 +19,14 @@ pub struct Exchange {
     pub size_bytes: usize,
     /// The bytes of an element.
     pub element_size_bytes: usize,
-    /// The leaders that take part: all of them, or two that are partners.
+    /// The number of leaders that take part: all of them, or two partners.
     pub leaders: usize,
 }
 
 impl Compression {
-    /// Returns the collectives among this many leaders by which they sum an array of tensors of these shapes; the same that
-    /// [`Compressor::all_reduce`](super::Compressor::all_reduce) calls, or the messages of recursive doubling, as many as are expected.
-    /// None if it depends on the values.
+    /// Returns the collectives by which this many leaders sum an array of tensors of these shapes: those that
+    /// [`Compressor::all_reduce`](super::Compressor::all_reduce) calls, or the expected messages of recursive doubling. `None` if
+    /// they depend on the values.
     ///
     /// ```
     /// use unisono::Operation;
@@ -60,15 +60,15 @@ impl Compression {
                     element_size_bytes: size_of::<Pair>(),
                     leaders,
                 };
-                Some(match load.way() {
-                    Way::AllGather => vec![of_pairs(leaders, load.total * size_of::<Pair>())],
-                    // Two partners that each get the other's are an all-gather of both.
-                    Way::Doubling => {
+                Some(match load.method() {
+                    Method::AllGather => vec![of_pairs(leaders, load.total * size_of::<Pair>())],
+                    // An exchange of two partners costs as much as their all-gather.
+                    Method::Doubling => {
                         let rounds =
                             load.rounds().into_iter().map(|bytes| bytes as usize / size_of::<Pair>());
                         rounds.map(|pairs| of_pairs(2, 2 * pairs * size_of::<Pair>())).collect()
                     }
-                    Way::Dense => vec![f32s(count)],
+                    Method::Dense => vec![f32s(count)],
                 })
             }
             Self::Threshold { .. } => None,

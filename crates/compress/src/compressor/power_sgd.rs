@@ -14,13 +14,13 @@ pub(super) struct PowerSgd {
     matrices: Vec<Matrix>,
     /// The ranges that are sent uncompressed.
     plain: Vec<Range<usize>>,
-    /// The left factors of all matrices, then everything that travels as it is.
+    /// The left factors of all matrices, then all elements that are sent uncompressed.
     left: Vec<f32>,
-    /// The right factors of all matrices: this leader's.
+    /// This leader's right factors of all matrices.
     right: Vec<f32>,
     /// The sum of the right factors of all leaders, from which the next iteration starts.
     sum: Vec<f32>,
-    /// The size of the right factor of each tensor; 0 if it travels as it is.
+    /// The size of the right factor of each tensor; 0 if it is sent uncompressed.
     state_sizes: Vec<usize>,
 }
 
@@ -54,12 +54,12 @@ impl PowerSgd {
         }
         left += plain.iter().map(Range::len).sum::<usize>();
         let mut sum = vec![0.0; right];
-        // Any start will do that is the same on all ranks.
+        // Any start that is identical on all ranks is valid.
         randomize(&mut sum, 0);
         Self { rank, matrices, plain, left: vec![0.0; left], right: vec![0.0; right], sum, state_sizes }
     }
 
-    /// Returns the elements of what is summed, one after the other.
+    /// Returns the numbers of elements of the two successive sums.
     pub(super) fn sums(&self) -> [usize; 2] {
         [self.left.len(), self.sum.len()]
     }
@@ -106,7 +106,7 @@ impl Encoder for PowerSgd {
         }
         copy(&mut self.sum, &self.right);
         leaders.all_reduce(&mut self.sum, ReduceOp::Sum)?;
-        // A product with what is not finite is not finite.
+        // A product with a non-finite value is not finite.
         let is_finite = [&self.left, &self.sum].into_iter().flatten().all(|value| value.is_finite());
         for Matrix { values: range, left, right } in &self.matrices {
             let (residual, gradient) = (&mut residual[range.clone()], &mut values[range.clone()]);
@@ -128,7 +128,7 @@ impl Encoder for PowerSgd {
     }
 }
 
-/// Directions that a gradient is unlikely to be orthogonal to.
+/// Fills values with random directions, to which a gradient is unlikely to be orthogonal.
 fn randomize(values: &mut [f32], seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     values.iter_mut().for_each(|value| *value = random.f32() - 0.5);

@@ -10,8 +10,8 @@ use unisono_collectives::model::Machine;
 use super::{Compression, Exchange, Wire};
 
 impl Wire {
-    /// Returns the gradients that a core encodes and decodes, in 1e9 bytes of `f32` per second: kernels from memory, with the passes
-    /// over what was not sent (`cargo bench --bench codecs`, and the table in docs/performance.md). None if nothing is encoded.
+    /// Returns the rate at which a core encodes and decodes gradients, in 1e9 bytes of `f32` per second, from memory and with the
+    /// passes over the residual (`cargo bench --bench codecs`, and the table in docs/performance.md). `None` if nothing is encoded.
     fn codec_gb_per_s(self) -> Option<f64> {
         Some(match self {
             Self::F32 => return None,
@@ -31,7 +31,7 @@ impl Wire {
     }
 }
 
-/// Predicts all-reduces of gradients on a machine. Pure: where the constants of the cost model are the same, so are the predictions.
+/// Predicts all-reduces of gradients on a machine. Predictions depend only on the constants of the cost model.
 #[derive(Debug)]
 pub struct Prices {
     machine: Machine,
@@ -39,12 +39,12 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// Prices on this machine.
+    /// Returns the predictions for a machine.
     pub fn new(machine: Machine) -> Self {
         Self { machine, known: HashMap::new() }
     }
 
-    /// Prices by the constants that this communicator chooses algorithms by.
+    /// Returns the predictions with the constants by which this communicator chooses algorithms.
     pub fn of(comm: &mut Communicator) -> Self {
         Self::new(comm.machine().clone())
     }
@@ -64,7 +64,7 @@ impl Prices {
     /// ```
     ///
     /// # Errors
-    /// Why it cannot be predicted: what `threshold` sends depends on the gradients, or the world is too large.
+    /// The reason why it cannot be predicted: the size that `threshold` sends depends on the gradients, or the world is too large.
     pub fn all_reduce_us(
         &mut self,
         topology: &Topology,
@@ -102,7 +102,7 @@ impl Prices {
         }
     }
 
-    /// Returns the time by the algorithm that is fastest.
+    /// Returns the time of the fastest algorithm.
     fn time_us(&mut self, (nodes, local_ranks): (usize, usize), exchange: Exchange) -> Result<f64, String> {
         let Exchange { operation, size_bytes, element_size_bytes, .. } = exchange;
         if nodes * local_ranks == 1 || size_bytes == 0 {

@@ -1,4 +1,4 @@
-//! A few bits an element.
+//! Formats with a few bits per element.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,8 +10,8 @@ use crate::kernels::quantized::{
     Code, Draws, Stochastic, decode, decode_add, encode, encode_stochastic, encoded_bytes, is_finite,
 };
 
-/// Each leader sums a chunk: it gets the others' encoded, adds them as `f32`, encodes the sum, and gives it to all. So a value is
-/// rounded twice, for any number of leaders.
+/// Each leader sums a chunk: it receives the encoded chunks of the others, adds them as `f32`, encodes the sum, and sends it to
+/// all. So a value is rounded twice, for any number of leaders.
 ///
 /// Source of the two exchanges: Alistarh, Grubic, Li, Tomioka and Vojnovic, "QSGD: communication-efficient SGD via gradient
 /// quantization and encoding", NeurIPS 2017, section 5.
@@ -30,7 +30,7 @@ impl<C, R> Quantized<C, R> {
 
 /// A rounding of values, and its state.
 pub(super) trait Rounding<C>: Send {
-    /// Encodes this leader's values of a chunk, and leaves what the encoding does not carry.
+    /// Encodes this leader's values of a chunk, and leaves the residual in place.
     ///
     /// # Errors
     /// As [`encode`].
@@ -41,7 +41,7 @@ pub(super) trait Rounding<C>: Send {
         encoded: &mut [u8],
     ) -> std::result::Result<(), usize>;
 
-    /// Returns the next call follows.
+    /// Prepares for the next call.
     fn advance(&mut self) {}
 
     /// As [`Encoder::state`].
@@ -53,7 +53,7 @@ pub(super) trait Rounding<C>: Send {
     fn seed(&mut self, _: u64) {}
 }
 
-/// To the nearest value.
+/// Rounding to the nearest value.
 pub(super) struct Nearest;
 
 impl<C: Code> Rounding<C> for Nearest {
@@ -67,14 +67,14 @@ impl<C: Code> Rounding<C> for Nearest {
     }
 }
 
-/// To one of the two nearest values, at random: other numbers for each seed, leader, chunk and call.
+/// Stochastic rounding to one of the two nearest values, with different random numbers for each seed, leader, chunk and call.
 pub(super) struct AtRandom {
     seed: u64,
-    /// The number of calls, in digits of [`DIGIT`], for each tensor. All are equal, and the first is read.
+    /// The number of calls, in digits of base [`DIGIT`], for each tensor. All are equal, and the first is read.
     calls: Vec<[f32; 2]>,
 }
 
-/// An `f32` holds all integers up to this one.
+/// An `f32` represents all integers up to this one.
 const DIGIT: u64 = 1 << 24;
 
 impl AtRandom {
@@ -179,7 +179,7 @@ pub(super) fn chunk<C: Code>(count: usize, ranks: usize) -> (usize, usize) {
     (chunk_count, encoded_bytes::<C>(chunk_count))
 }
 
-/// Encodes values, and leaves what the encoding does not carry.
+/// Encodes values, and leaves the residual in place.
 fn put<C: Code>(rounding: &impl Rounding<C>, of: (Rank, Rank), values: &mut [f32], encoded: &mut [u8]) {
     let encoded = &mut encoded[..encoded_bytes::<C>(values.len())];
     if rounding.encode(of, values, encoded).is_err() {

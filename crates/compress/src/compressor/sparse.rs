@@ -1,4 +1,4 @@
-//! Sums of sparse arrays: how leaders exchange their pairs of an index and a value.
+//! Sums of sparse arrays, as exchanges of pairs of an index and a value between leaders.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use unisono::{Communicator, Rank, ReduceOp, Result, copy};
@@ -6,12 +6,12 @@ use unisono_collectives::algorithm::butterfly::{Folded, Folding};
 
 use crate::kernels::sparse::{Pair, decode_add, merge};
 
-/// A way of leaders to sum sparse arrays.
+/// A method by which leaders sum sparse arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// Every leader gives its pairs to all others.
+pub(super) enum Method {
+    /// Every leader sends its pairs to all others.
     AllGather,
-    /// Partners exchange pairs at doubling distances, and merge them, until all elements are less to send.
+    /// Partners exchange pairs at doubling distances and merge them, until sending all elements is smaller.
     ///
     /// Source: Renggli, Ashkboos, Aghagolzadeh, Alistarh and Hoefler, "SparCML: high-performance sparse communication for machine
     /// learning", SC 2019: `SSAR_Recursive_double`, and its switch to dense arrays.
@@ -20,10 +20,11 @@ pub(super) enum Way {
     Dense,
 }
 
-/// Recursive doubling must send this part of what an all-gather does, or less: it merges, and tells the number of pairs in each round.
+/// Recursive doubling must send at most this fraction of the bytes of an all-gather, since it also merges and sends the number of
+/// pairs in each round.
 const WORTH_MERGING: f64 = 0.9;
 
-/// The pairs of several leaders.
+/// The numbers of pairs of several leaders.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     /// The elements of the arrays.
@@ -36,32 +37,32 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Returns the way by which the busiest leader is expected to get the fewest bytes; of equal ones, the dense one. Pure: all
-    /// leaders find the same.
+    /// Returns the method by which the busiest leader is expected to receive the fewest bytes. Of equal ones it is the dense one.
+    /// All leaders compute the same method.
     ///
-    /// The arrays are taken to be independent, so that few indices meet: where more do, recursive doubling sends less. Two leaders do
-    /// the same by an all-gather as by doubling, and need not merge.
-    pub(super) fn way(self) -> Way {
+    /// The arrays are assumed to be independent, so that few indices coincide. If more do, recursive doubling sends less. For two
+    /// leaders, an all-gather sends the same bytes as doubling, without a merge.
+    pub(super) fn method(self) -> Method {
         let Self { elements, leaders, most, .. } = self;
         let others = (leaders - 1) as f64;
         let dense = 2.0 * others / leaders as f64 * bytes_of_all(elements);
         let all_gather = others * (most * size_of::<Pair>()) as f64;
         let doubling = self.rounds().into_iter().sum::<f64>();
         if dense <= all_gather.min(doubling) {
-            Way::Dense
+            Method::Dense
         } else if leaders > 2 && doubling <= WORTH_MERGING * all_gather {
-            Way::Doubling
+            Method::Doubling
         } else {
-            Way::AllGather
+            Method::AllGather
         }
     }
 
-    /// Returns the bytes that the busiest leader is expected to get in each round of recursive doubling.
+    /// Returns the bytes that the busiest leader is expected to receive in each round of recursive doubling.
     pub(super) fn rounds(self) -> Vec<f64> {
         let folding = Folding::new(self.leaders);
         let density = self.total as f64 / (self.leaders * self.elements.max(1)) as f64;
-        // The part of the elements that no array so far has a pair of. In each round come as many arrays as there are. No power is
-        // computed: its last bits may differ between machines.
+        // The fraction of the elements without a pair in any array so far. Each round doubles the number of arrays. No power is
+        // computed, since its last bits may differ between machines.
         let mut missing = 1.0 - density;
         let mut next = || {
             let pairs = self.elements as f64 * (1.0 - missing);
@@ -77,15 +78,15 @@ fn bytes_of_all(elements: usize) -> f64 {
     (elements * size_of::<f32>()) as f64
 }
 
-/// Stands for the number of pairs in the header of a message that has all elements.
+/// Replaces the number of pairs in the header of a message with all elements.
 const DENSE: u64 = u64::MAX;
 
-/// A sum by recursive doubling, as far as it has come.
+/// A partial sum of recursive doubling.
 #[derive(Debug, Default)]
 pub(super) struct Doubling {
-    /// The pairs in ascending order of indices, unless all elements are less to send.
+    /// The pairs in ascending order of indices, unless the sum is dense.
     pairs: Vec<Pair>,
-    /// All elements, then.
+    /// Whether the sum has all elements.
     is_dense: bool,
     merged: Vec<Pair>,
     /// The message of a partner: pairs, or all elements.
@@ -93,7 +94,7 @@ pub(super) struct Doubling {
 }
 
 impl Doubling {
-    /// Replaces the values, of which nothing is read, by the sum of all leaders' pairs. Returns whether all of them are finite. All
+    /// Replaces the values, which are not read, by the sum of all leaders' pairs. Returns whether all of them are finite. All
     /// leaders get the same bits.
     ///
     /// The pairs are in ascending order of indices, and have each index once.
@@ -144,11 +145,11 @@ impl Doubling {
         Ok(canonical(values))
     }
 
-    /// Adds what a partner sent, of the two ranks' the lower one's first.
+    /// Adds the partner's message, with the values of the lower rank first.
     ///
-    /// Both end with the same form: it depends on the two forms, and on the sum. Where one adds its partner's pairs to its elements, the
-    /// other adds its own to its partner's elements: the same sums, since the order of two addends makes no difference, but for a
-    /// NaN's bits.
+    /// Both end with the same form, which depends on the two forms and on the sum. If one adds its partner's pairs to its elements,
+    /// the other adds its own pairs to its partner's elements. The sums are equal, since the order of two addends affects only the
+    /// bits of a NaN.
     fn add(&mut self, values: &mut [f32], is_dense: bool, own_first: bool) {
         match (self.is_dense, is_dense) {
             (false, false) => {
@@ -172,7 +173,7 @@ impl Doubling {
         }
     }
 
-    /// Turns to all elements if they are fewer bytes.
+    /// Converts to all elements if that is fewer bytes.
     fn thicken(&mut self, values: &mut [f32]) {
         self.is_dense = size_of_val(&self.pairs[..]) > size_of_val(values);
         if self.is_dense {
@@ -195,41 +196,42 @@ impl Doubling {
     }
 
     fn send(&self, leaders: &mut Communicator, values: &[f32], to: Rank) -> Result<()> {
-        let (told, message) = self.message(values);
-        leaders.send(&[told], to)?;
+        let (header, message) = self.message(values);
+        leaders.send(&[header], to)?;
         leaders.send(message, to)
     }
 
     /// Returns whether all elements arrived.
     fn receive(&mut self, leaders: &mut Communicator, elements: usize, from: Rank) -> Result<bool> {
-        let mut told = [0];
-        leaders.receive(&mut told, from)?;
-        let is_dense = self.make_room(told[0], elements);
+        let mut header = [0];
+        leaders.receive(&mut header, from)?;
+        let is_dense = self.prepare(header[0], elements);
         leaders.receive(&mut self.theirs, from)?;
         Ok(is_dense)
     }
 
     /// Sends and receives. Returns whether all elements arrived.
     fn exchange(&mut self, leaders: &mut Communicator, values: &[f32], partner: Rank) -> Result<bool> {
-        let mut told = [0];
-        leaders.exchange(&[self.message(values).0], partner, &mut told, partner)?;
-        let is_dense = self.make_room(told[0], values.len());
+        let mut header = [0];
+        leaders.exchange(&[self.message(values).0], partner, &mut header, partner)?;
+        let is_dense = self.prepare(header[0], values.len());
         let mut theirs = std::mem::take(&mut self.theirs);
         let exchanged = leaders.exchange(self.message(values).1, partner, &mut theirs, partner);
         self.theirs = theirs;
         exchanged.map(|()| is_dense)
     }
 
-    fn make_room(&mut self, told: u64, elements: usize) -> bool {
-        let is_dense = told == DENSE;
-        let count = if is_dense { elements } else { told as usize * (size_of::<Pair>() / size_of::<u32>()) };
+    fn prepare(&mut self, header: u64, elements: usize) -> bool {
+        let is_dense = header == DENSE;
+        let count =
+            if is_dense { elements } else { header as usize * (size_of::<Pair>() / size_of::<u32>()) };
         self.theirs.resize(count, 0);
         is_dense
     }
 }
 
-/// Returns whether all values are finite. Gives each NaN the same bits: those of a sum of two depend on their
-/// order.
+/// Returns whether all values are finite. Replaces each NaN by one with fixed bits, since the bits of a sum of two NaNs depend on
+/// their order.
 fn canonical(values: &mut [f32]) -> bool {
     let all_finite = values.iter().all(|value| value.is_finite());
     if !all_finite {

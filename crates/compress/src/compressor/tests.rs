@@ -3,7 +3,7 @@
 use super::*;
 use unisono::{Topology, Unisono};
 
-/// A matrix that is worth it, one that is not, and a vector.
+/// A matrix that is compressed, one that is not, and a vector.
 const SHAPES: [&[usize]; 3] = [&[24, 40], &[3, 2], &[17]];
 const COUNT: usize = 24 * 40 + 3 * 2 + 17;
 const ALL: [Compression; 12] = [
@@ -16,7 +16,7 @@ const ALL: [Compression; 12] = [
     // By recursive doubling, from eight leaders on.
     Compression::TopK { fraction: 0.12 },
     Compression::TopK { fraction: 1.0 },
-    // Few, and most.
+    // Few elements, and most.
     Compression::Threshold { least: 0.6 },
     Compression::Threshold { least: 0.01 },
     Compression::PowerSgd { rank: 1 },
@@ -29,7 +29,7 @@ fn gradients(rank: usize, step: u64) -> Vec<f32> {
     (0..COUNT).map(|_| random.f32() - 0.5).collect()
 }
 
-/// Returns the gradients that each rank ends with in each step, and its compressor.
+/// Returns each rank's resulting gradients in each step, and its compressor.
 fn reduced(
     nodes: &[usize],
     compression: Compression,
@@ -57,7 +57,7 @@ fn reduced(
 }
 
 #[test]
-fn what_is_not_sent_is_kept() {
+fn unsent_part_is_kept_in_the_residual() {
     for (nodes, compression) in
         NODES.into_iter().flat_map(|nodes| ALL.map(|compression| (nodes, compression)))
     {
@@ -65,7 +65,7 @@ fn what_is_not_sent_is_kept() {
         let ended = reduced(nodes, compression, STEPS, false);
         assert!(
             ended.iter().all(|(results, _)| *results == ended[0].0),
-            "all ranks hold the same: {nodes:?}"
+            "results are identical on all ranks: {nodes:?}"
         );
         let all: Vec<_> =
             (0..ended.len()).flat_map(|rank| (0..STEPS).map(move |step| gradients(rank, step))).collect();
@@ -83,7 +83,7 @@ fn what_is_not_sent_is_kept() {
 }
 
 #[test]
-fn beside_and_in_turn_give_the_same_bits() {
+fn blocking_and_non_blocking_calls_give_the_same_bits() {
     for compression in ALL {
         let [beside, in_turn] = [true, false].map(|is_async| reduced(&[2, 1], compression, 3, is_async));
         assert!(beside.iter().zip(&in_turn).all(|(beside, in_turn)| beside.0 == in_turn.0), "{compression}");
@@ -91,7 +91,7 @@ fn beside_and_in_turn_give_the_same_bits() {
 }
 
 #[test]
-fn on_one_node_nothing_is_compressed() {
+fn nothing_is_compressed_on_one_node() {
     let all = [0, 1, 2].map(|rank| gradients(rank, 0));
     for compression in ALL {
         for (results, compressor) in reduced(&[3], compression, 1, false) {
@@ -103,7 +103,7 @@ fn on_one_node_nothing_is_compressed() {
 }
 
 #[test]
-fn a_restored_compressor_goes_on_with_the_same_bits() {
+fn restored_compressor_continues_with_the_same_bits() {
     for compression in ALL {
         let undisturbed = reduced(&[1, 1], compression, 4, false);
         let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
@@ -129,7 +129,7 @@ fn a_restored_compressor_goes_on_with_the_same_bits() {
 }
 
 #[test]
-fn a_residual_is_not_lost_where_nothing_is_compressed_any_more() {
+fn restored_residual_is_added_on_one_node() {
     let residual = vec![0.25; COUNT];
     let ended = unisono::threads(2, |mut comm| -> Result<_> {
         let compressor = Compressor::new(&Levels::of(&mut comm)?, ALL[0], &SHAPES);
@@ -146,7 +146,7 @@ fn a_residual_is_not_lost_where_nothing_is_compressed_any_more() {
 }
 
 #[test]
-fn what_is_not_finite_arrives() {
+fn non_finite_values_are_transmitted() {
     for compression in ALL {
         let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 2]));
         let ended = world.on_threads(3, |mut comm| -> Result<_> {
@@ -165,7 +165,7 @@ fn what_is_not_finite_arrives() {
 }
 
 #[test]
-fn all_is_sent_where_that_is_less() {
+fn all_elements_are_sent_if_that_is_smaller() {
     for (least, sent) in [(10.0, 0), (0.1, COUNT), (0.499, 1)] {
         for (results, compressor) in reduced(&[1, 1], Compression::Threshold { least }, 1, false) {
             let arrived = results[0].iter().filter(|&&value| value != 0.0).count();
@@ -180,7 +180,7 @@ fn all_is_sent_where_that_is_less() {
 }
 
 #[test]
-fn an_array_of_no_elements_is_summed() {
+fn empty_array_is_summed() {
     for compression in ALL {
         let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 2]));
         let ended = world.on_threads(3, |mut comm| -> Result<_> {
@@ -213,7 +213,7 @@ fn padding_stays_zero() {
 }
 
 #[test]
-fn names_are_read_as_they_are_written() {
+fn formatted_names_parse_to_the_same_value() {
     for compression in ALL {
         assert_eq!(compression.to_string().parse(), Ok(compression));
     }
@@ -244,7 +244,7 @@ fn names_are_read_as_they_are_written() {
 }
 
 #[test]
-fn sums_of_other_seeds_and_calls_are_rounded_otherwise() {
+fn different_seeds_and_calls_round_differently() {
     let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
     let ended = world.on_threads(2, |mut comm| -> Result<_> {
         let levels = Levels::of(&mut comm)?;
@@ -256,7 +256,7 @@ fn sums_of_other_seeds_and_calls_are_rounded_otherwise() {
             results.push(sums);
         }
         for seed in 0..400 {
-            // Without what earlier calls left.
+            // Without the residual of earlier calls.
             let compressor = Compressor::new(&levels, Compression::Int4Stochastic, &SHAPES).with_seed(seed);
             let mut sums = gradients(comm.rank(), 0);
             compressor.all_reduce(&mut comm, &mut sums)?;

@@ -1,13 +1,13 @@
-//! The elements from a magnitude on.
+//! Elements whose magnitudes reach a threshold.
 
 use unisono::{Communicator, ReduceOp, Result, copy};
 
 use super::Encoder;
-use super::sparse::{Doubling, Load, Way, all_gather};
+use super::sparse::{Doubling, Load, Method, all_gather};
 use crate::kernels::sparse::{Pair, count_from, encode_from};
 
-/// Leaders sum the elements of each whose magnitudes are at least this one, or all elements if
-/// that is less to send. Leaders have different numbers of them: so those are told first.
+/// Leaders sum their elements whose magnitudes are at least this one, or all elements if that is smaller. Leaders have different
+/// numbers of such elements, so they exchange the numbers first.
 #[derive(Debug)]
 pub(super) struct Threshold {
     least: f32,
@@ -36,8 +36,8 @@ impl Encoder for Threshold {
         leaders.all_gather(&mut counts)?;
         let most = counts.iter().max().map_or(0, |&largest| largest as usize);
         let total = counts.iter().sum::<u64>() as usize;
-        let way = Load { elements: values.len(), leaders: ranks, most, total }.way();
-        if way == Way::Dense {
+        let method = Load { elements: values.len(), leaders: ranks, most, total }.method();
+        if method == Method::Dense {
             // All elements fit.
             copy(values, residual);
             residual.fill(0.0);
@@ -45,7 +45,7 @@ impl Encoder for Threshold {
             return Ok(values.iter().all(|value| value.is_finite()));
         }
         encode_from(residual, self.least, &mut self.own);
-        if way == Way::Doubling {
+        if method == Method::Doubling {
             return self.doubling.sum(leaders, &self.own, values);
         }
         all_gather(leaders, &self.own, &counts, &mut self.all, values)

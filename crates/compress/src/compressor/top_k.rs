@@ -1,13 +1,13 @@
-//! The largest elements alone.
+//! Elements with the largest magnitudes.
 
 use unisono::{Communicator, Result};
 
 use super::Encoder;
-use super::sparse::{Doubling, Load, Way, all_gather, dense};
+use super::sparse::{Doubling, Load, Method, all_gather, dense};
 use crate::kernels::sparse::{Largest, Pair};
 
-/// Leaders sum the elements of each with the largest magnitudes. What is sent grows with the number of leaders, until all elements
-/// are less.
+/// Leaders sum their elements with the largest magnitudes. The sent bytes grow with the number of leaders, until sending all
+/// elements is smaller.
 ///
 /// Source: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl TopK {
     }
 }
 
-/// Returns the pairs that leaders send of an array of this many elements.
+/// Returns the numbers of pairs that leaders send of an array of this many elements.
 pub(super) fn load(fraction: f64, elements: usize, leaders: usize) -> Load {
     let most = ((fraction * elements as f64).ceil() as usize).min(elements);
     Load { elements, leaders, most, total: leaders * most }
@@ -48,19 +48,19 @@ impl Encoder for TopK {
         let load = load(self.fraction, values.len(), leaders.ranks());
         let failed = self.largest.encode(residual, values, load.most, &mut self.own).err();
         let not_a_number = |index| Pair { index: index as u32, value: f32::NAN };
-        match load.way() {
-            Way::AllGather => {
+        match load.method() {
+            Method::AllGather => {
                 if let Some(index) = failed {
-                    // All leaders expect as many.
+                    // All leaders send the same number of pairs.
                     self.own.resize(load.most, not_a_number(index));
                 }
                 let counts = vec![load.most as u64; leaders.ranks()];
                 all_gather(leaders, &self.own, &counts, &mut self.all, values)
             }
-            way => {
+            method => {
                 self.own.extend(failed.map(not_a_number));
-                match way {
-                    Way::Doubling => self.doubling.sum(leaders, &self.own, values),
+                match method {
+                    Method::Doubling => self.doubling.sum(leaders, &self.own, values),
                     _ => dense(leaders, &self.own, values),
                 }
             }

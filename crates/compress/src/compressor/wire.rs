@@ -18,13 +18,13 @@ pub enum Wire {
     Compressed(Compression),
 }
 
-/// The text names no wire format, or none to choose from.
+/// An invalid name of a wire format, or one that `auto` cannot choose.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownWire {
-    /// There is none of this name.
+    /// There is no wire format of this name.
     #[error("no wire format is called `{0}`; there are f32, bf16 and f16, and between nodes {names}", names = Compression::NAMES)]
     Unknown(String),
-    /// Its speed cannot be predicted.
+    /// The speed of this format cannot be predicted.
     #[error(
         "how much {0} sends depends on the gradients, so auto cannot predict it: remove it from the list"
     )]

@@ -1,14 +1,16 @@
 //! Matrices approximated by the product of two thin ones: the passes of PowerSGD over a matrix.
 //!
-//! A matrix has `rows` rows of `columns` elements, row-major. A *factor* is `width` vectors (the rank of the product), one after the other: the left one's have
-//! an element for each row, the right one's for each column. So every loop runs along contiguous memory.
+//! A matrix has `rows` rows of `columns` elements, row-major. A *factor* consists of `width` vectors (the rank of the product), one
+//! after the other. Those of the left factor have an element for each row, and those of the right factor for each column. So every
+//! loop runs along contiguous memory.
 //!
 //! **Source**: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
 //! NeurIPS 2019, algorithm 1.
 
 use unisono::internals::{Lanes, Level, Pass};
 
-/// Partial sums of a dot product. As many at every level, so that all give the same bits; enough to hide the latency of additions.
+/// The partial sums of a dot product: the same number for every instruction set, so that all give the same bits, and enough to hide
+/// the latency of additions.
 const LANES: usize = 64;
 
 /// Adds the gradient to the residual, and multiplies the sum by the right factor: `residual += gradient; left = residual · right`.
@@ -32,8 +34,8 @@ pub fn project_back(matrix: &[f32], left: &[f32], right: &mut [f32], width: usiz
     Level::best().compiled::<ProjectBack>()(bytemuck::cast_slice_mut(right), Back { matrix, left, width });
 }
 
-/// Replaces the gradient by `left · sumᵀ`, where `sum` is the sum of the right factors of all nodes, and subtracts from the residual
-/// what this node has given: `left · rightᵀ`.
+/// Replaces the gradient by `left · sumᵀ`, where `sum` is the sum of the right factors of all nodes, and subtracts this node's
+/// contribution `left · rightᵀ` from the residual.
 ///
 /// # Panics
 /// As [`project`].
@@ -51,8 +53,8 @@ pub fn reconstruct(
     Level::best().compiled::<Reconstruct>()(bytemuck::cast_slice_mut(residual), beside);
 }
 
-/// Makes the vectors of a factor orthonormal, by Gram and Schmidt's method, twice: once loses orthogonality where vectors are nearly
-/// dependent. Returns which are zero because they depend on those before them.
+/// Orthonormalises the vectors of a factor with the Gram-Schmidt method, applied twice, since one pass loses orthogonality for
+/// nearly dependent vectors. Returns the vectors that became zero because they depend on earlier ones.
 pub fn orthonormalize(factor: &mut [f32], width: usize) -> Vec<usize> {
     let size = factor.len() / width;
     let mut dependent = Vec::new();
@@ -67,7 +69,7 @@ pub fn orthonormalize(factor: &mut [f32], width: usize) -> Vec<usize> {
             }
         }
         let left = norm(vector);
-        // The remainder of a dependent vector is rounding errors.
+        // The remainder of a dependent vector consists of rounding errors.
         if left > length * 1e-5 || left.is_nan() {
             vector.iter_mut().for_each(|value| *value /= left);
         } else {

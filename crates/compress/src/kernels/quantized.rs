@@ -1,11 +1,11 @@
-//! `f32` elements in a few bits each, with scales for every block of them.
+//! `f32` elements encoded in a few bits each, with scales for every block.
 //!
-//! A block is its scales, `f32` in little-endian bytes, and the codes of its elements; what they mean, a [`Code`] says. What
-//! rounding loses is left to the caller, who adds it to the next gradient: error feedback (Seide et al. 2014; Karimireddy et al.,
-//! ICML 2019).
+//! A block consists of its scales, `f32` in little-endian bytes, and the codes of its elements, which a [`Code`] defines. The
+//! rounding errors are returned to the caller, which adds them to the next gradient: error feedback (Seide et al. 2014; Karimireddy
+//! et al., ICML 2019).
 //!
-//! Where a byte holds n codes, those of a block are in as many runs of elements: a byte has one code of each run, the first run's in
-//! its lowest bits. So neighbours are encoded and decoded by the same instruction.
+//! If a byte holds n codes, the elements of a block form n runs, and a byte has one code of each run, that of the first run in its
+//! lowest bits. So one instruction encodes or decodes neighbours.
 
 use std::marker::PhantomData;
 
@@ -19,15 +19,15 @@ mod draws;
 pub use codes::{Int4, Int8, OneBit};
 pub use draws::Draws;
 
-/// So many elements share their scales.
+/// The number of elements that share their scales.
 const BLOCK: usize = 256;
 
-/// The bits of a magnitude. As integers they are ordered as the magnitudes are, and those of infinity and NaN are larger.
+/// The bits of a magnitude. As integers they are ordered like the magnitudes, with infinity and NaN above.
 const MAGNITUDE: u32 = u32::MAX >> 1;
 
-/// A code: the scales of a block, which give its bits their meaning.
+/// A code of elements, with the scales of a block.
 pub trait Code: Copy + 'static {
-    /// The bits of an element, which divide those of a byte.
+    /// The bits per element, which divide 8.
     const BITS: usize;
 
     /// The number of scales of a block, 1 or 2.
@@ -43,17 +43,17 @@ pub trait Code: Copy + 'static {
     /// Returns the code with these scales.
     fn of_scales(scales: [f32; 2]) -> Self;
 
-    /// Returns the code of a value, in the lowest bits, all others 0; and what it is decoded to.
+    /// Returns the code of a value, in the lowest bits with all others 0, and the decoded value.
     fn encode(self, value: f32) -> (u8, f32);
 
     /// Returns the value of the code in the lowest bits.
     fn decode(self, code: u8) -> f32;
 }
 
-/// A code between whose values an element can be rounded at random.
+/// A code that supports stochastic rounding.
 pub trait Stochastic: Code {
-    /// As [`Code::encode`], by this much of a step between two values up or down: evenly between −½ and ½, the mean of what is decoded
-    /// is the value.
+    /// Encodes as [`Code::encode`] does, after adding `off`, a fraction of the step between two values. If `off` is uniform between
+    /// −½ and ½, the mean of decoded values is the value.
     fn encode_off(self, value: f32, off: f32) -> (u8, f32);
 }
 
@@ -73,16 +73,16 @@ pub fn encoded_bytes<C: Code>(count: usize) -> usize {
     count / BLOCK * block_bytes::<C>(BLOCK) + if rest == 0 { 0 } else { block_bytes::<C>(rest) }
 }
 
-/// Encodes the values, and leaves in `values` what the encoding does not carry: each value − its decoded value.
+/// Encodes the values, and leaves in `values` the residual: each value − its decoded value.
 ///
-/// A scale that would be subnormal is 0: what it is the scale of decodes to zeros, and all of it stays in `values`.
+/// A scale that would be subnormal is 0. Its elements decode to zeros, and stay in `values`.
 ///
 /// # Errors
-/// The index of the first value that is NaN or infinite. The blocks before it have been encoded; its own block and those after
-/// it are unchanged.
+/// The index of the first value that is NaN or infinite. The blocks before it have been encoded. Its own block and those after it
+/// are unchanged.
 ///
 /// # Panics
-/// If `encoded` is not as long as [`encoded_bytes`] says.
+/// If the length of `encoded` is not [`encoded_bytes`].
 pub fn encode<C: Code>(values: &mut [f32], encoded: &mut [u8]) -> Result<(), usize> {
     encode_at::<C>(Level::best(), values, encoded)
 }
@@ -93,8 +93,8 @@ fn encode_at<C: Code>(level: Level, values: &mut [f32], encoded: &mut [u8]) -> R
     result
 }
 
-/// Encodes the values as [`encode`] does, but rounds to one of the two nearest at random: to the nearer one with the higher probability, so
-/// that the mean of what is decoded is the value (to 2⁻¹⁷ of a step).
+/// Encodes the values as [`encode`] does, with stochastic rounding to one of the two nearest values: the nearer one has the higher
+/// probability, so that the mean of decoded values is the value (to 2⁻¹⁷ of a step).
 ///
 /// Source: Gupta, Agrawal, Gopalakrishnan and Narayanan, "Deep learning with limited numerical precision", ICML 2015; for gradients
 /// Alistarh et al., "QSGD", NeurIPS 2017.
@@ -126,7 +126,7 @@ fn encode_stochastic_at<C: Stochastic>(
 /// Stores the decoded values.
 ///
 /// # Panics
-/// If `encoded` is not as long as [`encoded_bytes`] says.
+/// If the length of `encoded` is not [`encoded_bytes`].
 pub fn decode<C: Code>(values: &mut [f32], encoded: &[u8]) {
     decode_at::<C>(Level::best(), values, encoded);
 }
@@ -138,7 +138,7 @@ fn decode_at<C: Code>(level: Level, values: &mut [f32], encoded: &[u8]) {
 /// Adds the decoded values to `values`.
 ///
 /// # Panics
-/// If `encoded` is not as long as [`encoded_bytes`] says.
+/// If the length of `encoded` is not [`encoded_bytes`].
 pub fn decode_add<C: Code>(values: &mut [f32], encoded: &[u8]) {
     decode_add_at::<C>(Level::best(), values, encoded);
 }
@@ -147,7 +147,7 @@ fn decode_add_at<C: Code>(level: Level, values: &mut [f32], encoded: &[u8]) {
     level.compiled::<Decode<C, true>>()(cast_slice_mut(values), encoded);
 }
 
-/// Returns whether all decoded values are finite: those of an encoding that failed are not.
+/// Returns whether all decoded values are finite. Those of a failed encoding are not.
 ///
 /// # Panics
 /// If `encoded` ends within a scale.
@@ -162,7 +162,7 @@ fn assert_length<C: Code>(values: &[f32], encoded: &[u8]) {
     assert_eq!(
         encoded.len(),
         encoded_bytes::<C>(values.len()),
-        "the bytes of {} values, encoded",
+        "the encoded bytes of {} values",
         values.len()
     );
 }
@@ -195,7 +195,7 @@ impl<C: Stochastic> Pass for EncodeStochastic<C> {
     }
 }
 
-/// Encodes all values by a function of the block's code, the value's index and the value.
+/// Encodes all values with a function of the block's code, the value's index and the value.
 #[inline(always)]
 fn encode_blocks<C: Code>(
     values: &mut [f32],

@@ -1,4 +1,5 @@
-//! The largest magnitudes of an array of `f32`, as pairs of an index and a value: a given number of them, or those from a threshold on.
+//! The largest magnitudes of an array of `f32`, as pairs of an index and a value: a given number of them, or those that reach a
+//! threshold.
 
 mod counts;
 mod largest;
@@ -22,8 +23,8 @@ pub struct Pair {
     pub value: f32,
 }
 
-/// Adds the values to the residual, and returns how many magnitudes of the sums are at least this one; infinity and NaN are. The
-/// values become 0.
+/// Adds the values to the residual, and returns the number of sums whose magnitude is at least this one, including infinity and
+/// NaN. The values become 0.
 ///
 /// # Panics
 /// If there are not as many values as the residual has.
@@ -37,9 +38,10 @@ fn count_from_at(level: Level, residual: &mut [f32], values: &mut [f32], least: 
     count
 }
 
-/// Moves the magnitudes that are at least this one, infinity and NaN among them, from `values` to `pairs`, which is cleared first.
+/// Moves the elements whose magnitude is at least this one, including infinity and NaN, from `values` to `pairs`, which is cleared
+/// first.
 ///
-/// The pairs are in ascending order of indices. In `values`, 0 takes their places; the others stay.
+/// The pairs are in ascending order of indices. In `values`, 0 replaces them, and the other elements stay.
 ///
 /// # Panics
 /// As [`Largest::encode`].
@@ -51,12 +53,12 @@ fn encode_from_at(level: Level, values: &mut [f32], least: f32, pairs: &mut Vec<
     assert_indices(values);
     pairs.clear();
     let all = Threshold::all_from(magnitude(least));
-    level.compiled::<Take>()(cast_slice_mut(values), (all, pairs));
+    level.compiled::<Select>()(cast_slice_mut(values), (all, pairs));
 }
 
 fn assert_indices(values: &[f32]) {
     let count = values.len();
-    assert!(u32::try_from(count).is_ok(), "an index has 32 bits: {count} values are too many");
+    assert!(u32::try_from(count).is_ok(), "{count} values are too many for 32-bit indices");
 }
 
 /// Adds the values of the pairs to those at their indices.
@@ -73,9 +75,10 @@ pub fn decode_add(values: &mut [f32], pairs: &[Pair]) {
     }
 }
 
-/// The sum of two sparse arrays, in place of what `sum` held: values with the same index are added, the first one's value first.
+/// Replaces the contents of `sum` by the sum of two sparse arrays. Values with the same index are added, that of the first array
+/// first.
 ///
-/// The pairs of each are in ascending order of indices, and so are those of the sum. An index is in each at most once.
+/// The pairs of each array and of the sum are in ascending order of indices, with each index at most once.
 pub fn merge(first: &[Pair], second: &[Pair], sum: &mut Vec<Pair>) {
     sum.clear();
     sum.reserve(first.len() + second.len());
@@ -106,22 +109,22 @@ fn magnitude(value: f32) -> u32 {
     value.to_bits() & MAGNITUDE
 }
 
-/// So many values are looked at together: nearly always, none of them is of interest.
+/// The number of values that are tested together. Nearly always, none of them is selected.
 const GROUP: usize = 32;
 
-/// Returns a bit for each value that is of interest, the lowest for the first.
+/// Returns a bit for each selected value, the lowest for the first.
 ///
-/// Without branches, these are vector instructions.
+/// Branch-free, so that it compiles to vector instructions.
 #[inline(always)]
-fn interesting(group: &[f32; GROUP], interests: impl Fn(f32) -> bool) -> u32 {
+fn matching(group: &[f32; GROUP], matches: impl Fn(f32) -> bool) -> u32 {
     let mut bits = 0;
     for (index, &value) in group.iter().enumerate() {
-        bits |= if interests(value) { 1 << index } else { 0 };
+        bits |= if matches(value) { 1 << index } else { 0 };
     }
     bits
 }
 
-/// Calls the function with the place of each bit that is set, in ascending order.
+/// Calls the function with the position of each set bit, in ascending order.
 #[inline(always)]
 fn for_each_bit(mut bits: u32, mut function: impl FnMut(usize)) {
     while bits != 0 {
@@ -130,12 +133,12 @@ fn for_each_bit(mut bits: u32, mut function: impl FnMut(usize)) {
     }
 }
 
-/// So many sums are added before they are looked at: they stay in the core's cache in between.
+/// The number of sums that are added before they are processed, so that they stay in the core's cache.
 const BLOCK: usize = 1024;
 
-/// Adds values to sums, leaves zeros, and passes on the sums in blocks, with the index of the first.
+/// Adds values to sums, leaves zeros, and passes the sums on in blocks, with the index of the first.
 #[inline(always)]
-fn add(sums: &mut [u8], values: &mut [f32], mut look: impl FnMut(usize, &mut [f32])) {
+fn add(sums: &mut [u8], values: &mut [f32], mut process: impl FnMut(usize, &mut [f32])) {
     let sums: &mut [f32] = cast_slice_mut(sums);
     assert_eq!(sums.len(), values.len(), "a residual for each value");
     let blocks = sums.chunks_mut(BLOCK).zip(values.chunks_mut(BLOCK));
@@ -144,11 +147,11 @@ fn add(sums: &mut [u8], values: &mut [f32], mut look: impl FnMut(usize, &mut [f3
             *sum += value;
         }
         values.fill(0.0);
-        look(start, sums);
+        process(start, sums);
     }
 }
 
-/// Adds, and counts all magnitudes by their upper bits.
+/// Adds the values, and counts all magnitudes by their upper bits.
 struct AddAndCountAll;
 
 impl Pass for AddAndCountAll {
@@ -172,7 +175,7 @@ impl Pass for CountAll {
     }
 }
 
-/// Counts by these bits the magnitudes whose higher bits are given.
+/// Counts the magnitudes with a prefix by the bits below it.
 struct CountBin;
 
 impl Pass for CountBin {
@@ -183,7 +186,7 @@ impl Pass for CountBin {
         let values: &[f32] = cast_slice(values);
         let (groups, rest) = values.as_chunks::<GROUP>();
         for group in groups {
-            for_each_bit(interesting(group, |value| bits.follow(prefix, value)), |index| {
+            for_each_bit(matching(group, |value| bits.follow(prefix, value)), |index| {
                 counts.add(index, group[index], bits, prefix);
             });
         }
@@ -193,7 +196,7 @@ impl Pass for CountBin {
     }
 }
 
-/// Adds, and counts the magnitudes that are at least this one.
+/// Adds the values, and counts the magnitudes that are at least this one.
 struct AddAndCountFrom;
 
 impl Pass for AddAndCountFrom {
@@ -205,22 +208,22 @@ impl Pass for AddAndCountFrom {
     }
 }
 
-/// Moves the magnitudes from the array to the pairs.
-struct Take;
+/// Moves the selected elements from the array to the pairs.
+struct Select;
 
-impl Pass for Take {
+impl Pass for Select {
     type Beside<'a> = (Threshold, &'a mut Vec<Pair>);
 
     #[inline(always)]
     fn run<L: Lanes>(_: L, values: &mut [u8], (mut threshold, pairs): (Threshold, &mut Vec<Pair>)) {
-        take_all(&mut threshold, 0, cast_slice_mut(values), pairs);
+        select_all(&mut threshold, 0, cast_slice_mut(values), pairs);
     }
 }
 
-/// Adds, and moves the magnitudes that are at least this one, until there are more than the limit.
-struct AddAndTake;
+/// Adds the values, and moves the elements whose magnitude is at least this one, until there are more than the limit.
+struct AddAndSelect;
 
-impl Pass for AddAndTake {
+impl Pass for AddAndSelect {
     type Beside<'a> = (&'a mut [f32], u32, usize, &'a mut Vec<Pair>);
 
     #[inline(always)]
@@ -231,30 +234,30 @@ impl Pass for AddAndTake {
     ) {
         add(sums, values, |start, sums| {
             if pairs.len() <= limit {
-                take_all(&mut Threshold::all_from(least), start, sums, pairs);
+                select_all(&mut Threshold::all_from(least), start, sums, pairs);
             }
         });
     }
 }
 
 #[inline(always)]
-fn take_all(threshold: &mut Threshold, start: usize, values: &mut [f32], pairs: &mut Vec<Pair>) {
+fn select_all(threshold: &mut Threshold, start: usize, values: &mut [f32], pairs: &mut Vec<Pair>) {
     let (groups, rest) = values.as_chunks_mut::<GROUP>();
     let start_of_rest = start + groups.len() * GROUP;
     for (group, start) in groups.iter_mut().zip((start..).step_by(GROUP)) {
         let least = threshold.least;
-        for_each_bit(interesting(group, |value| magnitude(value) >= least), |index| {
-            take(threshold, &mut group[index], start + index, pairs);
+        for_each_bit(matching(group, |value| magnitude(value) >= least), |index| {
+            select(threshold, &mut group[index], start + index, pairs);
         });
     }
     for (value, index) in rest.iter_mut().zip(start_of_rest..) {
-        take(threshold, value, index, pairs);
+        select(threshold, value, index, pairs);
     }
 }
 
 #[inline(always)]
-fn take(threshold: &mut Threshold, value: &mut f32, index: usize, pairs: &mut Vec<Pair>) {
-    if threshold.takes(*value) {
+fn select(threshold: &mut Threshold, value: &mut f32, index: usize, pairs: &mut Vec<Pair>) {
+    if threshold.selects(*value) {
         pairs.push(Pair { index: index as u32, value: std::mem::take(value) });
     }
 }

@@ -1,4 +1,5 @@
-//! The integration tests of the crate. This program launches itself: without a role it is the test runner, with one it is a rank.
+//! The integration tests of the crate. This program launches itself: without a role it is the test runner, and with a role it is a
+//! rank.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Ranks that are processes, connected by TCP as if each were on a machine of its own.
+//! Ranks that are processes, connected by TCP as on separate machines.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn eight_leaders_agree() {
     }
 }
 
-/// From eight leaders on, this many elements are merged by recursive doubling; half of them are sent as all.
+/// From eight leaders on, this many elements are merged by recursive doubling. With half of the elements, all are sent.
 fn compressed(comm: &mut Communicator) {
     let levels = Levels::of(comm).unwrap();
     let count = 1000;
@@ -56,7 +56,7 @@ fn compressed(comm: &mut Communicator) {
             let mut of_first = values.clone();
             comm.broadcast(&mut of_first, 0).unwrap();
             let same = values.iter().zip(&of_first).all(|(own, first)| own.to_bits() == first.to_bits());
-            assert!(same, "{format}: all ranks hold the same bits");
+            assert!(same, "{format}: results are identical on all ranks");
         }
     }
 }

@@ -7,8 +7,8 @@
     gradients = np.ones(1000, np.float32)
     comm.all_reduce(gradients, "mean")     # in place
 
-Ranks are processes: those of one machine share memory, those of several connect, and no MPI is needed. `unisono.torch` makes the same
-a backend of torch.distributed, which PyTorch 2.14 and newer find by themselves: `init_process_group("unisono")`.
+Ranks are processes. Those of one machine share memory, those of several machines connect, and no MPI is needed. `unisono.torch` is a
+backend of torch.distributed, which PyTorch 2.14 and newer find by themselves: `init_process_group("unisono")`.
 """
 
 from ._unisono import (

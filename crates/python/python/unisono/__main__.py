@@ -14,9 +14,9 @@ def main() -> int:
     arrays = commands.add_parser("bench", help="measure all-reduces on numpy arrays")
     arrays.add_argument("--sizes", default="8,32K,512K,8M,32M", help="sizes of arrays in bytes (default: %(default)s)")
     arrays.set_defaults(run=_bench)
-    tensors = commands.add_parser("bench-torch", help="measure torch.distributed beside gloo: collectives and steps of training")
+    tensors = commands.add_parser("bench-torch", help="compare torch.distributed with gloo: collectives and training steps")
     tensors.add_argument("--sizes", default="8,4K,64K,1M,16M", help="sizes of tensors in bytes (default: %(default)s)")
-    tensors.add_argument("--steps", action=argparse.BooleanOptionalAction, default=True, help="measure steps of training (default: yes)")
+    tensors.add_argument("--steps", action=argparse.BooleanOptionalAction, default=True, help="measure training steps (default: yes)")
     tensors.add_argument(
         "--only", action="append", metavar="TEXT", help="measure only the rows whose name contains this text; may be repeated"
     )
@@ -24,7 +24,7 @@ def main() -> int:
     # Tests of the command need no figures.
     tensors.add_argument("--round-s", type=float, default=0.3, help=argparse.SUPPRESS)
     tensors.set_defaults(run=_bench_torch)
-    tokens = commands.add_parser("bench-vllm", help="measure vLLM on CPUs beside gloo and its own shared memory: all-reduces and tokens")
+    tokens = commands.add_parser("bench-vllm", help="compare vLLM on CPUs with gloo and its own shared memory: all-reduces and tokens")
     tokens.add_argument(
         "--layers", type=_count, default=24, help="layers of the model, of the shape of Qwen2.5 0.5B (default: %(default)s)"
     )
@@ -49,7 +49,7 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _bench_torch(options: argparse.Namespace) -> int:
-    # The process that only starts ranks does without PyTorch, whose import takes seconds.
+    # The process that only starts ranks does not import PyTorch, which takes seconds.
     if "WORLD_SIZE" not in os.environ:
         return bench.launch(options.ranks)
     from . import bench_torch

@@ -1,4 +1,4 @@
-"""The compiled module. The package around it is what programs use."""
+"""The compiled module. Programs use the package around it."""
 
 import builtins
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Arrays of every kind, as the library takes them."""
+"""Conversion of arrays of every kind to arguments of the library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def buffer_of(array: Any) -> Any:
     if is_on_gpu(array):
         return on_stream(array)
     if _is_bf16(array):
-        # Numpy has no such type.
+        # Numpy has no bfloat16.
         return _unisono.TypedArray(np.from_dlpack(array.view(sys.modules["torch"].int16)), "bf16")
     return np.from_dlpack(array) if hasattr(array, "__dlpack__") else array
 
@@ -31,7 +31,7 @@ def buffer_of(array: Any) -> Any:
 def _is_bf16(array: Any) -> bool:
     """Whether it is a tensor of PyTorch with elements of bfloat16, or an array of numpy with those of `ml_dtypes`."""
     if isinstance(array, np.ndarray):
-        # The name of a type takes longer to find than a short call.
+        # Looking up the name of a type takes longer than a short call.
         return array.dtype.kind == "V" and array.dtype.name == "bfloat16"
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor) and array.dtype is torch.bfloat16

@@ -17,15 +17,16 @@ import numpy as np
 from . import init
 from .comm import Comm
 
-# The time for one figure of one column, and the number of figures whose median is shown.
+# The duration of one measurement of a column, and the number of measurements whose median is shown.
 _ROUND_S, _ROUNDS = 0.05, 9
-# The time that other ranks may continue after one has failed: they report the cause, unless they wait for something else than ranks.
+# The time for which other ranks may continue after a failure. They report the cause, unless they wait for
+# something other than ranks.
 _LAST_WORDS_S = 5
 _UNITS = {"K": 10, "M": 20, "G": 30}
 
 
 def size_bytes(text: str) -> int:
-    """The number that a size such as 8M stands for."""
+    """Parses a size such as 8M."""
     unit = _UNITS.get(text[-1:].upper())
     return int(text) if unit is None else int(text[:-1]) << unit
 
@@ -88,7 +89,7 @@ def agreed(comm: Comm, folder: str) -> str:
 
 
 def _columns(comm: Comm) -> dict[str, Callable[[int], Callable[[], object]]]:
-    """The columns of the table: each makes a call from a number of elements."""
+    """Returns the columns of the table. Each creates a call from a number of elements."""
 
     def numpy(count: int) -> Callable[[], object]:
         array = np.zeros(count, np.float32)
@@ -122,7 +123,8 @@ def _time(comm: Comm, call: Callable[[], object], repeats: int) -> float:
     began = time.perf_counter()
     for _ in range(repeats):
         call()
-    # The root of a broadcast returns before the other ranks have received: the time ends when all ranks are done.
+    # The root of a broadcast returns before the other ranks have received, so the measurement ends when all
+    # ranks are done.
     comm.barrier()
     return (time.perf_counter() - began) / repeats
 

@@ -79,7 +79,7 @@ def _ping_pong(group: dist.ProcessGroup, size: int) -> Call:
 
 
 def _ring(group: dist.ProcessGroup, size: int) -> Call:
-    """Every rank sends to the next one and receives from the one before."""
+    """Every rank sends to the next rank and receives from the previous one."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
     if ranks < 2:
         raise ValueError("needs at least 2 ranks")
@@ -110,7 +110,7 @@ def _blocks(group: dist.ProcessGroup, size: int) -> torch.Tensor:
     return torch.zeros(ranks, max(1, size // 4 // ranks))
 
 
-# Each makes a call from a process group and a size in bytes.
+# Each creates a call from a process group and a size in bytes.
 CALLS: dict[str, Callable[[dist.ProcessGroup, int], Call]] = {
     "all_reduce": _all_reduce,
     "all_reduce, asynchronous": _all_reduce_asynchronous,
@@ -127,5 +127,5 @@ CALLS: dict[str, Callable[[dist.ProcessGroup, int], Call]] = {
 }
 # Half a round trip is the time of a message.
 CALLS_OF_ONE = {"send and recv": 2}
-# These have no array: one size stands for all.
+# Calls without an array, which are measured at one size only.
 WITHOUT_ARRAY = {"barrier"}

@@ -1,4 +1,4 @@
-"""The models that `bench-torch` trains: each with its loss, and the inputs of a rank."""
+"""The models that `bench-torch` trains, each with its loss and the inputs of a rank."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def gpt() -> nn.Sequential:
 
 
 def gpt_inputs(seed: int, batch: int = GPT_BATCH) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random tokens, and after each of them the next one."""
+    """Random tokens, with the next token of each as its target."""
     tokens = torch.randint(VOCABULARY, (batch, SEQUENCE + 1), generator=torch.Generator().manual_seed(seed))
     return tokens[:, :-1], tokens[:, 1:]
 

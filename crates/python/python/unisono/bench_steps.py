@@ -1,4 +1,4 @@
-"""The steps of training that `bench-torch` measures. A step returns its loss, if this rank computes it."""
+"""The training steps that `bench-torch` measures. A step returns its loss, if this rank computes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .bench_models import BLOCKS, GPT_BATCH, HEADS, gpt, gpt_inputs, loss_of, ml
 
 Group = dist.ProcessGroup
 Step = Callable[[], torch.Tensor | None]
-# Makes a step of the same training by each backend, without messages, and without other ranks.
+# Creates a step of the same training with each backend, without messages, and without other ranks.
 Programs = dict[str, Callable[[], Step]]
 Inputs = tuple[torch.Tensor, torch.Tensor]
 
@@ -146,7 +146,7 @@ def _pipeline(schedule_name: str, groups: dict[str, Group]) -> Programs:
         def step() -> torch.Tensor | None:
             optimizer.zero_grad()
             losses: list[torch.Tensor] = []
-            # Only the first stage takes samples, and only the last one targets.
+            # Only the first stage gets samples, and only the last one targets.
             last = {"target": targets, "losses": losses} if rank == ranks - 1 else {}
             schedule.step(*([samples] if rank == 0 else []), **last)
             optimizer.step()
@@ -169,5 +169,5 @@ STEPS: dict[str, Callable[[dict[str, Group]], Programs]] = {
     "pipeline of a GPT, 1F1B": partial(_pipeline, "Schedule1F1B"),
     "pipeline of a GPT, GPipe": partial(_pipeline, "ScheduleGPipe"),
 }
-# By how much losses may differ where more than two ranks add in another order: a part of the loss.
+# The tolerated relative difference of losses if more than two ranks add in another order.
 ROUNDING = {"FSDP2 of a GPT, bfloat16": 1e-2}

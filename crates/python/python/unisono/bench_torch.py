@@ -1,4 +1,4 @@
-"""Measures torch.distributed with Unisono beside gloo, alternating in one process: collectives, and steps of training."""
+"""Compares torch.distributed over Unisono and over gloo, alternating in one process: collectives, and steps of training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .bench_steps import ALONE, ROUNDING, SILENT, STEPS, Programs
 from .comm import Comm
 
 _TIMEOUT_S = 120
-# DDP makes its buckets anew after the first step.
+# DDP rebuilds its buckets after the first step.
 _WARM_STEPS = 2
 _ROUNDING = 1e-5
 _BACKENDS = ("unisono", "gloo")
@@ -39,13 +39,13 @@ def run(options: argparse.Namespace) -> int:
     wanted, tables = options.only or [""], (CALLS, STEPS if options.steps else {})
     calls, steps = ([name for name in rows if any(text in name for text in wanted)] for rows in tables)
     if not calls and not steps:
-        # All ranks find the same: one of them reports it.
+        # All ranks detect it, and one of them reports it.
         if os.environ.get("RANK", "0") == "0":
             names = "; ".join(name for rows in tables for name in rows)
             print(f"--only must be a part of a row's name, got `{'`, `'.join(wanted)}`; rows: {names}", file=sys.stderr)
         return 2
     torch.set_num_threads(1)
-    # The hook makes a world of its own, which reads the deadlines there.
+    # The hook creates its own world, which reads the deadlines from the environment.
     os.environ |= {"UNISONO_TIMEOUT_S": str(_TIMEOUT_S), "UNISONO_FIRST_TIMEOUT_S": str(_TIMEOUT_S)}
     # Ranks that report a failure wait for those whose call runs into its deadline.
     control = 2 * _TIMEOUT_S
@@ -112,7 +112,7 @@ def _step_cells(comm: Comm, name: str, programs: Programs, rounds: int, round_s:
 
     calls = {program: kept(program) for program in programs}
     steps = min(calls_per_round(comm, call, round_s, _WARM_STEPS) for call in calls.values())
-    # Losses can be compared only after equally many steps.
+    # Losses are comparable only after the same number of steps.
     seconds = measured(comm, calls, dict.fromkeys(calls, steps), rounds)
     _check_losses(name, [losses[backend] for backend in _BACKENDS])
     silent = _figure(seconds[SILENT] * 1e3) if SILENT in seconds else "-"
@@ -122,7 +122,7 @@ def _step_cells(comm: Comm, name: str, programs: Programs, rounds: int, round_s:
 
 def _check_losses(name: str, losses: list[torch.Tensor | None]) -> None:
     """Raises an error on all ranks if a loss differs on any of them: then one backend does not compute the same as the other."""
-    # Two summands have one sum. More of them are rounded in different orders.
+    # The sum of two summands is unique. More summands are rounded in different orders.
     allowed = ROUNDING.get(name, _ROUNDING) if dist.get_world_size() > 2 else 0.0
     unisono, gloo = (0.0 if loss is None else loss.item() for loss in losses)
     is_close = math.isclose(unisono, gloo, rel_tol=allowed)
@@ -132,7 +132,7 @@ def _check_losses(name: str, losses: list[torch.Tensor | None]) -> None:
 
 
 def _started(label: str, make: Callable[[], Callable[[], object]], times: int) -> Callable[[], object]:
-    """Makes a call and runs it a few times, which shows whether it is possible."""
+    """Creates a call and runs it a few times, to test whether it is possible."""
 
     def started() -> Callable[[], object]:
         call = make()
@@ -158,7 +158,7 @@ def _agreed_on(label: str, run: Callable[[], object]) -> object:
 
 
 def _first(text: str | None) -> str | None:
-    """The text that a rank reported first, on all ranks: what a rank reports later may be a consequence."""
+    """Returns the first reported text, on all ranks. Later reports may be consequences of it."""
     reports: list[tuple[float, str] | None] = [None] * dist.get_world_size()
     dist.all_gather_object(reports, None if text is None else (time.monotonic(), text))
     return min((report for report in reports if report is not None), default=(0.0, None))[1]

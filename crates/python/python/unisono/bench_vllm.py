@@ -40,7 +40,7 @@ MODEL = {
     "eos_token_id": 2,
 }
 _PROMPT = 32
-# The time of a token is the difference between generating few and many.
+# The time of a token is computed from the difference between generating few and many.
 _FEW, _MANY = 4, 36
 _TOKENS = (1, 8, 64, 512)
 _NAME_WIDTH, _WIDTH = 32, 16
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _communicators() -> dict[str, CpuCommunicator]:
-    """One for each way in which vLLM's workers can communicate here."""
+    """Returns a communicator for each backend by which vLLM's workers can communicate here."""
     group = get_tp_group()
 
     def by_vllm(unique_name: str) -> CpuCommunicator:
@@ -90,17 +90,18 @@ def _communicators() -> dict[str, CpuCommunicator]:
 
     communicators = {"unisono": group.device_communicator, "gloo": by_vllm("gloo")}
     if all(in_the_same_node_as(group.cpu_group)):
-        # vLLM names its shared memory after it, under this launcher always the same: a run that was killed would leave the name in use.
+        # vLLM derives the name of its shared memory from it. Without it, the name would always be the same,
+        # and still in use after a killed run.
         os.environ["VLLM_DIST_IDENT"] = os.environ["MASTER_PORT"]
         shared = by_vllm(group.unique_name)
-        # vLLM has no shared memory of its own for every processor.
+        # vLLM has no shared memory on some processors.
         if shared.dist_module is not dist:
             communicators["shared memory"] = shared
     return communicators
 
 
 def _generated(comm: Comm, llm: LLM, communicators: dict[str, CpuCommunicator], batch: int, rounds: int) -> dict[str, float]:
-    """The median time of a token. Fails if the tokens depend on how the workers communicate."""
+    """Returns the median time of a token. Fails if the tokens depend on the communicator."""
     prompts = [{"prompt_token_ids": [(7 * request + 3 * token) % 1000 for token in range(_PROMPT)]} for request in range(batch)]
     times: dict[str, list[float]] = {name: [] for name in communicators}
     generated: dict[str, list[list[int]]] = {}

@@ -23,18 +23,18 @@ Name = Literal["sum", "mean", "min", "max", "product", "bit-and", "bit-or", "bit
 
 
 class Reduction(_unisono.Reduction):
-    """A reduction by a function of the program, which calls take as their `op`.
+    """A custom reduction by a function of the program, for the argument `op` of calls.
 
-    `function(left, right)` returns the reduction of two arrays of numpy with elements of type `dtype`, element by element, such as numpy's
-    `gcd` and `hypot` do; both are read-only, and of any length. Elements have 1, 2, 4, … or 64 bytes, and may be records.
+    `function(left, right)` returns the element-wise reduction of two numpy arrays of type `dtype`, as numpy's `gcd` and `hypot` do. Both
+    are read-only, and of any length. Elements have 1, 2, 4, … or 64 bytes, and may be records.
 
-    The function must be associative. Unless it is `commutative`, results are x0 ∘ x1 ∘ … in the order of ranks: algorithms that do
-    not keep this order are not chosen for it, and refused if they are named. All ranks define the same function by the same name; ranks
-    that call others get a MismatchError, which names both. The definition is kept until the process ends: define a reduction once, not
-    for every call.
+    The function must be associative. Unless it is `commutative`, results are x0 ∘ x1 ∘ … in the order of ranks: algorithms that do not
+    keep this order are not chosen for it, and refused if they are named. All ranks define the same function with the same name. Calls
+    with different reductions raise a MismatchError, which names both. The definition is kept until the process ends: define a reduction
+    once, not for every call.
 
-    Each of its calls takes the interpreter's lock, and copies both operands and the result: on short arrays it takes some microseconds
-    instead of some hundred nanoseconds, and other threads of Python delay the other ranks too. What the function raises ends the
+    Each of its calls acquires the interpreter's lock, and copies both operands and the result. On short arrays it takes some microseconds
+    instead of some hundred nanoseconds, and other Python threads delay the other ranks too. An exception of the function ends the
     communicator: the blocking call raises it, and other ranks get an AbortedError.
 
         import numpy as np
@@ -76,7 +76,7 @@ class PartOptions(Options, total=False):
 
 
 class World(Protocol):
-    """What a program leaves when it ends."""
+    """A world or process group that a program leaves when it ends."""
 
     def leave(self, error: BaseException | None) -> None: ...
 
@@ -87,24 +87,24 @@ open_worlds: weakref.WeakSet[World] = weakref.WeakSet()
 class Comm(Streams):
     """One rank's handle to a world of ranks, or to a group of them.
 
-    All ranks make the same calls in the same order, on arrays of the same size and type; ranks that differ get a MismatchError, which
-    names both. Collectives work in place, and return the array: a contiguous one of numpy, or any object with a buffer, or one that
-    numpy.from_dlpack takes, or a tensor of PyTorch of bfloat16. No other thread changes it during a call. Blocking collectives also
-    take arrays in GPU memory: PyTorch's tensors, and what has `__cuda_array_interface__`. They are ordered on the current stream
-    (`on_stream`), and the GPU may still be working when they return (`gpu_synchronize`). Calls that only move elements take those of
-    any type of up to 65535 bytes: complex numbers, strings, records.
+    All ranks make the same calls in the same order, on arrays of the same size and type. Otherwise they get a MismatchError, which names
+    both calls. Collectives work in place, and return the array: a contiguous numpy array, any object with a buffer, any array that
+    numpy.from_dlpack accepts, or a PyTorch tensor of bfloat16. No other thread may change it during a call. Blocking collectives also
+    accept arrays in GPU memory: PyTorch tensors, and objects with `__cuda_array_interface__`. They are ordered on the current stream
+    (`on_stream`), and the GPU may still be working when they return (`gpu_synchronize`). Calls that only move elements accept any type of
+    up to 65535 bytes: complex numbers, strings, records.
 
-    Options of a call: `algorithm`, such as "ring"; `label`, a name of the call in errors; `timeout`, how long this rank waits for
-    another, in seconds. A reduce-scatter, all-gather, gather or scatter has `counts` too, the number of elements of each rank's part,
-    which may be 0 (MPI_Allgatherv); without it, they differ by at most one. All but the timeout are the same on all ranks.
+    Options of a call: `algorithm`, such as "ring"; `label`, a name of the call in errors; `timeout`, the timeout of waits for another
+    rank, in seconds. A reduce-scatter, all-gather, gather or scatter has `counts` too, the number of elements of each rank's part, which
+    may be 0 (MPI_Allgatherv); without it, they differ by at most one. All but the timeout are identical on all ranks.
 
-    The forms that end in `_async` return a Request: leave the array alone until its `wait` has returned. They match the blocking
-    forms. Collectives run one after the other, in the order in which they were started; messages wait neither for each other nor for
+    The forms that end in `_async` return a Request. Do not access the array until its `wait` has returned. They match the blocking forms.
+    Collectives run one after the other, in the order in which they were started; messages wait neither for each other nor for
     collectives. `wait_all` and `wait_any` wait for several.
 
     One thread at a time uses a communicator. A forked child cannot use its parent's. Ctrl-C during a call raises KeyboardInterrupt, and
     ends the communicator: other ranks get an AbortedError from the calls that they start after that. Ctrl-C while a request waits raises
-    KeyboardInterrupt too, but the call in flight goes on.
+    KeyboardInterrupt too, but the call in flight continues.
     """
 
     def __init__(self, handle: _unisono.Comm) -> None:
@@ -237,7 +237,7 @@ class Comm(Streams):
 
     def plan(self, name: str, array: Any, op: Op | None = None, root: int | None = None, **options: Unpack[PartOptions]) -> Plan:
         """Plans a collective on an array, such as `plan("all_reduce", array, "sum")`, to start it many times (MPI_Allreduce_init). All
-        ranks plan the same."""
+        ranks plan the same call."""
         return Plan(self._comm, self._comm.plan(name, buffer_of(array), op, root, **options))
 
     def send(self, array: Any, to: int, *, tag: int = 0, label: str | None = None, timeout: float | None = None) -> None:
@@ -253,7 +253,7 @@ class Comm(Streams):
         label: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Receives the earliest message with this tag from rank `source`, or from whichever sends first; returns its number
+        """Receives the earliest message with this tag from rank `source`, or from the rank that sends first. Returns its number
         (MPI_Recv)."""
         return self._comm.receive(buffer_of(array), source, tag, label, timeout)
 
@@ -262,7 +262,7 @@ class Comm(Streams):
         return self._comm.send_async(buffer_of(array), to, tag, label, timeout)
 
     def receive_async(self, array: Any, source: int, *, tag: int = 0, label: str | None = None, timeout: float | None = None) -> Request:
-        """The non-blocking form of `receive` (MPI_Irecv), from a certain rank."""
+        """The non-blocking form of `receive` (MPI_Irecv), from a given rank."""
         return self._comm.receive_async(buffer_of(array), source, tag, label, timeout)
 
     def split(self, color: int | None, key: int = 0) -> Comm | None:
@@ -272,7 +272,7 @@ class Comm(Streams):
         return None if group is None else Comm(group)
 
     def group(self, ranks: Sequence[int]) -> Comm | None:
-        """Makes a communicator of these ranks, numbered in this order; other ranks get None. All ranks call it, with the same list."""
+        """Creates a communicator of these ranks, numbered in this order; other ranks get None. All ranks call it, with the same list."""
         group = self._comm.group(list(ranks))
         return None if group is None else Comm(group)
 
@@ -280,8 +280,8 @@ class Comm(Streams):
         """Returns a communicator of these ranks and of `more` processes, which call `unisono.join` with the same address. All call it.
 
         The address is the path of a Unix socket, or "host:port" of rank 0's machine for processes of any machine. A port that other
-        machines reach needs UNISONO_SECRET, the same for all. The ranks keep their numbers, and those that join follow. This communicator
-        remains usable, also if the processes do not come in time.
+        machines can reach needs UNISONO_SECRET, identical for all. The ranks keep their numbers, and those that join follow. This
+        communicator remains usable, even if the processes do not join in time.
         """
         return Comm(self._comm.grow(more, address))
 
@@ -290,12 +290,12 @@ class Comm(Streams):
         keep their order and get new numbers (`former_ranks`). Further ranks may fail meanwhile.
 
         A rank is left out if its process has ended, or if it has closed its communicator. A rank that is alive and does not call this in
-        time is a TimeoutError on the others, which names it, and says whether its process is stopped. When the first rank calls this, ranks
-        in a call get an AbortedError, and can call it too. Ranks that MPI connects cannot shrink.
+        time is a TimeoutError on the others, which names it, and reports whether its process is stopped. When the first rank calls this,
+        ranks in a call get an AbortedError, and can call it too. Ranks connected by MPI cannot shrink.
 
-        Of several machines, the ranks that are left continue if they are most of those that may be alive. Otherwise the error has the code
-        `"partitioned"`. `minimum_ranks`, identical on all ranks, is the number that must be left. It replaces this rule: if the network is
-        divided, and both sides have so many ranks, both continue.
+        Of several machines, the ranks that are left continue if they are most of those that may be alive. Otherwise the error has the
+        code `"partitioned"`. `minimum_ranks`, identical on all ranks, is the number that must be left. It replaces this rule: if the
+        network is divided, and both sides have this number of ranks, both continue.
 
         The new communicator inherits the algorithm and the timeout. Groups of the old one are lost. Calls treat arrays from its `empty` as
         any other array.
@@ -318,16 +318,16 @@ class Comm(Streams):
 
     @property
     def former_ranks(self) -> list[int]:
-        """The rank that each rank had before `shrink`; empty if that did not return this communicator."""
+        """The former number of each rank, before `shrink`; empty if `shrink` did not return this communicator."""
         return self._comm.former_ranks
 
     def own_part(self, count: int, counts: Sequence[int] | None = None) -> slice:
-        """The elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather with these
-        `counts`."""
+        """Returns the part of an array of `count` elements that belongs to this rank in a reduce-scatter, scatter, gather or all-gather
+        with these `counts`."""
         return self._comm.own_part(count, counts)
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray:
-        """An array of zeros in registered memory, on which a collective needs no copy. Other ranks need not make the same."""
+        """Returns an array of zeros in registered memory, on which a collective needs no copy. It is a local operation."""
         shape, dtype = (shape,) if isinstance(shape, int) else tuple(shape), np.dtype(dtype)
         count = math.prod(shape)
         memory = self._comm.memory(count * dtype.itemsize)
@@ -338,7 +338,7 @@ class Comm(Streams):
         self._comm.set_algorithm(name)
 
     def set_timeout(self, timeout: float) -> None:
-        """Sets how long this rank waits for another, in seconds."""
+        """Sets the timeout of waits for another rank, in seconds."""
         self._comm.set_timeout(timeout)
 
     def fail(self, cause: str) -> None:
@@ -356,8 +356,8 @@ class Comm(Streams):
         self.leave(value)
 
     def leave(self, error: BaseException | None) -> None:
-        """Closes the communicator; other ranks hear of an error that ends this one."""
-        # It may be closed or lost already, or a forked child's copy of its parent's: then no rank needs a report.
+        """Closes the communicator. Other ranks are informed of an error that ends this one."""
+        # It may be closed or lost already, or be a forked child's copy. No rank then needs a report.
         with contextlib.suppress(Exception):
             if error is not None and not isinstance(error, _unisono.UnisonoError):
                 self.fail(f"{type(error).__name__}: {error}")
@@ -368,13 +368,13 @@ class Comm(Streams):
 
 
 class Plan:
-    """A collective on one array, which is carried out many times. A short all-reduce takes less time than without a plan."""
+    """A persistent collective on one array. A short all-reduce takes less time than without a plan."""
 
     def __init__(self, comm: _unisono.Comm, handle: _unisono.Plan) -> None:
         self._comm, self._handle = comm, handle
 
     def start(self) -> None:
-        """Starts the call: leave the array alone until `wait` has returned."""
+        """Starts the call. Do not access the array until `wait` has returned."""
         self._comm.start_plan(self._handle)
 
     def wait(self) -> None:

@@ -13,14 +13,14 @@ from .comm import Comm
 
 
 class Compressor:
-    """Sums arrays of one size and meaning, such as the gradients of some parameters, in fewer bytes between nodes.
+    """Sums arrays of fixed size and meaning, such as the gradients of some parameters, with fewer bytes between nodes.
 
-    The format is "int8", "int4", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK"; after "int8" or "int4",
-    ":stochastic" rounds at random. What a call does not send is kept, and added in the next one. All ranks end with the same bits.
-    Where all ranks share a node, it is an all-reduce.
+    The format is "int8", "int4", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK"; the suffix ":stochastic" of "int8"
+    or "int4" selects stochastic rounding. The residual, which a call does not send, is added in the next call. All ranks end with the
+    same bits. If all ranks share a node, it is an ordinary all-reduce.
 
-    An array holds float32 tensors of these shapes, one after the other. All ranks make the compressor with the same arguments, and
-    call it alike.
+    An array holds float32 tensors of these shapes, one after the other. All ranks create the compressor with the same arguments, and make
+    the same calls.
     """
 
     def __init__(self, comm: Comm, shapes: Sequence[Sequence[int]], format: str) -> None:
@@ -34,15 +34,15 @@ class Compressor:
 
     @property
     def was_finite(self) -> bool:
-        """Whether all values of the last array were finite, on all ranks. Values that are not spoil what is kept."""
+        """Whether all values of the last array were finite, on all ranks. Non-finite values corrupt the residual."""
         return self._compressor.was_finite
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank has not sent yet, and the state of the encoding: to be saved by every rank, and loaded again."""
+        """Returns the residual of this rank and the state of the encoding. Every rank saves and loads its own."""
         residual = np.empty(self._compressor.count, np.float32)
         self._compressor.residual(residual)
         return {"residual": residual, "encoder": self._compressor.encoder_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores what `state_dict` of a compressor with the same arguments returned."""
+        """Restores the state that `state_dict` of a compressor with the same arguments returned."""
         self._compressor.restore(np.ascontiguousarray(state["residual"], np.float32), state["encoder"])

@@ -1,4 +1,4 @@
-"""Arrays in GPU memory: tensors of PyTorch, and what has `__cuda_array_interface__`, such as arrays of CuPy and Numba."""
+"""Arrays in GPU memory: PyTorch tensors, and objects with `__cuda_array_interface__`, such as arrays of CuPy and Numba."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _unisono
 
-# The device types of DLPack for memory of a GPU, and memory that CUDA moves there.
+# The device types of DLPack for memory of a GPU, and for CUDA's managed memory.
 _CUDA, _CUDA_MANAGED = 2, 13
 _ELEMENTS = {
     "f2": "f16",
@@ -44,9 +44,9 @@ def is_on_gpu(array: Any) -> bool:
 
 
 def on_stream(array: Any, stream: Any = None) -> _unisono.GpuArray:
-    """An array in GPU memory for a collective, which is ordered on `stream`: a handle, or an object of PyTorch or CuPy. Without one, it is
-    the current stream of PyTorch for its tensors, and for others the stream that their `__cuda_array_interface__` names, or the default
-    stream.
+    """Returns an array in GPU memory for a collective, which is ordered on `stream`: a handle, or an object of PyTorch or CuPy. Without
+    one, it is PyTorch's current stream for its tensors, and for others the stream that their `__cuda_array_interface__` names, or the
+    default stream.
 
         comm.all_reduce(unisono.on_stream(gradients, stream))
     """
@@ -84,8 +84,8 @@ class Streams:
     _comm: _unisono.Comm
 
     def gpu_barrier(self, stream: Any = None, *, label: str | None = None, timeout: float | None = None) -> None:
-        """Orders the streams of all ranks: work that is queued on this one (PyTorch's current stream) from now on begins when the work that
-        each rank has queued on its own is done. The host does not wait for that."""
+        """Orders the streams of all ranks: work that is queued on this one (PyTorch's current stream) from now on begins when the work
+        that each rank has queued on its own stream is done. The host does not wait."""
         _unisono.gpu_barrier(self._comm, stream_handle(stream), label, timeout)
 
     def gpu_synchronize(self, stream: Any = None, *, timeout: float | None = None) -> None:
@@ -95,7 +95,7 @@ class Streams:
 
 
 def stream_handle(stream: Any = None) -> int:
-    """The handle of a stream; without one, of PyTorch's current stream if PyTorch uses GPUs, and otherwise of the default stream."""
+    """Returns the handle of a stream; without one, that of PyTorch's current stream if PyTorch uses GPUs, or of the default stream."""
     if stream is None:
         torch = sys.modules.get("torch")
         stream = torch.cuda.current_stream() if torch is not None and torch.cuda.is_initialized() else 0

@@ -1,4 +1,4 @@
-"""How worlds start."""
+"""The start of worlds."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from .comm import Comm
 
 
 class Store(Protocol):
-    """What a key-value store offers, such as torch.distributed.Store."""
+    """The interface of a key-value store, such as torch.distributed.Store."""
 
     def set(self, key: str, value: bytes, /) -> None: ...
 
     def get(self, key: str, /) -> bytes:
-        """The value of a key, once it is set; raises an error if that takes too long."""
+        """Returns the value of a key, once it is set. Raises an error after a timeout."""
 
 
 def init(*, algorithm: str | None = None, tuning: str | os.PathLike[str] | None = None, timeout: float | None = None) -> Comm:
-    """Joins the world of processes on this machine that a launcher has started: torchrun, mpirun, srun, `unisono launch`, or anything
+    """Joins the world of processes on this machine that a launcher has started: torchrun, mpirun, srun, `unisono launch`, or any launcher
     that sets RANK and WORLD_SIZE. Without a launcher, it is a world of one rank.
 
-    Ranks find each other by files: in the folder UNISONO_BOOTSTRAP_DIR if that is set, or else in one shared by all processes that
+    Ranks find each other by files: in the folder UNISONO_BOOTSTRAP_DIR if that is set, and otherwise in one shared by all processes that
     torchrun, or a session with the same MASTER_PORT, has started.
 
-    `algorithm`: of all calls, such as "ring"; the same on all ranks. `tuning`: the file that `unisono tune` has written. `timeout`:
-    how long a rank waits for another, in seconds (600).
+    `algorithm`: of all calls, such as "ring"; identical on all ranks. `tuning`: the file that `unisono tune` has written. `timeout`: the
+    timeout of waits for another rank, in seconds (600).
     """
     return Comm(_unisono.launched(algorithm, tuning, timeout))
 
@@ -35,7 +35,7 @@ def init(*, algorithm: str | None = None, tuning: str | os.PathLike[str] | None 
 def join(address: str | os.PathLike[str], *, timeout: float | None = None) -> Comm:
     """Joins a world that grows at this address (`Comm.grow`), as one of its last ranks.
 
-    Waits until it does, at most `timeout` seconds (600). The algorithm and the timeouts are those of the world.
+    Waits for it at most `timeout` seconds (600). The algorithm and the timeouts are those of the world.
     """
     return Comm(_unisono.joined(address, timeout))
 
@@ -51,8 +51,8 @@ def from_all_gather(
 ) -> Comm:
     """Starts a world among processes that can already gather bytes from each other.
 
-    All of them call it. `all_gather(own)` returns the bytes of all ranks, rank 0's first; it is called equally often on all of them,
-    before this returns. The settings are those of `init`.
+    All of them call it. `all_gather(own)` returns the bytes of all ranks, rank 0's first. It is called the same number of times on all of
+    them, before this returns. The settings are those of `init`.
     """
     return Comm(_unisono.gathered(rank, size, all_gather, algorithm, tuning, timeout))
 
@@ -69,13 +69,14 @@ def from_store(
 ) -> Comm:
     """Starts a world among processes that share a key-value store.
 
-    All of them call it, with a `name` that no other world of the store has: its keys begin with it. The settings are those of `init`.
+    All of them call it, with a `name` that prefixes the keys and must differ from that of any other world in the store. The settings are
+    those of `init`.
     """
     rounds = iter(range(1 << 30))
 
     def all_gather(own: bytes) -> list[bytes]:
         place = f"{name}/{next(rounds)}"
-        # A store need not take an empty value.
+        # A store may not accept an empty value.
         store.set(f"{place}/{rank}", b"=" + own)
         return [bytes(store.get(f"{place}/{other}"))[1:] for other in range(size)]
 

@@ -1,7 +1,7 @@
 """A plug-in of vLLM for inference on CPUs: tensor parallelism over Unisono, on one machine or several.
 
-vLLM loads it where both are installed, and says so in its log. Without it, vLLM takes its own shared memory on processors
-with AVX-512, and gloo on others and between machines. `VLLM_PLUGINS=` leaves it out.
+vLLM loads it if both are installed, and logs this. Without it, vLLM uses its own shared memory on processors with AVX-512, and gloo on
+others and between machines. `VLLM_PLUGINS=` disables it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Communicator(CpuCommunicator):
     def __init__(
         self, cpu_group: ProcessGroup, device: Any = None, device_group: ProcessGroup | None = None, unique_name: str = "", **options: Any
     ) -> None:
-        # vLLM opens shared memory of its own for groups whose names begin with "tp": those for tensor parallelism.
+        # vLLM opens its own shared memory for groups whose names begin with "tp", which are those for tensor
+        # parallelism.
         name = f"unisono-{unique_name}" if unique_name.startswith("tp") else unique_name
         super().__init__(cpu_group, device, device_group, name, **options)
         self._name = "" if device_group is None else device_group.group_name
@@ -36,7 +37,7 @@ class Communicator(CpuCommunicator):
 
 
 def register() -> None:
-    """Has vLLM's CPU platform start its process groups with the backend "unisono". Does nothing on other platforms. vLLM calls it."""
+    """Makes vLLM's CPU platform start its process groups with the backend "unisono". Does nothing on other platforms. vLLM calls it."""
     if not current_platform.is_cpu():
         return
     register_backend()

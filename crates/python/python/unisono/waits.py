@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ._unisono import Request, UnisonoError
 
-# The time that `wait_any` waits for one call before it looks at the others, in seconds.
+# The time for which `wait_any` waits for one call before it polls the others, in seconds.
 _PAUSE_S = 50e-6
 
 

@@ -12,7 +12,7 @@ use crate::error::argument;
 use crate::request::{Kept, Request};
 
 impl Comm {
-    /// Checks an operation, and says which it is.
+    /// Returns the operation with these arguments, after checking them.
     pub(super) fn operation(
         &self,
         name: &str,
@@ -59,7 +59,7 @@ impl Comm {
         })
     }
 
-    /// An all-to-all with these counts of what is sent and received.
+    /// Makes an all-to-all with these counts of sent and received elements.
     pub(super) fn exchange(
         &self,
         py: Python<'_>,
@@ -85,7 +85,7 @@ impl Comm {
     }
 }
 
-/// The size of the elements of a call, if the library does not know their type.
+/// Returns the size of the elements of a call, if the library does not have their type.
 pub(super) fn element_bytes(array: &Array, operation: Operation) -> PyResult<Option<NonZero<u16>>> {
     let size = array.element_bytes()?;
     let (found, expected) = (size.map_or(1, NonZero::get), operation.element_bytes().map_or(1, NonZero::get));

@@ -1,4 +1,4 @@
-//! The handle: how it is made, used and freed.
+//! The creation, use and release of the handle.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ impl Comm {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The groups of compressors. All ranks call it.
+    /// Returns the groups of compressors. All ranks call it.
     pub(crate) fn levels(&self, py: Python<'_>) -> PyResult<Levels> {
         self.on(py, |comm| {
             let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,7 +36,7 @@ impl Comm {
         })
     }
 
-    /// Uses the communicator, without the interpreter's lock. A panic loses it, and so does what a signal handler raises.
+    /// Uses the communicator without the interpreter's lock. A panic or an exception of a signal handler loses the communicator.
     pub(crate) fn on<R: Send>(
         &self,
         py: Python<'_>,
@@ -59,7 +59,7 @@ impl Comm {
         if let Some(raised) = by_reduction {
             return Err(raised);
         }
-        // A signal handler has raised an exception. The program cannot know how far the call got, so no call may follow.
+        // A signal handler has raised an exception. The progress of the call is unknown, so no call may follow.
         if let Err(raised) = &done
             && !raised.is_instance_of::<UnisonoError>(py)
         {
@@ -69,7 +69,7 @@ impl Comm {
         done
     }
 
-    /// The number of another rank.
+    /// Returns the number of another rank.
     pub(super) fn other(&self, number: usize, what: &str) -> PyResult<usize> {
         arguments::other(number, (self.rank, self.size), what).map_err(argument)
     }

@@ -2,7 +2,7 @@
 #ifndef UNISONO_CUDA_RUNTIME_H
 #define UNISONO_CUDA_RUNTIME_H
 
-/* Old enough that `cuda_fp8.h` is not asked for, new enough for `cuda_bf16.h`. */
+/* Old enough that `cuda_fp8.h` is not included, and new enough for `cuda_bf16.h`. */
 #define CUDART_VERSION 11000
 
 #include <stddef.h> /* NCCL's header relies on it. */

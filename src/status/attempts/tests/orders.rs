@@ -1,4 +1,4 @@
-//! Every order of accesses to the attempts of a rank.
+//! Loom models: every interleaving of accesses to the attempts of a rank.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn number(piece: u32) -> PieceNumber {
     PieceNumber { attempt: 1, piece }
 }
 
-/// Two ranks that see a third differently still agree on what it is.
+/// Two ranks that join and exclude a third concurrently agree on its membership.
 #[test]
 fn all_ranks_read_the_same_membership() {
     loom::model(|| {
@@ -34,36 +34,37 @@ fn all_ranks_read_the_same_membership() {
     });
 }
 
-/// A reader gets a piece whole, or not at all.
+/// A reader gets a whole piece or none.
 #[test]
-fn a_piece_is_read_whole_or_not_at_all() {
+fn no_torn_piece_is_read() {
     loom::model(|| {
         let attempts = attempts();
         let theirs = Arc::clone(&attempts);
-        let gives = thread::spawn(move || [1, 3].map(|piece| theirs.give(number(piece), &[piece as u8; 8])));
+        let publisher =
+            thread::spawn(move || [1, 3].map(|piece| theirs.publish(number(piece), &[piece as u8; 8])));
         for piece in [1, 3] {
-            if let Some(given) = attempts.given(number(piece)) {
-                assert_eq!(given, (vec![piece as u8; 8], 8));
+            if let Some(piece_and_length) = attempts.published(number(piece)) {
+                assert_eq!(piece_and_length, (vec![piece as u8; 8], 8));
             }
         }
-        gives.join().unwrap();
+        publisher.join().unwrap();
     });
 }
 
-/// A rank that learns of a next attempt finds the values that the sender gave to the previous one.
+/// A rank that observes the next attempt also observes the values that the sender published in the previous one.
 #[test]
-fn a_piece_comes_before_the_end_of_its_attempt() {
+fn piece_is_visible_before_the_end_of_its_attempt() {
     loom::model(|| {
         let attempts = attempts();
         let theirs = Arc::clone(&attempts);
-        let gives = thread::spawn(move || {
+        let publisher = thread::spawn(move || {
             assert!(theirs.join(1));
-            theirs.give(number(1), &[1; 8]);
+            theirs.publish(number(1), &[1; 8]);
             assert!(theirs.join(2));
         });
         if attempts.has_ended(1) {
-            assert!(attempts.given(number(1)).is_some());
+            assert!(attempts.published(number(1)).is_some());
         }
-        gives.join().unwrap();
+        publisher.join().unwrap();
     });
 }

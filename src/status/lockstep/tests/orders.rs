@@ -1,12 +1,12 @@
-//! Every order in which two ranks see each other's calls.
+//! Loom models: every order in which two ranks observe each other's calls.
 
 use std::sync::Arc;
 
 use super::super::*;
 
-/// Two ranks that make different calls: at least one of them notices.
+/// If two ranks make different calls, at least one of them detects it.
 #[test]
-fn of_two_ranks_that_differ_one_notices() {
+fn at_least_one_rank_detects_a_mismatch() {
     loom::model(|| {
         let new = || Lockstep {
             announced: AtomicU64::new(0),
@@ -20,6 +20,6 @@ fn of_two_ranks_that_differ_one_notices() {
         };
         let thread = loom::thread::spawn(move || call(&other, 1, 22));
         let agrees = call(&ranks, 0, 11);
-        assert!(!(agrees && thread.join().unwrap()), "both go on with different calls");
+        assert!(!(agrees && thread.join().unwrap()), "both continue with different calls");
     });
 }

@@ -1,4 +1,4 @@
-//! Every order in which others can see what a rank writes down.
+//! Loom models: every order in which other ranks can observe the records of a rank.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn ring() -> Ring {
 
 /// The third call is written over the first while the first may be read.
 #[test]
-fn a_call_is_read_whole_or_not_at_all() {
+fn no_torn_call_is_read() {
     loom::model(|| {
         let ring = Arc::new(ring());
         let writer = {

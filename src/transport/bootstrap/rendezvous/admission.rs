@@ -8,7 +8,7 @@ use unisono_collectives::Rank;
 use super::{ANSWER, Joining, LONGEST, WARN_AFTER, answer, lost};
 use crate::control::{Claim, framed};
 use crate::record::named;
-use crate::system::say;
+use crate::system::print_line;
 use crate::transport::bootstrap::arrivals::{Arrival, Arrivals};
 use crate::transport::bootstrap::peer::Peer;
 
@@ -87,7 +87,9 @@ impl<'a> Admission<'a> {
     /// Reports the first connection that does not know the secret.
     fn report(&mut self, address: SocketAddr) {
         if self.stranger.replace(address).is_none() {
-            say(&format!("rank 0 refuses a connection from {address}, which has another UNISONO_SECRET"));
+            print_line(&format!(
+                "rank 0 refuses a connection from {address}, which has another UNISONO_SECRET"
+            ));
         }
     }
 
@@ -111,7 +113,7 @@ impl<'a> Admission<'a> {
             return Err(message);
         }
         if !std::mem::replace(&mut self.reported, true) {
-            say(&message);
+            print_line(&message);
         }
         Ok(())
     }

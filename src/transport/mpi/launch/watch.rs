@@ -4,7 +4,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use crate::config::Launcher;
-use crate::system::{self, FAILED, say};
+use crate::system::{self, FAILED, print_line};
 
 /// The time after which a rank reports that it waits for others.
 const WARN_AFTER: Duration = Duration::from_secs(30);
@@ -26,12 +26,12 @@ impl Watch {
                 return;
             }
             if launcher.rank.is_none_or(|rank| rank == 0) {
-                say(&not_begun(launcher, deadlines));
+                print_line(&not_begun(launcher, deadlines));
             }
             if ended.recv_timeout(timeout.saturating_sub(deadlines)) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
-            say(&format!("{}; this process gives up", not_begun(launcher, timeout)));
+            print_line(&format!("{}; this process gives up", not_begun(launcher, timeout)));
             super::super::sys::end_process(FAILED)
         };
         // Without a thread there is no timeout, which is no reason to fail.

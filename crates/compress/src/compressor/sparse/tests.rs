@@ -1,4 +1,4 @@
-//! Sums of pairs over declared nodes, against sums of all elements.
+//! Tests of sums of pairs over declared nodes, against sums of all elements.
 
 use super::*;
 use unisono::Unisono;
@@ -6,20 +6,21 @@ use unisono_collectives::Topology;
 
 const ELEMENTS: usize = 1000;
 
-/// Integers, so that sums are exact: about so many in a thousand, at other places on every rank.
+/// Returns pairs with integers, so that sums are exact: about `per_mille` of a thousand elements, at different indices on every
+/// rank.
 fn pairs(rank: usize, per_mille: u32) -> Vec<Pair> {
     let mut random = fastrand::Rng::with_seed(rank as u64 + 1000 * u64::from(per_mille));
     let taken = (0..ELEMENTS as u32).filter(|_| random.u32(..1000) < per_mille).collect::<Vec<_>>();
     taken.into_iter().map(|index| Pair { index, value: random.i32(-1000..1000) as f32 }).collect()
 }
 
-/// Returns the result of each leader, where each of them has these pairs: the bits of the sum, whether it is finite, and whether all
-/// elements were sent.
+/// Returns the result of each leader for these pairs: the bits of the sum, whether it is finite, and whether all elements were
+/// sent.
 fn summed(own: &[Vec<Pair>]) -> Vec<(Vec<u32>, bool, bool)> {
     let leaders = own.len();
     let world = Unisono::builder().nodes(Topology::from_node_sizes(&vec![1; leaders]));
     let ended = world.on_threads(leaders, |mut comm| -> Result<_> {
-        // Existing values do not count.
+        // Existing values are ignored.
         let mut values = vec![7.0_f32; ELEMENTS];
         let mut doubling = Doubling::default();
         doubling.sum(&mut comm, &pairs(5, 100), &mut values)?;
@@ -38,9 +39,9 @@ fn expected(own: &[Vec<Pair>]) -> Vec<u32> {
 }
 
 #[test]
-fn all_leaders_get_the_sum_of_what_each_sent() {
+fn all_leaders_get_the_sum_of_all_pairs() {
     for leaders in 2..=8 {
-        // No pairs; few; so many that sums grow beyond half of the elements; all.
+        // No pairs; few; so many that sums have more than half of the elements; all.
         for (per_mille, ends_dense) in [(0, Some(false)), (10, Some(false)), (300, None), (1000, Some(true))]
         {
             let own: Vec<_> = (0..leaders).map(|rank| pairs(rank, per_mille)).collect();
@@ -57,9 +58,9 @@ fn all_leaders_get_the_sum_of_what_each_sent() {
 }
 
 #[test]
-fn leaders_with_very_different_numbers_of_pairs_meet() {
+fn very_different_numbers_of_pairs_are_summed() {
     for leaders in 2..=8 {
-        // One that starts with all elements is each in turn.
+        // Each leader in turn starts with all elements.
         for full in 0..leaders {
             let of_rank = |rank: usize| pairs(rank, if rank == full { 1000 } else { 20 * (rank as u32 % 3) });
             let own: Vec<_> = (0..leaders).map(of_rank).collect();
@@ -70,10 +71,10 @@ fn leaders_with_very_different_numbers_of_pairs_meet() {
 }
 
 #[test]
-fn a_value_that_is_not_finite_arrives_with_the_same_bits() {
+fn non_finite_values_have_identical_bits_on_all_leaders() {
     for leaders in 2..=8 {
         let mut own: Vec<_> = (0..leaders).map(|rank| pairs(rank, 100)).collect();
-        // On the first and the last, two NaN of different bits for the same element; and infinity.
+        // Two NaNs with different bits for the same element, on the first and the last leader, and infinity.
         own[0] = vec![Pair { index: 3, value: f32::from_bits(0x7fc0_1234) }, Pair { index: 9, value: 1.0 }];
         own[leaders - 1] = vec![
             Pair { index: 3, value: f32::from_bits(0xffc0_4321) },
@@ -86,26 +87,29 @@ fn a_value_that_is_not_finite_arrives_with_the_same_bits() {
     }
 }
 
-/// Returns the way of this many leaders with this many pairs each.
-fn way(leaders: usize, each: usize) -> Way {
-    Load { elements: 1000, leaders, most: each, total: leaders * each }.way()
+/// Returns the method of this many leaders with this many pairs each.
+fn method(leaders: usize, each: usize) -> Method {
+    Load { elements: 1000, leaders, most: each, total: leaders * each }.method()
 }
 
 #[test]
-fn the_way_with_the_fewest_bytes_is_taken() {
-    // Two do the same by either; all elements are less from half of them on.
-    assert_eq!([1, 100, 499, 500, 1000].map(|each| way(2, each)), {
-        use Way::{AllGather, Dense};
+fn method_with_the_fewest_bytes_is_chosen() {
+    // Two leaders send the same bytes either way. From half of the elements on, sending all is smaller.
+    assert_eq!([1, 100, 499, 500, 1000].map(|each| method(2, each)), {
+        use Method::{AllGather, Dense};
         [AllGather, AllGather, AllGather, Dense, Dense]
     });
-    // Where few indices meet there is nothing to merge; where many do, there is; at last all elements are less.
-    assert_eq!([10, 120, 200].map(|each| way(8, each)), [Way::AllGather, Way::Doubling, Way::Dense]);
-    // One that has many more than the others would make all wait for it.
+    // With few coinciding indices, merging saves nothing. With many it does, and finally sending all elements is smaller.
+    assert_eq!(
+        [10, 120, 200].map(|each| method(8, each)),
+        [Method::AllGather, Method::Doubling, Method::Dense]
+    );
+    // A leader with many more pairs would delay all others.
     let uneven = Load { elements: 1000, leaders: 8, most: 80, total: 80 + 7 };
-    assert_eq!(uneven.way(), Way::Doubling);
+    assert_eq!(uneven.method(), Method::Doubling);
     // Folding costs two rounds.
-    assert_eq!(way(6, 100), Way::AllGather);
-    assert_eq!(Load { elements: 0, leaders: 3, most: 0, total: 0 }.way(), Way::Dense);
+    assert_eq!(method(6, 100), Method::AllGather);
+    assert_eq!(Load { elements: 0, leaders: 3, most: 0, total: 0 }.method(), Method::Dense);
 }
 
 #[test]

@@ -1,14 +1,14 @@
-//! The passes against plain loops, and what the factors of one node say of its matrix.
+//! Tests of the passes against plain loops, and of the approximation of a matrix by its factors.
 
 use super::*;
 
-/// Values in [-1, 1), not exact.
+/// Returns inexact values in [-1, 1).
 fn random(count: usize, seed: u64) -> Vec<f32> {
     let mut random = fastrand::Rng::with_seed(seed);
     (0..count).map(|_| random.f32() * 2.0 - 1.0).collect()
 }
 
-/// Sizes that are and are not multiples of what is worked on at a time, with every kind of group.
+/// Sizes that are and are not multiples of the vector length, with every kind of group.
 const CASES: [(usize, usize, usize); 6] =
     [(1, 1, 1), (5, 3, 2), (8, 32, 4), (33, 17, 3), (19, 50, 7), (64, 10, 9)];
 
@@ -18,7 +18,7 @@ fn assert_near(found: &[f32], expected: impl IntoIterator<Item = f64>) {
     }
 }
 
-/// `sum over j of a(j) * b(j)`.
+/// Returns a sum over all terms.
 fn sum_of(count: usize, term: impl Fn(usize) -> f64) -> f64 {
     (0..count).map(term).sum()
 }
@@ -88,7 +88,7 @@ fn all_levels_give_the_same_bits() {
 }
 
 #[test]
-fn orthonormal_vectors_span_what_they_did() {
+fn orthonormalisation_preserves_the_span() {
     let (size, width) = (37, 5);
     let mut factor = random(size * width, 9);
     // The third depends on the first two.
@@ -103,9 +103,9 @@ fn orthonormal_vectors_span_what_they_did() {
     }
 }
 
-/// A matrix of low rank is sent whole after a few rounds: the power iteration finds its space.
+/// A matrix of low rank is sent completely after a few rounds, since the power iteration converges to its space.
 #[test]
-fn nothing_is_left_of_a_matrix_of_low_rank() {
+fn residual_of_a_low_rank_matrix_vanishes() {
     let (rows, columns, width) = (30, 20, 3);
     let [left, right] = [(width * rows, 1), (width * columns, 2)].map(|(count, seed)| random(count, seed));
     let element = |index: usize| {

@@ -1,18 +1,18 @@
-//! Multiples of a scale, and signs.
+//! Codes that are multiples of a scale, and codes that are signs.
 
 use super::{Code, Stochastic};
 
-/// Eight bits: the multiple of the scale nearest to the element. The scale is the block's largest magnitude / 127.
+/// Eight bits: the nearest multiple of the scale, which is the block's largest magnitude / 127.
 pub type Int8 = Int<8>;
 
-/// Four bits: the same, with the largest magnitude / 7.
+/// Four bits: the nearest multiple of the scale, which is the block's largest magnitude / 7.
 pub type Int4 = Int<4>;
 
-/// Added to a small number, it leaves no bits for a fraction: the sum is rounded to the nearest integer, ties to even, which
-/// is then in its lowest bits. All instruction sets have this; not all have an instruction that rounds.
+/// Added to a small number, it leaves no bits for a fraction. The sum is rounded to the nearest integer, ties to even, which is
+/// then in its lowest bits. All instruction sets support this, and not all have a rounding instruction.
 const ROUND: f32 = 1.5 * (1 << 23) as f32;
 
-/// Symmetric n-bit integers: the least one is not used.
+/// Symmetric n-bit integers. The smallest one is not used.
 #[derive(Debug, Clone, Copy)]
 pub struct Int<const BITS: usize> {
     scale: f32,
@@ -23,10 +23,10 @@ impl<const BITS: usize> Int<BITS> {
     /// The largest multiple of a scale.
     const MOST: f32 = ((1 << (BITS - 1)) - 1) as f32;
 
-    /// Its largest multiple is finite. That of `f32::MAX / MOST`, which is rounded up, is not.
+    /// The largest scale whose largest multiple is finite. That of `f32::MAX / MOST`, which is rounded up, is not.
     const LARGEST_SCALE: f32 = (f32::MAX / Self::MOST).next_down();
 
-    /// The bits of a byte that are none of the code.
+    /// The bits of a byte outside the code.
     const UNUSED: usize = 8 - BITS;
 }
 
@@ -54,7 +54,7 @@ impl<const BITS: usize> Code for Int<BITS> {
 
     #[inline(always)]
     fn encode(self, value: f32) -> (u8, f32) {
-        // The product is at most a few roundings above the largest multiple, which round to it.
+        // The product exceeds the largest multiple by at most a few rounding errors, and is rounded to it.
         let rounded = value * self.inverse + ROUND;
         (rounded.to_bits() as u8 & u8::MAX >> Self::UNUSED, (rounded - ROUND) * self.scale)
     }
@@ -69,7 +69,7 @@ impl<const BITS: usize> Code for Int<BITS> {
 impl<const BITS: usize> Stochastic for Int<BITS> {
     #[inline(always)]
     fn encode_off(self, value: f32, off: f32) -> (u8, f32) {
-        // The largest element may be a few roundings above the largest multiple, and must not be rounded to the next.
+        // The largest element may exceed the largest multiple by a few rounding errors, and must not be rounded up.
         let rounded = (value * self.inverse + off).clamp(-Self::MOST, Self::MOST) + ROUND;
         (rounded.to_bits() as u8 & u8::MAX >> Self::UNUSED, (rounded - ROUND) * self.scale)
     }
@@ -85,7 +85,7 @@ pub struct OneBit {
     means: [f32; 2],
 }
 
-/// So many sums are added to side by side, for all instructions: so all have the same bits.
+/// The number of parallel partial sums, equal for all instruction sets, so that all give the same bits.
 const SUMS: usize = 16;
 
 /// Elements are scaled by this before they are added, so that the sum of a block is not infinite.
@@ -110,11 +110,11 @@ impl Code for OneBit {
         let negatives: u32 = negatives.iter().sum();
         let mean = |sums: [f32; SUMS], count: usize| {
             let sum = sums.iter().sum::<f32>();
-            // By roundings, it may be larger than all of them.
+            // Rounding errors may make the mean larger than all elements.
             normal((sum / (count.max(1) as f32 * PART)).min(largest))
         };
         let negatives = negatives as usize;
-        // Not −0 if there are none.
+        // Not −0 if there are no negative elements.
         Self { means: [mean(positive, values.len() - negatives), 0.0 - mean(negative, negatives)] }
     }
 
@@ -141,7 +141,7 @@ impl Code for OneBit {
     }
 }
 
-/// Adds a part of the value's magnitude to that of its sign.
+/// Adds the scaled magnitude of a value to the sum of its sign.
 #[inline(always)]
 fn add(value: f32, positive: &mut f32, negative: &mut f32, negatives: &mut u32) {
     let part = value * PART;
@@ -150,7 +150,7 @@ fn add(value: f32, positive: &mut f32, negative: &mut f32, negatives: &mut u32) 
     *negatives += value.to_bits() >> 31;
 }
 
-/// 0 instead of a subnormal scale, which would have lost bits.
+/// Returns 0 instead of a subnormal scale, which would have lost bits.
 #[inline(always)]
 fn normal(scale: f32) -> f32 {
     if scale < f32::MIN_POSITIVE { 0.0 } else { scale }

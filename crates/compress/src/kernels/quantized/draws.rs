@@ -1,7 +1,7 @@
-//! Random numbers for rounding, one for each element, without a state: a hash of the element's index, and of a key for the call.
+//! Stateless random numbers for rounding, one per element: a hash of the element's index and of a key for the call.
 //!
-//! **Source** of the hash: C. Wellons, "Prospecting for hash functions", 2018, `lowbias32`; of that which mixes keys: Steele, Lea and Flood,
-//! "Fast splittable pseudorandom number generators", OOPSLA 2014, as in `SplitMix64`.
+//! **Source** of the hash: C. Wellons, "Prospecting for hash functions", 2018, `lowbias32`; of the mixing of keys: Steele, Lea and
+//! Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, as in `SplitMix64`.
 
 /// The random numbers of a call.
 #[derive(Debug, Clone, Copy)]
@@ -11,14 +11,14 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// Returns the random numbers for these, in this order: a seed, and numbers that identify the call. Those of other calls are as
-    /// good as independent.
+    /// Returns the random numbers of a call, identified by a seed and further numbers in this order. Different calls are
+    /// practically independent.
     pub fn of(numbers: &[u64]) -> Self {
         let mixed = numbers.iter().fold(0, |mixed, &number| mix(mixed ^ number));
         Self { start: mixed as u32, key: (mixed >> 32) as u32 }
     }
 
-    /// Between −½ and ½, and neither: an odd multiple of 2⁻¹⁷, so that the sum with an integer of eight bits is exact.
+    /// Returns a number strictly between −½ and ½. It is an odd multiple of 2⁻¹⁷, so that its sum with an 8-bit integer is exact.
     #[inline(always)]
     pub(super) fn at(self, index: usize) -> f32 {
         let mut hash = self.start.wrapping_add(index as u32);

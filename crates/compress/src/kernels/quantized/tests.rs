@@ -1,11 +1,11 @@
-//! The decoded value and the residual add up to the value, at every level with the same bits.
+//! Tests that the decoded value and the residual add up to the value, with the same bits for every instruction set.
 
 use super::codes::Int;
 use super::*;
 
 const COUNTS: [usize; 9] = [0, 1, 15, 255, 256, 257, 511, 512, 1000];
 
-/// Values like gradients: of many magnitudes, some of them zero.
+/// Returns values like gradients: of many magnitudes, some of them zero.
 fn gradients(count: usize, seed: u64) -> Vec<f32> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut value = || match random.u8(..8) {
@@ -20,7 +20,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Encodes and decodes at every level, and compares with the definition: the values decoded.
+/// Encodes and decodes with every instruction set, compares with the definition, and returns the decoded values.
 fn decoded<C: Code>(values: &[f32]) -> Vec<f32> {
     let mut results = Level::available().map(|level| {
         let mut left = values.to_vec();
@@ -34,7 +34,7 @@ fn decoded<C: Code>(values: &[f32]) -> Vec<f32> {
             let (decoded, left, sum) = (decoded[index], left[index], sums[index]);
             let case = format!("{value:e} at {index} of {} at {level:?}", values.len());
             assert!(decoded.is_finite() && left.is_finite(), "{case}: {decoded:e} {left:e}");
-            assert_eq!(left.to_bits(), (value - decoded).to_bits(), "{case}: the difference is left");
+            assert_eq!(left.to_bits(), (value - decoded).to_bits(), "{case}: the residual is the difference");
             assert!(
                 (decoded + left - value).abs() <= value.abs().max(decoded.abs()) * f32::EPSILON,
                 "{case}: {decoded:e} {left:e}"
@@ -52,7 +52,7 @@ fn decoded<C: Code>(values: &[f32]) -> Vec<f32> {
     decoded
 }
 
-/// Returns the mean of those of the values with this sign bit, as far as they are far from subnormal.
+/// Returns the mean of the values with this sign bit that are far from subnormal.
 fn mean(values: &[f32], is_negative: bool) -> f64 {
     let those = values.iter().filter(|value| value.is_sign_negative() == is_negative);
     let sum: f64 = those.clone().map(|&value| f64::from(value)).sum();
@@ -60,7 +60,7 @@ fn mean(values: &[f32], is_negative: bool) -> f64 {
 }
 
 #[test]
-fn what_is_decoded_and_what_is_left_make_the_value() {
+fn decoded_value_and_residual_sum_to_the_value() {
     fn check<const BITS: usize>(values: &[f32])
     where
         Int<BITS>: Code,
@@ -69,7 +69,7 @@ fn what_is_decoded_and_what_is_left_make_the_value() {
         let decoded = decoded::<Int<BITS>>(values);
         for (values, decoded) in values.chunks(BLOCK).zip(decoded.chunks(BLOCK)) {
             let largest = values.iter().fold(0_f32, |largest, value| largest.max(value.abs()));
-            // Half a step, and the roundings on the way there.
+            // Half a step, and rounding errors.
             let most = largest / most * 0.500_05;
             for (value, decoded) in values.iter().zip(decoded) {
                 assert!((value - decoded).abs() <= most, "{value:e} became {decoded:e}, of {largest:e}");
@@ -86,7 +86,7 @@ fn what_is_decoded_and_what_is_left_make_the_value() {
 }
 
 #[test]
-fn one_bit_becomes_the_mean_of_its_sign() {
+fn one_bit_decodes_to_the_mean_of_its_sign() {
     for (count, seed) in COUNTS.into_iter().flat_map(|count| (0..20).map(move |seed| (count, seed))) {
         let values = gradients(count, seed);
         let decoded = decoded::<OneBit>(&values);
@@ -101,7 +101,7 @@ fn one_bit_becomes_the_mean_of_its_sign() {
 }
 
 #[test]
-fn the_bytes_are_as_specified() {
+fn encoded_bytes_match_the_specification() {
     let mut values = vec![0.0; 257];
     (values[0], values[1], values[2], values[3], values[256]) = (254.0, -254.0, 3.0, -5.1, -127.0);
     let mut encoded = vec![0; encoded_bytes::<Int8>(257)];
@@ -116,7 +116,7 @@ fn the_bytes_are_as_specified() {
 }
 
 #[test]
-fn codes_that_share_a_byte_are_as_specified() {
+fn packed_codes_match_the_specification() {
     // Two runs: the elements 0 to 2, and 3 and 4.
     let mut values = [14.0, -14.0, 3.0, -6.0, 2.0];
     let mut encoded = vec![0xa5; encoded_bytes::<Int4>(5)];
@@ -139,11 +139,11 @@ fn codes_that_share_a_byte_are_as_specified() {
 fn every_magnitude_stays_finite() {
     every_magnitude::<Int8>(0.99);
     every_magnitude::<Int4>(0.99);
-    // It is a mean.
+    // The decoded value is a mean.
     every_magnitude::<OneBit>(0.0);
 }
 
-/// The largest magnitude becomes at least this part of it.
+/// Checks that the largest magnitude decodes to at least this fraction of it.
 fn every_magnitude<C: Code>(least: f32) {
     for exponent in 0..=254_u32 {
         for fraction in [0, 1, 0x3f_ffff, 0x7f_fffe, 0x7f_ffff] {
@@ -152,14 +152,14 @@ fn every_magnitude<C: Code>(least: f32) {
             values.iter_mut().for_each(|value| *value *= largest);
             (values[7], values[299]) = (largest, -largest);
             let decoded = decoded::<C>(&values);
-            // So little is not worth a scale.
+            // Magnitudes this small have no scale.
             assert!(largest < 1e-35 || decoded[7] > least * largest, "{largest:e} became {:e}", decoded[7]);
         }
     }
 }
 
 #[test]
-fn the_means_of_largest_values_are_finite() {
+fn means_of_the_largest_values_are_finite() {
     for count in COUNTS {
         let decoded = decoded::<OneBit>(&vec![f32::MAX; count]);
         assert!(decoded.iter().all(|&value| value > 0.999 * f32::MAX), "{decoded:?}");
@@ -167,7 +167,7 @@ fn the_means_of_largest_values_are_finite() {
 }
 
 #[test]
-fn subnormal_values_are_left() {
+fn subnormal_values_stay_in_the_residual() {
     fn check<C: Code>() {
         let values = [f32::from_bits(1), -f32::from_bits(1), f32::MIN_POSITIVE / 2.0, -0.0, 1e-39];
         assert_eq!(bits(&decoded::<C>(&values)), [0; 5]);
@@ -180,7 +180,7 @@ fn subnormal_values_are_left() {
 }
 
 #[test]
-fn zeros_are_zeros() {
+fn zeros_decode_to_zeros() {
     let zeros = [0.0, -0.0].repeat(200);
     for decoded in [decoded::<Int8>(&zeros), decoded::<Int4>(&zeros), decoded::<OneBit>(&zeros)] {
         assert_eq!(bits(&decoded), [0; 400]);
@@ -188,7 +188,7 @@ fn zeros_are_zeros() {
 }
 
 #[test]
-fn the_first_value_that_is_not_finite_is_reported() {
+fn first_non_finite_value_is_reported() {
     first_not_finite_is_reported::<Int8>();
     first_not_finite_is_reported::<Int4>();
     first_not_finite_is_reported::<OneBit>();
@@ -215,12 +215,12 @@ fn first_not_finite_is_reported<C: Code>() {
 }
 
 #[test]
-#[should_panic(expected = "the bytes of 3 values, encoded")]
-fn bytes_of_another_number_of_values_are_refused() {
+#[should_panic(expected = "the encoded bytes of 3 values")]
+fn wrong_encoded_length_panics() {
     decode::<Int8>(&mut [0.0; 3], &[0; 6]);
 }
 
-/// The mean of what is decoded in this many calls must be within five standard deviations of each value.
+/// Checks that the mean of decoded values over many calls is within five standard deviations of each value.
 fn check_mean<C: Stochastic>(steps: f32) {
     const CALLS: u64 = 4000;
     // Ends in the middle of a block. The largest value is a multiple of a scale.
@@ -235,19 +235,19 @@ fn check_mean<C: Stochastic>(steps: f32) {
             let mut decoded = vec![f32::NAN; values.len()];
             decode_at::<C>(level, &mut decoded, &encoded);
             for ((&value, &left), &decoded) in values.iter().zip(&left).zip(&decoded) {
-                assert_eq!(left.to_bits(), (value - decoded).to_bits(), "the difference is left");
+                assert_eq!(left.to_bits(), (value - decoded).to_bits(), "the residual is the difference");
                 // Below the larger of the two blocks' steps.
                 assert!(left.abs() < 1.51 / steps, "{value} became {decoded}");
             }
             (encoded, decoded)
         });
         let (encoded, decoded) = results.next().unwrap();
-        assert!(results.all(|(also, _)| also == encoded), "the same at every level");
-        assert_ne!(encoded, last, "other numbers in each call");
+        assert!(results.all(|(also, _)| also == encoded), "identical for every instruction set");
+        assert_ne!(encoded, last, "different numbers in each call");
         last = encoded;
         sums.iter_mut().zip(decoded).for_each(|(sum, decoded)| *sum += f64::from(decoded));
     }
-    // A value that is rounded up with probability p is off by p (1 − p) steps squared in the mean: a quarter at most.
+    // A value that is rounded up with probability p has a variance of p (1 − p) steps squared, which is at most a quarter.
     let bound = 5.0 * 0.5 * f64::from(1.5 / steps) / (CALLS as f64).sqrt();
     for (&value, sum) in values.iter().zip(sums) {
         let mean = sum / CALLS as f64;
@@ -256,13 +256,13 @@ fn check_mean<C: Stochastic>(steps: f32) {
 }
 
 #[test]
-fn the_mean_of_random_roundings_is_the_value() {
+fn stochastic_rounding_is_unbiased() {
     check_mean::<Int8>(127.0);
     check_mean::<Int4>(7.0);
 }
 
 #[test]
-fn multiples_of_the_scale_are_never_rounded_to_others() {
+fn multiples_of_the_scale_are_exact() {
     for call in 0..2000 {
         let mut values: Vec<f32> = (-127_i8..=127).map(f32::from).collect();
         let mut encoded = vec![0; encoded_bytes::<Int8>(values.len())];
@@ -272,7 +272,7 @@ fn multiples_of_the_scale_are_never_rounded_to_others() {
 }
 
 #[test]
-fn values_that_are_not_finite_are_not_rounded_at_random() {
+fn non_finite_values_are_reported_by_stochastic_encoding() {
     let mut values = vec![1.0; 300];
     values[280] = f32::NAN;
     let mut encoded = vec![0; encoded_bytes::<Int4>(values.len())];

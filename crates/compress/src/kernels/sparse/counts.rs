@@ -1,13 +1,13 @@
-//! Radix selection: how many magnitudes there are in each bin, and which one is in a place.
+//! Radix selection: counts of magnitudes per bin, and the magnitude of a given rank.
 
 use super::{Pair, magnitude};
 
-/// The bits below those that are counted first: what is counted is the exponent and three bits of the fraction.
+/// The number of bits below those of the first round, which counts the exponent and three bits of the fraction.
 const UPPER: u32 = 20;
 
 const BINS: usize = 1 << (u32::BITS - 1 - UPPER);
 
-/// Bits of a magnitude: where they begin, and how many they are.
+/// A range of bits of a magnitude: the lowest bit, and their number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bits {
     from: u32,
@@ -22,12 +22,12 @@ impl Bits {
     }
 }
 
-/// The bits that are counted first.
+/// The bits of the first round.
 pub(super) const UPPER_BITS: Bits = Bits { from: UPPER, count: u32::BITS - 1 - UPPER };
 const MIDDLE: Bits = Bits { from: 10, count: 10 };
 const LOWER: Bits = Bits { from: 0, count: 10 };
 
-/// So many neighbours are counted in different tables: an increment need not wait for the one before.
+/// The number of tables, which successive values use in turn, so that an increment need not wait for the previous one.
 const TABLES: usize = 4;
 
 /// The number of magnitudes in each bin.
@@ -80,8 +80,7 @@ impl Counts {
         }
     }
 
-    /// Returns the magnitude that is in this place of the bin of upper bits. `count` adds the magnitudes by the bits that it
-    /// is given.
+    /// Returns the threshold at this place of a bin of upper bits. `count` counts the magnitudes by the bits passed to it.
     pub(super) fn threshold(
         &mut self,
         bin: u32,
@@ -105,8 +104,7 @@ impl Counts {
         })
     }
 
-    /// Returns the bin of the magnitude that is in this place, counted from 1 at the largest; and its place within
-    /// the bin.
+    /// Returns the bin of the magnitude at this place, counted from 1 at the largest, and its place within the bin.
     pub(super) fn bin_of(&self, mut place: usize) -> (u32, usize) {
         for bin in (0..BINS).rev() {
             let count = self.of(bin);
@@ -115,31 +113,31 @@ impl Counts {
             }
             place -= count;
         }
-        unreachable!("as many were counted");
+        unreachable!("the bins have all counted magnitudes");
     }
 }
 
-/// The rule by which magnitudes are taken: all above `least`, and the first few that equal it.
+/// The rule by which elements are selected: all magnitudes above `least`, and the first few that equal it.
 pub(super) struct Threshold {
     pub(super) least: u32,
-    /// The number of magnitudes, at least one.
+    /// The number of magnitudes equal to it, at least one.
     equal: usize,
 }
 
 impl Threshold {
-    /// Returns all magnitudes from this one on.
+    /// Selects all magnitudes that are at least this one.
     pub(super) fn all_from(least: u32) -> Self {
         Self { least, equal: usize::MAX }
     }
 
-    /// Returns all magnitudes in this bin of upper bits, and in those above it.
+    /// Selects all magnitudes in this bin of upper bits and in those above it.
     pub(super) fn all_from_bin(bin: u32) -> Self {
         Self::all_from(bin << UPPER)
     }
 
-    /// Returns whether the next value is taken.
+    /// Returns whether the next value is selected.
     #[inline(always)]
-    pub(super) fn takes(&mut self, value: f32) -> bool {
+    pub(super) fn selects(&mut self, value: f32) -> bool {
         if magnitude(value) == self.least {
             self.equal -= 1;
             if self.equal == 0 {

@@ -1,26 +1,27 @@
-//! A given number of the largest magnitudes.
+//! Selection of a given number of the largest magnitudes.
 //!
-//! The threshold is found by radix selection: the magnitudes are counted by their upper bits, those in the bin of the threshold
-//! by the bits that follow, and so on. Three rounds give it exactly, for any distribution. After the first, there are most
-//! often few candidates besides those that are chosen: they are taken from the array, and what is not chosen is put back.
+//! The threshold is found by radix selection: the magnitudes are counted by their upper bits, those in the bin of the threshold by
+//! the next lower bits, and so on. Three rounds determine it exactly, for any distribution. After the first round there are usually
+//! few candidates besides the selected elements. They are moved out of the array, and the ones that are not selected are put back.
 
 use bytemuck::cast_slice_mut;
 
 use super::counts::{Counts, Threshold, UPPER_BITS};
 use super::{
-    AddAndCountAll, AddAndTake, BLOCK, CountAll, CountBin, GROUP, Pair, Take, assert_indices, magnitude,
+    AddAndCountAll, AddAndSelect, BLOCK, CountAll, CountBin, GROUP, Pair, Select, assert_indices, magnitude,
 };
 use unisono::internals::Level;
 
-/// Takes the largest magnitudes of arrays that are like each other, such as the gradients of successive steps.
+/// Selects the largest magnitudes of similar arrays, such as the gradients of successive steps.
 ///
-/// The smallest magnitude that was taken tells where that of the next array will be: then one pass finds those near it and above. What
-/// is taken does not depend on it.
+/// The smallest selected magnitude predicts that of the next array, so that one pass usually suffices. The selection does not
+/// depend on the prediction.
 #[derive(Debug)]
 pub struct Largest {
-    /// The smallest magnitude that was taken from the last array; 0 if there was none.
+    /// The smallest magnitude selected from the last array; 0 if there was none.
     pub(super) least: f32,
-    /// The fraction by which the smallest magnitude of the next array may be lower. With error feedback, many values are just below it.
+    /// The fraction by which the smallest selected magnitude of the next array may be lower. With error feedback, many values are
+    /// just below it.
     margin: f32,
 }
 
@@ -33,11 +34,11 @@ impl Default for Largest {
 const WIDEST: f32 = 0.1;
 
 impl Largest {
-    /// Adds the values to the residual, and moves the `most` largest magnitudes of the sums to `pairs`, which is cleared first: all of
-    /// them if there are fewer. The values become 0.
+    /// Adds the values to the residual, and moves the `most` sums with the largest magnitudes (or all if there are fewer) to
+    /// `pairs`, which is cleared first. The values become 0.
     ///
-    /// The pairs are in ascending order of indices. Of equal magnitudes, those with lower indices are chosen. In the residual, 0
-    /// takes their places; the others stay.
+    /// The pairs are in ascending order of indices. Of equal magnitudes, those with lower indices are selected. In the residual, 0
+    /// replaces them, and the other elements stay.
     ///
     /// # Errors
     /// The index of the first sum that is NaN or infinite. The residual has all sums, and there are no pairs.
@@ -70,7 +71,7 @@ impl Largest {
             let mut counts = Counts::new();
             level.compiled::<AddAndCountAll>()(cast_slice_mut(residual), (values, &mut counts));
             find(level, counts, residual, most, pairs)?;
-        } else if !finds_from(level, near, residual, values, most, pairs) {
+        } else if !select_from(level, near, residual, values, most, pairs) {
             let had_enough = pairs.len() >= most;
             self.margin = if had_enough { self.margin / 2.0 } else { WIDEST.min(2.0 * self.margin) };
             put_back(residual, pairs);
@@ -84,9 +85,9 @@ impl Largest {
     }
 }
 
-/// Adds, and takes the largest from the magnitudes that are at least this one. Returns whether there were enough, not too many, and all
-/// were finite; if not, the pairs are some of the sums.
-fn finds_from(
+/// Adds the values, and selects the largest of the magnitudes that are at least this one. Returns whether there were enough, not
+/// too many, and all were finite. If not, the pairs are some of the sums.
+fn select_from(
     level: Level,
     least: u32,
     residual: &mut [f32],
@@ -96,7 +97,7 @@ fn finds_from(
 ) -> bool {
     let limit = 4 * most + GROUP;
     pairs.reserve(limit + BLOCK);
-    level.compiled::<AddAndTake>()(cast_slice_mut(residual), (values, least, limit, pairs));
+    level.compiled::<AddAndSelect>()(cast_slice_mut(residual), (values, least, limit, pairs));
     if !(most..=limit).contains(&pairs.len()) || pairs.iter().any(|pair| !pair.value.is_finite()) {
         return false;
     }
@@ -107,7 +108,7 @@ fn finds_from(
     true
 }
 
-/// Takes the largest, all of which are counted.
+/// Selects the largest magnitudes, of which all are counted.
 fn find(
     level: Level,
     mut counts: Counts,
@@ -117,7 +118,7 @@ fn find(
 ) -> Result<(), usize> {
     if counts.any_not_finite() {
         let index = residual.iter().position(|sum| !sum.is_finite());
-        return Err(index.expect("one of them was counted"));
+        return Err(index.expect("a non-finite value was counted"));
     }
     if most == 0 {
         return Ok(());
@@ -125,29 +126,29 @@ fn find(
     let (bin, place) = counts.bin_of(most);
     let candidates = counts.from(bin as usize);
     if candidates <= 2 * most + GROUP {
-        // The candidates are few: with them aside, the array is not read again.
+        // The candidates are few. Once they are moved out, the array is not read again.
         pairs.reserve(candidates);
         let all = Threshold::all_from_bin(bin);
-        level.compiled::<Take>()(cast_slice_mut(residual), (all, pairs));
+        level.compiled::<Select>()(cast_slice_mut(residual), (all, pairs));
         keep(counts.threshold_of(bin, place, pairs), residual, pairs);
     } else {
         let threshold = counts.threshold(bin, place, |counts, bits, prefix| {
             level.compiled::<CountBin>()(cast_slice_mut(residual), (bits, prefix, counts));
         });
         pairs.reserve(most);
-        level.compiled::<Take>()(cast_slice_mut(residual), (threshold, pairs));
+        level.compiled::<Select>()(cast_slice_mut(residual), (threshold, pairs));
     }
     Ok(())
 }
 
-/// Puts back all pairs that the threshold does not take.
+/// Puts back all pairs that the threshold does not select.
 fn keep(mut threshold: Threshold, residual: &mut [f32], pairs: &mut Vec<Pair>) {
     pairs.retain(|&Pair { index, value }| {
-        let takes = threshold.takes(value);
-        if !takes {
+        let selects = threshold.selects(value);
+        if !selects {
             residual[index as usize] = value;
         }
-        takes
+        selects
     });
 }
 

@@ -1,4 +1,4 @@
-//! Against a sort of all values.
+//! Tests against a sort of all values.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn bits(values: &[f32]) -> &[u32] {
     cast_slice(values)
 }
 
-/// The value whose addition changes no bits.
+/// The neutral element of addition, bit by bit.
 const NOTHING: f32 = -0.0;
 
 fn check(values: &[f32], most: usize) {
@@ -51,22 +51,22 @@ fn check_all(count: usize, mut value: impl FnMut() -> f32) {
 }
 
 #[test]
-fn the_largest_magnitudes_are_taken() {
+fn largest_magnitudes_are_selected() {
     let mut random = fastrand::Rng::with_seed(1);
     for count in COUNTS {
         check_all(count, || random.f32() - 0.5);
         check_all(count, || (random.f32() - 0.5) * 10_f32.powi(random.i32(-44..38)));
-        // The whole range, subnormal numbers too.
+        // The whole range, including subnormal numbers.
         check_all(count, || {
             Some(f32::from_bits(random.u32(..))).filter(|value| value.is_finite()).unwrap_or(f32::MAX)
         });
-        // They differ only in the bits that are counted last.
+        // Values that differ only in the bits of the last round.
         check_all(count, || f32::from_bits(1_f32.to_bits() | random.u32(..200)));
     }
 }
 
 #[test]
-fn of_equal_magnitudes_the_first_are_taken() {
+fn first_of_equal_magnitudes_are_selected() {
     let mut random = fastrand::Rng::with_seed(2);
     for count in COUNTS {
         check_all(count, || 1.0);
@@ -77,7 +77,7 @@ fn of_equal_magnitudes_the_first_are_taken() {
 }
 
 #[test]
-fn what_is_taken_does_not_depend_on_the_array_before() {
+fn selection_does_not_depend_on_the_previous_array() {
     let mut random = fastrand::Rng::with_seed(5);
     for (count, level) in
         COUNTS.into_iter().flat_map(|count| Level::available().map(move |level| (count, level)))
@@ -101,7 +101,7 @@ fn what_is_taken_does_not_depend_on_the_array_before() {
 }
 
 #[test]
-fn zeros_are_taken_if_there_is_nothing_else() {
+fn zeros_are_selected_to_fill_up() {
     let mut random = fastrand::Rng::with_seed(3);
     for count in COUNTS {
         check_all(count, || if random.bool() { 0.0 } else { -0.0 });
@@ -111,7 +111,7 @@ fn zeros_are_taken_if_there_is_nothing_else() {
 }
 
 #[test]
-fn a_few_values() {
+fn hand_computed_selection() {
     let mut values = [1.0, -3.0, 2.0, 1.0, -1.0];
     let mut residual = [0.0, 0.0, 0.0, 2.0, -1.0];
     let mut pairs = Vec::new();
@@ -122,7 +122,7 @@ fn a_few_values() {
 }
 
 #[test]
-fn the_first_value_that_is_not_finite_is_reported() {
+fn first_non_finite_value_is_reported() {
     let mut random = fastrand::Rng::with_seed(6);
     for level in Level::available() {
         for count in COUNTS.into_iter().filter(|&count| count > 0) {
@@ -144,7 +144,7 @@ fn the_first_value_that_is_not_finite_is_reported() {
 }
 
 #[test]
-fn those_from_a_threshold_on_are_taken() {
+fn magnitudes_from_a_threshold_are_selected() {
     let mut random = fastrand::Rng::with_seed(4);
     for (count, level) in
         COUNTS.into_iter().flat_map(|count| Level::available().map(move |level| (count, level)))
@@ -176,7 +176,7 @@ fn pairs_are_added() {
 
 #[test]
 #[should_panic(expected = "a pair's index is 2, of 2 values")]
-fn an_index_out_of_range_is_refused() {
+fn index_out_of_range_panics() {
     decode_add(&mut [1.0, 2.0], &[Pair { index: 2, value: 1.0 }]);
 }
 

@@ -33,7 +33,7 @@ def register() -> None:
 def dump_flight_record(prefix: str | os.PathLike[str]) -> Path:
     """Writes the last calls of this rank to a file named `prefix` and its rank, which `torchfrtrace` reads, and returns its path.
 
-    PyTorch's flight recorder keeps the last 2000 calls, or as many as TORCH_FR_BUFFER_SIZE says. When a call fails, PyTorch writes the same
+    PyTorch's flight recorder keeps the last 2000 calls, or the number in TORCH_FR_BUFFER_SIZE. When a call fails, PyTorch writes the same
     file by itself, once, with TORCH_FR_DUMP_TEMP_FILE as the prefix. This needs PyTorch 2.15 or newer.
     """
     path = Path(f"{os.fspath(prefix)}{dist.get_rank()}")
@@ -42,7 +42,7 @@ def dump_flight_record(prefix: str | os.PathLike[str]) -> Path:
 
 
 def _create(options: Any, _backend_options: Any) -> dist.ProcessGroup:
-    # The last is of PyTorch 2.15.
+    # An option of PyTorch 2.15.
     reconfigurable = getattr(options, "enable_reconfigure", False)
     return _backend().create(options.store, options.group_rank, options.group_size, options.timeout, reconfigurable)
 

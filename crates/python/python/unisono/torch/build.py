@@ -27,7 +27,7 @@ from .. import _unisono
 _NAME = "_backend"
 _SOURCES = Path(__file__).parent / "cpp"
 _FLAGS = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w", f"-DTORCH_EXTENSION_NAME={_NAME}"]
-# The time limit of the compiler, and of the wait of other ranks of the machine for the one that compiles.
+# The time limit of the compiler, and of other ranks of the machine that wait for the compiling one.
 _DEADLINE_S = 900
 # The time after which a backend that no program loads is removed.
 _KEPT_S = 30 * 24 * 3600
@@ -36,7 +36,7 @@ _KEPT_S = 30 * 24 * 3600
 def load() -> ModuleType:
     """The compiled backend."""
     path = _prebuilt() or _cached()
-    # The backend calls the functions of unisono.h, which the package's own module has.
+    # The backend calls the functions of unisono.h, which the package's module exports.
     ctypes.CDLL(_unisono.__file__, mode=ctypes.RTLD_GLOBAL)
     loader = ExtensionFileLoader(_NAME, str(path))
     spec = spec_from_loader(_NAME, loader)
@@ -47,7 +47,7 @@ def load() -> ModuleType:
 
 
 def _prebuilt() -> Path | None:
-    """The backend of the package `unisono-torch`, if that is installed and has one."""
+    """Returns the backend of the package `unisono-torch`, if that is installed and has one."""
     package = find_spec("unisono_torch")
     if package is None or package.submodule_search_locations is None:
         return None
@@ -60,7 +60,7 @@ def _prebuilt() -> Path | None:
 
 
 def _cached() -> Path:
-    """The backend in the user's cache, which is compiled unless it is there."""
+    """Returns the backend in the user's cache, which is compiled if it is missing."""
     path = _folder() / f"{_NAME}.so"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def _cached() -> Path:
             if not path.exists():
                 compile_backend(path)
                 _remove_unused(path.parent.parent)
-    # Marks it as in use. A user who may not write to the folder cannot do that, and removes nothing from it either.
+    # Marks it as in use. A user without write permission cannot do so, and cannot remove files either.
     with contextlib.suppress(OSError):
         os.utime(path)
     return path
@@ -94,7 +94,7 @@ def _folder() -> Path:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Only one process at a time has it. The system takes it from one that ends."""
+    """Holds a lock of one process at a time. The system releases it when the process ends."""
     deadline = time.monotonic() + _DEADLINE_S
     with path.open("w") as file:
         while True:

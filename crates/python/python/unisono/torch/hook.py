@@ -1,6 +1,6 @@
-"""The gradients of DDP over Unisono, whatever its own backend is.
+"""The reduction of DDP's gradients over Unisono, with any backend of the process group.
 
-DDP looks at the types in the signature of a hook: they must not be text, as annotations from the future are.
+DDP checks the types in the signature of a hook. They must not be strings, as with `from __future__ import annotations`.
 """
 
 import weakref
@@ -14,25 +14,25 @@ from ..comm import Comm
 from ..compressor import Compressor
 from ..start import from_store
 
-# A group that is made anew is another one, even of the same name.
+# Keyed by the group itself, since a recreated group is another one even with the same name.
 _worlds: weakref.WeakKeyDictionary[dist.ProcessGroup, Comm] = weakref.WeakKeyDictionary()
 
 
 def all_reduce_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-    """A communication hook of DDP that averages gradients in host memory by Unisono:
+    """A communication hook of DDP that averages gradients in host memory over Unisono:
 
         model.register_comm_hook(None, unisono.torch.all_reduce_hook)
 
-    The state is the process group, or None for the default one, whose own backend may be any.
+    The state is the process group, or None for the default one. It may have any backend.
     """
     _average(_world(group), bucket)
     return _done(bucket)
 
 
 class CompressState:
-    """The state of `compress_hook`: a format such as "int8", "topk:0.01" or "powersgd:4", and what each bucket has not sent yet.
+    """The state of `compress_hook`: a format such as "int8", "topk:0.01" or "powersgd:4", and the residual of each bucket.
 
-    The process group, or None for the default one, may have any backend of its own.
+    The process group, or None for the default one, may have any backend.
     """
 
     def __init__(self, format: str, group: dist.ProcessGroup | None = None) -> None:
@@ -43,11 +43,11 @@ class CompressState:
         self._has_final_buckets = False
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """What this rank has not sent yet, by bucket: to be saved by every rank, and loaded again."""
+        """Returns the residual of this rank and the state of the encoding, by bucket. Every rank saves and loads its own."""
         return self._saved | {name: compressor.state_dict() for name, compressor in self._compressors.items()}
 
     def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
-        """Restores what `state_dict` returned, for a model with the same buckets, before it is trained."""
+        """Restores the result of `state_dict`, for a model with the same buckets, before it is trained."""
         self._saved = dict(state)
 
     def reduce(self, bucket: dist.GradBucket) -> None:
@@ -57,7 +57,7 @@ class CompressState:
             self._compressor(bucket).all_reduce(gradients.div_(self._world.size))
         else:
             _average(self._world, bucket)
-        # After the first backward pass, DDP makes its buckets anew.
+        # After the first backward pass, DDP rebuilds its buckets.
         self._has_final_buckets |= bucket.is_last()
 
     def _compressor(self, bucket: dist.GradBucket) -> Compressor:
@@ -71,11 +71,11 @@ class CompressState:
 
 
 def compress_hook(state: CompressState, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-    """A communication hook of DDP that sends gradients in fewer bytes between nodes:
+    """A communication hook of DDP that sends gradients with fewer bytes between nodes:
 
         model.register_comm_hook(unisono.torch.CompressState("powersgd:4"), unisono.torch.compress_hook)
 
-    The first backward pass, after which DDP makes its buckets anew, and types other than float32 are averaged as they are.
+    Gradients of the first backward pass, after which DDP rebuilds its buckets, and of types other than float32 are averaged uncompressed.
     """
     state.reduce(bucket)
     return _done(bucket)

@@ -134,9 +134,9 @@ fn begin_call() {
 struct Notices;
 
 impl Guard for Notices {
-    fn look(&self) {}
+    fn check_peers(&self) {}
 
-    fn hurry(&self) {}
+    fn exchange_now(&self) {}
 
     fn fail(&self, status: &StatusBoard, first: Rank, cause: &str) {
         with(|world| world.notify(status.rank(), &Notice::Failed { first, cause: cause.to_owned() }));

@@ -32,7 +32,7 @@ class Backend final : public Group {
   c10::intrusive_ptr<Work> reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override {
     const int op = reduction(opts.reduceOp, tensors), root = opts.rootRank;
     return submit(OpType::REDUCE, "unisono:reduce", tensors, opts, [=, this, place = dense(tensors.at(0))](const unisono_call& call) {
-      // Elsewhere than on the root the library leaves the array undefined; PyTorch leaves it as it was.
+      // On other ranks than the root, the library leaves the array undefined, but PyTorch leaves it unchanged.
       const at::Tensor target = rank_ == root ? place : place.clone(at::MemoryFormat::Contiguous);
       reduced(target, [&](void* data, size_t count, int dtype) {
         return unisono_reduce(calls(), data, count, dtype, op, root, &call);
@@ -80,7 +80,7 @@ class Backend final : public Group {
 
   c10::intrusive_ptr<Work> allgather_coalesced(
       std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
-    // Here an output is the tensors of one rank, and not one tensor of all ranks.
+    // Here an output consists of the tensors of one rank, and not of one tensor of all ranks.
     check_length(outputs.size(), "all_gather_coalesced", "output");
     std::vector<Tensors> of_inputs(inputs.size());
     for (const auto& tensors : outputs) {
@@ -136,7 +136,7 @@ class Backend final : public Group {
     });
   }
 
-  // Before PyTorch 2.15 there is none to override.
+  // Overrides a function of PyTorch 2.15.
   c10::intrusive_ptr<Work> gather_into_tensor(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts) {
     std::vector<Tensors> outputs(1);
     if (rank_ == opts.rootRank) {
@@ -231,7 +231,7 @@ class Backend final : public Group {
   }
 
  private:
-  // Makes a call that reduces, on a contiguous array of a type that the library has, and leaves the result in the tensor.
+  // Makes a reducing call on a contiguous array of a type that the library has, and stores the result in the tensor.
   template <typename Make>
   static void reduced(const at::Tensor& place, Make make) {
     const at::Tensor buffer = place.to(widened(place.scalar_type())).contiguous();
@@ -258,7 +258,7 @@ class Backend final : public Group {
               call = with(call, counts);
               start = std::accumulate(counts.begin(), counts.begin() + rank_, int64_t{0});
             }
-            // The library uses its array up.
+            // The library overwrites its array.
             const at::Tensor buffer = joined(sources[pair]);
             reduced(buffer, [&](void* data, size_t count, int dtype) {
               return unisono_reduce_scatter(calls(), data, count, dtype, op, &call);
@@ -268,10 +268,10 @@ class Backend final : public Group {
         });
   }
 
-  // Whether one more copy of a tensor takes longer than a message.
+  // Returns whether an additional copy of a tensor takes longer than a message.
   static bool is_long(const at::Tensor& tensor) { return tensor.nbytes() >= (1 << 20); }
 
-  // A gather or a scatter between `single` and, on the root, one of `all` for each rank, in which nothing is copied twice. The barrier
+  // Gathers or scatters between `single` and, on the root, one of `all` for each rank, without additional copies. The barrier
   // compares the calls of all ranks.
   void exchange_with_root(bool gathers, int root, const at::Tensor& single, const Tensors& all, unisono_call call) {
     call.label = gathers ? "gather" : "scatter";
@@ -297,7 +297,7 @@ class Backend final : public Group {
       }
       gathers ? assign(buffers[root], single) : assign(single, buffers[root]);
     } catch (...) {
-      // Messages that have begun use this memory.
+      // Started messages use this memory.
       unisono_wait_all(requests.size(), requests.data());
       throw;
     }
@@ -320,7 +320,7 @@ class Backend final : public Group {
         to[rank_] == from[rank_], "all_to_all: rank ", rank_, " sends ", to[rank_], " elements to itself, and expects ", from[rank_]);
   }
 
-  // The number of elements for each rank: those of this many rows.
+  // Returns the number of elements for each rank, given numbers of rows.
   Counts rows(const at::Tensor& tensor, const std::vector<int64_t>& sizes, const char* what) const {
     const int64_t rows = tensor.size(0), width = rows == 0 ? 0 : tensor.numel() / rows;
     if (sizes.empty()) {
@@ -342,7 +342,7 @@ class Backend final : public Group {
         length == static_cast<size_t>(size_), call, ": the ", what, " list has ", length, " tensors for ", size_, " ranks");
   }
 
-  // A list of one tensor for each rank, all of one type.
+  // Checks a list of one tensor for each rank, all of one type.
   void check_list(const Tensors& list, const char* call, const char* what) const {
     check_length(list.size(), call, what);
     for (const auto& tensor : list) check_types(list.front(), tensor, call);
@@ -351,7 +351,7 @@ class Backend final : public Group {
 
 }  // namespace unisono
 
-// Operators for models that are compiled: PyTorch traces them, and a call of one takes less than a functional collective.
+// Operators for compiled models: PyTorch traces them, and a call takes less time than a functional collective.
 namespace {
 
 // Leaves the reduction of the tensors of all ranks of a group on every rank. `op` is "sum", "avg", "product", "min" or "max".
@@ -377,7 +377,7 @@ TORCH_LIBRARY_IMPL(unisono, Meta, library) {
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
-  unisono::Waits::learn_main_thread();
+  unisono::Waits::record_main_thread();
   module.def(
       "create",
       [](c10::intrusive_ptr<c10d::Store> store, int rank, int size, unisono::Milliseconds timeout,

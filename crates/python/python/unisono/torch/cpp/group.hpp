@@ -1,4 +1,4 @@
-// A process group: its ranks, its end, messages, and how calls start.
+// A process group: its ranks, messages, the start of calls, and its end.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -18,13 +18,13 @@ using c10d::OpType;
 using c10d::Work;
 using Milliseconds = std::chrono::milliseconds;
 
-// The work of what was done when it was called.
+// The work of a call that completed immediately.
 class Done final : public Work {
  public:
   Done() { finish(); }
 };
 
-// Everything of a backend but its collectives.
+// All of a backend except its collectives.
 class Group : public c10d::Backend {
  public:
   // A process group that is `reconfigurable` has no ranks until it is reconfigured.
@@ -35,7 +35,7 @@ class Group : public c10d::Backend {
     alive().insert(this);
   }
 
-  // Leaves the world, after the calls in flight, which are the derived class's: its destructor calls this.
+  // Leaves the world, after the calls in flight. They need the derived class, whose destructor calls this.
   void end() {
     const bool has_lock = PyGILState_Check() != 0;
     PyThreadState* state = has_lock ? PyEval_SaveThread() : nullptr;
@@ -98,11 +98,11 @@ class Group : public c10d::Backend {
   }
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
-  // Worlds of other ranks: PyTorch's interface for jobs that survive the loss of ranks, and take in others.
+  // Changes of the ranks: PyTorch's interface for jobs that survive the loss of ranks, and admit new ones.
 
   bool supportsReconfigure() const override { return true; }
 
-  // A name of this process group, and the address of a store that it serves.
+  // Returns a name of this process group, and the address of a store that it serves.
   c10d::ReconfigureHandle get_reconfigure_handle() const override {
     const std::lock_guard<std::mutex> lock(handle_mutex_);
     if (handle_.empty()) {
@@ -112,11 +112,11 @@ class Group : public c10d::Backend {
     return handle_;
   }
 
-  // Leaves the world, and starts one of the process groups with these handles, in their order. They meet at the store of the first. All of
-  // them call it, with a `uuid` that this process group has not had.
+  // Leaves the world, and starts a new one of the process groups with these handles, in their order, over the store of the first.
+  // All of them call it, with a `uuid` that this process group has not used.
   c10::intrusive_ptr<Work> reconfigure(const c10d::ReconfigureOptions& opts) override {
     auto handles = std::visit([](const auto& all) { return std::vector<std::string>(all.begin(), all.end()); }, opts.handles);
-    // A set has no order.
+    // A set is unordered.
     if (opts.handles.index() == 0) std::sort(handles.begin(), handles.end());
     const auto own = std::find(handles.begin(), handles.end(), get_reconfigure_handle());
     TORCH_CHECK_VALUE(own != handles.end(), "reconfigure: this rank's handle is not among the ", handles.size(), " handles");
@@ -133,7 +133,7 @@ class Group : public c10d::Backend {
 #endif
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
-  // Hooks that learn how calls and messages end: PyTorch's flight recorder, which writes what it knows when one fails.
+  // Completion hooks of calls and messages, for PyTorch's flight recorder, which writes a dump when one fails.
 
   bool supportsCompletionHooks() const override { return true; }
 
@@ -151,23 +151,23 @@ class Group : public c10d::Backend {
 #endif
 
  protected:
-  // The options of a call: those of PyTorch's that we have.
+  // Returns the options of a call that Unisono supports.
   unisono_call call_of(Milliseconds timeout) const {
     unisono_call call{};
     call.timeout_s = (timeout.count() > 0 ? timeout : timeout_.load()).count() / 1e3;
     return call;
   }
 
-  // With the numbers of elements of parts, if they differ.
+  // Adds the numbers of elements of parts, if they differ.
   static unisono_call with(unisono_call call, const Counts& counts) {
     const bool are_equal = std::equal(counts.begin() + 1, counts.end(), counts.begin());
     call.counts = are_equal ? nullptr : counts.data();
     return call;
   }
 
-  // Makes a call, or starts it if its caller does not wait for it. One made by a backward pass, which waits for it before it returns, is
-  // made at once too where the ranks are of one node: there, the cores that compute are those that reduce. Between nodes, what is in
-  // flight and the backward pass go on at the same time.
+  // Makes a call, or starts it if its caller does not wait for it. A call of a backward pass, which waits for it before it returns,
+  // is also made at once if the ranks share a node, since the same cores compute and reduce. Between nodes, calls in flight overlap
+  // with the backward pass.
   template <typename Options, typename Make>
   c10::intrusive_ptr<Work> submit(OpType type, const char* name, const Tensors& outputs, const Options& opts, Make make) {
     RECORD_FUNCTION(name, c10::ArrayRef<const c10::IValue>{});
@@ -180,7 +180,7 @@ class Group : public c10d::Backend {
   unisono_comm* calls() const { return world_->calls(); }
 
  private:
-  // The process groups of this process, which it leaves when it ends.
+  // Returns the process groups of this process, which leaves them when it ends.
   static std::set<Group*>& alive() {
     static std::set<Group*> groups;
     return groups;
@@ -217,7 +217,7 @@ class Group : public c10d::Backend {
   std::atomic<Milliseconds> timeout_;
   WorkHooks hooks_;
   std::shared_ptr<World> world_;
-  // The handle that other process groups know, once there is one, its store, and the worlds that this one has been in.
+  // The handle for other process groups, once created, its store, and the uuids of this group's worlds.
   mutable std::mutex handle_mutex_;
   mutable std::string handle_;
   mutable c10::intrusive_ptr<c10d::TCPStore> meeting_;

@@ -1,4 +1,4 @@
-// Hooks of PyTorch's that learn how works end: its flight recorder has some.
+// PyTorch's completion hooks of works, which its flight recorder uses.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -11,8 +11,8 @@
 
 namespace unisono {
 
-// Functions by number. A thread may add or remove some while another runs them, and while one of them holds a lock that the first thread
-// waits for: they run without the lock.
+// Functions by number. They run without the lock, since a thread may add or remove some while another runs them, and one of them
+// may hold a lock for which the first thread waits.
 template <typename... Args>
 class Hooks {
  public:
@@ -50,26 +50,26 @@ class Hooks {
 
 // The hooks of a process group.
 struct WorkHooks {
-  // With the key of the work.
+  // Called with the key of the work.
   Hooks<uint64_t> succeeded;
   Hooks<> failed;
 };
 
-// A work whose end the hooks of its process group learn.
+// A work that runs the hooks of its process group when it ends.
 class HookedWork : public c10d::Work {
  public:
   HookedWork(const WorkHooks& hooks, c10d::OpType type) : Work(-1, type), hooks_(hooks) {}
 
-  // Before PyTorch 2.15 there is none to override. The address of a work would not do: a later work may have it.
+  // Overrides a function of PyTorch 2.15. The address of a work is no key, since a later work may have it.
   uint64_t getCompletionKey() const { return key_; }
 
  protected:
-  // Completes the work: `make` makes its call. What that throws is the result.
+  // Completes the work. `make` makes its call, whose exception is the result.
   template <typename Make>
   void complete_by(Make make) {
     std::exception_ptr error;
     try {
-      // The values of tensors change as those of any call's outputs do: autograd does not see it.
+      // Autograd does not track the change of the tensors' values, as for the outputs of any call.
       const at::AutoDispatchBelowADInplaceOrView guard;
       make();
     } catch (const c10::ValueError&) {
@@ -80,7 +80,7 @@ class HookedWork : public c10d::Work {
       run_failed();
     }
     finish(error);
-    // Afterwards: PyTorch asks a work that it sees for the first time whether it is complete, and else waits for the hook.
+    // After completion: PyTorch polls a new work once, and otherwise waits for the hook.
     if (!error) hooks_.succeeded.run(key_);
   }
 

@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kShutDown = "the process group was shut down";
 
-// The interval at which a waiting thread takes the interpreter's lock to run signal handlers.
+// The interval at which a waiting thread acquires the interpreter's lock to run signal handlers.
 constexpr auto kSignalInterval = std::chrono::milliseconds(50);
 
 // Throws the last error of this thread, if a function has returned one.
@@ -30,12 +30,12 @@ inline void check(int code) {
   C10_THROW_ERROR(DistBackendError, text);
 }
 
-// Early ends of waits: one that another thread declares, and an exception of a Python signal handler, such as
-// KeyboardInterrupt, since a wait on Python's main thread runs them.
+// Cancellation of waits, by another thread, or by an exception of a Python signal handler, such as KeyboardInterrupt. A wait on
+// Python's main thread runs the handlers.
 class Waits {
  public:
-  // Learns which thread is Python's main one. To be called on it.
-  static void learn_main_thread() { main_thread() = pthread_self(); }
+  // Records the calling thread as Python's main thread.
+  static void record_main_thread() { main_thread() = pthread_self(); }
 
   static bool is_main_thread() { return pthread_equal(main_thread(), pthread_self()) != 0; }
 
@@ -52,7 +52,7 @@ class Waits {
   void during(Calls calls) {
     const auto* before = current();
     current() = this;
-    unisono_while_waiting(look);
+    unisono_while_waiting(poll);
     try {
       calls();
     } catch (...) {
@@ -64,7 +64,7 @@ class Waits {
     rethrow_raised();
   }
 
-  // Runs signal handlers, if this is Python's main thread. What they raise ends all waits, and is thrown.
+  // Runs signal handlers, if this is Python's main thread. An exception of a handler ends all waits, and is thrown.
   void run_handlers() {
     const char* text = run_handlers_quietly();
     if (text == nullptr) return;
@@ -97,16 +97,16 @@ class Waits {
     if (raised()) std::rethrow_exception(std::exchange(raised(), nullptr));
   }
 
-  static const char* look() {
+  static const char* poll() {
     const Waits* waits = current();
     if (waits->has_ended_) return waits->cause_.c_str();
-    static thread_local Clock::time_point looked;
-    if (Clock::now() - looked < kSignalInterval) return nullptr;
-    looked = Clock::now();
+    static thread_local Clock::time_point polled_at;
+    if (Clock::now() - polled_at < kSignalInterval) return nullptr;
+    polled_at = Clock::now();
     return run_handlers_quietly();
   }
 
-  // The text of what a handler raises.
+  // Returns the text of a handler's exception.
   static const char* run_handlers_quietly() {
     static thread_local std::string text;
     if (!is_main_thread()) return nullptr;

@@ -1,4 +1,4 @@
-// The meeting of ranks at a key-value store: their own, or one that a rank serves.
+// The rendezvous of ranks at a key-value store: the program's, or one that a rank serves.
 #pragma once
 
 #include <netdb.h>
@@ -23,7 +23,7 @@ inline c10::intrusive_ptr<c10d::TCPStore> served_store() {
   return c10::make_intrusive<c10d::TCPStore>("localhost", options);
 }
 
-// The name of this machine, if that is an address of it.
+// Returns the name of this machine, if it resolves to an address.
 inline std::string host_name() {
   char name[256] = {};
   addrinfo* found = nullptr;
@@ -32,13 +32,13 @@ inline std::string host_name() {
   return name;
 }
 
-// A name that nothing else has.
+// Returns a unique name.
 inline std::string unique_name() {
   std::random_device random;
   return c10::str(getpid(), "-", random(), "-", random());
 }
 
-// The address of a store that this process serves, and a name that no other process has.
+// Returns the address of a store that this process serves, with a unique name.
 inline std::string handle_of(const c10d::TCPStore& store) {
   return c10::str("unisono ", host_name(), " ", store.getPort(), " ", unique_name());
 }
@@ -52,8 +52,8 @@ inline void set_text(c10d::Store& store, const std::string& key, const std::stri
   store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
 }
 
-// The name of a new world, on all of its ranks. The store may have the keys of ranks that have ended, whose places new ones have taken: an
-// elastic launcher starts them so. So rank 0 chooses the name, and answers each rank that introduces itself until all have read it.
+// Returns the name of a new world, on all of its ranks. The store may have keys of ended ranks that an elastic launcher has
+// replaced. So rank 0 chooses the name, and answers the introduction of each rank until all have read it.
 inline std::string common_name(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, Waits& waits) {
   const std::string place = "unisono/", own = unique_name();
   if (rank != 0) {
@@ -82,7 +82,7 @@ inline std::string common_name(c10d::Store& store, int rank, int size, std::chro
   return name;
 }
 
-// The store that a handle names.
+// Returns the store that a handle names.
 inline c10::intrusive_ptr<c10d::Store> store_at(const std::string& handle, std::chrono::milliseconds timeout) {
   std::istringstream words(handle);
   std::string kind, host;
@@ -94,7 +94,7 @@ inline c10::intrusive_ptr<c10d::Store> store_at(const std::string& handle, std::
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 
-// Waits for a key; returns whether it is set before the timeout.
+// Waits for a key. Returns whether it is set before the timeout.
 inline bool is_set(c10d::Store& store, const std::string& key, std::chrono::milliseconds timeout) {
   try {
     store.wait({key}, timeout);
@@ -104,7 +104,8 @@ inline bool is_set(c10d::Store& store, const std::string& key, std::chrono::mill
   }
 }
 
-// The barrier of this number in a store: it loses no communicator, and rank 0 says which ranks are missing. Texts are gloo's.
+// A barrier in a store, with this number. A timeout does not lose the communicator, and rank 0 names the missing ranks. Texts are
+// gloo's.
 inline void monitored_barrier(
     c10d::Store& store, int rank, int size, uint64_t number, std::chrono::milliseconds timeout, bool names_all) {
   const std::string place = "unisono/monitored/" + std::to_string(number) + "/";

@@ -6,14 +6,14 @@
 
 namespace unisono {
 
-// A message, as PyTorch knows it.
+// The work of a message.
 class Message final : public HookedWork {
  public:
-  // A message in `buffer`; a received one goes on to `target`.
+  // Creates a message in `buffer`. A received one is copied to `target`.
   Message(Waits& waits, const WorkHooks& hooks, c10d::OpType type, at::Tensor buffer, at::Tensor target, int source)
       : HookedWork(hooks, type), waits_(waits), buffer_(std::move(buffer)), target_(std::move(target)), source_(source) {}
 
-  // Where the library stores the request, and the number of the sender.
+  // Returns the places for the request and for the number of the sender.
   unisono_request** request() { return &request_; }
   int* source() { return &source_; }
 
@@ -68,8 +68,8 @@ class Message final : public HookedWork {
   std::atomic<bool> is_done_{false};
 };
 
-// The messages in flight. They are kept until they are done, as the library uses their memory, whether or not the program keeps their
-// works.
+// The messages in flight. They are kept until they are done, even if the program drops their works, since the library uses their
+// memory.
 class Messages {
  public:
   void add(c10::intrusive_ptr<Message> message) {
@@ -85,7 +85,7 @@ class Messages {
     return std::all_of(kept_.begin(), kept_.end(), [](const auto& message) { return message->isCompleted(); });
   }
 
-  // Waits for all, successful or not.
+  // Waits until all messages are done, successful or not.
   void settle() {
     for (const auto& message : kept_) {
       while (!message->isCompleted()) std::this_thread::yield();

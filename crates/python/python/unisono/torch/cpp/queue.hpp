@@ -16,7 +16,7 @@ namespace unisono {
 
 class CallQueue;
 
-// A collective, as PyTorch knows it.
+// The work of a collective.
 class Call final : public HookedWork {
  public:
   Call(
@@ -42,7 +42,7 @@ class Call final : public HookedWork {
  private:
   friend class CallQueue;
 
-  // Makes the call, and drops what it holds.
+  // Makes the call, and releases its captured objects.
   void run(Waits& waits) {
     complete_by([&] { waits.during(std::exchange(make_, nullptr)); });
     std::unique_lock<std::mutex> lock(future_mutex_);
@@ -141,14 +141,14 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
  private:
   struct Queued {
     c10::intrusive_ptr<Call> call;
-    // When the queue's thread runs it.
+    // The time at which the queue's thread runs it.
     Clock::time_point due;
   };
 
-  // The delay before the queue's thread runs a call: of at least `kLongBytes`, or a shorter one.
+  // The delays before the queue's thread runs a call of at least `kLongBytes`, or a shorter one.
   static constexpr Clock::duration kLongDelay = std::chrono::microseconds(100), kShortDelay = std::chrono::milliseconds(1);
   static constexpr int64_t kLongBytes = 256 << 10;
-  // The number of polls of an empty queue before its thread sleeps. To wake it up costs the submitting thread a system call.
+  // The number of polls of an empty queue before its thread sleeps. Waking it up costs the submitting thread a system call.
   static constexpr int kIdlePolls = 10;
 
   // Runs the first call, without the lock.
@@ -158,7 +158,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     is_busy_ = true;
     lock.unlock();
     call->run(waits_);
-    // This may free tensors, which takes the interpreter's lock.
+    // This may free tensors, which acquires the interpreter's lock.
     call.reset();
     lock.lock();
     is_busy_ = false;

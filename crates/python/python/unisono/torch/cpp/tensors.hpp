@@ -13,7 +13,7 @@ namespace unisono {
 using Tensors = std::vector<at::Tensor>;
 using Counts = std::vector<size_t>;
 
-// A tensor that the library can reach.
+// Returns a dense tensor in host memory, and refuses any other.
 inline at::Tensor dense(const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(
       tensor.device().is_cpu(),
@@ -21,7 +21,7 @@ inline at::Tensor dense(const at::Tensor& tensor) {
       ": init_process_group(\"cpu:unisono,cuda:nccl\") leaves those on GPUs to NCCL");
   TORCH_CHECK_VALUE(
       tensor.layout() == at::kStrided, "unisono's backend works on dense tensors, and got one of layout ", tensor.layout());
-  // Complex numbers move and add up as pairs.
+  // Complex numbers are moved and added as pairs.
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
 
@@ -32,7 +32,7 @@ inline Tensors dense(const Tensors& tensors) {
   return result;
 }
 
-// The library's number of an element type, or -1 if it has none.
+// Returns the library's number of an element type, or -1 if it has none.
 inline int dtype_of(at::ScalarType type) {
   switch (type) {
     case at::kFloat: return UNISONO_F32;
@@ -48,7 +48,7 @@ inline int dtype_of(at::ScalarType type) {
   }
 }
 
-// The type in which elements are reduced.
+// Returns the type in which elements are reduced.
 inline at::ScalarType widened(at::ScalarType type) {
   switch (type) {
     case at::kBool:
@@ -61,7 +61,7 @@ inline at::ScalarType widened(at::ScalarType type) {
   }
 }
 
-// The type of elements that are only moved: `width` elements of type `dtype` for each. They are bytes where the library has no such
+// The type of elements that are only moved: `width` elements of type `dtype` for each. They are bytes if the library has no such
 // type.
 struct Moved {
   explicit Moved(at::ScalarType type) : dtype(dtype_of(type)) {
@@ -80,7 +80,7 @@ inline const char* name_of(c10d::ReduceOp::RedOpType op) {
   return kNames[op];
 }
 
-// The library's number of a reduction, which must have a meaning for the elements of these tensors.
+// Returns the library's number of a reduction, which must be defined for the elements of these tensors.
 inline int reduction(const c10d::ReduceOp& op, const Tensors& tensors) {
   static constexpr int kNumbers[] = {
       UNISONO_SUM, UNISONO_MEAN, UNISONO_PRODUCT, UNISONO_MIN, UNISONO_MAX, UNISONO_BIT_AND, UNISONO_BIT_OR, UNISONO_BIT_XOR};
@@ -100,7 +100,7 @@ inline int reduction(const c10d::ReduceOp& op, const Tensors& tensors) {
   return kNumbers[kind];
 }
 
-// Copies the elements of one tensor to another with as many, of any shapes.
+// Copies the elements of one tensor to another of the same number of elements, of any shapes.
 inline void assign(const at::Tensor& to, const at::Tensor& from) {
   if (to.is_contiguous() && from.is_contiguous() && to.scalar_type() == from.scalar_type()) {
     if (to.data_ptr() != from.data_ptr()) unisono_copy(to.data_ptr(), from.data_ptr(), from.nbytes());
@@ -109,7 +109,7 @@ inline void assign(const at::Tensor& to, const at::Tensor& from) {
   }
 }
 
-// The numbers of elements of tensors.
+// Returns the numbers of elements of tensors.
 inline Counts counts_of(const Tensors& tensors, size_t width = 1) {
   Counts counts;
   for (const auto& tensor : tensors) counts.push_back(tensor.numel() * width);
@@ -118,7 +118,7 @@ inline Counts counts_of(const Tensors& tensors, size_t width = 1) {
 
 inline int64_t sum(const Counts& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
-// Tensors one after the other in a new one.
+// Concatenates tensors in a new one.
 inline at::Tensor joined(const Tensors& tensors) {
   const at::Tensor buffer = at::empty({sum(counts_of(tensors))}, tensors.front().options());
   int64_t start = 0;

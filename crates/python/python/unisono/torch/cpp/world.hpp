@@ -37,8 +37,8 @@ class World {
 
   ~World() { leave(""); }
 
-  // Leaves the world after the collectives in flight; with a cause, at once: what is in flight fails, here and on other ranks, which learn
-  // it.
+  // Leaves the world after the collectives in flight; with a cause, at once. Calls in flight then fail, here and on other ranks,
+  // with this cause.
   void leave(const std::string& cause) {
     if (!cause.empty()) waits_.end(cause);
     queue_->close();
@@ -69,12 +69,12 @@ class World {
  private:
   struct Keys {
     c10d::Store& store;
-    // The store's own may be longer.
+    // The store's own timeout may be longer.
     std::chrono::milliseconds timeout;
     std::string error;
   };
 
-  // Uses the store; what it throws must not pass through the library.
+  // Uses the store. Its exceptions must not pass through the library.
   template <typename Use>
   static int with(void* context, Use use) {
     auto& keys = *static_cast<Keys*>(context);
@@ -86,7 +86,7 @@ class World {
     return 1;
   }
 
-  // A store need not take an empty value: values have a byte before them.
+  // A store may not accept an empty value, so values are prefixed with a byte.
   static int set(void* context, const char* key, const void* value, size_t size_bytes) {
     return with(context, [&](const Keys& keys) {
       const auto* bytes = static_cast<const uint8_t*>(value);

@@ -7,7 +7,7 @@ use unisono_testing::{suite::Test, tests};
 use super::files::files;
 use super::reader::read_all;
 
-/// The menu, but for what is an operation too.
+/// The names of algorithms, except those that are operations too.
 const ALGORITHMS: [&str; 9] = [
     "MasterWorker",
     "RoundRobin",
@@ -20,19 +20,19 @@ const ALGORITHMS: [&str; 9] = [
     "Rail",
 ];
 
-/// Rooms, by the beginnings of their files' paths, and the words that their code never says.
+/// Modules, by the prefixes of their files' paths, and the words that must not occur in their code.
 const NEVER: [(&str, &[&str], &[&str]); 29] = [
     ("collectives/src/", &["model"], &["Algorithm"]),
     ("collectives/src/", &["clock"], &ALGORITHMS),
     ("collectives/src/", &["execution"], &ALGORITHMS),
-    // Algorithms with levels are known by their descriptors.
+    // Hierarchical algorithms are accessed by their descriptors.
     ("src/", &[""], &["HierarchicalCopy", "Rail"]),
     ("src/", &["select", "method"], &ALGORITHMS),
     ("crates/cli/src/", &[""], &ALGORITHMS),
     ("src/", &["kernels"], &["Rank", "rank", "Step"]),
     ("crates/compress/src/", &["kernels"], &["Rank", "Step"]),
     ("src/", &["memory"], &["Rank", "rank", "ranks"]),
-    // It returns facts, and ends nothing.
+    // It only holds state, and ends no process.
     ("src/", &["status"], &["exit", "abort", "spawn", "set_hook", "signal_hook", "TcpStream", "TcpListener"]),
     ("src/", &["transport"], &["Schedule", "Plan", "Step"]),
     ("src/", &["transport/bootstrap"], &["Shared", "Mpi", "Fabric"]),
@@ -53,7 +53,7 @@ const NEVER: [(&str, &[&str], &[&str]); 29] = [
     ("src/", &["transport/shared"], &["mpi", "Mpi"]),
     ("src/", &["executor", "collective", "communicator"], &["mpi", "between_nodes"]),
     ("crates/compress/src/", &[""], &["mpi", "Mpi", "Bucket", "bucket"]),
-    // The program alone determines what a rank does.
+    // The program alone determines the actions of a rank.
     (
         "src/",
         &["executor.rs", "executor/bound", "executor/format", "executor/run"],
@@ -82,7 +82,7 @@ const NEVER: [(&str, &[&str], &[&str]); 29] = [
 ];
 
 pub(super) fn tests() -> Vec<Test> {
-    tests![no_module_uses_forbidden_words, a_word_is_heard_where_it_is_code,]
+    tests![no_module_uses_forbidden_words, only_code_is_searched,]
 }
 
 fn no_module_uses_forbidden_words() {
@@ -101,13 +101,13 @@ fn no_module_uses_forbidden_words() {
     ] {
         let sources = files(root);
         let files = read_all(sources.iter().map(|(path, text)| (path.as_path(), text.as_str())));
-        for (_, rooms, never) in NEVER.iter().filter(|(of, _, _)| *of == root) {
-            for room in *rooms {
-                let here: Vec<_> = files.iter().filter(|file| file.path.starts_with(room)).collect();
-                assert!(!here.is_empty(), "there is no {root}{room} any more");
+        for (_, prefixes, never) in NEVER.iter().filter(|(of, _, _)| *of == root) {
+            for prefix in *prefixes {
+                let here: Vec<_> = files.iter().filter(|file| file.path.starts_with(prefix)).collect();
+                assert!(!here.is_empty(), "there is no {root}{prefix} any more");
                 for file in here {
                     for (word, line) in &file.source.words {
-                        assert!(!never.contains(&&**word), "{root}{}:{line} says {word}", file.path);
+                        assert!(!never.contains(&&**word), "{root}{}:{line} contains {word}", file.path);
                     }
                 }
             }
@@ -115,8 +115,8 @@ fn no_module_uses_forbidden_words() {
     }
 }
 
-fn a_word_is_heard_where_it_is_code() {
-    let said = |text: &str| {
+fn only_code_is_searched() {
+    let is_found = |text: &str| {
         let files = read_all([(Path::new("one.rs"), text)]);
         files[0].source.words.iter().any(|(word, _)| word == "exit")
     };
@@ -126,7 +126,7 @@ fn a_word_is_heard_where_it_is_code() {
         "fn f() { g!(x.exit()) }",
         "mod exit {}",
     ] {
-        assert!(said(code), "{code}");
+        assert!(is_found(code), "{code}");
     }
     for other in [
         "// exit",
@@ -134,6 +134,6 @@ fn a_word_is_heard_where_it_is_code() {
         "#[cfg(test)] mod tests { fn f() { exit() } }",
         "fn exits() {}",
     ] {
-        assert!(!said(other), "{other}");
+        assert!(!is_found(other), "{other}");
     }
 }

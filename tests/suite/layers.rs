@@ -1,7 +1,7 @@
-//! The dependencies between modules of `src/`, and the names that must not occur in some of them. Cargo holds the dependencies
-//! between crates.
+//! Checks of the dependencies between modules of `src/`, and of names that must not occur in some of them. Cargo enforces the
+//! dependencies between crates.
 //!
-//! Code of tests is left out.
+//! Test code is not checked.
 
 mod files;
 mod graph;
@@ -13,10 +13,10 @@ use std::path::Path;
 use unisono_testing::{suite::Test, tests};
 
 use files::files;
-use graph::{Arrows, Graph, arrow, circle, told};
+use graph::{Dependencies, Graph, find_cycle, format_cycle, format_dependency};
 
-/// The house, from the ground up. A room names rooms of its own floor and of those below it, and no circle leads back to it.
-const FLOORS: [(&str, &[&str]); 15] = [
+/// The layers of modules, lowest first. A module depends on modules of its own and lower layers, without cycles.
+const LAYERS: [(&str, &[&str]); 15] = [
     ("words", &["size", "sync", "system", "dtype", "record", "error", "while_waiting", "control"]),
     ("kernels", &["kernels"]),
     ("calls", &["method", "call", "codes"]),
@@ -31,11 +31,11 @@ const FLOORS: [(&str, &[&str]); 15] = [
     ("constants", &["constants"]),
     ("watchdog", &["watchdog"]),
     ("worlds", &["world", "run"]),
-    // `lib` is what the library shows, `internals` what it shows to the workspace's other crates and to benches.
+    // `lib` is the public interface, and `internals` that of the workspace's other crates and benchmarks.
     ("outside", &["lib", "internals", "trace"]),
 ];
 
-/// Arrows that go down the floors, and still must not be.
+/// Dependencies on lower layers that are forbidden nevertheless.
 const FORBIDDEN_DEPENDENCIES: [(&str, &[&str]); 4] = [
     ("watchdog", &["transport", "executor", "collective", "communicator"]),
     ("tuning", &["select"]),
@@ -43,7 +43,7 @@ const FORBIDDEN_DEPENDENCIES: [(&str, &[&str]); 4] = [
     ("request", &["call", "kernels", "transport"]),
 ];
 
-/// The crates that people use.
+/// The checked crates.
 const CRATES: [&str; 14] = [
     "src",
     "collectives/src",
@@ -63,11 +63,11 @@ const CRATES: [&str; 14] = [
 
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
-        rooms_name_what_is_below_them,
-        no_circle_leads_through_rooms,
-        a_circle_is_found_however_it_is_written,
-        a_circle_is_told_by_its_lines,
-        an_arrow_upwards_is_found,
+        modules_depend_on_lower_layers_only,
+        modules_have_no_cycles,
+        every_form_of_a_cycle_is_found,
+        cycle_is_reported_with_its_lines,
+        upward_dependency_is_found,
     ];
     tests.extend(never::tests());
     tests
@@ -78,55 +78,59 @@ fn graph_of(folder: &str) -> Graph {
     Graph::new(sources.iter().map(|(path, text)| (path.as_path(), text.as_str())))
 }
 
-/// Returns dependencies that go upwards or are forbidden.
-fn wrong(arrows: &Arrows) -> Vec<String> {
-    let floor = |room: &str| {
-        let floor = FLOORS.iter().position(|(_, rooms)| rooms.contains(&room));
-        floor.unwrap_or_else(|| {
-            panic!("`{room}` is on no floor: give it its place in FLOORS, and in ARCHITECTURE.md")
-        })
+/// Returns the dependencies on higher layers, and the forbidden ones.
+fn wrong(dependencies: &Dependencies) -> Vec<String> {
+    let layer = |module: &str| {
+        let layer = LAYERS.iter().position(|(_, modules)| modules.contains(&module));
+        layer.unwrap_or_else(|| panic!("`{module}` is in no layer: add it to LAYERS, and to ARCHITECTURE.md"))
     };
     let is_forbidden = |from: &str, to: &str| {
-        let rule = FORBIDDEN_DEPENDENCIES.iter().find(|(room, _)| *room == from);
+        let rule = FORBIDDEN_DEPENDENCIES.iter().find(|(module, _)| *module == from);
         rule.is_some_and(|(_, never)| never.contains(&to) || never.contains(&"*"))
     };
-    let all = arrows.iter().flat_map(|(from, tos)| tos.keys().map(move |to| (from, to)));
-    let wrong = all.filter(|(from, to)| floor(from) < floor(to) || is_forbidden(from, to));
-    wrong.map(|(from, to)| arrow(arrows, from, to)).collect()
+    let all = dependencies.iter().flat_map(|(from, tos)| tos.keys().map(move |to| (from, to)));
+    let wrong = all.filter(|(from, to)| layer(from) < layer(to) || is_forbidden(from, to));
+    wrong.map(|(from, to)| format_dependency(dependencies, from, to)).collect()
 }
 
-fn rooms_name_what_is_below_them() {
-    let arrows = graph_of("src").below(&[]);
-    let wrong = wrong(&arrows);
-    assert!(wrong.is_empty(), "these go upwards, or to where they must not:\n{}", wrong.concat());
-    for (_, rooms) in FLOORS {
-        rooms.iter().for_each(|room| assert!(arrows.contains_key(*room), "there is no `{room}` any more"));
+fn modules_depend_on_lower_layers_only() {
+    let dependencies = graph_of("src").below(&[]);
+    let wrong = wrong(&dependencies);
+    assert!(wrong.is_empty(), "upward or forbidden dependencies:\n{}", wrong.concat());
+    for (_, modules) in LAYERS {
+        for module in modules {
+            assert!(dependencies.contains_key(*module), "there is no `{module}` any more");
+        }
     }
 }
 
-fn no_circle_leads_through_rooms() {
-    let circles_of = |folder: &'static str| {
+fn modules_have_no_cycles() {
+    let cycles_of = |folder: &'static str| {
         let graph = graph_of(folder);
-        let told_of = |parent: &[String]| {
-            let arrows = graph.below(parent);
-            let circle = circle(&arrows)?;
+        let cycle_of = |parent: &[String]| {
+            let dependencies = graph.below(parent);
+            let cycle = find_cycle(&dependencies)?;
             let path = [&[folder.to_owned()], parent].concat().join("::");
-            Some(format!("in {path}, {} make a circle:\n{}", circle.join(", "), told(&arrows, &circle)))
+            Some(format!(
+                "in {path}, {} form a cycle:\n{}",
+                cycle.join(", "),
+                format_cycle(&dependencies, &cycle)
+            ))
         };
-        graph.parents().into_iter().filter_map(told_of).collect::<Vec<_>>()
+        graph.parents().into_iter().filter_map(cycle_of).collect::<Vec<_>>()
     };
-    let circles: Vec<_> = CRATES.into_iter().flat_map(circles_of).collect();
-    assert!(circles.is_empty(), "{}", circles.join("\n"));
+    let cycles: Vec<_> = CRATES.into_iter().flat_map(cycles_of).collect();
+    assert!(cycles.is_empty(), "{}", cycles.join("\n"));
 }
 
-/// The graph of three files.
+/// Returns the graph of three files.
 fn small(one: &str, two: &str, lib: &str) -> Graph {
     Graph::new([(Path::new("one.rs"), one), (Path::new("two/deep.rs"), two), (Path::new("lib.rs"), lib)])
 }
 
-fn a_circle_is_found_however_it_is_written() {
+fn every_form_of_a_cycle_is_found() {
     let (lib, up) = ("pub use one::One;", "fn f() -> crate::One { x!(crate::One) }");
-    let circles = |one: &str, two: &str| circle(&small(one, two, lib).below(&[]));
+    let cycles = |one: &str, two: &str| find_cycle(&small(one, two, lib).below(&[]));
     for down in [
         "use crate::two::deep::Two;",
         "use crate::{two::{deep::{self, Two}}};",
@@ -135,27 +139,27 @@ fn a_circle_is_found_however_it_is_written() {
         "mod inner { use super::super::two::deep::Two; }",
         "m! { crate::two::deep::f() }",
     ] {
-        assert_eq!(circles(down, up), Some(vec!["one".to_owned(), "two".to_owned()]), "{down}");
-        assert_eq!(circles(down, "// crate::One\nconst S: &str = \"crate::One\";"), None, "{down}");
+        assert_eq!(cycles(down, up), Some(vec!["one".to_owned(), "two".to_owned()]), "{down}");
+        assert_eq!(cycles(down, "// crate::One\nconst S: &str = \"crate::One\";"), None, "{down}");
     }
     for nothing in [
         "#[cfg(test)] mod tests { use crate::two::deep::Two; }",
         "use other::two::deep;",
         "fn f() { x.two::<T>() }",
     ] {
-        assert_eq!(circles(nothing, up), None, "{nothing}");
+        assert_eq!(cycles(nothing, up), None, "{nothing}");
     }
 }
 
-fn a_circle_is_told_by_its_lines() {
-    let arrows =
+fn cycle_is_reported_with_its_lines() {
+    let dependencies =
         small("\nuse crate::two::deep;", "use super::super::one::{\n    A,\n    B,\n};", "").below(&[]);
     let lines = "one -> two\n    one.rs:2: crate::two::deep\ntwo -> one\n    two/deep.rs:2: super::super::one::A\n    \
                  two/deep.rs:3: super::super::one::B\n";
-    assert_eq!(told(&arrows, &circle(&arrows).unwrap()), lines);
+    assert_eq!(format_cycle(&dependencies, &find_cycle(&dependencies).unwrap()), lines);
 }
 
-fn an_arrow_upwards_is_found() {
+fn upward_dependency_is_found() {
     let graph = Graph::new([
         (Path::new("error.rs"), "use crate::status::StatusBoard;"),
         (Path::new("status.rs"), "use crate::error::Error;"),

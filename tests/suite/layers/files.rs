@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns all Rust files below a folder of the project, or that file, each by its path from there, with its
-/// text.
+/// Returns all Rust files below a folder of the project, or a single file, each with its relative path and its text.
 pub(crate) fn files(folder: &str) -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let (mut files, mut left) = (Vec::new(), vec![root.clone()]);

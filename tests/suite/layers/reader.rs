@@ -1,4 +1,4 @@
-//! The paths and words of a source file. Comments, texts and what only tests have are left out.
+//! The paths and identifiers of a source file. Comments, string literals and test code are skipped.
 
 use std::iter::Peekable;
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::str::FromStr as _;
 use proc_macro2::token_stream::IntoIter;
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
-/// A path that a source names, and where.
+/// A path that a source names, with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// The modules that the path stands in, from the crate's root.
+    /// The enclosing modules of the path, from the crate's root.
     pub(crate) module: Vec<String>,
-    /// The path as it is written.
+    /// The path as written.
     pub(crate) path: Vec<String>,
     pub(crate) line: usize,
-    /// The name of the path in its module, if it is imported: `*` for all that is there.
+    /// The name of the path in its module, if it is imported; `*` for a glob import.
     pub(crate) import: Option<String>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Source {
     pub(crate) named: Vec<Named>,
     /// All identifiers, and the lines that they are on.
     pub(crate) words: Vec<(String, usize)>,
-    /// The modules in files of their own that only tests have.
+    /// The out-of-line modules of tests.
     for_tests: Vec<Vec<String>>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct File {
     pub(crate) source: Source,
 }
 
-/// Reads the files of a crate, each given by its path from the folder of the root, and its text.
+/// Reads the files of a crate, each with its path from the folder of the root and its text.
 pub(crate) fn read_all<'a>(files: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Vec<File> {
     let file = |(path, text): (&Path, &str)| {
         let names = path.with_extension("");
@@ -72,7 +72,7 @@ type Tokens = Peekable<IntoIter>;
 impl Reader<'_> {
     fn items(&mut self, tokens: TokenStream) {
         let mut tokens = tokens.into_iter().peekable();
-        // Set if the rest of a path follows whose beginning names no module.
+        // Set if the rest of a path follows whose first name is no module.
         let mut follows = false;
         while let Some(token) = tokens.next() {
             let is_rest = std::mem::take(&mut follows);
@@ -94,7 +94,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Skips what only tests have. (`#` stands before a `[…]`, or a `![…]` that says nothing of modules.)
+    /// Skips items of `#[cfg(test)]`. The `#` is followed by `[…]`, or by an inner attribute `![…]`, which does not concern
+    /// modules.
     fn attribute(&mut self, tokens: &mut Tokens) {
         let Some(TokenTree::Group(attribute)) = tokens.peek().cloned() else { return };
         tokens.next();
@@ -130,7 +131,7 @@ impl Reader<'_> {
         }
     }
 
-    /// One tree of paths, up to the comma or semicolon after it.
+    /// Reads one tree of paths, up to the comma or semicolon after it.
     fn tree(&mut self, tokens: &mut Tokens, before: &[String], is_import: bool) {
         self.word(tokens.peek());
         match tokens.next() {
@@ -155,7 +156,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The rest of a path of which the first names are known.
+    /// Reads the rest of a path of which the first names are read.
     fn rest(&mut self, tokens: &mut Tokens, mut path: Vec<String>, line: usize, is_import: bool) {
         while is_path(tokens) {
             tokens.next();

@@ -1,4 +1,4 @@
-//! Cards: the identity of each rank, exchanged when a communicator is created, and the address of its leader.
+//! The identity of each rank, which ranks exchange when a communicator is created, and the addresses of leaders.
 
 use std::net::SocketAddr;
 
@@ -7,37 +7,37 @@ use unisono_collectives::Rank;
 
 /// The identity of a rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Card {
+pub(crate) struct Identity {
     pub(crate) host: String,
     pub(crate) process_id: u32,
     /// The first of the ranks that share its status board.
     pub(crate) leader: Rank,
-    /// The addresses that it listens on, if it is the hub of the leaders.
+    /// The addresses on which it listens, if it is the hub of the leaders.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// The secret that connections must prove to know.
+    /// The secret with which connections authenticate.
     pub(crate) secret: [u64; 2],
 }
 
-impl Card {
-    /// Returns the card of this process, without addresses.
+impl Identity {
+    /// Returns the identity of this process, without addresses.
     pub(crate) fn of_this_process(leader: Rank) -> Self {
         let host = crate::system::host();
         Self { host, process_id: std::process::id(), leader, addresses: Vec::new(), secret: [0; 2] }
     }
 }
 
-/// The cards of all ranks of the world.
+/// The identities of all ranks of the world.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cards(pub(crate) Vec<Card>);
+pub(crate) struct Identities(pub(crate) Vec<Identity>);
 
-impl Cards {
+impl Identities {
     pub(crate) fn ranks(&self) -> usize {
         self.0.len()
     }
 
     /// Returns a rank with its host and process: "rank 3 (host h, pid 123)".
     pub(crate) fn whole_name(&self, rank: Rank) -> String {
-        let Card { host, process_id, .. } = &self.0[rank];
+        let Identity { host, process_id, .. } = &self.0[rank];
         format!("rank {rank} (host {host}, pid {process_id})")
     }
 
@@ -46,9 +46,9 @@ impl Cards {
         format!("host {} (rank {rank})", self.0[rank].host)
     }
 
-    /// Returns the leaders of all status boards; the first is that of rank 0.
+    /// Returns the leaders of all status boards, that of rank 0 first.
     pub(crate) fn leaders(&self) -> Vec<Rank> {
-        let mut leaders: Vec<_> = self.0.iter().map(|card| card.leader).collect();
+        let mut leaders: Vec<_> = self.0.iter().map(|identity| identity.leader).collect();
         leaders.sort_unstable();
         leaders.dedup();
         leaders
@@ -60,9 +60,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_has_a_card() {
-        let card = Card::of_this_process(2);
-        assert!(card.process_id == std::process::id() && !card.host.is_empty());
-        assert_eq!(Cards(vec![card; 3]).leaders(), [2]);
+    fn own_identity_names_host_and_process() {
+        let identity = Identity::of_this_process(2);
+        assert!(identity.process_id == std::process::id() && !identity.host.is_empty());
+        assert_eq!(Identities(vec![identity; 3]).leaders(), [2]);
     }
 }

@@ -1,4 +1,4 @@
-//! The graph of a crate's modules: which names something of which, and where.
+//! The dependency graph of a crate's modules.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -9,10 +9,10 @@ use super::reader::{File, Named, read_all};
 /// A module, from the crate's root.
 type Module = Vec<String>;
 
-/// Imports of imports are followed so far.
+/// The number of re-exports that are followed.
 const MOST_IMPORTS: usize = 8;
 
-/// A line that makes an arrow.
+/// A line that creates a dependency.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Line {
     file: String,
@@ -26,10 +26,10 @@ impl fmt::Display for Line {
     }
 }
 
-/// From each room to those that it names, and the lines that do.
-pub(crate) type Arrows = BTreeMap<String, BTreeMap<String, BTreeSet<Line>>>;
+/// The dependencies of each module, with the lines that create them.
+pub(crate) type Dependencies = BTreeMap<String, BTreeMap<String, BTreeSet<Line>>>;
 
-/// All that the sources of a crate name, and what modules there are.
+/// The modules of a crate, and the paths that they name.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     modules: BTreeSet<Module>,
@@ -55,33 +55,33 @@ impl Graph {
         graph
     }
 
-    /// Returns the modules that have others in them; the root of the crate is one.
+    /// Returns the modules that have child modules, including the root of the crate.
     pub(crate) fn parents(&self) -> BTreeSet<&[String]> {
         self.modules.iter().filter_map(|module| Some(module.split_last()?.1)).collect()
     }
 
-    /// Returns the rooms right below a module, and the arrows between them. The module itself is none of them, since its parts may
-    /// name what stands in it; but the root of the crate is one, and its name is `lib`.
-    pub(crate) fn below(&self, module: &[String]) -> Arrows {
-        let room = |inner: &[String]| match inner.strip_prefix(module)?.first() {
+    /// Returns the child modules of a module, and the dependencies between them. The module itself is excluded, since its children
+    /// may use its items. The root of the crate is included, as `lib`.
+    pub(crate) fn below(&self, module: &[String]) -> Dependencies {
+        let child = |inner: &[String]| match inner.strip_prefix(module)?.first() {
             None if module.is_empty() => Some("lib".to_owned()),
-            room => room.cloned(),
+            child => child.cloned(),
         };
-        let mut arrows: Arrows =
-            self.modules.iter().filter_map(|inner| Some((room(inner)?, BTreeMap::new()))).collect();
+        let mut dependencies: Dependencies =
+            self.modules.iter().filter_map(|inner| Some((child(inner)?, BTreeMap::new()))).collect();
         for (file, named) in &self.named {
-            let Some(from) = room(&named.module) else { continue };
+            let Some(from) = child(&named.module) else { continue };
             let line = Line { file: file.clone(), number: named.line, path: named.path.join("::") };
             let reached = self.reached(&named.module, &named.path, 0);
-            for to in reached.iter().filter_map(|reached| room(reached)).filter(|to| *to != from) {
-                arrows.entry(from.clone()).or_default().entry(to).or_default().insert(line.clone());
+            for to in reached.iter().filter_map(|reached| child(reached)).filter(|to| *to != from) {
+                dependencies.entry(from.clone()).or_default().entry(to).or_default().insert(line.clone());
             }
         }
-        arrows
+        dependencies
     }
 
-    /// Returns the modules that a path leads to: the one that it names something of, and, if that is imported there, where it
-    /// comes from.
+    /// Returns the modules to which a path leads: the module whose item it names, and the origin of the item if that module imports
+    /// it.
     fn reached(&self, module: &[String], path: &[String], imports: usize) -> Vec<Module> {
         let (mut at, mut rest, mut is_ours) = (module.to_vec(), path, false);
         while let Some((name, others)) = rest.split_first() {
@@ -102,7 +102,7 @@ impl Graph {
         let import = rest.first().and_then(|name| self.imports.get(&(at.clone(), name.clone())));
         let import = import.filter(|import| *import != path && imports < MOST_IMPORTS);
         let mut reached = Vec::new();
-        // Names that the root re-exports are not the root's.
+        // Names that the root re-exports do not belong to the root.
         if is_ours && !(at.is_empty() && import.is_some()) {
             reached.push(at.clone());
         }
@@ -113,22 +113,21 @@ impl Graph {
     }
 }
 
-/// Returns the shortest circle, if there is one: rooms each of which names the next, and the last one the
-/// first.
-pub(crate) fn circle(arrows: &Arrows) -> Option<Vec<String>> {
-    arrows.keys().filter_map(|room| circle_through(arrows, room)).min_by_key(Vec::len)
+/// Returns the shortest cycle, if there is one: modules each of which depends on the next, and the last one on the first.
+pub(crate) fn find_cycle(dependencies: &Dependencies) -> Option<Vec<String>> {
+    dependencies.keys().filter_map(|child| cycle_through(dependencies, child)).min_by_key(Vec::len)
 }
 
-fn circle_through(arrows: &Arrows, room: &str) -> Option<Vec<String>> {
+fn cycle_through(dependencies: &Dependencies, child: &str) -> Option<Vec<String>> {
     let mut before: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut queue = VecDeque::from([room]);
+    let mut queue = VecDeque::from([child]);
     while let Some(at) = queue.pop_front() {
-        for next in arrows.get(at).into_iter().flat_map(BTreeMap::keys) {
-            if next == room {
+        for next in dependencies.get(at).into_iter().flat_map(BTreeMap::keys) {
+            if next == child {
                 let back = std::iter::successors(Some(at), |at| before.get(at).copied());
-                let mut rooms: Vec<_> = back.map(str::to_owned).collect();
-                rooms.reverse();
-                return Some(rooms);
+                let mut modules: Vec<_> = back.map(str::to_owned).collect();
+                modules.reverse();
+                return Some(modules);
             }
             if !before.contains_key(&**next) {
                 before.insert(next, at);
@@ -139,14 +138,14 @@ fn circle_through(arrows: &Arrows, room: &str) -> Option<Vec<String>> {
     None
 }
 
-/// Returns the arrows of a circle with the lines that make them.
-pub(crate) fn told(arrows: &Arrows, circle: &[String]) -> String {
-    let nexts = circle.iter().cycle().skip(1);
-    circle.iter().zip(nexts).map(|(from, to)| arrow(arrows, from, to)).collect()
+/// Formats the dependencies of a cycle with the lines that create them.
+pub(crate) fn format_cycle(dependencies: &Dependencies, cycle: &[String]) -> String {
+    let nexts = cycle.iter().cycle().skip(1);
+    cycle.iter().zip(nexts).map(|(from, to)| format_dependency(dependencies, from, to)).collect()
 }
 
-/// Returns an arrow with the lines that make it.
-pub(crate) fn arrow(arrows: &Arrows, from: &str, to: &str) -> String {
-    let lines: String = arrows[from][to].iter().map(|line| format!("    {line}\n")).collect();
+/// Formats a dependency with the lines that create it.
+pub(crate) fn format_dependency(dependencies: &Dependencies, from: &str, to: &str) -> String {
+    let lines: String = dependencies[from][to].iter().map(|line| format!("    {line}\n")).collect();
     format!("{from} -> {to}\n{lines}")
 }
