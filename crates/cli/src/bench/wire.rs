@@ -33,7 +33,7 @@ pub(super) fn on_rank(comm: &mut Communicator, args: &Args) -> Result<(), Failur
     if nodes == 1 {
         let why = "--wire compares formats between nodes, and all ranks share a node: start them on several, or declare \
                    nodes, as UNISONO_NODES=1,1 does";
-        return Err(if talks { Failure::BadInput(why.to_owned()) } else { Failure::SaidElsewhere });
+        return Err(Failure::refusal(talks, why));
     }
     if talks {
         match format {
@@ -52,12 +52,12 @@ pub(super) fn on_rank(comm: &mut Communicator, args: &Args) -> Result<(), Failur
             Format::Csv => print!("{}\n", COLUMNS.map(|(name, _)| name).join(",")),
         }
     }
-    let measured = measure(comm, &args.wire, &args.bytes.0, (args.warm_up, args.iterations), |row| {
+    measure(comm, &args.wire, &args.bytes.0, (args.warm_up, args.iterations), |row| {
         if talks {
             write(&row, format);
         }
-    });
-    measured.map_err(|error| Failure::Error(error.to_string()))
+    })?;
+    Ok(())
 }
 
 fn write(row: &Row, format: Format) {
