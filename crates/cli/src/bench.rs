@@ -9,10 +9,11 @@ use unisono_bench::{Operation, Room, Settings, measure, room};
 use unisono_compress::Compression;
 
 use super::Failure;
-use super::output::Format;
+use super::output::{self, Format};
 use super::values::{OneOrAll, Sizes, named, one_or_all, sizes, whole};
 use super::world::World;
 
+mod columns;
 mod rows;
 mod wire;
 
@@ -144,14 +145,17 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
         Room::TooLittleElsewhere => return Err(Failure::SaidElsewhere),
     }
     let route = if settings.memory == Memory::Device { Some(device_route(comm)?) } else { None };
-    let mut told = talks.then(|| Rows::begin(args.format, comm, settings, route.as_deref()));
-    let (mut wrong, mut rows) = (0, 0);
+    let is_table = talks && args.format == Format::Table;
+    let columns = columns::columns(settings, output::columns());
+    let told = talks.then(|| Rows::begin(args.format, &about(comm, settings, route), columns, &columns::CSV));
+    let (mut wrong, mut rows, mut operation) = (0, 0, "");
     let left_out = measure(comm, settings, |row| {
         wrong += row.wrong.unwrap_or(0);
         rows += 1;
-        if let Some(told) = &mut told {
-            told.write(&row);
+        if std::mem::replace(&mut operation, row.operation) != row.operation && is_table {
+            println!("# {operation}");
         }
+        told.iter().for_each(|told| told.write(&row));
     })?;
     let left_out = left_out_of(left_out);
     if rows == 0 {
@@ -161,10 +165,26 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
     if wrong > 0 {
         return Err(Failure::Error(format!("{wrong} elements were wrong")));
     }
-    if let Some(told) = told {
-        told.end(rows, args.check);
+    if is_table {
+        println!("# {rows} rows, {}", if args.check { "no element wrong" } else { "results not checked" });
     }
     Ok(())
+}
+
+/// The lines about a benchmark; `route` is that of GPU arrays.
+fn about(comm: &Communicator, settings: &Settings, route: Option<String>) -> Vec<String> {
+    let (ranks, nodes, transport) = (comm.ranks(), comm.topology().nodes(), comm.transport());
+    let Settings { op, dtype, memory, .. } = settings;
+    let mut lines = vec![
+        format!("{ranks} ranks on {nodes} node(s) over {transport}; {op} of {dtype}, {memory} memory"),
+        "times of the slowest rank, median and best; algbw and busbw as in nccl-tests".to_owned(),
+    ];
+    lines.extend(route.map(|route| format!("arrays on GPUs: {route}")));
+    if comm.is_oversubscribed() {
+        lines
+            .push("oversubscribed (more ranks than cores): times say little about the algorithms".to_owned());
+    }
+    lines
 }
 
 /// The collectives to compare `auto` with, if there are some here. All ranks find the same.
