@@ -41,7 +41,7 @@ pub struct Saved {
     pub path: PathBuf,
     /// The progress of the run; its description holds all settings that were saved.
     pub progress: Progress,
-    /// What determines the model.
+    /// The settings that determine the model, and its data.
     pub description: Description,
     /// The parameters.
     pub parameters: Vec<Tensor>,
