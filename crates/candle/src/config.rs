@@ -18,7 +18,6 @@ use unisono_train::rate::ScheduleKind;
 use unisono_train::{BucketBytes, Order, Outer, Overlap, Wires};
 
 mod check;
-mod effect;
 mod file;
 mod identity;
 mod input;

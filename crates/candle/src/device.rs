@@ -5,25 +5,189 @@
 
 #[cfg(feature = "cuda")]
 mod ahead;
-mod choice;
 #[cfg(any(test, feature = "cuda"))]
 mod near;
 
+use candle_core::Device;
+use unisono_collectives::named;
+
+#[cfg(feature = "cuda")]
+use crate::error::failed;
+#[cfg(not(feature = "cuda"))]
+use crate::model::Placed;
+use unisono::Communicator;
+use unisono::internals::gpus;
+#[cfg(not(feature = "cuda"))]
+use unisono_train::internals::PassOn;
+use unisono_train::internals::lowest;
+use unisono_train::{TrainError, agree};
+
 #[cfg(feature = "cuda")]
 pub(super) use ahead::ahead;
-pub use choice::DeviceKind;
 
-#[cfg(not(feature = "cuda"))]
-use unisono_train::{TrainError, internals::PassOn};
+named! {
+    /// The device on which models compute.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum DeviceKind: "device" {
+        /// GPUs if every rank finds one and they support all settings of the run, otherwise the CPU.
+        Auto = "auto",
+        /// The CPU.
+        Cpu = "cpu",
+        /// GPUs, one per rank. Needs the feature `cuda`.
+        Cuda = "cuda",
+    }
+}
 
-#[cfg(not(feature = "cuda"))]
-use super::model::Placed;
+impl DeviceKind {
+    /// Chooses this rank's device, of the same kind on all ranks, and describes the choice where there was one: without a GPU on
+    /// any machine, [`DeviceKind::Auto`] is the CPU. `refused` is a setting of the run that a GPU does not support. All ranks
+    /// call it.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] if GPUs are requested but unavailable.
+    pub(crate) fn choose(
+        self,
+        comm: &mut Communicator,
+        refused: Option<String>,
+    ) -> Result<(Device, Option<String>), TrainError> {
+        let on_cpu = |why: &str| Ok((Device::Cpu, Some(format!("on the CPU: {why}"))));
+        if self == Self::Cpu {
+            return on_cpu("requested");
+        }
+        let found = match refused {
+            None => find(comm),
+            Some(why) => Err(NoGpu { why, advice: "leave it out" }),
+        };
+        if self == Self::Cuda {
+            let refuse = |NoGpu { why, advice }| {
+                TrainError::Setting(format!("cannot train on GPUs: {why}; {advice}, or train on the CPU"))
+            };
+            let (device, name) = agree(comm, found.map_err(refuse))?;
+            let told = format!("on GPUs, rank 0 on {name}{}: requested", stay_near(&device));
+            return Ok((device, Some(told)));
+        }
+        if lowest(comm, found.is_ok() || gpus() > 0)?.is_none() {
+            return Ok((Device::Cpu, None));
+        }
+        match (lowest(comm, found.is_err())?, found) {
+            (None, Ok((device, name))) => {
+                let told = format!("on GPUs, rank 0 on {name}{}: every rank found one", stay_near(&device));
+                Ok((device, Some(told)))
+            }
+            (_, Err(NoGpu { why, .. })) => on_cpu(&why),
+            (rank, Ok(_)) => on_cpu(&format!("rank {} found no GPU", rank.unwrap_or_default())),
+        }
+    }
+}
+
+/// The reason why a rank has no GPU for training, and the remedy.
+struct NoGpu {
+    why: String,
+    advice: &'static str,
+}
+
+/// Finds this rank's GPU, and its name.
+#[cfg(feature = "cuda")]
+fn find(comm: &Communicator) -> Result<(Device, String), NoGpu> {
+    let found = comm.device().map_err(TrainError::from).and_then(|context| {
+        let ordinal = context.ordinal();
+        let name =
+            context.name().map_err(|cause| unisono::Error::Cuda { what: "the name of a GPU", cause })?;
+        // On a separate stream: candle's default stream synchronises with all others of its kind.
+        let device = Device::new_cuda_with_stream(ordinal).map_err(failed)?;
+        Ok((device, format!("GPU {ordinal}, {name}")))
+    });
+    found.map_err(|error| NoGpu {
+        why: format!("rank {} found no GPU: {error}", comm.rank()),
+        advice: "check nvidia-smi",
+    })
+}
+
+/// Lets this rank's input pipeline, and all other threads that it starts from now on, run near its GPU; says so.
+#[cfg(feature = "cuda")]
+fn stay_near(device: &Device) -> String {
+    use unisono::cudarc::driver::sys::CUdevice_attribute as Attribute;
+
+    let Device::Cuda(gpu) = device else { return String::new() };
+    let stream = gpu.cuda_stream();
+    let number = |attribute| stream.context().attribute(attribute).ok();
+    let address = || {
+        let domain = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+        let bus = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+        let slot = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
+        Some(format!("{domain:04x}:{bus:02x}:{slot:02x}.0"))
+    };
+    let said = address().and_then(|address| near::stay(&address));
+    said.map(|said| format!(" ({said})")).unwrap_or_default()
+}
 
 /// Returns the copier of batches to the device of the model: none, since without the feature `cuda` that is the CPU.
 #[cfg(not(feature = "cuda"))]
-pub(super) fn ahead(
-    _: &mut unisono::Communicator,
-    _: &candle_core::Device,
-) -> Result<Option<PassOn<Placed>>, TrainError> {
+pub(super) fn ahead(_: &mut Communicator, _: &Device) -> Result<Option<PassOn<Placed>>, TrainError> {
     Ok(None)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn stay_near(_: &Device) -> &'static str {
+    ""
+}
+
+#[cfg(not(feature = "cuda"))]
+fn find(_: &Communicator) -> Result<(Device, String), NoGpu> {
+    Err(NoGpu {
+        why: "this program was built without the feature `cuda`".to_owned(),
+        advice: "build it with that feature (docs/gpu.md)",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On two ranks.
+    fn choose(kind: DeviceKind, refused: Option<&str>) -> Vec<Result<Option<String>, TrainError>> {
+        unisono::threads(2, |mut comm| {
+            kind.choose(&mut comm, refused.map(str::to_owned)).map(|(device, told)| {
+                assert!(device.is_cpu());
+                told
+            })
+        })
+    }
+
+    #[test]
+    fn the_cpu_is_there_for_whoever_asks() {
+        for told in choose(DeviceKind::Cpu, None) {
+            assert_eq!(told.unwrap().as_deref(), Some("on the CPU: requested"));
+        }
+    }
+
+    #[test]
+    fn auto_takes_the_cpu_and_says_why_where_there_are_gpus() {
+        let why = (gpus() > 0).then_some("on the CPU: on a GPU this is not done");
+        for told in choose(DeviceKind::Auto, Some("on a GPU this is not done")) {
+            assert_eq!(told.unwrap().as_deref(), why);
+        }
+    }
+
+    #[test]
+    fn who_asks_for_a_gpu_gets_no_other_device() {
+        let mut refused = choose(DeviceKind::Cuda, Some("on a GPU this is not done")).into_iter();
+        let message = refused.next().unwrap().unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "cannot train on GPUs: on a GPU this is not done; leave it out, or train on the CPU"
+        );
+        assert!(matches!(refused.next().unwrap().unwrap_err(), TrainError::Elsewhere { rank: 0 }));
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn without_the_feature_there_is_no_gpu() {
+        let why = (gpus() > 0).then_some("on the CPU: this program was built without the feature `cuda`");
+        for told in choose(DeviceKind::Auto, None) {
+            assert_eq!(told.unwrap().as_deref(), why);
+        }
+        let message = choose(DeviceKind::Cuda, None).remove(0).unwrap_err().to_string();
+        assert!(message.contains("feature `cuda`") && message.contains("docs/gpu.md"), "{message}");
+    }
 }

@@ -49,7 +49,6 @@ pub use chain::apply;
 pub(crate) use chain::{Residual, chain};
 pub(crate) use convolution::{Convolution, Patches, image_dims};
 pub use dropout::Dropout;
-pub(crate) use linear::Joined;
 pub use linear::Linear;
 pub use loss::{Loss, cross_entropy};
 pub use norm::SyncBatchNorm;

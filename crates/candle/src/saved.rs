@@ -12,7 +12,7 @@ use crate::config::text;
 use crate::model::{self, ModelKind, Placed};
 use crate::network::{Network, Parameters};
 use unisono::Communicator;
-use unisono_data::{Cache, Dataset, Depth, Kind, Schema, Source, Split, Threads};
+use unisono_data::{Cache, Column, Dataset, Depth, Kind, Schema, Source, Split, Threads};
 use unisono_train::checkpoint::{self, Loaded, PassedOver, Tensor};
 use unisono_train::internals::{AVERAGE, broadcast, hash_with_buffers, moment_name};
 use unisono_train::metrics::Metric;
@@ -20,17 +20,17 @@ use unisono_train::{LossSums, Progress, Replica, Sampled, Shares, Test, TrainErr
 
 mod input;
 mod predictor;
-mod shared;
 
 pub use predictor::{Guess, Predictor, Sampling};
 
 /// A saved model and its description.
 ///
 /// ```no_run
-/// use unisono_candle::{Part, Saved};
+/// use unisono_candle::{Description, Part, Saved};
 ///
 /// let saved = Saved::open("checkpoints".as_ref())?;
-/// println!("{} trained on {} for {} steps", saved.model, saved.source, saved.progress.step);
+/// let Description { model, source, .. } = &saved.description;
+/// println!("{model} trained on {source} for {} steps", saved.progress.step);
 /// let tally = unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test)).swap_remove(0)?;
 /// println!("{:.2} % are right", 100.0 * tally.accuracy());
 /// # Ok::<(), unisono_train::TrainError>(())
@@ -41,20 +41,8 @@ pub struct Saved {
     pub path: PathBuf,
     /// The progress of the run; its description holds all settings that were saved.
     pub progress: Progress,
-    /// The data set that the model was trained on.
-    pub source: Source,
-    /// The kind of samples, and so the model's input and output.
-    pub kind: Kind,
-    /// The names of classes and columns; `None` in checkpoints from before names were stored.
-    pub schema: Option<Schema>,
-    /// The kind of model.
-    pub model: ModelKind,
-    /// The widths of the MLP's hidden layers, or of the blocks of the residual network or the transformer; `None` for the default.
-    pub hidden: Option<Vec<usize>>,
-    /// The dropout in training.
-    pub dropout: f64,
-    /// The random seed of the run.
-    pub seed: u64,
+    /// The settings that determine the model, and its data.
+    pub description: Description,
     /// The parameters.
     pub parameters: Vec<Tensor>,
     /// The place of the objects of a data set on a server; the default, unless it is set.
@@ -64,17 +52,31 @@ pub struct Saved {
 }
 
 /// The part of a run's [`Config`](super::Config) in its checkpoints that determines the model.
-#[derive(Deserialize)]
-struct Description {
+#[derive(Debug, Clone, Deserialize)]
+pub struct Description {
+    /// The data set that the model was trained on.
+    #[serde(rename = "data", with = "text")]
+    pub source: Source,
+    /// The kind of samples, and so the model's input and output.
+    pub kind: Kind,
+    /// The names of classes and columns; `None` in checkpoints from before names were stored.
+    pub schema: Option<Schema>,
+    /// The kind of model.
     #[serde(with = "text")]
-    data: Source,
-    kind: Kind,
-    schema: Option<Schema>,
-    #[serde(with = "text")]
-    model: ModelKind,
-    hidden: Option<Vec<usize>>,
-    dropout: Option<f64>,
-    seed: u64,
+    pub model: ModelKind,
+    /// The widths of the MLP's hidden layers, or of the blocks of the residual network or the transformer; `None` for the default.
+    pub hidden: Option<Vec<usize>>,
+    /// The dropout in training, if there was any.
+    pub dropout: Option<f64>,
+    /// The random seed of the run.
+    pub seed: u64,
+}
+
+impl Description {
+    /// Returns the column that a regression predicts; `None` for classes.
+    fn target(&self) -> Option<&Column> {
+        self.schema.as_ref()?.target.as_ref()
+    }
 }
 
 named! {
@@ -156,26 +158,11 @@ impl Saved {
         parameters: Vec<Tensor>,
         passed_over: Vec<PassedOver>,
     ) -> Result<Self, TrainError> {
-        let described = Description::deserialize(&progress.description).map_err(|why| {
+        let description = Description::deserialize(&progress.description).map_err(|why| {
             let (path, expected) = (path.display(), "expected what `unisono train` saves");
             TrainError::Setting(format!("`{path}` does not say which model it is of: {why}; {expected}"))
         })?;
-        let Description { data: source, kind, schema, model, hidden, dropout, seed } = described;
-        let (dropout, cache) = (dropout.unwrap_or(0.0), Cache::default());
-        Ok(Self {
-            path,
-            progress,
-            source,
-            kind,
-            schema,
-            model,
-            hidden,
-            dropout,
-            seed,
-            parameters,
-            cache,
-            passed_over,
-        })
+        Ok(Self { path, progress, description, parameters, cache: Cache::default(), passed_over })
     }
 
     /// Returns the model as a replica for the trainer, with the saved values.
@@ -183,8 +170,9 @@ impl Saved {
     /// # Errors
     /// [`TrainError`] if the model cannot be built, or the values do not fit it.
     pub fn replica(&self) -> Result<impl Replica<Batch = Placed> + use<>, TrainError> {
-        let (hidden, parameters) = (self.hidden.as_deref(), Parameters::new(self.seed));
-        let mut replica = model::classifier(self.model, hidden, self.dropout, &self.kind, &parameters)?;
+        let Description { model, hidden, dropout, kind, seed, .. } = &self.description;
+        let (parameters, dropout) = (Parameters::new(*seed), dropout.unwrap_or(0.0));
+        let mut replica = model::classifier(*model, hidden.as_deref(), dropout, kind, &parameters)?;
         self.fill(&mut replica)?;
         Ok(replica)
     }
@@ -194,18 +182,18 @@ impl Saved {
     /// # Errors
     /// As [`replica`](Self::replica).
     pub fn predictor(&self) -> Result<Predictor, TrainError> {
-        let (hidden, parameters) = (self.hidden.as_deref(), Parameters::new(self.seed));
-        let network = model::build(self.model, hidden, self.dropout, &self.kind, &parameters)?;
+        let Description { model, hidden, dropout, kind, seed, .. } = &self.description;
+        let (parameters, dropout) = (Parameters::new(*seed), dropout.unwrap_or(0.0));
+        let network = model::build(*model, hidden.as_deref(), dropout, kind, &parameters)?;
         // It shares its values with the model, and only serves to write them.
         self.fill(&mut Network::new(&parameters, |(): &()| candle_core::bail!("it has no loss")))?;
-        let target = self.schema.as_ref().and_then(|schema| schema.target.clone());
-        Ok(Predictor { network, model: self.model, kind: self.kind.clone(), target })
+        Ok(Predictor { network, description: self.description.clone() })
     }
 
     fn fill(&self, replica: &mut impl Replica) -> Result<(), TrainError> {
         unisono_train::load(replica, &self.parameters).map_err(|error| match error {
             TrainError::Setting(why) => {
-                let (path, model) = (self.path.display(), self.model);
+                let (path, model) = (self.path.display(), self.description.model);
                 TrainError::Setting(format!("`{path}` does not hold the {model} that it describes: {why}"))
             }
             error => error,
@@ -215,13 +203,12 @@ impl Saved {
     /// Returns the value of a regression's target in its column's units, from what a batch has as its target; `None` for
     /// classes.
     pub fn target_value(&self, target: u32) -> Option<f32> {
-        let column = self.schema.as_ref()?.target.as_ref()?;
-        Some(column.original(f32::from_bits(target)) as f32)
+        Some(self.description.target()?.original(f32::from_bits(target)) as f32)
     }
 
     /// Returns the name of a class; its number if it has no name.
     pub fn class_name(&self, class: u32) -> String {
-        self.schema.as_ref().map_or_else(|| class.to_string(), |schema| schema.class(class))
+        self.description.schema.as_ref().map_or_else(|| class.to_string(), |schema| schema.class(class))
     }
 
     /// Returns a hash of the parameters' bytes, as printed at the end of a run.
@@ -267,7 +254,7 @@ impl Saved {
         // There is no training, so batch sizes do not matter.
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let shares = Shares { rank, ranks, global_batch: ranks, micro_batch: 1, fixed_passes: None };
-        let feed = Sampled::new(Arc::new(dataset), self.seed, shares, Threads::Auto, Depth::Auto);
+        let feed = Sampled::new(Arc::new(dataset), self.description.seed, shares, Threads::Auto, Depth::Auto);
         measure(comm, &mut replica, &mut feed.placed(None), metrics)
     }
 }

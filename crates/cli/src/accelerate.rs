@@ -41,8 +41,6 @@ enum Family {
 }
 
 impl Family {
-    const ALL: [Self; 3] = [Self::Openmpi, Self::Mpich, Self::Abi];
-
     fn name(self) -> &'static str {
         match self {
             Self::Openmpi => "Open MPI",
@@ -87,8 +85,7 @@ pub(super) fn run(args: &Args) -> Failure {
             Failure::Unstarted(why, code_of_unstarted(&error))
         }
         // All ranks find the same error.
-        Err(why) if speaks() => Failure::BadInput(why),
-        Err(_) => Failure::SaidElsewhere,
+        Err(why) => Failure::refusal(speaks(), why),
     }
 }
 
@@ -129,7 +126,7 @@ fn linked_with(program: &Path) -> Option<Family> {
     // The names of libraries are strings between zero bytes.
     let names: Vec<_> = bytes.split(|&byte| byte == 0).filter(|name| name.starts_with(b"libmp")).collect();
     let is_linked = |family: &Family| family.linked_as().iter().any(|name| names.contains(&name.as_bytes()));
-    Family::ALL.into_iter().find(is_linked)
+    Family::value_variants().iter().copied().find(is_linked)
 }
 
 /// The library for a family.

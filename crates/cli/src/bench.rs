@@ -6,16 +6,15 @@ use unisono::Error;
 use unisono::select::InvalidChoice;
 use unisono::{Algorithm, Choice, Communicator, DType, Memory, ReduceOp, Vendor};
 use unisono_bench::{Operation, Room, Settings, measure, room};
-use unisono_collectives::names::UnknownName;
 use unisono_compress::Compression;
 
 use super::Failure;
-use super::output::Format;
-use super::values::{Sizes, named, sizes, whole};
+use super::output::{self, Format};
+use super::values::{OneOrAll, Sizes, named, one_or_all, sizes, whole};
 use super::world::World;
 
+mod columns;
 mod rows;
-mod table;
 mod wire;
 
 use rows::Rows;
@@ -31,8 +30,8 @@ pub(super) struct Args {
     /// Operations, comma-separated; send-recv: messages between the first and the last rank, with half the time of a round
     /// trip, and the bandwidth of 64 messages in flight
     #[arg(long, default_value = "all-reduce", value_delimiter = ',')]
-    #[arg(value_parser = named(["all"].into_iter().chain(Operation::ALL.map(Operation::name)), operations))]
-    operation: Vec<Operations>,
+    #[arg(value_parser = one_or_all(Operation::ALL, Operation::name))]
+    operation: Vec<OneOrAll<Operation>>,
     /// Array sizes in bytes: one, or from MIN to MAX, growing by FACTOR (2 if omitted); the suffixes K, M and G
     /// mean 2^10, 2^20 and 2^30
     #[arg(long, value_name = "MIN:MAX[:FACTOR]", default_value = "8:16M", value_parser = sizes)]
@@ -93,16 +92,6 @@ impl Contenders {
     }
 }
 
-#[derive(Debug, Clone)]
-struct Operations(Vec<Operation>);
-
-fn operations(name: &str) -> Result<Operations, UnknownName> {
-    if name == "all" {
-        return Ok(Operations(Operation::ALL.to_vec()));
-    }
-    name.parse().map(|operation| Operations(vec![operation]))
-}
-
 /// A benchmark stores the time of each iteration.
 const MOST_ITERATIONS: usize = 10_000_000;
 
@@ -119,7 +108,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Err(super::refused(why));
     }
     let mut operations = Vec::new();
-    for &operation in args.operation.iter().flat_map(|Operations(named)| named) {
+    for &operation in args.operation.iter().flat_map(|OneOrAll(named)| named) {
         if !operations.contains(&operation) {
             operations.push(operation);
         }
@@ -148,37 +137,54 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<(), Failure> {
     let talks = comm.rank() == 0;
     if let Some(why) = refused(comm, settings) {
-        return Err(if talks { Failure::BadInput(why) } else { Failure::SaidElsewhere });
+        return Err(Failure::refusal(talks, why));
     }
-    match room(comm, settings).map_err(|error| Failure::Error(error.to_string()))? {
+    match room(comm, settings)? {
         Room::Enough => {}
         Room::TooLittle(why) => return Err(Failure::BadInput(why)),
         Room::TooLittleElsewhere => return Err(Failure::SaidElsewhere),
     }
     let route = if settings.memory == Memory::Device { Some(device_route(comm)?) } else { None };
-    let mut told = talks.then(|| Rows::begin(args.format, comm, settings, route.as_deref()));
-    let (mut wrong, mut rows) = (0, 0);
-    let measured = measure(comm, settings, |row| {
+    let is_table = talks && args.format == Format::Table;
+    let columns = columns::columns(settings, output::columns());
+    let told = talks.then(|| Rows::begin(args.format, &about(comm, settings, route), columns, &columns::CSV));
+    let (mut wrong, mut rows, mut operation) = (0, 0, "");
+    let left_out = measure(comm, settings, |row| {
         wrong += row.wrong.unwrap_or(0);
         rows += 1;
-        if let Some(told) = &mut told {
-            told.write(&row);
+        if std::mem::replace(&mut operation, row.operation) != row.operation && is_table {
+            println!("# {operation}");
         }
-    });
-    let left_out = measured.map_err(|error| Failure::Error(error.to_string()))?;
+        told.iter().for_each(|told| told.write(&row));
+    })?;
     let left_out = left_out_of(left_out);
     if rows == 0 {
-        let nothing = Failure::BadInput(format!("nothing was measured: {}", left_out.join("; ")));
-        return Err(if talks { nothing } else { Failure::SaidElsewhere });
+        return Err(Failure::refusal(talks, format!("nothing was measured: {}", left_out.join("; "))));
     }
     left_out.iter().filter(|_| talks).for_each(|line| eprintln!("unisono: {line}"));
     if wrong > 0 {
         return Err(Failure::Error(format!("{wrong} elements were wrong")));
     }
-    if let Some(told) = told {
-        told.end(rows, args.check);
+    if is_table {
+        println!("# {rows} rows, {}", if args.check { "no element wrong" } else { "results not checked" });
     }
     Ok(())
+}
+
+/// The lines about a benchmark; `route` is that of GPU arrays.
+fn about(comm: &Communicator, settings: &Settings, route: Option<String>) -> Vec<String> {
+    let (ranks, nodes, transport) = (comm.ranks(), comm.topology().nodes(), comm.transport());
+    let Settings { op, dtype, memory, .. } = settings;
+    let mut lines = vec![
+        format!("{ranks} ranks on {nodes} node(s) over {transport}; {op} of {dtype}, {memory} memory"),
+        "times of the slowest rank, median and best; algbw and busbw as in nccl-tests".to_owned(),
+    ];
+    lines.extend(route.map(|route| format!("arrays on GPUs: {route}")));
+    if comm.is_oversubscribed() {
+        lines
+            .push("oversubscribed (more ranks than cores): times say little about the algorithms".to_owned());
+    }
+    lines
 }
 
 /// The collectives to compare `auto` with, if there are some here. All ranks find the same.
@@ -186,12 +192,8 @@ fn baseline(comm: &mut Communicator, settings: &Settings) -> Option<Choice> {
     if settings.memory == Memory::Device {
         return cfg!(feature = "nccl").then_some(Vendor::Nccl.into());
     }
-    let reduces_halves =
-        settings.dtype.is_half() && settings.operations.iter().any(|operation| operation.reduces());
     let has_collectives = settings.operations.iter().any(|&operation| operation != Operation::SendRecv);
-    let mpi = Choice::from(Vendor::Mpi);
-    let is_here = has_collectives && !reduces_halves && comm.collective(mpi.clone()).is_ok();
-    is_here.then_some(mpi)
+    (has_collectives && without_mpi(comm, settings).is_none()).then_some(Vendor::Mpi.into())
 }
 
 /// The contenders left out, one line per reason.
@@ -218,34 +220,32 @@ fn without_gpu(contenders: &[Choice], memory: Memory) -> Option<String> {
 /// The error for an invalid benchmark: MPI's own collectives are not available everywhere, and GPU arrays support only
 /// all-reduce. Every rank reaches the same verdict.
 fn refused(comm: &mut Communicator, settings: &Settings) -> Option<String> {
-    let mut operations = settings.operations.iter();
     if settings.memory == Memory::Device
         && let Some(operation) =
-            operations.clone().find(|&&operation| operation != unisono::Operation::AllReduce.into())
+            settings.operations.iter().find(|&&operation| operation != unisono::Operation::AllReduce.into())
     {
         return Some(format!(
             "--memory device supports all-reduce only, not {operation}: choose another --memory"
         ));
     }
-    let mpi = Choice::from(Vendor::Mpi);
-    if !settings.contenders.contains(&mpi) {
-        return None;
+    if settings.contenders.contains(&Vendor::Mpi.into()) { without_mpi(comm, settings) } else { None }
+}
+
+/// The error if MPI's own collectives cannot be measured.
+fn without_mpi(comm: &mut Communicator, settings: &Settings) -> Option<String> {
+    if let Err(error) = comm.collective(Vendor::Mpi) {
+        return Some(error.to_string());
     }
-    let reduces_halves = settings.dtype.is_half() && operations.any(|operation| operation.reduces());
-    match comm.collective(mpi) {
-        Err(error) => Some(error.to_string()),
-        Ok(_) if reduces_halves => {
-            Some(format!("MPI has no {}: remove mpi, or choose another --dtype", settings.dtype))
-        }
-        Ok(_) => None,
-    }
+    let Settings { dtype, operations, .. } = settings;
+    let reduces_halves = dtype.is_half() && operations.iter().any(|operation| operation.reduces());
+    reduces_halves.then(|| format!("MPI has no {dtype}: remove mpi, or choose another --dtype"))
 }
 
 /// The route of GPU arrays. If a rank has no GPU, all ranks know why, and rank 0 reports it.
 #[cfg(feature = "nccl")]
 fn device_route(comm: &mut Communicator) -> Result<String, Failure> {
     comm.device_route().map_err(|error| match error {
-        Error::Unsupported(_) if comm.rank() != 0 => Failure::SaidElsewhere,
+        Error::Unsupported(_) => Failure::refusal(comm.rank() == 0, error),
         error => Failure::BadInput(error.to_string()),
     })
 }

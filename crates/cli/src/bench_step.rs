@@ -19,7 +19,6 @@ use unisono_train::{
 };
 
 use super::output::Format;
-use super::train::bad_input;
 use super::values::{count, named};
 use super::world::World;
 use super::{Failure, output};
@@ -112,11 +111,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     unsafe { share_cores(args.world.local_ranks()) };
     args.world.run(|comm| {
         let row = measure(comm, args).map_err(|error| match error {
-            error if error.is_bad_input() => bad_input(comm.rank(), error.to_string()),
+            error if error.is_bad_input() => Failure::refusal(comm.rank() == 0, error),
             error => Failure::Error(error.to_string()),
         })?;
         if comm.rank() == 0 {
-            tell(&row, args.format);
+            output::rows(&[&row], args.format, || tell(&row));
         }
         Ok(())
     })
@@ -143,12 +142,8 @@ impl Args {
 
 /// Refuses what cannot be measured, and applies the choice of an algorithm.
 fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), TrainError> {
-    let is_none =
-        args.batch_size == 0 || args.steps == 0 || args.hidden.iter().flatten().any(|&width| width == 0);
-    if is_none || args.bucket_bytes == BucketBytes::Fixed(0) {
-        return Err(TrainError::Setting(
-            "the batch size, the steps, all layers and the bytes of a bucket must be at least 1".to_owned(),
-        ));
+    if args.bucket_bytes == BucketBytes::Fixed(0) {
+        return Err(TrainError::Setting("the bytes of a bucket must be at least 1".to_owned()));
     }
     if let Some(choice) = args.algorithm.as_ref().filter(|choice| choice.vendor() == Some(Vendor::Nccl)) {
         return Err(TrainError::Setting(format!(
@@ -266,23 +261,10 @@ impl<R: Replica> Independent<R> {
         steps: usize,
     ) -> Result<f64, TrainError> {
         all.barrier()?;
-        let mut times_ms = Vec::new();
-        for step in 0..WARM_UP + steps {
-            let began = Instant::now();
-            self.mirror.step(&mut self.comm, Share::of(batches), RATE, |_| true)?;
-            if step >= WARM_UP {
-                times_ms.push(1e3 * began.elapsed().as_secs_f64());
-            }
-        }
-        let mut slowest_ms = [median(&mut times_ms)];
-        slowest(all, &mut slowest_ms)?;
-        Ok(slowest_ms[0])
+        let mut times_ms = medians(&mut self.comm, &mut self.mirror, batches, steps)?;
+        slowest(all, &mut times_ms)?;
+        Ok(times_ms[0])
     }
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// The parts of a step of the slowest rank of each, in milliseconds: medians over this many steps.
@@ -303,7 +285,10 @@ fn medians<R: Replica>(
             columns.iter_mut().zip(times).for_each(|(column, time)| column.push(time));
         }
     }
-    Ok(columns.map(|mut column| median(&mut column)))
+    Ok(columns.map(|mut column| {
+        column.sort_by(f64::total_cmp);
+        column[steps / 2]
+    }))
 }
 
 /// Measures the slowest rank of all, as means over this many steps that no rank waits between.
@@ -360,31 +345,25 @@ fn batch(samples: usize, kind: &Kind) -> Batch {
     }
 }
 
-fn tell(row: &Row, format: Format) {
-    match format {
-        Format::Json => output::row(row),
-        Format::Csv => output::csv(&[row]),
-        Format::Table => {
-            println!(
-                "{} parameters, {} ranks over {}, in buckets of {} ({}): {:.2} ms per step; compute {:.2}, all-reduce {:.2} hidden and {:.2} exposed, \
-                 update {:.2}",
-                row.parameters,
-                row.ranks,
-                row.transport,
-                size::text(row.bucket_bytes),
-                row.buckets_because,
-                row.ms_per_step,
-                row.compute_ms,
-                row.hidden_communication_ms,
-                row.exposed_communication_ms,
-                row.update_ms
-            );
-            if let (Some(independent_ms), Some(percent)) = (row.independent_ms_per_step, row.scaling_percent)
-            {
-                println!(
-                    "independent processes at the same time: {independent_ms:.2} ms per step; scaling {percent:.0} %"
-                );
-            }
-        }
+/// Prints a row as text.
+fn tell(row: &Row) {
+    println!(
+        "{} parameters, {} ranks over {}, in buckets of {} ({}): {:.2} ms per step; compute {:.2}, all-reduce {:.2} hidden and {:.2} exposed, \
+         update {:.2}",
+        row.parameters,
+        row.ranks,
+        row.transport,
+        size::text(row.bucket_bytes),
+        row.buckets_because,
+        row.ms_per_step,
+        row.compute_ms,
+        row.hidden_communication_ms,
+        row.exposed_communication_ms,
+        row.update_ms
+    );
+    if let (Some(independent_ms), Some(percent)) = (row.independent_ms_per_step, row.scaling_percent) {
+        println!(
+            "independent processes at the same time: {independent_ms:.2} ms per step; scaling {percent:.0} %"
+        );
     }
 }

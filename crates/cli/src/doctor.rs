@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         }
     };
     let ran = args.world.run(|comm| {
-        tell(examine(comm).map_err(|error| Failure::Error(error.to_string()))?);
+        tell(examine(comm)?);
         Ok(())
     });
     match ran {

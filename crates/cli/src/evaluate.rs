@@ -1,18 +1,19 @@
 //! `unisono evaluate`: evaluates a saved model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono::Communicator;
-use unisono_candle::{Part, Saved};
+use unisono_candle::{Description, Part, Saved};
 use unisono_data::Source;
 use unisono_train::metrics::{Measured, Named};
 use unisono_train::{Test, TrainError};
 
 use super::features::source;
 use super::output::Format;
+use super::train::CacheArgs;
 use super::world::World;
 use super::{Failure, output, train};
 
@@ -26,7 +27,7 @@ pub(super) struct Args {
     #[arg(long, value_parser = source)]
     data: Option<Source>,
     #[command(flatten)]
-    cache: train::CacheArgs,
+    cache: CacheArgs,
     /// Samples to use: test (held out) or train
     #[arg(long, default_value = "test")]
     split: Part,
@@ -60,11 +61,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
-    let mut saved = Saved::open_on_all(comm, &args.checkpoint)?;
-    saved.cache = args.cache.cache();
-    if comm.rank() == 0 {
-        warn(&saved, args.data.as_ref());
-    }
+    let saved = open(comm, &args.checkpoint, &args.cache, args.data.as_ref())?;
     let metrics: Vec<_> = args.metrics.iter().map(|Named(metric)| Arc::clone(metric)).collect();
     let Test { tally, metrics } = saved.measure(comm, args.data.as_ref(), args.split, &metrics)?;
     if comm.rank() != 0 {
@@ -83,10 +80,10 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
         true => output::row(&line),
         false => println!(
             "{} after {} steps, {}, on {} ({}): loss {:.4}{} of {} targets{}",
-            saved.model,
+            saved.description.model,
             line.step,
             line.parameters_hash,
-            args.data.as_ref().unwrap_or(&saved.source),
+            args.data.as_ref().unwrap_or(&saved.description.source),
             args.split,
             line.loss,
             if line.accuracy.is_nan() {
@@ -101,12 +98,28 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Prints warnings about the results that follow.
-pub(super) fn warn(saved: &Saved, data: Option<&Source>) {
+/// Opens a saved model for results on these data, or on those that it was trained on. Rank 0 prints warnings about them. Called by all
+/// ranks.
+pub(super) fn open(
+    comm: &mut Communicator,
+    checkpoint: &Path,
+    cache: &CacheArgs,
+    data: Option<&Source>,
+) -> Result<Saved, TrainError> {
+    let mut saved = Saved::open_on_all(comm, checkpoint)?;
+    saved.cache = cache.cache();
+    if comm.rank() == 0 {
+        warn(&saved, data);
+    }
+    Ok(saved)
+}
+
+fn warn(saved: &Saved, data: Option<&Source>) {
     for passed in &saved.passed_over {
         eprintln!("unisono: skipped {}: {}", passed.path.display(), passed.why);
     }
-    if saved.schema.is_none() && data.unwrap_or(&saved.source).names_classes() {
+    let Description { source, schema, .. } = &saved.description;
+    if schema.is_none() && data.unwrap_or(source).names_classes() {
         eprintln!(
             "unisono: `{}` was saved before names were kept: columns are matched by position and standardised by their own \
              rows, and classes are numbered in the order of the present names",

@@ -45,16 +45,6 @@ impl Member {
         Ok(Self { child, pid, input: None, forwards: Vec::new() })
     }
 
-    /// Its process id.
-    pub(super) fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// The exit status of the command, if it has ended.
-    pub(super) fn poll(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
-    }
-
     /// Sends a signal to the command itself and to no other process; a launcher forwards it as it sees fit. The command has not been
     /// waited for, so its process id is still valid; if it has just ended, the signal has no effect.
     pub(super) fn signal(&self, signal: Signal) {

@@ -55,19 +55,13 @@ pub(super) fn needs(features: &[&str]) -> String {
     )
 }
 
+/// Parses a data set that this program can read.
 #[cfg(feature = "candle")]
-pub(super) use data::source;
-
-#[cfg(feature = "candle")]
-mod data {
-    use unisono_data::Source;
-
-    /// Parses a data set that this program can read.
-    pub(crate) fn source(text: &str) -> Result<Source, String> {
-        let source: Source = text.parse().map_err(|error: unisono_data::DataError| error.to_string())?;
-        let missing = source.missing_features();
-        if missing.is_empty() { Ok(source) } else { Err(super::needs(&missing)) }
-    }
+pub(super) fn source(text: &str) -> Result<unisono_data::Source, String> {
+    let source: unisono_data::Source =
+        text.parse().map_err(|error: unisono_data::DataError| error.to_string())?;
+    let missing = source.missing_features();
+    if missing.is_empty() { Ok(source) } else { Err(needs(&missing)) }
 }
 
 #[cfg(test)]

@@ -84,12 +84,11 @@ struct Machines {
 }
 
 impl Args {
-    /// The ranks of this machine.
-    fn machine(&self, output: Output) -> Result<Machine<'_>, Failure> {
+    /// The ranks of this machine, which meet in `directory` if it is the only one.
+    fn machine(&self, output: Output, directory: Option<&Directory>) -> Result<Machine, Failure> {
         let machines = &self.machines;
-        let (node, meeting) = if machines.nnodes == 1 {
-            let directory = Directory::new().map_err(|error| Failure::Error(error.to_string()))?;
-            (0, Meeting::Directory(directory))
+        let (node, meeting) = if let Some(directory) = directory {
+            (0, Meeting::Directory(directory.path().to_owned()))
         } else {
             let node = machines.node_rank.filter(|&node| node < machines.nnodes);
             let Some((node, host)) = node.zip(machines.master_addr.clone()) else {
@@ -102,7 +101,7 @@ impl Args {
             (node, Meeting::Master { host, port: machines.master_port })
         };
         Ok(Machine {
-            words: &self.command,
+            words: self.command.clone(),
             environment: Vec::new(),
             first: node * self.ranks,
             here: self.ranks,
@@ -120,32 +119,27 @@ impl Args {
             |name| format!("--export {name}: there is no such environment variable, or it is not Unicode");
         let mut environment = exported(export).map_err(|name| Failure::BadInput(unset(name)))?;
         if environment.iter().all(|(name, _)| name != SECRET) {
-            environment
-                .push((SECRET.to_owned(), secret().map_err(|error| Failure::Error(error.to_string()))?));
+            environment.push((SECRET.to_owned(), secret()?));
         }
-        let text = |word: &OsString| word.clone().into_string();
-        let command = self.command.iter().map(text).collect::<Result<Vec<_>, _>>();
-        let command = command.map_err(|word| {
-            Failure::BadInput(format!("--hosts takes a command in Unicode, not `{}`", word.display()))
-        })?;
-        let directory = std::env::current_dir().map_err(|error| Failure::Error(error.to_string()))?;
+        let directory = std::env::current_dir()?;
         let first_host = hosts[0].name.rsplit('@').next().unwrap_or_default();
-        let master = (master_addr.clone().unwrap_or_else(|| first_host.to_owned()), *master_port);
+        let host = master_addr.clone().unwrap_or_else(|| first_host.to_owned());
+        let meeting = Meeting::Master { host, port: *master_port };
         let slots = |host: &Host| host.slots.unwrap_or(self.ranks);
         let (all, mut first, mut parts) = (hosts.iter().map(slots).sum(), 0, Vec::new());
         for host in hosts {
-            let part = Part {
-                command: command.clone(),
-                directory: directory.clone(),
+            let machine = Machine {
+                words: self.command.clone(),
                 environment: environment.clone(),
                 first,
                 here: slots(host),
                 all,
-                master: master.clone(),
-                grace_s: self.grace_s,
+                meeting: meeting.clone(),
                 output: output.clone(),
+                reads: false,
             };
-            first += part.here;
+            first += machine.here;
+            let part = Part { machine, directory: directory.clone(), grace_s: self.grace_s };
             parts.push((host.name.clone(), part));
         }
         Ok(Hosts { parts })
@@ -170,12 +164,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         let why = format!(
             "launch starts the ranks itself, and cannot run as one of {ranks} ranks: start it without a launcher"
         );
-        return Err(if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere });
+        return Err(Failure::refusal(speaks(), why));
     }
     let by_default = if io::stdout().is_terminal() { Prefix::Others } else { Prefix::None };
     let prefix = args.prefix.map_or(by_default, |all| if all { Prefix::All } else { Prefix::None });
-    let logs = args.logs.as_ref().map(std::path::absolute).transpose();
-    let output = Output { prefix, logs: logs.map_err(|error| Failure::Error(error.to_string()))? };
+    let output = Output { prefix, logs: args.logs.as_ref().map(std::path::absolute).transpose()? };
     let grace = Duration::from_secs(args.grace_s);
     if !args.machines.hosts.is_empty() {
         let hosts = args.hosts(&output)?;
@@ -183,7 +176,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     output.prepare().map_err(|error| Failure::BadInput(error.to_string()))?;
     let restarts = args.elastic.then_some(args.max_restarts);
-    let machine = args.machine(output)?;
+    let directory = (args.machines.nnodes == 1).then(Directory::new).transpose()?;
+    let machine = args.machine(output, directory.as_ref())?;
     Ok(code_of(launch(&machine, restarts, grace)))
 }
 

@@ -2,6 +2,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "all output goes through output.rs")]
 
+use std::io;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -15,7 +16,6 @@ use unisono::config::{Launcher, warn_of_unread_settings};
 mod output;
 
 mod accelerate;
-mod algorithms;
 mod bench;
 #[cfg(feature = "candle")]
 mod bench_step;
@@ -149,6 +149,25 @@ pub(crate) enum Failure {
     Stopped,
 }
 
+impl Failure {
+    /// An invalid request, which all ranks know of, and this one reports if it `speaks`.
+    fn refusal(speaks: bool, why: impl ToString) -> Self {
+        if speaks { Self::BadInput(why.to_string()) } else { Self::SaidElsewhere }
+    }
+}
+
+impl From<unisono::Error> for Failure {
+    fn from(error: unisono::Error) -> Self {
+        Self::Error(error.to_string())
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Error(error.to_string())
+    }
+}
+
 const BAD_INPUT: u8 = 2;
 /// Stopped on request, with a checkpoint to resume from: BSD's `EX_TEMPFAIL`, which invites a retry.
 const STOPPED: u8 = 75;
@@ -254,7 +273,7 @@ fn told(help: &clap::Error) -> ExitCode {
     // The other ranks may have another command, and would wait for this one.
     exit_after_refusal(code, None);
     match told_to_all(SHOWS_HELP) {
-        Some(why) if why != SHOWS_HELP => failed(&reported_once(why)),
+        Some(why) if why != SHOWS_HELP => failed(&Failure::refusal(speaks(), why)),
         _ if speaks() || code == 0 => ExitCode::from(code),
         _ => left_to_another(code),
     }
@@ -267,12 +286,7 @@ fn refused(why: String) -> Failure {
         return Failure::BadInput(why);
     }
     exit_after_refusal(BAD_INPUT, Some(why.clone()));
-    reported_once(told_to_all(&why).unwrap_or(why))
-}
-
-/// A failure that all ranks know.
-fn reported_once(why: String) -> Failure {
-    if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere }
+    Failure::refusal(speaks(), told_to_all(&why).unwrap_or(why))
 }
 
 /// Returns whether a launcher has started more than this rank.

@@ -68,8 +68,17 @@ pub(super) fn row<T: Serialize>(row: &T) {
     print!("{}\n", serde_json::to_string(row).expect("rows have no maps with odd keys"));
 }
 
-/// Writes rows to standard output as comma-separated values with a header.
-pub(super) fn csv<T: Serialize>(rows: &[T]) {
+/// Writes rows to standard output; `table` writes them as text.
+pub(super) fn rows<T: Serialize>(rows: &[T], format: Format, table: impl FnOnce()) {
+    match format {
+        Format::Table => table(),
+        Format::Json => rows.iter().for_each(row),
+        Format::Csv => csv(rows),
+    }
+}
+
+/// Writes rows as comma-separated values with a header.
+fn csv<T: Serialize>(rows: &[T]) {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for row in rows {
         writer.serialize(row).expect("a row has plain fields");

@@ -12,7 +12,7 @@ use unisono_data::{Dataset, Kind, Source};
 use unisono_train::{TrainError, agree};
 
 use super::Failure;
-use super::evaluate::warn;
+use super::evaluate::open;
 use super::features::source;
 use super::output::Format;
 use super::train::{CacheArgs, failure};
@@ -189,12 +189,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Every rank computes its share, and rank 0 writes.
 fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), Stopped> {
-    let mut saved = Saved::open_on_all(comm, &args.checkpoint)?;
-    saved.cache = args.cache.cache();
+    let saved = open(comm, &args.checkpoint, &args.cache, args.asked.data.as_ref())?;
     let predictor = agree(comm, saved.predictor())?;
-    if comm.rank() == 0 {
-        warn(&saved, args.asked.data.as_ref());
-    }
     let Asked { data, image, prompt } = &args.asked;
     if let Some(source) = data {
         return predict(comm, (&saved, &predictor), source, args, rows);

@@ -49,13 +49,10 @@ struct Ended {
 /// Runs the command until it succeeds, is asked to stop, or exhausts its restarts. Exits with the command's exit code, or with 75 if
 /// it was asked to stop.
 pub(super) fn run(args: &Args) -> ExitCode {
-    match supervise(args) {
-        Ok(code) => code,
-        Err(error) => {
-            say(&error.to_string());
-            ExitCode::FAILURE
-        }
-    }
+    supervise(args).unwrap_or_else(|error| {
+        say(&error.to_string());
+        ExitCode::FAILURE
+    })
 }
 
 fn say(what: &str) {
@@ -163,7 +160,7 @@ enum Asked {
 fn watch(mut command: Member, signals: &mut Signals, grace: Duration) -> io::Result<Ended> {
     let (mut asked, mut deadline) = (Asked::No, None);
     let status = loop {
-        if let Some(status) = command.poll()? {
+        if let Some(status) = command.child.try_wait()? {
             break status;
         }
         let is_told = signals.pending().next().is_some();

@@ -1,7 +1,6 @@
 //! `unisono train`: trains a model, data-parallel over all ranks.
 
 use std::path::Path;
-use std::time::Instant;
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
@@ -47,7 +46,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if settings.elastic {
         return elastic::run(args, settings);
     }
-    args.world.run(|comm| on_rank(comm, args, settings, None))
+    args.world.run(|comm| on_rank(comm, args, None))
 }
 
 /// Makes signals request a stop. Must come first: until then they kill this process. A launcher forwards signals to its
@@ -66,28 +65,17 @@ fn heed_signals(stop: &Stop) -> Result<(), Failure> {
 }
 
 /// `folder` is where workers join, if they may.
-fn on_rank(
-    comm: &mut Communicator,
-    args: &Args,
-    settings: &Config,
-    folder: Option<&Path>,
-) -> Result<(), Failure> {
+fn on_rank(comm: &mut Communicator, args: &Args, folder: Option<&Path>) -> Result<(), Failure> {
+    let (settings, world) = (&args.options.settings, RunWorld::of(comm));
     let summary = match settings.strategy() {
-        Some(Strategy::ParameterServer(servers)) => serve(comm, args.format, settings, servers, folder),
+        Some(Strategy::ParameterServer(servers)) => serve(comm, args, &world, servers, folder),
         Some(Strategy::Pipeline(pipeline)) => {
-            let world = RunWorld::of(comm);
             if world.rank == 0 && pipeline.length(world.ranks) == 1 {
                 eprintln!("unisono: {UNCUT}");
             }
-            settings
-                .pipeline(comm, &pipeline)
-                .and_then(|run| train(run, world, args.format, settings))
-                .map(Some)
+            settings.pipeline(comm, &pipeline).and_then(|run| train(run, args, &world)).map(Some)
         }
-        _ => {
-            let world = RunWorld::of(comm);
-            settings.trainer(comm).and_then(|run| train(run, world, args.format, settings)).map(Some)
-        }
+        _ => settings.trainer(comm).and_then(|run| train(run, args, &world)).map(Some),
     };
     let summary = summary.map_err(|error| match error {
         // The other rank reports that it was stopped, as this one was.
@@ -112,11 +100,6 @@ pub(super) fn failure(error: TrainError) -> Failure {
     }
 }
 
-/// An error that every rank has found and rank 0 reports.
-pub(super) fn bad_input(rank: usize, message: String) -> Failure {
-    if rank == 0 { Failure::BadInput(message) } else { Failure::SaidElsewhere }
-}
-
 /// The note on a run whose pipelines have one rank each.
 const UNCUT: &str = "each pipeline has one rank, so the model is not spread over ranks: start more ranks (--threads N or \
                      mpirun -n N), or give more --stages";
@@ -139,21 +122,18 @@ impl RunWorld {
 /// Trains; rank 0 prints progress.
 fn train<R: Replica, F: Feed<Batch = R::Batch>>(
     mut trainer: Trainer<'_, R, F>,
-    world: RunWorld,
-    format: Format,
-    settings: &Config,
+    args: &Args,
+    world: &RunWorld,
 ) -> Result<Summary, TrainError> {
     if world.rank != 0 {
         return trainer.run(|_| ());
     }
-    if format == Format::Table {
-        introduce(&mut trainer, &world, settings);
+    if args.format == Format::Table {
+        introduce(&mut trainer, world, &args.options.settings);
     }
-    let started = Instant::now();
-    let mut teller =
-        Teller::new(format == Format::Json, settings.epochs, trainer.settings().strategy.is_none());
+    let mut teller = Teller::new(args, trainer.settings().strategy.is_none());
     let summary = trainer.run(|event| teller.tell(&event))?;
-    teller.done(&summary, started.elapsed().as_secs_f64());
+    teller.done(&summary);
     Ok(summary)
 }
 
@@ -214,12 +194,13 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
 /// Trains with parameter servers; the coordinator prints progress, and has the summary.
 fn serve(
     comm: &mut Communicator,
-    format: Format,
-    settings: &Config,
+    args: &Args,
+    world: &RunWorld,
     servers: ServerSettings,
     folder: Option<&Path>,
 ) -> Result<Option<Summary>, TrainError> {
-    let (rank, ranks, transport) = (comm.rank(), comm.ranks(), comm.transport());
+    let settings = &args.options.settings;
+    let RunWorld { rank, ranks, transport, .. } = *world;
     let mut run = settings.parameter_server(comm, servers)?;
     if let Some(folder) = folder {
         run = run.elastic(folder.to_owned());
@@ -227,7 +208,7 @@ fn serve(
     if rank != 0 {
         return run.run(|_| ());
     }
-    if format == Format::Table {
+    if args.format == Format::Table {
         let (feed, of_run) = (run.feed(), run.settings());
         let samples = feed.steps().and_then(|steps| feed.samples(steps));
         let (parameters, global_batch) = (run.parameter_count(), of_run.global_batch);
@@ -241,12 +222,9 @@ fn serve(
             ranks - servers
         );
     }
-    let started = Instant::now();
-    let mut teller = Teller::new(format == Format::Json, settings.epochs, false);
+    let mut teller = Teller::new(args, false);
     let summary = run.run(|event| teller.tell(&event))?;
-    if let Some(summary) = &summary {
-        teller.done(summary, started.elapsed().as_secs_f64());
-    }
+    summary.iter().for_each(|summary| teller.done(summary));
     Ok(summary)
 }
 

@@ -43,16 +43,15 @@ fn on_rank(comm: &mut Communicator, out: Option<&Path>) -> Result<(), Failure> {
     };
     let place = if talks { prepare(comm) } else { Ok(<(PathBuf, Vec<_>)>::default()) };
     let mut refused = [u8::from(place.is_err())];
-    comm.broadcast(&mut refused, 0).map_err(|error| Failure::Error(error.to_string()))?;
+    comm.broadcast(&mut refused, 0)?;
     let (file, kept) = place.map_err(Failure::BadInput)?;
     if refused != [0] {
         return Err(Failure::SaidElsewhere);
     }
     let known = Tuning::default().with(kept.iter().cloned());
     let measured = constants::measure(comm, &known).map_err(|error| match error {
-        Error::Unsupported(_) if talks => Failure::BadInput(error.to_string()),
-        Error::Unsupported(_) => Failure::SaidElsewhere,
-        error => Failure::Error(error.to_string()),
+        Error::Unsupported(_) => Failure::refusal(talks, error),
+        error => error.into(),
     })?;
     if !talks {
         return Ok(());

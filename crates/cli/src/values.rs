@@ -70,6 +70,25 @@ pub(super) fn named<P>(names: impl IntoIterator<Item = &'static str>, parse: P) 
     Named { names: names.into_iter().collect(), parse }
 }
 
+/// The values that one name stands for: the one of this name, or all.
+#[derive(Debug, Clone)]
+pub(super) struct OneOrAll<T>(pub(super) Vec<T>);
+
+/// Parses the name of a value, or `all`.
+pub(super) fn one_or_all<T, const N: usize>(
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = OneOrAll<T>>
+where
+    T: FromStr<Err: std::error::Error + Send + Sync + 'static> + Copy + Send + Sync + 'static,
+{
+    let parse = move |text: &str| match text {
+        "all" => Ok(OneOrAll(all.to_vec())),
+        one => one.parse().map(|one| OneOrAll(vec![one])),
+    };
+    named(["all"].into_iter().chain(all.map(name)), parse)
+}
+
 /// A parser that lists the names of its values.
 #[derive(Debug, Clone)]
 pub(super) struct Named<P> {

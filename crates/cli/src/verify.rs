@@ -11,15 +11,16 @@ use rayon::prelude::*;
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::{Defect, verify};
 
-use super::algorithms::{Algorithms, algorithms};
 use super::speaks;
+use super::values::{OneOrAll, one_or_all};
 
 /// The worlds to verify.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Algorithms, comma-separated, or all
-    #[arg(long, default_value = "all", value_delimiter = ',', value_parser = algorithms())]
-    algorithm: Vec<Algorithms>,
+    #[arg(long, default_value = "all", value_delimiter = ',')]
+    #[arg(value_parser = one_or_all(Algorithm::ALL, Algorithm::name))]
+    algorithm: Vec<OneOrAll<Algorithm>>,
     /// World sizes: a range A:B, or a single size
     #[arg(long, value_name = "A:B", default_value = "1:64", value_parser = ranks)]
     ranks: RangeInclusive<usize>,
@@ -51,7 +52,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let algorithms: Vec<_> = args.algorithm.iter().flat_map(|Algorithms(algorithms)| algorithms).collect();
+    let algorithms: Vec<_> = args.algorithm.iter().flat_map(|OneOrAll(named)| named).collect();
     let mut right = true;
     for &&algorithm in &algorithms {
         let started = Instant::now();

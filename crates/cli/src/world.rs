@@ -53,7 +53,7 @@ impl World {
         body: impl Fn(&mut Communicator) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let comm = Unisono::builder().on_failure(OnFailure::ReturnError).processes();
-        body(&mut comm.map_err(|error| not_begun(&error))?)
+        body(&mut comm.map_err(not_begun)?)
     }
 
     /// Runs `body` on every rank. If one fails, all end, and the cause is reported.
@@ -62,7 +62,7 @@ impl World {
         body: impl Fn(&mut Communicator) -> Result<(), Failure> + Sync,
     ) -> Result<(), Failure> {
         let Some(ranks) = self.threads else {
-            let mut comm = launched()?;
+            let mut comm = unisono::init().map_err(not_begun)?;
             return guarded(&mut comm, &body);
         };
         if let Some(processes) = Launcher::detect().ranks.filter(|&processes| processes > 1) {
@@ -94,10 +94,6 @@ fn guarded(
     })
 }
 
-fn launched() -> Result<Communicator, Failure> {
-    unisono::init().map_err(|error| not_begun(&error))
-}
-
-fn not_begun(error: &unisono::Error) -> Failure {
-    if speaks() { Failure::BadInput(error.to_string()) } else { Failure::SaidElsewhere }
+fn not_begun(error: unisono::Error) -> Failure {
+    Failure::refusal(speaks(), error)
 }

@@ -13,9 +13,9 @@ use unisono_train::{Resumed, TrainError};
 const DATA: [&str; 3] = ["data", "schema", "fingerprint"];
 
 impl Config {
-    /// Returns the description of the run: what must be the same to resume it, and what determines its model.
+    /// Returns the entries on a built-in model and its data: what must be the same to resume a run, and what determines its model.
     pub(super) fn description(&self, dataset: &Dataset, fingerprint: Option<u64>) -> Value {
-        self.with_run(json!({
+        json!({
             "data": self.data.to_string(),
             "kind": dataset.kind,
             "schema": dataset.schema,
@@ -27,7 +27,7 @@ impl Config {
             "context": self.context,
             "augmentation": self.augmentation_identity(),
             "damaged samples": (self.on_bad_sample != OnBadSample::Error).then(|| self.on_bad_sample.to_string()),
-        }))
+        })
     }
 
     /// Returns these entries, and those that must be the same to resume a run of any model.

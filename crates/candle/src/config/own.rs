@@ -7,7 +7,7 @@ use super::check::refuse;
 use crate::network::Parameters;
 use unisono::Communicator;
 use unisono_strategies::Strategy;
-use unisono_train::{Replica, Resumed, RunSettings, Shares, TrainError, Wires, agree};
+use unisono_train::{Replica, Resumed, RunSettings, Shares, TrainError, agree};
 
 /// The options of data and models that do not depend on which they are.
 const OF_ANY: [&str; 4] = ["seed", "input-threads", "prefetch", "initial"];
@@ -37,16 +37,9 @@ impl Config {
                 samples[0]
             ));
         }
-        let (wire, wire_choice) = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
-        let chosen = Self { wire: Wires::One(wire), ..self.clone() };
-        let description = chosen.with_run(json!({ "samples": samples[0] }));
-        chosen.continue_from(comm, &description, global_batch, resumed.as_mut())?;
         let shares = self.shares(&strategy, (rank, ranks), global_batch);
-        let settings = RunSettings {
-            wire_choice,
-            description,
-            ..chosen.run_settings(global_batch, shares.steps(samples[0]), self.learning_rate)
-        };
+        let entries = (json!({ "samples": samples[0] }), self.learning_rate);
+        let settings = self.settle(comm, replica, entries, (shares, samples[0]), resumed.as_mut())?;
         Ok((shares, settings, resumed))
     }
 

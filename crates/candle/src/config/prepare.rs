@@ -53,8 +53,7 @@ impl Config {
             )));
         }
         let place = (comm.rank(), comm.ranks());
-        let Prepared { replica, feed, device, run, resumed } =
-            self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, &strategy, of))?;
+        let Prepared { replica, feed, device, run, resumed } = self.prepare_whole(comm, &strategy, place)?;
         let feed = feed.placed(device::ahead(comm, &device)?);
         Trainer::new(comm, replica, feed, run, resumed)
     }
@@ -72,8 +71,7 @@ impl Config {
         let strategy = Strategy::ParameterServer(servers);
         strategy.check(comm)?;
         let place = (comm.rank(), comm.ranks());
-        let Prepared { replica, feed, run, resumed, .. } =
-            self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, &strategy, of))?;
+        let Prepared { replica, feed, run, resumed, .. } = self.prepare_whole(comm, &strategy, place)?;
         ParameterServer::new(comm, replica, feed.placed(None), run, servers, resumed)
     }
 
@@ -94,33 +92,32 @@ impl Config {
         let global_batch = resumed.map(|resumed| resumed.progress.global_batch).or(self.global_batch);
         let own = Self { global_batch, log_dir: None, ..self.without_checkpoints() };
         let strategy = Strategy::ParameterServer(servers);
-        let Prepared { replica, feed, run, .. } =
-            own.prepare(&mut alone, &strategy, (rank, ranks), |comm, of| {
-                own.classifier(comm, &strategy, of)
-            })?;
+        let Prepared { replica, feed, run, .. } = own.prepare_whole(&mut alone, &strategy, (rank, ranks))?;
         ParameterServer::join(folder, (rank, ranks), replica, feed.placed(None), &run, servers)
     }
 
-    /// Returns the model on one rank, or on all ranks of a node together. Called by all ranks.
-    fn classifier(
+    /// As [`prepare`](Self::prepare), for a whole model on each rank, or on all ranks of a node together.
+    fn prepare_whole(
         &self,
         comm: &mut Communicator,
         strategy: &Strategy,
-        of: &Made<'_>,
-    ) -> Result<(impl Replica<Batch = Placed> + use<>, Option<String>), TrainError> {
-        let parameters = match strategy {
-            Strategy::CentralStorage => Parameters::shared(self.seed, comm)?,
-            _ => agree(comm, Parameters::on(of.device, self.seed).map_err(failed))?,
-        };
-        let hidden = self.hidden.as_deref();
-        let replica = model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
-            .and_then(|replica| self.load_initial(comm.rank(), &parameters).map(|()| replica));
-        let said = (*strategy == Strategy::CentralStorage).then(|| {
-            "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, and \
-             updates its part"
-                .to_owned()
-        });
-        Ok((agree(comm, replica)?, said))
+        place: (Rank, usize),
+    ) -> Result<Prepared<impl Replica<Batch = Placed> + use<>>, TrainError> {
+        self.prepare(comm, strategy, place, |comm, of| {
+            let parameters = match strategy {
+                Strategy::CentralStorage => Parameters::shared(self.seed, comm)?,
+                _ => agree(comm, Parameters::on(of.device, self.seed).map_err(failed))?,
+            };
+            let hidden = self.hidden.as_deref();
+            let replica = model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
+                .and_then(|replica| self.load_initial(comm.rank(), &parameters).map(|()| replica));
+            let said = (*strategy == Strategy::CentralStorage).then(|| {
+                "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, and \
+                 updates its part"
+                    .to_owned()
+            });
+            Ok((agree(comm, replica)?, said))
+        })
     }
 
     /// Gives parameters the values that they begin with, if there is a file of them; does nothing on ranks other than 0 among those that
@@ -157,19 +154,20 @@ impl Config {
             self.needs(strategy, ranks, shares, &dataset).check(comm)?;
         }
         let (replica, strategy) = make(comm, &Made { dataset: &dataset, device: &device, shares })?;
-        let (wire, wire_choice) = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
-        let chosen = Self { wire: Wires::One(wire), ..self.clone() };
-        let description = chosen.describe(comm, &dataset, global_batch, resumed.as_mut())?;
-        let steps = shares.steps(dataset.train.len());
+        // Rank 0 saves, so it checks the directory.
+        let keeps = self.checkpoint_dir.is_some() && comm.rank() == 0;
+        let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
+        let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
+        let (entries, peak) = (self.description(&dataset, fingerprint), self.scaled_rate(global_batch));
+        let samples = dataset.train.len();
+        let run = self.settle(comm, &replica, (entries, peak), (shares, samples), resumed.as_mut())?;
         let run = RunSettings {
             computes,
             strategy,
-            wire_choice,
             // A data server knows the target, and this configuration may not.
-            metrics: chosen.metrics(dataset.schema.target.is_some()),
+            metrics: self.metrics(dataset.schema.target.is_some()),
             input: input_lines(&dataset, kept),
-            description,
-            ..chosen.run_settings(global_batch, steps, chosen.scaled_rate(global_batch))
+            ..run
         };
         let feed = agree(comm, self.feed(dataset, shares))?;
         Ok(Prepared { replica, feed, device, run, resumed })
@@ -268,42 +266,31 @@ impl Config {
         agree(comm, checked)
     }
 
-    /// Returns the checkpoint's description of the run; a checkpoint to resume from must be of this run. Called by
-    /// all ranks.
-    fn describe(
+    /// Chooses the wire format, verifies that a checkpoint to resume from is of this run, and returns the settings of the run, with this
+    /// peak of the learning rate. `entries` describe the model and the data in checkpoints. Called by all ranks.
+    pub(super) fn settle(
         &self,
         comm: &mut Communicator,
-        dataset: &Dataset,
-        global_batch: usize,
+        replica: &impl Replica,
+        (entries, peak): (serde_json::Value, f64),
+        (shares, samples): (Shares, usize),
         resumed: Option<&mut Resumed>,
-    ) -> Result<serde_json::Value, TrainError> {
-        // Rank 0 saves, so it checks the directory.
-        let keeps = self.checkpoint_dir.is_some() && comm.rank() == 0;
-        let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
-        let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
-        let description = self.description(dataset, fingerprint);
-        self.continue_from(comm, &description, global_batch, resumed)?;
-        Ok(description)
-    }
-
-    /// Verifies that a checkpoint to resume from is of the run that `description` describes. Called by all ranks.
-    pub(super) fn continue_from(
-        &self,
-        comm: &mut Communicator,
-        description: &serde_json::Value,
-        global_batch: usize,
-        resumed: Option<&mut Resumed>,
-    ) -> Result<(), TrainError> {
-        let Some(resumed) = resumed else { return Ok(()) };
-        agree(comm, self.compare(description, global_batch, resumed))?;
-        // Checkpoints saved from now on hold everything that this version knows of the run.
-        resumed.progress.description = description.clone();
-        Ok(())
+    ) -> Result<RunSettings, TrainError> {
+        let (wire, wire_choice) = self.choose_wire(comm, replica.parameters(), resumed.as_deref())?;
+        let chosen = Self { wire: Wires::One(wire), ..self.clone() };
+        let description = chosen.with_run(entries);
+        if let Some(resumed) = resumed {
+            agree(comm, chosen.compare(&description, shares.global_batch, resumed))?;
+            // Checkpoints saved from now on hold everything that this version knows of the run.
+            resumed.progress.description = description.clone();
+        }
+        let run = chosen.run_settings(shares.global_batch, shares.steps(samples), peak);
+        Ok(RunSettings { wire_choice, description, ..run })
     }
 
     /// Returns the wire format of a run with these parameters, and why, if it was not asked for. Called by
     /// all ranks.
-    pub(super) fn choose_wire(
+    fn choose_wire(
         &self,
         comm: &mut Communicator,
         parameters: &[Parameter],

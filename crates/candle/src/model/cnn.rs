@@ -28,8 +28,7 @@ pub(super) fn layers([height, width, channels]: [usize; 3], classes: usize) -> O
         let activations = area(convolved) * (patch + channels) + 3.0 * area(pooled) * channels;
         layers.push(Layer::new(name.clone(), [(patch + 1.0) * channels, activations], move |parameters| {
             let linear = Linear::new(parameters, &name, KERNEL * KERNEL * inputs, outputs, 2.0)?.with_relu();
-            let convolution =
-                Convolution { linear, patches: Patches { side: KERNEL, stride: 1, padding: 0 } };
+            let convolution = Convolution::new(linear, Patches { side: KERNEL, stride: 1, padding: 0 });
             let parameters = parameters.clone();
             Ok(move |x: &Tensor, _| {
                 let image = |x: &Tensor| x.reshape(((), sides[0], sides[1], inputs));

@@ -115,7 +115,7 @@ impl Normed {
             2.0,
         )?;
         let norm = SyncBatchNorm::new(parameters, &format!("{name}.norm"), outputs)?;
-        Ok(Self { convolution: Convolution { linear, patches }, norm })
+        Ok(Self { convolution: Convolution::new(linear, patches), norm })
     }
 
     fn with_relu(self) -> Self {

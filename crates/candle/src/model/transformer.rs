@@ -5,9 +5,7 @@
 use candle_core::{IndexOp, Result, Tensor};
 
 use super::layers::Layer;
-use crate::network::{
-    CausalAttention, Dropout, Joined, Linear, Parameters, Residual, RmsNorm, SquaredRelu, chain,
-};
+use crate::network::{CausalAttention, Dropout, Linear, Parameters, Residual, RmsNorm, SquaredRelu, chain};
 
 /// The default width of each block.
 pub(super) const HIDDEN: [usize; 4] = [128; 4];
@@ -72,10 +70,8 @@ fn embedding(context: usize, vocabulary: usize, width: usize) -> Layer {
 
 /// Attention, then a perceptron, each added to its input.
 struct Block {
-    parameters: Parameters,
-    query: Linear,
-    key: Linear,
-    value: Linear,
+    /// Queries, keys and values, side by side.
+    attend: Linear,
     mix: Linear,
     expand: Linear,
     contract: Linear,
@@ -92,11 +88,11 @@ impl Block {
         // The outputs of a block start small, so that at first it passes its input through.
         let quiet = 1.0 / (2.0 * blocks as f64);
         let hidden = EXPANSION * width;
+        let query = weight("query", width, width, 1.0)?;
+        let key = weight("key", width, width, 1.0)?;
+        let value = weight("value", width, width, 1.0)?;
         Ok(Self {
-            parameters: parameters.clone(),
-            query: weight("query", width, width, 1.0)?,
-            key: weight("key", width, width, 1.0)?,
-            value: weight("value", width, width, 1.0)?,
+            attend: query.joined(key).joined(value),
             mix: weight("mix", width, width, quiet)?,
             expand: weight("expand", width, hidden, 1.0)?,
             contract: weight("contract", hidden, width, quiet)?,
@@ -107,14 +103,14 @@ impl Block {
     /// `x` and the result are `samples*context x width`.
     fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
         let (rows, width) = x.dims2()?;
-        let tokens = Joined([&self.query, &self.key, &self.value]);
         let attention = CausalAttention { context: rows / samples, heads: width / HEAD };
         let [first, second] = &self.dropouts;
-        let attend = Residual { parts: &[&RmsNorm, &tokens, &attention, &self.mix, first], shortcut: None };
+        let attend =
+            Residual { parts: &[&RmsNorm, &self.attend, &attention, &self.mix, first], shortcut: None };
         let perceive = Residual {
             parts: &[&RmsNorm, &self.expand, &SquaredRelu, &self.contract, second],
             shortcut: None,
         };
-        chain(&self.parameters, &[&attend, &perceive], x)
+        chain(&self.attend.parameters, &[&attend, &perceive], x)
     }
 }

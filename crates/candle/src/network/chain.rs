@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, Tensor, bail};
 
 use super::buffer::Buffer;
-use super::operation::{Function, Fused, Operation, Part};
+use super::operation::{Function, Operation, Part};
 use super::parameters::{EVALUATION, Parameters};
 use crate::values::{Backward, values, with_all};
 
@@ -16,10 +16,10 @@ use crate::values::{Backward, values, with_all};
 /// If `x` is not an `f32` tensor, or on a device that the function does not support.
 pub fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
-        return function.composed(x);
+        return Function::composed(&function, x);
     }
     let anchor = Tensor::zeros(1, DType::F32, &Device::Cpu)?;
-    run(Chain::of(vec![Box::new(Fused(function))]), x, &anchor)
+    run(Chain::of(vec![Box::new(function)]), x, &anchor)
 }
 
 /// Applies `parts` to `x`, one after the other: on the CPU as one operation of candle.
@@ -27,26 +27,19 @@ pub fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// If `x` is not an `f32` tensor, or of a shape that a part does not expect.
 pub(crate) fn chain(parameters: &Parameters, parts: &[&dyn Part], x: &Tensor) -> Result<Tensor> {
-    if !parameters.has_loops {
-        return composed(parts, x);
-    }
-    run(Chain::new(parts)?, x, parameters.anchor())
+    let chain = Chain::new(parts);
+    if parameters.has_loops { run(chain, x, parameters.anchor()) } else { chain.composed(x) }
 }
 
 /// Runs the operation of one part, which has no other form.
 pub(super) fn looped(parameters: &Parameters, part: &dyn Part, x: &Tensor) -> Result<Tensor> {
-    run(Chain::new(&[part])?, x, parameters.anchor())
+    run(Chain::new(&[part]), x, parameters.anchor())
 }
 
 /// Runs a chain as an operation of candle. The anchor makes candle compute derivatives.
 fn run(chain: Chain, x: &Tensor, anchor: &Tensor) -> Result<Tensor> {
     let shape = Shape::from(chain.shape(x.dims())?);
     x.contiguous()?.apply_op2(anchor, Pass { chain, shape, passes_on: x.track_op() })
-}
-
-/// Applies `parts` to `x`, one after the other, composed of candle operations.
-fn composed(parts: &[&dyn Part], x: &Tensor) -> Result<Tensor> {
-    parts.iter().try_fold(x.clone(), |x, part| part.composition(&x))
 }
 
 /// Operations, one after the other.
@@ -57,8 +50,8 @@ struct Chain {
 }
 
 impl Chain {
-    fn new(parts: &[&dyn Part]) -> Result<Self> {
-        parts.iter().filter_map(|part| part.operation().transpose()).collect::<Result<_>>().map(Self::of)
+    fn new(parts: &[&dyn Part]) -> Self {
+        Self::of(parts.iter().filter_map(|part| part.operation()).collect())
     }
 
     fn of(operations: Vec<Box<dyn Operation>>) -> Self {
@@ -111,6 +104,10 @@ impl Operation for Chain {
         let (y, dy) = (kept.first().map_or(y, |kept| kept), derivative.as_deref().unwrap_or(dy));
         self.operations[0].backward(dims, [x, y, dy], dx)
     }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        self.operations.iter().try_fold(x.clone(), |x, operation| operation.composed(&x))
+    }
 }
 
 /// Parts whose result is added to their input, or to what `shortcut` makes of it.
@@ -120,14 +117,9 @@ pub(crate) struct Residual<'a> {
 }
 
 impl Part for Residual<'_> {
-    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
-        let shortcut = self.shortcut.map(Part::operation).transpose()?.flatten();
-        Ok(Some(Box::new(Sum { chain: Chain::new(self.parts)?, shortcut, results: OnceLock::new() })))
-    }
-
-    fn composition(&self, x: &Tensor) -> Result<Tensor> {
-        let short = self.shortcut.map_or(Ok(x.clone()), |shortcut| shortcut.composition(x))?;
-        short + composed(self.parts, x)?
+    fn operation(&self) -> Option<Box<dyn Operation>> {
+        let shortcut = self.shortcut.and_then(Part::operation);
+        Some(Box::new(Sum { chain: Chain::new(self.parts), shortcut, results: OnceLock::new() }))
     }
 }
 
@@ -181,6 +173,11 @@ impl Operation for Sum {
         };
         dx.iter_mut().zip(short).for_each(|(dx, short)| *dx += short);
         Ok(())
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        let short = self.shortcut.as_ref().map_or(Ok(x.clone()), |shortcut| shortcut.composed(x))?;
+        short + self.chain.composed(x)?
     }
 }
 

@@ -5,64 +5,54 @@
 //! learning", 2014, section 3.1, has the same for a GPU.)
 
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use candle_core::{Result, Tensor, bail};
 
 use super::blocks;
 use super::buffer::Buffer;
-use super::linear::{Kernel, Linear, add_rows};
-use super::operation::{Operation, Part};
-use super::product::{Matrix, product_transposed, transposed_product};
+use super::linear::{Linear, add_rows};
+use super::operation::Operation;
+use super::product::{Matrix, transposed_product};
 use crate::values::Backward;
 use unisono_train::Fill;
 
 /// The values of the patches of a block, if an image has no more: 512 KiB, half of an L2 cache.
 const BLOCK: usize = 1 << 17;
 
-/// A [`Linear`] layer on the [`Patches`] of images.
-#[derive(Debug)]
+/// A [`Linear`] layer on the [`Patches`] of images, all of one size: `samples x height x width x channels`, as the result.
+#[derive(Debug, Clone)]
 pub(crate) struct Convolution {
-    pub(crate) linear: Linear,
-    pub(crate) patches: Patches,
-}
-
-impl Part for Convolution {
-    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
-        let (kernel, patches) = (self.linear.kernel.clone(), self.patches);
-        Ok(Some(Box::new(Convolved { kernel, patches, image: OnceLock::new() })))
-    }
-
-    fn composition(&self, x: &Tensor) -> Result<Tensor> {
-        let (kernel, patches) = (&self.linear.kernel, self.patches);
-        kernel.composed(&patches.composed(x)?)?.reshape(patches.shape(x.dims(), kernel.outputs).to_vec())
-    }
-}
-
-/// One pass through the layer. `x` and the result are `samples x height x width x channels`.
-struct Convolved {
-    kernel: Kernel,
+    linear: Linear,
     patches: Patches,
-    /// Set by the forward pass.
-    image: OnceLock<Image>,
+    /// Set by the first forward pass.
+    image: Arc<OnceLock<Image>>,
 }
 
-impl Convolved {
-    fn image(&self, dims: &[usize]) -> &Image {
-        self.image.get_or_init(|| Image::new(self.patches, dims))
+impl Convolution {
+    pub(crate) fn new(linear: Linear, patches: Patches) -> Self {
+        Self { linear, patches, image: Arc::default() }
+    }
+
+    fn image(&self, dims: &[usize]) -> Result<&Image> {
+        let image = self.image.get_or_init(|| Image::new(self.patches, dims));
+        if image.dims[1..] != dims[1..] {
+            bail!("a convolution is given images of the shape {dims:?}, after some of {:?}", image.dims);
+        }
+        Ok(image)
     }
 
     /// Returns the numbers of values of `x`, and of `y`, in a block.
     fn block(&self, image: &Image) -> [usize; 2] {
         let &Image { values, patches, .. } = image;
-        let images = (BLOCK / (patches * self.kernel.inputs).max(1)).max(1);
-        [images * values, images * patches * self.kernel.outputs].map(|values| values.max(1))
+        let images = (BLOCK / (patches * self.linear.inputs).max(1)).max(1);
+        [images * values, images * patches * self.linear.outputs].map(|values| values.max(1))
     }
 
     /// Returns the number of the patches of images, and their values.
     fn patches_of(&self, image: &Image, images: &[f32]) -> (usize, Buffer) {
         let rows = images.len() / image.values * image.patches;
-        let mut patches = Buffer::of(rows * self.kernel.inputs);
+        let mut patches = Buffer::of(rows * self.linear.inputs);
         image.copy(images, &mut patches);
         (rows, patches)
     }
@@ -71,32 +61,30 @@ impl Convolved {
     fn derivatives(
         &self,
         image: &Image,
-        weight: Matrix<'_>,
         [x, y, dy]: Backward<'_>,
         dx: Option<&mut [f32]>,
-    ) -> [Vec<f32>; 2] {
-        let Kernel { inputs, outputs, .. } = self.kernel;
-        let dy = self.kernel.before_relu(y, dy);
+    ) -> Result<[Vec<f32>; 2]> {
+        let Linear { inputs, outputs, .. } = self.linear;
+        let dy = self.linear.before_relu(y, dy);
         let (mut of_bias, mut of_weight) = (Vec::new(), vec![0.0; inputs * outputs]);
-        if self.kernel.bias.is_some() {
+        if self.linear.bias.is_some() {
             of_bias.resize(outputs, 0.0);
             add_rows(&mut of_bias, Fill::Set, &dy);
         }
         let (rows, mut patches) = self.patches_of(image, x);
-        let dy = Matrix::new(&dy, rows, outputs);
-        let target = (&mut *of_weight, outputs);
-        transposed_product(target, Fill::Set, Matrix::new(&patches, rows, inputs), dy);
+        let (target, x) = ((&mut *of_weight, outputs), Matrix::new(&patches, rows, inputs));
+        transposed_product(target, Fill::Set, x, Matrix::new(&dy, rows, outputs));
         if let Some(dx) = dx {
-            product_transposed((&mut patches, inputs), Fill::Set, dy, weight);
+            self.linear.before_product(rows, &dy, &mut patches)?;
             image.add(&patches, dx);
         }
-        [of_bias, of_weight]
+        Ok([of_bias, of_weight])
     }
 }
 
-impl Operation for Convolved {
+impl Operation for Convolution {
     fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
-        let (Kernel { inputs, outputs, .. }, channels) = (&self.kernel, image_dims(dims)[3]);
+        let (Linear { inputs, outputs, .. }, channels) = (&self.linear, image_dims(dims)[3]);
         if *inputs != self.patches.side.pow(2) * channels {
             bail!("a convolution with {inputs} inputs is given images of {channels} channels");
         }
@@ -104,19 +92,18 @@ impl Operation for Convolved {
     }
 
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
-        self.kernel.wait_for_param()?;
-        let image = self.image(dims);
+        self.linear.wait()?;
+        let image = self.image(dims)?;
         let [of_x, of_y] = self.block(image);
-        self.kernel.with_values(|weight, bias| {
-            blocks::map(x.chunks(of_x).zip(y.chunks_mut(of_y)), |(x, y)| {
-                let (rows, patches) = self.patches_of(image, x);
-                self.kernel.of(weight, bias, Matrix::new(&patches, rows, self.kernel.inputs), y);
-            });
-        })
+        let done = blocks::map(x.chunks(of_x).zip(y.chunks_mut(of_y)), |(x, y)| {
+            let (rows, patches) = self.patches_of(image, x);
+            self.linear.of(Matrix::new(&patches, rows, self.linear.inputs), y)
+        });
+        done.into_iter().collect()
     }
 
     fn backward(&self, dims: &[usize], [x, y, dy]: Backward<'_>, mut dx: Option<&mut [f32]>) -> Result<()> {
-        let image = self.image(dims);
+        let image = self.image(dims)?;
         let [of_x, of_y] = self.block(image);
         if let Some(dx) = &mut dx {
             dx.fill(0.0);
@@ -124,22 +111,33 @@ impl Operation for Convolved {
         let mut parts = dx.into_iter().flat_map(|dx| dx.chunks_mut(of_x));
         let blocks = x.chunks(of_x).zip(y.chunks(of_y).zip(dy.chunks(of_y)));
         let blocks = blocks.map(|(x, (y, dy))| ([x, y, dy], parts.next()));
-        let gradients = self.kernel.with_values(|weight, _| {
-            blocks::map(blocks, |(block, dx)| self.derivatives(image, weight, block, dx))
-        })?;
+        let gradients = blocks::map(blocks, |(block, dx)| self.derivatives(image, block, dx));
+        let gradients = gradients.into_iter().collect::<Result<Vec<_>>>()?;
         // In the order of the blocks, on any number of threads.
         let sum = |of: usize, target: &mut [f32], fill: Fill| {
             let fills = std::iter::once(fill).chain(std::iter::repeat(Fill::Add));
             fills.zip(&gradients).for_each(|(fill, gradients)| fill.write(target, &gradients[of]));
         };
-        self.kernel
-            .report(&mut |target, fill| sum(0, target, fill), &mut |target, fill| sum(1, target, fill));
+        if let Some(bias) = &self.linear.bias {
+            bias.report(&mut |target, fill| sum(0, target, fill));
+        }
+        for (weight, _) in &self.linear.weights {
+            weight.report(&mut |target, fill| sum(1, target, fill));
+        }
         Ok(())
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        let shape = self.patches.shape(x.dims(), self.linear.outputs);
+        self.linear.composed(&self.patches.composed(x)?)?.reshape(shape.to_vec())
     }
 }
 
 /// The position of an image's patches.
+#[derive(Debug)]
 struct Image {
+    /// The shape of the images that came first.
+    dims: [usize; 4],
     /// The values of an image.
     values: usize,
     patches: usize,
@@ -152,6 +150,7 @@ struct Image {
 }
 
 /// Neighbouring pixels.
+#[derive(Debug)]
 struct Row {
     /// The offset in the patches.
     patch: usize,
@@ -182,7 +181,8 @@ impl Image {
         let length = side * side * channels;
         zeros.push(written..count * length);
         zeros.retain(|zeros| !zeros.is_empty());
-        Self { values: height * width * channels, patches: count, length, rows, padding: zeros }
+        let (dims, values) = (image_dims(dims), height * width * channels);
+        Self { dims, values, patches: count, length, rows, padding: zeros }
     }
 
     /// Copies images to their patches.

@@ -74,12 +74,8 @@ impl Dropout {
 }
 
 impl Part for Dropout {
-    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
-        self.mask().map_or(Ok(None), |mask| mask.operation())
-    }
-
-    fn composition(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward(x)
+    fn operation(&self) -> Option<Box<dyn Operation>> {
+        self.mask()?.operation()
     }
 }
 

@@ -5,16 +5,15 @@
 
 use std::sync::{Arc, OnceLock};
 
-use candle_core::{Result, Shape, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 
 use super::chain::looped;
 use super::channels::{Affine, Moved, differentiate, normalize, products, repeated};
 use super::operation::{Operation, Part};
-use super::parameters::{Parameters, is_training, report, wait_for_param};
+use super::parameters::{Parameters, Weight, is_training};
 use super::passes::Direction;
 use super::statistics::{Moments, Statistics, narrow};
 use crate::values::{Backward, with_all, with_values};
-use unisono_train::Fill;
 
 /// Batch normalisation whose mean and variance are those of the samples of *all* ranks in a pass, as `torch.nn.SyncBatchNorm`: the
 /// result does not depend on how the ranks share a batch, and ranks may have different numbers of samples, or none.
@@ -58,9 +57,8 @@ pub struct SyncBatchNorm {
     parameters: Parameters,
     layer: usize,
     statistics: Arc<Statistics>,
-    /// The indices of weight and bias, and their tensors.
-    weight: (usize, Tensor),
-    bias: (usize, Tensor),
+    weight: Weight,
+    bias: Weight,
     has_relu: bool,
 }
 
@@ -78,7 +76,7 @@ impl SyncBatchNorm {
             );
         }
         let constant = |what: &str, value| {
-            parameters.add_plain(&format!("{name}.{what}"), Shape::from(channels), vec![value; channels])
+            parameters.add_weight(&format!("{name}.{what}"), channels, vec![value; channels])
         };
         let (weight, bias) = (constant("weight", 1.0)?, constant("bias", 0.0)?);
         let buffer = |what: &str, value| {
@@ -112,13 +110,9 @@ impl SyncBatchNorm {
 }
 
 impl Part for SyncBatchNorm {
-    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
+    fn operation(&self) -> Option<Box<dyn Operation>> {
         let is_training = is_training();
-        Ok(Some(Box::new(Pass { layer: self.clone(), is_training, moments: OnceLock::new() })))
-    }
-
-    fn composition(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward(x)
+        Some(Box::new(Pass { layer: self.clone(), is_training, moments: OnceLock::new() }))
     }
 }
 
@@ -143,9 +137,9 @@ impl Pass {
         let [of_dy, mut of_products] =
             products(statistics.channels, all, &repeated(&moments.mean), *has_relu);
         of_products.iter_mut().zip(&moments.inverse).for_each(|(sum, inverse)| *sum *= inverse);
-        for (index, sums) in [(bias.0, &of_dy), (weight.0, &of_products)] {
+        for (parameter, sums) in [(bias, &of_dy), (weight, &of_products)] {
             let gradient = narrow(sums.iter().copied());
-            report(index, &mut |target: &mut [f32], fill: Fill| fill.write(target, &gradient));
+            parameter.report(&mut |target, fill| fill.write(target, &gradient));
         }
         let mut sums = [of_dy, of_products].concat();
         self.sum(Direction::Backward, &mut sums)?;
@@ -163,9 +157,8 @@ impl Operation for Pass {
 
     fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
         let SyncBatchNorm { statistics, weight, bias, has_relu, .. } = &self.layer;
-        for (index, tensor) in [weight, bias] {
-            wait_for_param(*index, tensor)?;
-        }
+        weight.wait()?;
+        bias.wait()?;
         let moments = if self.is_training {
             let mut sums = statistics.local(x)?;
             self.sum(Direction::Forward, &mut sums)?;
@@ -173,7 +166,7 @@ impl Operation for Pass {
         } else {
             statistics.running()?
         };
-        with_all([&weight.1, &bias.1], |[weight, bias]| {
+        with_all([&weight.tensor, &bias.tensor], |[weight, bias]| {
             let [mean, scale, bias] =
                 [moments.narrow_mean(), moments.scale(weight), bias.to_vec()].map(|all| repeated(&all));
             normalize(x, Affine { mean: &mean, scale: &scale, bias: &bias }, *has_relu, y);
@@ -190,11 +183,16 @@ impl Operation for Pass {
             [(); 2].map(|()| vec![0.0; moments.mean.len()])
         };
         let Some(dx) = dx else { return Ok(()) };
-        let scale = with_values(&self.layer.weight.1, |weight| moments.scale(weight))?;
+        let scale = with_values(&self.layer.weight.tensor, |weight| moments.scale(weight))?;
         let [mean, scale, offset, slope] =
             [moments.narrow_mean(), scale, offset, slope].map(|constants| repeated(&constants));
         let moved = Moved { mean: &mean, scale: &scale, offset: &offset, slope: &slope };
         differentiate(all, moved, self.layer.has_relu, dx);
         Ok(())
+    }
+
+    /// There is no other form: the layer works on the CPU.
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        self.layer.forward(x)
     }
 }

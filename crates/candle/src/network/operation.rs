@@ -41,19 +41,12 @@ pub trait Function: Send + Sync + 'static {
 /// A layer or a function, as a part of a [`chain`](super::chain).
 pub(crate) trait Part {
     /// Returns its operation, for one pass; `None` if it changes nothing in this one.
-    fn operation(&self) -> Result<Option<Box<dyn Operation>>>;
-
-    /// Applies the part to `x`, composed of candle operations.
-    fn composition(&self, x: &Tensor) -> Result<Tensor>;
+    fn operation(&self) -> Option<Box<dyn Operation>>;
 }
 
-impl<F: Function + Clone> Part for F {
-    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
-        Ok(Some(Box::new(Fused(self.clone()))))
-    }
-
-    fn composition(&self, x: &Tensor) -> Result<Tensor> {
-        self.composed(x)
+impl<O: Operation + Clone + 'static> Part for O {
+    fn operation(&self) -> Option<Box<dyn Operation>> {
+        Some(Box::new(self.clone()))
     }
 }
 
@@ -69,49 +62,53 @@ pub(crate) trait Operation: Send + Sync {
     /// Writes the derivative with respect to `x` to all of `dx`, if anything before needs it; `all` is `x`, `y`, and the derivative with
     /// respect to `y`.
     fn backward(&self, dims: &[usize], all: Backward<'_>, dx: Option<&mut [f32]>) -> Result<()>;
+
+    /// Applies the operation to `x`, composed of candle operations.
+    fn composed(&self, x: &Tensor) -> Result<Tensor>;
 }
 
-/// A function as an operation.
-pub(super) struct Fused<F>(pub(super) F);
-
-impl<F: Function> Fused<F> {
-    /// Runs `work` with an input of shape `dims`, on all threads of the rank if it is long.
-    fn run<const N: usize>(
-        dims: &[usize],
-        inputs: [&[f32]; N],
-        target: &mut [f32],
-        work: impl Fn(&[usize], [&[f32]; N], &mut [f32]) + Send + Sync,
-    ) {
-        let most = inputs.iter().map(|input| input.len()).max().unwrap_or(0).max(target.len());
-        let count = dims.first().copied().unwrap_or(1);
-        if !F::IS_SPLIT || most <= BLOCK || count < 2 {
-            return work(dims, inputs, target);
-        }
-        let indices = (BLOCK * count / most).max(1);
-        let of_block = (target.len() / count * indices).max(1);
-        blocks::map(target.chunks_mut(of_block).enumerate(), |(block, target)| {
-            let (first, end) = (block * indices, count.min((block + 1) * indices));
-            let dims = [&[end - first], &dims[1..]].concat();
-            let part = |values: &[f32]| first * (values.len() / count)..end * (values.len() / count);
-            work(&dims, inputs.map(|input| &input[part(input)]), target);
-        });
-    }
-}
-
-impl<F: Function> Operation for Fused<F> {
+impl<F: Function> Operation for F {
     fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
-        Ok(self.0.shape(dims))
+        Ok(Function::shape(self, dims))
     }
 
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
-        Self::run(dims, [x], y, |dims, [x], y| self.0.forward(dims, x, y));
+        run::<F, _>(dims, [x], y, |dims, [x], y| Function::forward(self, dims, x, y));
         Ok(())
     }
 
     fn backward(&self, dims: &[usize], all: Backward<'_>, dx: Option<&mut [f32]>) -> Result<()> {
         if let Some(dx) = dx {
-            Self::run(dims, all, dx, |dims, [x, y, dy], dx| self.0.backward(dims, x, y, dy, dx));
+            run::<F, _>(dims, all, dx, |dims, [x, y, dy], dx| {
+                Function::backward(self, dims, x, y, dy, dx);
+            });
         }
         Ok(())
     }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        Function::composed(self, x)
+    }
+}
+
+/// Runs a function's `work` with an input of shape `dims`, on all threads of the rank if it is long.
+fn run<F: Function, const N: usize>(
+    dims: &[usize],
+    inputs: [&[f32]; N],
+    target: &mut [f32],
+    work: impl Fn(&[usize], [&[f32]; N], &mut [f32]) + Send + Sync,
+) {
+    let most = inputs.iter().map(|input| input.len()).max().unwrap_or(0).max(target.len());
+    let count = dims.first().copied().unwrap_or(1);
+    if !F::IS_SPLIT || most <= BLOCK || count < 2 {
+        return work(dims, inputs, target);
+    }
+    let indices = (BLOCK * count / most).max(1);
+    let of_block = (target.len() / count * indices).max(1);
+    blocks::map(target.chunks_mut(of_block).enumerate(), |(block, target)| {
+        let (first, end) = (block * indices, count.min((block + 1) * indices));
+        let dims = [&[end - first], &dims[1..]].concat();
+        let part = |values: &[f32]| first * (values.len() / count)..end * (values.len() / count);
+        work(&dims, inputs.map(|input| &input[part(input)]), target);
+    });
 }

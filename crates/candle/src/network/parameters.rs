@@ -37,14 +37,6 @@ pub(super) fn is_training() -> bool {
     VALUES.is_set()
 }
 
-/// Brings the values of a parameter to the running forward pass of a step.
-pub(super) fn wait_for_param(index: usize, tensor: &Tensor) -> Result<()> {
-    if !VALUES.is_set() {
-        return Ok(());
-    }
-    VALUES.with(|gradients| bring_from(gradients, index, tensor))
-}
-
 /// Brings the values of a parameter from `gradients`.
 pub(super) fn bring_from(gradients: &mut dyn Gradients, index: usize, tensor: &Tensor) -> Result<()> {
     let mut brought = Ok(());
@@ -53,7 +45,7 @@ pub(super) fn bring_from(gradients: &mut dyn Gradients, index: usize, tensor: &T
 }
 
 /// Reports the gradient of a parameter to the running backward pass; ignores it if the user's program runs the pass itself.
-pub(super) fn report(index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+fn report(index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
     if GRADIENTS.is_set() {
         GRADIENTS.with(|gradients| gradients.put(index, write));
     }
@@ -78,8 +70,30 @@ fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
 pub(super) struct Array {
     pub(super) parameter: Parameter,
     pub(super) tensor: Tensor,
-    /// Whether its layer [waits for](wait_for_param) the values before it uses them.
+    /// Whether its layer [waits for](Weight::wait) the values before it uses them.
     pub(super) is_of_layer: bool,
+}
+
+/// A parameter of a layer that computes the gradient by loops.
+#[derive(Debug, Clone)]
+pub(super) struct Weight {
+    index: usize,
+    pub(super) tensor: Tensor,
+}
+
+impl Weight {
+    /// Brings the values to the running forward pass of a step.
+    pub(super) fn wait(&self) -> Result<()> {
+        if !VALUES.is_set() {
+            return Ok(());
+        }
+        VALUES.with(|gradients| bring_from(gradients, self.index, &self.tensor))
+    }
+
+    /// As [`report`].
+    pub(super) fn report(&self, write: &mut dyn FnMut(&mut [f32], Fill)) {
+        report(self.index, write);
+    }
 }
 
 /// The parameters of a model under construction, in the order in which it requests them.
@@ -203,15 +217,15 @@ impl Parameters {
         (0..count).map(|_| (mean + deviation * draw()) as f32).collect()
     }
 
-    /// Adds a parameter of a layer that reports the gradient itself if it computes it by loops; returns the index and the
-    /// values.
-    pub(super) fn add_plain(&self, name: &str, shape: Shape, values: Vec<f32>) -> Result<(usize, Tensor)> {
+    /// Adds a parameter of a layer that reports the gradient itself if it computes it by loops.
+    pub(super) fn add_weight(&self, name: &str, shape: impl Into<Shape>, values: Vec<f32>) -> Result<Weight> {
+        let shape = shape.into();
         if !self.has_loops {
             let index = self.lock().len();
-            return Ok((index, self.report_whole(name, shape, values)?));
+            return Ok(Weight { index, tensor: self.report_whole(name, shape, values)? });
         }
         let tensor = self.placed(values, |values| Tensor::from_vec(values, shape.clone(), &Device::Cpu))?;
-        Ok((self.register(name, &shape, tensor.clone(), true)?, tensor))
+        Ok(Weight { index: self.register(name, &shape, tensor.clone(), true)?, tensor })
     }
 
     /// Adds a parameter whose gradient is reported once candle has computed all of it.

@@ -275,7 +275,7 @@ fn convolutions_are_composed_to_the_same() {
         let [mut fused, mut composed] = [Parameters::new(5), Parameters::composed(5)].map(|parameters| {
             let inputs = side * side * dims[3];
             let linear = Linear::new(&parameters, "kernel", inputs, outputs, 1.0).unwrap().with_relu();
-            let convolution = Convolution { linear, patches: Patches { side, stride, padding } };
+            let convolution = Convolution::new(linear, Patches { side, stride, padding });
             let (own, scale) = (parameters.clone(), parameters.add("scale", &dims[..], 1.0).unwrap());
             // The images need a derivative.
             replica(&parameters, move |x| chain(&own, &[&convolution], &(x * &scale)?))

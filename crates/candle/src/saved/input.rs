@@ -22,14 +22,14 @@ impl Saved {
     /// [`TrainError::Data`] if it cannot be loaded; [`TrainError::Setting`], with what was found and what was expected, if
     /// the model cannot take it.
     pub fn dataset(&self, source: Option<&Source>) -> Result<Dataset, TrainError> {
-        let source = source.unwrap_or(&self.source);
+        let source = source.unwrap_or(&self.description.source);
         if let Source::Service(_) = source {
             return Err(TrainError::Setting(format!(
                 "{source} makes batches for training: a saved model is evaluated, or predicts, on data that this machine reads; name them"
             )));
         }
-        let usual = Options { seed: self.seed, cache: self.cache.clone(), ..Options::default() };
-        let options = match self.kind {
+        let usual = Options { seed: self.description.seed, cache: self.cache.clone(), ..Options::default() };
+        let options = match self.description.kind {
             // Records are numbered by their writer: one with a label beyond the model's is named when it is read.
             Kind::Images { classes, channels, height, width } => {
                 let normalization = self.normalization();
@@ -44,8 +44,8 @@ impl Saved {
             Kind::Table { .. } => usual,
             Kind::Text { context, .. } => Options { context, ..usual },
         };
-        let loaded = match &self.schema {
-            Some(schema) => unisono_data::load_as(source, &options, &self.kind, schema),
+        let loaded = match &self.description.schema {
+            Some(schema) => unisono_data::load_as(source, &options, &self.description.kind, schema),
             None => unisono_data::load(source, &options),
         };
         self.fit(source, loaded?)
@@ -58,8 +58,8 @@ impl Saved {
         source: Option<&Source>,
         part: Part,
     ) -> Result<Dataset, TrainError> {
-        let source = source.unwrap_or(&self.source);
-        let label = self.schema.as_ref().and_then(|schema| schema.label.as_deref());
+        let source = source.unwrap_or(&self.description.source);
+        let label = self.description.schema.as_ref().and_then(|schema| schema.label.as_deref());
         match label.filter(|_| dataset.schema.label.is_none()) {
             Some(label) => Err(TrainError::Setting(format!(
                 "{source} has no column `{label}`, which says the class: without it, the model can be asked (predict) and not \
@@ -78,9 +78,9 @@ impl Saved {
     /// Checks that a data set fits the model, and encodes it in the model's tokens.
     fn fit(&self, source: &Source, dataset: Dataset) -> Result<Dataset, TrainError> {
         // Without a schema, labels that are names get their numbers from the names that are there.
-        let is_numbered_anew = self.schema.is_none() && source.names_classes();
+        let is_numbered_anew = self.description.schema.is_none() && source.names_classes();
         let has_classes = |found: usize, known: usize| found == known || (!is_numbered_anew && found < known);
-        let mut known = self.kind.clone();
+        let mut known = self.description.kind.clone();
         match (&dataset.kind, &mut known) {
             (Kind::Text { vocabulary: found, .. }, Kind::Text { vocabulary: known, .. }) => {
                 return translated(source, &dataset, found, known);
@@ -96,7 +96,7 @@ impl Saved {
         if dataset.kind == known {
             return Ok(dataset);
         }
-        let (found, known) = (Described(&dataset.kind), Described(&self.kind));
+        let (found, known) = (Described(&dataset.kind), Described(&self.description.kind));
         Err(TrainError::Setting(format!(
             "{source} has {found}, and the model in `{}` was trained on {known}: expected data like these",
             self.path.display()
@@ -109,8 +109,8 @@ impl Saved {
     /// # Errors
     /// [`TrainError::Setting`] if the model is not for images. The files are read later, batch by batch.
     pub fn images(&self, files: &[PathBuf]) -> Result<Arc<dyn Split>, TrainError> {
-        let Kind::Images { height, width, channels, .. } = self.kind else {
-            let known = Described(&self.kind);
+        let Kind::Images { height, width, channels, .. } = self.description.kind else {
+            let known = Described(&self.description.kind);
             let why = format!("the model in `{}` was trained on {known}, not on images", self.path.display());
             return Err(TrainError::Setting(why));
         };
@@ -121,7 +121,7 @@ impl Saved {
     /// Returns the statistics that the images of the training were normalised by, if they are not those of
     /// MNIST.
     fn normalization(&self) -> Option<Normalization> {
-        self.schema.as_ref()?.normalization.clone()
+        self.description.schema.as_ref()?.normalization.clone()
     }
 }
 

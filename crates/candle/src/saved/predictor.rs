@@ -1,33 +1,38 @@
 //! Predictions of a model: the class or the number of a sample, or the continuation of a text.
 
 use std::fmt;
+use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use candle_nn::Module;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::Description;
 use super::input::{Characters, Described, tokens};
 use crate::config::Figure;
-use crate::model::{self, ModelKind, Sequence};
-use unisono_data::{Batch, Column, Kind};
-use unisono_train::{ReplicaError, TrainError};
+use crate::model::{self, Sequence};
+use unisono::Communicator;
+use unisono_data::{Batch, DataError, Kind, Pass, Pipeline, Split, Threads};
+use unisono_train::internals::EVALUATION_BATCH;
+use unisono_train::{ReplicaError, TrainError, agree};
+
+/// The batches that a rank predicts between two gathers.
+const ROUND: usize = 4;
+/// A sample's class and its probability, or its value and 1, and its target, as they travel: all are exact as `f64`.
+const ROW: usize = 3;
+/// The probability in the row of no sample.
+const NONE: f64 = -1.0;
 
 /// A model for prediction; see [`Saved::predictor`](super::Saved::predictor).
 pub struct Predictor {
     pub(super) network: Sequence,
-    pub(super) model: ModelKind,
-    pub(super) kind: Kind,
-    /// The column that a regression predicts; `None` for classes.
-    pub(super) target: Option<Column>,
+    pub(super) description: Description,
 }
 
 impl fmt::Debug for Predictor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Predictor")
-            .field("model", &self.model)
-            .field("kind", &self.kind)
-            .finish_non_exhaustive()
+        f.debug_struct("Predictor").field("description", &self.description).finish_non_exhaustive()
     }
 }
 
@@ -43,6 +48,16 @@ pub enum Guess {
     },
     /// The number that a regression predicts, in the units of the target's column.
     Value(f32),
+}
+
+impl Guess {
+    fn row(self, target: u32) -> [f64; ROW] {
+        let (answer, probability) = match self {
+            Self::Class { class, probability } => (f64::from(class), probability),
+            Self::Value(value) => (f64::from(value), 1.0),
+        };
+        [answer, probability, f64::from(target)]
+    }
 }
 
 /// The settings of sampling characters.
@@ -61,7 +76,7 @@ impl Predictor {
     /// # Errors
     /// [`TrainError::Setting`] if the model is for text; [`TrainError::Replica`] if the samples are of another size.
     pub fn predict(&self, batch: &Batch) -> Result<Vec<Guess>, TrainError> {
-        if let Kind::Text { .. } = self.kind {
+        if let Kind::Text { .. } = self.description.kind {
             return Err(self.does_not("it continues a prompt, and predicts nothing of images or rows"));
         }
         let inputs = model::inputs(batch).map_err(ReplicaError::from)?;
@@ -69,7 +84,7 @@ impl Predictor {
     }
 
     fn guess(&self, outputs: &[f32]) -> Guess {
-        match &self.target {
+        match self.description.target() {
             Some(target) => Guess::Value(target.original(outputs[0]) as f32),
             None => {
                 let sum: f64 = weights(outputs, 1.0).sum();
@@ -78,13 +93,93 @@ impl Predictor {
         }
     }
 
+    /// Predicts the first `count` samples of a split, each rank its share of them. The batches are those of an evaluation on any
+    /// number of ranks, so the predictions are the same to the last bit. Called by all ranks.
+    ///
+    /// On rank 0, `each` gets the prediction and the target of every sample, in order, and returns whether to go on; other ranks do not
+    /// call it. Returns whether it always did, on all ranks.
+    ///
+    /// # Errors
+    /// [`TrainError`] of the first batch that cannot be read or predicted, on the rank that has it, and
+    /// [`TrainError::Elsewhere`] on the others; `each` has then had every sample before it. Errors of the collectives.
+    ///
+    /// # Panics
+    /// If the split has fewer samples.
+    pub fn predict_shared(
+        &self,
+        comm: &mut Communicator,
+        split: Arc<dyn Split>,
+        count: usize,
+        mut each: impl FnMut(Guess, u32) -> bool,
+    ) -> Result<bool, TrainError> {
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let batches = count.div_ceil(EVALUATION_BATCH);
+        let rounds = batches.div_ceil(ROUND * ranks);
+        let own = (0..rounds).flat_map(move |round| {
+            let first = (round * ranks + rank) * ROUND;
+            first.min(batches)..(first + ROUND).min(batches)
+        });
+        let mut made = Pipeline::of(own).map(Threads::Auto, move |number| {
+            let first = number * EVALUATION_BATCH;
+            let samples: Vec<_> = (first..count.min(first + EVALUATION_BATCH)).collect();
+            // The pipeline would number it among this rank's.
+            Ok(split.batch(&samples, Pass::Evaluation))
+        });
+        for _ in 0..rounds {
+            let mut rows = vec![NONE; ranks * ROUND * EVALUATION_BATCH * ROW];
+            let own = comm.own_part(rows.len());
+            let predicted = self.round(&mut made, &mut rows[own]);
+            comm.gather(&mut rows, 0)?;
+            let goes_on = rank != 0 || self.tell(&rows, &mut each);
+            // Rank 0 may have to stop, and the others with it.
+            let mut told = [u8::from(goes_on)];
+            comm.broadcast(&mut told, 0)?;
+            agree(comm, predicted)?;
+            if told == [0] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Predicts batches until the rows are full or the batches end.
+    fn round(
+        &self,
+        batches: &mut impl Iterator<Item = Result<Result<Batch, DataError>, DataError>>,
+        rows: &mut [f64],
+    ) -> Result<(), TrainError> {
+        for rows in rows.chunks_exact_mut(EVALUATION_BATCH * ROW) {
+            let Some(batch) = batches.next() else { break };
+            let batch = batch??;
+            let guesses = self.predict(&batch)?;
+            for (row, (guess, &target)) in rows.chunks_exact_mut(ROW).zip(guesses.iter().zip(&batch.targets))
+            {
+                row.copy_from_slice(&guess.row(target));
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands on the samples of a round, up to a batch that failed. Returns whether to go on.
+    fn tell(&self, rows: &[f64], each: &mut impl FnMut(Guess, u32) -> bool) -> bool {
+        let batches = rows.chunks_exact(EVALUATION_BATCH * ROW).take_while(|batch| batch[1] != NONE);
+        let mut samples = batches.flat_map(|batch| batch.chunks_exact(ROW).take_while(|row| row[1] != NONE));
+        samples.all(|row| {
+            let guess = match self.description.target() {
+                Some(_) => Guess::Value(row[0] as f32),
+                None => Guess::Class { class: row[0] as u32, probability: row[1] },
+            };
+            each(guess, row[2] as u32)
+        })
+    }
+
     /// Continues a text by `length` characters, each sampled given those before it.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if the model is not for text, the prompt is empty or has a character that the model does not
     /// know, or the temperature is negative or NaN.
     pub fn continued(&self, prompt: &str, length: usize, sampling: Sampling) -> Result<String, TrainError> {
-        let Kind::Text { context, vocabulary } = &self.kind else {
+        let Kind::Text { context, vocabulary } = &self.description.kind else {
             return Err(self.does_not("it predicts something of samples, and continues no prompt"));
         };
         let refuse = |why: String| Err(TrainError::Setting(why));
@@ -128,7 +223,8 @@ impl Predictor {
     }
 
     fn does_not(&self, why: &str) -> TrainError {
-        TrainError::Setting(format!("the model is the {} of {}: {why}", self.model, Described(&self.kind)))
+        let Description { model, kind, .. } = &self.description;
+        TrainError::Setting(format!("the model is the {model} of {}: {why}", Described(kind)))
     }
 }
 

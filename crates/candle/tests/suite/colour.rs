@@ -125,7 +125,7 @@ fn the_default_model_tells_red_from_blue_in_photos_of_several_sizes() {
 
     // The checkpoint has the size, the colours and the statistics.
     let saved = Saved::open(&place).unwrap();
-    assert!(saved.schema.as_ref().unwrap().normalization.as_ref().unwrap().mean.len() == 3);
+    assert!(saved.description.schema.as_ref().unwrap().normalization.as_ref().unwrap().mean.len() == 3);
     let tally =
         unisono::threads(1, |mut comm| saved.evaluate(&mut comm, None, Part::Test)).swap_remove(0).unwrap();
     assert!((tally.accuracy() - accuracy).abs() < 1e-9, "{} and {accuracy}", tally.accuracy());

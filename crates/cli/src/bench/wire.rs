@@ -4,13 +4,12 @@ use unisono::Communicator;
 use unisono_bench::compressed::{Row, measure};
 
 use super::Args;
+use super::rows::{CsvColumn, Rows};
 use crate::Failure;
-use crate::output::Format;
 
-/// A CSV column: its name, and its value for a row.
-type Column = (&'static str, fn(&Row) -> String);
+type Column = super::rows::Column<Row>;
 
-const COLUMNS: [Column; 13] = [
+const CSV: [CsvColumn<Row>; 13] = [
     ("wire", |row| row.wire.clone()),
     ("bytes", |row| row.bytes.to_string()),
     ("count", |row| row.count.to_string()),
@@ -27,59 +26,31 @@ const COLUMNS: [Column; 13] = [
 ];
 
 pub(super) fn on_rank(comm: &mut Communicator, args: &Args) -> Result<(), Failure> {
-    let format = args.format;
     let talks = comm.rank() == 0;
     let (ranks, nodes, transport) = (comm.ranks(), comm.topology().nodes(), comm.transport());
     if nodes == 1 {
         let why = "--wire compares formats between nodes, and all ranks share a node: start them on several, or declare \
                    nodes, as UNISONO_NODES=1,1 does";
-        return Err(if talks { Failure::BadInput(why.to_owned()) } else { Failure::SaidElsewhere });
+        return Err(Failure::refusal(talks, why));
     }
-    if talks {
-        match format {
-            Format::Table => {
-                println!("# {ranks} ranks on {nodes} nodes over {transport}; all-reduce, sum of f32");
-                println!(
-                    "# times of the slowest rank, median and best; errors of the first result: its norm over the sum's,"
-                );
-                println!("# and the largest over the sum's root mean square");
-                println!(
-                    "{}",
-                    line(["#  size (B)", "wire", "time (us)", "min (us)", "GB/s", "error", "largest"])
-                );
-            }
-            Format::Json => {}
-            Format::Csv => print!("{}\n", COLUMNS.map(|(name, _)| name).join(",")),
-        }
-    }
-    let measured = measure(comm, &args.wire, &args.bytes.0, (args.warm_up, args.iterations), |row| {
-        if talks {
-            write(&row, format);
-        }
-    });
-    measured.map_err(|error| Failure::Error(error.to_string()))
-}
-
-fn write(row: &Row, format: Format) {
-    let text = match format {
-        Format::Json => serde_json::to_string(row).expect("figures are plain"),
-        Format::Csv => COLUMNS.map(|(_, value)| value(row)).join(","),
-        Format::Table => {
-            let cells = [
-                row.bytes.to_string(),
-                row.wire.clone(),
-                format!("{:.2}", row.time_us.p50),
-                format!("{:.2}", row.time_us.min),
-                format!("{:.2}", row.algbw_gb_per_s),
-                format!("{:.1e}", row.relative_error),
-                format!("{:.1e}", row.largest_error),
-            ];
-            line(cells.each_ref().map(String::as_str))
-        }
-    };
-    print!("{text}\n");
-}
-
-fn line([size, wire, time, min, rate, error, largest]: [&str; 7]) -> String {
-    format!("{size:>11} {wire:<12} {time:>11} {min:>11} {rate:>8} {error:>9} {largest:>9}")
+    let about = [
+        format!("{ranks} ranks on {nodes} nodes over {transport}; all-reduce, sum of f32"),
+        "times of the slowest rank, median and best; errors of the first result: its norm over the sum's,"
+            .to_owned(),
+        "and the largest over the sum's root mean square".to_owned(),
+    ];
+    let columns = vec![
+        Column::number("size (B)", "", 10, |row| row.bytes.to_string()),
+        Column::text("wire", 12, |row| row.wire.clone()),
+        Column::number("time (us)", "", 11, |row| format!("{:.2}", row.time_us.p50)),
+        Column::number("min (us)", "", 11, |row| format!("{:.2}", row.time_us.min)),
+        Column::number("GB/s", "", 8, |row| format!("{:.2}", row.algbw_gb_per_s)),
+        Column::number("error", "", 9, |row| format!("{:.1e}", row.relative_error)),
+        Column::number("largest", "", 9, |row| format!("{:.1e}", row.largest_error)),
+    ];
+    let told = talks.then(|| Rows::begin(args.format, &about, columns, &CSV));
+    measure(comm, &args.wire, &args.bytes.0, (args.warm_up, args.iterations), |row| {
+        told.iter().for_each(|told| told.write(&row));
+    })?;
+    Ok(())
 }

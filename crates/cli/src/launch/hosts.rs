@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
-use super::forward::{self, Output};
+use super::forward;
 use super::heeded;
-use super::ranks::{Machine, Meeting, Place};
+use super::ranks::{Machine, Place};
 use crate::family::{Member, TO_END, code};
 
 /// The exit code of ssh if there is no connection.
@@ -45,17 +45,11 @@ pub(super) fn host(text: &str) -> Result<Host, String> {
 
 /// The part of a launch that a host runs; the first line of the standard input of its launcher. A command line would show secrets to
 /// other users.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Part {
-    pub(super) command: Vec<String>,
+    pub(super) machine: Machine,
     pub(super) directory: PathBuf,
-    pub(super) environment: Vec<(String, String)>,
-    pub(super) first: usize,
-    pub(super) here: usize,
-    pub(super) all: usize,
-    pub(super) master: (String, u16),
     pub(super) grace_s: u64,
-    pub(super) output: Output,
 }
 
 /// The hosts of a launch.
@@ -107,25 +101,16 @@ impl Place for Hosts {
     fn code(&self, status: ExitStatus) -> u8 {
         if status.code() == Some(NO_CONNECTION) { 1 } else { code(status) }
     }
-
-    fn is_replaceable(&self, _: usize, _: ExitStatus) -> bool {
-        false
-    }
 }
 
 /// Runs the part of a host, which standard input describes. Ends with the connection.
 pub(crate) fn run() -> io::Result<ExitCode> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
-    let part: Part = serde_json::from_str(&line)?;
-    let Part { command, directory, environment, first, here, all, master, grace_s, output } = part;
+    let Part { machine, directory, grace_s } = serde_json::from_str(&line)?;
     std::env::set_current_dir(&directory)
         .map_err(|error| io::Error::new(error.kind(), format!("`{}`: {error}", directory.display())))?;
-    let (host, port) = master;
-    let words: Vec<_> = command.iter().map(Into::into).collect();
-    let meeting = Meeting::Master { host, port };
-    output.prepare()?;
-    let machine = Machine { words: &words, environment, first, here, all, meeting, output, reads: false };
+    machine.output.prepare()?;
     let mut signals = Signals::new(heeded())?;
     let (sender, received) = mpsc::channel();
     thread::spawn(move || {

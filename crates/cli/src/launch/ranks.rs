@@ -4,18 +4,20 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
 use std::mem;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGUSR1};
 use unisono::config::{BOOTSTRAP_DIR, JOIN};
 
 use super::super::STOPPED;
 use super::super::family::{Member, POLL, TO_END, code, how};
 use super::forward::Output;
-use super::{Directory, say};
+use super::say;
 
 /// The processes that a launch starts.
 pub(super) trait Place {
@@ -30,15 +32,19 @@ pub(super) trait Place {
     /// The report of one that failed; `None` if it has reported that itself.
     fn failure(&self, index: usize, process: u32, status: ExitStatus) -> Option<String>;
     /// Its exit code.
-    fn code(&self, status: ExitStatus) -> u8;
+    fn code(&self, status: ExitStatus) -> u8 {
+        code(status)
+    }
     /// Whether the others can go on without it.
-    fn is_replaceable(&self, index: usize, status: ExitStatus) -> bool;
+    fn is_replaceable(&self, _index: usize, _status: ExitStatus) -> bool {
+        false
+    }
 }
 
 /// The ranks of this machine in their world.
-#[derive(Debug)]
-pub(super) struct Machine<'a> {
-    pub(super) words: &'a [OsString],
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Machine {
+    pub(super) words: Vec<OsString>,
     /// Variables to set, besides those that describe a rank.
     pub(super) environment: Vec<(String, String)>,
     /// The number of the first rank.
@@ -53,15 +59,15 @@ pub(super) struct Machine<'a> {
 }
 
 /// Where ranks find each other.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Meeting {
     /// On one machine.
-    Directory(Directory),
+    Directory(PathBuf),
     /// On the first of several.
     Master { host: String, port: u16 },
 }
 
-impl Place for Machine<'_> {
+impl Place for Machine {
     fn count(&self) -> usize {
         self.here
     }
@@ -90,23 +96,19 @@ impl Place for Machine<'_> {
         Some(format!("rank {} (process {process}) {}", self.first + index, how(status)))
     }
 
-    fn code(&self, status: ExitStatus) -> u8 {
-        code(status)
-    }
-
     fn is_replaceable(&self, index: usize, status: ExitStatus) -> bool {
         self.first + index > 0 && status.signal().is_some()
     }
 }
 
-impl Machine<'_> {
+impl Machine {
     /// The command of a rank, with its environment.
     fn command(&self, local_rank: usize) -> Command {
         let Self { words, environment, first, here, all, meeting, .. } = self;
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).envs(environment.iter().cloned());
         match meeting {
-            Meeting::Directory(directory) => command.env_remove(JOIN).env(BOOTSTRAP_DIR, directory.path()),
+            Meeting::Directory(directory) => command.env_remove(JOIN).env(BOOTSTRAP_DIR, directory),
             Meeting::Master { host, port } => command
                 .env_remove(BOOTSTRAP_DIR)
                 .env("MASTER_ADDR", host)
@@ -210,10 +212,10 @@ impl<'a> Ranks<'a> {
     fn poll(&mut self, grace: Duration) -> io::Result<()> {
         let running = self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.status.is_none());
         for (index, rank) in running {
-            rank.status = rank.member.poll()?;
+            rank.status = rank.member.child.try_wait()?;
             let fails = |status: &ExitStatus| !status.success() && code(*status) != STOPPED;
             let Some(status) = rank.status.filter(fails) else { continue };
-            let report = self.place.failure(index, rank.member.id(), status);
+            let report = self.place.failure(index, rank.member.child.id(), status);
             let ends = self.told || self.next.is_some() || !self.place.is_replaceable(index, status);
             if let Some(restarts) = self.restarts.as_mut().filter(|_| !ends) {
                 let report = report.unwrap_or_default();

@@ -8,16 +8,16 @@ use unisono_collectives::model::Machine;
 
 use super::Cluster;
 use crate::Failure;
-use crate::algorithms::{Algorithms, algorithms};
 use crate::output::{self, Format};
-use crate::values::{Sizes, sizes};
+use crate::values::{OneOrAll, Sizes, one_or_all, sizes};
 
 /// The simulation, and its cluster.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Algorithms, comma-separated, or all
-    #[arg(value_delimiter = ',', required = true, value_parser = algorithms())]
-    algorithm: Vec<Algorithms>,
+    #[arg(value_delimiter = ',', required = true)]
+    #[arg(value_parser = one_or_all(Algorithm::ALL, Algorithm::name))]
+    algorithm: Vec<OneOrAll<Algorithm>>,
     /// Sizes of the f32 array in bytes, as for bench
     #[arg(long, value_name = "MIN:MAX[:FACTOR]", value_parser = sizes)]
     bytes: Sizes,
@@ -50,7 +50,7 @@ struct Row {
 pub(super) fn run(args: &Args, cluster: &Cluster) -> Result<(), Failure> {
     let topology = cluster.topology()?;
     let machine = cluster.machine()?;
-    let asked = args.algorithm.iter().flat_map(|Algorithms(algorithms)| algorithms);
+    let asked = args.algorithm.iter().flat_map(|OneOrAll(named)| named);
     let mut sizes = Vec::new();
     for &size_bytes in &args.bytes.0 {
         let rows = asked.clone().map(|&algorithm| row(algorithm, &topology, &machine, size_bytes));
@@ -61,11 +61,7 @@ pub(super) fn run(args: &Args, cluster: &Cluster) -> Result<(), Failure> {
         }
         sizes.push(rows);
     }
-    match args.format {
-        Format::Table => sizes.iter().for_each(|rows| table(rows, &machine)),
-        Format::Json => sizes.iter().flatten().for_each(output::row),
-        Format::Csv => output::csv(&sizes.concat()),
-    }
+    output::rows(&sizes.concat(), args.format, || sizes.iter().for_each(|rows| table(rows, &machine)));
     Ok(())
 }
 

@@ -150,15 +150,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             rows.extend(args.served(&model, &topology, servers, &machine));
         }
     }
-    match args.format {
-        Format::Table => table(&rows, &model, args),
-        Format::Json => {
-            for row in &rows {
-                output::row(row);
-            }
-        }
-        Format::Csv => output::csv(&rows),
-    }
+    output::rows(&rows, args.format, || table(&rows, &model, args));
     Ok(())
 }
 

@@ -44,15 +44,10 @@ impl Plan {
         command
     }
 
-    /// Returns whether the command resumes from a checkpoint if there is one.
-    fn resumes(&self) -> bool {
-        self.has(RESUME)
-    }
-
     /// The error if a restart would resume from another run's checkpoint.
     pub(super) fn refusal(&self) -> Option<String> {
         let (directory, newest) = (self.directory.as_ref()?.display(), self.newest()?);
-        (!self.resumes() && !self.has(OVERWRITE)).then(|| {
+        (!self.has(RESUME) && !self.has(OVERWRITE)).then(|| {
             format!(
                 "{directory} contains {newest}, and the command does not resume from it: add {RESUME}, choose another \
                  directory, or delete it with {OVERWRITE}"
@@ -66,7 +61,7 @@ impl Plan {
             // The command failed before it deleted the other run's checkpoints.
             return;
         }
-        if self.directory.is_some() && !self.resumes() {
+        if self.directory.is_some() && !self.has(RESUME) {
             self.words.retain(|word| word != OVERWRITE);
             super::say("adding --resume to the command");
             self.words.push(RESUME.into());

@@ -10,7 +10,7 @@ use crate::{refused, speaks};
 /// Runs this rank, which may have been started again during the run.
 pub(super) fn run(args: &Args, settings: &Config) -> Result<(), Failure> {
     if let Err(error) = settings.check() {
-        return Err(if speaks() { failure(error) } else { Failure::SaidElsewhere });
+        return Err(Failure::refusal(speaks(), error));
     }
     let launcher = Launcher::detect();
     let place = launcher.rank.zip(launcher.ranks).filter(|_| launcher.starter == Some(Starter::Variables));
@@ -25,6 +25,6 @@ pub(super) fn run(args: &Args, settings: &Config) -> Result<(), Failure> {
         Some(Strategy::ParameterServer(servers)) if joins() => {
             settings.join_parameter_server(&folder, (rank, ranks), servers).map_err(failure)
         }
-        _ => args.world.run_elastic(|comm| on_rank(comm, args, settings, Some(&folder))),
+        _ => args.world.run_elastic(|comm| on_rank(comm, args, Some(&folder))),
     }
 }

@@ -1,5 +1,7 @@
 //! Progress and results of a run, as text or JSON.
 
+use std::time::Instant;
+
 use indicatif::ProgressBar;
 use serde::Serialize;
 use unisono::size::approximate;
@@ -10,6 +12,7 @@ use unisono_train::{
 };
 
 use super::super::{output, progress};
+use super::{Args, Format};
 
 /// Prints progress and results.
 pub(super) struct Teller {
@@ -18,6 +21,7 @@ pub(super) struct Teller {
     /// Whether all ranks hold the parameters.
     is_mirrored: bool,
     bar: ProgressBar,
+    began: Instant,
 }
 
 /// Where a run resumes.
@@ -37,12 +41,10 @@ struct Line<'a, T> {
 
 impl Teller {
     /// Shows a progress bar beside text.
-    pub(super) fn new(is_json: bool, epochs: usize, is_mirrored: bool) -> Self {
-        let bar = match is_json {
-            false => progress::bar(),
-            true => ProgressBar::hidden(),
-        };
-        Self { is_json, epochs, is_mirrored, bar }
+    pub(super) fn new(args: &Args, is_mirrored: bool) -> Self {
+        let is_json = args.format == Format::Json;
+        let bar = if is_json { ProgressBar::hidden() } else { progress::bar() };
+        Self { is_json, epochs: args.options.settings.epochs, is_mirrored, bar, began: Instant::now() }
     }
 
     pub(super) fn tell(&mut self, event: &Event) {
@@ -53,10 +55,10 @@ impl Teller {
                 self.bar.set_message(format!("loss {loss:.4}"));
                 self.bar.set_position(*step as u64);
             }
-            Event::Resumed { step, epoch } => match self.is_json {
-                false => println!("resuming after step {step}, in epoch {epoch}"),
-                true => print_json("resumed", &Resumed { step: *step, epoch: *epoch }),
-            },
+            Event::Resumed { step, epoch } => {
+                let text = || format!("resuming after step {step}, in epoch {epoch}");
+                self.print("resumed", &Resumed { step: *step, epoch: *epoch }, text);
+            }
             // Standard output is for results.
             Event::Notice(notice) => self.bar.suspend(|| eprintln!("unisono: {notice}")),
             Event::Stragglers(report) => match (self.is_json, &report.slowest) {
@@ -66,21 +68,20 @@ impl Teller {
                 }
                 (false, None) => {}
             },
-            Event::Workers(report) => match self.is_json {
-                false => self.bar.suspend(|| println!("{}", workers(report))),
-                true => print_json("workers", report),
-            },
-            Event::Evaluation(report) => match self.is_json {
-                false => self.bar.suspend(|| println!("{}", evaluation(report))),
-                true => print_json("evaluation", report),
-            },
+            Event::Workers(report) => self.print("workers", report, || workers(report)),
+            Event::Evaluation(report) => self.print("evaluation", report, || evaluation(report)),
             Event::Epoch(report) => {
                 self.bar.reset();
-                match self.is_json {
-                    false => self.bar.suspend(|| println!("{}", self.epoch(report))),
-                    true => print_json("epoch", report),
-                }
+                self.print("epoch", report, || self.epoch(report));
             }
+        }
+    }
+
+    /// Prints figures as JSON, or a text above the bar.
+    fn print<T: Serialize>(&self, event: &'static str, figures: &T, text: impl FnOnce() -> String) {
+        match self.is_json {
+            false => self.bar.suspend(|| println!("{}", text())),
+            true => print_json(event, figures),
         }
     }
 
@@ -99,8 +100,9 @@ impl Teller {
         )
     }
 
-    pub(super) fn done(&self, summary: &Summary, seconds: f64) {
+    pub(super) fn done(&self, summary: &Summary) {
         self.bar.finish_and_clear();
+        let seconds = self.began.elapsed().as_secs_f64();
         let Summary { ranks, parameters_hash, memory_bytes, stopped, ended_early, .. } = summary;
         if let Some(EndedEarly { step, best }) = ended_early.as_ref().filter(|_| !self.is_json) {
             let Best { test_loss, step: best_step, evaluations_since } = best;

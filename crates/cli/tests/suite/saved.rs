@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 use tempfile::TempDir;
 use unisono_candle::model::ModelKind;
-use unisono_candle::{Config, Part, Sampling, Saved};
+use unisono_candle::{Config, Description, Part, Sampling, Saved};
 use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
@@ -295,7 +295,8 @@ fn what_is_asked_makes_sense_or_is_refused() {
 
 fn the_library_does_what_the_command_does() {
     let saved = Saved::open(DIGITS.directory.path()).unwrap();
-    assert_eq!((saved.model, saved.hidden.as_deref(), saved.seed), (ModelKind::Mlp, Some(&[16][..]), 3));
+    let Description { model, hidden, seed, .. } = &saved.description;
+    assert_eq!((*model, hidden.as_deref(), *seed), (ModelKind::Mlp, Some(&[16][..]), 3));
     let tallies = unisono::threads(2, |mut comm| {
         let own = Saved::open_on_all(&mut comm, DIGITS.directory.path()).unwrap();
         let tally = own.evaluate(&mut comm, None, Part::Test).unwrap();
@@ -307,7 +308,7 @@ fn the_library_does_what_the_command_does() {
 
     // Values of another model under the same description.
     let mut other = saved.clone();
-    other.hidden = Some(vec![17]);
+    other.description.hidden = Some(vec![17]);
     let message = other.replica().err().unwrap().to_string();
     assert!(message.contains("does not hold the mlp") && message.contains("[784, 16] there"), "{message}");
     let sampling = Sampling { temperature: 1.0, seed: 0 };
