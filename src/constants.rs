@@ -212,8 +212,7 @@ impl<'a> Bench<'a> {
         for iteration in 0..warm_up + iterations {
             for (((algorithm, call), array_bytes), times_us) in calls.iter().zip(&mut times_us) {
                 let count = array_bytes / DType::F32.size_bytes();
-                // As after a computation, the array is in this rank's caches, if it fits. A computation on large arrays also uses other
-                // memory, which
+                // As after a computation, the array is in this rank's caches, if it fits. A computation on large arrays also uses other memory, which
                 // displaces older contents of the caches.
                 let used = if *array_bytes < LARGE_BYTES { count } else { USED_BETWEEN * count };
                 self.array.fill(|elements| {

@@ -204,9 +204,8 @@ impl Fabric {
         self.mpi.as_ref().and_then(|mpi| mpi.driven())
     }
 
-    /// Sets whether this rank computes only when no message is in flight. Otherwise its two threads may share a core, and the thread that
-    /// waits
-    /// for messages yields at once.
+    /// Sets whether this rank computes only when no message is in flight. Otherwise its two threads may share a core, and the thread that waits for
+    /// messages yields at once.
     pub(crate) fn has_core_to_itself(&mut self, alone: bool) {
         let threads = self.local_ranks() * if alone { 1 } else { 2 };
         self.spins = spins(threads, self.node_cores);
@@ -266,9 +265,8 @@ impl Fabric {
         self.far.is_some()
     }
 
-    /// Posts an exchange with ranks of other nodes: sends a copy of the bytes, and receives this number of bytes from a rank. Messages
-    /// between
-    /// two ranks match in the order in which both post them.
+    /// Posts an exchange with ranks of other nodes: sends a copy of the bytes, and receives this number of bytes from a rank. Messages between two
+    /// ranks match in the order in which both post them.
     pub(crate) fn post(
         &mut self,
         header: &Header,
@@ -309,9 +307,8 @@ impl Fabric {
 
     /// Opens this rank's buffer to all ranks, runs `work` on this rank's range of all buffers, and returns when all ranks are done.
     ///
-    /// All ranks of a world that [shares memory](Self::is_shared_by) call it with buffers of the same size and identical ranges, which
-    /// partition
-    /// the buffers.
+    /// All ranks of a world that [shares memory](Self::is_shared_by) call it with buffers of the same size and identical ranges, which partition the
+    /// buffers.
     pub(crate) fn single_pass(
         &mut self,
         header: &Header,

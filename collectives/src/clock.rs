@@ -20,11 +20,10 @@
 //!
 //! If a node has fewer cores ([`Machine::cores`]) than ranks, the ranks take turns on them, and every turn is simulated.
 //!
-//! The clock interprets the [`Program`](crate::Program)s that would run. Short messages among ranks that share memory are eager: their
-//! senders continue. Between nodes, hierarchical plans run in lanes if the machine supports them ([`Machine::segment_bytes`]). Lanes take the
-//! time of one block, plus that of the slowest stage for each further block. There is no other pipelining, so an executor that splits
-//! messages
-//! into segments may be faster.
+//! The clock interprets the [`Program`](crate::Program)s that would run. Short messages among ranks that share memory are eager: their senders
+//! continue. Between nodes, hierarchical plans run in lanes if the machine supports them ([`Machine::segment_bytes`]). Lanes take the time of one
+//! block, plus that of the slowest stage for each further block. There is no other pipelining, so an executor that splits messages into segments may
+//! be faster.
 //!
 //! A ring of 16 384 ranks has 537 million messages. But all its nodes perform the same steps at the same time, relative to their
 //! neighbours. If the plans have this symmetry, only the ranks of one node are simulated, each representing all ranks with

@@ -118,9 +118,8 @@ impl Link {
 
     /// Returns the time of a message without contention.
     ///
-    /// It is never less than the time of a smaller message. If a range starts with a time below the end of the previous one, as fitted lines
-    /// may,
-    /// the greater of the two is used.
+    /// It is never less than the time of a smaller message. If a range starts with a time below the end of the previous one, as fitted lines may, the
+    /// greater of the two is used.
     pub fn time_us(&self, size_bytes: usize, reduces: bool) -> f64 {
         let smaller = self.ranges.iter().take_while(|range| range.up_to_bytes < size_bytes);
         let least = smaller.map(|range| range.time_us(range.up_to_bytes, reduces)).fold(0.0, f64::max);

@@ -106,8 +106,7 @@ impl Plan {
         self.phases.iter().map(world).fold(Schedule::new(self.chunk_count, []), Schedule::then)
     }
 
-    /// Returns the phases that remain if vendors execute all phases that they can, as a plan over the chunks that these phases use; `None` if
-    /// no
+    /// Returns the phases that remain if vendors execute all phases that they can, as a plan over the chunks that these phases use; `None` if no
     /// phase remains.
     pub fn without_vendors(&self) -> Option<(Chunks, Self)> {
         let remaining = || self.phases.iter().filter(|phase| phase.vendor.is_none());

@@ -207,8 +207,7 @@ impl Schedule {
         self
     }
 
-    /// Returns, for each step, the earliest step before whose receive its send can be posted, if sends are eager. Its data exist by then, and
-    /// the
+    /// Returns, for each step, the earliest step before whose receive its send can be posted, if sends are eager. Its data exist by then, and the
     /// sends to a rank stay in order. Ranks then wait only for data that they depend on.
     ///
     /// A sender never blocks as long as [`SENDS_AHEAD`] messages to each rank can be in flight. A schedule with more to one rank keeps its

@@ -52,8 +52,7 @@ impl ReduceOp {
     /// (`recursive-doubling` for all-reduces and scans, `all-to-all` for reduces and reduce-scatters).
     ///
     /// All ranks define the function by the same name, which errors contain. Ranks that call reductions of different names, element types or
-    /// commutativity get an [`Error::Mismatch`](crate::Error::Mismatch), except with probability 2^-48. The definition is kept until the
-    /// process
+    /// commutativity get an [`Error::Mismatch`](crate::Error::Mismatch), except with probability 2^-48. The definition is kept until the process
     /// ends: define a reduction once, not for every call. A panic in the function ends the call like any other panic of the rank.
     ///
     /// Calls on arrays in GPU memory, and calls by MPI's own collectives, refuse custom reductions.

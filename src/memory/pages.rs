@@ -121,9 +121,8 @@ impl Pages {
     /// call.
     pub(crate) unsafe fn make_private(start: *mut u8, size_bytes: usize) -> Result<()> {
         let copy = Self::untouched(size_bytes)?;
-        // SAFETY: both are mappings of this size, as the caller promises. If another process writes to the first one, the bytes are
-        // undefined,
-        // but any bytes are valid elements.
+        // SAFETY: both are mappings of this size, as the caller promises. If another process writes to the first one, the bytes are undefined, but
+        // any bytes are valid elements.
         unsafe { copy.as_ptr().copy_from_nonoverlapping(start, size_bytes) };
         let (from, flags) = (copy.as_ptr().cast(), MremapFlags::MAYMOVE);
         // SAFETY: moves the copy over the first mapping. The addresses stay mapped throughout, with the same bytes, for every thread

@@ -53,8 +53,7 @@ impl<T: Element> Deref for Registered<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the block is aligned to a page and holds `count` elements, and any bytes are valid elements. Other ranks write to it only
-        // in a
+        // SAFETY: the block is aligned to a page and holds `count` elements, and any bytes are valid elements. Other ranks write to it only in a
         // collective call, for which it is lent as a whole.
         unsafe { std::slice::from_raw_parts(self.block.as_ptr().cast(), self.count) }
     }
@@ -204,9 +203,8 @@ impl Registry {
         (offset + bytes.len() <= *size_bytes).then_some(Location { segment: *number, offset: offset as u64 })
     }
 
-    /// Detaches lent memory from processes that still access it. This process gets a private copy at the same addresses, and the other
-    /// processes
-    /// keep the pages of the file. Returns whether the location is in a segment.
+    /// Detaches lent memory from processes that still access it. This process gets a private copy at the same addresses, and the other processes keep
+    /// the pages of the file. Returns whether the location is in a segment.
     ///
     /// # Errors
     /// If the system does not provide the memory for the copy. The segment is then still shared.
@@ -215,9 +213,8 @@ impl Registry {
         let found = segments.iter().position(|segment| segment.number == location.number());
         let Some(found) = found else { return Ok(false) };
         let Segment { start, size_bytes, .. } = segments[found];
-        // SAFETY: the segment is a whole mapping of a shared file. Its block is alive, since it is lent: the call that has lent it borrows
-        // it,
-        // and does not write to it now.
+        // SAFETY: the segment is a whole mapping of a shared file. Its block is alive, since it is lent: the call that has lent it borrows it, and
+        // does not write to it now.
         unsafe { Pages::make_private(start as *mut u8, size_bytes)? };
         segments.remove(found);
         Ok(true)

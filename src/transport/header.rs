@@ -88,8 +88,7 @@ impl Header {
     /// Returns a digest for messages that do not contain the header. Two different headers collide with probability 2^-64.
     #[inline]
     pub(super) fn digest(&self) -> u64 {
-        // Each word has its own odd factor, so that no two words compensate each other. The products are computed in parallel, since the
-        // digest
+        // Each word has its own odd factor, so that no two words compensate each other. The products are computed in parallel, since the digest
         // delays the message.
         const FACTORS: [u64; 5] = [
             0x9e37_79b9_7f4a_7c15,
@@ -158,9 +157,8 @@ impl Header {
         Some(Self { sequence, count, codes, label: label as u32, ..*self })
     }
 
-    /// Checks the header of an unexpected message, which shows the call of rank `other`. Otherwise two ranks that make different calls with
-    /// the
-    /// same sequence number might wait for each other until the deadline.
+    /// Checks the header of an unexpected message, which shows the call of rank `other`. Otherwise two ranks that make different calls with the same
+    /// sequence number might wait for each other until the deadline.
     pub(super) fn check_unexpected(
         &self,
         theirs: &Self,

@@ -42,10 +42,9 @@ pub(super) trait Link: fmt::Debug + Send {
     /// If the link fails.
     fn ahead(&mut self, from: Rank) -> Result<Option<Header>, Failure>;
 
-    /// Continues to receive the payload of a message whose header has [arrived](Link::ahead). `place` is for the rest of the payload, or
-    /// for its next [`PIECE`]. `taken` is the number of bytes received into it, initially 0. The place must stay valid, and must not be
-    /// accessed
-    /// otherwise, until it is filled. An empty payload is received too.
+    /// Continues to receive the payload of a message whose header has [arrived](Link::ahead). `place` is for the rest of the payload, or for its next
+    /// [`PIECE`]. `taken` is the number of bytes received into it, initially 0. The place must stay valid, and must not be accessed otherwise, until
+    /// it is filled. An empty payload is received too.
     ///
     /// # Errors
     /// If the link fails.

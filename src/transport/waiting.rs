@@ -105,9 +105,8 @@ struct Times {
 pub(super) struct Silence {
     /// The time of the latest progress.
     moved: Instant,
-    /// The time of the latest progress, or when a rank was last in a quiet section, if that is later. The awaited event may have become
-    /// possible
-    /// only then.
+    /// The time of the latest progress, or when a rank was last in a quiet section, if that is later. The awaited event may have become possible only
+    /// then.
     resumed: Instant,
 }
 
@@ -151,10 +150,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Makes the wait sleep early, for events that take a while, such as a large message between nodes. That frees the core for other threads
-    /// and for the kernel, which moves the bytes. On an oversubscribed core, a thread that yields is last in the queue, while one that wakes
-    /// up
-    /// is first.
+    /// Makes the wait sleep early, for events that take a while, such as a large message between nodes. That frees the core for other threads and for
+    /// the kernel, which moves the bytes. On an oversubscribed core, a thread that yields is last in the queue, while one that wakes up is first.
     pub(super) fn for_long(self) -> Self {
         Self { polls_awake: POLLS_AWAKE, spins: self.spins.min(POLLS_AWAKE), ..self }
     }

@@ -54,9 +54,8 @@ impl Arrivals {
         Ok(Self { listeners, secret: secret.to_vec(), pending: Vec::new() })
     }
 
-    /// Waits for a short time until an event happens on these connections or `others`, and serves all connections. `admit` returns the reason
-    /// if
-    /// it refuses a process that knows the secret. Up to `expected` members may connect at the same time.
+    /// Waits for a short time until an event happens on these connections or `others`, and serves all connections. `admit` returns the reason if it
+    /// refuses a process that knows the secret. Up to `expected` members may connect at the same time.
     pub(crate) fn advance(
         &mut self,
         expected: usize,

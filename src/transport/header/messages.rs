@@ -52,9 +52,8 @@ impl Header {
         if self.tag() == 0 { String::new() } else { format!(" with tag {}", self.tag()) }
     }
 
-    /// Returns the failure if this rank waits for rank `other` in a message, while `other` waits for this rank in a collective that this rank
-    /// has
-    /// not started. That is a deadlock, unless this rank can start the collective during the message.
+    /// Returns the failure if this rank waits for rank `other` in a message, while `other` waits for this rank in a collective that this rank has not
+    /// started. That is a deadlock, unless this rank can start the collective during the message.
     pub(in crate::transport) fn deadlock(&self, other: Rank, status: &StatusBoard) -> Option<Failure> {
         let position = status.position_of(other)?;
         let Doing { state, last, .. } = status.doing(position);

@@ -49,8 +49,7 @@ impl World {
         }
         let comm = self.of_group(task.group).map_err(Failure::Error)?;
         let position = task.group.position(rank).expect("a rank is in the groups of its phases");
-        // SAFETY: `held` is borrowed until this returns. If it returns with an error while MPI still accesses the buffer, the job ends before
-        // the
+        // SAFETY: `held` is borrowed until this returns. If it returns with an error while MPI still accesses the buffer, the job ends before the
         // caller gets it back (`end_if_stranded`).
         let begun = unsafe { comm.begin(task, held) };
         let mut begun = begun.map_err(Failure::Error)?;

@@ -126,8 +126,7 @@ impl Link for ByMpi {
             let segment = &bytes[self.segment(*given - HEADER, bytes.len())];
             *given += segment.len();
             let (start, size) = (segment.as_ptr(), segment.len() as c_int);
-            // SAFETY: the caller keeps the bytes until the message is sent, that is, until all requests are done. After a failure, the job
-            // ends if
+            // SAFETY: the caller keeps the bytes until the message is sent, that is, until all requests are done. After a failure, the job ends if
             // some are not (`holds_memory`).
             let request = unsafe { self.comm.begin_send(start, size, to, self.tags.segment) };
             self.peers[to].sends.push_back(request.map_err(Failure::Error)?);

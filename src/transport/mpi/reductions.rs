@@ -30,9 +30,8 @@ pub(super) struct Reductions {
 }
 
 impl Reductions {
-    /// Tests all reductions by `MPI_Reduce_local`, which gives the results of the collectives, with and without vector instructions. All
-    /// ranks
-    /// call it, since they must refuse the same calls, but MPI's behaviour may differ between their processors.
+    /// Tests all reductions by `MPI_Reduce_local`, which gives the results of the collectives, with and without vector instructions. All ranks call
+    /// it, since they must refuse the same calls, but MPI's behaviour may differ between their processors.
     ///
     /// It takes 0.05 ms with Open MPI 4.1.4, and a few milliseconds with MPICH 4.0.2.
     pub(super) fn tested(comm: Comm) -> Result<Self> {

@@ -90,8 +90,7 @@ impl Messages {
         }
     }
 
-    /// Starts to send and receive at most one message each, of values in this buffer. When they have ended, `on_end` receives the buffer and
-    /// the
+    /// Starts to send and receive at most one message each, of values in this buffer. When they have ended, `on_end` receives the buffer and the
     /// source of the received message.
     ///
     /// # Errors

@@ -10,8 +10,7 @@ use crate::memory::Scratch;
 /// The ranges of all ranks in a single pass, and how other ranks access this rank's buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares<F> {
-    /// The byte range of each rank. The rank works on it in this rank's buffer, and this rank works on its own range in all buffers. The
-    /// ranges do
+    /// The byte range of each rank. The rank works on it in this rank's buffer, and this rank works on its own range in all buffers. The ranges do
     /// not overlap.
     pub(crate) ranges: F,
     /// An upper bound of the sizes of all ranges, identical on all ranks.
@@ -74,9 +73,8 @@ impl<'a> Open<'a> {
     pub(crate) fn mapped(&mut self, other: usize, part: Range<usize>) -> Option<(&mut [u8], &mut [u8])> {
         let Start::Mapped { start, .. } = self.starts[other] else { return None };
         let (own, ..) = self.own_part(part.clone());
-        // SAFETY: the other rank lends the range to this one, and to no other, until this one releases it. The part is inside the range,
-        // which
-        // has the same size in both buffers, and `self` is borrowed mutably.
+        // SAFETY: the other rank lends the range to this one, and to no other, until this one releases it. The part is inside the range, which has
+        // the same size in both buffers, and `self` is borrowed mutably.
         Some((own, unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) }))
     }
 
@@ -126,8 +124,7 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Swaps a half of the ranges with another rank: a half of this rank's range in the other's buffer, and of `theirs`, the other's range in
-    /// this
+    /// Swaps a half of the ranges with another rank: a half of this rank's range in the other's buffer, and of `theirs`, the other's range in this
     /// rank's buffer. The other rank swaps the other half.
     ///
     /// # Panics

@@ -130,8 +130,7 @@ impl<'a> Sending<'a> {
         self.done
     }
 
-    /// Sends the next piece through staging memory, or in the slot of its message if messages to other ranks use all staging memory, so that
-    /// no
+    /// Sends the next piece through staging memory, or in the slot of its message if messages to other ranks use all staging memory, so that no
     /// message waits until another rank receives.
     fn progress_staged(&mut self) -> bool {
         let free = self.outbox.free_piece(self.board, self.from);
@@ -143,8 +142,7 @@ impl<'a> Sending<'a> {
         let bytes = &self.bytes[self.given..self.bytes.len().min(self.given + most)];
         match free {
             Some(piece) => {
-                // SAFETY: the piece belongs to this rank, and its last receiver has released the message. It is large enough for these bytes,
-                // and
+                // SAFETY: the piece belongs to this rank, and its last receiver has released the message. It is large enough for these bytes, and
                 // does not overlap them.
                 let staged = unsafe {
                     std::slice::from_raw_parts_mut(self.board.piece(self.from, piece), bytes.len())

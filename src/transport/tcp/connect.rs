@@ -117,8 +117,7 @@ fn sockets(
     let mut connects = Ok(());
     for (rank, connected) in accepted.into_iter().chain(reached) {
         match connected.and_then(|peer| peer.into_socket().map_err(|error| error.to_string())) {
-            // Not `TCP_USER_TIMEOUT`: it would also end the connection with a rank that computes for long and does not receive. The watchdog
-            // detects
+            // Not `TCP_USER_TIMEOUT`: it would also end the connection with a rank that computes for long and does not receive. The watchdog detects
             // a cut link.
             Ok(socket) => sockets.push((rank, socket.into())),
             Err(error) => connects = Err(format!("rank {own} and rank {rank} cannot connect: {error}")),

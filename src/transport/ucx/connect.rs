@@ -19,11 +19,9 @@ use crate::transport::tcp;
 const CONNECT: Duration = Duration::from_secs(30);
 const NAP: Duration = Duration::from_millis(1);
 
-/// Connects this rank with all ranks that are `far`, by a link for collectives and one for point-to-point messages, neither of which waits
-/// for
-/// the other. The [control connections](Links::controls) are over TCP. All ranks of the world call it. If ranks cannot connect, it returns
-/// the
-/// reason, identical on all ranks.
+/// Connects this rank with all ranks that are `far`, by a link for collectives and one for point-to-point messages, neither of which waits for the
+/// other. The [control connections](Links::controls) are over TCP. All ranks of the world call it. If ranks cannot connect, it returns the reason,
+/// identical on all ranks.
 ///
 /// # Errors
 /// Those of the bootstrap.

@@ -108,8 +108,7 @@ impl InPlace {
         let Self { comm, kind, held, separate, count, ref counts, own_count, is_even, root, is_root, .. } =
             *self;
         let in_place = unisono_mpi_in_place();
-        // SAFETY: the buffer holds `count` elements of this type, which is the sum of `counts`. In place, it is both input and output.
-        // `separate`
+        // SAFETY: the buffer holds `count` elements of this type, which is the sum of `counts`. In place, it is both input and output. `separate`
         // holds the elements of this rank's part.
         unsafe {
             match operation {

@@ -8,9 +8,8 @@
 //! - block t is reduced in the node;
 //! - the block that has completed all its steps between nodes is distributed in the node.
 //!
-//! In tick t, a rank thus waits only for messages that other ranks post before tick t, and for their intra-node steps of tick t. These never
-//! wait
-//! for this rank, so there is no deadlock.
+//! In tick t, a rank thus waits only for messages that other ranks post before tick t, and for their intra-node steps of tick t. These never wait for
+//! this rank, so there is no deadlock.
 
 use std::ops::RangeInclusive;
 
