@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::decoding::{EXTENSIONS, extensions};
-use super::encoded::{EncodedImages, Store};
+use super::encoded::{EncodedImages, Files};
 use super::files::{entries, lowercase_name};
 use super::schema::list;
 use super::split::nine_to_one;
@@ -73,7 +73,7 @@ pub(super) fn read(
         let expected = extensions();
         format!("`{}`{more} skipped: expected files whose names end in {expected}", first.display())
     });
-    EncodedImages::dataset(Store::Files(images), (train, test), options, (classes, schema), notice)
+    EncodedImages::dataset(Files(images), (train, test), options, (classes, schema), notice)
 }
 
 /// Returns the numbers of these classes in a model.
