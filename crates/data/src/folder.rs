@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use super::decoding::{EXTENSIONS, extensions};
 use super::encoded::{EncodedImages, Files};
 use super::files::{entries, lowercase_name};
-use super::schema::list;
 use super::split::nine_to_one;
 use crate::dataset::Dataset;
 use crate::error::DataError;
@@ -84,14 +83,8 @@ fn known_labels(
     classes: usize,
 ) -> Result<Vec<u32>, DataError> {
     let number = |folder: &PathBuf| {
-        schema.number(&folder.to_string_lossy(), classes).ok_or_else(|| {
-            let known = match schema.classes.is_empty() {
-                true => format!("the numbers from 0 to {}", classes.saturating_sub(1)),
-                false => list(schema.classes.iter().map(String::as_str)),
-            };
-            let problem = format!("is not a class that the model knows: expected {known}");
-            DataError::file(root.join(folder), problem)
-        })
+        let number = schema.number(&folder.to_string_lossy(), classes);
+        number.map_err(|problem| DataError::file(root.join(folder), problem))
     };
     folders.iter().map(number).collect()
 }
