@@ -36,17 +36,20 @@ pub(super) fn read(
         }
     };
     let (mut images, mut skipped) = (vec![], vec![]);
+    let mut add = |class: &Path, label| {
+        let first = images.len();
+        images.extend(files(class, &mut skipped)?.into_iter().map(|file| (file, label)));
+        Ok::<_, DataError>(first..images.len())
+    };
     let (mut train, mut test) = (vec![], vec![]);
     for (&label, class) in labels.iter().zip(&folders) {
-        let first = images.len();
-        images.extend(files(&root.join(class), &mut skipped)?.into_iter().map(|file| (file, label)));
-        let of_class: Vec<_> = (first..images.len()).collect();
+        let own = add(&root.join(class), label)?;
         if is_split {
-            train.extend(of_class);
+            train.extend(own);
         } else {
-            let (more, held_out) = nine_to_one(of_class.len());
-            train.extend(more.into_iter().map(|index| of_class[index]));
-            test.extend(held_out.into_iter().map(|index| of_class[index]));
+            let (more, held_out) = nine_to_one(own.len());
+            train.extend(more.into_iter().map(|index| own.start + index));
+            test.extend(held_out.into_iter().map(|index| own.start + index));
         }
     }
     if is_split {
@@ -57,9 +60,7 @@ pub(super) fn read(
                     format!("is not a class of `{}`: expected the same classes", to_train.display());
                 return Err(DataError::file(path, problem));
             };
-            let first = images.len();
-            images.extend(files(&path, &mut skipped)?.into_iter().map(|file| (file, labels[place])));
-            test.extend(first..images.len());
+            test.extend(add(&path, labels[place])?);
         }
     }
     if test.is_empty() {
