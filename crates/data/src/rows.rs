@@ -134,13 +134,17 @@ impl<'a> RowWriter<'a> {
 
     /// Returns the rows, which have `width` numbers each, to be read.
     pub(super) fn finish(self, width: usize) -> Result<Rows, DataError> {
-        debug_assert!(
-            self.spool.is_some() || self.values.len() == self.count * width,
-            "rows of other widths"
-        );
+        let numbers = self.count * width;
         Ok(match self.spool {
-            None => Rows::in_memory(width, self.values),
-            Some(spool) => Rows::in_file(spool.finish()?, 0, [self.count, width], false),
+            None => {
+                debug_assert_eq!(self.values.len(), numbers, "rows of other widths");
+                Rows::in_memory(width, self.values)
+            }
+            Some(spool) => {
+                let file = spool.finish()?;
+                debug_assert_eq!(file.length(), (numbers * size_of::<f32>()) as u64, "rows of other widths");
+                Rows::in_file(file, 0, [self.count, width], false)
+            }
         })
     }
 }
