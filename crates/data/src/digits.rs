@@ -12,6 +12,7 @@ use rayon::prelude::*;
 
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
+use crate::pixels::rounded;
 use crate::random::{TEST_DIGIT, TRAIN_DIGIT, keyed_rng};
 use crate::schema::Schema;
 use crate::source::Options;
@@ -145,20 +146,13 @@ fn expose(rng: &mut ChaCha8Rng, ink: &[f32], image: &mut [u8]) {
     for ((grey, ink), [one, other]) in image.iter_mut().zip(ink).zip(bits) {
         // The sum of two uniform variables approximates a normal one.
         let bell = uniform(one) + uniform(other) - 1.0;
-        *grey = rounded(ink * contrast + bell * noise);
+        *grey = rounded((ink * contrast + bell * noise).clamp(0.0, 255.0));
     }
 }
 
 /// Returns a number from 0 to 1, the one that `rand` makes from the same bits.
 fn uniform(bits: u32) -> f32 {
     (bits >> 8) as f32 / (1 << 24) as f32
-}
-
-/// Returns the nearest level. `f32::round` would be a function call for each pixel: not every x86-64 has an instruction for it.
-fn rounded(level: f32) -> u8 {
-    let level = level.clamp(0.0, 255.0);
-    let whole = level as u8;
-    whole + u8::from(level - f32::from(whole) >= 0.5)
 }
 
 impl Stroke {

@@ -1,5 +1,6 @@
 //! Images that stay in their files, and are read and decoded when a batch needs them.
 
+use std::fmt::Debug;
 use std::fs;
 use std::hash::Hasher;
 use std::os::unix::fs::MetadataExt as _;
@@ -14,8 +15,6 @@ use super::bad::{BadSamples, OnBadSample, Skipped};
 use super::batch::{Pass, Values};
 use super::decoding::Raw;
 use super::fitting::fitted;
-use super::members::Members;
-use super::records::Records;
 use super::survey::{self, Survey, spread};
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
@@ -32,7 +31,7 @@ use crate::split::Split;
 /// They are converted to grey, or to red, green and blue, and [resized and cropped](crate::Options::image_size) to one size.
 #[derive(Debug, Clone)]
 pub struct EncodedImages {
-    store: Arc<Store>,
+    store: Arc<dyn Store>,
     /// The indices of these images in the store.
     samples: Vec<usize>,
     /// Height and width, and the values of a pixel: 1 if they are grey, 3 for red, green and blue.
@@ -47,40 +46,56 @@ pub struct EncodedImages {
     bad: BadSamples,
 }
 
-/// The location of the images.
-#[derive(Debug)]
-pub(super) enum Store {
-    /// One per file, with its class.
-    Files(Vec<(PathBuf, u32)>),
-    /// Many per file, with their classes.
-    Records(Records),
-    /// In tar files, with their classes.
-    Members(Members),
+/// Images in files, by their index over all of these, and the class of each.
+pub(super) trait Store: Debug + Send + Sync {
+    /// Reads an image as it is stored, and its class.
+    fn raw(&self, index: usize) -> Result<(Raw, u32), DataError>;
+
+    /// Returns the error for an image that has this problem.
+    fn damaged(&self, index: usize, problem: &str) -> DataError;
+
+    /// Adds everything that is known of an image without decoding it to a hash.
+    fn hash(&self, index: usize, hasher: &mut dyn Hasher) -> Result<(), DataError>;
+
+    /// Returns the files that have these images; none if the hash is one of their contents.
+    fn paths(&self, indices: &[usize]) -> Vec<&Path>;
 }
 
-impl Store {
-    /// Reads an image and its class.
+/// One image per file.
+#[derive(Debug)]
+pub(super) struct Files(pub(super) Vec<(PathBuf, u32)>);
+
+impl Store for Files {
     fn raw(&self, index: usize) -> Result<(Raw, u32), DataError> {
-        match self {
-            Self::Files(files) => {
-                let (path, label) = &files[index];
-                let bytes = part("reading", || fs::read(path)).map_err(DataError::read(path))?;
-                Ok((Raw::Encoded(bytes), *label))
-            }
-            Self::Records(records) => records.raw(index),
-            Self::Members(members) => members.raw(index),
-        }
+        let (path, label) = &self.0[index];
+        let bytes = part("reading", || fs::read(path)).map_err(DataError::read(path))?;
+        Ok((Raw::Encoded(bytes), *label))
     }
 
+    fn damaged(&self, index: usize, problem: &str) -> DataError {
+        DataError::file(&self.0[index].0, problem)
+    }
+
+    fn hash(&self, index: usize, hasher: &mut dyn Hasher) -> Result<(), DataError> {
+        let (path, label) = &self.0[index];
+        let metadata = fs::metadata(path).map_err(DataError::read(path))?;
+        hasher.write(path.file_name().unwrap_or_default().as_encoded_bytes());
+        hasher.write(&metadata.len().to_le_bytes());
+        hasher.write(&label.to_le_bytes());
+        Ok(())
+    }
+
+    fn paths(&self, indices: &[usize]) -> Vec<&Path> {
+        indices.iter().map(|&index| &*self.0[index].0).collect()
+    }
+}
+
+impl dyn Store {
     /// Reads an image, decoded to `channels` channels, and its class.
     fn read(&self, index: usize, channels: usize) -> Result<(Image, u32), DataError> {
         let (raw, label) = self.raw(index)?;
-        let image = part("decoding", || raw.decode(channels)).map_err(|problem| match self {
-            Self::Files(files) => DataError::file(files[index].0.clone(), problem),
-            Self::Records(records) => records.damaged(index, problem),
-            Self::Members(members) => members.damaged(index, &problem),
-        })?;
-        Ok((image, label))
+        let image = part("decoding", || raw.decode(channels));
+        Ok((image.map_err(|problem| self.damaged(index, &problem))?, label))
     }
 
     /// Returns the error for samples none of which can be read.
@@ -103,12 +118,17 @@ impl EncodedImages {
     /// Images in separate files, to be resized and cropped to this height and width, with one value a pixel (grey) or three (red, green,
     /// blue), and normalised by these statistics or else by those of MNIST. Their classes are unknown, and reported as 0.
     pub fn of_files(files: &[PathBuf], shape: [usize; 3], normalization: Option<Normalization>) -> Self {
-        let store = Arc::new(Store::Files(files.iter().map(|file| (file.clone(), 0)).collect()));
+        let store = Arc::new(Files(files.iter().map(|file| (file.clone(), 0)).collect()));
         let images = Self::new(store, (0..files.len()).collect(), shape, OnBadSample::default());
         Self { normalization, ..images }
     }
 
-    fn new(store: Arc<Store>, samples: Vec<usize>, shape: [usize; 3], on_bad_sample: OnBadSample) -> Self {
+    fn new(
+        store: Arc<dyn Store>,
+        samples: Vec<usize>,
+        shape: [usize; 3],
+        on_bad_sample: OnBadSample,
+    ) -> Self {
         Self {
             store,
             samples,
@@ -124,7 +144,7 @@ impl EncodedImages {
     /// Returns the data set of the images in a store: those to train on and those held out, given by their indices. `schema` names the
     /// classes. `notice` tells the user how they were found.
     pub(super) fn dataset(
-        store: Store,
+        store: impl Store + 'static,
         (train, test): (Vec<usize>, Vec<usize>),
         options: &Options,
         (classes, schema): (usize, Schema),
@@ -133,6 +153,7 @@ impl EncodedImages {
         if options.image_size.is_some_and(|sides| sides.contains(&0)) {
             return Err(DataError::zero("a side of images"));
         }
+        let store: Arc<dyn Store> = Arc::new(store);
         let surveys = [&train, &test].map(|samples| store.survey(samples));
         let Some(median) = surveys[0].median() else { return Err(store.unreadable(&train)) };
         let [height, width] = options.image_size.unwrap_or(median);
@@ -145,7 +166,6 @@ impl EncodedImages {
         if options.colour.is_none() && channels == 3 {
             notices.push("images are read in colour; --colour no reads them as grey".into());
         }
-        let store = Arc::new(store);
         let [mut train, mut test] =
             [train, test].map(|samples| Self::new(Arc::clone(&store), samples, shape, options.on_bad_sample));
         let normalization = Normalize::resolved(options.normalize.as_ref(), channels, || train.sums())?;
@@ -210,20 +230,12 @@ impl EncodedImages {
     pub(super) fn hash_state(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
         self.hash(hasher)?;
         self.shape.iter().for_each(|side| hasher.update(&side.to_le_bytes()));
-        let changed = |path: &Path, hasher: &mut Xxh3| {
+        for path in self.store.paths(&self.samples) {
             let file = fs::metadata(path).map_err(DataError::read(path))?;
             hasher.update(&file.ctime().to_le_bytes());
             hasher.update(&file.ctime_nsec().to_le_bytes());
-            Ok(())
-        };
-        match &*self.store {
-            Store::Files(files) => {
-                self.samples.iter().try_for_each(|&sample| changed(&files[sample].0, hasher))
-            }
-            Store::Members(members) => members.paths().try_for_each(|path| changed(path, hasher)),
-            // They have checksums.
-            Store::Records(_) => Ok(()),
         }
+        Ok(())
     }
 
     /// Returns the number of values of an image.
@@ -239,20 +251,7 @@ impl Split for EncodedImages {
 
     /// Adds the names and sizes of files and members, or the checksums of records, to a hash.
     fn hash(&self, hasher: &mut dyn Hasher) -> Result<(), DataError> {
-        for &sample in &self.samples {
-            match &*self.store {
-                Store::Files(files) => {
-                    let (path, label) = &files[sample];
-                    let metadata = fs::metadata(path).map_err(DataError::read(path))?;
-                    hasher.write(path.file_name().unwrap_or_default().as_encoded_bytes());
-                    hasher.write(&metadata.len().to_le_bytes());
-                    hasher.write(&label.to_le_bytes());
-                }
-                Store::Records(records) => hasher.write(&records.stored_checksum(sample)?),
-                Store::Members(members) => members.hash(sample, hasher),
-            }
-        }
-        Ok(())
+        self.samples.iter().try_for_each(|&sample| self.store.hash(sample, hasher))
     }
 
     /// Reads, decodes and, for training, augments these images, but for damaged ones that may be skipped.

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::decoding::{EXTENSIONS, extensions};
-use super::encoded::{EncodedImages, Store};
+use super::encoded::{EncodedImages, Files};
 use super::files::{entries, lowercase_name};
-use super::schema::list;
 use super::split::nine_to_one;
 use crate::dataset::Dataset;
 use crate::error::DataError;
@@ -37,17 +36,20 @@ pub(super) fn read(
         }
     };
     let (mut images, mut skipped) = (vec![], vec![]);
+    let mut add = |class: &Path, label| {
+        let first = images.len();
+        images.extend(files(class, &mut skipped)?.into_iter().map(|file| (file, label)));
+        Ok::<_, DataError>(first..images.len())
+    };
     let (mut train, mut test) = (vec![], vec![]);
     for (&label, class) in labels.iter().zip(&folders) {
-        let first = images.len();
-        images.extend(files(&root.join(class), &mut skipped)?.into_iter().map(|file| (file, label)));
-        let of_class: Vec<_> = (first..images.len()).collect();
+        let own = add(&root.join(class), label)?;
         if is_split {
-            train.extend(of_class);
+            train.extend(own);
         } else {
-            let (more, held_out) = nine_to_one(of_class.len());
-            train.extend(more.into_iter().map(|index| of_class[index]));
-            test.extend(held_out.into_iter().map(|index| of_class[index]));
+            let (more, held_out) = nine_to_one(own.len());
+            train.extend(more.into_iter().map(|index| own.start + index));
+            test.extend(held_out.into_iter().map(|index| own.start + index));
         }
     }
     if is_split {
@@ -58,9 +60,7 @@ pub(super) fn read(
                     format!("is not a class of `{}`: expected the same classes", to_train.display());
                 return Err(DataError::file(path, problem));
             };
-            let first = images.len();
-            images.extend(files(&path, &mut skipped)?.into_iter().map(|file| (file, labels[place])));
-            test.extend(first..images.len());
+            test.extend(add(&path, labels[place])?);
         }
     }
     if test.is_empty() {
@@ -73,7 +73,7 @@ pub(super) fn read(
         let expected = extensions();
         format!("`{}`{more} skipped: expected files whose names end in {expected}", first.display())
     });
-    EncodedImages::dataset(Store::Files(images), (train, test), options, (classes, schema), notice)
+    EncodedImages::dataset(Files(images), (train, test), options, (classes, schema), notice)
 }
 
 /// Returns the numbers of these classes in a model.
@@ -84,14 +84,8 @@ fn known_labels(
     classes: usize,
 ) -> Result<Vec<u32>, DataError> {
     let number = |folder: &PathBuf| {
-        schema.number(&folder.to_string_lossy(), classes).ok_or_else(|| {
-            let known = match schema.classes.is_empty() {
-                true => format!("the numbers from 0 to {}", classes.saturating_sub(1)),
-                false => list(schema.classes.iter().map(String::as_str)),
-            };
-            let problem = format!("is not a class that the model knows: expected {known}");
-            DataError::file(root.join(folder), problem)
-        })
+        let number = schema.number(&folder.to_string_lossy(), classes);
+        number.map_err(|problem| DataError::file(root.join(folder), problem))
     };
     folders.iter().map(number).collect()
 }

@@ -53,8 +53,6 @@ mod bad;
 mod encoded;
 mod example;
 mod held_out;
-mod members;
-mod records;
 mod rows;
 mod stored;
 mod stored_text;

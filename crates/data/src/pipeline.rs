@@ -141,7 +141,7 @@ impl<T: Send + 'static> Pipeline<T> {
     {
         assert!(at_once > 0, "at least one source is open at a time");
         self.on_threads("interleave", at_once, |files, counters| {
-            Interleave::new(files, at_once, open, counters)
+            Interleave::new(files, at_once, Arc::new(open), counters)
         })
     }
 

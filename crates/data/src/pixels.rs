@@ -38,3 +38,21 @@ impl Image {
         &self.levels[(y * self.width + x) * self.channels..][..self.channels]
     }
 }
+
+/// Rounds a level to the nearest whole one, a half up. As `f32::round`, which is a call into a library on many processors.
+pub(crate) fn rounded(level: f32) -> u8 {
+    let whole = level as u8;
+    whole + u8::from(level - f32::from(whole) >= 0.5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_rounded_as_usual() {
+        for level in (0..=25_500).map(|level| level as f32 / 100.0).chain([0.499_999_97]) {
+            assert_eq!(rounded(level), level.round() as u8, "{level}");
+        }
+    }
+}

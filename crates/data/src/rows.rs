@@ -107,8 +107,7 @@ fn standardise(row: &mut [f32], columns: &[Column]) {
 #[derive(Debug)]
 pub(super) struct RowWriter<'a> {
     /// The file of the rows.
-    path: &'a Path,
-    width: usize,
+    pub(super) path: &'a Path,
     in_memory_bytes: u64,
     values: Vec<f32>,
     spool: Option<Spool>,
@@ -116,13 +115,12 @@ pub(super) struct RowWriter<'a> {
 }
 
 impl<'a> RowWriter<'a> {
-    /// For rows of `width` numbers from `path`.
-    pub(super) fn new(path: &'a Path, width: usize, in_memory_bytes: u64) -> Self {
-        Self { path, width, in_memory_bytes, values: vec![], spool: None, count: 0 }
+    /// For rows from `path`.
+    pub(super) fn new(path: &'a Path, in_memory_bytes: u64) -> Self {
+        Self { path, in_memory_bytes, values: vec![], spool: None, count: 0 }
     }
 
     pub(super) fn push(&mut self, row: &[f32]) -> Result<(), DataError> {
-        debug_assert_eq!(row.len(), self.width);
         self.count += 1;
         self.values.extend(row);
         if self.spool.is_none() && size_of_val(&*self.values) as u64 > self.in_memory_bytes {
@@ -134,11 +132,19 @@ impl<'a> RowWriter<'a> {
         Ok(())
     }
 
-    /// Returns the rows, to be read.
-    pub(super) fn finish(self) -> Result<Rows, DataError> {
+    /// Returns the rows, which have `width` numbers each, to be read.
+    pub(super) fn finish(self, width: usize) -> Result<Rows, DataError> {
+        let numbers = self.count * width;
         Ok(match self.spool {
-            None => Rows::in_memory(self.width, self.values),
-            Some(spool) => Rows::in_file(spool.finish()?, 0, [self.count, self.width], false),
+            None => {
+                debug_assert_eq!(self.values.len(), numbers, "rows of other widths");
+                Rows::in_memory(width, self.values)
+            }
+            Some(spool) => {
+                let file = spool.finish()?;
+                debug_assert_eq!(file.length(), (numbers * size_of::<f32>()) as u64, "rows of other widths");
+                Rows::in_file(file, 0, [self.count, width], false)
+            }
         })
     }
 }

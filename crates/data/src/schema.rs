@@ -59,8 +59,8 @@ impl Schema {
     }
 
     /// Returns the number of the class of this name, out of this many classes. If all names are whole numbers, 1
-    /// equals 01.
-    pub(super) fn number(&self, name: &str, classes: usize) -> Option<u32> {
+    /// equals 01. The error describes the problem, of the name.
+    pub(super) fn number(&self, name: &str, classes: usize) -> Result<u32, String> {
         let place = self.classes.iter().position(|known| known == name).or_else(|| {
             let number: i64 = name.parse().ok()?;
             if self.classes.is_empty() {
@@ -68,7 +68,13 @@ impl Schema {
             }
             self.classes.iter().position(|known| known.parse() == Ok(number))
         });
-        place.and_then(|place| place.try_into().ok())
+        place.and_then(|place| place.try_into().ok()).ok_or_else(|| {
+            let known = match self.classes.is_empty() {
+                true => format!("the numbers from 0 to {}", classes.saturating_sub(1)),
+                false => list(self.classes.iter().map(String::as_str)),
+            };
+            format!("is not a class that the model knows: expected {known}")
+        })
     }
 
     /// Returns the first difference from another schema that matters to a model, as a clause: "class 1 is …, but
@@ -113,12 +119,12 @@ mod tests {
     fn classes_are_known_by_name_and_where_they_are_numbers_by_number() {
         let (words, numbers, unnamed) = (named(&["cat", "dog"]), named(&["3", "10"]), Schema::default());
         assert_eq!(
-            (words.number("dog", 2), words.number("cow", 2), words.number("1", 2)),
+            (words.number("dog", 2).ok(), words.number("cow", 2).ok(), words.number("1", 2).ok()),
             (Some(1), None, None)
         );
-        assert_eq!((numbers.number("010", 2), numbers.number("0", 2)), (Some(1), None));
+        assert_eq!((numbers.number("010", 2).ok(), numbers.number("0", 2).ok()), (Some(1), None));
         assert_eq!(
-            (unnamed.number("09", 10), unnamed.number("10", 10), unnamed.number("-1", 10)),
+            (unnamed.number("09", 10).ok(), unnamed.number("10", 10).ok(), unnamed.number("-1", 10).ok()),
             (Some(9), None, None)
         );
         assert_eq!((words.class(1), unnamed.class(1)), ("dog".to_owned(), "1".to_owned()));

@@ -108,8 +108,8 @@ pub(crate) struct Plan<'a> {
 pub(crate) struct Snapshot {
     directory: PathBuf,
     shards: Vec<Shard>,
-    /// The number of the first record of each.
-    starts: Vec<usize>,
+    /// The number of records of each but the last.
+    per_shard: usize,
     /// The number of the records that this process wrote.
     pub(crate) written: u64,
 }
@@ -158,16 +158,15 @@ impl Plan<'_> {
                 shard::write(file, &paths[shard], about, records.into_iter().map(Ok))
             },
         )?;
-        let starts = (0..shards.len()).map(|shard| self.of_shard(shard).start).collect();
-        Ok(Snapshot { directory: self.directory.to_owned(), shards, starts, written: written.into_inner() })
+        let (directory, per_shard) = (self.directory.to_owned(), self.per_shard());
+        Ok(Snapshot { directory, shards, per_shard, written: written.into_inner() })
     }
 }
 
 impl Snapshot {
     /// Returns a record.
     pub(crate) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
-        let shard = self.starts.partition_point(|&start| start <= index) - 1;
-        self.shards[shard].record(index - self.starts[shard])
+        self.shards[index / self.per_shard].record(index % self.per_shard)
     }
 
     pub(crate) fn directory(&self) -> &Path {

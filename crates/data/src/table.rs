@@ -1,7 +1,7 @@
 //! Tables of numbers, in CSV, Parquet and Arrow files.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::schema::list;
@@ -59,54 +59,48 @@ pub(super) fn read(
         (None, Some((schema, _))) => Layout::by(header, schema),
         (None, None) => Layout::of(header, target),
     };
-    let table = Table::read(format, path, &files, options.in_memory_bytes, layout)?;
+    let mut table = Filling {
+        first: &files[0],
+        layout: &layout,
+        header: vec![],
+        columns: Layout::default(),
+        rows: RowWriter::new(path, options.in_memory_bytes),
+        labels: None,
+    };
+    files.iter().try_for_each(|file| format.read(file, &mut table))?;
+    let table = table.finish()?;
     if let Some((schema, classes)) = known {
-        return table.dataset_as(path, schema, classes);
+        return table.dataset_as(schema, classes);
     }
     if format == Format::Csv {
         header::check(&files[0], &table)?;
     }
-    table.dataset(path, target.is_some())
+    table.dataset(target.is_some())
 }
 
 impl Format {
-    /// Opens a file, and finds out what its columns are.
-    fn open(self, path: &Path) -> Result<Part<'_>, DataError> {
-        guarded(path, || match self {
-            Self::Csv => csv::open(path),
+    /// Adds the rows of a file to a table. A damaged file may make the library of its format panic, which is an error like others:
+    /// the partly filled table is dropped.
+    fn read(self, path: &Path, table: &mut Filling) -> Result<(), DataError> {
+        let read = || match self {
+            Self::Csv => csv::read(path, table),
             #[cfg(feature = "parquet")]
-            Self::Parquet => parquet::open(path),
+            Self::Parquet => parquet::read(path, table),
             #[cfg(feature = "arrow")]
-            Self::Arrow => arrow::open(path),
+            Self::Arrow => arrow::read(path, table),
+        };
+        catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
+            Err(DataError::file(path, "is damaged, or of a kind that cannot be read: write it again"))
         })
     }
-
-    /// Returns the error of a file whose header has this problem.
-    fn refused(self, path: &Path, problem: String) -> DataError {
-        if self == Self::Csv { DataError::line(path, 1, problem) } else { DataError::file(path, problem) }
-    }
 }
 
-/// One of the files of a table, opened.
-struct Part<'a> {
-    /// The names of its columns.
-    header: Vec<String>,
-    /// Adds its rows to a table with this header.
-    read: Read<'a>,
-}
-
-type Read<'a> = Box<dyn FnOnce(&mut Filling) -> Result<(), DataError> + 'a>;
-
-/// Guards the work on a file. A damaged one may make the library of its format panic, which is an error like others:
-/// the partly filled value is dropped.
-fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, DataError>) -> Result<T, DataError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        Err(DataError::file(path, "is damaged, or of a kind that cannot be read: write it again"))
-    })
-}
-
-/// A table that is being read.
+/// A table that is being read, a file after the other.
 struct Filling<'a> {
+    /// The first file, whose header determines the others below.
+    first: &'a Path,
+    /// Selects the columns to use of a header.
+    layout: &'a dyn Fn(&[String]) -> Result<Layout, String>,
     header: Vec<String>,
     columns: Layout,
     rows: RowWriter<'a>,
@@ -114,12 +108,38 @@ struct Filling<'a> {
     labels: Option<Names>,
 }
 
+impl<'a> Filling<'a> {
+    /// Begins a file, which has these columns. The error describes the problem of its header.
+    fn begin(&mut self, file: &Path, header: Vec<String>) -> Result<(), String> {
+        if file == self.first {
+            self.columns = (self.layout)(&header)?;
+            self.labels = self.columns.label.map(|_| Names::default());
+            self.header = header;
+        } else if header != self.header {
+            let (found, expected) = (list(names(&header)), list(names(&self.header)));
+            let first = self.first.display();
+            return Err(format!("has the columns {found}: expected {expected}, as in `{first}`"));
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Table<'a>, DataError> {
+        let Self { header, columns, rows, labels, .. } = self;
+        let name = |column: usize| header[column].clone();
+        let features: Vec<_> = columns.features.into_iter().map(name).collect();
+        let (path, rows) = (rows.path, rows.finish(features.len())?);
+        Ok(Table { path, features, rows, label: columns.label.map(name), labels })
+    }
+}
+
 fn names(names: &[String]) -> impl Iterator<Item = &str> {
     names.iter().map(String::as_str)
 }
 
 /// The raw contents of a table.
-struct Table {
+struct Table<'a> {
+    /// The name of the files.
+    path: &'a Path,
     /// The names of the features, in the order of a row.
     features: Vec<String>,
     rows: Rows,
@@ -128,60 +148,26 @@ struct Table {
     labels: Option<Names>,
 }
 
-impl Table {
-    /// Reads the columns that `layout` selects from the header that `files` have in common; `path` names these.
-    fn read(
-        format: Format,
-        path: &Path,
-        files: &[PathBuf],
-        in_memory_bytes: u64,
-        layout: impl Fn(&[String]) -> Result<Layout, String>,
-    ) -> Result<Self, DataError> {
-        let (first, others) = files.split_first().expect("a name means a file");
-        let part = format.open(first)?;
-        let columns = layout(&part.header).map_err(|problem| format.refused(first, problem))?;
-        let mut table = Filling {
-            header: part.header,
-            rows: RowWriter::new(path, columns.features.len(), in_memory_bytes),
-            labels: columns.label.map(|_| Names::default()),
-            columns,
-        };
-        guarded(first, || (part.read)(&mut table))?;
-        for file in others {
-            let part = format.open(file)?;
-            if part.header != table.header {
-                let (found, expected) = (list(names(&part.header)), list(names(&table.header)));
-                let first = first.display();
-                let problem = format!("has the columns {found}: expected {expected}, as in `{first}`");
-                return Err(format.refused(file, problem));
-            }
-            guarded(file, || (part.read)(&mut table))?;
-        }
-        let Filling { header, columns, rows, labels } = table;
-        let name = |column: usize| header[column].clone();
-        let features = columns.features.into_iter().map(name).collect();
-        Ok(Self { features, rows: rows.finish()?, label: columns.label.map(name), labels })
-    }
-
+impl Table<'_> {
     fn label_name(&self) -> &str {
         self.label.as_deref().unwrap_or_default()
     }
 
     /// Returns the table as a data set of its own, for a regression or a classification.
-    fn dataset(self, path: &Path, is_regression: bool) -> Result<Dataset, DataError> {
+    fn dataset(self, is_regression: bool) -> Result<Dataset, DataError> {
         let labels = self.labels.as_ref().expect("the last column, if none has this name");
         let rows = self.rows.count;
         let (train, test) = nine_to_one(rows);
         if test.is_empty() {
-            return Err(DataError::too_short(path, "rows", rows, 10));
+            return Err(DataError::too_short(self.path, "rows", rows, 10));
         }
         let columns = self.rows.statistics(&self.features, &train)?;
         let (target, classes, numbers) = if is_regression {
-            let target = self.target(path, labels, &train)?;
-            let numbers = labels.numbered_by(|label| self.standardised(path, &target, label))?;
+            let target = self.target(labels, &train)?;
+            let numbers = labels.numbered_by(|label| self.standardised(&target, label))?;
             (Some(target), Vec::new(), numbers)
         } else {
-            labels.check_classes().map_err(|problem| self.column_problem(path, problem))?;
+            labels.check_classes().map_err(|problem| self.column_problem(problem))?;
             let (classes, numbers) = labels.numbered();
             (None, classes, numbers)
         };
@@ -192,20 +178,17 @@ impl Table {
     }
 
     /// Returns the table as data for a model that knows other data.
-    fn dataset_as(self, path: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
+    fn dataset_as(self, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
         let rows = self.rows.count;
         if rows == 0 {
-            return Err(DataError::too_short(path, "rows", 0, 1));
+            return Err(DataError::too_short(self.path, "rows", 0, 1));
         }
         let number = |label: &str| {
             if let Some(target) = &known.target {
-                return self.standardised(path, target, label);
+                return self.standardised(target, label);
             }
-            known.number(label, classes).ok_or_else(|| {
-                let known = list(names(&known.classes));
-                let problem = format!("`{label}` is not a class that the model knows: expected {known}");
-                self.column_problem(path, problem)
-            })
+            let number = known.number(label, classes);
+            number.map_err(|problem| self.column_problem(format!("`{label}` {problem}")))
         };
         let (numbers, (train, test)) = match &self.labels {
             Some(labels) => (labels.numbered_by(number)?, nine_to_one(rows)),
@@ -216,30 +199,30 @@ impl Table {
     }
 
     /// Returns the target of a regression, with its statistics over the training rows.
-    fn target(&self, path: &Path, labels: &Names, train: &[usize]) -> Result<Column, DataError> {
-        let values = labels.numbered_by(|label| Ok(self.number(path, label)?.to_bits()))?;
+    fn target(&self, labels: &Names, train: &[usize]) -> Result<Column, DataError> {
+        let values = labels.numbered_by(|label| Ok(self.number(label)?.to_bits()))?;
         let values = || train.iter().map(|&row| f64::from(f32::from_bits(values[row])));
         let mean = values().sum::<f64>() / train.len() as f64;
         let variance = values().map(|value| (value - mean).powi(2)).sum::<f64>() / train.len() as f64;
         if variance == 0.0 {
             let problem = format!("the target is {mean} in all training rows: there is nothing to predict");
-            return Err(self.column_problem(path, problem));
+            return Err(self.column_problem(problem));
         }
         Ok(Column { name: self.label_name().to_owned(), mean, deviation: variance.sqrt() })
     }
 
     /// Returns the bits of a target, standardised.
-    fn standardised(&self, path: &Path, target: &Column, label: &str) -> Result<u32, DataError> {
-        Ok(target.standardised(self.number(path, label)?).to_bits())
+    fn standardised(&self, target: &Column, label: &str) -> Result<u32, DataError> {
+        Ok(target.standardised(self.number(label)?).to_bits())
     }
 
-    fn number(&self, path: &Path, label: &str) -> Result<f32, DataError> {
+    fn number(&self, label: &str) -> Result<f32, DataError> {
         let problem = || format!("`{label}` is not a finite number: expected the target of a regression");
-        finite(label).ok_or_else(|| self.column_problem(path, problem()))
+        finite(label).ok_or_else(|| self.column_problem(problem()))
     }
 
-    fn column_problem(&self, path: &Path, problem: String) -> DataError {
-        DataError::column(path, self.label_name(), problem)
+    fn column_problem(&self, problem: String) -> DataError {
+        DataError::column(self.path, self.label_name(), problem)
     }
 }
 

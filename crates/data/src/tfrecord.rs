@@ -1,14 +1,26 @@
-//! A data set of images in TFRecord files: selects the files and splits the records.
+//! Images in TensorFlow's records in files. Loading reads only their frames; their bytes are read and verified when a sample is made.
 
-use std::path::Path;
+use std::hash::Hasher;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
+
+use super::byte_file::{ByteFile, Compression, Reader, Unpacking};
+use super::decoding::Raw;
 use super::encoded::{EncodedImages, Store};
+use super::example::Example;
+use super::framing::{self, FOOTER_BYTES, HEADER_BYTES};
 use super::held_out;
-use super::records::Records;
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::schema::Schema;
 use crate::source::Options;
+
+/// The most bytes of a record: more than the largest images have. A damaged or malicious file may claim any length.
+const MOST_RECORD_BYTES: u64 = 256 << 20;
+const WRONG_CHECKSUM: &str = "its checksum is wrong: the file is damaged; fetch it again";
 
 /// Reads the frames of the records in the files that `path` names, or in its directories. Files with `tfrec` in their names are
 /// those of a directory.
@@ -23,7 +35,149 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     };
     records.classes = classes;
     // The classes are numbered by the writer of the records.
-    EncodedImages::dataset(Store::Records(records), parts, options, (classes, Schema::default()), None)
+    EncodedImages::dataset(records, parts, options, (classes, Schema::default()), None)
+}
+
+/// Records in files, by their index over all files.
+#[derive(Debug, Default)]
+struct Records {
+    files: Vec<ByteFile>,
+    places: Vec<Place>,
+    /// Labels that are not below it are refused.
+    classes: usize,
+}
+
+/// The location of a record.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    file: usize,
+    /// Its index in the file.
+    record: usize,
+    /// The offset of its first byte.
+    offset: u64,
+    /// Its size.
+    length: usize,
+}
+
+impl Records {
+    /// Finds the records of another file, and returns their indices. A file that TensorFlow compressed is unpacked, and its records are
+    /// verified on the way: those that do not match their checksums are errors unless damaged ones may be skipped.
+    fn add(&mut self, path: PathBuf, skips_damaged: bool) -> Result<Range<usize>, DataError> {
+        let file = ByteFile::open(path.clone())?;
+        let start = file.start()?;
+        let is_plain = start.first_chunk().is_some_and(|&header| framing::length(header).is_some());
+        let (file, frames) = match Compression::of(&start).filter(|_| !is_plain) {
+            Some(compression) => {
+                let mut record = vec![];
+                let pass = |content: &mut Unpacking<'_>, length| {
+                    record.clear();
+                    let framed = length + FOOTER_BYTES as u64;
+                    let read = content.take(framed).read_to_end(&mut record)? as u64;
+                    Ok((read == framed).then(|| framing::record(&record).is_some()))
+                };
+                file.unpacked(compression, |content| frames(&path, content, pass, skips_damaged))?
+            }
+            None => {
+                // Its records are verified when they are read.
+                let pass = |content: &mut Reader<_>, length| {
+                    let end = content.seek(SeekFrom::Current(length as i64 + FOOTER_BYTES as i64))?;
+                    Ok((end <= file.length()).then_some(true))
+                };
+                let frames = frames(&path, &mut file.reader(), pass, skips_damaged)?;
+                (file, frames)
+            }
+        };
+        let (first, number) = (self.places.len(), self.files.len());
+        let place = |(record, (offset, length))| Place { file: number, record, offset, length };
+        self.places.extend(frames.into_iter().enumerate().map(place));
+        self.files.push(file);
+        Ok(first..self.places.len())
+    }
+
+    /// One more than the highest label. Damaged records have none, if they may be skipped.
+    fn count_classes(&self, skips_damaged: bool) -> Result<usize, DataError> {
+        let label = |index| match self.label(index) {
+            Err(error) if skips_damaged && error.is_damage() => Ok(0),
+            label => label,
+        };
+        let labels: Vec<_> = (0..self.places.len()).into_par_iter().map(label).collect();
+        let most = labels.into_iter().try_fold(0, |most, label| Ok(label?.max(most)))?;
+        Ok(most as usize + 1)
+    }
+
+    fn label(&self, index: usize) -> Result<u32, DataError> {
+        self.example(index)?.label().map_err(|problem| self.damaged(index, &problem))
+    }
+
+    fn example(&self, index: usize) -> Result<Example, DataError> {
+        let place = self.places[index];
+        let bytes = self.files[place.file].read(place.offset, place.length + FOOTER_BYTES)?;
+        let record = framing::record(&bytes).ok_or_else(|| self.damaged(index, WRONG_CHECKSUM))?;
+        Example::read(record).map_err(|problem| self.damaged(index, &problem))
+    }
+}
+
+impl Store for Records {
+    fn raw(&self, index: usize) -> Result<(Raw, u32), DataError> {
+        let damaged = |problem: String| self.damaged(index, &problem);
+        let example = self.example(index)?;
+        let (image, label) = (example.image().map_err(damaged)?, example.label().map_err(damaged)?);
+        if label as usize >= self.classes {
+            let highest = self.classes - 1;
+            return Err(damaged(format!("has the label {label}: expected one from 0 to {highest}")));
+        }
+        Ok((image, label))
+    }
+
+    fn damaged(&self, index: usize, problem: &str) -> DataError {
+        let place = self.places[index];
+        DataError::record(self.files[place.file].path(), place.record, problem)
+    }
+
+    /// Adds the checksum of a record, which is not verified.
+    fn hash(&self, index: usize, hasher: &mut dyn Hasher) -> Result<(), DataError> {
+        let place = self.places[index];
+        hasher.write(&self.files[place.file].read(place.offset + place.length as u64, FOOTER_BYTES)?);
+        Ok(())
+    }
+
+    fn paths(&self, _: &[usize]) -> Vec<&Path> {
+        vec![]
+    }
+}
+
+/// Offset and length of each record. `pass` passes over one and its checksum: it returns whether they match, as far as it knows, or `None`
+/// if the content ends before.
+fn frames<R: Read>(
+    path: &Path,
+    content: &mut R,
+    mut pass: impl FnMut(&mut R, u64) -> io::Result<Option<bool>>,
+    skips_damaged: bool,
+) -> Result<Vec<(u64, usize)>, DataError> {
+    let (mut frames, mut start) = (vec![], 0);
+    loop {
+        let damaged = |problem: &str| DataError::record(path, frames.len(), problem);
+        let cut_off = || damaged("the file ends within it; fetch it again");
+        let mut header = vec![];
+        content.take(HEADER_BYTES as u64).read_to_end(&mut header).map_err(DataError::read(path))?;
+        if header.is_empty() {
+            return Ok(frames);
+        }
+        let header = header.try_into().map_err(|_| cut_off())?;
+        let length = framing::length(header).ok_or_else(|| {
+            damaged("its header's checksum is wrong: the file is damaged, or not a TFRecord file")
+        })?;
+        if length > MOST_RECORD_BYTES {
+            return Err(damaged(&format!("it has {length} bytes: expected at most {MOST_RECORD_BYTES}")));
+        }
+        let is_good = pass(content, length).map_err(DataError::read(path))?.ok_or_else(cut_off)?;
+        if !is_good && !skips_damaged {
+            return Err(damaged(WRONG_CHECKSUM));
+        }
+        let offset = start + HEADER_BYTES as u64;
+        frames.push((offset, length as usize));
+        start = offset + length + FOOTER_BYTES as u64;
+    }
 }
 
 #[cfg(test)]

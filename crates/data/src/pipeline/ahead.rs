@@ -21,9 +21,12 @@ use super::{DataError, Depth, Pipeline, Threads, cores};
 /// consumer.
 type Outcome<U> = Result<Result<Item<U>, DataError>, Box<dyn Any + Send>>;
 
+/// Makes a result of an element and its number.
+type Make<T, U> = Box<dyn Fn(u64, T) -> Result<U, DataError> + Send + Sync>;
+
 /// The handle of the consumer to its threads.
-pub(super) struct Ahead<T, U, F> {
-    shared: Arc<Shared<T, U, F>>,
+pub(super) struct Ahead<T, U> {
+    shared: Arc<Shared<T, U>>,
     threads: Vec<JoinHandle<()>>,
     /// The reason why no thread could be started.
     failure: Option<io::Error>,
@@ -31,9 +34,9 @@ pub(super) struct Ahead<T, U, F> {
     governor: Option<Governor>,
 }
 
-struct Shared<T, U, F> {
+struct Shared<T, U> {
     source: Mutex<Source<T>>,
-    make: F,
+    make: Make<T, U>,
     state: Mutex<State<U>>,
     counters: Arc<Counters>,
     /// Signals room for another result, or the end.
@@ -65,14 +68,14 @@ struct State<U> {
     is_stopped: bool,
 }
 
-impl<T, U, F> Ahead<T, U, F>
-where
-    T: Send + 'static,
-    U: Send + 'static,
-    F: Fn(u64, T) -> Result<U, DataError> + Send + Sync + 'static,
-{
+impl<T: Send + 'static, U: Send + 'static> Ahead<T, U> {
     /// Starts threads that map the numbered elements of `source`.
-    pub(super) fn map(source: Pipeline<T>, threads: Threads, make: F, counters: Arc<Counters>) -> Self {
+    pub(super) fn map(
+        source: Pipeline<T>,
+        threads: Threads,
+        make: impl Fn(u64, T) -> Result<U, DataError> + Send + Sync + 'static,
+        counters: Arc<Counters>,
+    ) -> Self {
         let (count, most) = match threads {
             Threads::Auto => (1, cores()),
             Threads::AtMost(most) => (most.min(1), most.min(cores())),
@@ -81,12 +84,12 @@ where
         assert!(count > 0, "a map needs at least one thread");
         let governor = (!matches!(threads, Threads::Fixed(_))).then(|| Governor::new(most));
         counters.most_threads.store(most, Ordering::Relaxed);
-        Self::start(source, make, count, (Reserve::fixed(room(count)), governor), counters)
+        Self::start(source, Box::new(make), count, (Reserve::fixed(room(count)), governor), counters)
     }
 
     fn start(
         source: Pipeline<T>,
-        make: F,
+        make: Make<T, U>,
         active: usize,
         (reserve, governor): (Reserve, Option<Governor>),
         counters: Arc<Counters>,
@@ -135,7 +138,7 @@ where
     }
 }
 
-impl<T: Send + 'static> Ahead<T, T, fn(u64, T) -> Result<T, DataError>> {
+impl<T: Send + 'static> Ahead<T, T> {
     /// Starts one thread that passes elements on unchanged.
     pub(super) fn prefetch(source: Pipeline<T>, depth: Depth, counters: Arc<Counters>) -> Self {
         let reserve = match depth {
@@ -144,16 +147,11 @@ impl<T: Send + 'static> Ahead<T, T, fn(u64, T) -> Result<T, DataError>> {
             Depth::Fixed(depth) => Reserve::fixed(depth),
         };
         assert!(reserve.room() > 0, "at least one element is prefetched");
-        Self::start(source, |_, element| Ok(element), 1, (reserve, None), counters)
+        Self::start(source, Box::new(|_, element| Ok(element)), 1, (reserve, None), counters)
     }
 }
 
-impl<T, U, F> Iterator for Ahead<T, U, F>
-where
-    T: Send + 'static,
-    U: Send + 'static,
-    F: Fn(u64, T) -> Result<U, DataError> + Send + Sync + 'static,
-{
+impl<T: Send + 'static, U: Send + 'static> Iterator for Ahead<T, U> {
     type Item = Result<Item<U>, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -192,7 +190,7 @@ where
     }
 }
 
-impl<T, U, F> Drop for Ahead<T, U, F> {
+impl<T, U> Drop for Ahead<T, U> {
     fn drop(&mut self) {
         lock(&self.shared.state).is_stopped = true;
         self.shared.has_room.notify_all();
@@ -203,7 +201,7 @@ impl<T, U, F> Drop for Ahead<T, U, F> {
     }
 }
 
-impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
+impl<T, U> Shared<T, U> {
     /// The loop of a thread.
     fn work(&self, thread: usize) {
         while self.begin(thread) {

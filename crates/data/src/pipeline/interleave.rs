@@ -9,11 +9,14 @@ use super::epochs::Item;
 use super::watch::{Counters, Watch};
 use super::{DataError, Depth, Pipeline};
 
+/// Opens a file.
+type Open<P, U> = Arc<dyn Fn(P) -> Result<Pipeline<U>, DataError> + Send + Sync>;
+
 /// The open files, each with a thread that prefetches, and those still to be opened.
-pub(super) struct Interleave<P, U, F> {
+pub(super) struct Interleave<P, U> {
     files: Pipeline<P>,
     at_once: usize,
-    open: Arc<F>,
+    open: Open<P, U>,
     streams: Vec<Pipeline<U>>,
     has_begun: bool,
     /// Whether all files of the epoch have been opened, and others may follow.
@@ -23,23 +26,9 @@ pub(super) struct Interleave<P, U, F> {
     counters: Arc<Counters>,
 }
 
-impl<P, U, F> Interleave<P, U, F>
-where
-    P: Send + 'static,
-    U: Send + 'static,
-    F: Fn(P) -> Result<Pipeline<U>, DataError> + Send + Sync + 'static,
-{
-    pub(super) fn new(files: Pipeline<P>, at_once: usize, open: F, counters: Arc<Counters>) -> Self {
-        Self {
-            files,
-            at_once,
-            open: Arc::new(open),
-            streams: vec![],
-            has_begun: false,
-            ends_epoch: false,
-            turn: 0,
-            counters,
-        }
+impl<P: Send + 'static, U: Send + 'static> Interleave<P, U> {
+    pub(super) fn new(files: Pipeline<P>, at_once: usize, open: Open<P, U>, counters: Arc<Counters>) -> Self {
+        Self { files, at_once, open, streams: vec![], has_begun: false, ends_epoch: false, turn: 0, counters }
     }
 
     /// Returns the next file of this epoch, opened.
@@ -67,12 +56,7 @@ where
     }
 }
 
-impl<P, U, F> Iterator for Interleave<P, U, F>
-where
-    P: Send + 'static,
-    U: Send + 'static,
-    F: Fn(P) -> Result<Pipeline<U>, DataError> + Send + Sync + 'static,
-{
+impl<P: Send + 'static, U: Send + 'static> Iterator for Interleave<P, U> {
     type Item = Result<Item<U>, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {

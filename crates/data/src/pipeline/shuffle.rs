@@ -19,57 +19,32 @@ pub(super) struct Shuffle<T> {
     seed: u64,
     epoch: u64,
     rng: ChaCha8Rng,
-    current: Held<T>,
-    next: Held<T>,
-}
-
-/// The elements of an epoch that are in the buffer.
-struct Held<T> {
-    elements: Vec<T>,
-    rest: Rest,
-}
-
-/// The remaining entries of an epoch.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Rest {
-    /// More elements.
-    Elements,
-    /// Its end.
-    End,
-    /// The end of the pipeline.
-    Nothing,
+    /// The elements in the buffer: of this epoch, and of the next.
+    held: [Vec<T>; 2],
+    /// The ends of these two epochs that have been read. What follows the first belongs to the next epoch.
+    ends: usize,
+    /// Whether the pipeline has ended.
+    is_over: bool,
 }
 
 impl<T: Send + 'static> Shuffle<T> {
     pub(super) fn new(elements: Pipeline<T>, buffer: usize, seed: u64, epoch: u64) -> Self {
         let rng = keyed_rng(seed, SHUFFLE, epoch);
-        Self { elements, buffer, seed, epoch, rng, current: Held::new(), next: Held::new() }
+        Self { elements, buffer, seed, epoch, rng, held: [vec![], vec![]], ends: 0, is_over: false }
     }
 
     /// Fills the buffer: with the elements of this epoch, or else with one of the next, for the one that was drawn.
     fn fill(&mut self) -> Result<(), DataError> {
-        while self.current.rest == Rest::Elements && self.current.elements.len() < self.buffer {
-            self.current.take(&mut self.elements)?;
-        }
-        let held = self.current.elements.len() + self.next.elements.len();
-        let is_next = self.current.rest == Rest::End && self.next.rest == Rest::Elements;
-        if is_next && held < self.buffer {
-            self.next.take(&mut self.elements)?;
-        }
-        Ok(())
-    }
-}
-
-impl<T: Send + 'static> Held<T> {
-    fn new() -> Self {
-        Self { elements: Vec::new(), rest: Rest::Elements }
-    }
-
-    fn take(&mut self, from: &mut Pipeline<T>) -> Result<(), DataError> {
-        match from.next_item().transpose()? {
-            Some(Item::Element(element)) => self.elements.push(element),
-            Some(Item::EndOfEpoch) => self.rest = Rest::End,
-            None => self.rest = Rest::Nothing,
+        while self.ends < 2 && !self.is_over && self.held.iter().map(Vec::len).sum::<usize>() < self.buffer {
+            let epoch = self.ends;
+            match self.elements.next_item().transpose()? {
+                Some(Item::Element(element)) => self.held[epoch].push(element),
+                Some(Item::EndOfEpoch) => self.ends += 1,
+                None => self.is_over = true,
+            }
+            if epoch == 1 {
+                break;
+            }
         }
         Ok(())
     }
@@ -82,16 +57,17 @@ impl<T: Send + 'static> Iterator for Shuffle<T> {
         if let Err(error) = self.fill() {
             return Some(Err(error));
         }
-        let held = &mut self.current.elements;
-        if held.is_empty() {
-            if self.current.rest == Rest::Nothing {
+        let [current, next] = &mut self.held;
+        if current.is_empty() {
+            if self.ends == 0 {
                 return None;
             }
-            self.current = mem::replace(&mut self.next, Held::new());
+            mem::swap(current, next);
+            self.ends -= 1;
             self.epoch += 1;
             self.rng = keyed_rng(self.seed, SHUFFLE, self.epoch);
             return Some(Ok(Item::EndOfEpoch));
         }
-        Some(Ok(Item::Element(held.swap_remove(self.rng.random_range(0..held.len())))))
+        Some(Ok(Item::Element(current.swap_remove(self.rng.random_range(0..current.len())))))
     }
 }

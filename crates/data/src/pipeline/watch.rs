@@ -99,21 +99,23 @@ impl Watch {
     ///
     /// Empty if no stage has threads: then all work is the consumer's own.
     pub fn stages(&self) -> Vec<StageReport> {
-        let reports = self.0.iter().flat_map(|stage| match stage {
-            Stage::Threads(counters) => counters.reports(),
-            Stage::Repeated(current) => lock(&current.0).0.stages(),
-        });
-        reports.collect()
+        self.counters().iter().flat_map(|counters| counters.reports()).collect()
     }
 
     /// Forgets what the stages have done so far: reports are of what follows.
     pub fn restart(&self) {
-        for stage in &self.0 {
-            match stage {
-                Stage::Threads(counters) => *lock(&counters.before) = counters.totals(),
-                Stage::Repeated(current) => lock(&current.0).0.restart(),
-            }
+        for counters in self.counters() {
+            *lock(&counters.before) = counters.totals();
         }
+    }
+
+    /// Returns the counters of the stages that have threads, now.
+    fn counters(&self) -> Vec<Arc<Counters>> {
+        let of_stage = |stage: &Stage| match stage {
+            Stage::Threads(counters) => vec![Arc::clone(counters)],
+            Stage::Repeated(current) => lock(&current.0).0.counters(),
+        };
+        self.0.iter().flat_map(of_stage).collect()
     }
 
     /// Returns the stages of pipelines that come one after the other, each of which is to be begun.
@@ -147,14 +149,6 @@ impl Watch {
                 *before + current.waited()
             }
         }
-    }
-
-    /// Returns whether a stage has threads, now.
-    fn has_threads(&self) -> bool {
-        self.0.iter().any(|stage| match stage {
-            Stage::Threads(_) => true,
-            Stage::Repeated(current) => lock(&current.0).0.has_threads(),
-        })
     }
 }
 
@@ -290,7 +284,7 @@ impl Counters {
             ready: ratio(Sum::Ready, Sum::Taken),
             parts: parts.into_iter().map(part).collect(),
         };
-        if self.upstream.has_threads() {
+        if !self.upstream.counters().is_empty() {
             return vec![own];
         }
         // The threads of a stream take turns in the source, so it is busy as often as any of them is in it.

@@ -1,8 +1,9 @@
-//! The folder of one URL in the cache, and the lock that one process at a time fetches under.
+//! The folder of one URL in the cache, into which one process at a time fetches.
 
+use std::cell::Cell;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,34 +20,58 @@ const POLL: Duration = Duration::from_millis(50);
 /// The interval of reports on waiting.
 const TELL: Duration = Duration::from_secs(10);
 
-/// The folder of a URL.
+/// The folder of a URL, which no other process changes as long as this value exists.
 #[derive(Debug)]
 pub(super) struct Folder {
     root: PathBuf,
+    /// Locked until it is closed. Its content says how far the process is that has locked it.
+    lock: File,
+    /// When this process last said so.
+    said: Cell<Option<Instant>>,
 }
 
 impl Folder {
-    /// Returns the folder of `url`, made if need be; the error describes the problem.
-    pub(super) fn of(url: &str, cache: &Cache) -> Result<Self, String> {
-        let above = match &cache.folder {
-            Some(folder) => {
-                fs::create_dir_all(folder).map_err(|error| cannot("make", folder, &error))?;
-                folder.clone()
+    /// Makes the folder of `url` if need be, and waits until no other process fetches; the error describes the problem. The lock ends with
+    /// the process that has it, however that ends.
+    ///
+    /// Waits as long as the other makes progress, and two minutes more.
+    pub(super) fn locked(url: &str, cache: &Cache) -> Result<Self, String> {
+        let root = root(url, cache)?;
+        let path = root.join("lock");
+        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let lock = open.map_err(|error| cannot("open", &path, &error))?;
+        let (mut patience, mut told) = (Patience::new(STALLED), Instant::now());
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Self { root, lock, said: Cell::default() }),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(cannot("lock", &path, &error)),
             }
-            None => own_temporary()?,
-        };
-        // A name to recognise, and one that no other URL has.
-        let last = url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-        let readable: String =
-            last.chars().filter(|c| c.is_ascii_alphanumeric() || ".-_".contains(*c)).take(40).collect();
-        let root = above.join(format!("{readable}-{:016x}", xxh3_64(url.as_bytes())));
-        for path in [root.join("files"), root.join("parts")] {
-            fs::create_dir_all(&path).map_err(|error| cannot("make", &path, &error))?;
+            let progress = fs::read_to_string(&path).unwrap_or_default();
+            if patience.has_ended(progress.clone()) {
+                return Err(format!(
+                    "is being fetched by another process, which has `{}` locked and has made no progress for {} s ({progress}): end it, \
+                     or name another folder by --data-cache",
+                    path.display(),
+                    STALLED.as_secs(),
+                ));
+            }
+            if told.elapsed() > TELL {
+                cache.tell(&format!("{url}: waiting for another process to fetch it: {progress}"));
+                told = Instant::now();
+            }
+            thread::sleep(POLL);
         }
-        // For people who look into the cache.
-        let note = root.join("url");
-        fs::write(&note, format!("{url}\n")).map_err(|error| cannot("write", &note, &error))?;
-        Ok(Self { root })
+    }
+
+    /// Says how far this process is, to those that wait.
+    pub(super) fn say(&self, progress: impl FnOnce() -> String) {
+        const PAUSE: Duration = Duration::from_millis(200);
+        if self.said.get().is_none_or(|said| said.elapsed() > PAUSE) {
+            self.said.set(Some(Instant::now()));
+            // A waiting process would give up too early, at worst.
+            let _ = self.lock.set_len(0).and_then(|()| self.lock.write_all_at(progress().as_bytes(), 0));
+        }
     }
 
     /// Returns the folder of whole files.
@@ -62,64 +87,29 @@ impl Folder {
     pub(super) fn manifest(&self) -> PathBuf {
         self.root.join("manifest.jsonl")
     }
-
-    fn progress(&self) -> PathBuf {
-        self.root.join("progress")
-    }
-
-    /// Waits until no other process fetches; the lock ends with the process that has it, however that ends.
-    ///
-    /// Waits as long as the other makes progress, and two minutes more.
-    pub(super) fn lock(&self, tell: impl Fn(&str)) -> Result<Lock, String> {
-        let path = self.root.join("lock");
-        let open = OpenOptions::new().create(true).append(true).open(&path);
-        let file = open.map_err(|error| cannot("open", &path, &error))?;
-        let (mut patience, mut told) = (Patience::new(STALLED), Instant::now());
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Lock { file, progress: self.progress(), said: None }),
-                Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(error)) => return Err(cannot("lock", &path, &error)),
-            }
-            let progress = fs::read_to_string(self.progress()).unwrap_or_default();
-            if patience.has_ended(progress.clone()) {
-                return Err(format!(
-                    "is being fetched by another process, which has `{}` locked and has made no progress for {} s ({}): end it, \
-                     or name another folder by --data-cache",
-                    path.display(),
-                    STALLED.as_secs(),
-                    progress.trim()
-                ));
-            }
-            if told.elapsed() > TELL {
-                tell(&format!("waiting for another process to fetch it: {}", progress.trim()));
-                told = Instant::now();
-            }
-            thread::sleep(POLL);
-        }
-    }
 }
 
-/// The right to change a folder of the cache.
-#[derive(Debug)]
-pub(super) struct Lock {
-    /// Unlocked when it is closed.
-    #[expect(dead_code, reason = "held")]
-    file: File,
-    progress: PathBuf,
-    said: Option<Instant>,
-}
-
-impl Lock {
-    /// Says how far this process is, to those that wait.
-    pub(super) fn say(&mut self, progress: impl FnOnce() -> String) {
-        const PAUSE: Duration = Duration::from_millis(200);
-        if self.said.is_none_or(|said| said.elapsed() > PAUSE) {
-            self.said = Some(Instant::now());
-            // A waiting process would give up too early, at worst.
-            let _ = fs::write(&self.progress, progress());
+/// Returns the path of the folder of `url`, made if need be; the error describes the problem.
+fn root(url: &str, cache: &Cache) -> Result<PathBuf, String> {
+    let above = match &cache.folder {
+        Some(folder) => {
+            fs::create_dir_all(folder).map_err(|error| cannot("make", folder, &error))?;
+            folder.clone()
         }
+        None => own_temporary()?,
+    };
+    // A name to recognise, and one that no other URL has.
+    let last = url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let readable: String =
+        last.chars().filter(|c| c.is_ascii_alphanumeric() || ".-_".contains(*c)).take(40).collect();
+    let root = above.join(format!("{readable}-{:016x}", xxh3_64(url.as_bytes())));
+    for path in [root.join("files"), root.join("parts")] {
+        fs::create_dir_all(&path).map_err(|error| cannot("make", &path, &error))?;
     }
+    // For people who look into the cache.
+    let note = root.join("url");
+    fs::write(&note, format!("{url}\n")).map_err(|error| cannot("write", &note, &error))?;
+    Ok(root)
 }
 
 /// Returns the default: a folder of this user's own, for in the system's temporary directory anybody may make
@@ -158,29 +148,32 @@ mod tests {
     use super::*;
     use crate::testing::TestDirectory;
 
-    fn folder(url: &str, above: &TestDirectory) -> Folder {
-        Folder::of(url, &Cache { folder: Some(above.path().into()), tell: None }).unwrap()
+    fn cache(above: &TestDirectory) -> Cache {
+        Cache { folder: Some(above.path().into()), tell: None }
     }
 
     #[test]
     fn each_url_has_a_folder_of_its_own() {
         let above = TestDirectory::new();
-        let one = folder("s3://bucket/train/", &above);
-        let name = one.root.file_name().unwrap().to_str().unwrap().to_owned();
+        let root = |url| root(url, &cache(&above)).unwrap();
+        let one = root("s3://bucket/train/");
+        let name = one.file_name().unwrap().to_str().unwrap();
         assert!(name.starts_with("train-") && name.len() == 22, "{name}");
-        assert_ne!(one.root, folder("s3://other/train/", &above).root);
-        assert_eq!(one.root, folder("s3://bucket/train/", &above).root);
+        assert_ne!(one, root("s3://other/train/"));
+        assert_eq!(one, root("s3://bucket/train/"));
     }
 
     #[test]
     fn one_at_a_time_has_the_lock() {
         let above = TestDirectory::new();
-        let lock = folder("s3://b/a", &above).lock(|_| {}).unwrap();
+        let folder = Folder::locked("s3://b/a", &cache(&above)).unwrap();
+        folder.say(|| "half of it".into());
+        assert_eq!(fs::read_to_string(folder.root.join("lock")).unwrap(), "half of it");
         thread::scope(|scope| {
             let (send, receive) = mpsc::channel();
-            scope.spawn(move || send.send(folder("s3://b/a", &above).lock(|_| {}).is_ok()));
+            scope.spawn(move || send.send(Folder::locked("s3://b/a", &cache(&above)).is_ok()));
             receive.recv_timeout(Duration::from_millis(200)).unwrap_err();
-            drop(lock);
+            drop(folder);
             assert!(receive.recv_timeout(Duration::from_secs(10)).unwrap());
         });
     }

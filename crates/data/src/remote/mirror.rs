@@ -1,6 +1,6 @@
 //! Brings the mirror of a URL up to date.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use object_store::{Error, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::Wanted;
 use super::address::Address;
-use super::folder::{Folder, Lock, cannot};
+use super::folder::{Folder, cannot};
 use super::manifest::{Manifest, Version};
 use super::server::{changed, connect, describe};
 use crate::cache::Cache;
@@ -29,17 +29,14 @@ const SETTLED: usize = 64;
 
 /// Returns the path of a mirror that has what the URL names; the error describes the problem.
 pub(super) fn mirrored(url: &str, wanted: Wanted, cache: &Cache) -> Result<PathBuf, String> {
-    let address = Address::read(url, wanted)?;
-    let folder = Folder::of(url, cache)?;
-    let lock = folder.lock(|text| cache.tell(&format!("{url}: {text}")))?;
-    let tell = |text: &str| cache.tell(&format!("fetching {url}: {text}"));
     let run = || {
+        let address = Address::read(url, wanted)?;
+        let folder = Folder::locked(url, cache)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("cannot be fetched: {error}"))?;
         let store = connect(&address.place)?;
-        runtime.block_on(
-            Mirror { store, address: &address, folder: &folder, lock: RefCell::new(lock) }.update(&tell),
-        )
+        let tell = |text: &str| cache.tell(&format!("fetching {url}: {text}"));
+        runtime.block_on(Mirror { store, address, folder }.update(&tell))
     };
     // On a thread of its own, for this one may be inside another runtime.
     thread::scope(|scope| {
@@ -49,12 +46,11 @@ pub(super) fn mirrored(url: &str, wanted: Wanted, cache: &Cache) -> Result<PathB
     })
 }
 
-/// The mirror of one URL, locked.
-struct Mirror<'a> {
+/// The mirror of one URL.
+struct Mirror {
     store: Arc<dyn ObjectStore>,
-    address: &'a Address,
-    folder: &'a Folder,
-    lock: RefCell<Lock>,
+    address: Address,
+    folder: Folder,
 }
 
 /// An object that is to be mirrored.
@@ -73,7 +69,7 @@ impl Object {
     }
 }
 
-impl Mirror<'_> {
+impl Mirror {
     /// Fetches what is not there in the server's version, and removes what the server no longer has.
     async fn update(self, tell: &dyn Fn(&str)) -> Result<PathBuf, String> {
         let (objects, target) = self.find().await?;
@@ -100,7 +96,7 @@ impl Mirror<'_> {
 
     /// Returns the objects to mirror, and the path at which a reader will find them.
     async fn find(&self) -> Result<(Vec<Object>, PathBuf), String> {
-        let Address { path, wanted, .. } = self.address;
+        let Address { path, wanted, .. } = &self.address;
         if *wanted != Wanted::Folder {
             let name = path.filename().expect("a path that names an object");
             match self.store.head(path).await {
@@ -116,7 +112,7 @@ impl Mirror<'_> {
         let mut objects = vec![];
         while let Some(meta) = found.try_next().await.map_err(|error| describe(&error))? {
             let count = objects.len();
-            self.lock.borrow_mut().say(|| format!("{count} objects found"));
+            self.folder.say(|| format!("{count} objects found"));
             let parts: Option<Vec<_>> = meta
                 .location
                 .prefix_match(path)
@@ -165,11 +161,11 @@ impl Mirror<'_> {
         bytes: u64,
         manifest: &mut Manifest,
     ) -> Result<(), String> {
-        let (count, received) = (missing.len(), RefCell::new(0));
+        let (count, received) = (missing.len(), Cell::new(0));
         let progress = |more: usize| {
-            *received.borrow_mut() += more as u64;
-            let received = *received.borrow();
-            self.lock.borrow_mut().say(|| format!("{received} of {bytes} bytes of {count} files"));
+            received.update(|received| received + more as u64);
+            let received = received.get();
+            self.folder.say(|| format!("{received} of {bytes} bytes of {count} files"));
         };
         let fetched = missing.into_iter().enumerate().map(|(number, object)| {
             let progress = &progress;

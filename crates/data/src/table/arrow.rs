@@ -9,28 +9,25 @@ use arrow_ipc::reader::{read_dictionary, read_record_batch};
 use arrow_schema::SchemaRef;
 
 use self::messages::{Message, Messages};
+use super::Filling;
 use super::batches::undecodable;
-use super::{Filling, Part};
 use crate::error::DataError;
 
 mod messages;
 
-pub(super) fn open(path: &Path) -> Result<Part<'_>, DataError> {
+pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
     let (schema, mut messages) = Messages::open(path)?;
-    let header = schema.fields().iter().map(|field| field.name().clone()).collect();
+    let used = table.begin_batches(path, &schema)?;
     let mut batches = Batches { schema: Arc::new(schema), dictionaries: HashMap::new() };
-    let read = Box::new(move |table: &mut Filling| {
-        let (columns, mut before) = (table.used(), 0);
-        while let Some(message) = messages.next()? {
-            let batch = batches.decoded(message, &columns);
-            if let Some(batch) = batch.map_err(|problem| undecodable(path, before, &problem))? {
-                table.push_batch(path, before, &batch)?;
-                before += batch.num_rows();
-            }
+    let mut before = 0;
+    while let Some(message) = messages.next()? {
+        let batch = batches.decoded(message, &used);
+        if let Some(batch) = batch.map_err(|problem| undecodable(path, before, &problem))? {
+            table.push_batch(path, before, &used, &batch)?;
+            before += batch.num_rows();
         }
-        Ok(())
-    });
-    Ok(Part { header, read })
+    }
+    Ok(())
 }
 
 /// The facts that messages refer to.

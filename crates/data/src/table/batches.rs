@@ -6,27 +6,29 @@ use std::path::Path;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float16Type, Float32Type, Float64Type};
 use arrow_array::{Array, ArrowPrimitiveType, RecordBatch, downcast_integer_array};
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Schema};
 
 use super::Filling;
 use crate::error::DataError;
 
 impl Filling<'_> {
-    /// Returns the columns that are read, in the order of the header.
-    pub(super) fn used(&self) -> Vec<usize> {
+    /// Begins the file at `path`, and returns the columns of it that are read, in the order of the schema.
+    pub(super) fn begin_batches(&mut self, path: &Path, schema: &Schema) -> Result<Vec<usize>, DataError> {
+        let header = schema.fields().iter().map(|field| field.name().clone()).collect();
+        self.begin(path, header).map_err(|problem| DataError::file(path, problem))?;
         let mut used: Vec<_> = self.columns.features.iter().copied().chain(self.columns.label).collect();
         used.sort_unstable();
-        used
+        Ok(used)
     }
 
-    /// Adds a batch of rows of the file at `path`, with its [used](Self::used) columns. `before` rows of the file precede it.
+    /// Adds a batch of rows of the file at `path`, with its `used` columns. `before` rows of the file precede it.
     pub(super) fn push_batch(
         &mut self,
         path: &Path,
         before: usize,
+        used: &[usize],
         batch: &RecordBatch,
     ) -> Result<(), DataError> {
-        let used = self.used();
         let array = |column: usize| &**batch.column(used.partition_point(|&other| other < column));
         let refused = |column: usize, problem: String| DataError::column(path, &self.header[column], problem);
         let numbers = |&column: &usize| {

@@ -4,21 +4,18 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use csv::{ErrorKind, Position, Reader, ReaderBuilder, StringRecord, Trim};
+use csv::{ErrorKind, Position, ReaderBuilder, StringRecord, Trim};
 
-use super::{Filling, Part, finite};
+use super::{Filling, finite};
 use crate::error::DataError;
 
-pub(super) fn open(path: &Path) -> Result<Part<'_>, DataError> {
+pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
     let file = File::open(path).map_err(DataError::read(path))?;
     // Flexible: lines with too few cells are reported here.
     let mut reader = ReaderBuilder::new().flexible(true).trim(Trim::All).from_reader(file);
-    let header = reader.headers().map(|header| header.iter().map(Into::into).collect());
-    let header = header.map_err(|error| unreadable(path, error))?;
-    Ok(Part { header, read: Box::new(move |table| read(path, reader, table)) })
-}
-
-fn read(path: &Path, mut reader: Reader<File>, table: &mut Filling) -> Result<(), DataError> {
+    let header = reader.headers().map_err(|error| unreadable(path, error))?;
+    let header = header.iter().map(Into::into).collect();
+    table.begin(path, header).map_err(|problem| DataError::line(path, 1, problem))?;
     let mut cells = StringRecord::new();
     let mut row = Vec::with_capacity(table.columns.features.len());
     while reader.read_record(&mut cells).map_err(|error| unreadable(path, error))? {

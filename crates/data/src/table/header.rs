@@ -12,6 +12,7 @@ const IS_ROW: &str =
     "is a row of numbers, not a header: expected a line with the names of the columns before it";
 
 /// The columns to use.
+#[derive(Default)]
 pub(super) struct Layout {
     /// The features, in order.
     pub(super) features: Vec<usize>,

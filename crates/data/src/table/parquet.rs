@@ -10,30 +10,27 @@ use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::reader::{ChunkReader, Length};
 use prost::bytes::Bytes;
 
+use super::Filling;
 use super::batches::undecodable;
-use super::{Filling, Part};
 use crate::byte_file::{ByteFile, Reader};
 use crate::error::DataError;
 
-pub(super) fn open(path: &Path) -> Result<Part<'_>, DataError> {
+pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
     let file = Chunks(Arc::new(ByteFile::open(path.into())?));
     // The types that Parquet knows suffice.
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
     let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)
         .map_err(|error| DataError::file(path, format!("is not a Parquet file, or damaged: {error}")))?;
-    let header = reader.schema().fields().iter().map(|field| field.name().clone()).collect();
-    let read = Box::new(move |table: &mut Filling| {
-        let mut before = 0;
-        let used = ProjectionMask::roots(reader.parquet_schema(), table.used());
-        let batches = reader.with_projection(used).build().map_err(|error| undecodable(path, 0, &error))?;
-        for batch in batches {
-            let batch = batch.map_err(|error| undecodable(path, before, &error))?;
-            table.push_batch(path, before, &batch)?;
-            before += batch.num_rows();
-        }
-        Ok(())
-    });
-    Ok(Part { header, read })
+    let used = table.begin_batches(path, reader.schema())?;
+    let columns = ProjectionMask::roots(reader.parquet_schema(), used.iter().copied());
+    let batches = reader.with_projection(columns).build().map_err(|error| undecodable(path, 0, &error))?;
+    let mut before = 0;
+    for batch in batches {
+        let batch = batch.map_err(|error| undecodable(path, before, &error))?;
+        table.push_batch(path, before, &used, &batch)?;
+        before += batch.num_rows();
+    }
+    Ok(())
 }
 
 /// A file that Parquet's reader reads. What a damaged file claims is compared with its length before anything is allocated.

@@ -8,10 +8,9 @@ use proptest::prelude::*;
 use tar::{Builder, Header};
 
 use super::super::testing::{TestDirectory, normalise};
-use super::super::webdataset::read;
 use super::*;
 use crate::batch::Pass;
-use crate::{Dataset, Inputs, Kind, OnBadSample, Options};
+use crate::{Inputs, Kind, OnBadSample};
 
 fn picture(grey: u8, format: ImageFormat) -> Vec<u8> {
     let mut file = Cursor::new(vec![]);
