@@ -19,13 +19,13 @@ mod gradients;
 mod local;
 mod means;
 pub mod optimizer;
-mod parts;
 pub mod rate;
 mod replica;
 mod share;
 mod step;
 
 // The loop over steps and epochs: what a run is told, checks, saves and resumes.
+mod arrays;
 pub mod checkpoint;
 mod compare;
 mod damage;

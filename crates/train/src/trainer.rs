@@ -158,20 +158,20 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     }
 
     /// Returns the method that will all-reduce the largest bucket, and why; `None` if gradients are reduced on GPUs,
-    /// where each call decides.
+    /// where each call decides, or in memory that ranks share.
     pub fn all_reduce(&mut self) -> Option<Ran> {
-        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.world.replicas()))
+        Some(self.mirror.buckets()?.ran(self.world.replicas()))
     }
 
-    /// Returns the size of buckets, and why; `None` if gradients are reduced on GPUs.
+    /// Returns the size of buckets, and why; `None` if gradients are reduced on GPUs, or in memory that ranks share.
     pub fn bucket_size(&self) -> Option<BucketSize> {
-        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().size())
+        Some(self.mirror.buckets()?.size())
     }
 
     /// Returns the number of buckets, and of those that are reduce-scattered; `None` unless the optimizer is sharded.
     pub fn sharded(&self) -> Option<(usize, usize)> {
-        let buckets = self.mirror.buckets();
-        buckets.is_divided().then(|| (buckets.len(), buckets.scattered()))
+        let buckets = self.mirror.buckets().filter(|buckets| buckets.ledger().is_divided())?;
+        Some((buckets.len(), buckets.scattered()))
     }
 
     /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop) or the callback ends the run. In any case it
@@ -184,8 +184,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     pub fn run(mut self, mut callback: impl Callback) -> Result<Summary, TrainError> {
         let ended = self.epochs(&mut callback).and_then(|last| self.finish(last));
         // Other ranks do not check what only this one holds or updates.
-        let is_alone =
-            self.world.has_parts() || self.mirror.buckets().is_divided() || self.mirror.rounds().is_some();
+        let is_alone = self.world.has_parts() || self.mirror.is_divided() || self.mirror.rounds().is_some();
         let is_common = |error: &TrainError| {
             error.is_common() && !(is_alone && matches!(error, TrainError::NotFinite { .. }))
         };

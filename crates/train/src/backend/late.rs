@@ -54,7 +54,7 @@ impl Late {
         if !self.is_left[index] {
             return Ok(());
         }
-        if buckets.is_divided() {
+        if buckets.ledger().is_divided() {
             buckets.land_sent(buckets.ledger().place(index).bucket)?;
             buckets.copy_others(index, values);
         } else {

@@ -31,7 +31,7 @@ pub struct BucketSettings {
     /// The scale of gradients on the wire as `f16`, whose greatest value is 65504: a power of
     /// two, the same on all ranks.
     pub f16_scale: f32,
-    /// Whether each rank updates only [its own part](crate::Buckets::own) of every bucket, and holds the optimizer state of that part
+    /// Whether each rank updates only [its own part](crate::Mirror::own) of every bucket, and holds the optimizer state of that part
     /// alone. Gradients are then reduce-scattered, and updated parameters all-gathered; the bits stay the same.
     pub shard_optimizer: bool,
     /// If set, gradients stay on their rank, and parameters are averaged after this many steps: another algorithm.

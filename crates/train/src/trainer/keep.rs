@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::Trainer;
-use crate::buckets::Moment;
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::arrays::gather;
+use crate::checkpoint::{Checkpoint, CheckpointError, Tensor};
 use crate::compare;
 use crate::error::TrainError;
 use crate::feed::Feed;
@@ -115,14 +115,15 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
 
     /// Returns the state of the run on rank 0, from what the ranks that hold the same have gathered, part by part. Called by
     /// all ranks.
-    fn whole(&mut self, gathered: Vec<Moment>) -> Result<Option<Checkpoint<Progress>>, TrainError> {
+    fn whole(&mut self, gathered: Vec<Tensor>) -> Result<Option<Checkpoint<Progress>>, TrainError> {
         if self.world.replicas().rank() != SAVES {
             return Ok(None);
         }
         let mut copy = snapshot(&mut self.mirror, &self.progress, gathered)?;
         if let Some(mut parts) = self.mirror.replica().parts() {
             copy.parameters = parts.gather_parameters(copy.parameters)?;
-            copy.optimizer = parts.gather(copy.optimizer.into_iter().map(|tensor| (0, tensor)).collect())?;
+            copy.optimizer =
+                gather(parts.comm, copy.optimizer.into_iter().map(|tensor| (0, tensor)).collect())?;
         }
         Ok(Some(copy).filter(|_| self.world.all.rank() == SAVES))
     }

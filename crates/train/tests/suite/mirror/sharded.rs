@@ -107,7 +107,7 @@ impl Run {
                 mirror.step(&mut comm, Share::of(&passes), 0.1, |_| true)?;
             }
             let remembered = mirror.optimizer()?.state().map(|(_, _, values)| values.len()).sum();
-            Ok((mirror.hash()?, mirror.buckets().scattered(), remembered))
+            Ok((mirror.hash()?, mirror.buckets().unwrap().scattered(), remembered))
         });
         let ended: Vec<(u64, usize, usize)> = ended.unwrap().into_iter().map(Result::unwrap).collect();
         assert!(ended.iter().all(|other| other.0 == ended[0].0), "all ranks hold the same");
