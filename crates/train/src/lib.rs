@@ -33,6 +33,7 @@ mod error;
 mod places;
 mod resume;
 mod run;
+mod state;
 mod trainer;
 
 // The feed of the loop: shares of batches, made ahead.

@@ -12,7 +12,7 @@ use crate::compare;
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::local::Rounds;
-use crate::report::{Best, EndedEarly, null_is_nan};
+use crate::report::{Best, EndedEarly, Event, null_is_nan};
 use crate::run::{EarlyStopping, RunSettings};
 use crate::step::{Mirror, OUTER_VELOCITY};
 use unisono::{Communicator, Rank};
@@ -140,6 +140,16 @@ impl Resumed {
             (loaded.passed_over, Some((loaded.checkpoint.parameters, loaded.checkpoint.optimizer)))
         });
         Ok(Some(Self { progress, passed_over, arrays, path }))
+    }
+
+    /// Returns the events of the start of a run that resumes.
+    pub fn events(&self) -> impl Iterator<Item = Event> {
+        let passed_over = self
+            .passed_over
+            .iter()
+            .map(|PassedOver { path, why }| Event::Notice(format!("skipped {}: {why}", path.display())));
+        let Progress { step, epoch, .. } = self.progress;
+        passed_over.chain([Event::Resumed { step, epoch }])
     }
 
     /// Checks that the run can go on with this global batch: positions in an epoch are counted in steps.
@@ -310,7 +320,7 @@ pub fn moment_name(parameter: &str, moment: &str) -> String {
 }
 
 /// Returns the array that saves an optimizer's state for a parameter.
-pub fn moment(parameter: &str, moment: &str, values: Vec<f32>) -> Tensor {
+pub fn saved_moment(parameter: &str, moment: &str, values: Vec<f32>) -> Tensor {
     Tensor { name: moment_name(parameter, moment), shape: vec![values.len()], values }
 }
 

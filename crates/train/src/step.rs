@@ -11,7 +11,7 @@ use super::local::Rounds;
 use super::optimizer::averaged::AVERAGE;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::{Replica, values};
-use super::resume::{moment, of_rank};
+use super::resume::{of_rank, saved_moment};
 use super::share::{Share, StepReport};
 use crate::arrays::{gather, join};
 use crate::compare;
@@ -258,12 +258,12 @@ impl<R: Replica> Mirror<R> {
             let state = state.filter(|(.., values)| rank == 0 || !values.is_empty());
             own.extend(state.map(|(name, index, values)| {
                 let name = if is_local { of_rank(name, rank) } else { name.to_owned() };
-                moment(&parameters[index].name, &name, values.to_vec())
+                saved_moment(&parameters[index].name, &name, values.to_vec())
             }));
         }
         if let Some(rounds) = self.rounds.as_mut().filter(|_| rank == 0) {
             let velocities = self.replica.parameters().iter().zip(rounds.velocities());
-            own.extend(velocities.map(|(of, values)| moment(&of.name, OUTER_VELOCITY, values.clone())));
+            own.extend(velocities.map(|(of, values)| saved_moment(&of.name, OUTER_VELOCITY, values.clone())));
         }
         let buckets = self.backend.buckets().filter(|buckets| buckets.keeps_residuals(comm));
         own.extend(buckets.into_iter().flat_map(|buckets| buckets.unsent(comm)));

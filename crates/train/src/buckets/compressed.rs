@@ -7,7 +7,7 @@ use crate::checkpoint::Tensor;
 use crate::error::TrainError;
 use crate::gradients::Fill;
 use crate::optimizer::Exploded;
-use crate::resume::{moment, moment_name, numbered};
+use crate::resume::{moment_name, numbered, saved_moment};
 use unisono::{Communicator, Error};
 use unisono_compress::{Compressor, Levels};
 
@@ -61,10 +61,10 @@ impl Buckets {
             if rank == 0 {
                 // Between two parameters there is padding.
                 let states = places.clone().zip(compressor.encoder_state().into_iter().step_by(2));
-                unsent.extend(states.map(|((name, _), state)| moment(name, ENCODER_STATE, state)));
+                unsent.extend(states.map(|((name, _), state)| saved_moment(name, ENCODER_STATE, state)));
             }
             let (residual, what) = (compressor.residual(), format!("{RESIDUAL}{node}"));
-            unsent.extend(places.map(|(name, range)| moment(name, &what, residual[range].to_vec())));
+            unsent.extend(places.map(|(name, range)| saved_moment(name, &what, residual[range].to_vec())));
         }
         unsent.retain(|tensor| !tensor.values.is_empty());
         unsent
@@ -171,10 +171,11 @@ mod tests {
     fn unsent(nodes: usize) -> Vec<Tensor> {
         let of_node =
             |node: usize, count: usize| (0..count).map(|at| (at * (node + 1)) as f32 / 4.0).collect();
-        let state = moment("weight", "encoding", of_node(7, 24));
+        let state = saved_moment("weight", "encoding", of_node(7, 24));
         let residuals = (0..nodes).flat_map(|node| {
-            [("weight", 16 * 24), ("bias", 5)]
-                .map(|(name, count)| moment(name, &format!("residual of node {node}"), of_node(node, count)))
+            [("weight", 16 * 24), ("bias", 5)].map(|(name, count)| {
+                saved_moment(name, &format!("residual of node {node}"), of_node(node, count))
+            })
         });
         residuals.chain([state]).collect()
     }
