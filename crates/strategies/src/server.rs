@@ -36,7 +36,7 @@ use message::Link;
 use settings::refusal;
 pub use settings::{ServerSettings, Staleness};
 use shard::Shard;
-use worker::{SharePrefetcher, Worker};
+use worker::Worker;
 
 /// One rank's part of a run with parameter servers.
 ///
@@ -89,7 +89,14 @@ use worker::{SharePrefetcher, Worker};
 /// }
 ///
 /// impl RandomAccessFeed for Numbers {
-///     fn share(&mut self, _: usize, _: usize, number: usize, _: usize) -> Result<Vec<Option<f32>>, DataError> {
+///     fn share(
+///         &mut self,
+///         _: usize,
+///         _: usize,
+///         number: usize,
+///         _: usize,
+///         _: bool,
+///     ) -> Result<Vec<Option<f32>>, DataError> {
 ///         Ok(vec![Some(number as f32)])
 ///     }
 /// }
@@ -201,7 +208,7 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         }
         let layout = Layout::new(replica.parameters(), &settings.buckets, servers);
         let links = join::join(folder, servers, rank)?;
-        let (lane, stop) = (SharePrefetcher::new(rank - servers, ranks - servers), settings.stop.clone());
+        let (lane, stop) = ((rank - servers, ranks - servers), settings.stop.clone());
         Worker { replica, feed, lane, stop }.run(links, layout)
     }
 
@@ -259,7 +266,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
     }
 
     fn work(self) -> Result<(), TrainError> {
-        let lane = SharePrefetcher::new(self.rank - self.servers.servers, self.workers());
+        let lane = (self.rank - self.servers.servers, self.workers());
         let Self { replica, feed, settings, links, layout, .. } = self;
         Worker { replica, feed, lane, stop: settings.stop }.run(links, layout)
     }

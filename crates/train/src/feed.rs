@@ -74,7 +74,8 @@ pub trait Feed {
 /// A feed that makes any share of any step: for workers that take any next one.
 pub trait RandomAccessFeed: Feed {
     /// Returns the micro-batches of share `number` of `of` of a step (counted from 0) of an epoch (counted from 1): those that rank
-    /// `number` of `of` ranks has in [`Feed::epoch`].
+    /// `number` of `of` ranks has in [`Feed::epoch`]. `goes_on` if the same share of later steps will be taken too: the feed may make
+    /// them ahead.
     ///
     /// # Errors
     /// An error of the data.
@@ -84,23 +85,8 @@ pub trait RandomAccessFeed: Feed {
         step: usize,
         number: usize,
         of: usize,
+        goes_on: bool,
     ) -> Result<Vec<Option<Self::Batch>>, DataError>;
-
-    /// Returns the shares one after the other, from this step on, if the feed can make them ahead; otherwise a worker asks for
-    /// each.
-    ///
-    /// # Errors
-    /// An error of the data.
-    fn lane(
-        &mut self,
-        epoch: usize,
-        step: usize,
-        number: usize,
-        of: usize,
-    ) -> Result<Option<Steps<Self::Batch>>, DataError> {
-        let _ = (epoch, step, number, of);
-        Ok(None)
-    }
 }
 
 /// Evaluation batches.

@@ -289,7 +289,14 @@ impl Feed for Numbers {
 }
 
 impl RandomAccessFeed for Numbers {
-    fn share(&mut self, _: usize, step: usize, _: usize, _: usize) -> Result<Vec<Option<usize>>, DataError> {
+    fn share(
+        &mut self,
+        _: usize,
+        step: usize,
+        _: usize,
+        _: usize,
+        _: bool,
+    ) -> Result<Vec<Option<usize>>, DataError> {
         Ok(vec![Some(step)])
     }
 }
