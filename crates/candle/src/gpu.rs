@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::error::failed;
 use crate::tensors::TensorOptimizer;
 use unisono::Communicator;
-use unisono_train::internals::{Backend, Ledger, Run, State, Values, refusal};
+use unisono_train::internals::{Backend, Ledger, Run, State, Update, Values, refusal};
 use unisono_train::optimizer::{Factors, Optimizer, OptimizerSettings};
 use unisono_train::{BucketSettings, Parameter, Pass, Sums, Times, TrainError};
 
@@ -101,15 +101,9 @@ impl Backend for Gpu {
         self.optimizer.begin_step();
     }
 
-    fn update_parameter(
-        &mut self,
-        _: Values<'_>,
-        index: usize,
-        scale: f32,
-        rate: f32,
-    ) -> Result<(), TrainError> {
+    fn update_parameter(&mut self, _: Values<'_>, index: usize, by: Update) -> Result<(), TrainError> {
         let gradient = self.buckets.gradient(index)?;
-        self.optimizer.update(index, &self.values[index], &gradient, scale, rate).map_err(failed)
+        self.optimizer.update(index, &self.values[index], &gradient, by.scale, by.rate).map_err(failed)
     }
 
     fn finish(&mut self, comm: &mut Communicator, _: Values<'_>) -> Result<(), TrainError> {

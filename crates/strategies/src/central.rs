@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use unisono::{Communicator, Error, Rank, ReduceOp};
 use unisono_train::internals::{
-    Backend, Ledger, Run, State, Values, end_pass, keeps_average, needs_whole, optimizer_of,
+    Backend, Ledger, Run, State, Update, Values, end_pass, keeps_average, needs_whole, optimizer_of,
 };
 use unisono_train::optimizer::{Exploded, Optimizer, OptimizerSettings, square_sum};
 use unisono_train::{
@@ -137,21 +137,14 @@ impl Backend for Central {
         self.optimizer.begin_step();
     }
 
-    fn update_parameter(
-        &mut self,
-        values_of: Values<'_>,
-        index: usize,
-        scale: f32,
-        rate: f32,
-    ) -> Result<(), TrainError> {
+    fn update_parameter(&mut self, values: Values<'_>, index: usize, by: Update) -> Result<(), TrainError> {
         let Self { ledger, gradients, optimizer, rank, .. } = self;
         let own = ledger.own(index);
         let gradient = &gradients.sum(ledger.place(index))[own.clone()];
         let mut made = Ok(());
-        let update = &mut |values: &mut [f32]| {
-            made = optimizer.update(index, &mut values[own.clone()], gradient, scale, rate);
-        };
-        values_of(index, update)?;
+        values(index, &mut |values| {
+            made = optimizer.update(index, &mut values[own.clone()], gradient, by.scale, by.rate);
+        })?;
         made.map_err(|Exploded { largest }| {
             ledger.not_finite("largest value", index, largest, (*rank, optimizer.steps()))
         })

@@ -89,14 +89,7 @@ use worker::Worker;
 /// }
 ///
 /// impl RandomAccessFeed for Numbers {
-///     fn share(
-///         &mut self,
-///         _: usize,
-///         _: usize,
-///         number: usize,
-///         _: usize,
-///         _: bool,
-///     ) -> Result<Vec<Option<f32>>, DataError> {
+///     fn share(&mut self, _: usize, _: usize, number: usize, _: usize, _: bool) -> Result<Vec<Option<f32>>, DataError> {
 ///         Ok(vec![Some(number as f32)])
 ///     }
 /// }

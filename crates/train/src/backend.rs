@@ -15,6 +15,15 @@ use unisono::{Communicator, trace};
 mod host;
 mod late;
 
+/// The numbers of an update of all parameters.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Update {
+    /// The factor of summed gradients.
+    pub scale: f32,
+    /// The learning rate.
+    pub rate: f32,
+}
+
 /// The operations of a data-parallel step on gradients and parameters, in the order in which the step calls
 /// them.
 pub trait Backend: fmt::Debug + Send + Sync {
@@ -43,19 +52,10 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Counts an update, which [`Backend::update`] then makes. A rank that has nothing to update with counts it all the same.
     fn begin_update(&mut self);
 
-    /// Updates all parameters with `scale` times their gradients, at the learning rate `rate`, bucket by bucket as these arrive. It may
-    /// leave some to the next pass, or to [`Backend::settle`].
-    fn update(
-        &mut self,
-        comm: &mut Communicator,
-        values: Values<'_>,
-        scale: f32,
-        rate: f32,
-    ) -> Result<(), TrainError> {
-        for bucket in self.ledger().order.clone() {
-            self.update_bucket(comm, values, bucket, scale, rate)?;
-        }
-        Ok(())
+    /// Updates all parameters, bucket by bucket as gradients arrive. It may leave some to the next pass, or to [`Backend::settle`].
+    fn update(&mut self, comm: &mut Communicator, values: Values<'_>, by: Update) -> Result<(), TrainError> {
+        let order = self.ledger().order.clone();
+        order.into_iter().try_for_each(|bucket| self.update_bucket(comm, values, bucket, by))
     }
 
     /// Updates the parameters of a bucket, or this rank's part of them.
@@ -64,13 +64,12 @@ pub trait Backend: fmt::Debug + Send + Sync {
         comm: &mut Communicator,
         values: Values<'_>,
         bucket: usize,
-        scale: f32,
-        rate: f32,
+        by: Update,
     ) -> Result<(), TrainError> {
         for index in self.ledger().plan.members[bucket].clone() {
             self.complete(comm, index)?;
             let began = Instant::now();
-            self.update_parameter(values, index, scale, rate)?;
+            self.update_parameter(values, index, by)?;
             if trace::is_on() && !self.is_gpu() {
                 trace::record(self.ledger().parameters[index].name.clone(), began, Instant::now());
             }
@@ -78,14 +77,8 @@ pub trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Updates a parameter, or this rank's part of it, with `scale` times its landed gradient, at the learning rate `rate`.
-    fn update_parameter(
-        &mut self,
-        values: Values<'_>,
-        index: usize,
-        scale: f32,
-        rate: f32,
-    ) -> Result<(), TrainError>;
+    /// Updates a parameter, or this rank's part of it, with its landed gradient.
+    fn update_parameter(&mut self, values: Values<'_>, index: usize, by: Update) -> Result<(), TrainError>;
 
     /// Returns whether updates were left.
     fn has_left(&self) -> bool {

@@ -5,7 +5,7 @@
 pub use crate::sampled::PassOn;
 
 /// A GPU takes the place of the host in a step: it fills buckets in the same order, and updates the values of its replica.
-pub use crate::backend::{Backend, Run, State};
+pub use crate::backend::{Backend, Run, State, Update};
 /// Central storage takes that place too, and refuses the same optimizers as a sharded one.
 pub use crate::backend::{keeps_average, needs_whole, optimizer_of};
 pub use crate::buckets::{Ledger, Place, end_pass};

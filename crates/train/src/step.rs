@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Instant;
 
-use super::backend::{self, Backend};
+use super::backend::{self, Backend, Update};
 use super::buckets::{BucketSettings, Buckets, Order, Sums};
 use super::checkpoint::Tensor;
 use super::local::Rounds;
@@ -119,14 +119,14 @@ impl<R: Replica> Mirror<R> {
                 sums.tally.targets
             };
             if targets > 0.0 {
-                let mut scale = (1.0 / targets) as f32;
+                let mut by = Update { scale: (1.0 / targets) as f32, rate: rate as f32 };
                 if let Some(most) = self.clip_norm {
-                    let found = self.norm(comm)? * f64::from(scale);
-                    scale *= clip_factor(found, most);
+                    let found = self.norm(comm)? * f64::from(by.scale);
+                    by.scale *= clip_factor(found, most);
                     norm = Some(found);
                 }
                 self.backend.begin_update();
-                self.backend.update(comm, &mut values(&mut self.replica), scale, rate as f32)?;
+                self.backend.update(comm, &mut values(&mut self.replica), by)?;
             } else {
                 // It counts, so that all ranks have made as many.
                 self.backend.begin_update();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::late::{Bringing, Late};
-use super::{Backend, Run, State};
+use super::{Backend, Run, State, Update};
 use crate::buckets::{Buckets, Filling, Ledger, Pass, Sums};
 use crate::error::TrainError;
 use crate::gradients::Values;
@@ -34,8 +34,8 @@ impl Host {
     }
 
     /// Leaves the update of a bucket's parameters or, if the optimizer is sharded, the wait for them.
-    fn leave(&mut self, bucket: usize, scale: f32, rate: f32) {
-        self.late.leave(&self.buckets.ledger().plan.members[bucket], scale, rate);
+    fn leave(&mut self, bucket: usize, by: Update) {
+        self.late.leave(&self.buckets.ledger().plan.members[bucket], by);
     }
 }
 
@@ -75,26 +75,20 @@ impl Backend for Host {
     /// If the optimizer is sharded, this rank updates its own part of each bucket, and gets the others.
     ///
     /// If the next step may begin before, it ends with the bucket that the next forward pass needs first, which is the last one.
-    fn update(
-        &mut self,
-        comm: &mut Communicator,
-        values: Values<'_>,
-        scale: f32,
-        rate: f32,
-    ) -> Result<(), TrainError> {
+    fn update(&mut self, comm: &mut Communicator, values: Values<'_>, by: Update) -> Result<(), TrainError> {
         let order = self.buckets.ledger().order.clone();
         let needed = order.len().saturating_sub(1);
         if !self.buckets.ledger().is_divided() {
             let last = order.iter().position(|&bucket| bucket == needed).filter(|_| self.is_across);
             let (now, later) = order.split_at(last.map_or(order.len(), |last| last + 1));
             for &bucket in now {
-                self.update_bucket(comm, values, bucket, scale, rate)?;
+                self.update_bucket(comm, values, bucket, by)?;
             }
-            later.iter().for_each(|&bucket| self.leave(bucket, scale, rate));
+            later.iter().for_each(|&bucket| self.leave(bucket, by));
             return Ok(());
         }
         for &bucket in &order {
-            self.update_bucket(comm, values, bucket, scale, rate)?;
+            self.update_bucket(comm, values, bucket, by)?;
             if !self.is_across {
                 self.buckets.give(comm, bucket)?;
             }
@@ -104,24 +98,18 @@ impl Backend for Host {
         }
         // All gradients have left before any parameter leaves: so these may go in the order in which they are needed.
         (0..order.len()).rev().try_for_each(|bucket| self.buckets.give(comm, bucket))?;
-        (0..needed).for_each(|bucket| self.leave(bucket, scale, rate));
+        (0..needed).for_each(|bucket| self.leave(bucket, by));
         self.take(values, needed)
     }
 
-    fn update_parameter(
-        &mut self,
-        values_of: Values<'_>,
-        index: usize,
-        scale: f32,
-        rate: f32,
-    ) -> Result<(), TrainError> {
+    fn update_parameter(&mut self, values: Values<'_>, index: usize, by: Update) -> Result<(), TrainError> {
         let Self { buckets, optimizer, .. } = self;
         let (own, is_divided) = (buckets.ledger().own(index), buckets.ledger().is_divided());
         let gradient = &mut buckets.elements(index)[own.clone()];
         let mut made = Ok(());
-        values_of(index, &mut |values| {
+        values(index, &mut |values| {
             let values = &mut values[own.clone()];
-            made = optimizer.update(index, values, gradient, scale, rate);
+            made = optimizer.update(index, values, gradient, by.scale, by.rate);
             if is_divided {
                 // The other ranks get them from there.
                 copy(gradient, values);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::Update;
 use crate::buckets::{Buckets, Filling};
 use crate::error::TrainError;
 use crate::gradients::{Fill, Gradients, LossSums, ReplicaError};
@@ -12,8 +13,7 @@ use crate::optimizer::Optimizer;
 pub(super) struct Late {
     /// By the index of the parameter.
     is_left: Vec<bool>,
-    scale: f32,
-    rate: f32,
+    by: Update,
     /// The time that passes of this step waited for buckets, and updated parameters.
     pub(super) waited: Duration,
     pub(super) updated: Duration,
@@ -29,10 +29,10 @@ impl Late {
         (self.waited, self.updated) = (Duration::ZERO, Duration::ZERO);
     }
 
-    /// Leaves the updates of these parameters, with `scale` times their gradients, at the learning rate `rate`.
-    pub(super) fn leave(&mut self, parameters: &[usize], scale: f32, rate: f32) {
+    /// Leaves the updates of these parameters.
+    pub(super) fn leave(&mut self, parameters: &[usize], by: Update) {
         parameters.iter().for_each(|&index| self.is_left[index] = true);
-        (self.scale, self.rate) = (scale, rate);
+        self.by = by;
     }
 
     /// Returns the first parameter whose update was left.
@@ -60,8 +60,8 @@ impl Late {
         } else {
             buckets.late_gradient(index)?;
             buckets.check_finite(optimizer.steps())?;
-            let updated =
-                optimizer.update(index, values, buckets.late_gradient(index)?, self.scale, self.rate);
+            let Update { scale, rate } = self.by;
+            let updated = optimizer.update(index, values, buckets.late_gradient(index)?, scale, rate);
             updated.map_err(|error| buckets.exploded(index, error, optimizer.steps()))?;
         }
         self.is_left[index] = false;
