@@ -74,7 +74,7 @@ pub(crate) fn scatter(
     let described: Vec<_> = arrays.iter().map(|tensor| (&tensor.name, &tensor.shape)).collect();
     let described: Vec<(String, Vec<usize>)> = compare::broadcast(comm, &described)?;
     // The sum has the number of ranks that want an array in its upper half and, if it is one, that rank in its lower half.
-    let asks = |name| if wants(name) { (1 << 32) + rank as u64 } else { 0 };
+    let asks = |name: &str| if wants(name) { (1 << 32) + rank as u64 } else { 0 };
     let mut asked: Vec<u64> = described.iter().map(|(name, _)| asks(name)).collect();
     comm.all_reduce(&mut asked, ReduceOp::Sum)?;
     let (mut arrays, mut kept, mut unwanted) = (arrays.into_iter(), Vec::new(), Vec::new());

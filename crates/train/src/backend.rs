@@ -4,10 +4,9 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::buckets::{BucketSettings, Buckets, Ledger, Order, Overlap, Pass, Sums, Wire};
-use super::gradients::{Gradients, ReplicaError, Values};
+use super::gradients::{Gradients, Parameter, ReplicaError, Values};
 use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings};
-use super::replica::Replica;
 use super::share::Times;
 use crate::error::TrainError;
 use unisono::{Communicator, trace};
@@ -127,17 +126,17 @@ pub type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), ReplicaEr
 /// The state of an optimizer, as [`Optimizer::state`] gives it.
 pub type State<'a, 's> = &'a mut dyn Iterator<Item = (&'s str, usize, &'s [f32])>;
 
-/// Returns the backend on the host, for this replica; `clips` if gradients are clipped, for which all of them must be known. Called by
-/// all ranks.
+/// Returns the backend on the host, for a replica with these parameters: `clips` if gradients are clipped, for which all of them must be
+/// known; `brings_values` if the replica [does](crate::Replica::brings_values). Called by all ranks.
 ///
 /// # Errors
 /// As [`Buckets::new`]; [`TrainError::Setting`], on all ranks, if the optimizer does not go with these settings.
 pub(super) fn on_host(
     comm: &mut Communicator,
-    replica: &impl Replica,
+    parameters: &[Parameter],
     optimizer: OptimizerSettings,
     settings: &BucketSettings,
-    clips: bool,
+    (clips, brings_values): (bool, bool),
 ) -> Result<Box<dyn Backend>, TrainError> {
     let refused = match settings {
         BucketSettings { shard_optimizer: true, .. } => needs_whole(&optimizer, "--shard-optimizer"),
@@ -145,7 +144,7 @@ pub(super) fn on_host(
         _ => None,
     };
     refused.map_or(Ok(()), |why| Err(TrainError::Setting(why)))?;
-    let mut buckets = Buckets::new(comm, replica.parameters(), settings)?;
+    let mut buckets = Buckets::new(comm, parameters, settings)?;
     if clips {
         buckets.sum_whole();
     }
@@ -153,9 +152,9 @@ pub(super) fn on_host(
     let has_several = buckets.len() > 1 && comm.ranks() > 1;
     let may_be_across = settings.overlap == Overlap::Across && settings.local_steps.is_none() && !clips;
     Ok(Box::new(host::Host {
-        is_across: may_be_across && has_several && replica.brings_values(),
+        is_across: may_be_across && has_several && brings_values,
         optimizer: optimizer_of(optimizer, buckets.ledger())?,
-        late: late::Late::new(replica.parameters().len()),
+        late: late::Late::new(parameters.len()),
         buckets,
         steps: 0,
     }))

@@ -134,7 +134,7 @@ impl Buckets {
             (0..).zip(&ledger.plan.counts).zip(compressors).map(|((bucket, &count), compressor)| {
                 Ok(Bucket {
                     gradients: CommBuffer::new(comm, Some(bucket), elements(bucket, count))?,
-                    narrow: Narrow::new(comm, (settings.wire, settings.f16_scale), bucket, count)?,
+                    narrow: Narrow::new(comm, settings, bucket, count)?,
                     compressor,
                     way,
                     is_back: true,

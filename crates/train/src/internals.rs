@@ -26,9 +26,9 @@ pub use crate::compare::{broadcast, hash_with_buffers, lowest, parameters};
 pub use crate::buckets::{HalfBytes, Plan};
 pub use crate::state::{RunState, not_saved};
 
+pub use crate::checkpoint::{moment_name, saved_moment};
 /// The averages of a saved model's parameters are entries of the optimizer's state.
 pub use crate::optimizer::averaged::AVERAGE;
-pub use crate::resume::{moment_name, saved_moment};
 
 /// Predictions, and estimates of memory, are for batches as evaluations have them.
 pub use crate::sampled::EVALUATION_BATCH;

@@ -65,6 +65,7 @@ pub use feed::{Batches, Feed, OutOfData, RandomAccessFeed, Shares, Steps};
 pub use gradients::{Fill, Gradients, LossSums, Parameter, ReplicaError};
 pub use local::{LocalSteps, Outer};
 pub use means::Means;
+pub use metrics::Test;
 pub use optimizer::{AdamW, Lamb, Lion, NamedRule, OptimizerSettings, Sgd};
 pub use replica::{Parts, Replica};
 pub use report::{
@@ -80,5 +81,5 @@ pub use starvation::explain_bottleneck;
 pub use step::Mirror;
 pub use straggler::{RankTimes, Straggler, StragglerReport};
 pub use stream::Stream;
-pub use trainer::{Callback, Flow, Test, Trainer, evaluate, measure};
+pub use trainer::{Callback, Flow, Trainer, evaluate};
 pub use unisono_data::Stop;

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::checkpoint::{self, Checkpoint, Loaded, PassedOver, Tensor};
+use super::checkpoint::{
+    self, Checkpoint, Loaded, OF_RANK, PassedOver, Tensor, moment_name, numbered, of_rank,
+};
 use super::gradients::{LossSums, Parameter};
 use super::replica::Replica;
 use crate::arrays::scatter;
@@ -12,8 +14,8 @@ use crate::compare;
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::local::Rounds;
-use crate::report::{Best, EndedEarly, Event, null_is_nan};
-use crate::run::{EarlyStopping, RunSettings};
+use crate::report::{Best, Event, null_is_nan};
+use crate::run::RunSettings;
 use crate::step::{Mirror, OUTER_VELOCITY};
 use unisono::{Communicator, Rank};
 
@@ -83,19 +85,6 @@ impl Progress {
         self.step_in_epoch = 0;
         self.sample_in_epoch = samples(0);
         self.tally = LossSums::default();
-    }
-
-    /// Counts an evaluation after the steps made, unless there is nothing to evaluate.
-    pub fn evaluated(&mut self, test: LossSums, min_delta: f64) {
-        if test.targets > 0.0 {
-            self.best = Some(Best::after(self.best, test.mean_loss(), self.step, min_delta));
-        }
-    }
-
-    /// Returns the point at which the run ended early, if it did.
-    pub fn ended_early(&self, stopping: Option<EarlyStopping>) -> Option<EndedEarly> {
-        let (EarlyStopping { patience, .. }, best) = stopping.zip(self.best)?;
-        (best.evaluations_since >= patience).then_some(EndedEarly { step: self.step, best })
     }
 }
 
@@ -224,10 +213,9 @@ impl Resumed {
         let (_, saved) = self.arrays.take().unwrap_or_default();
         let (rank, is_local) = (comm.rank(), mirror.rounds().is_some());
         let is_own = |name: &str| numbered(name, OF_RANK).is_none_or(|of| is_local && of == rank);
-        let (saved, _) = match mirror.buckets().map(|buckets| buckets.restores(comm)) {
-            Some(restores) => scatter(comm, saved, |name| is_own(name) && restores(name))?,
-            None => scatter(comm, saved, is_own)?,
-        };
+        let restores = mirror.buckets().map(|buckets| buckets.restores(comm));
+        let restores = |name: &str| is_own(name) && restores.as_ref().is_none_or(|restores| restores(name));
+        let (saved, _) = scatter(comm, saved, restores)?;
         let restored = self.restore_own(rank, &saved, mirror);
         agree(comm, restored.map_err(|error| self.explain(error)))?;
         if let Some(buckets) = mirror.buckets() {
@@ -312,29 +300,6 @@ fn sized(saved: &Tensor, expected: usize) -> Result<&[f32], TrainError> {
 fn find<'a>(arrays: &'a [Tensor], name: &str) -> Result<&'a Tensor, TrainError> {
     let found = arrays.iter().find(|array| array.name == name);
     found.ok_or_else(|| TrainError::Setting(format!("there is nothing called {name}")))
-}
-
-/// Returns the name under which an optimizer's state for a parameter is saved.
-pub fn moment_name(parameter: &str, moment: &str) -> String {
-    format!("{parameter}:{moment}")
-}
-
-/// Returns the array that saves an optimizer's state for a parameter.
-pub fn saved_moment(parameter: &str, moment: &str, values: Vec<f32>) -> Tensor {
-    Tensor { name: moment_name(parameter, moment), shape: vec![values.len()], values }
-}
-
-/// The text before the number of a rank, in names of what each rank's optimizer remembers for itself.
-const OF_RANK: &str = " of rank ";
-
-/// Returns the name of what the optimizer of a rank remembers, if each remembers something else.
-pub(super) fn of_rank(moment: &str, rank: Rank) -> String {
-    if rank == 0 { moment.to_owned() } else { format!("{moment}{OF_RANK}{rank}") }
-}
-
-/// Returns the number after this text at the end of a name, if there is one.
-pub(super) fn numbered(name: &str, text: &str) -> Option<usize> {
-    name.rsplit_once(text)?.1.parse().ok()
 }
 
 /// Returns the arrays to save. Copies them, since the replica may change afterwards.

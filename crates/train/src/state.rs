@@ -6,10 +6,10 @@ use crate::checkpoint::{CheckpointError, Store};
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::log::Log;
+use crate::metrics::Test;
 use crate::report::{Best, EndedEarly, EpochReport, Event, Stopped, Summary};
 use crate::resume::{Progress, Resumed};
 use crate::run::RunSettings;
-use crate::trainer::Test;
 use unisono::{Communicator, Rank};
 
 /// The rank that saves checkpoints.
@@ -104,13 +104,8 @@ impl RunState {
             loss: self.progress.tally.mean_loss(),
             test_loss: test.tally.mean_loss(),
             test_accuracy: test.tally.accuracy(),
-            skipped_samples: 0,
             metrics: test.metrics,
-            samples_per_s: 0.0,
-            exposed_communication_percent: 0.0,
-            hidden_communication_percent: 0.0,
-            input_percent: 0.0,
-            input_stages: Vec::new(),
+            ..EpochReport::default()
         }
     }
 

@@ -6,12 +6,11 @@ use std::time::Instant;
 
 use super::backend::{self, Backend, Update};
 use super::buckets::{BucketSettings, Buckets, Order, Sums};
-use super::checkpoint::Tensor;
+use super::checkpoint::{Tensor, of_rank, saved_moment};
 use super::local::Rounds;
 use super::optimizer::averaged::AVERAGE;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::{Replica, values};
-use super::resume::{of_rank, saved_moment};
 use super::share::{Share, StepReport};
 use crate::arrays::{gather, join};
 use crate::compare;
@@ -64,7 +63,10 @@ impl<R: Replica> Mirror<R> {
         let is_averaged = optimizer.is_averaged();
         let backend = match replica.device(comm, &optimizer, buckets)? {
             Some(device) => device,
-            None => backend::on_host(comm, &replica, optimizer, buckets, clip_norm.is_some())?,
+            None => {
+                let clips_or_brings = (clip_norm.is_some(), replica.brings_values());
+                backend::on_host(comm, replica.parameters(), optimizer, buckets, clips_or_brings)?
+            }
         };
         if replica.shares_values() {
             // Wait until rank 0 has written the shared values.
@@ -305,11 +307,6 @@ impl<R: Replica> Mirror<R> {
             self.replica.with_values(*index, &mut |values| values.swap_with_slice(array))?;
         }
         Ok(())
-    }
-
-    /// Returns whether the replica is on a GPU, and gradients are reduced there.
-    pub fn is_on_device(&self) -> bool {
-        self.backend.is_gpu()
     }
 
     /// Returns the buckets; `None` if gradients are reduced on a GPU, or in memory that ranks share.

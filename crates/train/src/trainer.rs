@@ -9,16 +9,15 @@ use super::report::{EpochReport, Event, StepEvent, Summary};
 use super::resume::{Progress, Resumed};
 use super::run::RunSettings;
 use super::share::{Share, StepReport, Times};
-use crate::compare::agree;
+use crate::compare::{self, agree};
 use crate::damage::Damage;
 use crate::error::TrainError;
-use crate::metrics;
+use crate::metrics::{self, Test};
 use crate::places::check_outputs;
 use crate::starvation::Starvation;
 use crate::state::RunState;
 use crate::step::Mirror;
 use crate::straggler::Stragglers;
-use crate::{backend, compare};
 use unisono::{Communicator, Ran, ReduceOp};
 
 mod callback;
@@ -27,7 +26,7 @@ mod keep;
 mod world;
 
 pub use callback::{Callback, Flow};
-pub use evaluation::{Test, evaluate, measure};
+pub use evaluation::evaluate;
 use world::World;
 
 /// One rank's part of a training run.
@@ -81,11 +80,6 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let RunSettings { ref optimizer, ref buckets, clip_norm, .. } = settings;
         let mirror = Mirror::new(world.replicas(), replica, optimizer.clone(), buckets, clip_norm);
         let mut mirror = world.settle(mirror)?;
-        if mirror.is_on_device()
-            && let Some(why) = backend::refusal(buckets)
-        {
-            return Err(TrainError::Setting(why));
-        }
         if let Some(resumed) = &mut resumed {
             let restored = resumed.restore(world.replicas(), &mut mirror);
             world.settle(restored)?;
@@ -275,10 +269,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             asks_to_stop,
             asks_to_save,
         };
-        let made = self.mirror.step(self.world.replicas(), share, rate, |sums| match policy {
-            _ if !sums.tally.loss.is_finite() => false,
-            OutOfData::JoinWithZeros => sums.ranks_out_of_data < ranks as f64,
-            OutOfData::Stop | OutOfData::Error => sums.ranks_out_of_data == 0.0,
+        let made = self.mirror.step(self.world.replicas(), share, rate, |sums| {
+            sums.tally.loss.is_finite() && policy.makes_step(sums.ranks_out_of_data as usize, ranks)
         });
         let mut report = made.map_err(|error| error.in_step(self.state.progress.step + 1))?;
         report.times.input = input;
@@ -288,19 +280,15 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
                 "{name} has no gradient, which counts as zero: the loss does not depend on it"
             )));
         }
-        match policy {
-            OutOfData::Error if (1..ranks).contains(&out) => {
+        if !policy.makes_step(out, ranks) {
+            if out < ranks && policy == OutOfData::Error {
                 return Err(TrainError::OutOfData { out, ranks, epoch, step: step_in_epoch + 1 });
             }
-            OutOfData::JoinWithZeros if (1..ranks).contains(&out) => {}
-            _ if out == 0 => {}
-            _ => {
-                if out < ranks {
-                    let after = format!("epoch {epoch} ends after step {step_in_epoch}");
-                    tell(Event::Notice(format!("{after}: {out} of {ranks} ranks have no more data")));
-                }
-                return Ok(None);
+            if out < ranks {
+                let after = format!("epoch {epoch} ends after step {step_in_epoch}");
+                tell(Event::Notice(format!("{after}: {out} of {ranks} ranks have no more data")));
             }
+            return Ok(None);
         }
         if !tally.loss.is_finite() {
             // As f32, which is how the loss is sent.

@@ -23,7 +23,6 @@ pub(super) struct Coordinator<'a, R, F> {
     pub(super) dispatcher: &'a Dispatcher,
     pub(super) holdings: Holdings<'a>,
     pub(super) state: RunState,
-    pub(super) ranks: usize,
     pub(super) workers: usize,
     /// Whether a worker may join in place of one that is lost.
     pub(super) is_elastic: bool,
@@ -112,7 +111,13 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             let mut state = self.dispatcher.state();
             if let Some((rank, step, loss)) = state.diverged {
                 let (ranks, epoch) = (vec![rank], self.state.progress.epoch);
-                return Err(TrainError::Diverged { ranks, of: self.ranks, epoch, step: step + 1, loss });
+                return Err(TrainError::Diverged {
+                    ranks,
+                    of: self.state.progress.ranks,
+                    epoch,
+                    step: step + 1,
+                    loss,
+                });
             }
             if let Some(Message { spoiled, largest, server, .. }) = state.spoiled {
                 let parameter = self.replica.parameters()[spoiled as usize - 1].name.clone();

@@ -87,7 +87,6 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
             dispatcher,
             holdings,
             state,
-            ranks: self.ranks,
             workers,
             is_elastic,
             deserted: None,

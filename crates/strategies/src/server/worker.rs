@@ -48,7 +48,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
                     let batch = task.number as usize;
                     let mut tally = LossSums::default();
                     for batch in self.feed.evaluation(batch..batch + 1)? {
-                        tally += self.replica.evaluate(&batch?)?;
+                        tally += self.replica.evaluate(&batch?, None)?;
                     }
                     pushing.tell(Message { kind: Kind::Evaluated, tally, ..task })?;
                 }

@@ -40,7 +40,7 @@ impl Late {
         self.is_left.iter().position(|&is_left| is_left)
     }
 
-    /// Makes the update of this parameter, if it was left.
+    /// Makes the update of this parameter, which was left.
     ///
     /// # Errors
     /// Errors of the collectives; [`TrainError::NotFinite`].
@@ -51,9 +51,6 @@ impl Late {
         index: usize,
         values: &mut [f32],
     ) -> Result<(), TrainError> {
-        if !self.is_left[index] {
-            return Ok(());
-        }
         if buckets.ledger().is_divided() {
             buckets.land_sent(buckets.ledger().place(index).bucket)?;
             buckets.copy_others(index, values);

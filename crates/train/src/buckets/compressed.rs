@@ -3,11 +3,10 @@
 //! not finite are reported by name.
 
 use super::{BucketSettings, Buckets, Ledger, Plan, Wire};
-use crate::checkpoint::Tensor;
+use crate::checkpoint::{Tensor, moment_name, numbered, saved_moment};
 use crate::error::TrainError;
 use crate::gradients::Fill;
 use crate::optimizer::Exploded;
-use crate::resume::{moment_name, numbered, saved_moment};
 use unisono::{Communicator, Error};
 use unisono_compress::{Compressor, Levels};
 

@@ -216,7 +216,11 @@ pub fn end_pass<G: Gradients>(receiver: &mut G, ledger: impl Fn(&G) -> &Ledger) 
     }
     let without = ledger(receiver).not_put();
     for &index in &without {
-        receiver.put(index, &mut |gradient, fill| fill.write_zeros(gradient));
+        receiver.put(index, &mut |gradient, fill| {
+            if fill == Fill::Set {
+                gradient.fill(0.0);
+            }
+        });
     }
     without
 }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Wire;
-use super::wire::HalfBytes;
 use crate::error::TrainError;
 use crate::local::LocalSteps;
 use unisono::{Communicator, Vendor, size};
@@ -56,12 +55,6 @@ impl Default for BucketSettings {
 }
 
 impl BucketSettings {
-    /// Returns the format to which gradients are rounded, if the wire format rounds.
-    #[doc(hidden)]
-    pub fn half_bytes(&self) -> Option<HalfBytes> {
-        HalfBytes::of(self.wire, self.f16_scale)
-    }
-
     /// Returns the reason why these settings contradict each other, if they do: for ranks that step alone.
     pub fn conflict(&self) -> Option<String> {
         let local = self.local_steps?;

@@ -7,9 +7,9 @@ use crate::compare::agree;
 use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::gradients::LossSums;
-use crate::metrics::{self, Measured, Measuring, Metric};
+use crate::metrics::{self, Measuring, Metric, SeeOutputs, Test};
 use crate::replica::Replica;
-use crate::report::{Evaluation, Event};
+use crate::report::Event;
 use crate::resume::Progress;
 use unisono::{Communicator, ReduceOp};
 
@@ -43,49 +43,20 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         let comm = world.replicas();
         let mut values = mirror.averages(comm)?;
         mirror.exchange(&mut values)?;
-        let test = measure(comm, mirror.replica(), feed, &state.settings.metrics);
+        let test = evaluate(comm, mirror.replica(), feed, &state.settings.metrics);
         mirror.exchange(&mut values)?;
         test
     }
 }
 
-/// Evaluates a replica on the held-out samples, each rank on its share of the batches. The batches, and the order in
-/// which their results are added, do not depend on the number of ranks, so neither does the result, to the last bit. Called
+/// Evaluates a replica on the held-out samples with these metrics, perhaps none, each rank on its share of the batches. The batches, and
+/// the order in which their results are added, do not depend on the number of ranks, so neither does the result, to the last bit. Called
 /// by all ranks.
 ///
 /// # Errors
-/// [`TrainError`] of the data, the replica or the collectives.
+/// [`TrainError`] of the data, the replica or the collectives; [`TrainError::Setting`] if there are metrics, and the replica does not show
+/// its [outputs](Replica::evaluate).
 pub fn evaluate<R: Replica>(
-    comm: &mut Communicator,
-    replica: &mut R,
-    feed: &mut impl Feed<Batch = R::Batch>,
-) -> Result<LossSums, TrainError> {
-    measure(comm, replica, feed, &[]).map(|test| test.tally)
-}
-
-/// The results of an evaluation.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Test {
-    /// The sums over all held-out targets.
-    pub tally: LossSums,
-    /// The values of the metrics.
-    pub metrics: Measured,
-}
-
-impl Test {
-    /// Returns the metrics in an epoch, after this many steps of the run.
-    pub fn evaluation(&self, epoch: usize, step: u64) -> Evaluation {
-        let Self { tally, metrics } = self;
-        let (test_loss, test_accuracy) = (tally.mean_loss(), tally.accuracy());
-        Evaluation { epoch, step, test_loss, test_accuracy, metrics: metrics.clone() }
-    }
-}
-
-/// As [`evaluate`], with these metrics.
-///
-/// # Errors
-/// As [`evaluate`]; [`TrainError::Setting`] if the replica does not show its [outputs](Replica::evaluate_outputs).
-pub fn measure<R: Replica>(
     comm: &mut Communicator,
     replica: &mut R,
     feed: &mut impl Feed<Batch = R::Batch>,
@@ -99,10 +70,8 @@ pub fn measure<R: Replica>(
     let mut measuring = Measuring::new(metrics);
     let measured = feed.evaluation(own.clone()).map_err(TrainError::from).and_then(|found| {
         for ((number, tally), batch) in own.clone().zip(&mut tallies[own]).zip(found) {
-            *tally = match metrics {
-                [] => replica.evaluate(&batch?)?,
-                _ => replica.evaluate_outputs(&batch?, &mut |outputs| measuring.add(number, outputs))?,
-            };
+            let see: SeeOutputs<'_> = &mut |outputs| measuring.add(number, outputs);
+            *tally = replica.evaluate(&batch?, Some(see).filter(|_| !metrics.is_empty()))?;
         }
         Ok(())
     });

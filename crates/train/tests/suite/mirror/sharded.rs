@@ -1,6 +1,7 @@
 //! A sharded optimizer: the bits of an unsharded one, a part of its memory, and the same checkpoints.
 
 use unisono::{Algorithm, Choice, Topology, Unisono};
+use unisono_train::metrics::SeeOutputs;
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
     AdamW, BucketBytes, BucketSettings, Gradients, LossSums, Mirror, Order, Overlap, Parameter, Replica,
@@ -57,7 +58,7 @@ impl Replica for Many {
         Ok(())
     }
 
-    fn evaluate(&mut self, _: &usize) -> Result<LossSums, ReplicaError> {
+    fn evaluate(&mut self, _: &usize, _: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
         Ok(LossSums::default())
     }
 
