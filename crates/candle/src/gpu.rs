@@ -11,9 +11,9 @@ use candle_core::{DType, Device, Tensor};
 use crate::error::failed;
 use crate::tensors::TensorOptimizer;
 use unisono::Communicator;
-use unisono_train::internals::{Backend, Ledger, Run, State, Values, refusal};
+use unisono_train::internals::{Backend, Ledger, Run, State, Update, Values, refusal};
 use unisono_train::optimizer::{Factors, Optimizer, OptimizerSettings};
-use unisono_train::{BucketSettings, Buckets, Parameter, Pass, Sums, Times, TrainError};
+use unisono_train::{BucketSettings, Parameter, Pass, Sums, Times, TrainError};
 
 mod buckets;
 
@@ -25,8 +25,6 @@ pub(crate) struct Gpu {
     optimizer: TensorOptimizer,
     /// The replica's values, in place.
     values: Vec<Tensor>,
-    /// Empty.
-    buckets_on_host: Buckets,
     /// A copy of the optimizer, from when its state was last saved or restored.
     optimizer_on_host: Optimizer,
 }
@@ -61,7 +59,6 @@ impl Gpu {
         Ok(Self {
             buckets: DeviceBuckets::new(comm, device.as_cuda_device().map_err(failed)?, parameters, buckets)?,
             values: values.to_vec(),
-            buckets_on_host: Buckets::new(comm, &[], buckets)?,
             optimizer_on_host: Optimizer::new(optimizer.clone(), on_host)?,
             optimizer: TensorOptimizer::new(optimizer.clone(), factors).map_err(TrainError::Setting)?,
             device,
@@ -104,12 +101,12 @@ impl Backend for Gpu {
         self.optimizer.begin_step();
     }
 
-    fn update(&mut self, _: Values<'_>, index: usize, scale: f32, rate: f32) -> Result<(), TrainError> {
+    fn update_parameter(&mut self, _: Values<'_>, index: usize, by: Update) -> Result<(), TrainError> {
         let gradient = self.buckets.gradient(index)?;
-        self.optimizer.update(index, &self.values[index], &gradient, scale, rate).map_err(failed)
+        self.optimizer.update(index, &self.values[index], &gradient, by.scale, by.rate).map_err(failed)
     }
 
-    fn finish(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
+    fn finish(&mut self, comm: &mut Communicator, _: Values<'_>) -> Result<(), TrainError> {
         self.buckets.complete(comm)?;
         self.device.synchronize().map_err(failed)?;
         self.buckets.end_step();
@@ -124,10 +121,6 @@ impl Backend for Gpu {
 
     fn ledger(&self) -> &Ledger {
         self.buckets.ledger()
-    }
-
-    fn buckets(&self) -> &Buckets {
-        &self.buckets_on_host
     }
 
     fn optimizer(&mut self) -> Result<&Optimizer, TrainError> {

@@ -15,7 +15,7 @@ use unisono_strategies::central_storage;
 #[cfg(feature = "cuda")]
 use unisono_train::agree;
 use unisono_train::internals::Backend;
-use unisono_train::metrics::Outputs;
+use unisono_train::metrics::SeeOutputs;
 use unisono_train::{
     BucketSettings, Gradients, LossSums, OptimizerSettings, Parameter, Replica, ReplicaError, TrainError,
 };
@@ -168,16 +168,8 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
         Ok(self.parameters.passes().without_samples()?)
     }
 
-    fn evaluate(&mut self, batch: &B) -> Result<LossSums, ReplicaError> {
-        Ok(EVALUATION.set(&(), || (self.loss)(batch))?.tally)
-    }
-
-    fn evaluate_outputs(
-        &mut self,
-        batch: &B,
-        see: &mut dyn FnMut(&Outputs<'_>),
-    ) -> Result<LossSums, ReplicaError> {
-        loss::SEE.set(see, || self.evaluate(batch))
+    fn evaluate(&mut self, batch: &B, see: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
+        Ok(EVALUATION.set(&(), || loss::showing(see, || (self.loss)(batch)))?.tally)
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {

@@ -16,7 +16,7 @@ use unisono_data::{Cache, Column, Dataset, Depth, Kind, Schema, Source, Split, T
 use unisono_train::checkpoint::{self, Loaded, PassedOver, Tensor};
 use unisono_train::internals::{AVERAGE, broadcast, hash_with_buffers, moment_name};
 use unisono_train::metrics::Metric;
-use unisono_train::{LossSums, Progress, Replica, Sampled, Shares, Test, TrainError, agree, measure};
+use unisono_train::{LossSums, Progress, Replica, Sampled, Shares, Test, TrainError, agree, evaluate};
 
 mod input;
 mod predictor;
@@ -255,6 +255,6 @@ impl Saved {
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let shares = Shares { rank, ranks, global_batch: ranks, micro_batch: 1, fixed_passes: None };
         let feed = Sampled::new(Arc::new(dataset), self.description.seed, shares, Threads::Auto, Depth::Auto);
-        measure(comm, &mut replica, &mut feed.placed(None), metrics)
+        evaluate(comm, &mut replica, &mut feed.placed(None), metrics)
     }
 }

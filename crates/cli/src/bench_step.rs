@@ -201,7 +201,8 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     }
     let [ms_per_step, compute_ms, hidden_communication_ms, exposed_communication_ms, update_ms] = all_ms;
     let independent_ms_per_step = independent.map(|_| independent_ms);
-    let (ranks, transport, size) = (comm.ranks(), comm.transport(), mirror.buckets().size());
+    let (ranks, transport) = (comm.ranks(), comm.transport());
+    let size = mirror.buckets().expect("gradients are reduced in host memory").size();
     Ok(Row {
         framework: "unisono",
         model: args.model.name(),

@@ -1,7 +1,9 @@
-"""Messages with tags on numpy arrays, and between ranks of torch.distributed."""
+"""Messages: with tags on numpy arrays, between machines, and between ranks of torch.distributed."""
+
+from ctypes.util import find_library
 
 import pytest
-from ranks import check
+from ranks import PRELUDE, TWO_NODES, check
 
 
 def test_messages_with_tags_in_any_order() -> None:
@@ -67,3 +69,11 @@ dist.barrier()
 dist.destroy_process_group()
 """
     )
+
+
+@pytest.mark.parametrize("network", ["tcp", "ucx"])
+def test_several_machines(network: str) -> None:
+    if network == "ucx" and find_library("ucp") is None:
+        pytest.skip("there is no libucp")
+    settings = {**TWO_NODES, "UNISONO_NETWORK": network}
+    check(PRELUDE + f"assert comm._comm.transport == '{network}' and (comm.all_reduce(np.ones(100_000)) == 2).all()", 2, **settings)

@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-from ctypes.util import find_library
 
 import pytest
 from ranks import PRELUDE, TWO_NODES, Ended, check, finish, run, start
@@ -174,14 +173,6 @@ else:
         ranks,
         **(TWO_NODES if network == "tcp" else {}),
     )
-
-
-@pytest.mark.parametrize("network", ["tcp", "ucx"])
-def test_several_machines(network: str) -> None:
-    if network == "ucx" and find_library("ucp") is None:
-        pytest.skip("there is no libucp")
-    settings = {**TWO_NODES, "UNISONO_NETWORK": network}
-    check(PRELUDE + f"assert comm._comm.transport == '{network}' and (comm.all_reduce(np.ones(100_000)) == 2).all()", 2, **settings)
 
 
 def test_messages_and_groups() -> None:

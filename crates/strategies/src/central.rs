@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use unisono::{Communicator, Error, ReduceOp};
+use unisono::{Communicator, Error, Rank, ReduceOp};
 use unisono_train::internals::{
-    Backend, Place, Run, State, Values, end_pass, keeps_average, needs_whole, optimizer_of,
+    Backend, Ledger, Run, State, Update, Values, end_pass, keeps_average, needs_whole, optimizer_of,
 };
-use unisono_train::optimizer::{Optimizer, OptimizerSettings, square_sum};
+use unisono_train::optimizer::{Exploded, Optimizer, OptimizerSettings, square_sum};
 use unisono_train::{
-    BucketSettings, Buckets, Fill, Gradients, LossSums, Parameter, Pass, Sums, Times, TrainError,
+    BucketSettings, BucketSize, Fill, Gradients, LossSums, Parameter, Pass, Sums, Times, TrainError,
 };
 
 #[allow(unsafe_code, reason = "ranks add gradients where all see them")]
@@ -35,11 +35,13 @@ pub fn central_storage(
     let central = "central storage";
     let refused = needs_whole(optimizer, central).or_else(|| keeps_average(optimizer, central));
     refused.map_or(Ok(()), |why| Err(TrainError::Setting(why)))?;
-    let buckets = Buckets::elsewhere(comm, parameters, buckets)?;
+    let mut ledger = Ledger::new(parameters, buckets, BucketSize::usual_of(buckets));
+    ledger.divide(comm, ledger.plan.counts.clone());
     Ok(Box::new(Central {
-        gradients: CentralGradients::new(comm, &buckets.ledger().plan.counts, parameters.len())?,
-        optimizer: optimizer_of(optimizer.clone(), parameters, &buckets)?,
-        buckets,
+        gradients: CentralGradients::new(comm, &ledger.plan.counts, parameters.len())?,
+        optimizer: optimizer_of(optimizer.clone(), &ledger)?,
+        ledger,
+        rank: comm.rank(),
         sums: Sums::default(),
         waited: Default::default(),
     }))
@@ -47,8 +49,9 @@ pub fn central_storage(
 
 #[derive(Debug)]
 struct Central {
-    /// The buckets of gradients, and the owners of their updates. It has no memory of its own.
-    buckets: Buckets,
+    /// The places of gradients, and the owners of their updates.
+    ledger: Ledger,
+    rank: Rank,
     gradients: CentralGradients,
     optimizer: Optimizer,
     sums: Sums,
@@ -65,13 +68,13 @@ struct Turns<'a> {
 
 impl Gradients for Turns<'_> {
     fn record_loss(&mut self, tally: LossSums) {
-        self.central.buckets.ledger_mut().record_loss(tally);
+        self.central.ledger.record_loss(tally);
     }
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
-        let Central { buckets, gradients, waited, .. } = &mut *self.central;
-        let place = buckets.ledger_mut().put(index);
-        let pass = buckets.ledger().pass.number;
+        let Central { ledger, gradients, waited, .. } = &mut *self.central;
+        let place = ledger.put(index);
+        let pass = ledger.pass.number;
         if self.failure.is_none() {
             match gradients.put(self.comm, (index, &place, pass), write) {
                 Ok(took) => waited[0] += took,
@@ -82,18 +85,14 @@ impl Gradients for Turns<'_> {
 }
 
 impl Central {
-    fn place(&self, index: usize) -> Place {
-        self.buckets.ledger().place(index).clone()
-    }
-
     /// Adds up what is no gradient. All gradients are in place when it ends.
     fn add_up(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         let began = Instant::now();
         let mut sums = [0.0; Sums::COUNT];
-        self.buckets.ledger().own.write(&mut sums);
+        self.ledger.own.write(&mut sums);
         comm.all_reduce(&mut sums, ReduceOp::Sum)?;
         self.sums = Sums::read(&sums);
-        self.gradients.end(comm.ranks(), self.buckets.ledger().pass.of);
+        self.gradients.end(comm.ranks(), self.ledger.pass.of);
         self.waited[0] += began.elapsed();
         Ok(())
     }
@@ -110,9 +109,9 @@ impl Backend for Central {
         if pass.number == 0 {
             self.waited = [Duration::ZERO; 2];
         }
-        self.buckets.ledger_mut().begin(pass);
+        self.ledger.begin(pass);
         let mut turns = Turns { central: self, comm, failure: None };
-        let ran = run(&mut turns).map(|()| end_pass(&mut turns, |turns| turns.central.buckets.ledger()));
+        let ran = run(&mut turns).map(|()| end_pass(&mut turns, |turns| &turns.central.ledger));
         // The cause that kept a gradient from being put is more precise than the end of the pass.
         turns.failure.map_or(Ok(()), Err)?;
         let without = ran?;
@@ -131,33 +130,27 @@ impl Backend for Central {
     }
 
     fn square_sum(&mut self, index: usize) -> Result<f64, TrainError> {
-        Ok(square_sum(self.gradients.sum(&self.place(index))))
+        Ok(square_sum(self.gradients.sum(self.ledger.place(index))))
     }
 
     fn begin_update(&mut self) {
         self.optimizer.begin_step();
     }
 
-    fn update(
-        &mut self,
-        values_of: Values<'_>,
-        index: usize,
-        scale: f32,
-        rate: f32,
-    ) -> Result<(), TrainError> {
-        let place = self.place(index);
-        let own = self.buckets.own(index).expect("all ranks have parts");
-        let Self { buckets, gradients, optimizer, .. } = self;
-        let gradient = &gradients.sum(&place)[own.clone()];
+    fn update_parameter(&mut self, values: Values<'_>, index: usize, by: Update) -> Result<(), TrainError> {
+        let Self { ledger, gradients, optimizer, rank, .. } = self;
+        let own = ledger.own(index);
+        let gradient = &gradients.sum(ledger.place(index))[own.clone()];
         let mut made = Ok(());
-        let update = &mut |values: &mut [f32]| {
-            made = optimizer.update(index, &mut values[own.clone()], gradient, scale, rate);
-        };
-        values_of(index, update)?;
-        made.map_err(|error| buckets.exploded(index, error, optimizer.steps()))
+        values(index, &mut |values| {
+            made = optimizer.update(index, &mut values[own.clone()], gradient, by.scale, by.rate);
+        })?;
+        made.map_err(|Exploded { largest }| {
+            ledger.not_finite("largest value", index, largest, (*rank, optimizer.steps()))
+        })
     }
 
-    fn finish(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
+    fn finish(&mut self, comm: &mut Communicator, _: Values<'_>) -> Result<(), TrainError> {
         let began = Instant::now();
         // All have updated their parts, and read the sums.
         comm.barrier()?;
@@ -175,8 +168,8 @@ impl Backend for Central {
         }
     }
 
-    fn buckets(&self) -> &Buckets {
-        &self.buckets
+    fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     fn optimizer(&mut self) -> Result<&Optimizer, TrainError> {

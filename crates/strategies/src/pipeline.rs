@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use unisono::Communicator;
 use unisono_steps::pipeline::{Act, Pass, PipelinePlan, PipelineSchedule};
 
-use unisono_train::metrics::Outputs;
+use unisono_train::metrics::SeeOutputs;
 use unisono_train::{Gradients, LossSums, Parameter, Parts, Replica, ReplicaError, TrainError, agree};
 
 mod evaluation;
@@ -241,16 +241,12 @@ impl<S: Stage> Replica for Pipeline<S> {
         Ok(())
     }
 
-    fn evaluate(&mut self, batches: &Self::Batch) -> Result<LossSums, ReplicaError> {
-        self.evaluate_batches(batches, None)
-    }
-
-    fn evaluate_outputs(
+    fn evaluate(
         &mut self,
         batches: &Self::Batch,
-        see: &mut dyn FnMut(&Outputs<'_>),
+        see: Option<SeeOutputs<'_>>,
     ) -> Result<LossSums, ReplicaError> {
-        self.evaluate_batches(batches, Some(see))
+        self.evaluate_batches(batches, see)
     }
 
     fn parts(&mut self) -> Option<Parts<'_>> {

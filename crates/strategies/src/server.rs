@@ -36,7 +36,7 @@ use message::Link;
 use settings::refusal;
 pub use settings::{ServerSettings, Staleness};
 use shard::Shard;
-use worker::{SharePrefetcher, Worker};
+use worker::Worker;
 
 /// One rank's part of a run with parameter servers.
 ///
@@ -48,6 +48,7 @@ use worker::{SharePrefetcher, Worker};
 /// use unisono_train::{
 ///     RandomAccessFeed, Feed, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, RunSettings, Sgd, Steps, LossSums,
 /// };
+/// use unisono_train::metrics::SeeOutputs;
 /// use unisono_train::rate::{Rate, Schedule};
 ///
 /// /// Finds the number from which all samples are least far.
@@ -65,7 +66,7 @@ use worker::{SharePrefetcher, Worker};
 ///         gradients.put(0, &mut |gradient, fill| fill.write(gradient, &[2.0 * off]));
 ///         Ok(())
 ///     }
-///     fn evaluate(&mut self, _: &f32) -> Result<LossSums, ReplicaError> {
+///     fn evaluate(&mut self, _: &f32, _: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
 ///         Ok(LossSums::default())
 ///     }
 ///     fn with_values(&mut self, _: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
@@ -89,7 +90,7 @@ use worker::{SharePrefetcher, Worker};
 /// }
 ///
 /// impl RandomAccessFeed for Numbers {
-///     fn share(&mut self, _: usize, _: usize, number: usize, _: usize) -> Result<Vec<Option<f32>>, DataError> {
+///     fn share(&mut self, _: usize, _: usize, number: usize, _: usize, _: bool) -> Result<Vec<Option<f32>>, DataError> {
 ///         Ok(vec![Some(number as f32)])
 ///     }
 /// }
@@ -201,7 +202,7 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         }
         let layout = Layout::new(replica.parameters(), &settings.buckets, servers);
         let links = join::join(folder, servers, rank)?;
-        let (lane, stop) = (SharePrefetcher::new(rank - servers, ranks - servers), settings.stop.clone());
+        let (lane, stop) = ((rank - servers, ranks - servers), settings.stop.clone());
         Worker { replica, feed, lane, stop }.run(links, layout)
     }
 
@@ -259,7 +260,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
     }
 
     fn work(self) -> Result<(), TrainError> {
-        let lane = SharePrefetcher::new(self.rank - self.servers.servers, self.workers());
+        let lane = (self.rank - self.servers.servers, self.workers());
         let Self { replica, feed, settings, links, layout, .. } = self;
         Worker { replica, feed, lane, stop: settings.stop }.run(links, layout)
     }

@@ -1,7 +1,7 @@
 //! The place where gradients are reduced and parameters updated: the host, or the device of a replica.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::buckets::{BucketSettings, Buckets, Ledger, Order, Overlap, Pass, Sums, Wire};
 use super::gradients::{Gradients, Parameter, ReplicaError, Values};
@@ -9,10 +9,19 @@ use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings};
 use super::share::Times;
 use crate::error::TrainError;
-use unisono::Communicator;
+use unisono::{Communicator, trace};
 
 mod host;
 mod late;
+
+/// The numbers of an update of all parameters.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Update {
+    /// The factor of summed gradients.
+    pub scale: f32,
+    /// The learning rate.
+    pub rate: f32,
+}
 
 /// The operations of a data-parallel step on gradients and parameters, in the order in which the step calls
 /// them.
@@ -39,27 +48,36 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Returns the sum of the squares of a landed gradient's elements.
     fn square_sum(&mut self, index: usize) -> Result<f64, TrainError>;
 
-    /// Starts the update.
+    /// Counts an update, which [`Backend::update`] then makes. A rank that has nothing to update with counts it all the same.
     fn begin_update(&mut self);
 
-    /// Updates a parameter with `scale` times its landed gradient, at the learning rate `rate`.
-    fn update(&mut self, values: Values<'_>, index: usize, scale: f32, rate: f32) -> Result<(), TrainError>;
+    /// Updates all parameters, bucket by bucket as gradients arrive. It may leave some to the next pass, or to [`Backend::settle`].
+    fn update(&mut self, comm: &mut Communicator, values: Values<'_>, by: Update) -> Result<(), TrainError> {
+        let order = self.ledger().order.clone();
+        order.into_iter().try_for_each(|bucket| self.update_bucket(comm, values, bucket, by))
+    }
 
-    /// Sends what this rank has updated of a bucket's parameters, if the optimizer is sharded.
-    fn give(&mut self, _: &mut Communicator, _bucket: usize) -> Result<(), TrainError> {
+    /// Updates the parameters of a bucket, or this rank's part of them.
+    fn update_bucket(
+        &mut self,
+        comm: &mut Communicator,
+        values: Values<'_>,
+        bucket: usize,
+        by: Update,
+    ) -> Result<(), TrainError> {
+        for index in self.ledger().plan.members[bucket].clone() {
+            self.complete(comm, index)?;
+            let began = Instant::now();
+            self.update_parameter(values, index, by)?;
+            if trace::is_on() && !self.is_gpu() {
+                trace::record(self.ledger().parameters[index].name.clone(), began, Instant::now());
+            }
+        }
         Ok(())
     }
 
-    /// Waits for the parameters of a bucket that other ranks have updated.
-    fn take(&mut self, _: Values<'_>, _bucket: usize) -> Result<(), TrainError> {
-        Ok(())
-    }
-
-    /// Leaves the update of a bucket's parameters to the next pass, or to [`Backend::settle`]: as [`Backend::update`], or
-    /// [`Backend::take`] if the optimizer is sharded.
-    fn leave(&mut self, _bucket: usize, _scale: f32, _rate: f32) {
-        unreachable!("a device that updates all parameters at once leaves none")
-    }
+    /// Updates a parameter, or this rank's part of it, with its landed gradient.
+    fn update_parameter(&mut self, values: Values<'_>, index: usize, by: Update) -> Result<(), TrainError>;
 
     /// Returns whether updates were left.
     fn has_left(&self) -> bool {
@@ -71,29 +89,24 @@ pub trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Derives the order in which buckets travel from what was measured in this step. Called by all ranks.
-    fn agree_on_order(&mut self, _: &mut Communicator) -> Result<(), TrainError> {
-        Ok(())
-    }
-
     /// Ends a round of local steps: the outer step of all parameters. Called by all ranks.
     fn average(&mut self, _: &mut Communicator, _: Values<'_>, _: &mut Rounds) -> Result<(), TrainError> {
         unreachable!("a device that does not average parameters refuses local steps")
     }
 
-    /// Waits for all buckets, updated with or not, and for the update.
-    fn finish(&mut self, comm: &mut Communicator) -> Result<(), TrainError>;
+    /// Ends a step: waits for all buckets, updated with or not, and for the update, unless some of it was left.
+    fn finish(&mut self, comm: &mut Communicator, values: Values<'_>) -> Result<(), TrainError>;
 
     /// Divides the time of the passes, and the time from there to the end, into what a rank did.
     fn times(&self, passes: Duration, rest: Duration) -> Times;
 
     /// Returns the record of gradients that the passes of the step have put into the buckets.
-    fn ledger(&self) -> &Ledger {
-        self.buckets().ledger()
-    }
+    fn ledger(&self) -> &Ledger;
 
-    /// Returns the buckets on the host.
-    fn buckets(&self) -> &Buckets;
+    /// Returns the buckets, if they are this rank's own on the host.
+    fn buckets(&self) -> Option<&Buckets> {
+        None
+    }
 
     /// Returns the optimizer, with its state on the host.
     fn optimizer(&mut self) -> Result<&Optimizer, TrainError>;
@@ -113,8 +126,8 @@ pub type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), ReplicaEr
 /// The state of an optimizer, as [`Optimizer::state`] gives it.
 pub type State<'a, 's> = &'a mut dyn Iterator<Item = (&'s str, usize, &'s [f32])>;
 
-/// Returns the backend on the host, for a replica with these parameters; `clips` if gradients are clipped, for which all of them must
-/// be known. Called by all ranks.
+/// Returns the backend on the host, for a replica with these parameters: `clips` if gradients are clipped, for which all of them must be
+/// known; `brings_values` if the replica [does](crate::Replica::brings_values). Called by all ranks.
 ///
 /// # Errors
 /// As [`Buckets::new`]; [`TrainError::Setting`], on all ranks, if the optimizer does not go with these settings.
@@ -122,21 +135,29 @@ pub(super) fn on_host(
     comm: &mut Communicator,
     parameters: &[Parameter],
     optimizer: OptimizerSettings,
-    buckets: &BucketSettings,
-    clips: bool,
+    settings: &BucketSettings,
+    (clips, brings_values): (bool, bool),
 ) -> Result<Box<dyn Backend>, TrainError> {
-    let refused = match buckets {
+    let refused = match settings {
         BucketSettings { shard_optimizer: true, .. } => needs_whole(&optimizer, "--shard-optimizer"),
         BucketSettings { local_steps: Some(_), .. } => keeps_average(&optimizer, "--local-steps"),
         _ => None,
     };
     refused.map_or(Ok(()), |why| Err(TrainError::Setting(why)))?;
-    let mut buckets = Buckets::new(comm, parameters, buckets)?;
+    let mut buckets = Buckets::new(comm, parameters, settings)?;
     if clips {
         buckets.sum_whole();
     }
-    let late = late::Late::new(parameters.len());
-    Ok(Box::new(host::Host { optimizer: optimizer_of(optimizer, parameters, &buckets)?, buckets, late }))
+    // A single bucket is the first to be needed, and the last.
+    let has_several = buckets.len() > 1 && comm.ranks() > 1;
+    let may_be_across = settings.overlap == Overlap::Across && settings.local_steps.is_none() && !clips;
+    Ok(Box::new(host::Host {
+        is_across: may_be_across && has_several && brings_values,
+        optimizer: optimizer_of(optimizer, buckets.ledger())?,
+        late: late::Late::new(parameters.len()),
+        buckets,
+        steps: 0,
+    }))
 }
 
 /// Returns the reason why an optimizer cannot update parts of parameters, into which `what` divides them, if
@@ -166,17 +187,12 @@ pub fn keeps_average(optimizer: &OptimizerSettings, what: &str) -> Option<String
 ///
 /// # Errors
 /// If there is no memory for its state.
-pub fn optimizer_of(
-    settings: OptimizerSettings,
-    parameters: &[Parameter],
-    buckets: &Buckets,
-) -> unisono::Result<Optimizer> {
+pub fn optimizer_of(settings: OptimizerSettings, ledger: &Ledger) -> unisono::Result<Optimizer> {
     let factors = settings.factors.clone();
-    let described = |(index, found): (usize, &Parameter)| {
-        let own = || buckets.own(index).map_or(found.count(), |own| own.len());
-        (if found.is_trained { own() } else { 0 }, factors(&found.name, &found.shape))
-    };
-    Optimizer::new(settings, parameters.iter().enumerate().map(described))
+    let parameters = ledger.parameters.iter().enumerate();
+    let described =
+        parameters.map(|(index, found)| (ledger.own(index).len(), factors(&found.name, &found.shape)));
+    Optimizer::new(settings, described)
 }
 
 /// Returns the first of these settings that a GPU does not support, if any.

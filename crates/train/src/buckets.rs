@@ -36,8 +36,6 @@ pub use wires::Wires;
 use compressed::compressors;
 pub use ledger::{Ledger, Pass, end_pass};
 use parcel::CommBuffer;
-use parts::Parts;
-pub(super) use parts::{Moment, of_rank};
 pub use plan::{Place, Plan};
 use sums::Tree;
 pub use wire::HalfBytes;
@@ -79,12 +77,8 @@ pub struct Buckets {
     has_others: bool,
     /// Whether gradients stay on their rank.
     is_local: bool,
-    /// Whether buckets may be on their way while the next step begins.
-    pub(crate) is_across: bool,
     /// The execution of all-reduces.
     way: CollectiveSpec,
-    /// Set if the optimizer is sharded.
-    parts: Option<Parts>,
     flights: Vec<Flight>,
     /// The time that this thread waited for parameters in this step.
     pub(crate) waited: Duration,
@@ -117,30 +111,15 @@ impl Buckets {
         parameters: &[Parameter],
         settings: &BucketSettings,
     ) -> Result<Self, Error> {
-        Self::with_memory(comm, parameters, settings, true)
-    }
-
-    /// Like [`new`](Self::new), with memory for gradients, or without.
-    fn with_memory(
-        comm: &mut Communicator,
-        parameters: &[Parameter],
-        settings: &BucketSettings,
-        has_memory: bool,
-    ) -> Result<Self, Error> {
         if let Some(why) = settings.conflict() {
             return Err(Error::Unsupported(why));
         }
         let ledger = Ledger::new(parameters, settings, BucketSize::of(comm, settings));
         let is_local = settings.local_steps.is_some();
         let rides_along = settings.wire == Wire::F32 && !is_local;
-        let elements = |bucket, count| match bucket {
-            _ if !has_memory => 0,
-            0 if rides_along => count + Sums::COUNT,
-            _ => count,
-        };
+        let elements = |bucket, count| if bucket == 0 && rides_along { count + Sums::COUNT } else { count };
         let compressors = compressors(comm, &ledger, settings)?;
-        // A single bucket is the first to be needed, and the last.
-        let (ranks, has_several) = (comm.ranks(), ledger.plan.counts.len() > 1);
+        let ranks = comm.ranks();
         if settings.order == Order::Tree && !ranks.is_power_of_two() {
             return Err(Error::Unsupported(format!(
                 "an order of additions that does not depend on the number of ranks needs 1, 2, 4, 8, … ranks, and there \
@@ -155,7 +134,7 @@ impl Buckets {
             (0..).zip(&ledger.plan.counts).zip(compressors).map(|((bucket, &count), compressor)| {
                 Ok(Bucket {
                     gradients: CommBuffer::new(comm, Some(bucket), elements(bucket, count))?,
-                    narrow: Narrow::new(comm, (settings.wire, settings.f16_scale), bucket, count)?,
+                    narrow: Narrow::new(comm, settings, bucket, count)?,
                     compressor,
                     way,
                     is_back: true,
@@ -168,10 +147,8 @@ impl Buckets {
             dtype: dtype(settings.wire),
             has_others: ranks > 1,
             is_local,
-            is_across: settings.overlap == Overlap::Across && has_several && ranks > 1 && !is_local,
             waited: Duration::ZERO,
             way,
-            parts: None,
             flights: Vec::new(),
             uncompressed_steps: settings.uncompressed_steps,
             not_finite: None,
@@ -220,15 +197,8 @@ impl Buckets {
     }
 
     /// Returns the record of gradients that the passes of the step have put into the buckets.
-    #[doc(hidden)]
-    pub fn ledger(&self) -> &Ledger {
+    pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
-    }
-
-    /// Returns the ledger, to count a pass.
-    #[doc(hidden)]
-    pub fn ledger_mut(&mut self) -> &mut Ledger {
-        &mut self.ledger
     }
 
     /// Starts a pass that fills the buckets. The last pass of a step all-reduces them, so every rank needs one, even if it is
@@ -264,7 +234,7 @@ impl Buckets {
     }
 
     /// Returns the gradient of a parameter, summed over all ranks. Waits for its bucket. If the optimizer is
-    /// sharded, only [this rank's own elements](Buckets::own) are sums.
+    /// sharded, only [this rank's own elements](crate::Mirror::own) are sums.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -313,7 +283,7 @@ impl Buckets {
         let flight = match &mut bucket.narrow {
             None => bucket.gradients.complete()?,
             Some(narrow) => {
-                let parts = self.parts.as_ref().filter(|_| bucket.way.is_of_parts());
+                let parts = self.ledger.parts.as_ref().filter(|_| bucket.way.is_of_parts());
                 let own = parts.map(|parts| parts[number].clone());
                 narrow.complete(bucket.gradients.values_mut(), own)?
             }

@@ -30,6 +30,8 @@ mod store;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use unisono_collectives::Rank;
+
 pub use error::{CheckpointError, PassedOver};
 pub use load::{Loaded, load, load_newest};
 pub(super) use load::{is_one, newest_state};
@@ -44,6 +46,29 @@ pub struct Tensor {
     pub shape: Vec<usize>,
     /// The elements, row-major.
     pub values: Vec<f32>,
+}
+
+/// Returns the name under which an optimizer's state for a parameter is saved.
+pub fn moment_name(parameter: &str, moment: &str) -> String {
+    format!("{parameter}:{moment}")
+}
+
+/// Returns the array that saves an optimizer's state for a parameter.
+pub fn saved_moment(parameter: &str, moment: &str, values: Vec<f32>) -> Tensor {
+    Tensor { name: moment_name(parameter, moment), shape: vec![values.len()], values }
+}
+
+/// The text before the number of a rank, in names of what each rank's optimizer remembers for itself.
+pub(super) const OF_RANK: &str = " of rank ";
+
+/// Returns the name of what the optimizer of a rank remembers, if each remembers something else.
+pub(super) fn of_rank(moment: &str, rank: Rank) -> String {
+    if rank == 0 { moment.to_owned() } else { format!("{moment}{OF_RANK}{rank}") }
+}
+
+/// Returns the number after this text at the end of a name, if there is one.
+pub(super) fn numbered(name: &str, text: &str) -> Option<usize> {
+    name.rsplit_once(text)?.1.parse().ok()
 }
 
 /// Everything that a run needs to resume as if it had not been interrupted.

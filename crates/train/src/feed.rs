@@ -21,6 +21,13 @@ pub enum OutOfData {
     Error,
 }
 
+impl OutOfData {
+    /// Returns whether a step is made if this many of `ranks` ranks have no data for it.
+    pub(super) fn makes_step(self, out: usize, ranks: usize) -> bool {
+        out == 0 || (self == Self::JoinWithZeros && out < ranks)
+    }
+}
+
 /// A source of a rank's micro-batches.
 pub trait Feed {
     /// A micro-batch.
@@ -31,8 +38,7 @@ pub trait Feed {
     fn steps(&self) -> Option<usize>;
 
     /// Returns the number of samples in the first `steps` steps of an epoch over all ranks, if known.
-    fn samples(&self, steps: usize) -> Option<usize> {
-        let _ = steps;
+    fn samples(&self, _steps: usize) -> Option<usize> {
         None
     }
 
@@ -50,8 +56,7 @@ pub trait Feed {
 
     /// Returns the damaged samples that this rank has skipped since the last call, in evaluations and in epochs up to this one
     /// (counted from 1): a feed may have prepared some of the next.
-    fn skipped(&mut self, epoch: usize) -> Skipped {
-        let _ = epoch;
+    fn skipped(&mut self, _epoch: usize) -> Skipped {
         Skipped::default()
     }
 
@@ -65,8 +70,7 @@ pub trait Feed {
     ///
     /// # Errors
     /// An error of the data.
-    fn evaluation(&mut self, range: Range<usize>) -> Result<Batches<Self::Batch>, DataError> {
-        let _ = range;
+    fn evaluation(&mut self, _range: Range<usize>) -> Result<Batches<Self::Batch>, DataError> {
         Ok(Box::new(std::iter::empty()))
     }
 }
@@ -74,7 +78,8 @@ pub trait Feed {
 /// A feed that makes any share of any step: for workers that take any next one.
 pub trait RandomAccessFeed: Feed {
     /// Returns the micro-batches of share `number` of `of` of a step (counted from 0) of an epoch (counted from 1): those that rank
-    /// `number` of `of` ranks has in [`Feed::epoch`].
+    /// `number` of `of` ranks has in [`Feed::epoch`]. `goes_on` if the same share of later steps will be taken too: the feed may make
+    /// them ahead.
     ///
     /// # Errors
     /// An error of the data.
@@ -84,23 +89,8 @@ pub trait RandomAccessFeed: Feed {
         step: usize,
         number: usize,
         of: usize,
+        goes_on: bool,
     ) -> Result<Vec<Option<Self::Batch>>, DataError>;
-
-    /// Returns the shares one after the other, from this step on, if the feed can make them ahead; otherwise a worker asks for
-    /// each.
-    ///
-    /// # Errors
-    /// An error of the data.
-    fn lane(
-        &mut self,
-        epoch: usize,
-        step: usize,
-        number: usize,
-        of: usize,
-    ) -> Result<Option<Steps<Self::Batch>>, DataError> {
-        let _ = (epoch, step, number, of);
-        Ok(None)
-    }
 }
 
 /// Evaluation batches.

@@ -79,13 +79,6 @@ pub enum Fill {
 }
 
 impl Fill {
-    /// Sets `target` to zeros, or adds none to it: the gradient of what the loss does not depend on.
-    pub fn write_zeros(self, target: &mut [f32]) {
-        if self == Self::Set {
-            target.fill(0.0);
-        }
-    }
-
     /// Sets `target` to these values, or adds them to it.
     ///
     /// # Panics
@@ -124,6 +117,9 @@ impl<'a> Outputs<'a> {
         self.values.iter().zip(self.targets).map(pair)
     }
 }
+
+/// Receives outputs of a model.
+pub type SeeOutputs<'a> = &'a mut dyn FnMut(&Outputs<'_>);
 
 /// Sums over targets: images, or characters of a text.
 #[derive(

@@ -5,7 +5,7 @@
 pub use crate::sampled::PassOn;
 
 /// A GPU takes the place of the host in a step: it fills buckets in the same order, and updates the values of its replica.
-pub use crate::backend::{Backend, Run, State};
+pub use crate::backend::{Backend, Run, State, Update};
 /// Central storage takes that place too, and refuses the same optimizers as a sharded one.
 pub use crate::backend::{keeps_average, needs_whole, optimizer_of};
 pub use crate::buckets::{Ledger, Place, end_pass};
@@ -22,13 +22,13 @@ pub use crate::places::check_outputs;
 /// Ranks compare and exchange what they found, so that all know of an error of one.
 pub use crate::compare::{broadcast, hash_with_buffers, lowest, parameters};
 
-/// Parameter servers send the buckets of a mirrored step, and log as it does.
+/// Parameter servers send the buckets of a mirrored step, and keep the state of a run as a trainer does.
 pub use crate::buckets::{HalfBytes, Plan};
-pub use crate::log::Log;
+pub use crate::state::{RunState, not_saved};
 
+pub use crate::checkpoint::{moment_name, saved_moment};
 /// The averages of a saved model's parameters are entries of the optimizer's state.
 pub use crate::optimizer::averaged::AVERAGE;
-pub use crate::resume::moment_name;
 
 /// Predictions, and estimates of memory, are for batches as evaluations have them.
 pub use crate::sampled::EVALUATION_BATCH;

@@ -19,13 +19,13 @@ mod gradients;
 mod local;
 mod means;
 pub mod optimizer;
-mod parts;
 pub mod rate;
 mod replica;
 mod share;
 mod step;
 
 // The loop over steps and epochs: what a run is told, checks, saves and resumes.
+mod arrays;
 pub mod checkpoint;
 mod compare;
 mod damage;
@@ -33,6 +33,7 @@ mod error;
 mod places;
 mod resume;
 mod run;
+mod state;
 mod trainer;
 
 // The feed of the loop: shares of batches, made ahead.
@@ -64,6 +65,7 @@ pub use feed::{Batches, Feed, OutOfData, RandomAccessFeed, Shares, Steps};
 pub use gradients::{Fill, Gradients, LossSums, Parameter, ReplicaError};
 pub use local::{LocalSteps, Outer};
 pub use means::Means;
+pub use metrics::Test;
 pub use optimizer::{AdamW, Lamb, Lion, NamedRule, OptimizerSettings, Sgd};
 pub use replica::{Parts, Replica};
 pub use report::{
@@ -79,5 +81,5 @@ pub use starvation::explain_bottleneck;
 pub use step::Mirror;
 pub use straggler::{RankTimes, Straggler, StragglerReport};
 pub use stream::Stream;
-pub use trainer::{Callback, Flow, Test, Trainer, evaluate, measure};
+pub use trainer::{Callback, Flow, Trainer, evaluate};
 pub use unisono_data::Stop;

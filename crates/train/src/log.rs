@@ -14,14 +14,14 @@ use unisono::Communicator;
 
 /// The logs of a run. Only rank 0 writes.
 #[derive(Debug)]
-pub struct Log {
+pub(crate) struct Log {
     file: Option<EventFile>,
     last_step: Instant,
 }
 
 impl Log {
     /// Opens the requested files; a resumed run continues after `resumed` steps. Called by all ranks.
-    pub fn open(
+    pub(crate) fn open(
         comm: &mut Communicator,
         settings: &RunSettings,
         resumed: Option<u64>,
@@ -39,7 +39,7 @@ impl Log {
     }
 
     /// Writes the curves of an event after this many steps of the run, if it has any.
-    pub fn write(&mut self, step: u64, event: &Event) -> Result<(), TrainError> {
+    pub(crate) fn write(&mut self, step: u64, event: &Event) -> Result<(), TrainError> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let mut curves = Vec::new();
         let mut curve = |name: &str, value: f64| curves.push((name.to_owned(), value));

@@ -42,7 +42,8 @@ mod named;
 mod regression;
 
 use crate::error::TrainError;
-pub use crate::gradients::Outputs;
+use crate::gradients::LossSums;
+pub use crate::gradients::{Outputs, SeeOutputs};
 pub use named::Named;
 pub use regression::Regression;
 
@@ -86,6 +87,15 @@ pub trait Metric: fmt::Debug + Send + Sync {
 pub type Metrics = Vec<Arc<dyn Metric>>;
 /// Their values, by name.
 pub type Measured = BTreeMap<String, f64>;
+
+/// The results of an evaluation.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Test {
+    /// The sums over all held-out targets.
+    pub tally: LossSums,
+    /// The values of the metrics.
+    pub metrics: Measured,
+}
 
 /// The fraction of targets that are among the K classes with the highest outputs; K is less than the number of classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,7 +233,7 @@ impl<'a> Measuring<'a> {
         let classes = classes[0] as usize;
         if classes == 0 {
             let why = "the model shows no outputs to measure metrics on: a candle model shows what cross_entropy is given, another \
-                       model what its Replica::evaluate_outputs says";
+                       model what its Replica::evaluate says";
             return Err(TrainError::Setting(why.to_owned()));
         }
         check(self.metrics, Some(classes))?;

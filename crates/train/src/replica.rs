@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::backend::Backend;
 use crate::buckets::BucketSettings;
 use crate::error::TrainError;
-use crate::gradients::{Gradients, LossSums, Outputs, Parameter, ReplicaError, See};
+use crate::gradients::{Gradients, LossSums, Parameter, ReplicaError, See, SeeOutputs};
 use crate::optimizer::OptimizerSettings;
 use unisono::Communicator;
 
@@ -69,24 +69,16 @@ pub trait Replica {
         Duration::ZERO
     }
 
-    /// Evaluates the model on a batch, and changes nothing.
+    /// Evaluates the model on a batch, and changes nothing. Calls `see`, if it is given, with the model's outputs for the targets, if it
+    /// knows them: for [metrics](crate::metrics).
     ///
     /// # Errors
     /// As [`Replica::pass`].
-    fn evaluate(&mut self, batch: &Self::Batch) -> Result<LossSums, ReplicaError>;
-
-    /// Like [`evaluate`](Self::evaluate), and calls `see` with the model's outputs for the targets, if it knows them: for
-    /// [metrics](crate::metrics).
-    ///
-    /// # Errors
-    /// As [`Replica::pass`].
-    fn evaluate_outputs(
+    fn evaluate(
         &mut self,
         batch: &Self::Batch,
-        _see: &mut dyn FnMut(&Outputs<'_>),
-    ) -> Result<LossSums, ReplicaError> {
-        self.evaluate(batch)
-    }
+        see: Option<SeeOutputs<'_>>,
+    ) -> Result<LossSums, ReplicaError>;
 
     /// Calls `see` once with the values of the parameter with this index, in place and in row-major order. The next
     /// pass computes with what `see` writes.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::metrics::Measured;
+use crate::metrics::{Measured, Test};
 use crate::share::Times;
 use crate::straggler::StragglerReport;
 use unisono_data::pipeline::StageReport;
@@ -68,6 +68,15 @@ pub struct Evaluation {
     pub metrics: Measured,
 }
 
+impl Test {
+    /// Returns the metrics in an epoch, after this many steps of the run.
+    pub fn evaluation(&self, epoch: usize, step: u64) -> Evaluation {
+        let Self { tally, metrics } = self;
+        let (test_loss, test_accuracy) = (tally.mean_loss(), tally.accuracy());
+        Evaluation { epoch, step, test_loss, test_accuracy, metrics: metrics.clone() }
+    }
+}
+
 /// Reads a number, or the null that JSON has in place of a NaN or an infinity.
 pub(crate) fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
@@ -78,7 +87,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 /// The results of an epoch, over all ranks.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 pub struct EpochReport {
     /// The epoch, from 1.
     pub epoch: usize,

@@ -4,16 +4,18 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::buckets::{Moment, of_rank};
-use super::checkpoint::{self, Checkpoint, Loaded, PassedOver, Tensor};
+use super::checkpoint::{
+    self, Checkpoint, Loaded, OF_RANK, PassedOver, Tensor, moment_name, numbered, of_rank,
+};
 use super::gradients::{LossSums, Parameter};
 use super::replica::Replica;
+use crate::arrays::scatter;
 use crate::compare;
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::local::Rounds;
-use crate::report::{Best, EndedEarly, null_is_nan};
-use crate::run::{EarlyStopping, RunSettings};
+use crate::report::{Best, Event, null_is_nan};
+use crate::run::RunSettings;
 use crate::step::{Mirror, OUTER_VELOCITY};
 use unisono::{Communicator, Rank};
 
@@ -84,19 +86,6 @@ impl Progress {
         self.sample_in_epoch = samples(0);
         self.tally = LossSums::default();
     }
-
-    /// Counts an evaluation after the steps made, unless there is nothing to evaluate.
-    pub fn evaluated(&mut self, test: LossSums, min_delta: f64) {
-        if test.targets > 0.0 {
-            self.best = Some(Best::after(self.best, test.mean_loss(), self.step, min_delta));
-        }
-    }
-
-    /// Returns the point at which the run ended early, if it did.
-    pub fn ended_early(&self, stopping: Option<EarlyStopping>) -> Option<EndedEarly> {
-        let (EarlyStopping { patience, .. }, best) = stopping.zip(self.best)?;
-        (best.evaluations_since >= patience).then_some(EndedEarly { step: self.step, best })
-    }
 }
 
 /// Returns the rates of runs that no callback has changed, and of checkpoints from before there were
@@ -142,6 +131,16 @@ impl Resumed {
         Ok(Some(Self { progress, passed_over, arrays, path }))
     }
 
+    /// Returns the events of the start of a run that resumes.
+    pub fn events(&self) -> impl Iterator<Item = Event> {
+        let passed_over = self
+            .passed_over
+            .iter()
+            .map(|PassedOver { path, why }| Event::Notice(format!("skipped {}: {why}", path.display())));
+        let Progress { step, epoch, .. } = self.progress;
+        passed_over.chain([Event::Resumed { step, epoch }])
+    }
+
     /// Checks that the run can go on with this global batch: positions in an epoch are counted in steps.
     ///
     /// # Errors
@@ -177,12 +176,12 @@ impl Resumed {
         replica: &mut impl Replica,
     ) -> Result<(), TrainError> {
         let names: Vec<_> = replica.parameters().iter().map(|parameter| parameter.name.clone()).collect();
-        if let Some(mut parts) = replica.parts().filter(|_| replicas.rank() == 0) {
+        if let Some(parts) = replica.parts().filter(|_| replicas.rank() == 0) {
             let is_own = |name: &str| names.iter().any(|own| own == name);
             let is_of_own = |name: &str| name.rsplit_once(':').is_some_and(|(name, _)| is_own(name));
             let (parameters, optimizer) = self.arrays.take().unwrap_or_default();
-            let (parameters, unknown) = parts.scatter(parameters, is_own)?;
-            let (optimizer, _) = parts.scatter(optimizer, is_of_own)?;
+            let (parameters, unknown) = scatter(parts.comm, parameters, is_own)?;
+            let (optimizer, _) = scatter(parts.comm, optimizer, is_of_own)?;
             self.arrays = Some((parameters, optimizer));
             if let Some(extra) = unknown.first() {
                 return Err(self.explain(not_here(extra)));
@@ -211,51 +210,47 @@ impl Resumed {
         comm: &mut Communicator,
         mirror: &mut Mirror<R>,
     ) -> Result<(), TrainError> {
-        let names: Vec<_> =
-            mirror.replica().parameters().iter().map(|parameter| parameter.name.clone()).collect();
-        let places: Vec<_> = mirror.optimizer()?.state().map(|(moment, index, _)| (moment, index)).collect();
-        let parameters = mirror.replica().parameters();
-        let count = |index: usize| if parameters[index].is_trained { parameters[index].count() } else { 0 };
-        let mut state: Vec<Moment> = places
-            .into_iter()
-            .map(|(moment, index)| (moment.to_owned(), index, vec![0.0; count(index)]))
-            .collect();
-        let is_local = mirror.rounds().is_some();
-        let saved = self.arrays.take().map_or(Vec::new(), |(_, saved)| saved);
-        let filled = match comm.rank() {
-            0 => state.iter_mut().try_for_each(|(moment, index, values)| {
-                let found = find(&saved, &moment_name(&names[*index], moment));
-                let found = found.and_then(|found| sized(found, values.len()));
-                values.copy_from_slice(found.map_err(|error| self.explain(error))?);
-                Ok(())
-            }),
-            _ => Ok(()),
-        };
-        agree(comm, filled)?;
-        for (moment, index, values) in &mut state {
-            if is_local {
-                let saved_of = |rank| find(&saved, &moment_name(&names[*index], &of_rank(moment, rank))).ok();
-                share(comm, values, saved_of)?;
-            } else {
-                comm.broadcast(values, 0)?;
-            }
-            *values = values[mirror.own(*index)].to_vec();
+        let (_, saved) = self.arrays.take().unwrap_or_default();
+        let (rank, is_local) = (comm.rank(), mirror.rounds().is_some());
+        let is_own = |name: &str| numbered(name, OF_RANK).is_none_or(|of| is_local && of == rank);
+        let restores = mirror.buckets().map(|buckets| buckets.restores(comm));
+        let restores = |name: &str| is_own(name) && restores.as_ref().is_none_or(|restores| restores(name));
+        let (saved, _) = scatter(comm, saved, restores)?;
+        let restored = self.restore_own(rank, &saved, mirror);
+        agree(comm, restored.map_err(|error| self.explain(error)))?;
+        if let Some(buckets) = mirror.buckets() {
+            buckets.restore_unsent(comm, &saved);
         }
-        for (velocity, name) in mirror.rounds().into_iter().flat_map(Rounds::velocities).zip(&names) {
-            if let Ok(saved) = find(&saved, &moment_name(name, OUTER_VELOCITY)) {
+        Ok(())
+    }
+
+    /// Restores this rank's optimizer, and the velocities of its outer steps.
+    fn restore_own<R: Replica>(
+        &self,
+        rank: Rank,
+        saved: &[Tensor],
+        mirror: &mut Mirror<R>,
+    ) -> Result<(), TrainError> {
+        let parameters = mirror.replica().parameters().to_vec();
+        let state = mirror.optimizer()?.state();
+        let places: Vec<_> = state.map(|(moment, index, _)| (moment.to_owned(), index)).collect();
+        let mut state = Vec::new();
+        for (moment, index) in &places {
+            let Parameter { name, is_trained, .. } = &parameters[*index];
+            let count = if *is_trained { parameters[*index].count() } else { 0 };
+            // If the saved run had fewer ranks, what rank 0's optimizer remembered.
+            let own = find(saved, &moment_name(name, &of_rank(moment, rank)));
+            let own = own.ok().filter(|own| own.values.len() == count);
+            let found = own.map_or_else(|| find(saved, &moment_name(name, moment)), Ok)?;
+            state.push((&moment[..], *index, &sized(found, count)?[mirror.own(*index)]));
+        }
+        mirror.restore_optimizer(self.progress.updates, state)?;
+        for (velocity, of) in mirror.rounds().into_iter().flat_map(Rounds::velocities).zip(&parameters) {
+            if let Ok(saved) = find(saved, &moment_name(&of.name, OUTER_VELOCITY)) {
                 velocity.copy_from_slice(&saved.values);
             }
-            comm.broadcast(velocity, 0)?;
         }
-        let unsent = saved.into_iter().filter_map(|Tensor { name, values, .. }| {
-            let (parameter, what) = name.rsplit_once(':')?;
-            let index = names.iter().position(|name| name == parameter)?;
-            Some((what.to_owned(), index, values))
-        });
-        let unsent: Vec<Moment> = unsent.collect();
-        let state = state.iter().map(|(moment, index, values)| (&**moment, *index, &values[..]));
-        mirror.restore_optimizer(self.progress.updates, state)?;
-        Ok(mirror.buckets().restore_unsent(comm, &unsent)?)
+        Ok(())
     }
 
     fn explain(&self, error: TrainError) -> TrainError {
@@ -302,30 +297,9 @@ fn sized(saved: &Tensor, expected: usize) -> Result<&[f32], TrainError> {
     Err(TrainError::Setting(format!("{} has {found} values there, and {expected} here", saved.name)))
 }
 
-/// Gives each rank what its own optimizer remembered, or, if the saved run had fewer ranks, what rank 0's did.
-fn share<'a>(
-    comm: &mut Communicator,
-    values: &mut [f32],
-    saved_of: impl Fn(Rank) -> Option<&'a Tensor>,
-) -> Result<(), TrainError> {
-    if comm.rank() != 0 {
-        return Ok(comm.receive(values, 0)?);
-    }
-    for rank in 1..comm.ranks() {
-        let saved = saved_of(rank).filter(|saved| saved.values.len() == values.len());
-        comm.send(saved.map_or(&*values, |saved| &saved.values), rank)?;
-    }
-    Ok(())
-}
-
 fn find<'a>(arrays: &'a [Tensor], name: &str) -> Result<&'a Tensor, TrainError> {
     let found = arrays.iter().find(|array| array.name == name);
     found.ok_or_else(|| TrainError::Setting(format!("there is nothing called {name}")))
-}
-
-/// Returns the name under which an optimizer's state for a parameter is saved.
-pub fn moment_name(parameter: &str, moment: &str) -> String {
-    format!("{parameter}:{moment}")
 }
 
 /// Returns the arrays to save. Copies them, since the replica may change afterwards.
@@ -335,7 +309,7 @@ pub fn moment_name(parameter: &str, moment: &str) -> String {
 pub(super) fn snapshot<R: Replica>(
     mirror: &mut Mirror<R>,
     progress: &Progress,
-    moments: Vec<Moment>,
+    optimizer: Vec<Tensor>,
 ) -> Result<Checkpoint<Progress>, TrainError> {
     let mut parameters = Vec::new();
     let replica = mirror.replica();
@@ -344,12 +318,6 @@ pub(super) fn snapshot<R: Replica>(
         replica.with_values(index, &mut |values| copy = values.to_vec())?;
         parameters.push(Tensor { name, shape, values: copy });
     }
-    let optimizer = moments.into_iter().map(|(moment, index, values)| Tensor {
-        name: moment_name(&parameters[index].name, &moment),
-        shape: vec![values.len()],
-        values,
-    });
-    let optimizer = optimizer.collect();
     let state = Progress { updates: mirror.optimizer()?.steps(), ..progress.clone() };
     Ok(Checkpoint { step: progress.step, state, parameters, optimizer })
 }

@@ -1,6 +1,7 @@
 //! Samples as a feed: every sample once per epoch, reshuffled every time, on any number of ranks.
 
 use std::fmt;
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -25,12 +26,22 @@ pub struct Sampled<S = Dataset, B = Batch> {
     depth: Depth,
     /// The epoch whose order was last needed for a single share, and that order.
     order: (usize, Vec<usize>),
+    ahead: Option<Ahead<B>>,
     epochs: Epochs<Vec<Option<B>>>,
     /// The threads of the epoch that was begun last.
     threads_before: Option<Threads>,
     /// The last epoch that is asked for, if known.
     last_epoch: Option<usize>,
     pass_on: Option<PassOn<B>>,
+}
+
+/// Shares of consecutive steps, which are made ahead.
+struct Ahead<B> {
+    epoch: usize,
+    shares: Shares,
+    /// The next step.
+    step: usize,
+    steps: Steps<B>,
 }
 
 impl<S, B> fmt::Debug for Sampled<S, B> {
@@ -67,8 +78,20 @@ impl<S: Samples> Sampled<(S, S), Vec<S::Sample>> {
 impl<S, B> Sampled<S, B> {
     fn of(source: Arc<S>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
         let (order, epochs) = ((0, Vec::new()), Epochs::default());
-        let (threads_before, last_epoch, pass_on) = (None, None, None);
-        Self { source, seed, shares, threads, depth, order, epochs, threads_before, last_epoch, pass_on }
+        let (ahead, threads_before, last_epoch, pass_on) = (None, None, None, None);
+        Self {
+            source,
+            seed,
+            shares,
+            threads,
+            depth,
+            order,
+            ahead,
+            epochs,
+            threads_before,
+            last_epoch,
+            pass_on,
+        }
     }
 
     /// Goes on with the next epoch while one ends and is evaluated, up to this one: then an epoch begins without a wait.
@@ -187,25 +210,30 @@ impl<S: BatchSource<B>, B: Send + 'static> RandomAccessFeed for Sampled<S, B> {
         step: usize,
         number: usize,
         of: usize,
+        goes_on: bool,
     ) -> Result<Vec<Option<B>>, DataError> {
+        let shares = Shares { rank: number, ranks: of, ..self.shares };
+        if goes_on {
+            let follows =
+                |ahead: &Ahead<B>| (ahead.epoch, ahead.shares) == (epoch, shares) && ahead.step <= step;
+            if !self.ahead.as_ref().is_some_and(follows) {
+                // No other holder continues with its next epoch.
+                let source = Arc::clone(&self.source);
+                let mut alone = Self::of(source, self.seed, shares, self.threads, self.depth);
+                self.ahead = Some(Ahead { epoch, shares, step, steps: alone.epoch(epoch, step)? });
+            }
+            let ahead = self.ahead.as_mut();
+            // Others may have taken some in between.
+            let found =
+                ahead.and_then(|ahead| ahead.steps.nth(step - mem::replace(&mut ahead.step, step + 1)));
+            if let Some(share) = found {
+                return share;
+            }
+        }
         if self.order.0 != epoch {
             self.order = (epoch, unisono_data::order(self.count(), self.seed, epoch as u64));
         }
-        let shares = Shares { rank: number, ranks: of, ..self.shares };
         batches(&*self.source, self.pass(epoch), shares.samples(&self.order.1, step))
-    }
-
-    fn lane(
-        &mut self,
-        epoch: usize,
-        step: usize,
-        number: usize,
-        of: usize,
-    ) -> Result<Option<Steps<B>>, DataError> {
-        let shares = Shares { rank: number, ranks: of, ..self.shares };
-        // No other holder continues with its next epoch.
-        let source = Arc::clone(&self.source);
-        Self::of(source, self.seed, shares, self.threads, self.depth).epoch(epoch, step).map(Some)
     }
 }
 
@@ -273,11 +301,12 @@ mod tests {
         let mut any = feed(0, 1);
         for (number, epoch) in [(0, 3), (2, 3), (1, 4)] {
             let steps: Vec<_> = feed(number, 3).epoch(epoch, 0).unwrap().map(Result::unwrap).collect();
-            for step in [4, 0] {
-                let share = any.share(epoch, step, number, 3).unwrap();
+            // Ahead, a step is taken by another worker between the last two.
+            for (step, goes_on) in
+                [(4, false), (0, false), (4, true), (0, true), (1, true), (2, false), (3, true)]
+            {
+                let share = any.share(epoch, step, number, 3, goes_on).unwrap();
                 assert_eq!(format!("{share:?}"), format!("{:?}", steps[step]));
-                let mut lane = any.lane(epoch, step, number, 3).unwrap().expect("it is made ahead");
-                assert_eq!(format!("{share:?}"), format!("{:?}", lane.next().unwrap().unwrap()));
             }
         }
     }

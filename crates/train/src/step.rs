@@ -1,17 +1,18 @@
 //! The data-parallel step: [`Mirror::step`] reads in the order in which things happen.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Instant;
 
-use super::backend::{self, Backend};
-use super::buckets::{BucketSettings, Buckets, Moment, Order, Sums};
+use super::backend::{self, Backend, Update};
+use super::buckets::{BucketSettings, Buckets, Order, Sums};
+use super::checkpoint::{Tensor, of_rank, saved_moment};
 use super::local::Rounds;
 use super::optimizer::averaged::AVERAGE;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::{Replica, values};
 use super::share::{Share, StepReport};
+use crate::arrays::{gather, join};
 use crate::compare;
 use crate::error::TrainError;
 use unisono::{Communicator, ReduceOp, trace};
@@ -32,8 +33,6 @@ pub struct Mirror<R> {
     clip_norm: Option<f64>,
     /// Set if ranks step alone.
     rounds: Option<Rounds>,
-    /// Whether a step may begin before the one before has updated all parameters.
-    is_across: bool,
     /// Whether the optimizer keeps an average of the parameters.
     is_averaged: bool,
     /// Whether the result does not depend on the number of ranks.
@@ -64,7 +63,10 @@ impl<R: Replica> Mirror<R> {
         let is_averaged = optimizer.is_averaged();
         let backend = match replica.device(comm, &optimizer, buckets)? {
             Some(device) => device,
-            None => backend::on_host(comm, replica.parameters(), optimizer, buckets, clip_norm.is_some())?,
+            None => {
+                let clips_or_brings = (clip_norm.is_some(), replica.brings_values());
+                backend::on_host(comm, replica.parameters(), optimizer, buckets, clips_or_brings)?
+            }
         };
         if replica.shares_values() {
             // Wait until rank 0 has written the shared values.
@@ -83,10 +85,8 @@ impl<R: Replica> Mirror<R> {
             .local_steps
             .map(|local| Rounds::new(local, count, &mut values(&mut replica)))
             .transpose()?;
-        // A norm needs all buckets.
-        let is_across = backend.buckets().is_across && clip_norm.is_none() && replica.brings_values();
         let (is_tree, never_put) = (buckets.order == Order::Tree, BTreeSet::new());
-        Ok(Self { replica, backend, clip_norm, rounds, is_across, is_averaged, is_tree, steps: 0, never_put })
+        Ok(Self { replica, backend, clip_norm, rounds, is_averaged, is_tree, steps: 0, never_put })
     }
 
     /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches; during the last one, buckets are
@@ -121,13 +121,14 @@ impl<R: Replica> Mirror<R> {
                 sums.tally.targets
             };
             if targets > 0.0 {
-                let mut scale = (1.0 / targets) as f32;
+                let mut by = Update { scale: (1.0 / targets) as f32, rate: rate as f32 };
                 if let Some(most) = self.clip_norm {
-                    let found = self.norm(comm)? * f64::from(scale);
-                    scale *= clip_factor(found, most);
+                    let found = self.norm(comm)? * f64::from(by.scale);
+                    by.scale *= clip_factor(found, most);
                     norm = Some(found);
                 }
-                self.update(comm, scale, rate as f32)?;
+                self.backend.begin_update();
+                self.backend.update(comm, &mut values(&mut self.replica), by)?;
             } else {
                 // It counts, so that all ranks have made as many.
                 self.backend.begin_update();
@@ -137,14 +138,7 @@ impl<R: Replica> Mirror<R> {
             }
         }
         self.steps += 1;
-        // Its cost is soon amortised, and a network or a machine that changes is detected.
-        if self.is_across && self.steps > 1 && self.steps.is_power_of_two() {
-            self.backend.settle(&mut values(&mut self.replica))?;
-            self.backend.finish(comm)?;
-            self.backend.agree_on_order(comm)?;
-        } else if !self.backend.has_left() {
-            self.backend.finish(comm)?;
-        }
+        self.backend.finish(comm, &mut values(&mut self.replica))?;
         let mut times = self.backend.times(computed - began, computed.elapsed());
         times.compute = times.compute.saturating_sub(waited);
         times.exposed += waited;
@@ -159,9 +153,8 @@ impl<R: Replica> Mirror<R> {
             self.backend.complete(comm, index)?;
             let square_sum = self.backend.square_sum(index)?;
             if !square_sum.is_finite() {
-                let (parameter, rank) = (self.replica.parameters()[index].name.clone(), comm.rank());
-                let (found, step) = (square_sum as f32, self.steps + 1);
-                return Err(TrainError::NotFinite { of: "gradient", parameter, found, rank, step });
+                let (found, place) = (square_sum as f32, (comm.rank(), self.steps + 1));
+                return Err(self.backend.ledger().not_finite("gradient", index, found, place));
             }
             squares += square_sum;
         }
@@ -169,60 +162,6 @@ impl<R: Replica> Mirror<R> {
             squares = parts.sum(squares)?;
         }
         Ok(squares.sqrt())
-    }
-
-    /// Updates all parameters, bucket by bucket as they arrive. If the optimizer is sharded, this rank updates its own part of each
-    /// bucket, and gets the others.
-    ///
-    /// If the next step may begin before, it ends with the bucket that the next forward pass needs first, which is the last one.
-    fn update(&mut self, comm: &mut Communicator, scale: f32, rate: f32) -> Result<(), TrainError> {
-        self.backend.begin_update();
-        let order = self.backend.ledger().order.clone();
-        let needed = order.len().saturating_sub(1);
-        let is_divided = self.backend.buckets().is_divided();
-        let leaves_from = |order: &[usize]| match order.iter().position(|&bucket| bucket == needed) {
-            Some(position) if self.is_across => position + 1,
-            _ => order.len(),
-        };
-        if !is_divided {
-            let (now, later) = order.split_at(leaves_from(&order));
-            now.iter().try_for_each(|&bucket| self.update_bucket(comm, bucket, scale, rate))?;
-            later.iter().for_each(|&bucket| self.backend.leave(bucket, scale, rate));
-            return Ok(());
-        }
-        for &bucket in &order {
-            self.update_bucket(comm, bucket, scale, rate)?;
-            if !self.is_across {
-                self.backend.give(comm, bucket)?;
-            }
-        }
-        if !self.is_across {
-            return order
-                .iter()
-                .try_for_each(|&bucket| self.backend.take(&mut values(&mut self.replica), bucket));
-        }
-        // All gradients have left before any parameter leaves: so these may go in the order in which they are needed.
-        (0..order.len()).rev().try_for_each(|bucket| self.backend.give(comm, bucket))?;
-        (0..needed).for_each(|bucket| self.backend.leave(bucket, scale, rate));
-        self.backend.take(&mut values(&mut self.replica), needed)
-    }
-
-    /// Updates the parameters of a bucket, or this rank's part of them.
-    fn update_bucket(
-        &mut self,
-        comm: &mut Communicator,
-        bucket: usize,
-        scale: f32,
-        rate: f32,
-    ) -> Result<(), TrainError> {
-        for index in self.backend.ledger().plan.members[bucket].clone() {
-            self.backend.complete(comm, index)?;
-            let began = Instant::now();
-            self.backend.update(&mut values(&mut self.replica), index, scale, rate)?;
-            let name = |replica: &R| replica.parameters()[index].name.clone();
-            self.span(name, began, Instant::now());
-        }
-        Ok(())
     }
 
     /// Makes the updates that the last step [left to the next](crate::Overlap::Across). A caller that wants to see the
@@ -259,14 +198,9 @@ impl<R: Replica> Mirror<R> {
     }
 
     /// Records in the trace what the host did. What a GPU does, it does later than the host knows.
-    fn span<N: Into<Cow<'static, str>>>(
-        &mut self,
-        name: impl FnOnce(&R) -> N,
-        began: Instant,
-        ended: Instant,
-    ) {
+    fn span(&self, name: &'static str, began: Instant, ended: Instant) {
         if trace::is_on() && !self.backend.is_gpu() {
-            trace::record(name(&self.replica), began, ended);
+            trace::record(name, began, ended);
         }
     }
 
@@ -282,9 +216,7 @@ impl<R: Replica> Mirror<R> {
     /// Returns the elements of a parameter that this rank updates, and whose optimizer state it holds: all, unless the
     /// optimizer [is sharded](BucketSettings::shard_optimizer); none if it is not trained.
     pub fn own(&self, index: usize) -> Range<usize> {
-        let parameter = &self.replica.parameters()[index];
-        let trained = if parameter.is_trained { parameter.count() } else { 0 };
-        self.backend.buckets().own(index).unwrap_or(0..trained)
+        self.backend.ledger().own(index)
     }
 
     /// Returns the optimizer and its state of [this rank's own elements](Mirror::own), which is copied to the host if it is
@@ -310,22 +242,37 @@ impl<R: Replica> Mirror<R> {
         self.backend.restore_optimizer(steps, &mut state.into_iter())
     }
 
+    /// Returns whether each rank updates its part of the parameters alone.
+    pub(super) fn is_divided(&self) -> bool {
+        self.backend.ledger().is_divided()
+    }
+
     /// Returns the optimizer's state for all elements and what compressors have not sent yet, to save them; empty on ranks other than 0.
     /// Called by all ranks.
-    pub(super) fn moments(&mut self, comm: &mut Communicator) -> Result<Vec<Moment>, TrainError> {
+    pub(super) fn moments(&mut self, comm: &mut Communicator) -> Result<Vec<Tensor>, TrainError> {
         self.settle()?;
-        let mut all = Vec::new();
-        if comm.rank() == 0 || self.backend.buckets().is_divided() || self.rounds.is_some() {
-            let own = self.backend.optimizer()?.state();
-            let own = own.map(|(name, index, values)| (name.to_owned(), index, values.to_vec())).collect();
-            all = self.backend.buckets().gathered(comm, own)?;
+        let (rank, is_local, mut own) = (comm.rank(), self.rounds.is_some(), Vec::new());
+        let differs = self.is_divided() || is_local;
+        if rank == 0 || differs {
+            let parameters = self.replica.parameters();
+            let state = self.backend.optimizer()?.state();
+            // The names of what has no elements are rank 0's to save.
+            let state = state.filter(|(.., values)| rank == 0 || !values.is_empty());
+            own.extend(state.map(|(name, index, values)| {
+                let name = if is_local { of_rank(name, rank) } else { name.to_owned() };
+                saved_moment(&parameters[index].name, &name, values.to_vec())
+            }));
         }
-        if let Some(rounds) = self.rounds.as_mut().filter(|_| comm.rank() == 0) {
-            let velocities = (0..).zip(rounds.velocities());
-            all.extend(velocities.map(|(index, values)| (OUTER_VELOCITY.to_owned(), index, values.clone())));
+        if let Some(rounds) = self.rounds.as_mut().filter(|_| rank == 0) {
+            let velocities = self.replica.parameters().iter().zip(rounds.velocities());
+            own.extend(velocities.map(|(of, values)| saved_moment(&of.name, OUTER_VELOCITY, values.clone())));
         }
-        all.extend(self.backend.buckets().unsent(comm)?);
-        Ok(all)
+        let buckets = self.backend.buckets().filter(|buckets| buckets.keeps_residuals(comm));
+        own.extend(buckets.into_iter().flat_map(|buckets| buckets.unsent(comm)));
+        if !differs && buckets.is_none() {
+            return Ok(own);
+        }
+        Ok(join(gather(comm, own.into_iter().map(|tensor| (0, tensor)).collect())?))
     }
 
     /// Returns the [averages](crate::optimizer::Averaged) of all trained parameters, with their indices, once a step is made; none if the
@@ -342,7 +289,10 @@ impl<R: Replica> Mirror<R> {
             if !self.replica.parameters()[index].is_trained {
                 continue;
             }
-            if let Some(mut bits) = self.backend.buckets().bits(index, &values) {
+            if self.is_divided() {
+                // A sum of floating-point numbers would lose the sign of a zero.
+                let mut bits = vec![0_u32; self.replica.parameters()[index].count()];
+                bits[self.own(index)].copy_from_slice(bytemuck::cast_slice(&values));
                 comm.all_reduce(&mut bits, ReduceOp::Sum)?;
                 values = bytemuck::cast_vec(bits);
             }
@@ -359,13 +309,8 @@ impl<R: Replica> Mirror<R> {
         Ok(())
     }
 
-    /// Returns whether the replica is on a GPU, and gradients are reduced there.
-    pub fn is_on_device(&self) -> bool {
-        self.backend.is_gpu()
-    }
-
-    /// Returns the buckets; empty if gradients are reduced on a GPU.
-    pub fn buckets(&self) -> &Buckets {
+    /// Returns the buckets; `None` if gradients are reduced on a GPU, or in memory that ranks share.
+    pub fn buckets(&self) -> Option<&Buckets> {
         self.backend.buckets()
     }
 

@@ -3,24 +3,21 @@
 use std::time::{Duration, Instant};
 
 use super::buckets::BucketSize;
-use super::checkpoint::{PassedOver, Store};
 use super::feed::{Feed, OutOfData, Steps};
-use super::gradients::LossSums;
 use super::replica::Replica;
 use super::report::{EpochReport, Event, StepEvent, Summary};
 use super::resume::{Progress, Resumed};
 use super::run::RunSettings;
 use super::share::{Share, StepReport, Times};
-use crate::compare::agree;
+use crate::compare::{self, agree};
 use crate::damage::Damage;
 use crate::error::TrainError;
-use crate::log::Log;
-use crate::metrics;
+use crate::metrics::{self, Test};
 use crate::places::check_outputs;
 use crate::starvation::Starvation;
+use crate::state::RunState;
 use crate::step::Mirror;
 use crate::straggler::Stragglers;
-use crate::{backend, compare};
 use unisono::{Communicator, Ran, ReduceOp};
 
 mod callback;
@@ -29,7 +26,7 @@ mod keep;
 mod world;
 
 pub use callback::{Callback, Flow};
-pub use evaluation::{Test, evaluate, measure};
+pub use evaluation::evaluate;
 use world::World;
 
 /// One rank's part of a training run.
@@ -40,21 +37,12 @@ pub struct Trainer<'a, R: Replica, F> {
     /// The number of parameters of the whole model.
     parameters: usize,
     feed: F,
-    settings: RunSettings,
-    progress: Progress,
-    /// On rank 0 only.
-    store: Option<Store>,
-    saved_at: Instant,
+    state: RunState,
     /// Whether a checkpoint was due, but ranks stepped alone.
     is_save_late: bool,
     /// The step after which replicas were compared last.
     verified: u64,
-    log: Log,
     resumed: Option<Resumed>,
-    /// Set once a rank has been asked to stop.
-    is_stopping: bool,
-    /// The last evaluation, and the number of steps made before it.
-    tested: Option<(u64, Test)>,
     /// The step of the best evaluation that was saved.
     best_saved: Option<u64>,
     stragglers: Stragglers,
@@ -92,11 +80,6 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let RunSettings { ref optimizer, ref buckets, clip_norm, .. } = settings;
         let mirror = Mirror::new(world.replicas(), replica, optimizer.clone(), buckets, clip_norm);
         let mut mirror = world.settle(mirror)?;
-        if mirror.is_on_device()
-            && let Some(why) = backend::refusal(buckets)
-        {
-            return Err(TrainError::Setting(why));
-        }
         if let Some(resumed) = &mut resumed {
             let restored = resumed.restore(world.replicas(), &mut mirror);
             world.settle(restored)?;
@@ -106,36 +89,22 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             parameters = parts.sum(parameters as f64)? as usize;
         }
         let comm = &mut *world.all;
-        let store = match &settings.checkpoints {
-            Some(kept) if comm.rank() == 0 => kept.open(resumed.is_some()).map(Some),
-            _ => Ok(None),
-        };
-        let mut store = agree(comm, store.map_err(TrainError::from))?;
-        let progress = resumed.as_ref().map(|resumed| resumed.progress.clone());
-        let mut progress = progress.unwrap_or_else(|| Progress::beginning(&settings));
-        (progress.ranks, progress.global_batch) = (comm.ranks(), settings.global_batch);
-        let best_saved = progress.best.filter(|_| settings.early_stopping.is_some()).map(|best| best.step);
-        if let Some((store, step)) = store.as_mut().zip(best_saved) {
+        let mut state = RunState::open(comm, settings, resumed.as_ref())?;
+        let best = state.progress.best.filter(|_| state.settings.early_stopping.is_some());
+        let best_saved = best.map(|best| best.step);
+        if let Some((store, step)) = state.store.as_mut().zip(best_saved) {
             store.keep(step);
         }
-        let log = Log::open(comm, &settings, resumed.is_some().then_some(progress.step))?;
-        let verified = progress.step;
         Ok(Self {
             world,
             mirror,
             parameters,
             feed,
-            stragglers: Stragglers::new(settings.straggler_every),
-            settings,
-            progress,
-            store,
-            saved_at: Instant::now(),
+            stragglers: Stragglers::new(state.settings.straggler_every),
+            verified: state.progress.step,
+            state,
             is_save_late: false,
-            verified,
-            log,
             resumed,
-            is_stopping: false,
-            tested: None,
             best_saved,
             damage: Damage::default(),
             starvation: Starvation::default(),
@@ -154,24 +123,24 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
 
     /// Returns the settings of the run.
     pub fn settings(&self) -> &RunSettings {
-        &self.settings
+        &self.state.settings
     }
 
     /// Returns the method that will all-reduce the largest bucket, and why; `None` if gradients are reduced on GPUs,
-    /// where each call decides.
+    /// where each call decides, or in memory that ranks share.
     pub fn all_reduce(&mut self) -> Option<Ran> {
-        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.world.replicas()))
+        Some(self.mirror.buckets()?.ran(self.world.replicas()))
     }
 
-    /// Returns the size of buckets, and why; `None` if gradients are reduced on GPUs.
+    /// Returns the size of buckets, and why; `None` if gradients are reduced on GPUs, or in memory that ranks share.
     pub fn bucket_size(&self) -> Option<BucketSize> {
-        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().size())
+        Some(self.mirror.buckets()?.size())
     }
 
     /// Returns the number of buckets, and of those that are reduce-scattered; `None` unless the optimizer is sharded.
     pub fn sharded(&self) -> Option<(usize, usize)> {
-        let buckets = self.mirror.buckets();
-        buckets.is_divided().then(|| (buckets.len(), buckets.scattered()))
+        let buckets = self.mirror.buckets().filter(|buckets| buckets.ledger().is_divided())?;
+        Some((buckets.len(), buckets.scattered()))
     }
 
     /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop) or the callback ends the run. In any case it
@@ -184,8 +153,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     pub fn run(mut self, mut callback: impl Callback) -> Result<Summary, TrainError> {
         let ended = self.epochs(&mut callback).and_then(|last| self.finish(last));
         // Other ranks do not check what only this one holds or updates.
-        let is_alone =
-            self.world.has_parts() || self.mirror.buckets().is_divided() || self.mirror.rounds().is_some();
+        let is_alone = self.world.has_parts() || self.mirror.is_divided() || self.mirror.rounds().is_some();
         let is_common = |error: &TrainError| {
             error.is_common() && !(is_alone && matches!(error, TrainError::NotFinite { .. }))
         };
@@ -197,23 +165,18 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
 
     /// Runs all remaining epochs; returns the report of the last.
     fn epochs(&mut self, callback: &mut impl Callback) -> Result<EpochReport, TrainError> {
-        if let Some(Resumed { passed_over, .. }) = self.resumed.take() {
-            for PassedOver { path, why } in passed_over {
-                callback.on_event(Event::Notice(format!("skipped {}: {why}", path.display())));
-            }
-            callback.on_event(Event::Resumed { step: self.progress.step, epoch: self.progress.epoch });
-        }
+        self.resumed.take().iter().flat_map(Resumed::events).for_each(|event| callback.on_event(event));
         let mut last = None;
-        while self.progress.epoch <= self.settings.epochs && self.ended_early().is_none() {
+        while self.state.progress.epoch <= self.state.settings.epochs && self.state.ended_early().is_none() {
             // The evaluation at the end of the epoch before may have been the best.
             self.save(false)?;
             let report = self.epoch(&mut |event| callback.on_event(event))?;
-            if self.is_stopping {
+            if self.state.is_stopping {
                 return Ok(report);
             }
-            self.tell(Event::Epoch(report.clone()), &mut |event| callback.on_event(event))?;
+            self.state.tell(Event::Epoch(report.clone()), &mut |event| callback.on_event(event))?;
             let goes_on = self.follow(callback, &report)?;
-            self.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
+            self.state.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
             last = Some(report);
             if !goes_on {
                 break;
@@ -223,11 +186,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             Some(last) => Ok(last),
             // The run has already been saved at its end.
             None => {
-                self.progress.epoch -= 1;
                 let test = self.measured()?;
-                let last = self.report((LossSums::default(), test), Times::default(), Duration::ZERO, 0.0)?;
-                self.progress.epoch += 1;
-                Ok(EpochReport { loss: self.progress.last_loss, ..last })
+                Ok(self.state.report_of_saved(test))
             }
         }
     }
@@ -235,34 +195,34 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     /// Runs the rest of an epoch, then evaluates on the held-out samples, unless the run must stop and may have no time for
     /// it.
     fn epoch(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
-        let first = self.progress.step_in_epoch;
-        let mut steps = self.feed.epoch(self.progress.epoch, first)?;
+        let first = self.state.progress.step_in_epoch;
+        let mut steps = self.feed.epoch(self.state.progress.epoch, first)?;
         let (began, mut times, mut targets) = (Instant::now(), Times::default(), 0.0);
         let known = self.feed.steps();
-        let goes_on = |trainer: &Self| !trainer.is_stopping && trainer.ended_early().is_none();
-        while goes_on(self) && known.is_none_or(|steps| self.progress.step_in_epoch < steps) {
-            let rate = self.settings.rate.at(self.progress.step) * self.progress.rate_factor;
+        while self.state.goes_on() && known.is_none_or(|steps| self.state.progress.step_in_epoch < steps) {
+            let rate =
+                self.state.settings.rate.at(self.state.progress.step) * self.state.progress.rate_factor;
             let Some(report) = self.step(&mut steps, rate, tell)? else { break };
             let tally = report.sums.tally;
             times += report.times;
             targets += tally.targets;
-            let Progress { epoch, step_in_epoch: step, .. } = self.progress;
+            let Progress { epoch, step_in_epoch: step, .. } = self.state.progress;
             let (loss, targets, times) = (tally.mean_loss(), tally.targets, report.times);
-            self.tell(
+            self.state.tell(
                 Event::Step(StepEvent { epoch, step, steps: known, loss, rate, targets, times }),
                 tell,
             )?;
             self.verify()?;
             // A stop waits for the end of a round, where all ranks hold the same.
-            self.is_stopping = report.sums.ranks_to_stop > 0.0 && self.mirror.is_between_rounds();
-            if !self.is_stopping {
+            self.state.is_stopping = report.sums.ranks_to_stop > 0.0 && self.mirror.is_between_rounds();
+            if !self.state.is_stopping {
                 // Before the step is saved: a run that resumes from it has this evaluation.
                 self.evaluate_in_epoch(tell)?;
                 let saves_since = Instant::now();
                 self.save(report.sums.ranks_to_save > 0.0)?;
                 let Times { input, compute, exposed, update, .. } = report.times;
                 self.stragglers.add(input + compute + update + saves_since.elapsed(), exposed);
-                if let Some(found) = self.stragglers.report(self.world.all, self.progress.step)? {
+                if let Some(found) = self.stragglers.report(self.world.all, self.state.progress.step)? {
                     tell(Event::Stragglers(found));
                 }
             }
@@ -271,26 +231,19 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         self.mirror.settle()?;
         self.mirror.end_round(self.world.replicas())?;
         let samples = |step| self.feed.samples(step).map(|samples| samples as f64);
-        let seen = samples(self.progress.step_in_epoch)
+        let seen = samples(self.state.progress.step_in_epoch)
             .zip(samples(first))
             .map_or(targets, |(end, begin)| end - begin);
         let took = began.elapsed();
-        let test = if self.is_stopping { Test::default() } else { self.test()? };
-        let mut report = self.report((self.progress.tally, test), times, took, seen)?;
-        let own = self.feed.skipped(self.progress.epoch);
+        let test = if self.state.is_stopping { Test::default() } else { self.test()? };
+        let mut report = self.report(test, times, took, seen)?;
+        let own = self.feed.skipped(self.state.progress.epoch);
         let (skipped, named) = self.damage.notice(self.world.all, &own)?;
         report.skipped_samples = skipped;
         named.into_iter().for_each(|named| tell(Event::Notice(named)));
         let notice = self.starvation.notice(report.input_percent, &report.input_stages);
         notice.into_iter().for_each(|notice| tell(Event::Notice(notice)));
         Ok(report)
-    }
-
-    /// Logs an event, and passes it on.
-    fn tell(&mut self, event: Event, on_event: &mut impl FnMut(Event)) -> Result<(), TrainError> {
-        self.log.write(self.progress.step, &event)?;
-        on_event(event);
-        Ok(())
     }
 
     /// Takes the next step's batches from the feed and makes the step; `None` if the epoch is over.
@@ -301,14 +254,14 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         tell: &mut impl FnMut(Event),
     ) -> Result<Option<StepReport>, TrainError> {
         let waits_since = Instant::now();
-        let Progress { epoch, step_in_epoch, .. } = self.progress;
+        let Progress { epoch, step_in_epoch, .. } = self.state.progress;
         let rank = self.world.all.rank();
         let unread = |error| TrainError::Feed { rank, epoch, step: step_in_epoch + 1, error };
         let passes = steps.next().transpose().map_err(unread)?;
         let input = waits_since.elapsed();
         unisono::trace::record("input", waits_since, waits_since + input);
-        let (ranks, policy) = (self.world.replicas().ranks(), self.settings.out_of_data);
-        let asks = [self.settings.stop.is_asked(), self.is_save_due()];
+        let (ranks, policy) = (self.world.replicas().ranks(), self.state.settings.out_of_data);
+        let asks = [self.state.settings.stop.is_asked(), self.is_save_due()];
         let [asks_to_stop, asks_to_save] = self.world.any(asks)?;
         let share = Share {
             is_out_of_data: passes.is_none(),
@@ -316,12 +269,10 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             asks_to_stop,
             asks_to_save,
         };
-        let made = self.mirror.step(self.world.replicas(), share, rate, |sums| match policy {
-            _ if !sums.tally.loss.is_finite() => false,
-            OutOfData::JoinWithZeros => sums.ranks_out_of_data < ranks as f64,
-            OutOfData::Stop | OutOfData::Error => sums.ranks_out_of_data == 0.0,
+        let made = self.mirror.step(self.world.replicas(), share, rate, |sums| {
+            sums.tally.loss.is_finite() && policy.makes_step(sums.ranks_out_of_data as usize, ranks)
         });
-        let mut report = made.map_err(|error| error.in_step(self.progress.step + 1))?;
+        let mut report = made.map_err(|error| error.in_step(self.state.progress.step + 1))?;
         report.times.input = input;
         let (tally, out) = (report.sums.tally, report.sums.ranks_out_of_data as usize);
         for name in &report.without_gradient {
@@ -329,19 +280,15 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
                 "{name} has no gradient, which counts as zero: the loss does not depend on it"
             )));
         }
-        match policy {
-            OutOfData::Error if (1..ranks).contains(&out) => {
+        if !policy.makes_step(out, ranks) {
+            if out < ranks && policy == OutOfData::Error {
                 return Err(TrainError::OutOfData { out, ranks, epoch, step: step_in_epoch + 1 });
             }
-            OutOfData::JoinWithZeros if (1..ranks).contains(&out) => {}
-            _ if out == 0 => {}
-            _ => {
-                if out < ranks {
-                    let after = format!("epoch {epoch} ends after step {step_in_epoch}");
-                    tell(Event::Notice(format!("{after}: {out} of {ranks} ranks have no more data")));
-                }
-                return Ok(None);
+            if out < ranks {
+                let after = format!("epoch {epoch} ends after step {step_in_epoch}");
+                tell(Event::Notice(format!("{after}: {out} of {ranks} ranks have no more data")));
             }
+            return Ok(None);
         }
         if !tally.loss.is_finite() {
             // As f32, which is how the loss is sent.
@@ -349,17 +296,19 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             let (step, loss, of) = (step_in_epoch + 1, tally.mean_loss(), self.world.all.ranks());
             return Err(TrainError::Diverged { ranks: found, of, epoch, step, loss });
         }
-        if let Some(store) = self.store.as_mut().filter(|_| self.settings.early_stopping.is_none()) {
+        if let Some(store) =
+            self.state.store.as_mut().filter(|_| self.state.settings.early_stopping.is_none())
+        {
             // The loss is of the parameters before this step.
-            store.record_loss(self.progress.step, tally.mean_loss());
+            store.record_loss(self.state.progress.step, tally.mean_loss());
         }
-        self.progress.count_step(tally, |steps| self.feed.samples(steps));
+        self.state.progress.count_step(tally, |steps| self.feed.samples(steps));
         Ok(Some(report))
     }
 
     fn report(
         &mut self,
-        (tally, test): (LossSums, Test),
+        test: Test,
         times: Times,
         took: Duration,
         samples: f64,
@@ -370,17 +319,12 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         self.world.all.all_reduce(&mut shares, ReduceOp::Mean)?;
         let [exposed, hidden, input] = shares;
         Ok(EpochReport {
-            epoch: self.progress.epoch,
-            loss: tally.mean_loss(),
-            test_loss: test.tally.mean_loss(),
-            test_accuracy: test.tally.accuracy(),
-            skipped_samples: 0,
-            metrics: test.metrics,
             samples_per_s: if took.is_zero() { 0.0 } else { samples / took.as_secs_f64() },
             exposed_communication_percent: 100.0 * exposed,
             hidden_communication_percent: 100.0 * hidden,
             input_percent: 100.0 * input,
             input_stages: self.feed.stages(),
+            ..self.state.report(test)
         })
     }
 }

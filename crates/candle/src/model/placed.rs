@@ -91,7 +91,7 @@ mod tests {
         let counts = replica.parameters().iter().map(unisono_train::Parameter::count).collect();
         let mut reported = Reported { counts, ..Reported::default() };
         replica.pass(batch, &mut reported).unwrap();
-        let tally = replica.evaluate(batch).unwrap();
+        let tally = replica.evaluate(batch, None).unwrap();
         (reported, tally)
     }
 

@@ -7,7 +7,7 @@ use super::chain::apply;
 use super::operation::Function;
 use super::parameters::is_training;
 use unisono_train::LossSums;
-use unisono_train::metrics::Outputs;
+use unisono_train::metrics::{Outputs, SeeOutputs};
 
 /// The result of a forward pass over a batch.
 #[derive(Debug)]
@@ -107,8 +107,16 @@ fn show(outputs: &Tensor, classes: usize, targets: &[u32]) -> Result<()> {
 
 scoped_thread_local!(
     /// Is called with the arguments of the losses that are computed on this thread.
-    pub(super) static mut SEE: for<'a> &'a mut (dyn FnMut(&Outputs<'_>) + 'a)
+    static mut SEE: for<'a> &'a mut (dyn FnMut(&Outputs<'_>) + 'a)
 );
+
+/// Runs `compute`, whose losses show `see` what they are computed from, if it is given.
+pub(super) fn showing<R>(see: Option<SeeOutputs<'_>>, compute: impl FnOnce() -> R) -> R {
+    match see {
+        Some(see) => SEE.set(see, compute),
+        None => compute(),
+    }
+}
 
 pub(super) struct CrossEntropy {
     pub(super) targets: Vec<u32>,

@@ -9,7 +9,7 @@ use candle_core::{Device, Tensor, Var, bail};
 use super::parameters::{GRADIENTS, Parameters};
 use super::{Arrays, Loss, loss};
 use unisono_strategies::pipeline::{Activations, Stage, StageOutput};
-use unisono_train::metrics::Outputs;
+use unisono_train::metrics::SeeOutputs;
 use unisono_train::{Gradients, Parameter, ReplicaError};
 
 /// The result of the layers of a stage.
@@ -156,17 +156,13 @@ impl<B: Send + 'static, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> 
         Ok(Some(activations_of(&gradient)?))
     }
 
-    fn evaluate(&mut self, batch: &B, before: Option<&Activations>) -> Result<StageOutput, ReplicaError> {
-        Ok(self.compute(batch, before)?.1)
-    }
-
-    fn evaluate_outputs(
+    fn evaluate(
         &mut self,
         batch: &B,
         before: Option<&Activations>,
-        see: &mut dyn FnMut(&Outputs<'_>),
+        see: Option<SeeOutputs<'_>>,
     ) -> Result<StageOutput, ReplicaError> {
-        loss::SEE.set(see, || self.evaluate(batch, before))
+        Ok(loss::showing(see, || self.compute(batch, before))?.1)
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {

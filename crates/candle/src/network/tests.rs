@@ -60,7 +60,7 @@ fn replica<F: Fn(&Tensor) -> candle_core::Result<Tensor>>(
 
 /// Checks that every parameter has a gradient, and that the loss rises along it by its length.
 pub(crate) fn check_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
-    check_slopes_of(replica, batch, |replica| replica.evaluate(batch).unwrap());
+    check_slopes_of(replica, batch, |replica| replica.evaluate(batch, None).unwrap());
 }
 
 /// Like [`check_slopes`], of the loss of a training pass.

@@ -207,7 +207,7 @@ fn running_statistics_follow_the_rules_of_pytorch_and_evaluation_uses_them() {
     assert!(!replica.parameters()[2].is_trained && replica.parameters()[2].name == "norm.running_mean");
     // A sum of normalised values is 0; that by running statistics is not.
     let expected = [1.0, 2.0, 3.0, 6.0].iter().map(|x| (x - mean) / (variance + 1e-5).sqrt()).sum::<f32>();
-    assert_close("evaluation", &[replica.evaluate(&x).unwrap().loss as f32], &[expected]);
+    assert_close("evaluation", &[replica.evaluate(&x, None).unwrap().loss as f32], &[expected]);
     assert_eq!(values(&mut replica), found.values, "evaluation changes nothing");
 }
 
@@ -319,7 +319,7 @@ fn dropped(seed: u64, before: usize, rank: u64, saved: Option<Vec<f32>>) -> (Vec
     }
     let buffer = values(&mut replica).swap_remove(0);
     let found = masks.lock().unwrap().clone();
-    replica.evaluate(&x).unwrap();
+    replica.evaluate(&x, None).unwrap();
     assert!(masks.lock().unwrap().iter().flatten().all(|&x| x == 1.0), "off in evaluation");
     (found, buffer)
 }

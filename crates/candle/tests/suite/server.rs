@@ -16,7 +16,7 @@ use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
     AdamW, Batches, Checkpoints, Event, Feed, Fill, Gradients, LossSums, NamedRule, OptimizerSettings,
     Parameter, Progress, RandomAccessFeed, Replica, ReplicaError, Resumed, RunSettings, Sgd, Steps, Stop,
-    Summary, TrainError, Wire, Wires, WorkersReport,
+    Summary, TrainError, Wire, Wires, WorkersReport, metrics::SeeOutputs,
 };
 
 const SYNCHRONOUS: ServerSettings =
@@ -259,7 +259,7 @@ impl Replica for Slow {
         Ok(())
     }
 
-    fn evaluate(&mut self, _: &usize) -> Result<LossSums, ReplicaError> {
+    fn evaluate(&mut self, _: &usize, _: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
         Ok(LossSums::default())
     }
 
@@ -288,8 +288,10 @@ impl Feed for Numbers {
     }
 }
 
+type Passes = Result<Vec<Option<usize>>, DataError>;
+
 impl RandomAccessFeed for Numbers {
-    fn share(&mut self, _: usize, step: usize, _: usize, _: usize) -> Result<Vec<Option<usize>>, DataError> {
+    fn share(&mut self, _: usize, step: usize, _: usize, _: usize, _: bool) -> Passes {
         Ok(vec![Some(step)])
     }
 }

@@ -3,7 +3,7 @@
 use unisono_steps::pipeline::Pass;
 
 use super::{Pipeline, Stage, StageOutput};
-use unisono_train::metrics::Outputs;
+use unisono_train::metrics::{Outputs, SeeOutputs};
 use unisono_train::{LossSums, ReplicaError};
 
 /// The outputs of the last stage.
@@ -20,7 +20,7 @@ impl<S: Stage> Pipeline<S> {
     pub(super) fn evaluate_batches(
         &mut self,
         batches: &[S::Batch],
-        mut see: Option<&mut dyn FnMut(&Outputs<'_>)>,
+        see: Option<SeeOutputs<'_>>,
     ) -> Result<LossSums, ReplicaError> {
         let (mut tally, mut all) = (LossSums::default(), Vec::new());
         for (batch, micro_batch) in batches.iter().zip(0..) {
@@ -28,14 +28,14 @@ impl<S: Stage> Pipeline<S> {
                 let Outputs { values, classes, targets } = *outputs;
                 all.push(Shown { values: values.to_vec(), classes, targets: targets.to_vec() });
             };
-            let show: Option<&mut dyn FnMut(&Outputs<'_>)> = see.is_some().then_some(&mut show);
-            tally += self.evaluate_batch(batch, micro_batch, show)?;
+            let show: SeeOutputs<'_> = &mut show;
+            tally += self.evaluate_batch(batch, micro_batch, Some(show).filter(|_| see.is_some()))?;
         }
         self.links.wait()?;
         let last = self.comm.ranks() - 1;
         self.comm.broadcast::<f64>(bytemuck::cast_slice_mut(std::slice::from_mut(&mut tally)), last)?;
-        if let Some(see) = &mut see {
-            self.show(all, *see)?;
+        if let Some(see) = see {
+            self.show(all, see)?;
         }
         Ok(tally)
     }
@@ -45,7 +45,7 @@ impl<S: Stage> Pipeline<S> {
         &mut self,
         batch: &S::Batch,
         micro_batch: usize,
-        mut show: Option<&mut dyn FnMut(&Outputs<'_>)>,
+        mut show: Option<SeeOutputs<'_>>,
     ) -> Result<LossSums, ReplicaError> {
         let (rank, ranks) = (self.comm.rank(), self.comm.ranks());
         let (mut before, mut tally) = (None, LossSums::default());
@@ -54,11 +54,8 @@ impl<S: Stage> Pipeline<S> {
             if ranks > 1 && pass.stage > 0 {
                 before = Some(self.links.receive(Pass { stage: pass.stage - 1, ..pass })?.0);
             }
-            let stage = &mut self.stages[number];
-            let output = match &mut show {
-                Some(show) => stage.evaluate_outputs(batch, before.as_ref(), *show)?,
-                None => stage.evaluate(batch, before.as_ref())?,
-            };
+            let show = show.as_mut().map(|show| &mut **show as SeeOutputs<'_>);
+            let output = self.stages[number].evaluate(batch, before.as_ref(), show)?;
             match self.check(pass.stage, output)? {
                 StageOutput::Loss(of_batch) => tally = of_batch,
                 StageOutput::Activations(activations) if ranks > 1 => {
@@ -71,7 +68,7 @@ impl<S: Stage> Pipeline<S> {
     }
 
     /// Shows all ranks what the last one was shown.
-    fn show(&mut self, shown: Vec<Shown>, see: &mut dyn FnMut(&Outputs<'_>)) -> Result<(), ReplicaError> {
+    fn show(&mut self, shown: Vec<Shown>, see: SeeOutputs<'_>) -> Result<(), ReplicaError> {
         let last = self.comm.ranks() - 1;
         let mut count = [shown.len() as u64];
         self.comm.broadcast(&mut count, last)?;

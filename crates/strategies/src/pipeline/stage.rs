@@ -1,6 +1,6 @@
 //! A part of a model, as the pipeline sees it. Any framework can implement it.
 
-use unisono_train::metrics::Outputs;
+use unisono_train::metrics::SeeOutputs;
 use unisono_train::{Gradients, LossSums, Parameter, ReplicaError};
 
 /// An array that stages pass on: the activations of a micro-batch, or their gradients.
@@ -56,7 +56,8 @@ pub trait Stage {
         gradients: &mut dyn Gradients,
     ) -> Result<Option<Activations>, ReplicaError>;
 
-    /// As [`Stage::forward`], but changes and keeps nothing.
+    /// As [`Stage::forward`], but changes and keeps nothing. Calls `see`, if it is given, with the model's outputs, if this is the last
+    /// stage, and it knows them.
     ///
     /// # Errors
     /// As [`Stage::forward`].
@@ -64,21 +65,8 @@ pub trait Stage {
         &mut self,
         batch: &Self::Batch,
         before: Option<&Activations>,
+        see: Option<SeeOutputs<'_>>,
     ) -> Result<StageOutput, ReplicaError>;
-
-    /// Like [`evaluate`](Self::evaluate), and calls `see` with the model's outputs, if this is the last
-    /// stage, and it knows them.
-    ///
-    /// # Errors
-    /// As [`Stage::forward`].
-    fn evaluate_outputs(
-        &mut self,
-        batch: &Self::Batch,
-        before: Option<&Activations>,
-        _see: &mut dyn FnMut(&Outputs<'_>),
-    ) -> Result<StageOutput, ReplicaError> {
-        self.evaluate(batch, before)
-    }
 
     /// As [`Replica::with_values`](unisono_train::Replica::with_values).
     ///

@@ -6,12 +6,10 @@ use super::dispatcher::{Dispatcher, Work};
 use super::holdings::Holdings;
 use super::message::Message;
 use unisono::Rank;
-use unisono_train::checkpoint::{CheckpointError, Store};
-use unisono_train::internals::{Log, hash_with_buffers};
-use unisono_train::metrics::Measured;
+use unisono_train::internals::{RunState, hash_with_buffers, not_saved};
 use unisono_train::{
-    EndedEarly, EpochReport, Event, Feed, LossSums, Progress, Replica, RunSettings, StepEvent, Stopped,
-    Summary, Test, Times, TrainError, WorkerReport, WorkersReport,
+    EpochReport, Event, Feed, LossSums, Progress, Replica, StepEvent, Summary, Test, Times, TrainError,
+    WorkerReport, WorkersReport,
 };
 
 /// The interval at which the coordinator looks whether it is asked to stop, or a checkpoint is due.
@@ -24,11 +22,7 @@ pub(super) struct Coordinator<'a, R, F> {
     pub(super) feed: F,
     pub(super) dispatcher: &'a Dispatcher,
     pub(super) holdings: Holdings<'a>,
-    pub(super) settings: RunSettings,
-    pub(super) progress: Progress,
-    pub(super) store: Option<Store>,
-    pub(super) log: Log,
-    pub(super) ranks: usize,
+    pub(super) state: RunState,
     pub(super) workers: usize,
     /// Whether a worker may join in place of one that is lost.
     pub(super) is_elastic: bool,
@@ -36,10 +30,6 @@ pub(super) struct Coordinator<'a, R, F> {
     pub(super) deserted: Option<Instant>,
     /// The worker lost last, and why.
     pub(super) last_lost: Option<(Rank, String)>,
-    /// The last evaluation, and the number of steps made before it.
-    pub(super) tested: Option<(u64, LossSums)>,
-    pub(super) saved_at: Instant,
-    pub(super) is_stopping: bool,
 }
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
@@ -59,13 +49,13 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     /// Runs all remaining epochs; returns the report of the last.
     fn epochs(&mut self, tell: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
         let mut last = None;
-        while self.progress.epoch <= self.settings.epochs && self.ended_early().is_none() {
+        while self.state.progress.epoch <= self.state.settings.epochs && self.state.ended_early().is_none() {
             let report = self.epoch(tell)?;
-            if self.is_stopping {
+            if self.state.is_stopping {
                 return Ok(report);
             }
-            self.tell(Event::Epoch(report.clone()), tell)?;
-            self.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
+            self.state.tell(Event::Epoch(report.clone()), tell)?;
+            self.state.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
             last = Some(report);
         }
         match last {
@@ -73,26 +63,14 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             // The run has already been saved at its end.
             None => {
                 let test = self.evaluate(tell)?;
-                let (epoch, loss) = (self.progress.epoch - 1, self.progress.last_loss);
-                Ok(EpochReport { epoch, loss, ..self.report(test, Duration::ZERO, 0.0) })
+                Ok(self.state.report_of_saved(test))
             }
         }
     }
 
-    fn ended_early(&self) -> Option<EndedEarly> {
-        self.progress.ended_early(self.settings.early_stopping)
-    }
-
-    /// Logs an event, and passes it on.
-    fn tell(&mut self, event: Event, on_event: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
-        self.log.write(self.progress.step, &event)?;
-        on_event(event);
-        Ok(())
-    }
-
     /// Runs the rest of an epoch, then evaluates, unless the run must stop.
     fn epoch(&mut self, tell: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
-        let Progress { epoch, step_in_epoch: first, step, .. } = self.progress;
+        let Progress { epoch, step_in_epoch: first, step, .. } = self.state.progress;
         let steps = self.feed.steps().ok_or_else(|| {
             TrainError::Setting(
                 "a parameter server needs a feed that knows how many steps an epoch has".to_owned(),
@@ -100,7 +78,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         })?;
         self.dispatcher.state().begin(epoch, first, step - first as u64);
         let began = Instant::now();
-        while self.progress.step_in_epoch < steps && !self.is_stopping && self.ended_early().is_none() {
+        while self.state.progress.step_in_epoch < steps && self.state.goes_on() {
             let until = self.next_pause(steps);
             self.dispatcher.state().queue.until = until;
             self.dispatcher.wake();
@@ -108,19 +86,19 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             self.pause(steps, tell)?;
         }
         let samples = |step| self.feed.samples(step).unwrap_or(0) as f64;
-        let (seen, took) = (samples(self.progress.step_in_epoch) - samples(first), began.elapsed());
+        let (seen, took) = (samples(self.state.progress.step_in_epoch) - samples(first), began.elapsed());
         let workers = self.workers_report(took);
-        self.tell(Event::Workers(workers), tell)?;
-        let test = if self.is_stopping { LossSums::default() } else { self.test(tell)? };
+        self.state.tell(Event::Workers(workers), tell)?;
+        let test = if self.state.is_stopping { Test::default() } else { self.test(tell)? };
         Ok(self.report(test, took, seen))
     }
 
     /// Returns the first step before which all workers pause: to save, to evaluate, or because the epoch is
     /// over.
     fn next_pause(&self, steps: usize) -> usize {
-        let Progress { step, step_in_epoch, .. } = self.progress;
-        let saves = self.settings.checkpoints.as_ref().and_then(|kept| kept.when.every_steps);
-        let every = saves.into_iter().chain(self.settings.evaluate_every);
+        let Progress { step, step_in_epoch, .. } = self.state.progress;
+        let saves = self.state.settings.checkpoints.as_ref().and_then(|kept| kept.when.every_steps);
+        let every = saves.into_iter().chain(self.state.settings.evaluate_every);
         let to_next = every.map(|every| (every - step % every) as usize);
         let next = to_next.map(|count| step_in_epoch + count).min().unwrap_or(steps);
         next.min(steps)
@@ -132,17 +110,23 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         loop {
             let mut state = self.dispatcher.state();
             if let Some((rank, step, loss)) = state.diverged {
-                let (ranks, epoch) = (vec![rank], self.progress.epoch);
-                return Err(TrainError::Diverged { ranks, of: self.ranks, epoch, step: step + 1, loss });
+                let (ranks, epoch) = (vec![rank], self.state.progress.epoch);
+                return Err(TrainError::Diverged {
+                    ranks,
+                    of: self.state.progress.ranks,
+                    epoch,
+                    step: step + 1,
+                    loss,
+                });
             }
             if let Some(Message { spoiled, largest, server, .. }) = state.spoiled {
                 let parameter = self.replica.parameters()[spoiled as usize - 1].name.clone();
-                let (found, rank, step) = (largest as f32, server as Rank, self.progress.step + 1);
+                let (found, rank, step) = (largest as f32, server as Rank, self.state.progress.step + 1);
                 return Err(TrainError::NotFinite { of: "largest value", parameter, found, rank, step });
             }
             let made = std::mem::take(&mut state.made);
-            self.is_stopping |= state.asks_to_stop || self.settings.stop.is_asked();
-            if (self.is_stopping || self.is_save_due()) && !is_closed {
+            self.state.is_stopping |= state.asks_to_stop || self.state.settings.stop.is_asked();
+            if (self.state.is_stopping || self.is_save_due()) && !is_closed {
                 state.queue.close();
                 is_closed = true;
             }
@@ -195,66 +179,63 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
 
     /// Counts a step.
     fn made(&mut self, tally: LossSums, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
-        let rate = self.settings.rate.at(self.progress.step);
-        if let Some(store) = &mut self.store {
-            store.record_loss(self.progress.step, tally.mean_loss());
+        let rate = self.state.settings.rate.at(self.state.progress.step);
+        if let Some(store) = &mut self.state.store {
+            store.record_loss(self.state.progress.step, tally.mean_loss());
         }
-        self.progress.count_step(tally, |steps| self.feed.samples(steps));
-        let Progress { epoch, step_in_epoch: step, .. } = self.progress;
+        self.state.progress.count_step(tally, |steps| self.feed.samples(steps));
+        let Progress { epoch, step_in_epoch: step, .. } = self.state.progress;
         let (steps, loss, targets) = (Some(steps), tally.mean_loss(), tally.targets);
         let times = Times::default();
-        self.tell(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), tell)
+        self.state.tell(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), tell)
     }
 
     /// Does the work that is due between two steps, when no worker computes.
     fn pause(&mut self, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
-        let Progress { step, epoch, step_in_epoch, .. } = self.progress;
-        let evaluates = self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every));
-        if evaluates && step_in_epoch < steps && !self.is_stopping {
+        let Progress { step, epoch, step_in_epoch, .. } = self.state.progress;
+        let every = self.state.settings.evaluate_every;
+        if every.is_some_and(|every| step.is_multiple_of(every))
+            && step_in_epoch < steps
+            && !self.state.is_stopping
+        {
             let test = self.test(tell)?;
-            let evaluation = Test { tally: test, ..Test::default() }.evaluation(epoch, step);
-            self.tell(Event::Evaluation(evaluation), tell)?;
+            self.state.tell(Event::Evaluation(test.evaluation(epoch, step)), tell)?;
         }
-        if self.is_save_due() && !self.is_stopping {
-            let checkpoint = self.holdings.checkpoint(&self.replica, &self.progress)?;
-            if let Some(store) = &mut self.store {
+        if self.is_save_due() && !self.state.is_stopping {
+            let checkpoint = self.holdings.checkpoint(&self.replica, &self.state.progress)?;
+            if let Some(store) = &mut self.state.store {
                 store.check().map_err(not_saved)?;
                 store.save_in_background(checkpoint).map_err(not_saved)?;
             }
-            self.saved_at = Instant::now();
+            self.state.saved_at = Instant::now();
         }
         Ok(())
     }
 
     /// Returns whether a checkpoint is due after the step made last.
     fn is_save_due(&self) -> bool {
-        let kept = self.settings.checkpoints.as_ref();
-        kept.is_some_and(|kept| kept.when.due(self.progress.step, self.saved_at.elapsed()))
+        let kept = self.state.settings.checkpoints.as_ref();
+        kept.is_some_and(|kept| kept.when.due(self.state.progress.step, self.state.saved_at.elapsed()))
     }
 
     /// Has the workers evaluate, which counts for early stopping; once after each step.
-    fn test(&mut self, tell: &mut dyn FnMut(Event)) -> Result<LossSums, TrainError> {
-        if let Some((step, test)) = self.tested
-            && step == self.progress.step
-        {
+    fn test(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Test, TrainError> {
+        if let Some(test) = self.state.tested() {
             return Ok(test);
         }
         let test = self.evaluate(tell)?;
-        let min_delta = self.settings.early_stopping.map_or(0.0, |early| early.min_delta);
-        self.progress.evaluated(test, min_delta);
-        self.tested = Some((self.progress.step, test));
-        Ok(test)
+        Ok(self.state.evaluated(test))
     }
 
     /// Returns the results on the held-out samples: the same bits on any number of workers.
-    fn evaluate(&mut self, tell: &mut dyn FnMut(Event)) -> Result<LossSums, TrainError> {
+    fn evaluate(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Test, TrainError> {
         let batches = self.feed.held_out();
         self.dispatcher.state().evaluate(batches);
         self.dispatcher.wake();
         loop {
             let state = self.dispatcher.state();
-            if let Some(total) = state.results() {
-                return Ok(total);
+            if let Some(tally) = state.results() {
+                return Ok(Test { tally, ..Test::default() });
             }
             drop(self.dispatcher.wait(state, LOOKS));
             self.tell_changes(tell)?;
@@ -270,48 +251,33 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             waits_percent: 100.0 * work.waited / took,
         };
         let workers = state.workers.iter().map(report).collect();
-        WorkersReport { epoch: self.progress.epoch, workers, staleness: state.staleness.clone() }
+        WorkersReport { epoch: self.state.progress.epoch, workers, staleness: state.staleness.clone() }
     }
 
-    fn report(&self, test: LossSums, took: Duration, samples: f64) -> EpochReport {
+    fn report(&self, test: Test, took: Duration, samples: f64) -> EpochReport {
         let (state, took) = (self.dispatcher.state(), took.as_secs_f64());
         let percent = |of: fn(&Work) -> f64| {
             let sum: f64 = state.workers.values().map(of).sum();
             if took > 0.0 { 100.0 * sum / (took * state.workers.len().max(1) as f64) } else { 0.0 }
         };
         EpochReport {
-            epoch: self.progress.epoch,
-            loss: self.progress.tally.mean_loss(),
-            test_loss: test.mean_loss(),
-            test_accuracy: test.accuracy(),
-            skipped_samples: 0,
-            metrics: Measured::new(),
             samples_per_s: if took > 0.0 { samples / took } else { 0.0 },
             exposed_communication_percent: percent(|work| work.waited),
-            hidden_communication_percent: 0.0,
             input_percent: percent(|work| work.input),
-            // Workers have their own.
-            input_stages: Vec::new(),
+            // Workers have input pipelines of their own.
+            ..self.state.report(test)
         }
     }
 
     /// Saves the last step.
     fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
-        let checkpoint = self.holdings.checkpoint(&self.replica, &self.progress)?;
+        let checkpoint = self.holdings.checkpoint(&self.replica, &self.state.progress)?;
         unisono_train::load(&mut self.replica, &checkpoint.parameters)?;
         let hash = hash_with_buffers(&mut self.replica)?;
-        if let Some(mut store) = self.store.take() {
+        if let Some(mut store) = self.state.store.take() {
             store.save(checkpoint).map_err(not_saved)?;
         }
-        let is_saved = self.settings.checkpoints.is_some();
-        let stopped = self.is_stopping.then_some(Stopped { step: self.progress.step, is_saved });
-        let ended_early = self.progress.ended_early(self.settings.early_stopping);
-        let (ranks, parameters_hash) = (self.ranks, format!("{hash:016x}"));
-        // Servers and workers have no collective for it.
-        Ok(Summary { last, ranks, parameters_hash, memory_bytes: None, stopped, ended_early })
+        // Servers and workers have no collective for the memory that they have in use.
+        Ok(self.state.summary(last, format!("{hash:016x}"), None))
     }
-}
-
-fn not_saved(error: CheckpointError) -> TrainError {
-    TrainError::NotSaved { rank: 0, error }
 }

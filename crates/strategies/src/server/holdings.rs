@@ -6,7 +6,7 @@ use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::shard::{Shard, ShardState};
 use unisono_train::checkpoint::{Checkpoint, Tensor};
-use unisono_train::internals::{Plan, moment_name};
+use unisono_train::internals::{Plan, saved_moment};
 use unisono_train::optimizer::UpdateRule;
 use unisono_train::{Parameter, Progress, Replica, Resumed, TrainError};
 
@@ -76,9 +76,7 @@ impl Holdings<'_> {
             let values = held.values[place.range.clone()].to_vec();
             parameters.push(Tensor { name: name.clone(), shape: shape.clone(), values });
             for (moment, name_of_moment) in held.moments.iter().zip(self.rule.state_names()) {
-                let values = moment[place.range.clone()].to_vec();
-                let (name, shape) = (moment_name(name, name_of_moment), vec![values.len()]);
-                optimizer.push(Tensor { name, shape, values });
+                optimizer.push(saved_moment(name, name_of_moment, moment[place.range.clone()].to_vec()));
             }
         }
         let updates = held.iter().map(|held| held.updates).max().unwrap_or(0).div_ceil(self.updates_per_step);

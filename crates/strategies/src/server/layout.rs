@@ -1,7 +1,7 @@
 //! The assignment of buckets to servers.
 
 use unisono_train::internals::Ledger;
-use unisono_train::{BucketBytes, BucketSettings, BucketSize, Parameter};
+use unisono_train::{BucketSettings, BucketSize, Parameter};
 
 /// Buckets per server, if their size is not set: enough to balance the servers, and to overlap the backward pass.
 const BUCKETS_PER_SERVER: usize = 8;
@@ -23,13 +23,10 @@ impl Layout {
     pub(super) fn new(parameters: &[Parameter], buckets: &BucketSettings, servers: usize) -> Self {
         let trained = parameters.iter().filter(|parameter| parameter.is_trained);
         let bytes: usize = trained.map(|parameter| parameter.count() * size_of::<f32>()).sum();
-        let size = match buckets.bucket_bytes {
-            BucketBytes::Fixed(bytes) => BucketSize { bytes, why: "it was asked for" },
-            BucketBytes::Auto => BucketSize {
-                bytes: (bytes / (servers * BUCKETS_PER_SERVER)).next_power_of_two().clamp(BOUNDS.0, BOUNDS.1),
-                why: "up to eight for each server",
-            },
-        };
+        let size = BucketSize::fixed_or(buckets, || BucketSize {
+            bytes: (bytes / (servers * BUCKETS_PER_SERVER)).next_power_of_two().clamp(BOUNDS.0, BOUNDS.1),
+            why: "up to eight for each server",
+        });
         let settings = BucketSettings { first_bucket_bytes: size.bytes, ..buckets.clone() };
         let counts = Ledger::new(parameters, &settings, size).plan.counts;
         let mut largest: Vec<usize> = (0..counts.len()).collect();

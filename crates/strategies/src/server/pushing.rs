@@ -84,7 +84,7 @@ impl Pushing {
         layout: Layout,
     ) -> Result<Self, TrainError> {
         let ledger = layout.ledger(parameters);
-        let half = layout.settings.half_bytes();
+        let half = HalfBytes::of(&layout.settings);
         let bucket = |(bucket, &count): (usize, &usize)| {
             let comm = &links[layout.owner(bucket)].comm;
             let bytes = half.as_ref().map(|_| comm.alloc(HalfBytes::size_bytes(count)));

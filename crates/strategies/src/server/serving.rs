@@ -1,7 +1,6 @@
 //! The server process: one thread for each client, and the coordinator leads the run on another.
 
 use std::thread;
-use std::time::Instant;
 
 use unisono::{Error, Rank, Unisono};
 
@@ -12,9 +11,8 @@ use super::join::Joins;
 use super::message::{Kind, Link, Message};
 use super::shard::Shard;
 use super::{Part, ServerSettings, Staleness};
-use unisono_train::checkpoint::PassedOver;
-use unisono_train::internals::Log;
-use unisono_train::{Event, Progress, RandomAccessFeed, Replica, Resumed, Summary, TrainError};
+use unisono_train::internals::RunState;
+use unisono_train::{Event, RandomAccessFeed, Replica, Resumed, Summary, TrainError};
 
 impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
     /// Serves until all clients have left. A worker may be lost; without the coordinator the run is over.
@@ -80,34 +78,19 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
         holdings.restore(replica, resumed.as_ref())?;
         // Work of rank 0 alone needs no other rank.
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
-        let log = Log::open(&mut alone, &settings, resumed.as_ref().map(|resumed| resumed.progress.step))?;
-        let store = settings.checkpoints.as_ref().map(|kept| kept.open(resumed.is_some())).transpose()?;
-        let mut progress = Progress::beginning(&settings);
-        if let Some(Resumed { progress: saved, passed_over, .. }) = resumed {
-            for PassedOver { path, why } in passed_over {
-                tell(Event::Notice(format!("skipped {}: {why}", path.display())));
-            }
-            tell(Event::Resumed { step: saved.step, epoch: saved.epoch });
-            progress = saved;
-        }
-        (progress.ranks, progress.global_batch) = (self.ranks, settings.global_batch);
+        let mut state = RunState::open(&mut alone, settings, resumed.as_ref())?;
+        state.progress.ranks = self.ranks;
+        resumed.iter().flat_map(Resumed::events).for_each(tell);
         Ok(Coordinator {
             replica: self.replica,
             feed: self.feed,
             dispatcher,
             holdings,
-            settings,
-            progress,
-            store,
-            log,
-            ranks: self.ranks,
+            state,
             workers,
             is_elastic,
             deserted: None,
             last_lost: None,
-            tested: None,
-            saved_at: Instant::now(),
-            is_stopping: false,
         })
     }
 }

@@ -66,50 +66,39 @@ pub(super) fn refusal<R: Replica>(
         ));
     }
     let buffer = replica.parameters().iter().find(|parameter| !parameter.is_trained);
-    let empty = (0..servers).find(|&server| layout.of(server).next().is_none());
-    let buckets = &settings.buckets;
-    let reasons = [
-        (feed.steps().is_none(), "needs a feed that knows how many steps an epoch has".to_owned()),
-        (
-            replica.synchronizes(),
-            "lets no batch norm compute over all ranks: workers are at different steps".to_owned(),
-        ),
-        (
-            buffer.is_some(),
-            format!(
-                "holds trained parameters alone, and {} is not trained",
-                buffer.map_or("", |buffer| &buffer.name)
-            ),
-        ),
-        (
-            empty.is_some(),
-            format!("needs a bucket for each of {servers} servers: use fewer, or smaller --bucket-bytes"),
-        ),
-        (settings.clip_norm.is_some(), "knows no norm of the whole gradient, to clip it".to_owned()),
-        (
-            matches!(buckets.wire, Wire::Compressed(_)),
-            format!("sends gradients as f32, bf16 or f16, and not as {}", buckets.wire),
-        ),
-        (buckets.local_steps.is_some(), "averages no parameters: remove --local-steps".to_owned()),
-        (
-            buckets.shard_optimizer,
-            "has the optimizer's state on the servers anyway: remove --shard-optimizer".to_owned(),
-        ),
-        (settings.optimizer.is_averaged(), "evaluates no average of the parameters: remove --ema".to_owned()),
-        (
-            staleness != Staleness::Steps(0) && settings.optimizer.rule.per_share(ranks - servers).is_none(),
-            format!(
-                "updates by single shares with --staleness, and {} has no form for that: use --staleness 0, sgd or adamw",
-                settings.optimizer.rule.name()
-            ),
-        ),
-        (!settings.metrics.is_empty(), "measures loss and accuracy alone: remove --metrics".to_owned()),
-        (damps && staleness == Staleness::Steps(0), "without staleness has none to damp".to_owned()),
-        (
-            settings.early_stopping.is_some() && feed.held_out() == 0,
-            "stops early by held-out samples, and there are none".to_owned(),
-        ),
-    ];
-    let (_, why) = reasons.into_iter().find(|(is_so, _)| *is_so)?;
+    let has_empty = (0..servers).any(|server| layout.of(server).next().is_none());
+    let (buckets, rule) = (&settings.buckets, &settings.optimizer.rule);
+    let why = if feed.steps().is_none() {
+        "needs a feed that knows how many steps an epoch has"
+    } else if replica.synchronizes() {
+        "lets no batch norm compute over all ranks: workers are at different steps"
+    } else if let Some(buffer) = buffer {
+        &format!("holds trained parameters alone, and {} is not trained", buffer.name)
+    } else if has_empty {
+        &format!("needs a bucket for each of {servers} servers: use fewer, or smaller --bucket-bytes")
+    } else if settings.clip_norm.is_some() {
+        "knows no norm of the whole gradient, to clip it"
+    } else if matches!(buckets.wire, Wire::Compressed(_)) {
+        &format!("sends gradients as f32, bf16 or f16, and not as {}", buckets.wire)
+    } else if buckets.local_steps.is_some() {
+        "averages no parameters: remove --local-steps"
+    } else if buckets.shard_optimizer {
+        "has the optimizer's state on the servers anyway: remove --shard-optimizer"
+    } else if settings.optimizer.is_averaged() {
+        "evaluates no average of the parameters: remove --ema"
+    } else if staleness != Staleness::Steps(0) && rule.per_share(ranks - servers).is_none() {
+        let name = rule.name();
+        &format!(
+            "updates by single shares with --staleness, and {name} has no form for that: use --staleness 0, sgd or adamw"
+        )
+    } else if !settings.metrics.is_empty() {
+        "measures loss and accuracy alone: remove --metrics"
+    } else if damps && staleness == Staleness::Steps(0) {
+        "without staleness has none to damp"
+    } else if settings.early_stopping.is_some() && feed.held_out() == 0 {
+        "stops early by held-out samples, and there are none"
+    } else {
+        return None;
+    };
     Some(format!("a parameter server {why}"))
 }

@@ -169,7 +169,7 @@ impl Shard {
             }))
         };
         let buckets = layout.of(server).map(bucket).collect::<unisono::Result<_>>()?;
-        let half = layout.settings.half_bytes();
+        let half = HalfBytes::of(&layout.settings);
         Ok(Self { buckets, half, rules: Rules { shares, staleness, damps, scale } })
     }
 

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::pushing::Pushing;
-use unisono_data::{DataError, Stop};
-use unisono_train::{LossSums, Pass, RandomAccessFeed, Replica, Steps, TrainError};
+use unisono_data::Stop;
+use unisono_train::{LossSums, Pass, RandomAccessFeed, Replica, TrainError};
 
 /// One worker of a run.
 pub(super) struct Worker<R: Replica, F> {
     pub(super) replica: R,
     pub(super) feed: F,
-    /// The data of its own shares.
-    pub(super) lane: SharePrefetcher<R::Batch>,
+    /// The number of its own shares, of which it usually takes one after the other, and how many a step has.
+    pub(super) lane: (usize, usize),
     pub(super) stop: Stop,
 }
 
@@ -48,7 +48,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
                     let batch = task.number as usize;
                     let mut tally = LossSums::default();
                     for batch in self.feed.evaluation(batch..batch + 1)? {
-                        tally += self.replica.evaluate(&batch?)?;
+                        tally += self.replica.evaluate(&batch?, None)?;
                     }
                     pushing.tell(Message { kind: Kind::Evaluated, tally, ..task })?;
                 }
@@ -60,10 +60,10 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
 
     /// Computes a share, and pushes its gradient.
     fn train(&mut self, pushing: &mut Pushing, task: &Message) -> Result<Message, TrainError> {
-        let Self { replica, feed, lane, .. } = self;
+        let Self { replica, feed, lane: (own, of), .. } = self;
         let began = Instant::now();
-        let share = (task.epoch as usize, task.step as usize, task.number as usize);
-        let passes = lane.share(feed, share)?;
+        let (epoch, step, number) = (task.epoch as usize, task.step as usize, task.number as usize);
+        let passes = feed.share(epoch, step, number, *of, number == *own)?;
         let input = began.elapsed();
         pushing.pull()?;
         if !replica.brings_values() {
@@ -83,53 +83,5 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
         let waited = std::mem::take(&mut pushing.waited);
         let seconds = |time: Duration| time.as_secs_f64();
         Ok(Message { waited: seconds(waited), input: seconds(input), ..report })
-    }
-}
-
-/// The shares of one number, of which a worker usually takes one after the other.
-pub(super) struct SharePrefetcher<B> {
-    /// The number of its shares, and how many a step has.
-    number: usize,
-    of: usize,
-    ahead: Option<Prefetched<B>>,
-}
-
-struct Prefetched<B> {
-    epoch: usize,
-    /// The step of the next share.
-    step: usize,
-    shares: Steps<B>,
-}
-
-impl<B: Send + 'static> SharePrefetcher<B> {
-    pub(super) fn new(number: usize, of: usize) -> Self {
-        Self { number, of, ahead: None }
-    }
-
-    /// Returns the batches of a share, of this lane or another.
-    ///
-    /// # Errors
-    /// An error of the data.
-    pub(super) fn share(
-        &mut self,
-        feed: &mut impl RandomAccessFeed<Batch = B>,
-        (epoch, step, number): (usize, usize, usize),
-    ) -> Result<Vec<Option<B>>, DataError> {
-        let of = self.of;
-        if number != self.number {
-            return feed.share(epoch, step, number, of);
-        }
-        let follows = |ahead: &Prefetched<B>| ahead.epoch == epoch && ahead.step <= step;
-        if !self.ahead.as_ref().is_some_and(follows) {
-            let shares = feed.lane(epoch, step, number, of)?;
-            self.ahead = shares.map(|shares| Prefetched { epoch, step, shares });
-        }
-        let Some(ahead) = &mut self.ahead else { return feed.share(epoch, step, number, of) };
-        // Others may have taken some in between.
-        let passed = step - std::mem::replace(&mut ahead.step, step + 1);
-        match ahead.shares.nth(passed) {
-            Some(share) => share,
-            None => feed.share(epoch, step, number, of),
-        }
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::late::{Bringing, Late};
-use super::{Backend, Run, State};
-use crate::buckets::{Buckets, Filling, Pass, Sums};
+use super::{Backend, Run, State, Update};
+use crate::buckets::{Buckets, Filling, Ledger, Pass, Sums};
 use crate::error::TrainError;
 use crate::gradients::Values;
 use crate::local::Rounds;
@@ -17,12 +17,32 @@ pub(super) struct Host {
     pub(super) buckets: Buckets,
     pub(super) optimizer: Optimizer,
     pub(super) late: Late,
+    /// Whether a step may begin before the one before has updated all parameters.
+    pub(super) is_across: bool,
+    /// The number of steps that have ended.
+    pub(super) steps: u64,
+}
+
+impl Host {
+    /// Waits for the parameters of a bucket that other ranks have updated.
+    fn take(&mut self, values_of: Values<'_>, bucket: usize) -> Result<(), TrainError> {
+        self.buckets.land_sent(bucket)?;
+        for index in self.buckets.ledger().plan.members[bucket].clone() {
+            values_of(index, &mut |values| self.buckets.copy_others(index, values))?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the update of a bucket's parameters or, if the optimizer is sharded, the wait for them.
+    fn leave(&mut self, bucket: usize, by: Update) {
+        self.late.leave(&self.buckets.ledger().plan.members[bucket], by);
+    }
 }
 
 impl Backend for Host {
     fn pass(&mut self, comm: &mut Communicator, pass: Pass, run: Run<'_>) -> Result<Vec<usize>, TrainError> {
         let pass = Pass { updates: self.optimizer.steps(), ..pass };
-        let Self { buckets, optimizer, late } = self;
+        let Self { buckets, optimizer, late, .. } = self;
         if pass.number == 0 {
             late.begin();
         }
@@ -52,49 +72,50 @@ impl Backend for Host {
         self.optimizer.begin_step();
     }
 
-    fn update(
-        &mut self,
-        values_of: Values<'_>,
-        index: usize,
-        scale: f32,
-        rate: f32,
-    ) -> Result<(), TrainError> {
-        let Self { buckets, optimizer, .. } = self;
-        let own = buckets.own(index);
-        let gradient = buckets.gradient(index)?;
-        let mut made = Ok(());
-        if let Some(own) = own {
-            let updated = &mut buckets.updated(index)[own.clone()];
-            values_of(index, &mut |values| {
-                let values = &mut values[own.clone()];
-                made = optimizer.update(index, values, updated, scale, rate);
-                copy(updated, values);
-            })?;
-        } else {
-            let update = &mut |values: &mut [f32]| {
-                made = optimizer.update(index, values, gradient, scale, rate);
-            };
-            values_of(index, update)?;
-        }
-        made.map_err(|error| buckets.exploded(index, error, optimizer.steps()))
-    }
-
-    fn give(&mut self, comm: &mut Communicator, bucket: usize) -> Result<(), TrainError> {
-        Ok(self.buckets.give(comm, bucket)?)
-    }
-
-    fn take(&mut self, values_of: Values<'_>, bucket: usize) -> Result<(), TrainError> {
-        if !self.buckets.take(bucket)? {
+    /// If the optimizer is sharded, this rank updates its own part of each bucket, and gets the others.
+    ///
+    /// If the next step may begin before, it ends with the bucket that the next forward pass needs first, which is the last one.
+    fn update(&mut self, comm: &mut Communicator, values: Values<'_>, by: Update) -> Result<(), TrainError> {
+        let order = self.buckets.ledger().order.clone();
+        let needed = order.len().saturating_sub(1);
+        if !self.buckets.ledger().is_divided() {
+            let last = order.iter().position(|&bucket| bucket == needed).filter(|_| self.is_across);
+            let (now, later) = order.split_at(last.map_or(order.len(), |last| last + 1));
+            for &bucket in now {
+                self.update_bucket(comm, values, bucket, by)?;
+            }
+            later.iter().for_each(|&bucket| self.leave(bucket, by));
             return Ok(());
         }
-        for index in self.buckets.ledger().plan.members[bucket].clone() {
-            values_of(index, &mut |values| self.buckets.copy_others(index, values))?;
+        for &bucket in &order {
+            self.update_bucket(comm, values, bucket, by)?;
+            if !self.is_across {
+                self.buckets.give(comm, bucket)?;
+            }
         }
-        Ok(())
+        if !self.is_across {
+            return order.iter().try_for_each(|&bucket| self.take(values, bucket));
+        }
+        // All gradients have left before any parameter leaves: so these may go in the order in which they are needed.
+        (0..order.len()).rev().try_for_each(|bucket| self.buckets.give(comm, bucket))?;
+        (0..needed).for_each(|bucket| self.leave(bucket, by));
+        self.take(values, needed)
     }
 
-    fn leave(&mut self, bucket: usize, scale: f32, rate: f32) {
-        self.late.leave(&self.buckets.ledger().plan.members[bucket], scale, rate);
+    fn update_parameter(&mut self, values: Values<'_>, index: usize, by: Update) -> Result<(), TrainError> {
+        let Self { buckets, optimizer, .. } = self;
+        let (own, is_divided) = (buckets.ledger().own(index), buckets.ledger().is_divided());
+        let gradient = &mut buckets.elements(index)[own.clone()];
+        let mut made = Ok(());
+        values(index, &mut |values| {
+            let values = &mut values[own.clone()];
+            made = optimizer.update(index, values, gradient, by.scale, by.rate);
+            if is_divided {
+                // The other ranks get them from there.
+                copy(gradient, values);
+            }
+        })?;
+        made.map_err(|error| buckets.exploded(index, error, optimizer.steps()))
     }
 
     fn has_left(&self) -> bool {
@@ -102,17 +123,13 @@ impl Backend for Host {
     }
 
     fn settle(&mut self, values_of: Values<'_>) -> Result<(), TrainError> {
-        let Self { buckets, optimizer, late } = self;
+        let Self { buckets, optimizer, late, .. } = self;
         while let Some(index) = late.first() {
             let mut brought = Ok(());
             values_of(index, &mut |values| brought = late.wait_for_param(buckets, optimizer, index, values))?;
             brought?;
         }
         Ok(())
-    }
-
-    fn agree_on_order(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
-        Ok(self.buckets.agree_on_order(comm)?)
     }
 
     fn average(
@@ -124,12 +141,12 @@ impl Backend for Host {
         let all = self.buckets.ledger().plan.members.clone();
         for (bucket, members) in all.into_iter().enumerate() {
             for &index in &members {
-                let target = self.buckets.updated(index);
+                let target = self.buckets.elements(index);
                 values_of(index, &mut |values| copy(target, values))?;
             }
             self.buckets.sum_parameters(comm, bucket)?;
             for index in members {
-                let sums = &*self.buckets.updated(index);
+                let sums = &*self.buckets.elements(index);
                 let step = &mut |values: &mut [f32]| rounds.outer_step(index, values, sums, comm.ranks());
                 values_of(index, step)?;
             }
@@ -137,8 +154,20 @@ impl Backend for Host {
         Ok(())
     }
 
-    fn finish(&mut self, _: &mut Communicator) -> Result<(), TrainError> {
-        Ok(self.buckets.land_all()?)
+    fn finish(&mut self, comm: &mut Communicator, values: Values<'_>) -> Result<(), TrainError> {
+        self.steps += 1;
+        // The cost of another order is soon amortised, and a network or a machine that changes is detected.
+        let changes_order = self.is_across && self.steps > 1 && self.steps.is_power_of_two();
+        if changes_order {
+            self.settle(values)?;
+        }
+        if !self.has_left() {
+            self.buckets.land_all()?;
+        }
+        if changes_order {
+            self.buckets.agree_on_order(comm)?;
+        }
+        Ok(())
     }
 
     fn times(&self, passes: Duration, rest: Duration) -> Times {
@@ -157,8 +186,12 @@ impl Backend for Host {
         }
     }
 
-    fn buckets(&self) -> &Buckets {
-        &self.buckets
+    fn ledger(&self) -> &Ledger {
+        self.buckets.ledger()
+    }
+
+    fn buckets(&self) -> Option<&Buckets> {
+        Some(&self.buckets)
     }
 
     fn optimizer(&mut self) -> Result<&Optimizer, TrainError> {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::Update;
 use crate::buckets::{Buckets, Filling};
 use crate::error::TrainError;
 use crate::gradients::{Fill, Gradients, LossSums, ReplicaError};
@@ -12,8 +13,7 @@ use crate::optimizer::Optimizer;
 pub(super) struct Late {
     /// By the index of the parameter.
     is_left: Vec<bool>,
-    scale: f32,
-    rate: f32,
+    by: Update,
     /// The time that passes of this step waited for buckets, and updated parameters.
     pub(super) waited: Duration,
     pub(super) updated: Duration,
@@ -29,10 +29,10 @@ impl Late {
         (self.waited, self.updated) = (Duration::ZERO, Duration::ZERO);
     }
 
-    /// Leaves the updates of these parameters, with `scale` times their gradients, at the learning rate `rate`.
-    pub(super) fn leave(&mut self, parameters: &[usize], scale: f32, rate: f32) {
+    /// Leaves the updates of these parameters.
+    pub(super) fn leave(&mut self, parameters: &[usize], by: Update) {
         parameters.iter().for_each(|&index| self.is_left[index] = true);
-        (self.scale, self.rate) = (scale, rate);
+        self.by = by;
     }
 
     /// Returns the first parameter whose update was left.
@@ -40,7 +40,7 @@ impl Late {
         self.is_left.iter().position(|&is_left| is_left)
     }
 
-    /// Makes the update of this parameter, if it was left.
+    /// Makes the update of this parameter, which was left.
     ///
     /// # Errors
     /// Errors of the collectives; [`TrainError::NotFinite`].
@@ -51,17 +51,14 @@ impl Late {
         index: usize,
         values: &mut [f32],
     ) -> Result<(), TrainError> {
-        if !self.is_left[index] {
-            return Ok(());
-        }
-        if buckets.is_divided() {
+        if buckets.ledger().is_divided() {
             buckets.land_sent(buckets.ledger().place(index).bucket)?;
             buckets.copy_others(index, values);
         } else {
             buckets.late_gradient(index)?;
             buckets.check_finite(optimizer.steps())?;
-            let updated =
-                optimizer.update(index, values, buckets.late_gradient(index)?, self.scale, self.rate);
+            let Update { scale, rate } = self.by;
+            let updated = optimizer.update(index, values, buckets.late_gradient(index)?, scale, rate);
             updated.map_err(|error| buckets.exploded(index, error, optimizer.steps()))?;
         }
         self.is_left[index] = false;

@@ -2,10 +2,12 @@
 //! known by parameters: so it can be saved, and restored with other buckets and another number of nodes. Gradients and parameters that are
 //! not finite are reported by name.
 
-use super::{BucketSettings, Buckets, Ledger, Moment, Plan, Wire};
+use super::{BucketSettings, Buckets, Ledger, Plan, Wire};
+use crate::checkpoint::{Tensor, moment_name, numbered, saved_moment};
 use crate::error::TrainError;
+use crate::gradients::Fill;
 use crate::optimizer::Exploded;
-use unisono::{Communicator, Error, Rank};
+use unisono::{Communicator, Error};
 use unisono_compress::{Compressor, Levels};
 
 /// The name of what a node has not sent of a parameter's gradient, before the node's number.
@@ -42,84 +44,68 @@ pub(super) fn compressors(
 }
 
 impl Buckets {
-    /// Gathers on rank 0 what the leaders of the nodes have not sent yet, and the states of encoders; nothing where nothing is compressed.
-    /// All ranks call it.
-    pub(crate) fn unsent(&self, comm: &mut Communicator) -> Result<Vec<Moment>, Error> {
-        let mut unsent = Vec::new();
-        let leaders = leaders(comm);
-        if leaders.len() == 1 {
-            return Ok(unsent);
-        }
-        let rank = comm.rank();
-        for (bucket, compressor) in self.compressors() {
-            let members = &self.ledger.plan.members[bucket];
-            let own = compressor.residual();
-            if rank != 0 {
-                if leaders.contains(&rank) {
-                    comm.send(&own, 0)?;
-                }
-                continue;
-            }
-            // Between two parameters there is padding.
-            let states = members.iter().zip(compressor.encoder_state().into_iter().step_by(2));
-            unsent.extend(states.map(|(&index, state)| (ENCODER_STATE.to_owned(), index, state)));
-            for (node, &leader) in leaders.iter().enumerate() {
-                let mut theirs = own.clone();
-                if leader != 0 {
-                    comm.receive(&mut theirs, leader)?;
-                }
-                unsent.extend(members.iter().map(|&index| {
-                    let range = self.ledger.place(index).range.clone();
-                    (format!("{RESIDUAL}{node}"), index, theirs[range].to_vec())
-                }));
-            }
-        }
-        unsent.retain(|(.., values)| !values.is_empty());
-        Ok(unsent)
+    /// Returns whether gradients are compressed, and something of them remains to be sent. The same on all ranks.
+    pub(crate) fn keeps_residuals(&self, comm: &Communicator) -> bool {
+        self.compressors().next().is_some() && comm.topology().nodes() > 1
     }
 
-    /// Restores what rank 0 has; what other ranks pass is not read. At another number of nodes, the nodes share the residuals, whose
-    /// sum stays the same. All ranks call it.
-    pub(crate) fn restore_unsent(&self, comm: &mut Communicator, unsent: &[Moment]) -> Result<(), Error> {
-        let leaders = leaders(comm);
-        let rank = comm.rank();
-        let residuals = unsent.iter().filter_map(|(name, index, values)| {
-            let node: usize = name.strip_prefix(RESIDUAL)?.parse().ok()?;
-            Some((node, *index, values))
-        });
-        let mut residuals: Vec<_> = residuals.collect();
-        residuals.sort_by_key(|&(node, ..)| node);
+    /// Returns what the compressors of this rank have not sent yet, if it leads a node, and on rank 0 the states of encoders.
+    pub(crate) fn unsent(&self, comm: &Communicator) -> Vec<Tensor> {
+        let (mut unsent, rank) = (Vec::new(), comm.rank());
+        let Some(node) = comm.topology().leaders().position(rank) else { return unsent };
         for (bucket, compressor) in self.compressors() {
-            let members = &self.ledger.plan.members[bucket];
-            let mut states = compressor.encoder_state();
-            for (&index, state) in members.iter().zip(states.iter_mut().step_by(2)) {
-                let saved = unsent.iter().find(|(name, of, _)| name == ENCODER_STATE && *of == index);
-                // The state of an encoder of another rank is of no use.
-                if let Some((.., saved)) = saved.filter(|(.., saved)| saved.len() == state.len()) {
-                    state.copy_from_slice(saved);
-                }
-                comm.broadcast(state, 0)?;
+            let places = self.ledger.plan.members[bucket]
+                .iter()
+                .map(|&index| (&self.ledger.parameters[index].name, self.ledger.place(index).range.clone()));
+            if rank == 0 {
+                // Between two parameters there is padding.
+                let states = places.clone().zip(compressor.encoder_state().into_iter().step_by(2));
+                unsent.extend(states.map(|((name, _), state)| saved_moment(name, ENCODER_STATE, state)));
             }
-            for (node, &leader) in leaders.iter().enumerate() {
-                let mut share = vec![0.0; self.ledger.plan.counts[bucket]];
-                for (_, index, saved) in residuals.iter().filter(|(of, ..)| of % leaders.len() == node) {
-                    let place = self.ledger.place(*index);
-                    if place.bucket == bucket {
-                        let sums = share[place.range.clone()].iter_mut();
-                        sums.zip(*saved).for_each(|(sum, saved)| *sum += saved);
-                    }
-                }
-                match (rank == 0, rank == leader) {
-                    (true, false) => comm.send(&share, leader)?,
-                    (false, true) => comm.receive(&mut share, 0)?,
-                    _ => {}
-                }
-                if rank == leader {
-                    compressor.restore(&share, &states);
-                }
-            }
+            let (residual, what) = (compressor.residual(), format!("{RESIDUAL}{node}"));
+            unsent.extend(places.map(|(name, range)| saved_moment(name, &what, residual[range].to_vec())));
         }
-        Ok(())
+        unsent.retain(|tensor| !tensor.values.is_empty());
+        unsent
+    }
+
+    /// Returns a test for the names of saved arrays: whether this rank restores them. At another number of nodes, the nodes share the
+    /// residuals.
+    pub(crate) fn restores(&self, comm: &Communicator) -> impl Fn(&str) -> bool + use<> {
+        let (nodes, own) = (comm.topology().nodes(), comm.topology().leaders().position(comm.rank()));
+        move |name| numbered(name, RESIDUAL).is_none_or(|node| own == Some(node % nodes))
+    }
+
+    /// Restores what compressors have not sent, if this rank leads a node, from the arrays that it [restores](Buckets::restores). The sum
+    /// of the residuals of all nodes stays the same.
+    pub(crate) fn restore_unsent(&self, comm: &Communicator, saved: &[Tensor]) {
+        if comm.topology().leaders().position(comm.rank()).is_none() {
+            return;
+        }
+        for (bucket, compressor) in self.compressors() {
+            let (members, mut states) = (&self.ledger.plan.members[bucket], compressor.encoder_state());
+            let mut share = vec![0.0; self.ledger.plan.counts[bucket]];
+            let name = |index: usize| &self.ledger.parameters[index].name;
+            for (&index, state) in members.iter().zip(states.iter_mut().step_by(2)) {
+                let name = moment_name(name(index), ENCODER_STATE);
+                // The state of an encoder of another rank is of no use.
+                let is_of_use = |found: &&Tensor| found.name == name && found.values.len() == state.len();
+                if let Some(found) = saved.iter().find(is_of_use) {
+                    state.copy_from_slice(&found.values);
+                }
+            }
+            for &index in members {
+                let name = moment_name(name(index), RESIDUAL);
+                let node = |found: &Tensor| found.name.strip_prefix(&name)?.parse::<usize>().ok();
+                let mut residuals: Vec<_> =
+                    saved.iter().filter_map(|found| Some((node(found)?, &found.values))).collect();
+                residuals.sort_by_key(|&(node, _)| node);
+                for (_, residual) in residuals {
+                    Fill::Add.write(&mut share[self.ledger.place(index).range.clone()], residual);
+                }
+            }
+            compressor.restore(&share, &states);
+        }
     }
 
     /// Notes the first gradient of a bucket that is not finite, after its compressor has found one.
@@ -142,18 +128,13 @@ impl Buckets {
     /// # Errors
     /// [`TrainError::NotFinite`] names the first parameter.
     pub(crate) fn check_finite(&self, step: u64) -> Result<(), TrainError> {
-        self.not_finite.map_or(Ok(()), |(index, found)| Err(self.error_of("gradient", index, found, step)))
+        let Some((index, found)) = self.not_finite else { return Ok(()) };
+        Err(self.ledger.not_finite("gradient", index, found, (self.rank, step)))
     }
 
     /// Returns the error for a parameter that an update has spoiled on this rank.
-    #[doc(hidden)]
-    pub fn exploded(&self, index: usize, Exploded { largest }: Exploded, step: u64) -> TrainError {
-        self.error_of("largest value", index, largest, step)
-    }
-
-    fn error_of(&self, of: &'static str, index: usize, found: f32, step: u64) -> TrainError {
-        let parameter = self.ledger.parameters[index].name.clone();
-        TrainError::NotFinite { of, parameter, found, rank: self.rank, step }
+    pub(crate) fn exploded(&self, index: usize, Exploded { largest }: Exploded, step: u64) -> TrainError {
+        self.ledger.not_finite("largest value", index, largest, (self.rank, step))
     }
 
     fn compressors(&self) -> impl Iterator<Item = (usize, &Compressor)> {
@@ -164,15 +145,10 @@ impl Buckets {
     }
 }
 
-/// Returns the first rank of each node.
-fn leaders(comm: &Communicator) -> Vec<Rank> {
-    let topology = comm.topology();
-    (0..topology.ranks()).filter(|&rank| topology.local_rank(rank) == 0).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arrays::{gather, scatter};
     use crate::buckets::BucketBytes;
     use crate::gradients::Parameter;
     use unisono::{Topology, Unisono};
@@ -191,45 +167,51 @@ mod tests {
     }
 
     /// Halves and quarters, so that sums are exact.
-    fn unsent(nodes: usize) -> Vec<Moment> {
+    fn unsent(nodes: usize) -> Vec<Tensor> {
         let of_node =
             |node: usize, count: usize| (0..count).map(|at| (at * (node + 1)) as f32 / 4.0).collect();
-        let state = ("encoding".to_owned(), 0, of_node(7, 24));
+        let state = saved_moment("weight", "encoding", of_node(7, 24));
         let residuals = (0..nodes).flat_map(|node| {
-            [(0, 16 * 24), (1, 5)]
-                .map(|(index, count)| (format!("residual of node {node}"), index, of_node(node, count)))
+            [("weight", 16 * 24), ("bias", 5)].map(|(name, count)| {
+                saved_moment(name, &format!("residual of node {node}"), of_node(node, count))
+            })
         });
         residuals.chain([state]).collect()
     }
 
     #[test]
     fn what_is_restored_has_the_same_sum_on_any_number_of_nodes() {
-        let residuals = |unsent: &[Moment], index: usize| -> Vec<Vec<f32>> {
-            let of_index = unsent.iter().filter(|(name, of, _)| name != "encoding" && *of == index);
-            of_index.map(|(.., values)| values.clone()).collect()
+        let residuals = |unsent: &[Tensor], name: &str| -> Vec<Vec<f32>> {
+            let of_name = format!("{name}:residual of node ");
+            let of_parameter = unsent.iter().filter(|found| found.name.starts_with(&of_name));
+            of_parameter.map(|found| found.values.clone()).collect()
         };
         let sum = |residuals: Vec<Vec<f32>>| -> Vec<f32> {
             (0..residuals[0].len()).map(|at| residuals.iter().map(|of_node| of_node[at]).sum()).collect()
         };
-        let sorted = |mut unsent: Vec<Moment>| {
-            unsent.sort_by(|(name, index, _), (other, other_index, _)| {
-                (name, index).cmp(&(other, other_index))
-            });
+        let sorted = |mut unsent: Vec<Tensor>| {
+            unsent.sort_by(|one, other| one.name.cmp(&other.name));
             unsent
         };
+        let encoding =
+            |unsent: &[Tensor]| unsent.iter().find(|found| found.name == "weight:encoding").cloned().unwrap();
         for (nodes_saved, nodes) in [(2, &[1, 1][..]), (2, &[1, 2, 1]), (3, &[2, 2]), (1, &[1, 1])] {
             let saved = sorted(unsent(nodes_saved));
             let mut ended = on_nodes(nodes, |comm, buckets| {
-                let own = if comm.rank() == 0 { &saved[..] } else { &[] };
-                buckets.restore_unsent(comm, own).unwrap();
-                buckets.unsent(comm).unwrap()
+                let own = if comm.rank() == 0 { saved.clone() } else { Vec::new() };
+                let restores = buckets.restores(comm);
+                let (restored, unwanted) = scatter(comm, own, restores).unwrap();
+                assert!(unwanted.is_empty(), "{unwanted:?}");
+                buckets.restore_unsent(comm, &restored);
+                let unsent = buckets.unsent(comm).into_iter().map(|tensor| (0, tensor)).collect();
+                gather(comm, unsent).unwrap()
             });
             assert!(ended[1..].iter().all(Vec::is_empty), "rank 0 alone has it");
             let found = sorted(ended.swap_remove(0));
-            assert_eq!(found[0], saved[0], "the state of the encoder");
-            for index in [0, 1] {
-                assert_eq!(residuals(&found, index).len(), nodes.len(), "{nodes:?}");
-                assert_eq!(sum(residuals(&found, index)), sum(residuals(&saved, index)), "{nodes:?}");
+            assert_eq!(encoding(&found), encoding(&saved), "the state of the encoder");
+            for name in ["weight", "bias"] {
+                assert_eq!(residuals(&found, name).len(), nodes.len(), "{nodes:?}");
+                assert_eq!(sum(residuals(&found, name)), sum(residuals(&saved, name)), "{nodes:?}");
             }
             if nodes_saved == nodes.len() {
                 assert_eq!(found, saved, "every node has its own");

@@ -1,9 +1,12 @@
 //! Records the gradients that the passes of a step have put into the buckets, wherever their memory is.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::{BucketSettings, BucketSize, Place, Plan, Sums};
+use crate::error::TrainError;
 use crate::gradients::{Fill, Gradients, LossSums, Parameter};
+use unisono::{Communicator, Rank};
 
 /// The position of a pass in its step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +56,8 @@ pub struct Ledger {
     /// The places of gradients in buckets.
     pub plan: Plan,
     pub(crate) size: BucketSize,
+    /// This rank's own part of each bucket, in its elements, if the update is divided among the ranks.
+    pub(super) parts: Option<Vec<Range<usize>>>,
     /// The pass that fills the buckets now.
     pub pass: Pass,
     /// When the pass was weighed.
@@ -81,6 +86,7 @@ impl Ledger {
             parameters: parameters.to_vec(),
             plan,
             size,
+            parts: None,
             pass: Pass::ONLY,
             weighed: None,
             own: Sums::default(),
@@ -90,6 +96,24 @@ impl Ledger {
             is_put: vec![false; parameters.len()],
             missing: vec![0; buckets],
         }
+    }
+
+    /// Divides the update of buckets of this many elements among the ranks.
+    pub fn divide(&mut self, comm: &Communicator, counts: impl IntoIterator<Item = usize>) {
+        self.parts = Some(counts.into_iter().map(|count| comm.own_part(count)).collect());
+    }
+
+    /// Returns whether the update is divided among the ranks.
+    pub(crate) fn is_divided(&self) -> bool {
+        self.parts.is_some()
+    }
+
+    /// Returns the elements of a parameter that this rank updates: all, unless the update is divided; none if it is not trained.
+    pub fn own(&self, index: usize) -> Range<usize> {
+        let Some(Place { bucket, range }) = self.plan.place(index) else { return 0..0 };
+        let Some(parts) = &self.parts else { return 0..range.len() };
+        let within = |element: usize| element.clamp(range.start, range.end) - range.start;
+        within(parts[*bucket].start)..within(parts[*bucket].end)
     }
 
     /// Starts a pass.
@@ -163,6 +187,18 @@ impl Ledger {
         self.order[..self.launched].contains(&bucket)
     }
 
+    /// Returns the error for a parameter of which a rank has found such a value in a step.
+    pub fn not_finite(
+        &self,
+        of: &'static str,
+        index: usize,
+        found: f32,
+        (rank, step): (Rank, u64),
+    ) -> TrainError {
+        let parameter = self.parameters[index].name.clone();
+        TrainError::NotFinite { of, parameter, found, rank, step }
+    }
+
     /// Returns the place of a gradient.
     ///
     /// # Panics
@@ -180,7 +216,11 @@ pub fn end_pass<G: Gradients>(receiver: &mut G, ledger: impl Fn(&G) -> &Ledger) 
     }
     let without = ledger(receiver).not_put();
     for &index in &without {
-        receiver.put(index, &mut |gradient, fill| fill.write_zeros(gradient));
+        receiver.put(index, &mut |gradient, fill| {
+            if fill == Fill::Set {
+                gradient.fill(0.0);
+            }
+        });
     }
     without
 }

@@ -8,46 +8,15 @@
 //! optimizer is held. So a bucket is reduce-scattered if the algorithm of its all-reduce begins with its reduce-scatter, and
 //! all-reduced if not.
 
-use std::ops::Range;
 use std::time::Duration;
 
-use super::{BucketSettings, Buckets, CollectiveSpec, Flight, Overlap};
-use crate::gradients::Parameter;
-use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, Rank, ReduceOp, copy};
-
-/// An optimizer's state for a parameter: its name, the index of the parameter, and a number for each element.
-pub(crate) type Moment = (String, usize, Vec<f32>);
-
-/// This rank's own parts of all buckets, in the elements of each.
-pub(super) type Parts = Vec<Range<usize>>;
-
-/// Returns this rank's own parts of buckets with this many elements.
-fn parts(comm: &Communicator, counts: impl Iterator<Item = usize>) -> Parts {
-    counts.map(|count| comm.own_part(count)).collect()
-}
+use super::{Buckets, CollectiveSpec, Flight};
+use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, ReduceOp, copy};
 
 impl Buckets {
-    /// Buckets whose gradients lie elsewhere, and are divided among the ranks: they only say which gradient lies where.
-    ///
-    /// # Errors
-    /// If there is no memory for them.
-    #[doc(hidden)]
-    pub fn elsewhere(
-        comm: &mut Communicator,
-        parameters: &[Parameter],
-        settings: &BucketSettings,
-    ) -> Result<Self, Error> {
-        let BucketSettings { first_bucket_bytes, bucket_bytes, .. } = *settings;
-        let overlap = Overlap::InTurn;
-        let plain = BucketSettings { first_bucket_bytes, bucket_bytes, overlap, ..BucketSettings::default() };
-        let mut buckets = Self::with_memory(comm, parameters, &plain, false)?;
-        buckets.parts = Some(parts(comm, buckets.ledger.plan.counts.iter().copied()));
-        Ok(buckets)
-    }
-
     /// Divides the buckets among the ranks. The first one is all-reduced if it carries sums, which all ranks need.
     pub(super) fn divide(&mut self, comm: &mut Communicator) {
-        self.parts = Some(parts(comm, self.buckets.iter().map(|bucket| bucket.gradients.count())));
+        self.ledger.divide(comm, self.buckets.iter().map(|bucket| bucket.gradients.count()));
         let carries_sums = self.aside.is_none();
         for bucket in self.buckets.iter_mut().skip(usize::from(carries_sums)) {
             if bucket.compressor.is_some() || self.way.algorithm.is_some() || !self.has_others {
@@ -69,37 +38,21 @@ impl Buckets {
         }
     }
 
-    /// Returns the elements of a parameter that this rank updates if the optimizer is sharded, perhaps none; `None` if every rank
-    /// updates all.
-    pub fn own(&self, index: usize) -> Option<Range<usize>> {
-        let parts = self.parts.as_ref()?;
-        let Some(place) = self.ledger.plan.place(index) else { return Some(0..0) };
-        let part = &parts[place.bucket];
-        let within = |element: usize| element.clamp(place.range.start, place.range.end) - place.range.start;
-        Some(within(part.start)..within(part.end))
-    }
-
-    /// Returns whether the optimizer is sharded.
-    pub(crate) fn is_divided(&self) -> bool {
-        self.parts.is_some()
-    }
-
     /// Returns the number of buckets that are reduce-scattered.
     pub fn scattered(&self) -> usize {
         self.buckets.iter().filter(|bucket| bucket.way.is_of_parts()).count()
     }
 
-    /// Returns the place where this rank leaves its own elements of an updated parameter for
-    /// [`Buckets::give`].
-    pub(crate) fn updated(&mut self, index: usize) -> &mut [f32] {
+    /// Returns the elements at the place of a parameter: those of its gradient and, once updated, those that [`Buckets::give`] sends.
+    pub(crate) fn elements(&mut self, index: usize) -> &mut [f32] {
         let place = self.ledger.place(index).clone();
         &mut self.buckets[place.bucket].gradients.values_mut()[place.range]
     }
 
-    /// Sends the parameters that this rank has updated, once all of this bucket are [in place](Buckets::updated). Called by all
+    /// Sends the parameters that this rank has updated, once all of this bucket are [in place](Buckets::elements). Called by all
     /// ranks.
     pub(crate) fn give(&mut self, comm: &mut Communicator, bucket: usize) -> Result<(), Error> {
-        if self.parts.is_none() || !self.has_others {
+        if !self.has_others {
             return Ok(());
         }
         let way = CollectiveSpec {
@@ -111,34 +64,24 @@ impl Buckets {
         bucket.gradients.launch(comm, way)
     }
 
-    /// Waits for the parameters of a bucket from all ranks; `false` if every rank has them anyway.
-    pub(crate) fn take(&mut self, bucket: usize) -> Result<bool, Error> {
-        if self.parts.is_none() || !self.has_others {
-            return Ok(false);
-        }
-        self.land_sent(bucket)?;
-        Ok(true)
-    }
-
-    /// Adds up the parameters of all ranks that are [in place](Buckets::updated), and waits for them. Called by all ranks.
+    /// Adds up the parameters of all ranks that are [in place](Buckets::elements), and waits for them. Called by all ranks.
     pub(crate) fn sum_parameters(&mut self, comm: &mut Communicator, bucket: usize) -> Result<(), Error> {
-        if !self.has_others {
-            return Ok(());
+        if self.has_others {
+            self.buckets[bucket].gradients.launch(comm, CollectiveSpec::all_reduce(false))?;
         }
-        self.buckets[bucket].gradients.launch(comm, CollectiveSpec::all_reduce(false))?;
         self.land_sent(bucket)
     }
 
-    /// Copies what other ranks have updated of a parameter, which has [come](Buckets::take), to its values.
+    /// Copies what other ranks have updated of a parameter, which has [come](Buckets::land_sent), to its values.
     pub(crate) fn copy_others(&mut self, index: usize, values: &mut [f32]) {
-        let own = self.own(index).expect("what is given has parts");
-        let updated = self.updated(index);
+        let own = self.ledger.own(index);
+        let updated = self.elements(index);
         for others in [0..own.start, own.end..values.len()] {
             copy(&mut values[others.clone()], &updated[others]);
         }
     }
 
-    /// Waits for the parameters of a bucket that were sent.
+    /// Waits for the parameters of a bucket that were sent, if there are other ranks.
     pub(crate) fn land_sent(&mut self, bucket: usize) -> Result<(), Error> {
         let bucket = &mut self.buckets[bucket];
         let flight = bucket.gradients.complete()?;
@@ -147,44 +90,6 @@ impl Buckets {
         self.flights.extend(flight);
         Ok(())
     }
-
-    /// Returns the bits of this rank's own elements of a trained parameter, among zeros, if the optimizer is sharded. The sum over all
-    /// ranks is the whole; a sum of floating-point numbers would lose the sign of a zero.
-    pub(crate) fn bits(&self, index: usize, own: &[f32]) -> Option<Vec<u32>> {
-        let range = self.own(index).filter(|_| self.ledger.plan.place(index).is_some())?;
-        let mut bits = vec![0; self.ledger.parameters[index].count()];
-        copy(&mut bits[range], bytemuck::cast_slice(own));
-        Some(bits)
-    }
-
-    /// Gathers the optimizer's state on rank 0 from what each rank remembers of its own elements; nothing on the others. Called
-    /// by all ranks.
-    pub(crate) fn gathered(&self, comm: &mut Communicator, own: Vec<Moment>) -> Result<Vec<Moment>, Error> {
-        let mut gathered = Vec::new();
-        for (name, index, mut values) in own {
-            if let Some(mut bits) = self.bits(index, &values) {
-                comm.reduce(&mut bits, ReduceOp::Sum, 0)?;
-                values = bytemuck::cast_vec(bits);
-            }
-            let remembers_own = self.is_local && !values.is_empty();
-            if comm.rank() == 0 {
-                for rank in 1..if remembers_own { comm.ranks() } else { 1 } {
-                    let mut theirs = vec![0.0; values.len()];
-                    comm.receive(&mut theirs, rank)?;
-                    gathered.push((of_rank(&name, rank), index, theirs));
-                }
-                gathered.push((name, index, values));
-            } else if remembers_own {
-                comm.send(&values, 0)?;
-            }
-        }
-        Ok(gathered)
-    }
-}
-
-/// Returns the name of what the optimizer of a rank remembers, if each remembers something else.
-pub(crate) fn of_rank(name: &str, rank: Rank) -> String {
-    if rank == 0 { name.to_owned() } else { format!("{name} of rank {rank}") }
 }
 
 /// Returns the algorithm of this all-reduce, if it first makes the steps of its reduce-scatter: each rank's part then has the

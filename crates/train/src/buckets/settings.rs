@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Wire;
-use super::wire::HalfBytes;
 use crate::error::TrainError;
 use crate::local::LocalSteps;
 use unisono::{Communicator, Vendor, size};
@@ -31,7 +30,7 @@ pub struct BucketSettings {
     /// The scale of gradients on the wire as `f16`, whose greatest value is 65504: a power of
     /// two, the same on all ranks.
     pub f16_scale: f32,
-    /// Whether each rank updates only [its own part](crate::Buckets::own) of every bucket, and holds the optimizer state of that part
+    /// Whether each rank updates only [its own part](crate::Mirror::own) of every bucket, and holds the optimizer state of that part
     /// alone. Gradients are then reduce-scattered, and updated parameters all-gathered; the bits stay the same.
     pub shard_optimizer: bool,
     /// If set, gradients stay on their rank, and parameters are averaged after this many steps: another algorithm.
@@ -56,12 +55,6 @@ impl Default for BucketSettings {
 }
 
 impl BucketSettings {
-    /// Returns the format to which gradients are rounded, if the wire format rounds.
-    #[doc(hidden)]
-    pub fn half_bytes(&self) -> Option<HalfBytes> {
-        HalfBytes::of(self.wire, self.f16_scale)
-    }
-
     /// Returns the reason why these settings contradict each other, if they do: for ranks that step alone.
     pub fn conflict(&self) -> Option<String> {
         let local = self.local_steps?;

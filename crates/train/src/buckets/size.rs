@@ -29,25 +29,26 @@ impl fmt::Display for BucketSize {
 impl BucketSize {
     /// Returns the size of these settings. All ranks call it, and get the same.
     pub(crate) fn of(comm: &mut Communicator, settings: &BucketSettings) -> Self {
-        match settings.bucket_bytes {
-            BucketBytes::Fixed(bytes) => Self { bytes, why: "it was asked for" },
-            BucketBytes::Auto if comm.topology().nodes() == 1 => Self::usual("all ranks share a node"),
-            BucketBytes::Auto if !settings.overlap.is_beside(comm) => {
-                Self::usual("no bucket overlaps the backward pass")
-            }
-            BucketBytes::Auto => match settings.wire {
-                Wire::Compressed(_) => Self::usual("compressed gradients take few bytes, and many messages"),
-                wire => Self::priced(comm, dtype(wire)),
-            },
-        }
+        Self::fixed_or(settings, || match settings.wire {
+            _ if comm.topology().nodes() == 1 => Self::usual("all ranks share a node"),
+            _ if !settings.overlap.is_beside(comm) => Self::usual("no bucket overlaps the backward pass"),
+            Wire::Compressed(_) => Self::usual("compressed gradients take few bytes, and many messages"),
+            wire => Self::priced(comm, dtype(wire)),
+        })
     }
 
     /// Returns the size of buckets of a GPU, or anything else that the cost model does not price.
     #[doc(hidden)]
     pub fn usual_of(settings: &BucketSettings) -> Self {
+        Self::fixed_or(settings, || Self::usual("the cost model does not price them"))
+    }
+
+    /// Returns the size that is set, or else this one.
+    #[doc(hidden)]
+    pub fn fixed_or(settings: &BucketSettings, auto: impl FnOnce() -> Self) -> Self {
         match settings.bucket_bytes {
-            BucketBytes::Auto => Self::usual("the cost model does not price them"),
             BucketBytes::Fixed(bytes) => Self { bytes, why: "it was asked for" },
+            BucketBytes::Auto => auto(),
         }
     }
 

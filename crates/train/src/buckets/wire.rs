@@ -5,8 +5,8 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
-use super::CollectiveSpec;
 use super::parcel::{CommBuffer, Flight};
+use super::{BucketSettings, CollectiveSpec};
 use unisono::internals::Codec;
 use unisono::{Communicator, DType, Error};
 use unisono_compress::Wire;
@@ -25,14 +25,15 @@ pub struct HalfBytes {
 }
 
 impl HalfBytes {
-    /// Returns the format to which gradients are rounded, if this wire format rounds.
-    pub(super) fn of(wire: Wire, f16_scale: f32) -> Option<Self> {
-        let scale = match wire {
+    /// Returns the format to which gradients are rounded, if the wire format of these settings rounds.
+    pub fn of(settings: &BucketSettings) -> Option<Self> {
+        let scale = match settings.wire {
             Wire::F32 | Wire::Compressed(_) => return None,
             Wire::Bf16 => 1.0,
-            Wire::F16 => f16_scale,
+            Wire::F16 => settings.f16_scale,
         };
-        Some(Self { codec: Codec::of(dtype(wire)).expect("a half-precision format has a codec"), scale })
+        let codec = Codec::of(dtype(settings.wire)).expect("a half-precision format has a codec");
+        Some(Self { codec, scale })
     }
 
     /// Returns the bytes of this many gradients.
@@ -94,12 +95,12 @@ impl Narrow {
     /// Returns the memory for this many gradients, if the wire format rounds them.
     pub(super) fn new(
         comm: &Communicator,
-        (wire, f16_scale): (Wire, f32),
+        settings: &BucketSettings,
         bucket: usize,
         count: usize,
     ) -> Result<Option<Self>, Error> {
-        let Some(half) = HalfBytes::of(wire, f16_scale) else { return Ok(None) };
-        let buffer = match wire {
+        let Some(half) = HalfBytes::of(settings) else { return Ok(None) };
+        let buffer = match settings.wire {
             Wire::F16 => HalfBuffer::F16(CommBuffer::new(comm, Some(bucket), count)?),
             _ => HalfBuffer::Bf16(CommBuffer::new(comm, Some(bucket), count)?),
         };
@@ -154,8 +155,8 @@ mod tests {
                 (Wire::Bf16, &(|value| bf16::from_f32(value).to_f32()) as &dyn Fn(f32) -> f32),
                 (Wire::F16, &|value| f16::from_f32(value / 4096.0).to_f32() * 4096.0),
             ] {
-                let mut narrow =
-                    Narrow::new(&comm, (wire, 1.0 / 4096.0), 0, COUNT).unwrap().expect("it is narrow");
+                let settings = BucketSettings { wire, f16_scale: 1.0 / 4096.0, ..BucketSettings::default() };
+                let mut narrow = Narrow::new(&comm, &settings, 0, COUNT).unwrap().expect("it is narrow");
                 narrow.launch(&mut comm, CollectiveSpec::all_reduce(false), &gradients).unwrap();
                 let mut landed = vec![0.0; COUNT];
                 assert!(narrow.complete(&mut landed, None).unwrap().is_some());

@@ -26,15 +26,15 @@ pub(super) struct Sum {
     xxh3: String,
 }
 
-/// A reader or writer that counts and checksums its bytes.
-struct Summing<F> {
-    file: F,
+/// A file whose bytes are counted and checksummed.
+struct Summing {
+    file: File,
     bytes: u64,
     hash: Xxh3,
 }
 
-impl<F> Summing<F> {
-    fn new(file: F) -> Self {
+impl Summing {
+    fn new(file: File) -> Self {
         Self { file, bytes: 0, hash: Xxh3::new() }
     }
 
@@ -46,9 +46,7 @@ impl<F> Summing<F> {
     fn sum(&self) -> Sum {
         Sum { bytes: self.bytes, xxh3: format!("{:016x}", self.hash.digest()) }
     }
-}
 
-impl Summing<File> {
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.count(bytes);
@@ -153,7 +151,7 @@ pub(super) fn read_tensors(path: &Path, expected: &Sum) -> Result<Vec<Tensor>, C
 }
 
 /// Reads this many values. The caller has checked the file's size, so a damaged header allocates nothing.
-fn read_values(file: &mut Summing<File>, count: usize) -> io::Result<Vec<f32>> {
+fn read_values(file: &mut Summing, count: usize) -> io::Result<Vec<f32>> {
     let mut values = Vec::new();
     values.try_reserve_exact(count)?;
     values.resize(count, 0.0_f32);

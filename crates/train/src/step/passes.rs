@@ -38,8 +38,8 @@ impl<R: Replica> Mirror<R> {
                 Ok(())
             })?;
             if let (Some(weighed), Some(ended)) = (self.backend.ledger().weighed, ended) {
-                self.span(|_| "forward", began, weighed);
-                self.span(|_| "backward", weighed, ended);
+                self.span("forward", began, weighed);
+                self.span("backward", weighed, ended);
             }
             waited += self.replica.waited();
             let without = without.into_iter().collect();

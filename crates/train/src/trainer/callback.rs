@@ -93,7 +93,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             return Err(TrainError::CallbacksDiffer { ranks, epoch });
         }
         if factor > 0.0 {
-            self.progress.rate_factor *= factor;
+            self.state.progress.rate_factor *= factor;
         }
         Ok(factor > 0.0)
     }

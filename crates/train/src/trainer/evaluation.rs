@@ -7,95 +7,56 @@ use crate::compare::agree;
 use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::gradients::LossSums;
-use crate::metrics::{self, Measured, Measuring, Metric};
+use crate::metrics::{self, Measuring, Metric, SeeOutputs, Test};
 use crate::replica::Replica;
-use crate::report::{EndedEarly, Evaluation, Event};
+use crate::report::Event;
+use crate::resume::Progress;
 use unisono::{Communicator, ReduceOp};
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     /// Evaluates after a step, if it is time, and ranks are not stepping alone. An epoch ends with an evaluation anyway.
     pub(super) fn evaluate_in_epoch(&mut self, tell: &mut impl FnMut(Event)) -> Result<(), TrainError> {
-        let step = self.progress.step;
-        let is_due = self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every));
-        let is_last = self.feed.steps() == Some(self.progress.step_in_epoch);
+        let Progress { epoch, step, step_in_epoch, .. } = self.state.progress;
+        let is_last = self.feed.steps() == Some(step_in_epoch);
+        let every = self.state.settings.evaluate_every;
+        let is_due = every.is_some_and(|every| step.is_multiple_of(every));
         if !is_due || is_last || !self.mirror.is_between_rounds() {
             return Ok(());
         }
         let test = self.test()?;
-        let evaluation = test.evaluation(self.progress.epoch, step);
-        self.tell(Event::Evaluation(evaluation), tell)
+        self.state.tell(Event::Evaluation(test.evaluation(epoch, step)), tell)
     }
 
     /// Returns the results on the held-out samples, which count for early stopping. Called by all ranks, at the end of
     /// a round.
     pub(super) fn test(&mut self) -> Result<Test, TrainError> {
-        if let Some((step, test)) = &self.tested
-            && *step == self.progress.step
-        {
-            return Ok(test.clone());
+        if let Some(test) = self.state.tested() {
+            return Ok(test);
         }
         let test = self.measured()?;
-        let min_delta = self.settings.early_stopping.map_or(0.0, |early| early.min_delta);
-        self.progress.evaluated(test.tally, min_delta);
-        self.tested = Some((self.progress.step, test.clone()));
-        Ok(test)
+        Ok(self.state.evaluated(test))
     }
 
     /// Evaluates the averages of the parameters if the optimizer [keeps them](crate::optimizer::Averaged), otherwise the parameters.
     pub(super) fn measured(&mut self) -> Result<Test, TrainError> {
-        let Self { world, mirror, feed, settings, .. } = self;
+        let Self { world, mirror, feed, state, .. } = self;
         let comm = world.replicas();
         let mut values = mirror.averages(comm)?;
         mirror.exchange(&mut values)?;
-        let test = measure(comm, mirror.replica(), feed, &settings.metrics);
+        let test = evaluate(comm, mirror.replica(), feed, &state.settings.metrics);
         mirror.exchange(&mut values)?;
         test
     }
-
-    /// Returns the point at which the run ended early, if it did: the same on all ranks, since all have the
-    /// same results.
-    pub(super) fn ended_early(&self) -> Option<EndedEarly> {
-        self.progress.ended_early(self.settings.early_stopping)
-    }
 }
 
-/// Evaluates a replica on the held-out samples, each rank on its share of the batches. The batches, and the order in
-/// which their results are added, do not depend on the number of ranks, so neither does the result, to the last bit. Called
+/// Evaluates a replica on the held-out samples with these metrics, perhaps none, each rank on its share of the batches. The batches, and
+/// the order in which their results are added, do not depend on the number of ranks, so neither does the result, to the last bit. Called
 /// by all ranks.
 ///
 /// # Errors
-/// [`TrainError`] of the data, the replica or the collectives.
+/// [`TrainError`] of the data, the replica or the collectives; [`TrainError::Setting`] if there are metrics, and the replica does not show
+/// its [outputs](Replica::evaluate).
 pub fn evaluate<R: Replica>(
-    comm: &mut Communicator,
-    replica: &mut R,
-    feed: &mut impl Feed<Batch = R::Batch>,
-) -> Result<LossSums, TrainError> {
-    measure(comm, replica, feed, &[]).map(|test| test.tally)
-}
-
-/// The results of an evaluation.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Test {
-    /// The sums over all held-out targets.
-    pub tally: LossSums,
-    /// The values of the metrics.
-    pub metrics: Measured,
-}
-
-impl Test {
-    /// Returns the metrics in an epoch, after this many steps of the run.
-    pub fn evaluation(&self, epoch: usize, step: u64) -> Evaluation {
-        let Self { tally, metrics } = self;
-        let (test_loss, test_accuracy) = (tally.mean_loss(), tally.accuracy());
-        Evaluation { epoch, step, test_loss, test_accuracy, metrics: metrics.clone() }
-    }
-}
-
-/// As [`evaluate`], with these metrics.
-///
-/// # Errors
-/// As [`evaluate`]; [`TrainError::Setting`] if the replica does not show its [outputs](Replica::evaluate_outputs).
-pub fn measure<R: Replica>(
     comm: &mut Communicator,
     replica: &mut R,
     feed: &mut impl Feed<Batch = R::Batch>,
@@ -109,10 +70,8 @@ pub fn measure<R: Replica>(
     let mut measuring = Measuring::new(metrics);
     let measured = feed.evaluation(own.clone()).map_err(TrainError::from).and_then(|found| {
         for ((number, tally), batch) in own.clone().zip(&mut tallies[own]).zip(found) {
-            *tally = match metrics {
-                [] => replica.evaluate(&batch?)?,
-                _ => replica.evaluate_outputs(&batch?, &mut |outputs| measuring.add(number, outputs))?,
-            };
+            let see: SeeOutputs<'_> = &mut |outputs| measuring.add(number, outputs);
+            *tally = replica.evaluate(&batch?, Some(see).filter(|_| !metrics.is_empty()))?;
         }
         Ok(())
     });

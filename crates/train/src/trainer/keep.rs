@@ -3,25 +3,23 @@
 use std::time::Instant;
 
 use super::Trainer;
-use crate::buckets::Moment;
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::arrays::gather;
+use crate::checkpoint::{Checkpoint, Tensor};
 use crate::compare;
 use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::replica::Replica;
-use crate::report::{EpochReport, Stopped, Summary};
+use crate::report::{EpochReport, Summary};
 use crate::resident::bytes_per_rank;
 use crate::resume::{Progress, snapshot};
+use crate::state::{SAVES, not_saved};
 use unisono::Error;
-
-/// The rank that saves checkpoints.
-const SAVES: usize = 0;
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     /// Compares the replicas, if it is time and ranks are not stepping alone.
     pub(super) fn verify(&mut self) -> Result<(), TrainError> {
-        let step = self.progress.step;
-        match self.settings.verify_replicas_every {
+        let step = self.state.progress.step;
+        match self.state.settings.verify_replicas_every {
             Some(every) if step / every > self.verified / every && self.mirror.is_between_rounds() => {
                 self.verified = step;
                 self.mirror.settle()?;
@@ -33,7 +31,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
 
     /// Returns the hash of this rank's parameters, which all that hold the same have.
     fn same(&mut self) -> Result<u64, TrainError> {
-        let found = compare::replicas(self.world.replicas(), self.mirror.replica(), self.progress.step);
+        let found = compare::replicas(self.world.replicas(), self.mirror.replica(), self.state.progress.step);
         let found = found.map_err(|error| self.world.explain(error));
         self.world.settle(found)
     }
@@ -41,8 +39,11 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     /// Returns whether a checkpoint is due after the next step. Rank 0 saves it, and its clock alone decides. While ranks step
     /// alone it waits for the end of their round.
     pub(super) fn is_save_due(&mut self) -> bool {
-        let (Some(_), Some(kept)) = (&self.store, &self.settings.checkpoints) else { return false };
-        let is_due = self.is_save_late || kept.when.due(self.progress.step + 1, self.saved_at.elapsed());
+        let (Some(_), Some(kept)) = (&self.state.store, &self.state.settings.checkpoints) else {
+            return false;
+        };
+        let is_due =
+            self.is_save_late || kept.when.due(self.state.progress.step + 1, self.state.saved_at.elapsed());
         let ends_round = self.mirror.rounds().is_none_or(|rounds| rounds.is_last_next());
         self.is_save_late = is_due && !ends_round;
         is_due && ends_round
@@ -51,15 +52,18 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     /// Returns whether the last step has the best evaluation so far, of a run that ends early by them, and it is not saved yet. The
     /// same on all ranks.
     fn is_new_best(&self) -> bool {
-        let is_kept = self.settings.checkpoints.is_some() && self.settings.early_stopping.is_some();
-        let step = self.progress.step;
-        is_kept && self.progress.best.is_some_and(|best| best.step == step) && self.best_saved != Some(step)
+        let is_kept =
+            self.state.settings.checkpoints.is_some() && self.state.settings.early_stopping.is_some();
+        let step = self.state.progress.step;
+        is_kept
+            && self.state.progress.best.is_some_and(|best| best.step == step)
+            && self.best_saved != Some(step)
     }
 
     /// Saves a checkpoint, if it is due or the best so far, on rank 0. The other ranks are informed only if this save, or one started
     /// earlier, fails; this step is then the last. All ranks call it.
     pub(super) fn save(&mut self, is_due: bool) -> Result<(), TrainError> {
-        if let Some(store) = &mut self.store {
+        if let Some(store) = &mut self.state.store {
             store.check().map_err(not_saved)?;
         }
         let is_best = self.is_new_best();
@@ -67,17 +71,17 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             return Ok(());
         }
         if is_best {
-            self.best_saved = Some(self.progress.step);
-            self.store.iter_mut().for_each(|store| store.keep(self.progress.step));
+            self.best_saved = Some(self.state.progress.step);
+            self.state.store.iter_mut().for_each(|store| store.keep(self.state.progress.step));
         }
         let began = Instant::now();
         self.mirror.settle()?;
         let gathered = self.mirror.moments(self.world.replicas())?;
         let whole = self.whole(gathered)?;
-        if let Some((store, copy)) = self.store.as_mut().zip(whole) {
+        if let Some((store, copy)) = self.state.store.as_mut().zip(whole) {
             store.save_in_background(copy).map_err(not_saved)?;
-            self.saved_at = Instant::now();
-            unisono::trace::record("snapshot", began, self.saved_at);
+            self.state.saved_at = Instant::now();
+            unisono::trace::record("snapshot", began, self.state.saved_at);
         }
         Ok(())
     }
@@ -85,11 +89,11 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     /// Compares the replicas after the last step, saves it, and informs all ranks that it is complete on disk.
     pub(super) fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
         let own = self.same()?;
-        let gathered = match self.settings.checkpoints {
+        let gathered = match self.state.settings.checkpoints {
             Some(_) => self.mirror.moments(self.world.replicas())?,
             None => Vec::new(),
         };
-        let (store, has_parts) = (self.store.take(), self.world.has_parts());
+        let (store, has_parts) = (self.state.store.take(), self.world.has_parts());
         let whole = if store.is_some() || has_parts { self.whole(gathered)? } else { None };
         let hash = match &whole {
             Some(whole) if has_parts => compare::hash_of(&whole.parameters),
@@ -107,27 +111,21 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             return Err(Error::Aborted { rank: self.world.all.rank(), by: SAVES, cause }.into());
         }
         let memory_bytes = bytes_per_rank(self.world.all)?;
-        let is_saved = self.settings.checkpoints.is_some();
-        let stopped = self.is_stopping.then_some(Stopped { step: self.progress.step, is_saved });
-        let (ranks, ended_early) = (self.world.all.ranks(), self.ended_early());
-        Ok(Summary { last, ranks, parameters_hash: hash, memory_bytes, stopped, ended_early })
+        Ok(self.state.summary(last, hash, memory_bytes))
     }
 
     /// Returns the state of the run on rank 0, from what the ranks that hold the same have gathered, part by part. Called by
     /// all ranks.
-    fn whole(&mut self, gathered: Vec<Moment>) -> Result<Option<Checkpoint<Progress>>, TrainError> {
+    fn whole(&mut self, gathered: Vec<Tensor>) -> Result<Option<Checkpoint<Progress>>, TrainError> {
         if self.world.replicas().rank() != SAVES {
             return Ok(None);
         }
-        let mut copy = snapshot(&mut self.mirror, &self.progress, gathered)?;
+        let mut copy = snapshot(&mut self.mirror, &self.state.progress, gathered)?;
         if let Some(mut parts) = self.mirror.replica().parts() {
             copy.parameters = parts.gather_parameters(copy.parameters)?;
-            copy.optimizer = parts.gather(copy.optimizer.into_iter().map(|tensor| (0, tensor)).collect())?;
+            copy.optimizer =
+                gather(parts.comm, copy.optimizer.into_iter().map(|tensor| (0, tensor)).collect())?;
         }
         Ok(Some(copy).filter(|_| self.world.all.rank() == SAVES))
     }
-}
-
-fn not_saved(error: CheckpointError) -> TrainError {
-    TrainError::NotSaved { rank: SAVES, error }
 }

@@ -84,7 +84,7 @@ fn alone(replicas: usize) -> Losses {
         }
         let mut tally = LossSums::default();
         for batch in of_step(STEPS).iter().flatten() {
-            tally += mirror.replica().evaluate(batch)?;
+            tally += mirror.replica().evaluate(batch, None)?;
         }
         losses.push(tally.mean_loss());
         Ok(losses)
@@ -122,7 +122,7 @@ fn piped(
         let report = mirror.step(&mut replicas, Share::of(&share), 0.01, |_| true)?;
         losses.push(report.sums.tally.mean_loss());
     }
-    let tally = mirror.replica().evaluate(&batches(STEPS, replica))?;
+    let tally = mirror.replica().evaluate(&batches(STEPS, replica), None)?;
     let mut sums = [tally.targets, tally.loss];
     replicas.all_reduce(&mut sums, unisono::ReduceOp::Sum)?;
     losses.push(sums[1] / sums[0]);

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use unisono_data::{Batch, DataError, Dataset, Depth, Inputs, Kind, Schema, StoredSamples, Threads};
 use unisono_train::checkpoint::When;
+use unisono_train::metrics::SeeOutputs;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
     Batches, Checkpoints, Feed, Gradients, LossSums, OptimizerSettings, Parameter, Replica, ReplicaError,
@@ -92,13 +93,13 @@ impl Replica for Mean {
 
     fn pass(&mut self, batch: &Batch, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         thread::sleep(PASS);
-        gradients.record_loss(self.evaluate(batch)?);
+        gradients.record_loss(self.evaluate(batch, None)?);
         let slope = indices(batch).iter().map(|&index| 2.0 * (self.value[0] - index as f32 / 1e3)).sum();
         gradients.put(0, &mut |gradient, fill| fill.write(gradient, &[slope]));
         Ok(())
     }
 
-    fn evaluate(&mut self, batch: &Batch) -> Result<LossSums, ReplicaError> {
+    fn evaluate(&mut self, batch: &Batch, _: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
         let errors = indices(batch).into_iter().map(|index| f64::from(self.value[0]) - index as f64 / 1e3);
         Ok(LossSums {
             targets: batch.samples as f64,

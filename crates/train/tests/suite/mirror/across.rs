@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use unisono::{Algorithm, Topology, Unisono};
+use unisono_train::metrics::SeeOutputs;
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
     BucketBytes, BucketSettings, Gradients, LossSums, Mirror, Order, Overlap, Parameter, Replica,
@@ -73,7 +74,7 @@ impl Replica for Steps {
         Ok(())
     }
 
-    fn evaluate(&mut self, (): &()) -> Result<LossSums, ReplicaError> {
+    fn evaluate(&mut self, (): &(), _: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
         Ok(LossSums::default())
     }
 
@@ -249,8 +250,8 @@ impl Replica for Fails<'_> {
         if slope == 0.0 { Err("the machine fails".into()) } else { Ok(()) }
     }
 
-    fn evaluate(&mut self, seed: &usize) -> Result<LossSums, ReplicaError> {
-        self.many.evaluate(seed)
+    fn evaluate(&mut self, seed: &usize, see: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
+        self.many.evaluate(seed, see)
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {

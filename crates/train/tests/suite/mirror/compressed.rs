@@ -2,6 +2,7 @@
 
 use unisono::{Topology, Unisono};
 use unisono_compress::Compression;
+use unisono_train::metrics::SeeOutputs;
 use unisono_train::{
     BucketSettings, Gradients, LossSums, Mirror, Parameter, Replica, ReplicaError, Share, TrainError, Wire,
 };
@@ -57,7 +58,7 @@ impl Replica for Products {
     }
 
     fn pass(&mut self, samples: &Vec<Sample>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
-        gradients.record_loss(self.evaluate(samples)?);
+        gradients.record_loss(self.evaluate(samples, None)?);
         let (mut weight, mut bias) = (vec![0.0; ROWS * COLUMNS], vec![0.0; ROWS]);
         for sample in samples {
             for (row, error) in self.errors(sample).into_iter().enumerate() {
@@ -71,7 +72,11 @@ impl Replica for Products {
         Ok(())
     }
 
-    fn evaluate(&mut self, samples: &Vec<Sample>) -> Result<LossSums, ReplicaError> {
+    fn evaluate(
+        &mut self,
+        samples: &Vec<Sample>,
+        _: Option<SeeOutputs<'_>>,
+    ) -> Result<LossSums, ReplicaError> {
         let squares = samples.iter().flat_map(|sample| self.errors(sample));
         let loss = squares.map(|error| f64::from(error).powi(2)).sum();
         Ok(LossSums { targets: samples.len() as f64, loss, correct: 0.0 })

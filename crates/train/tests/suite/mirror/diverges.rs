@@ -6,6 +6,7 @@ use unisono::Communicator;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::checkpoint::{self, When, load_newest};
+use unisono_train::metrics::SeeOutputs;
 use unisono_train::{
     AdamW, BucketSettings, Checkpoints, Event, Fill, Gradients, LossSums, OptimizerSettings, OutOfData,
     Parameter, Progress, Replica, ReplicaError, Resumed, RunSettings, Stop, Summary, TrainError, Trainer,
@@ -42,8 +43,12 @@ impl Replica for Spoiled {
         self.line.pass(points, &mut Multiplied { gradients, factor })
     }
 
-    fn evaluate(&mut self, points: &Vec<Point>) -> Result<LossSums, ReplicaError> {
-        self.line.evaluate(points)
+    fn evaluate(
+        &mut self,
+        points: &Vec<Point>,
+        see: Option<SeeOutputs<'_>>,
+    ) -> Result<LossSums, ReplicaError> {
+        self.line.evaluate(points, see)
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use unisono_train::metrics::SeeOutputs;
 use unisono_train::optimizer::{Averaged, StepInfo, UpdateRule, largest};
 use unisono_train::{AdamW, Gradients, LossSums, OptimizerSettings, Parameter, Replica, ReplicaError, Sgd};
 
@@ -60,7 +61,7 @@ impl Replica for Line {
         Ok(())
     }
 
-    fn evaluate(&mut self, points: &Vec<Point>) -> Result<LossSums, ReplicaError> {
+    fn evaluate(&mut self, points: &Vec<Point>, _: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
         Ok(self.tally(points))
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use unisono_train::metrics::SeeOutputs;
 use unisono_train::{
     BucketSettings, Event, Gradients, LossSums, Mirror, OutOfData, Parameter, Replica, ReplicaError,
     RunSettings, StragglerReport, Trainer,
@@ -91,8 +92,12 @@ impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
         self.line.pass(points, gradients)
     }
 
-    fn evaluate(&mut self, points: &Vec<Point>) -> Result<LossSums, ReplicaError> {
-        self.line.evaluate(points)
+    fn evaluate(
+        &mut self,
+        points: &Vec<Point>,
+        see: Option<SeeOutputs<'_>>,
+    ) -> Result<LossSums, ReplicaError> {
+        self.line.evaluate(points, see)
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {

@@ -1,6 +1,7 @@
 //! A sharded optimizer: the bits of an unsharded one, a part of its memory, and the same checkpoints.
 
 use unisono::{Algorithm, Choice, Topology, Unisono};
+use unisono_train::metrics::SeeOutputs;
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
     AdamW, BucketBytes, BucketSettings, Gradients, LossSums, Mirror, Order, Overlap, Parameter, Replica,
@@ -57,7 +58,7 @@ impl Replica for Many {
         Ok(())
     }
 
-    fn evaluate(&mut self, _: &usize) -> Result<LossSums, ReplicaError> {
+    fn evaluate(&mut self, _: &usize, _: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
         Ok(LossSums::default())
     }
 
@@ -107,7 +108,7 @@ impl Run {
                 mirror.step(&mut comm, Share::of(&passes), 0.1, |_| true)?;
             }
             let remembered = mirror.optimizer()?.state().map(|(_, _, values)| values.len()).sum();
-            Ok((mirror.hash()?, mirror.buckets().scattered(), remembered))
+            Ok((mirror.hash()?, mirror.buckets().unwrap().scattered(), remembered))
         });
         let ended: Vec<(u64, usize, usize)> = ended.unwrap().into_iter().map(Result::unwrap).collect();
         assert!(ended.iter().all(|other| other.0 == ended[0].0), "all ranks hold the same");

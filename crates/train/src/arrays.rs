@@ -1,0 +1,147 @@
+//! Named arrays that ranks hold together: gathered on rank 0 to be saved, and given back to the ranks that need them.
+
+use std::collections::HashMap;
+
+use unisono::{Communicator, Rank, ReduceOp};
+
+use crate::checkpoint::Tensor;
+use crate::compare;
+use crate::error::TrainError;
+use crate::replica::Parts;
+
+/// The rank that saves and loads arrays.
+const OWNER: Rank = 0;
+
+/// The key, the name and the shape of an array.
+type Described = (usize, String, Vec<usize>);
+
+/// Returns the arrays of all ranks on rank 0, sorted by the key that each is given with, then by rank. Called by all ranks; empty on the
+/// others.
+pub(crate) fn gather(comm: &mut Communicator, own: Vec<(usize, Tensor)>) -> Result<Vec<Tensor>, TrainError> {
+    if comm.rank() != OWNER {
+        let described = own.iter().map(|(key, tensor)| (key, &tensor.name, &tensor.shape));
+        let described = serde_json::to_vec(&described.collect::<Vec<_>>()).expect("names and sizes are JSON");
+        let values: Vec<_> = own.iter().map(|(_, tensor)| &tensor.values[..]).collect();
+        comm.send(&[described.len() as u64], OWNER)?;
+        comm.send(&described, OWNER)?;
+        comm.send(&values.concat(), OWNER)?;
+        return Ok(Vec::new());
+    }
+    let mut all = own;
+    for rank in 1..comm.ranks() {
+        let mut size = [0_u64];
+        comm.receive(&mut size, rank)?;
+        let mut described = vec![0_u8; size[0] as usize];
+        comm.receive(&mut described, rank)?;
+        let described: Vec<Described> =
+            serde_json::from_slice(&described).expect("a rank has just written it");
+        let counts = described.iter().map(|(.., shape)| shape.iter().product::<usize>());
+        let mut values = vec![0.0; counts.sum()];
+        comm.receive(&mut values, rank)?;
+        let mut rest = &values[..];
+        for (key, name, shape) in described {
+            let values = rest.split_off(..shape.iter().product()).expect("it has all of them").to_vec();
+            all.push((key, Tensor { name, shape, values }));
+        }
+    }
+    all.sort_by_key(|&(key, _)| key);
+    Ok(all.into_iter().map(|(_, tensor)| tensor).collect())
+}
+
+/// Joins vectors of the same name, which are the parts of one, in their order.
+pub(crate) fn join(parts: Vec<Tensor>) -> Vec<Tensor> {
+    let (mut joined, mut places) = (Vec::<Tensor>::new(), HashMap::new());
+    for tensor in parts {
+        let place = *places.entry(tensor.name.clone()).or_insert(joined.len());
+        match joined.get_mut(place) {
+            None => joined.push(tensor),
+            Some(Tensor { shape, values, .. }) => {
+                values.extend(tensor.values);
+                *shape = vec![values.len()];
+            }
+        }
+    }
+    joined
+}
+
+/// Gives this rank the arrays of rank 0 that it wants, and returns them, and the names of those that no rank wants. Called by all ranks.
+pub(crate) fn scatter(
+    comm: &mut Communicator,
+    arrays: Vec<Tensor>,
+    wants: impl Fn(&str) -> bool,
+) -> Result<(Vec<Tensor>, Vec<String>), TrainError> {
+    let rank = comm.rank();
+    let described: Vec<_> = arrays.iter().map(|tensor| (&tensor.name, &tensor.shape)).collect();
+    let described: Vec<(String, Vec<usize>)> = compare::broadcast(comm, &described)?;
+    // The sum has the number of ranks that want an array in its upper half and, if it is one, that rank in its lower half.
+    let asks = |name: &str| if wants(name) { (1 << 32) + rank as u64 } else { 0 };
+    let mut asked: Vec<u64> = described.iter().map(|(name, _)| asks(name)).collect();
+    comm.all_reduce(&mut asked, ReduceOp::Sum)?;
+    let (mut arrays, mut kept, mut unwanted) = (arrays.into_iter(), Vec::new(), Vec::new());
+    for ((name, shape), asked) in described.into_iter().zip(asked) {
+        let is_own = wants(&name);
+        let count = if is_own { shape.iter().product() } else { 0 };
+        let mut values = arrays.next().map_or_else(|| vec![0.0; count], |tensor| tensor.values);
+        match (asked >> 32, asked as u32 as Rank) {
+            (0, _) => unwanted.push(name.clone()),
+            (1, OWNER) => {}
+            (1, only) if rank == OWNER => comm.send(&values, only)?,
+            (1, only) if rank == only => comm.receive(&mut values, OWNER)?,
+            (1, _) => {}
+            _ => {
+                values.resize(shape.iter().product(), 0.0);
+                comm.broadcast(&mut values, OWNER)?;
+            }
+        }
+        if is_own {
+            kept.push(Tensor { name, shape, values });
+        }
+    }
+    Ok((kept, unwanted))
+}
+
+impl Parts<'_> {
+    /// Returns the sum of a number over all parts. Called by all their ranks.
+    pub(crate) fn sum(&mut self, own: f64) -> Result<f64, TrainError> {
+        let mut sum = [own];
+        self.comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+        Ok(sum[0])
+    }
+
+    /// Returns the parameters of all parts on rank 0, in the order of the model, from those of each, in their order. Called by
+    /// all their ranks; empty on the others.
+    pub(crate) fn gather_parameters(&mut self, own: Vec<Tensor>) -> Result<Vec<Tensor>, TrainError> {
+        let (first, rank, ranks) = (self.first, self.comm.rank(), self.comm.ranks());
+        let stage = |index| (first.partition_point(|&first| first <= index) - 1) * ranks + rank;
+        gather(self.comm, own.into_iter().enumerate().map(|(index, tensor)| (stage(index), tensor)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(name: &str, values: &[f32]) -> Tensor {
+        Tensor { name: name.to_owned(), shape: vec![values.len()], values: values.to_vec() }
+    }
+
+    #[test]
+    fn parts_come_together_in_the_order_of_the_model_and_go_back_to_who_wants_them() {
+        let ended = unisono::threads(2, |mut comm| -> Result<_, TrainError> {
+            let rank = comm.rank();
+            // Stages 0 and 2 on rank 0, 1 and 3 on rank 1; the first of each rank has two parameters.
+            let own = [["a", "b", "e"], ["c", "d", "f"]][rank].map(|name| tensor(name, &[rank as f32; 3]));
+            let mut parts = Parts { comm: &mut comm, first: &[0, 2] };
+            let whole = parts.gather_parameters(own.to_vec())?;
+            let names: String = whole.iter().map(|tensor| tensor.name.as_str()).collect();
+            let mut given = whole.clone();
+            if rank == 0 {
+                given.push(tensor("nobody's", &[]));
+            }
+            let back = scatter(parts.comm, given, |name| own.iter().any(|own| own.name == name))?;
+            Ok((names, back == (own.to_vec(), vec!["nobody's".to_owned()]), parts.sum(rank as f64 + 1.0)?))
+        });
+        let ended: Vec<_> = ended.into_iter().collect::<Result<_, _>>().unwrap();
+        assert_eq!(ended, [("abcdef".to_owned(), true, 3.0), (String::new(), true, 3.0)]);
+    }
+}
