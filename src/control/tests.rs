@@ -1,8 +1,8 @@
 //! A deterministic simulation of the protocol: members, their connections and the faults of a seed, in virtual time.
 //!
 //! The model of a connection is TCP with the driver's settings: bytes arrive in order, are held while the connection is cut in their direction, and
-//! either end detects within 5 to 6.5 s that the other's host does not acknowledge. The process at the other end of a connection that is not cut is
-//! seen to end; what it has sent last may be lost if it crashes, since its kernel drops it if the process has not read everything.
+//! either end detects within 5 to 6.5 s that the other's host does not acknowledge. The end of a process is detected on its connections that are not
+//! cut. If it crashes, its last messages may be lost, since its kernel drops them if the process has not read everything.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,14 +28,14 @@ const TICK: Time = Time::from_millis(500);
 /// The time after which a simulation ends in any case.
 const END: Time = Time::from_secs(2000);
 
-/// Something that happens to a member.
+/// An event of a member.
 #[derive(Debug, Clone)]
 enum Happening {
     Tick,
-    /// It connects to this member.
+    /// Connects to this member.
     Dial(Rank),
     Opened(LinkId, Option<Rank>),
-    /// Bytes, and when they arrive: the process may read them later.
+    /// Bytes, and the time of their arrival. The process may read them later.
     Arrived(LinkId, Vec<u8>, Time),
     /// The end of a connection arrives; `is_timeout` if its own kernel gives up.
     Ended {
@@ -47,7 +47,7 @@ enum Happening {
     Crash,
 }
 
-/// A queue of what happens, in order.
+/// The events, in order.
 #[derive(Debug, Default)]
 struct Queue {
     heap: BinaryHeap<Reverse<(Time, u64, Rank)>>,
@@ -68,7 +68,7 @@ impl Queue {
     }
 }
 
-/// The world of a seed.
+/// A world, its network and its faults, as a seed determines them.
 struct Simulation {
     schedule: Schedule,
     queue: Queue,
@@ -99,7 +99,7 @@ impl Simulation {
         Self { schedule, queue, network, members, strangers, checks }
     }
 
-    /// Runs until nothing more can happen. Returns what every member ended with.
+    /// Runs until no event is left. Returns the fates of the members.
     fn run(&mut self) -> String {
         while let Some((now, rank, happening)) = self.queue.pop() {
             if rank >= self.members.len() {
@@ -272,7 +272,7 @@ fn pass(now: Time, from: &mut Endpoint, to: &mut Endpoint) -> Vec<Report> {
 }
 
 #[test]
-fn who_ends_before_the_other_has_confirmed_says_goodbye() {
+fn goodbye_is_sent_on_connections_that_the_other_side_has_not_confirmed() {
     let now = Time::from_millis(1);
     let setup =
         |own| Setup { own, ranks: 2, secret: b"secret".to_vec(), accepts: vec![1], ..Setup::default() };

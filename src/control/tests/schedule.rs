@@ -2,7 +2,7 @@
 
 use super::{Happening, Rank, Time};
 
-/// Something that goes wrong.
+/// A fault, or a member that leaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Fault {
     /// The process ends at a time.
