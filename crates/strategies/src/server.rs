@@ -40,7 +40,7 @@ use worker::Worker;
 
 /// One rank's part of a run with parameter servers.
 ///
-/// Takes the model, feed and settings of a [`Trainer`](unisono_train::Trainer); the feed makes [any share](RandomAccessFeed).
+/// Takes the model, feed and settings of a [`Trainer`](unisono_train::Trainer). The feed must make [any share](RandomAccessFeed).
 ///
 /// ```
 /// use unisono_data::DataError;

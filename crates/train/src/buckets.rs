@@ -104,8 +104,8 @@ impl Buckets {
     /// Creates buckets for the gradients of these parameters, which must be the same on all ranks. Called by all ranks.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the system has not enough memory; [`Error::Unsupported`] if gradients are to be added in a
-    /// tree and the number of ranks is not a power of two, or if settings contradict [local steps](BucketSettings::local_steps).
+    /// [`Error::Memory`] if there is not enough memory. [`Error::Unsupported`] if gradients are to be added in a tree and the number of ranks is not
+    /// a power of two, or if settings contradict [local steps](BucketSettings::local_steps).
     pub fn new(
         comm: &mut Communicator,
         parameters: &[Parameter],
@@ -201,8 +201,8 @@ impl Buckets {
         &self.ledger
     }
 
-    /// Starts a pass that fills the buckets. The last pass of a step all-reduces them, so every rank needs one, even if it is
-    /// empty; earlier passes accumulate locally.
+    /// Starts a pass that fills the buckets. Earlier passes of a step accumulate locally. The last one all-reduces the buckets, so every rank needs
+    /// one, even if it is empty.
     ///
     /// # Panics
     /// If buckets of the previous step are still in flight.

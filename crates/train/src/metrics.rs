@@ -118,7 +118,7 @@ impl Metric for TopK {
 
     fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]) {
         for (row, target) in outputs.rows() {
-            // Of equal outputs, the lower class comes first.
+            // Among equal outputs, the lower class comes first.
             let comes_first = |(class, output): (usize, &f32)| {
                 *output > row[target] || (*output == row[target] && class < target)
             };

@@ -24,7 +24,7 @@ pub trait Replica {
     /// soon as it is complete. The gradient is that of the loss's *sum* over targets.
     ///
     /// # Errors
-    /// Any error of the framework; it ends the run.
+    /// Any error of the framework. It ends the run.
     fn pass(&mut self, batch: &Self::Batch, gradients: &mut dyn Gradients) -> Result<(), ReplicaError>;
 
     /// Returns whether [`Replica::pass`] communicates, because a layer needs the samples of all ranks. If so, all ranks make the same number of

@@ -167,7 +167,7 @@ impl Resumed {
     /// ranks that hold the same part. Called by all ranks.
     ///
     /// # Errors
-    /// As [`Resumed::load`]; errors of the collectives.
+    /// As [`Resumed::load`]. Errors of the collectives.
     pub(super) fn load_parts(
         &mut self,
         replicas: &Communicator,
@@ -202,7 +202,7 @@ impl Resumed {
     /// Restores the optimizers of all ranks from rank 0's checkpoint, and drops its arrays. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::OtherRun`] if the checkpoint is of another optimizer; errors of the collectives.
+    /// [`TrainError::OtherRun`] if the checkpoint belongs to another optimizer. Errors of the collectives.
     pub(super) fn restore<R: Replica>(
         &mut self,
         comm: &mut Communicator,

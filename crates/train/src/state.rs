@@ -37,7 +37,7 @@ impl RunState {
     /// Opens the checkpoints and the log of a run. Called by all ranks of `comm`.
     ///
     /// # Errors
-    /// [`TrainError`] of a file that cannot be written; errors of the collectives.
+    /// [`TrainError`] of a file that cannot be written. Errors of the collectives.
     pub fn open(
         comm: &mut Communicator,
         settings: RunSettings,

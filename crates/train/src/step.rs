@@ -167,7 +167,7 @@ impl<R: Replica> Mirror<R> {
     /// steps. It waits for other ranks, which need not call it.
     ///
     /// # Errors
-    /// Errors of the collectives; [`TrainError::Replica`]; [`TrainError::NotFinite`].
+    /// Errors of the collectives. [`TrainError::Replica`]. [`TrainError::NotFinite`].
     pub fn settle(&mut self) -> Result<(), TrainError> {
         self.backend.settle(&mut values(&mut self.replica))
     }
@@ -176,7 +176,7 @@ impl<R: Replica> Mirror<R> {
     /// parameters again. The trainer calls this at the end of an epoch. Called by all ranks.
     ///
     /// # Errors
-    /// Errors of the collectives; [`TrainError::Replica`].
+    /// Errors of the collectives. [`TrainError::Replica`].
     pub fn end_round(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
         if let Some(rounds) = self.rounds.as_mut().filter(|rounds| !rounds.is_between()) {
             self.backend.average(comm, &mut values(&mut self.replica), rounds)?;

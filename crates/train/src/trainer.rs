@@ -162,7 +162,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         ended
     }
 
-    /// Runs all remaining epochs; returns the report of the last.
+    /// Runs all remaining epochs. Returns the report of the last one.
     fn epochs(&mut self, callback: &mut impl Callback) -> Result<EpochReport, TrainError> {
         self.resumed.take().iter().flat_map(Resumed::events).for_each(|event| callback.on_event(event));
         let mut last = None;

@@ -35,7 +35,7 @@ pub trait Stage {
     /// of this micro-batch needs. Micro-batches are numbered from 0 in each step.
     ///
     /// # Errors
-    /// Any error of the framework; it ends the run.
+    /// Any error of the framework. It ends the run.
     fn forward(
         &mut self,
         micro_batch: usize,

@@ -46,7 +46,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
     }
 
-    /// Runs all remaining epochs; returns the report of the last.
+    /// Runs all remaining epochs. Returns the report of the last one.
     fn epochs(&mut self, tell: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
         let mut last = None;
         while self.state.progress.epoch <= self.state.settings.epochs && self.state.ended_early().is_none() {

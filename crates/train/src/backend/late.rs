@@ -14,7 +14,7 @@ pub(super) struct Late {
     /// Whether the update is deferred, by the index of the parameter.
     is_left: Vec<bool>,
     by: Update,
-    /// The times that the passes of this step waited for buckets, and updated parameters.
+    /// The times that the passes of this step spent waiting for buckets and updating parameters.
     pub(super) waited: Duration,
     pub(super) updated: Duration,
 }

@@ -107,7 +107,8 @@ impl Ledger {
         self.parts.is_some()
     }
 
-    /// Returns the elements of a parameter that this rank updates: all, unless the update is divided; none if it is not trained.
+    /// Returns the elements of a parameter that this rank updates. These are all elements, unless the update is divided. There are none if the
+    /// parameter is not trained.
     pub fn own(&self, index: usize) -> Range<usize> {
         let Some(Place { bucket, range }) = self.plan.place(index) else { return 0..0 };
         let Some(parts) = &self.parts else { return 0..range.len() };

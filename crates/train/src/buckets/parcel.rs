@@ -9,7 +9,7 @@ use unisono_compress::Compressor;
 /// The times of a bucket in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flight {
-    /// The bucket; `None` for the sums besides gradients.
+    /// The bucket; `None` for the sums other than gradients.
     pub bucket: Option<usize>,
     /// The time at which its collective began on this rank.
     pub began: Instant,

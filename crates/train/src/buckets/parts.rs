@@ -47,7 +47,7 @@ impl Buckets {
         &mut self.buckets[place.bucket].gradients.values_mut()[place.range]
     }
 
-    /// Sends the parameters that this rank has updated. All of this bucket's must be [in place](Buckets::elements). Called by all ranks.
+    /// Sends the parameters that this rank has updated. They must be [in place](Buckets::elements) for the whole bucket. Called by all ranks.
     pub(crate) fn give(&mut self, comm: &mut Communicator, bucket: usize) -> Result<(), Error> {
         if !self.has_others {
             return Ok(());

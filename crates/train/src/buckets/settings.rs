@@ -98,7 +98,7 @@ impl BucketSettings {
             Self { overlap: overlap @ (Overlap::InTurn | Overlap::Across), .. } if comm.ranks() > 1 => {
                 refuse(format!("its passes wait for other ranks, so --overlap {overlap} could wait for ever: use auto"))
             }
-            // MPI's own collectives block, and delay the collectives of other communicators.
+            // MPI's own collectives block, and the collectives of other communicators with them.
             _ if comm.ranks() > 1 && comm.choice().vendor() == Some(Vendor::Mpi) => refuse(format!(
                 "MPI's own all-reduce of gradients would block its all-reduces: choose another algorithm than {}, or auto",
                 comm.choice()
@@ -152,15 +152,15 @@ named! {
     /// The overlap of bucket all-reduces with the backward pass.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Overlap: "way to overlap" {
-        /// Overlap between nodes, where the network works meanwhile. In turn where all ranks share a node: they copy and
-        /// add themselves, on the cores that compute.
+        /// All-reduces between nodes overlap, because the network works meanwhile. If all ranks share a node, all-reduces run in turn, because the
+        /// ranks copy and add on the computing cores themselves.
         Auto = "auto",
-        /// On the communication thread.
+        /// All-reduces run on the communication thread.
         Beside = "beside",
-        /// On the communication thread, and also beside the next forward pass, in the order in which that needs them:
+        /// All-reduces run on the communication thread, and also overlap the next forward pass, in the order in which it needs the buckets:
         /// [`Replica::brings_values`](crate::Replica::brings_values).
         Across = "across",
-        /// On the compute thread, which waits.
+        /// All-reduces run on the compute thread, which waits.
         InTurn = "in-turn",
     }
 }
@@ -179,13 +179,13 @@ named! {
     /// The order in which the gradients of several passes are added.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Order: "order of additions" {
-        /// One pass after the other, then over ranks in the order of the fastest algorithm.
+        /// Adds one pass after the other, then over ranks in the order of the fastest algorithm.
         Free = "free",
-        /// In a balanced binary tree over all passes of all ranks, so that the bits do not depend on how many ranks share
-        /// the passes. The number of passes of a step must be a power of two on each rank, and so must the number of ranks.
+        /// Adds in a balanced binary tree over all passes of all ranks, so that the bits do not depend on the division of the passes among ranks. The
+        /// number of passes of a step must be a power of two on each rank, and so must the number of ranks.
         ///
-        /// It costs memory for one copy of all gradients per level of the tree on a rank, one more pass over them
-        /// for every pass but the first, and restricts the all-reduce to recursive doubling.
+        /// The tree needs memory for one copy of all gradients per level on a rank, and one more pass over them for every pass but the first. It
+        /// restricts the all-reduce to recursive doubling.
         Tree = "world-invariant",
     }
 }
