@@ -1,26 +1,26 @@
-//! The step of a data-parallel trainer: buckets of gradients, all-reduced while the backward pass fills others.
+//! The step of a data-parallel trainer: buckets of gradients, all-reduced while the backward pass fills further buckets.
 
 /// A bucket of gradients.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bucket {
-    /// The computing before the bucket is full, since the start of the step, in microseconds.
+    /// The computing time from the start of the step until the bucket is full, in microseconds.
     pub full_us: f64,
     /// The time of its all-reduce, in microseconds.
     pub all_reduce_us: f64,
 }
 
-/// The time that a step computes, and that it waits for all-reduces.
+/// The communication time of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
-    /// All-reduces while the rank computes, in microseconds.
+    /// The time of all-reduces during computation, in microseconds.
     pub hidden_us: f64,
-    /// All-reduces for which it waits, in microseconds.
+    /// The time that the rank waits for all-reduces, in microseconds.
     pub exposed_us: f64,
 }
 
 impl Step {
-    /// All-reduces beside `compute_us` of computing, which they do not slow down. One is on its way at a time; the buckets are in the order
-    /// in which they are full.
+    /// Returns the times of all-reduces that overlap `compute_us` of computing, which they do not slow down. One all-reduce is in flight at a time.
+    /// The buckets are in the order in which they are full.
     ///
     /// ```
     /// use unisono_steps::{Bucket, Step};
@@ -35,13 +35,13 @@ impl Step {
             end_us = end_us.max(bucket.full_us) + bucket.all_reduce_us;
         }
         let exposed_us = (end_us - compute_us).max(0.0);
-        // By rounding, it may be less than nothing.
+        // Rounding could make it negative.
         Self { hidden_us: (total_us(buckets) - exposed_us).max(0.0), exposed_us }
     }
 
-    /// All-reduces beside `compute_us` of computing, also that of the next step: its forward pass, the first `forward_us` of it, waits for the
-    /// bucket of each layer when it gets there. The last bucket is needed first, and of those that are full it goes first. The mean of steps
-    /// that follow each other.
+    /// Returns the times of all-reduces that also overlap the next step, as the mean of consecutive steps. Its forward pass, the first `forward_us`
+    /// of `compute_us`, waits for the bucket of each layer when it reaches the layer. The last bucket is needed first, so the last of the full
+    /// buckets is sent first.
     ///
     /// ```
     /// use unisono_steps::{Bucket, Step};
@@ -53,7 +53,7 @@ impl Step {
     pub fn across(buckets: &[Bucket], compute_us: f64, forward_us: f64) -> Self {
         const STEPS: usize = 16;
         let backward_us = compute_us - forward_us;
-        // Both passes go over the parameters in proportion to their number, in opposite orders.
+        // Both passes traverse the parameters in proportion to their number, in opposite orders.
         let needed_us = |bucket: &Bucket| forward_us * (compute_us - bucket.full_us).max(0.0) / backward_us;
         let mut landed_us = vec![0.0; buckets.len()];
         let (mut now_us, mut middle_us) = (0.0_f64, 0.0);
@@ -74,20 +74,20 @@ impl Step {
         Self { hidden_us: (total_us(buckets) - exposed_us).max(0.0), exposed_us }
     }
 
-    /// All-reduces by the thread that computes, which does nothing else meanwhile.
+    /// Returns the times of all-reduces on the computing thread, which blocks meanwhile.
     pub fn in_turn(buckets: &[Bucket]) -> Self {
         Self { hidden_us: 0.0, exposed_us: total_us(buckets) }
     }
 }
 
-/// Returns the time at which each bucket lands, in a step that would have begun at `began_us` without waiting. Of the full buckets the last
-/// goes first.
+/// Returns the time at which each bucket lands, in a step that would have begun at `began_us` without waiting. The last of the full buckets is sent
+/// first.
 fn in_the_order_of_need(buckets: &[Bucket], began_us: f64) -> Vec<f64> {
     let mut landed_us = vec![0.0; buckets.len()];
     let mut waiting: Vec<_> = (0..buckets.len()).collect();
     let mut free_us = f64::NEG_INFINITY;
     while let Some(first) = waiting.first() {
-        // They are full in their order.
+        // Buckets are full in ascending order.
         free_us = free_us.max(began_us + buckets[*first].full_us);
         let full = waiting.iter().take_while(|&&index| began_us + buckets[index].full_us <= free_us).count();
         let next = waiting.remove(full - 1);
@@ -100,9 +100,9 @@ fn in_the_order_of_need(buckets: &[Bucket], began_us: f64) -> Vec<f64> {
 /// The usual size of buckets, as in PyTorch.
 pub const USUAL_BUCKET_BYTES: usize = 25 << 20;
 
-/// Chooses the size of buckets that travel beside a backward pass, by `time_us`, the time of an all-reduce of a size: the smallest power of two
-/// from 64 KiB on that takes at most 5 % more time a byte than 64 MiB, in which latency does not count. `None` if that is not below the usual size,
-/// or if a time is not known.
+/// Chooses the size of buckets that overlap a backward pass. `time_us` returns the time of an all-reduce of a size. The result is the smallest power
+/// of two from 64 KiB on that takes at most 5 % more time per byte than 64 MiB, for which latency is negligible. Returns `None` if that is not below
+/// the usual size, or if a time is unknown.
 ///
 /// ```
 /// use unisono_steps::bucket_bytes;
@@ -133,21 +133,21 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_before_the_pass_is_hidden() {
+    fn all_reduce_that_ends_before_the_pass_is_hidden() {
         let quick = buckets(&[(1.0, 1.0), (5.0, 2.0)]);
         assert_eq!(Step::beside(&quick, 7.0), Step { hidden_us: 3.0, exposed_us: 0.0 });
         assert_eq!(Step::in_turn(&quick), Step { hidden_us: 0.0, exposed_us: 3.0 });
     }
 
     #[test]
-    fn what_is_full_last_is_exposed() {
+    fn all_reduce_of_the_last_bucket_is_exposed() {
         assert_eq!(Step::beside(&buckets(&[(7.0, 2.0)]), 7.0), Step { hidden_us: 0.0, exposed_us: 2.0 });
         assert_eq!(Step::beside(&[], 7.0), Step { hidden_us: 0.0, exposed_us: 0.0 });
     }
 
     #[test]
-    fn the_next_forward_pass_waits_for_what_it_needs() {
-        // The first bucket lands at 6.5. The last overtakes the second, which lands at 10, when a pass from 8.5 on needs it.
+    fn next_forward_pass_waits_for_the_bucket_that_it_needs() {
+        // The first bucket lands at 6.5. The last overtakes the second, which lands at 10, when a pass that starts at 8.5 needs it.
         let some = buckets(&[(2.5, 4.0), (3.0, 3.0), (6.0, 0.5)]);
         assert_eq!(Step::across(&some, 6.0, 2.0), Step { hidden_us: 5.0, exposed_us: 2.5 });
         assert_eq!(Step::beside(&some, 6.0).exposed_us, 4.0);
@@ -158,13 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn of_the_full_buckets_the_last_goes_first() {
+    fn last_full_bucket_is_sent_first() {
         let buckets = buckets(&[(1.0, 5.0), (2.0, 1.0), (3.0, 1.0), (9.0, 1.0)]);
         assert_eq!(in_the_order_of_need(&buckets, 10.0), [16.0, 18.0, 17.0, 20.0]);
     }
 
     #[test]
-    fn one_bucket_is_on_its_way_at_a_time() {
+    fn one_bucket_is_in_flight_at_a_time() {
         let slow = buckets(&[(1.0, 10.0), (2.0, 10.0), (3.0, 10.0)]);
         assert_eq!(Step::beside(&slow, 3.0), Step { hidden_us: 2.0, exposed_us: 28.0 });
     }

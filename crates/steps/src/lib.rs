@@ -1,9 +1,8 @@
-//! Training steps as values: what ranks do in a step, and the time that it takes on a machine described by
-//! [`unisono_collectives::model`].
+//! Training steps as values: the actions of ranks in a step, and their times on a machine described by [`unisono_collectives::model`].
 //!
 //! - [`Step`]: all-reduces of buckets of gradients that overlap a backward pass.
 //! - [`pipeline`]: schedules of forward and backward passes over stages of a model, verified, timed and drawn.
-//! - [`Served`]: workers that pull parameters from servers, and push gradients.
+//! - [`Served`]: workers that pull parameters from servers and push gradients.
 //!
 //! Like `unisono-collectives`, this crate does no I/O, starts no threads, and reads no real clock and no environment.
 

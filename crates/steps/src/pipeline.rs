@@ -1,9 +1,9 @@
-//! Pipeline parallelism: the order in which the stages of a model pass on micro-batches.
+//! Pipeline parallelism: the order in which the stages of a model process micro-batches.
 //!
-//! A model is cut into stages of consecutive layers. Each rank holds one of them or, interleaved, several: stage s is rank s modulo the
-//! number of ranks. A [`PipelineSchedule`] is a pure function from the number of ranks and micro-batches to a [`PipelinePlan`]: for each
-//! rank a list of [`Act`]s, forward and backward passes with the messages between them. That one value is *verified*
-//! ([`PipelinePlan::verify`]), *timed* ([`PipelinePlan::timeline`]) and *drawn* ([`PipelinePlan::draw`]).
+//! A model is cut into stages of consecutive layers. Each rank holds one stage or, interleaved, several: stage s is on rank s modulo the number of
+//! ranks. A [`PipelineSchedule`] is a pure function from the number of ranks and micro-batches to a [`PipelinePlan`]. A plan has a list of [`Act`]s
+//! per rank: forward and backward passes, and the messages between them. The same plan is *verified* ([`PipelinePlan::verify`]), *timed*
+//! ([`PipelinePlan::timeline`]) and *drawn* ([`PipelinePlan::draw`]).
 //!
 //! ```
 //! use unisono_steps::pipeline::{PassCosts, PipelineSchedule};
@@ -16,7 +16,7 @@
 //! # Ok::<(), unisono_steps::pipeline::NoPlan>(())
 //! ```
 //!
-//! which draws
+//! Its drawing is
 //!
 //! ```text
 #![doc = include_str!("pipeline/golden/1f1b-4-8.txt")]
@@ -41,18 +41,18 @@ pub enum PipelineSchedule {
     ///
     /// Source: Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", NeurIPS 2019.
     GPipe,
-    /// As many forward passes as there are stages behind, then a backward pass after each forward pass: the same bubble, and a rank
-    /// keeps the activations of no more micro-batches than there are stages from it to the last.
+    /// Each rank starts with as many forward passes as there are later stages, then alternates forward and backward passes. The bubble is the same,
+    /// and a rank keeps the activations of no more micro-batches than there are stages from it to the last.
     ///
     /// Source: Narayanan et al., "PipeDream: generalized pipeline parallelism for DNN training", SOSP 2019; with a flush, as here,
     /// "Memory-efficient pipeline-parallel DNN training", ICML 2021.
     OneForwardOneBackward,
-    /// As `OneForwardOneBackward`, with several stages on each rank: a bubble as many times smaller, and as many times more messages. It suits
-    /// a multiple of the ranks as micro-batches; others leave gaps.
+    /// As `OneForwardOneBackward`, with several stages on each rank. The bubble shrinks by the number of stages per rank, and the number of messages
+    /// grows by it. The number of micro-batches should be a multiple of the number of ranks; other numbers leave gaps.
     ///
     /// Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC 2021.
     Interleaved {
-        /// The stages of a rank, at least 2.
+        /// The number of stages of a rank, at least 2.
         stages: usize,
     },
 }
@@ -73,18 +73,18 @@ pub struct Pass {
 pub enum Act {
     /// Waits for the result of another rank's pass.
     Receive {
-        /// The rank of that pass.
+        /// The rank that sends it.
         from: Rank,
-        /// The pass that has made it.
+        /// The pass that computes it.
         of: Pass,
     },
-    /// Computes.
+    /// Computes a pass.
     Compute(Pass),
-    /// Sends the result of a pass; it does not wait until it is received.
+    /// Sends the result of a pass, without waiting for its receipt.
     Send {
         /// The rank that needs it.
         to: Rank,
-        /// The pass that has made it.
+        /// The pass that computes it.
         of: Pass,
     },
 }
@@ -94,22 +94,22 @@ pub enum Act {
 pub struct PipelinePlan {
     schedule: PipelineSchedule,
     micro_batches: usize,
-    /// The acts of each rank, in order.
+    /// The actions of each rank, in order.
     ranks: Vec<Vec<Act>>,
 }
 
-/// There is no such plan: a pipeline has a rank and a micro-batch at least.
+/// No such plan exists: a pipeline has at least one rank and one micro-batch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a pipeline of {ranks} ranks and {micro_batches} micro-batches: expected at least one of each")]
 pub struct NoPlan {
-    /// The ranks asked for.
+    /// The requested ranks.
     pub ranks: usize,
-    /// The micro-batches asked for.
+    /// The requested micro-batches.
     pub micro_batches: usize,
 }
 
 impl PipelineSchedule {
-    /// Returns the stages of each rank.
+    /// Returns the number of stages of each rank.
     pub fn stages_per_rank(self) -> usize {
         match self {
             Self::GPipe | Self::OneForwardOneBackward => 1,
@@ -133,7 +133,7 @@ impl PipelineSchedule {
         Ok(PipelinePlan { schedule: self, micro_batches, ranks: acts.collect() })
     }
 
-    /// Returns the most passes through a stage of this rank whose activations it keeps at a time.
+    /// Returns the maximum number of passes through stages of this rank whose activations it keeps at a time.
     pub fn most_kept(self, rank: Rank, ranks: usize, micro_batches: usize) -> usize {
         let all = micro_batches * self.stages_per_rank();
         all.min(passes::ahead(self, (rank, ranks), micro_batches) + 1)
@@ -179,15 +179,15 @@ impl PipelinePlan {
         self.ranks.len() * self.schedule.stages_per_rank()
     }
 
-    /// Returns the acts of each rank, in order.
+    /// Returns the actions of each rank, in order.
     pub fn ranks(&self) -> &[Vec<Act>] {
         &self.ranks
     }
 }
 
 impl Pass {
-    /// Returns the pass whose result this one needs: the forward pass through the stage before, the backward pass through the stage
-    /// after, or none at the first stage, and none but its own forward pass at the last.
+    /// Returns the pass whose result this pass needs. A forward pass needs the previous stage, a backward pass the next one. `None` for a forward
+    /// pass at the first stage, and for a backward pass at the last stage, which needs only its own forward pass.
     fn needs(self, stages: usize) -> Option<Self> {
         let stage = match self.is_backward {
             false => self.stage.checked_sub(1),
@@ -211,7 +211,7 @@ impl fmt::Display for Pass {
     }
 }
 
-/// Returns a pass, with the messages before and after it.
+/// Returns a pass and the messages before and after it.
 fn acts(pass: Pass, (rank, ranks): (Rank, usize), stages: usize) -> impl Iterator<Item = Act> {
     let elsewhere = |other: &Pass| other.stage % ranks != rank;
     let receive = pass.needs(stages).filter(elsewhere).map(|of| Act::Receive { from: of.stage % ranks, of });

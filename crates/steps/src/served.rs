@@ -1,12 +1,12 @@
-//! Parameter servers: the throughput of workers that pull parameters from ranks that hold them, and push gradients.
+//! Parameter servers: the throughput of workers that pull parameters from servers and push gradients to them.
 
 use unisono_collectives::Topology;
 use unisono_collectives::model::Machine;
 
-/// A share of a step, which one worker computes, and the servers' work for it.
+/// A share of a step, which one worker computes, and the work of the servers for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Served {
-    /// The bytes of all parameters, and of their gradients.
+    /// The size of all parameters in bytes, which is also the size of their gradients.
     pub parameter_bytes: usize,
     /// The forward pass of a worker, in microseconds.
     pub forward_us: f64,
@@ -17,8 +17,8 @@ pub struct Served {
 }
 
 impl Served {
-    /// Returns the time of a synchronous step, in microseconds: all workers pull at once beside their forward passes, and push at once
-    /// beside their backward passes; then the servers update. The first ranks serve.
+    /// Returns the time of a synchronous step, in microseconds. All workers pull simultaneously during their forward passes, and push simultaneously
+    /// during their backward passes. Then the servers update. The first ranks are the servers.
     ///
     /// ```
     /// use unisono_collectives::Topology;
@@ -35,7 +35,7 @@ impl Served {
     /// ```
     ///
     /// # Panics
-    /// Unless at least one rank serves, and at least one does not.
+    /// If there is no server, or no worker.
     pub fn step_us(&self, topology: &Topology, servers: usize, machine: &Machine) -> f64 {
         let nodes = self.nodes(topology, servers);
         let workers: usize = nodes.iter().map(|node| node.workers).sum();
@@ -49,8 +49,8 @@ impl Served {
         passes_us + self.update_us / servers as f64
     }
 
-    /// Returns the shares in a microsecond if no worker waits for another: each goes as fast as its own transfers, the ports that it shares with others,
-    /// and the servers' updates let it.
+    /// Returns the number of shares per microsecond if no worker waits for another. The limits of a worker are its own transfers, the ports that it
+    /// shares with others, and the servers' updates.
     ///
     /// # Panics
     /// As [`Served::step_us`].
@@ -66,7 +66,7 @@ impl Served {
         };
         let wished: Vec<f64> = nodes.iter().map(alone).collect();
         let rate = |node: usize| wished[node] * nodes[node].workers as f64;
-        // The part of their wishes that a port grants those who share it.
+        // The fraction of the requested rate that a port grants to the workers that share it.
         let granted = |bytes: usize, sharing: &mut dyn Iterator<Item = usize>| {
             let load: f64 = sharing.map(|node| rate(node) * machine.inter.occupied_us(bytes)).sum();
             if load > 1.0 { 1.0 / load } else { 1.0 }
@@ -107,20 +107,20 @@ impl Served {
 struct Node {
     servers: usize,
     workers: usize,
-    /// The parameters of its servers.
+    /// The size of the parameters on its servers.
     held_bytes: usize,
     parameter_bytes: usize,
 }
 
 impl Node {
-    /// Returns the bytes through its busier port while all `workers` pull, and also while they push.
+    /// Returns the bytes through its busier port while all `workers` workers of the run pull, which equals the bytes while they push.
     fn port_bytes(&self, workers: usize) -> usize {
         let out = self.held_bytes * (workers - self.workers);
         let into = (self.parameter_bytes - self.held_bytes) * self.workers;
         out.max(into)
     }
 
-    /// Returns the time in which a server of this node serves the workers there.
+    /// Returns the time in which a server of this node serves the workers on the same node.
     fn copies_us(&self, machine: &Machine) -> f64 {
         match self.servers {
             0 => 0.0,
@@ -142,15 +142,15 @@ mod tests {
     }
 
     #[test]
-    fn a_network_without_limit_costs_nothing() {
+    fn network_without_limits_costs_no_time() {
         let (topology, fast) = (Topology::uniform(4, 1), machine(1e6));
         assert!((SHARE.step_us(&topology, 1, &fast) - 3000.0).abs() < 1.0);
         assert!((SHARE.shares_per_us(&topology, 1, &fast) * 3000.0 - 3.0).abs() < 0.01);
     }
 
     #[test]
-    fn the_port_of_a_server_is_shared_and_more_servers_help() {
-        // 0.1 GB/s: 10 ms for the parameters.
+    fn workers_share_the_port_of_a_server_and_more_servers_help() {
+        // At 0.1 GB/s, the parameters take 10 ms.
         let (topology, slow) = (Topology::uniform(5, 1), machine(0.1));
         let one = SHARE.step_us(&topology, 1, &slow);
         assert!((one - 80_000.0).abs() < 100.0, "four workers pull, and push, one after the other: {one}");
@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_beside_its_server_does_not_wait_for_the_network() {
+    fn worker_on_its_servers_node_does_not_wait_for_the_network() {
         let (topology, slow) = (Topology::uniform(2, 2), machine(0.01));
         let by_all = SHARE.shares_per_us(&topology, 1, &slow);
         assert!((by_all * 3000.0 - 1.0).abs() < 0.1, "the two others make a share in 100 ms: {by_all}");
     }
 
     #[test]
-    fn servers_that_update_slowly_bound_all() {
+    fn slow_server_updates_limit_the_throughput() {
         let slow = Served { update_us: 5000.0, ..SHARE };
         let by_all = slow.shares_per_us(&Topology::single_node(5), 1, &machine(1.0));
         assert!((by_all * 5000.0 - 1.0).abs() < 1e-9, "{by_all}");

@@ -1,5 +1,5 @@
-//! Central storage: parameters, gradients and optimizer state once on a node. Each rank updates its part of the parameters, where all
-//! compute from them.
+//! Central storage: one copy of parameters, gradients and optimizer state per node. All ranks compute with the same parameters, and each updates its
+//! part of them in place.
 
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,11 @@ mod gradients;
 
 use gradients::CentralGradients;
 
-/// Central storage for a replica with these parameters, whose trained values lie in memory that all ranks share
-/// ([`Replica::shares_values`]): the replica returns it from [`Replica::device`]. Called by all ranks.
+/// Returns central storage for a replica with these parameters. The trained values must be in memory that all ranks share
+/// ([`Replica::shares_values`]). The replica returns it from [`Replica::device`]. Called by all ranks.
 ///
 /// # Errors
-/// [`TrainError::Setting`], on all ranks, if the optimizer needs whole parameters or a replica of its own on each rank; errors of the
-/// collectives.
+/// [`TrainError::Setting`], on all ranks, if the optimizer needs whole parameters or a separate replica on each rank. Errors of the collectives.
 ///
 /// [`Replica::shares_values`]: unisono_train::Replica::shares_values
 /// [`Replica::device`]: unisono_train::Replica::device
@@ -49,17 +48,17 @@ pub fn central_storage(
 
 #[derive(Debug)]
 struct Central {
-    /// The places of gradients, and the owners of their updates.
+    /// The places of gradients, and the ranks that update them.
     ledger: Ledger,
     rank: Rank,
     gradients: CentralGradients,
     optimizer: Optimizer,
     sums: Sums,
-    /// The time that this rank waited for others in this step: in its passes, and after them.
+    /// The time that this rank waited for others in this step: during its passes, and after them.
     waited: [Duration; 2],
 }
 
-/// Adds the gradients of a pass.
+/// Receives the gradients of a pass and adds them to the sums.
 struct Turns<'a> {
     central: &'a mut Central,
     comm: &'a mut Communicator,
@@ -85,7 +84,7 @@ impl Gradients for Turns<'_> {
 }
 
 impl Central {
-    /// Adds up what is no gradient. All gradients are in place when it ends.
+    /// Sums the values other than gradients. All gradients are in place when this returns.
     fn add_up(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         let began = Instant::now();
         let mut sums = [0.0; Sums::COUNT];
@@ -112,7 +111,7 @@ impl Backend for Central {
         self.ledger.begin(pass);
         let mut turns = Turns { central: self, comm, failure: None };
         let ran = run(&mut turns).map(|()| end_pass(&mut turns, |turns| &turns.central.ledger));
-        // The cause that kept a gradient from being put is more precise than the end of the pass.
+        // The error that prevented a gradient is more precise than the error of the pass.
         turns.failure.map_or(Ok(()), Err)?;
         let without = ran?;
         if pass.is_last() {
@@ -152,7 +151,7 @@ impl Backend for Central {
 
     fn finish(&mut self, comm: &mut Communicator, _: Values<'_>) -> Result<(), TrainError> {
         let began = Instant::now();
-        // All have updated their parts, and read the sums.
+        // After the barrier, all ranks have updated their parts and read the sums.
         comm.barrier()?;
         self.waited[1] += began.elapsed();
         Ok(())

@@ -1,9 +1,9 @@
-//! Strategies of training: how the ranks of a world share the work. The mirrored one is `unisono-train` alone.
+//! Strategies of training: the division of work among the ranks of a world. For the mirrored strategy, `unisono-train` suffices.
 //!
-//! - [`Strategy`]: every strategy by its name, and the worlds that it fits.
-//! - [`ParameterServer`]: some ranks hold the parameters, the others compute gradients.
+//! - [`Strategy`]: every strategy by its name, and the worlds that it supports.
+//! - [`ParameterServer`]: some ranks hold the parameters, and the others compute gradients.
 //! - [`pipeline`]: models cut into stages, each a replica for a [`Mirror`](unisono_train::Mirror).
-//! - [`central_storage`]: parameters, gradients and optimizer state once on a node, in the place of a mirror's buckets.
+//! - [`central_storage`]: one copy of parameters, gradients and optimizer state per node, in place of a mirror's buckets.
 
 #![deny(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! Pipeline parallelism: a model cut into stages of consecutive layers, each on ranks of its own, which pass on micro-batches.
+//! Pipeline parallelism: a model cut into stages of consecutive layers, each on separate ranks, which pass on micro-batches.
 //!
-//! The work of a rank in a step is a [`PipelinePlan`], which is verified before it runs; here it is only interpreted. A [`Pipeline`] is a
-//! [`Replica`] of its stages: so a [`Mirror`](unisono_train::Mirror) over the ranks that hold the same stages sums their gradients while the
-//! pipeline drains, and updates them. `unisono_candle::StageNetwork` has an example.
+//! A rank executes a [`PipelinePlan`] in each step, which is verified before it runs. A [`Pipeline`] is a [`Replica`] of the rank's stages. A
+//! [`Mirror`](unisono_train::Mirror) over the ranks that hold the same stages sums their gradients while the pipeline drains, and updates the
+//! parameters. `unisono_candle::StageNetwork` has an example.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,7 +30,7 @@ use sums::{Adding, Sums};
 
 /// The stages of one rank of a pipeline, as a [`Replica`].
 ///
-/// The ranks of a pipeline [pass](Replica::pass), and evaluate, together, each with the same micro-batches.
+/// The ranks of a pipeline call [`pass`](Replica::pass) and evaluate together, each with the same micro-batches.
 pub struct Pipeline<S> {
     schedule: PipelineSchedule,
     /// This rank's stages, in the order of the model.
@@ -53,12 +53,12 @@ impl<S> fmt::Debug for Pipeline<S> {
 }
 
 impl<S: Stage> Pipeline<S> {
-    /// Returns a pipeline over the ranks of this communicator, with this rank's stages: one, or as many as the
-    /// [interleaved](PipelineSchedule::Interleaved) schedule has, of which number i is stage i · ranks + rank of the model. All ranks call it,
-    /// with the same schedule.
+    /// Creates a pipeline over the ranks of this communicator, with this rank's stages. Their number must match the schedule: one or, if it is
+    /// [interleaved](PipelineSchedule::Interleaved), several. Stage i of this rank is stage i · ranks + rank of the model. Called by all ranks with
+    /// the same schedule.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if a rank has another number of stages; errors of the collectives.
+    /// [`TrainError::Setting`] if a rank has another number of stages. Errors of the collectives.
     pub fn new(
         mut comm: Communicator,
         schedule: PipelineSchedule,
@@ -91,7 +91,7 @@ impl<S: Stage> Pipeline<S> {
         })
     }
 
-    /// Plans the work of the ranks for this many micro-batches.
+    /// Returns a plan for this many micro-batches.
     fn plan(&mut self, micro_batches: usize) -> Result<PipelinePlan, ReplicaError> {
         match self.plan.take() {
             Some(plan) if plan.micro_batches() == micro_batches => Ok(plan),
@@ -110,7 +110,7 @@ impl<S: Stage> Pipeline<S> {
         stage + 1 == self.comm.ranks() * self.stages.len()
     }
 
-    /// Returns the loss, if this is the last stage, or what is passed on.
+    /// Checks that the last stage returns a loss, and any other stage activations.
     fn check(&self, stage: usize, output: StageOutput) -> Result<StageOutput, ReplicaError> {
         match (&output, self.is_last(stage)) {
             (StageOutput::Loss(_), true) | (StageOutput::Activations(_), false) => Ok(output),
@@ -127,10 +127,10 @@ impl<S: Stage> Pipeline<S> {
 /// The micro-batches of a step.
 struct Step<'a, B> {
     batches: &'a [B],
-    /// Results of passes that the next pass has not taken.
+    /// Results of passes that the next pass has not consumed.
     results: HashMap<Pass, Activations>,
     tally: LossSums,
-    /// The micro-batch that goes back last.
+    /// The micro-batch with the last backward pass.
     last: usize,
     has_weighed: bool,
 }
@@ -146,7 +146,7 @@ impl<S: Stage> Pipeline<S> {
             Act::Receive { of, .. } => {
                 let began = Instant::now();
                 let (result, tally) = self.links.receive(of)?;
-                // The loss travels from the last stage to the first, with the gradients that complete.
+                // The loss is sent from the last stage to the first, with the gradients of the last backward pass.
                 if of.is_backward && of.micro_batch == step.last {
                     step.tally = tally;
                 }
@@ -209,7 +209,7 @@ impl<S: Stage> Pipeline<S> {
 }
 
 impl<S: Stage> Replica for Pipeline<S> {
-    /// The micro-batches of a step: as many on each rank of the pipeline, and the same.
+    /// The micro-batches of a step, identical on each rank of the pipeline.
     type Batch = Vec<S::Batch>;
 
     fn parameters(&self) -> &[Parameter] {
@@ -253,7 +253,7 @@ impl<S: Stage> Replica for Pipeline<S> {
         Some(Parts { comm: &mut self.comm, first: &self.first })
     }
 
-    /// Returns its part of the bubble, and of what messages take.
+    /// Returns the time of this rank's bubbles and of its messages.
     fn waited(&self) -> Duration {
         self.waited
     }

@@ -1,13 +1,13 @@
-//! The parameter server: some ranks hold the parameters and the optimizer's state, the others compute gradients.
+//! The parameter server: some ranks hold the parameters and the optimizer state, and the others compute gradients.
 //!
-//! A step has as many shares as there are workers at the start. A worker takes one share after the other, pulls the parameters in the order of its
-//! forward pass, and pushes gradients as its backward pass makes them: so a slow worker takes fewer shares, and another takes that of a worker
-//! that is lost. Each bucket of parameters is on one server, which updates it with every gradient that arrives or, without
-//! [staleness](Staleness), with the mean of a step.
+//! A step has one share per worker at the start of the run. A worker processes one share after the other. It pulls the parameters in the order of its
+//! forward pass, and pushes gradients as its backward pass computes them. A slow worker therefore processes fewer shares, and the share of a lost
+//! worker goes to another. Each bucket of parameters is on one server, which updates it with every gradient that arrives. Without
+//! [staleness](Staleness), it updates the bucket with the mean of a step.
 //!
-//! The first server coordinates: it hands out shares and evaluation batches, reports, and saves. (Li et al., "Scaling distributed machine
-//! learning with the parameter server", 2014; bounded staleness as in Ho et al., "More effective distributed ML via a stale synchronous parallel
-//! parameter server", 2013, but counted in updates, since a slow worker is not waited for where it can be helped.)
+//! The first server coordinates: it assigns shares and evaluation batches, reports, and saves. Parameter servers follow Li et al., "Scaling
+//! distributed machine learning with the parameter server", 2014. Bounded staleness follows Ho et al., "More effective distributed ML via a stale
+//! synchronous parallel parameter server", 2013. Here it is counted in updates, because other workers can help a slow one instead of waiting for it.
 
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,7 @@ use worker::Worker;
 
 /// One rank's part of a run with parameter servers.
 ///
-/// Takes the model, feed and settings of a [`Trainer`](unisono_train::Trainer); the feed makes [any share](RandomAccessFeed).
+/// Takes the model, feed and settings of a [`Trainer`](unisono_train::Trainer). The feed must make [any share](RandomAccessFeed).
 ///
 /// ```
 /// use unisono_data::DataError;
@@ -114,7 +114,7 @@ pub struct ParameterServer<'a, R, F> {
     part: Part<R, F>,
 }
 
-/// A rank's part in a run, apart from its world.
+/// The state of a rank in a run, apart from its world.
 #[derive(Debug)]
 struct Part<R, F> {
     rank: Rank,
@@ -125,19 +125,19 @@ struct Part<R, F> {
     servers: ServerSettings,
     layout: Layout,
     resumed: Option<Resumed>,
-    /// The links of a server to the workers. Of a worker: those to the servers.
+    /// On a server: the links to the workers. On a worker: the links to the servers.
     links: Vec<Link>,
-    /// The links of the coordinator to the other servers. Of those: to the coordinator.
+    /// On the coordinator: the links to the other servers. On another server: the link to the coordinator.
     between_servers: Vec<Link>,
-    /// The folder in which workers join.
+    /// The folder through which workers join.
     folder: Option<PathBuf>,
 }
 
 impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, R, F> {
-    /// Connects servers and workers, and gives the servers rank 0's values, or those of a checkpoint. Called by all ranks.
+    /// Connects servers and workers, and distributes rank 0's values, or those of a checkpoint, to the servers. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if the settings do not fit the world, the model or each other; as [`Trainer::new`](unisono_train::Trainer::new).
+    /// [`TrainError::Setting`] if the settings do not fit the world, the model or each other. As [`Trainer::new`](unisono_train::Trainer::new).
     pub fn new(
         comm: &'a mut Communicator,
         mut replica: R,
@@ -174,19 +174,19 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         Ok(Self { comm, part })
     }
 
-    /// Lets workers [join](ParameterServer::join) in place of those that are lost, which find the servers by files in this folder. It is
-    /// private to this user, and all ranks are on one machine. Called by all ranks.
+    /// Permits workers to [join](ParameterServer::join) in place of lost ones. They find the servers by files in this folder, which must be private
+    /// to this user. All ranks must be on one machine. Called by all ranks.
     #[must_use]
     pub fn elastic(mut self, folder: PathBuf) -> Self {
         self.part.folder = Some(folder);
         self
     }
 
-    /// Works in place of the worker of this rank that was lost, to the end of the run. `ranks` is the number of ranks that the run began
-    /// with; the replica, the feed and the settings are those of the other workers.
+    /// Replaces the lost worker of this rank until the end of the run. `ranks` is the number of ranks at the start of the run. The replica, the feed
+    /// and the settings must equal those of the other workers.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if a server had this rank, since its parameters are lost with it; as [`ParameterServer::run`].
+    /// [`TrainError::Setting`] if this rank was a server, because its parameters are lost with it. As [`ParameterServer::run`].
     pub fn join(
         folder: &Path,
         (rank, ranks): (Rank, usize),
@@ -227,14 +227,14 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         &self.part.feed
     }
 
-    /// Serves or works to the end of the run. The coordinator, which is rank 0, reports every step and epoch, and returns the summary; the
-    /// other ranks return `None`. If this rank fails, it fails the communicator.
+    /// Serves or works until the end of the run. The coordinator, which is rank 0, reports every step and epoch, and returns the summary. The other
+    /// ranks return `None`. If this rank fails, it fails the communicator.
     ///
-    /// If a worker is lost, the others do its shares, unless the world ends with it
-    /// ([`OnFailure::EndJob`](unisono::OnFailure::EndJob)). If a server is lost, all fail.
+    /// If a worker is lost, the others process its shares, unless the world ends with it ([`OnFailure::EndJob`](unisono::OnFailure::EndJob)). If a
+    /// server is lost, all ranks fail.
     ///
     /// # Errors
-    /// [`TrainError`] of a lost server, of the model, a file or the data; if the loss is not finite; if all workers are lost.
+    /// [`TrainError`] of a lost server, of the model, a file or the data. Also if the loss is not finite, or if all workers are lost.
     pub fn run(self, mut tell: impl FnMut(Event)) -> Result<Option<Summary>, TrainError> {
         let Self { comm, part } = self;
         let ended = match part.rank {
@@ -266,7 +266,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
     }
 }
 
-/// Links this rank with those that it needs: each server with each worker, and the coordinator with the other servers.
+/// Creates the links of this rank: each server has a link to each worker, and the coordinator has one to each other server.
 fn connect(comm: &mut Communicator, servers: usize) -> Result<(Vec<Link>, Vec<Link>), TrainError> {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let mut link = |server: Rank, client: Rank| -> Result<Option<Link>, TrainError> {

@@ -1,4 +1,4 @@
-//! The strategies by which the ranks of a world share the work of training.
+//! The strategies that divide the work of training among the ranks of a world.
 
 use std::fmt;
 
@@ -29,39 +29,39 @@ named! {
     }
 }
 
-/// The strategies of training: TensorFlow's, by their names. The model, the data and the loop are the same.
+/// The strategies of training, named as in TensorFlow. The model, the data and the loop are the same for all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
-    /// One rank alone.
+    /// A single rank.
     OneDevice,
-    /// Every rank of one node holds the same model, and gradients are all-reduced.
+    /// Every rank of a single node holds the same model, and gradients are all-reduced.
     Mirrored,
     /// Mirrored training on any number of nodes.
     MultiWorkerMirrored,
     /// The ranks of one node share one copy of the parameters, their gradients and the optimizer state.
     CentralStorage,
-    /// Some ranks hold the parameters, the others compute gradients.
+    /// Some ranks hold the parameters, and the others compute gradients.
     ParameterServer(ServerSettings),
-    /// The model is cut into stages of consecutive layers, each on ranks of its own.
+    /// The model is cut into stages of consecutive layers, each on separate ranks.
     Pipeline(PipelineSettings),
 }
 
 /// The cuts of a model into stages, and the schedule of their micro-batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PipelineSettings {
-    /// The ranks of a pipeline; `None` for all. Several pipelines are replicas of each other.
+    /// The number of ranks of a pipeline; `None` for all. Several pipelines are replicas of each other.
     pub ranks: Option<usize>,
-    /// The order of passes, and the stages of each rank.
+    /// The order of passes, and the number of stages of each rank.
     pub schedule: PipelineSchedule,
-    /// Into how many micro-batches a pipeline cuts its part of a step, at most one for each sample; `None` for four for each rank of the
-    /// pipeline, from which on the bubble is small (Huang et al., "GPipe", 2019, section 2.3).
+    /// The number of micro-batches into which a pipeline cuts its part of a step, at most one for each sample. `None` for four for each rank of the
+    /// pipeline, which suffices for a small bubble (Huang et al., "GPipe", 2019, section 2.3).
     pub micro_batches: Option<usize>,
-    /// The names of the layers that stages begin with, but for the first; `None` to measure what layers cost, and cut evenly.
+    /// The names of the first layers of all stages but the first. `None` to measure the costs of layers, and to cut evenly.
     pub split_at: Option<Vec<String>>,
 }
 
 impl Default for PipelineSettings {
-    /// One pipeline of all ranks, 1F1B.
+    /// Returns one pipeline of all ranks, with the schedule 1F1B.
     fn default() -> Self {
         let schedule = PipelineSchedule::OneForwardOneBackward;
         Self { ranks: None, schedule, micro_batches: None, split_at: None }
@@ -69,7 +69,7 @@ impl Default for PipelineSettings {
 }
 
 impl PipelineSettings {
-    /// Returns the ranks of a pipeline in a world of this many.
+    /// Returns the number of ranks of a pipeline in a world of this many ranks.
     pub fn length(&self, ranks: usize) -> usize {
         self.ranks.unwrap_or(ranks).max(1)
     }
@@ -103,7 +103,7 @@ impl Strategy {
         }
     }
 
-    /// Refuses a world that the strategy is not for. All ranks find the same.
+    /// Refuses a world that the strategy does not support. The result is the same on all ranks.
     ///
     /// # Errors
     /// [`TrainError::Setting`].
@@ -132,7 +132,7 @@ impl Strategy {
         )))
     }
 
-    /// Returns the number of ranks that compute gradients, at least one, of this many.
+    /// Returns the number of ranks that compute gradients, at least one, given the number of all ranks.
     pub fn workers(&self, ranks: usize) -> usize {
         match self {
             Self::ParameterServer(servers) => ranks.saturating_sub(servers.servers).max(1),
@@ -140,7 +140,7 @@ impl Strategy {
         }
     }
 
-    /// Among how many replicas of the model on this many ranks the samples of a step are shared.
+    /// Returns the number of replicas of the model that share the samples of a step, given the number of ranks.
     pub fn replicas(&self, ranks: usize) -> usize {
         match self {
             Self::Pipeline(pipeline) => (ranks / pipeline.length(ranks)).max(1),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use unisono_train::optimizer::{Factors, NamedRule, Optimizer, OptimizerSettings, square_sum};
 
-/// The size of an array: all of them together fit the caches, or do not.
+/// The sizes of an array: all arrays together fit in the caches, or exceed them.
 const SIZES_BYTES: [(usize, &str); 2] = [(1 << 20, "1 MiB"), (64 << 20, "64 MiB")];
 
 fn optimizers(criterion: &mut Criterion) {

@@ -1,4 +1,4 @@
-//! Named arrays that ranks hold together: gathered on rank 0 to be saved, and given back to the ranks that need them.
+//! Named arrays that are distributed over ranks: gathered on rank 0 for saving, and scattered to the ranks that need them.
 
 use std::collections::HashMap;
 
@@ -15,8 +15,7 @@ const OWNER: Rank = 0;
 /// The key, the name and the shape of an array.
 type Described = (usize, String, Vec<usize>);
 
-/// Returns the arrays of all ranks on rank 0, sorted by the key that each is given with, then by rank. Called by all ranks; empty on the
-/// others.
+/// Returns the arrays of all ranks on rank 0, sorted by key, then by rank. Returns nothing on other ranks. Called by all ranks.
 pub(crate) fn gather(comm: &mut Communicator, own: Vec<(usize, Tensor)>) -> Result<Vec<Tensor>, TrainError> {
     if comm.rank() != OWNER {
         let described = own.iter().map(|(key, tensor)| (key, &tensor.name, &tensor.shape));
@@ -48,7 +47,7 @@ pub(crate) fn gather(comm: &mut Communicator, own: Vec<(usize, Tensor)>) -> Resu
     Ok(all.into_iter().map(|(_, tensor)| tensor).collect())
 }
 
-/// Joins vectors of the same name, which are the parts of one, in their order.
+/// Concatenates vectors of the same name, which are parts of one array, in their order.
 pub(crate) fn join(parts: Vec<Tensor>) -> Vec<Tensor> {
     let (mut joined, mut places) = (Vec::<Tensor>::new(), HashMap::new());
     for tensor in parts {
@@ -64,7 +63,7 @@ pub(crate) fn join(parts: Vec<Tensor>) -> Vec<Tensor> {
     joined
 }
 
-/// Gives this rank the arrays of rank 0 that it wants, and returns them, and the names of those that no rank wants. Called by all ranks.
+/// Returns the arrays of rank 0 that this rank wants, and the names of the arrays that no rank wants. Called by all ranks.
 pub(crate) fn scatter(
     comm: &mut Communicator,
     arrays: Vec<Tensor>,
@@ -73,7 +72,7 @@ pub(crate) fn scatter(
     let rank = comm.rank();
     let described: Vec<_> = arrays.iter().map(|tensor| (&tensor.name, &tensor.shape)).collect();
     let described: Vec<(String, Vec<usize>)> = compare::broadcast(comm, &described)?;
-    // The sum has the number of ranks that want an array in its upper half and, if it is one, that rank in its lower half.
+    // The upper half of the sum is the number of ranks that want the array. If only one does, the lower half is that rank.
     let asks = |name: &str| if wants(name) { (1 << 32) + rank as u64 } else { 0 };
     let mut asked: Vec<u64> = described.iter().map(|(name, _)| asks(name)).collect();
     comm.all_reduce(&mut asked, ReduceOp::Sum)?;
@@ -101,15 +100,15 @@ pub(crate) fn scatter(
 }
 
 impl Parts<'_> {
-    /// Returns the sum of a number over all parts. Called by all their ranks.
+    /// Sums a number over all parts. Called by the ranks of all parts.
     pub(crate) fn sum(&mut self, own: f64) -> Result<f64, TrainError> {
         let mut sum = [own];
         self.comm.all_reduce(&mut sum, ReduceOp::Sum)?;
         Ok(sum[0])
     }
 
-    /// Returns the parameters of all parts on rank 0, in the order of the model, from those of each, in their order. Called by
-    /// all their ranks; empty on the others.
+    /// Returns the parameters of all parts on rank 0, in the order of the model. Each part passes its own, in their order. Returns nothing on other
+    /// ranks. Called by the ranks of all parts.
     pub(crate) fn gather_parameters(&mut self, own: Vec<Tensor>) -> Result<Vec<Tensor>, TrainError> {
         let (first, rank, ranks) = (self.first, self.comm.rank(), self.comm.ranks());
         let stage = |index| (first.partition_point(|&first| first <= index) - 1) * ranks + rank;
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_come_together_in_the_order_of_the_model_and_go_back_to_who_wants_them() {
+    fn gather_follows_the_model_order_and_scatter_returns_wanted_arrays() {
         let ended = unisono::threads(2, |mut comm| -> Result<_, TrainError> {
             let rank = comm.rank();
             // Stages 0 and 2 on rank 0, 1 and 3 on rank 1; the first of each rank has two parameters.

@@ -1,4 +1,4 @@
-//! The place where gradients are reduced and parameters updated: the host, or the device of a replica.
+//! The backend that reduces gradients and updates parameters: the host, or the device of a replica.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use unisono::{Communicator, trace};
 mod host;
 mod late;
 
-/// The numbers of an update of all parameters.
+/// The factors of an update of all parameters.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Update {
     /// The factor of summed gradients.
@@ -31,7 +31,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
         Ok(passes)
     }
 
-    /// Has `run` fill the buckets with the gradients of a pass; returns the indices of parameters without one.
+    /// Runs a pass, in which `run` fills the buckets with gradients. Returns the indices of parameters without a gradient.
     fn pass(&mut self, comm: &mut Communicator, pass: Pass, run: Run<'_>) -> Result<Vec<usize>, TrainError>;
 
     /// Waits until the passes are computed.
@@ -39,19 +39,19 @@ pub trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Returns the sums over all ranks besides gradients. Waits for them.
+    /// Waits for the sums over all ranks other than gradients, and returns them.
     fn sums(&mut self) -> Result<Sums, TrainError>;
 
     /// Waits for the gradient of a parameter, summed over all ranks.
     fn complete(&mut self, comm: &mut Communicator, index: usize) -> Result<(), TrainError>;
 
-    /// Returns the sum of the squares of a landed gradient's elements.
+    /// Returns the sum of the squares of a completed gradient's elements.
     fn square_sum(&mut self, index: usize) -> Result<f64, TrainError>;
 
-    /// Counts an update, which [`Backend::update`] then makes. A rank that has nothing to update with counts it all the same.
+    /// Counts an update before [`Backend::update`] makes it. A rank without an update to make counts it too.
     fn begin_update(&mut self);
 
-    /// Updates all parameters, bucket by bucket as gradients arrive. It may leave some to the next pass, or to [`Backend::settle`].
+    /// Updates all parameters, bucket by bucket as gradients arrive. It may defer some updates to the next pass or to [`Backend::settle`].
     fn update(&mut self, comm: &mut Communicator, values: Values<'_>, by: Update) -> Result<(), TrainError> {
         let order = self.ledger().order.clone();
         order.into_iter().try_for_each(|bucket| self.update_bucket(comm, values, bucket, by))
@@ -76,34 +76,34 @@ pub trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Updates a parameter, or this rank's part of it, with its landed gradient.
+    /// Updates a parameter, or this rank's part of it, with its completed gradient.
     fn update_parameter(&mut self, values: Values<'_>, index: usize, by: Update) -> Result<(), TrainError>;
 
-    /// Returns whether updates were left.
+    /// Returns whether any update is deferred.
     fn has_left(&self) -> bool {
         false
     }
 
-    /// Makes all updates that were left.
+    /// Makes all deferred updates.
     fn settle(&mut self, _: Values<'_>) -> Result<(), TrainError> {
         Ok(())
     }
 
-    /// Ends a round of local steps: the outer step of all parameters. Called by all ranks.
+    /// Makes the outer step of all parameters at the end of a round of local steps. Called by all ranks.
     fn average(&mut self, _: &mut Communicator, _: Values<'_>, _: &mut Rounds) -> Result<(), TrainError> {
         unreachable!("a device that does not average parameters refuses local steps")
     }
 
-    /// Ends a step: waits for all buckets, updated with or not, and for the update, unless some of it was left.
+    /// Ends a step: waits for all buckets, used or not, and for the updates that are not deferred.
     fn finish(&mut self, comm: &mut Communicator, values: Values<'_>) -> Result<(), TrainError>;
 
-    /// Divides the time of the passes, and the time from there to the end, into what a rank did.
+    /// Splits the time of the passes, and the rest of the time of the step, by activity.
     fn times(&self, passes: Duration, rest: Duration) -> Times;
 
     /// Returns the record of gradients that the passes of the step have put into the buckets.
     fn ledger(&self) -> &Ledger;
 
-    /// Returns the buckets, if they are this rank's own on the host.
+    /// Returns the buckets, if they are in this rank's memory on the host.
     fn buckets(&self) -> Option<&Buckets> {
         None
     }
@@ -123,14 +123,14 @@ pub trait Backend: fmt::Debug + Send + Sync {
 /// Runs a pass, and reports its gradients.
 pub type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), ReplicaError>;
 
-/// The state of an optimizer, as [`Optimizer::state`] gives it.
+/// The state of an optimizer, as [`Optimizer::state`] returns it.
 pub type State<'a, 's> = &'a mut dyn Iterator<Item = (&'s str, usize, &'s [f32])>;
 
-/// Returns the backend on the host, for a replica with these parameters: `clips` if gradients are clipped, for which all of them must be
-/// known; `brings_values` if the replica [does](crate::Replica::brings_values). Called by all ranks.
+/// Returns the backend on the host for a replica with these parameters. `clips` is true if gradients are clipped, which requires all of them before
+/// the update. `brings_values` is [`Replica::brings_values`](crate::Replica::brings_values). Called by all ranks.
 ///
 /// # Errors
-/// As [`Buckets::new`]; [`TrainError::Setting`], on all ranks, if the optimizer does not go with these settings.
+/// As [`Buckets::new`]. [`TrainError::Setting`], on all ranks, if the optimizer is incompatible with these settings.
 pub(super) fn on_host(
     comm: &mut Communicator,
     parameters: &[Parameter],
@@ -148,7 +148,7 @@ pub(super) fn on_host(
     if clips {
         buckets.sum_whole();
     }
-    // A single bucket is the first to be needed, and the last.
+    // A single bucket is both the first and the last to be needed.
     let has_several = buckets.len() > 1 && comm.ranks() > 1;
     let may_be_across = settings.overlap == Overlap::Across && settings.local_steps.is_none() && !clips;
     Ok(Box::new(host::Host {
@@ -160,8 +160,7 @@ pub(super) fn on_host(
     }))
 }
 
-/// Returns the reason why an optimizer cannot update parts of parameters, into which `what` divides them, if
-/// it cannot.
+/// Returns why an optimizer cannot update parts of parameters, or `None` if it can. `what` is the feature that divides parameters.
 pub fn needs_whole(optimizer: &OptimizerSettings, what: &str) -> Option<String> {
     let rule = &optimizer.rule;
     rule.needs_whole().then(|| {
@@ -173,8 +172,7 @@ pub fn needs_whole(optimizer: &OptimizerSettings, what: &str) -> Option<String> 
     })
 }
 
-/// Returns the reason why an optimizer cannot average parameters, if it does so and `what` leaves no replica on each rank that
-/// is the same on all.
+/// Returns why an optimizer cannot average parameters, or `None` if it can. `what` is a feature that leaves no identical replica on every rank.
 pub fn keeps_average(optimizer: &OptimizerSettings, what: &str) -> Option<String> {
     optimizer.is_averaged().then(|| {
         format!(
@@ -183,10 +181,10 @@ pub fn keeps_average(optimizer: &OptimizerSettings, what: &str) -> Option<String
     })
 }
 
-/// Returns an optimizer of what this rank updates.
+/// Returns an optimizer for the elements that this rank updates.
 ///
 /// # Errors
-/// If there is no memory for its state.
+/// If there is not enough memory for its state.
 pub fn optimizer_of(settings: OptimizerSettings, ledger: &Ledger) -> unisono::Result<Optimizer> {
     let factors = settings.factors.clone();
     let parameters = ledger.parameters.iter().enumerate();
@@ -224,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_gpu_does_not_do_is_said() {
+    fn settings_that_a_gpu_does_not_support_are_named() {
         let usual = BucketSettings::default;
         let refused = |settings| refusal(&settings).unwrap();
         assert_eq!(refusal(&usual()), None);

@@ -1,7 +1,7 @@
-//! Gradients in buckets. A backward pass fills them from the model's end to its beginning, and each is all-reduced as
-//! soon as it is full, during the pass.
+//! Gradients in buckets. A backward pass fills the buckets from the end of the model to its beginning. Each bucket is all-reduced as soon as it is
+//! full, during the pass.
 //!
-//! Your own training loop can use them without the trainer: see [`Buckets`].
+//! A custom training loop can use buckets without the trainer: see [`Buckets`].
 //!
 //! **Source**: Li et al., "PyTorch distributed: experiences on accelerating data parallel training", VLDB 2020,
 //! section 3.2.3; also for the small first bucket, which gives the network work early.
@@ -41,7 +41,7 @@ use sums::Tree;
 pub use wire::HalfBytes;
 use wire::{Narrow, dtype};
 
-/// The all-reduce across ranks for a tree of additions: it adds at distances 1, 2, 4, ….
+/// The all-reduce across ranks for a tree of additions. It adds at distances 1, 2, 4, ….
 pub const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
 
 /// The buckets of one rank.
@@ -69,22 +69,22 @@ pub const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
 pub struct Buckets {
     ledger: Ledger,
     buckets: Vec<Bucket>,
-    /// The sums, if they cannot travel with the gradients because these are rounded.
+    /// The sums other than gradients, if rounding of the gradients requires a separate message.
     aside: Option<CommBuffer<f32>>,
     tree: Option<Tree>,
-    /// The element type of gradients on their way.
+    /// The element type of gradients on the wire.
     dtype: DType,
     has_others: bool,
     /// Whether gradients stay on their rank.
     is_local: bool,
-    /// The execution of all-reduces.
+    /// The settings of all-reduces.
     way: CollectiveSpec,
     flights: Vec<Flight>,
     /// The time that this thread waited for parameters in this step.
     pub(crate) waited: Duration,
     /// The number of updates after which compressors are used.
     uncompressed_steps: u64,
-    /// The parameter with the first gradient of this step that is not finite, if a compressor found one, and its largest magnitude.
+    /// The first parameter of this step whose gradient a compressor has found not to be finite, and the largest magnitude in that gradient.
     not_finite: Option<(usize, f32)>,
     rank: Rank,
 }
@@ -95,17 +95,17 @@ struct Bucket {
     gradients: CommBuffer<f32>,
     narrow: Option<Narrow>,
     compressor: Option<Compressor>,
-    /// The execution of its all-reduce.
+    /// The settings of its all-reduce.
     way: CollectiveSpec,
     is_back: bool,
 }
 
 impl Buckets {
-    /// Creates buckets for the gradients of these parameters. All ranks call it with the same ones.
+    /// Creates buckets for the gradients of these parameters, which must be the same on all ranks. Called by all ranks.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the system has not enough memory; [`Error::Unsupported`] if gradients are to be added in a
-    /// tree and the number of ranks is not a power of two, or if settings contradict [local steps](BucketSettings::local_steps).
+    /// [`Error::Memory`] if there is not enough memory. [`Error::Unsupported`] if gradients are to be added in a tree and the number of ranks is not
+    /// a power of two, or if settings contradict [local steps](BucketSettings::local_steps).
     pub fn new(
         comm: &mut Communicator,
         parameters: &[Parameter],
@@ -171,7 +171,7 @@ impl Buckets {
         self.buckets.is_empty()
     }
 
-    /// Returns the maximum bytes of gradients in a bucket, and why.
+    /// Returns the maximum bytes of gradients in a bucket, and the reason for it.
     pub fn size(&self) -> BucketSize {
         self.ledger.size
     }
@@ -181,7 +181,7 @@ impl Buckets {
         self.way.is_beside
     }
 
-    /// Returns the method that will all-reduce the largest bucket, and why.
+    /// Returns the method that will all-reduce the largest bucket, and the reason for it.
     pub fn ran(&self, comm: &mut Communicator) -> Ran {
         if self.way.algorithm == Some(IN_TREE) {
             let why = Why::Default("the order of additions does not depend on the number of ranks");
@@ -201,8 +201,8 @@ impl Buckets {
         &self.ledger
     }
 
-    /// Starts a pass that fills the buckets. The last pass of a step all-reduces them, so every rank needs one, even if it is
-    /// empty; earlier passes accumulate locally.
+    /// Starts a pass that fills the buckets. Earlier passes of a step accumulate locally. The last one all-reduces the buckets, so every rank needs
+    /// one, even if it is empty.
     ///
     /// # Panics
     /// If buckets of the previous step are still in flight.
@@ -214,7 +214,7 @@ impl Buckets {
         Filling::new(self, comm, pass)
     }
 
-    /// Returns the sums over all ranks other than gradients. Waits for the first bucket.
+    /// Waits for the first bucket, and returns the sums over all ranks other than gradients.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -233,8 +233,8 @@ impl Buckets {
         }
     }
 
-    /// Returns the gradient of a parameter, summed over all ranks. Waits for its bucket. If the optimizer is
-    /// sharded, only [this rank's own elements](crate::Mirror::own) are sums.
+    /// Waits for the bucket of a parameter, and returns its gradient, summed over all ranks. If the optimizer is sharded, only [this rank's own
+    /// elements](crate::Mirror::own) are sums.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -247,8 +247,7 @@ impl Buckets {
         self.late_gradient(index)
     }
 
-    /// Returns the times that the buckets of the last step were in flight while this thread computed, and that it waited
-    /// for them.
+    /// Returns the time that the buckets of the last step were in flight while this thread computed, and the time that it waited for them.
     pub fn hidden_and_exposed(&self) -> (Duration, Duration) {
         let exposed = self.flights.iter().map(|flight| flight.exposed).sum();
         let travelled: Duration = self.flights.iter().map(|flight| flight.ended - flight.began).sum();
@@ -274,7 +273,7 @@ impl Buckets {
         );
     }
 
-    /// Waits for a bucket of the last step that was launched.
+    /// Waits for a launched bucket of the last step.
     fn complete(&mut self, bucket: usize) -> Result<(), Error> {
         let (number, bucket) = (bucket, &mut self.buckets[bucket]);
         if bucket.is_back {
@@ -296,7 +295,7 @@ impl Buckets {
         Ok(())
     }
 
-    /// Sends the sums other than gradients, or puts them where the first bucket will carry them.
+    /// Sends the sums other than gradients, or puts them into the first bucket.
     fn send_sums(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         let Ledger { plan, own, .. } = &self.ledger;
         match (&mut self.aside, plan.counts.first()) {
@@ -348,7 +347,7 @@ impl CollectiveSpec {
         Self { is_beside, operation: Operation::AllReduce, algorithm: None }
     }
 
-    /// Returns whether each rank gets its own part of the sums alone.
+    /// Returns whether each rank receives only its own part of the sums.
     fn is_of_parts(self) -> bool {
         self.operation == Operation::ReduceScatter
     }

@@ -1,10 +1,8 @@
-//! Checkpoints: a run's parameters, optimizer state and position, saved so that a kill at any moment
-//! or a full disk costs no more than the steps since the last one.
+//! Checkpoints: a run's parameters, optimizer state and position. A kill at any moment or a full disk costs only the steps since the last checkpoint.
 //!
-//! A [`Store`] is a directory with a subdirectory per checkpoint, `step-0000001234`, that holds
-//! `parameters.safetensors`, `optimizer.safetensors` and `state.json`. A checkpoint is written under a temporary
-//! name, and renamed once all of it is on the disk; only then are older ones deleted. Reading verifies
-//! every byte.
+//! A [`Store`] is a directory with a subdirectory per checkpoint, `step-0000001234`, that holds `parameters.safetensors`, `optimizer.safetensors` and
+//! `state.json`. A checkpoint is written under a temporary name, and renamed once all of it is on the disk. Only then are older ones deleted. Reading
+//! verifies every byte.
 //!
 //! ```
 //! use unisono_train::checkpoint::{Checkpoint, Store, Tensor, load_newest};
@@ -58,25 +56,25 @@ pub fn saved_moment(parameter: &str, moment: &str, values: Vec<f32>) -> Tensor {
     Tensor { name: moment_name(parameter, moment), shape: vec![values.len()], values }
 }
 
-/// The text before the number of a rank, in names of what each rank's optimizer remembers for itself.
+/// The text before the number of a rank, in names of optimizer state that differs between ranks.
 pub(super) const OF_RANK: &str = " of rank ";
 
-/// Returns the name of what the optimizer of a rank remembers, if each remembers something else.
+/// Returns the name of an array of optimizer state that differs between ranks.
 pub(super) fn of_rank(moment: &str, rank: Rank) -> String {
     if rank == 0 { moment.to_owned() } else { format!("{moment}{OF_RANK}{rank}") }
 }
 
-/// Returns the number after this text at the end of a name, if there is one.
+/// Returns the number that follows this text at the end of a name, if there is one.
 pub(super) fn numbered(name: &str, text: &str) -> Option<usize> {
     name.rsplit_once(text)?.1.parse().ok()
 }
 
-/// Everything that a run needs to resume as if it had not been interrupted.
+/// The data that a run needs to resume as if it had not been interrupted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checkpoint<S> {
     /// The number of steps made.
     pub step: u64,
-    /// Any further state of the run. It must survive a round trip through JSON: no infinities and no NaN.
+    /// Any further state of the run. It must survive a round trip through JSON, so it must not contain infinities or NaN.
     pub state: S,
     /// The model's parameters.
     pub parameters: Vec<Tensor>,
@@ -103,8 +101,7 @@ impl<S> Checkpoint<S> {
     }
 }
 
-/// When to save a checkpoint: after a number of steps or after some time, whichever comes first; never, if neither
-/// is set.
+/// The times at which to save a checkpoint: after a number of steps or after some time, whichever comes first. If neither is set, none is saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct When {
     /// At every step that is a multiple of this.
@@ -114,10 +111,10 @@ pub struct When {
 }
 
 impl When {
-    /// Returns whether a checkpoint is due after `step` steps, `since_last` after the last one (or, before the first one,
-    /// after the start).
+    /// Returns whether a checkpoint is due after `step` steps. `since_last` is the time since the last checkpoint or, before the first one, since the
+    /// start.
     ///
-    /// If time decides, ranks must not decide separately: their clocks differ.
+    /// Ranks must not decide separately by time, because their clocks differ.
     pub fn due(&self, step: u64, since_last: Duration) -> bool {
         let by_steps = self.every_steps.is_some_and(|every| step > 0 && step.is_multiple_of(every));
         by_steps || self.every.is_some_and(|every| since_last >= every)

@@ -12,7 +12,7 @@ use crate::error::TrainError;
 use crate::optimizer::Exploded;
 use unisono::{Choice, Communicator, ReduceOp};
 
-/// The number of texts of one kind in a message; further ones are counted.
+/// The maximum number of listed texts of one kind in a message. Further ones are counted.
 pub(super) const MOST_TOLD: usize = 8;
 
 /// Compares this rank's parameters with rank 0's. Called by all ranks.
@@ -51,7 +51,7 @@ fn differences(theirs: &[Described], own: &[Described], rank: Rank) -> String {
     });
     let mut told: Vec<String> = missing.chain(others).collect();
     if told.is_empty() {
-        // The parameters are the same, but some name occurs twice, or in another place.
+        // The parameters are identical, but a name occurs twice or in another place.
         let pairs = theirs.iter().zip(own).find(|(theirs, own)| theirs != own);
         let place = pairs.map(|((theirs, _), (own, _))| {
             format!("where rank 0 has {theirs}, rank {rank} has {own}: the same parameters, in another order")
@@ -62,14 +62,14 @@ fn differences(theirs: &[Described], own: &[Described], rank: Rank) -> String {
     listed(told, count)
 }
 
-/// Joins the first of these texts, and counts the others of `count`.
+/// Joins the first texts. `count` is the number of all texts, of which the others are counted.
 pub(super) fn listed(mut texts: Vec<String>, count: usize) -> String {
     texts.truncate(MOST_TOLD);
     let more = count - texts.len();
     texts.join("; ") + &if more > 0 { format!("; and {more} more") } else { String::new() }
 }
 
-/// Returns the hash of all values of a replica, buffers included: as `replicas` returns it.
+/// Returns the hash of all values of a replica, buffers included: the hash that `replicas` returns.
 ///
 /// # Errors
 /// An error of the framework.
@@ -77,7 +77,7 @@ pub fn hash_with_buffers(replica: &mut impl Replica) -> Result<u64, ReplicaError
     Ok(Values::of(replica)?.all)
 }
 
-/// The findings of one pass over the values of a replica.
+/// The result of one pass over the values of a replica.
 pub(super) struct Values {
     /// The hash of the values of each trained parameter, the same on all ranks; 0 for buffers.
     each: Vec<u64>,
@@ -104,7 +104,7 @@ impl Values {
         Ok(Self { each, all: all.digest(), exploded })
     }
 
-    /// Returns the hash of all trained values: the same on all ranks.
+    /// Returns the hash of all trained values, which is the same on all ranks.
     pub(super) fn trained(&self) -> u64 {
         xxh3_64(bytemuck::cast_slice(&self.each))
     }
@@ -117,11 +117,11 @@ pub(super) fn hash_of(arrays: &[Tensor]) -> u64 {
     hasher.digest()
 }
 
-/// Compares the trained values of all ranks' replicas; returns the hash of all values of this rank's, buffers included. Called by all
-/// ranks, after this many steps.
+/// Compares the trained values of all ranks' replicas after this many steps. Returns the hash of all values of this rank's replica, buffers included.
+/// Called by all ranks.
 ///
 /// # Errors
-/// [`TrainError::ReplicasDiffer`] on every rank, which names the ranks in the minority, and the first parameter that differs;
+/// [`TrainError::ReplicasDiffer`] on every rank, which names the ranks in the minority and the first parameter that differs.
 /// [`TrainError::NotFinite`] on every rank if a trained value is not finite, or too large.
 pub(super) fn replicas(
     comm: &mut Communicator,
@@ -139,7 +139,7 @@ pub(super) fn replicas(
         let (parameter, rank) = (replica.parameters()[index].name.clone(), comm.rank());
         return Err(TrainError::NotFinite { of: "largest value", parameter, found, rank, step });
     }
-    // The hashes of one rank of the majority, parameter by parameter.
+    // The hashes of a rank in the majority, parameter by parameter.
     let root = hashes.iter().position(|&hash| hash == usual).unwrap_or(0);
     let mut each = found.each.clone();
     comm.broadcast(&mut each, root)?;
@@ -150,7 +150,7 @@ pub(super) fn replicas(
     Err(TrainError::ReplicasDiffer { step, ranks, parameters })
 }
 
-/// Returns the numbers of all ranks. Called by all ranks.
+/// Gathers a number from each rank. Called by all ranks.
 pub(super) fn gather(comm: &mut Communicator, own: u64) -> Result<Vec<u64>, TrainError> {
     let mut all = vec![0; comm.ranks()];
     all[comm.rank()] = own;
@@ -158,13 +158,13 @@ pub(super) fn gather(comm: &mut Communicator, own: u64) -> Result<Vec<u64>, Trai
     Ok(all)
 }
 
-/// Returns all ranks for which a condition holds. Called by all ranks.
+/// Returns the ranks on which a condition holds. Called by all ranks.
 pub(super) fn all_where(comm: &mut Communicator, is_so: bool) -> Result<Vec<Rank>, TrainError> {
     let found = gather(comm, u64::from(is_so))?;
     Ok((0..found.len()).filter(|&rank| found[rank] == 1).collect())
 }
 
-/// Returns the lowest rank for which a condition holds. Called by all ranks.
+/// Returns the lowest rank on which a condition holds. Called by all ranks.
 ///
 /// # Errors
 /// Errors of the collectives.
@@ -199,10 +199,10 @@ pub(super) fn broadcast_from<T: DeserializeOwned>(
     Ok(serde_json::from_slice(&bytes).expect("a rank has just written it"))
 }
 
-/// Informs all ranks whether each of them succeeded: one that fails then leaves no other waiting. Called by all ranks.
+/// Checks that an operation succeeded on all ranks, so that a rank that fails leaves no other waiting. Called by all ranks.
 ///
 /// # Errors
-/// The error of this rank if it is the lowest that failed, and [`TrainError::Elsewhere`] if another is; errors of the collectives.
+/// The error of this rank if it is the lowest that failed. [`TrainError::Elsewhere`] if another rank is. Errors of the collectives.
 pub fn agree<T>(comm: &mut Communicator, result: Result<T, TrainError>) -> Result<T, TrainError> {
     match lowest(comm, result.is_err())? {
         Some(rank) if rank != comm.rank() => Err(TrainError::Elsewhere { rank }),

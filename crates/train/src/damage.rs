@@ -8,16 +8,15 @@ use unisono_data::Skipped;
 use crate::compare::{MOST_TOLD, gather, listed};
 use crate::error::TrainError;
 
-/// The damaged samples of a run that were reported. Ranks see others in each epoch, so several may find the
-/// same.
+/// The damaged samples of a run that were reported. Ranks read different samples in each epoch, so several ranks may find the same damaged sample.
 #[derive(Debug, Default)]
 pub(crate) struct Damage {
     named: BTreeSet<String>,
 }
 
 impl Damage {
-    /// Returns the number of damaged samples that ranks skipped, and on rank 0 a notice that names those that were not named
-    /// before. Called by all ranks.
+    /// Returns the number of damaged samples that ranks skipped. On rank 0, also returns a notice that names the samples that were not named before.
+    /// Called by all ranks.
     pub(crate) fn notice(
         &mut self,
         comm: &mut Communicator,
@@ -49,7 +48,7 @@ impl Damage {
     }
 }
 
-/// Returns the texts of all ranks, one after the other. Called by all ranks.
+/// Concatenates the texts of all ranks. Called by all ranks.
 fn gather_text(comm: &mut Communicator, own: &str) -> Result<String, TrainError> {
     let lengths: Vec<_> = gather(comm, own.len() as u64)?.into_iter().map(|length| length as usize).collect();
     let before: usize = lengths[..comm.rank()].iter().sum();
@@ -64,9 +63,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rank_0_names_once_what_others_have_skipped() {
+    fn rank_0_names_each_skipped_sample_once() {
         let told = unisono::threads(3, |mut comm| {
-            // Ranks 1 and 2 have one in common.
+            // One damaged sample is the same on ranks 1 and 2.
             let rank = comm.rank();
             let problems = (0..4 * rank).map(|sample| format!("`{}.png`: bad", rank * 3 + sample));
             let own = Skipped { count: 20, problems: problems.collect() };

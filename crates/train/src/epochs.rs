@@ -1,20 +1,19 @@
-//! A pipeline that goes on from one epoch of a feed to the next.
+//! An input pipeline that continues from one epoch of a feed to the next.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use unisono_data::pipeline::Watch;
 use unisono_data::{DataError, Pipeline};
 
-/// The state of a feed between two epochs: a pipeline that has begun to prepare the next one, if it was read to the end of
-/// one.
+/// The state of a feed between two epochs: a pipeline that has begun to prepare the next epoch, if the last one was read to its end.
 #[derive(Debug)]
 pub(crate) struct Epochs<T> {
     kept: Kept<T>,
-    /// The stages of the epoch that was begun last.
+    /// The pipeline stages of the latest epoch.
     pub(crate) watch: Watch,
 }
 
-/// The next epoch of a pipeline, and the pipeline.
+/// A pipeline, and the epoch that it prepares.
 type Kept<T> = Arc<Mutex<Option<(usize, Pipeline<T>)>>>;
 
 impl<T> Default for Epochs<T> {
@@ -24,8 +23,8 @@ impl<T> Default for Epochs<T> {
 }
 
 impl<T: Send + 'static> Epochs<T> {
-    /// Returns the elements of an epoch, of which there are this many, if that is known: of the kept pipeline if it `may_go_on` and this
-    /// epoch is its next, or else of one that `open` builds.
+    /// Returns the elements of an epoch. Uses the kept pipeline if it `may_go_on` and this epoch is its next one; otherwise builds one with `open`.
+    /// The number of elements is passed if it is known.
     pub(crate) fn begin(
         &mut self,
         epoch: usize,
@@ -44,7 +43,7 @@ impl<T: Send + 'static> Epochs<T> {
     }
 }
 
-/// An epoch of a pipeline, which is kept for the next at its end.
+/// An epoch of a pipeline, which is kept for the next epoch at its end.
 pub(crate) struct Epoch<T> {
     epoch: usize,
     pipeline: Option<Pipeline<T>>,
@@ -68,7 +67,7 @@ impl<T> Iterator for Epoch<T> {
     }
 }
 
-/// A consumer that knows the number of elements does not ask for the end.
+/// A consumer that knows the number of elements does not read the end marker.
 impl<T> Drop for Epoch<T> {
     fn drop(&mut self) {
         if self.left == Some(0) {
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_epoch_that_follows_goes_on_and_any_other_begins_anew() {
+    fn next_epoch_reuses_the_pipeline_and_any_other_opens_a_new_one() {
         let mut opened = vec![];
         let mut epochs = Epochs::default();
         let mut read = |epoch: usize, skipped: usize, taken: usize| {
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipeline_of_one_epoch_is_opened_for_each() {
+    fn single_epoch_pipeline_is_opened_for_each_epoch() {
         let mut epochs = Epochs::default();
         for epoch in 1..4 {
             let elements = epochs.begin(epoch, None, true, || Ok(Pipeline::of(0..epoch))).unwrap();

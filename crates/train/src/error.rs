@@ -27,13 +27,13 @@ pub enum TrainError {
     /// A checkpoint could not be read, or the directory cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A run could not be saved, which ends it, since all later work would be lost. Reported by the rank that saves.
+    /// A run could not be saved. This ends the run, because all later work would be lost. Reported by the rank that saves.
     #[error("rank {rank} cannot save the run: {error}")]
     NotSaved { rank: Rank, error: CheckpointError },
-    /// A checkpoint is of another run.
+    /// A checkpoint belongs to another run.
     #[error("cannot resume from {checkpoint}: {why}")]
     OtherRun { checkpoint: String, why: String },
-    /// A new run would mix its checkpoints with those of another run, and delete them.
+    /// A new run would mix its checkpoints with the checkpoints of another run, and delete those.
     #[error(
         "`{}` holds the checkpoints of another run ({run}): go on from them with --resume, choose another directory, or \
          remove them with --overwrite",
@@ -52,23 +52,23 @@ pub enum TrainError {
     /// A log file could not be written.
     #[error("cannot write {what}: {error}")]
     Log { what: String, error: std::io::Error },
-    /// The loss is infinite or NaN on these ranks; on none if only the sum over all ranks overflows. That step updated nothing.
+    /// The loss is infinite or NaN on these ranks. The list is empty if only the sum over all ranks overflows. The step updated nothing.
     #[error("the loss of {} is not finite ({loss}) in epoch {epoch}, step {step}: {}", whose(ranks, *of), advice(ranks, *of))]
     Diverged { ranks: Vec<Rank>, of: usize, epoch: usize, step: usize, loss: f64 },
-    /// A gradient is infinite or NaN, or has made its parameter so, or [larger](crate::optimizer::LARGEST_VALUE) than training can use.
-    /// Nothing of that step is saved. What it is of is "gradient", or "largest value" if the parameter or its optimizer state is spoiled.
+    /// A gradient is infinite or NaN, or has made its parameter infinite, NaN or [larger](crate::optimizer::LARGEST_VALUE) than training can use.
+    /// Nothing of that step is saved. `of` is "gradient", or "largest value" if the parameter or its optimizer state is affected.
     #[error(
         "the {of} of {parameter} is {found:e} on rank {rank} in step {step}: expected at most {LARGEST_VALUE:e}; a lower learning \
          rate, more --warm-up or --clip-norm may help; resume from a checkpoint before"
     )]
     NotFinite { of: &'static str, parameter: String, found: f32, rank: Rank, step: u64 },
-    /// Some ranks have no more data, others have.
+    /// Some ranks have no more data, and others have.
     #[error(
         "{out} of {ranks} ranks have no more data for step {step} of epoch {epoch}: give all ranks as many batches, or \
          choose to stop or to join with zeros"
     )]
     OutOfData { out: usize, ranks: usize, epoch: usize, step: usize },
-    /// Ranks built different models: these from rank 0's. The message is about the lowest of them.
+    /// Ranks built models that differ from rank 0's model. The message describes the lowest of these ranks.
     #[error(
         "the models are not the same: {} from rank 0's; {message}",
         if let [rank] = ranks[..] { format!("rank {rank}'s differs") } else { format!("those of ranks {ranks:?} differ") }
@@ -80,13 +80,13 @@ pub enum TrainError {
     /// All workers of parameter servers are lost.
     #[error("all {of} workers are lost, the last one on rank {rank}: {why}")]
     WorkersLost { of: usize, rank: Rank, why: String },
-    /// Ranks in the minority hold different parameters, each from one of these on. This indicates a bug or faulty memory.
+    /// Ranks in the minority hold different parameters, each from the given parameter on. This indicates a bug or faulty memory.
     #[error(
         "the replicas are not the same after step {step}: the parameters of ranks {ranks:?} differ from those of the others{}",
         places(ranks, parameters)
     )]
     ReplicasDiffer { step: u64, ranks: Vec<Rank>, parameters: Vec<String> },
-    /// [Callbacks](crate::Callback) of ranks decided differently how a run goes on.
+    /// [Callbacks](crate::Callback) of different ranks made different decisions about the run.
     #[error(
         "the callbacks of ranks {ranks:?} decided otherwise than rank 0's after epoch {epoch}: expected the same on all ranks; decide by \
          losses and accuracies, which are the same, and not by times"
@@ -94,15 +94,14 @@ pub enum TrainError {
     CallbacksDiffer { ranks: Vec<Rank>, epoch: usize },
 }
 
-/// Prints the text of `Display`: Rust prints an error that `main` returns by its `Debug`, and the user wants the
-/// sentence.
+/// Prints the text of `Display`. Rust prints an error that `main` returns by its `Debug`, and the user should see the sentence.
 impl fmt::Debug for TrainError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Describes the ranks.
+/// Returns the subject of a message about these ranks.
 fn whose(ranks: &[Rank], of: usize) -> String {
     match ranks {
         [] => "all ranks together".to_owned(),
@@ -142,7 +141,7 @@ impl TrainError {
         }
     }
 
-    /// Returns whether all ranks found the same error at the same time, so that none waits for another.
+    /// Returns whether all ranks detected the same error at the same time, so that none waits for another.
     pub(super) fn is_common(&self) -> bool {
         matches!(
             self,
@@ -154,7 +153,7 @@ impl TrainError {
         )
     }
 
-    /// Returns whether the request was invalid: nothing was started, and the same call will fail again.
+    /// Returns whether the request was invalid. Nothing was started, and the same call will fail again.
     pub fn is_bad_input(&self) -> bool {
         match self {
             Self::Data(DataError::Stopped) => false,
@@ -175,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_that_main_returns_reads_as_a_sentence() {
+    fn error_that_main_returns_prints_its_message() {
         let error = TrainError::Elsewhere { rank: 3 };
         assert_eq!(format!("{error:?}"), "rank 3 reports an error");
     }

@@ -7,17 +7,17 @@ use unisono_collectives::{Chunks, Rank, partition};
 use unisono_data::pipeline::StageReport;
 use unisono_data::{DataError, Pipeline, Skipped};
 
-/// The steps of an epoch, on one rank: the micro-batches of each; `None` for one without samples on this rank.
+/// The steps of an epoch on one rank, each with its micro-batches. A micro-batch without samples on this rank is `None`.
 pub type Steps<B> = Box<dyn Iterator<Item = Result<Vec<Option<B>>, DataError>> + Send>;
 
-/// The behaviour where some ranks have no more data for a step and others have.
+/// The behaviour if some ranks have no more data for a step and others have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutOfData {
     /// The epoch ends on all ranks before that step.
     Stop,
     /// Ranks without data continue with zero gradient and zero weight until the last rank runs out.
     JoinWithZeros,
-    /// It is an error.
+    /// The run fails.
     Error,
 }
 
@@ -33,8 +33,8 @@ pub trait Feed {
     /// A micro-batch.
     type Batch: Send + 'static;
 
-    /// Returns the number of steps of an epoch, if known; it must be the same on all ranks. If it is unknown, ranks may
-    /// run out of data at different steps, and [`OutOfData`](super::OutOfData) decides what happens.
+    /// Returns the number of steps of an epoch, if known. It must be the same on all ranks. If it is unknown, ranks may run out of data at different
+    /// steps, and [`OutOfData`](super::OutOfData) defines the behaviour.
     fn steps(&self) -> Option<usize>;
 
     /// Returns the number of samples in the first `steps` steps of an epoch over all ranks, if known.
@@ -48,14 +48,13 @@ pub trait Feed {
     /// An error of the data.
     fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Self::Batch>, DataError>;
 
-    /// Returns the work of the stages of the input pipeline in the latest epoch on this rank, if the feed measures
-    /// it.
+    /// Returns reports on the stages of the input pipeline in the latest epoch on this rank, if the feed measures them.
     fn stages(&self) -> Vec<StageReport> {
         Vec::new()
     }
 
-    /// Returns the damaged samples that this rank has skipped since the last call, in evaluations and in epochs up to this one
-    /// (counted from 1): a feed may have prepared some of the next.
+    /// Returns the damaged samples that this rank has skipped since the last call, in evaluations and in epochs up to this one (counted from 1).
+    /// Later epochs are excluded, because a feed may have prepared a part of the next epoch.
     fn skipped(&mut self, _epoch: usize) -> Skipped {
         Skipped::default()
     }
@@ -65,8 +64,7 @@ pub trait Feed {
         0
     }
 
-    /// Returns the evaluation batches in `range`. They are the same batches however many ranks share them, so
-    /// that their results are the same.
+    /// Returns the evaluation batches in `range`. The batches do not depend on the number of ranks, and therefore neither do the results.
     ///
     /// # Errors
     /// An error of the data.
@@ -75,11 +73,11 @@ pub trait Feed {
     }
 }
 
-/// A feed that makes any share of any step: for workers that take any next one.
+/// A feed that makes any share of any step, for workers that take the next free share.
 pub trait RandomAccessFeed: Feed {
-    /// Returns the micro-batches of share `number` of `of` of a step (counted from 0) of an epoch (counted from 1): those that rank
-    /// `number` of `of` ranks has in [`Feed::epoch`]. `goes_on` if the same share of later steps will be taken too: the feed may make
-    /// them ahead.
+    /// Returns the micro-batches of share `number` of `of` of a step (counted from 0) of an epoch (counted from 1). They are the micro-batches of
+    /// rank `number` of `of` ranks in [`Feed::epoch`]. `goes_on` is true if the same share of later steps will be requested too, so that the feed may
+    /// prefetch them.
     ///
     /// # Errors
     /// An error of the data.
@@ -96,7 +94,7 @@ pub trait RandomAccessFeed: Feed {
 /// Evaluation batches.
 pub type Batches<B> = Box<dyn Iterator<Item = Result<B, DataError>> + Send>;
 
-/// The shares of ranks in the samples of a step.
+/// The division of the samples of a step among ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares {
     /// This rank.
@@ -107,17 +105,17 @@ pub struct Shares {
     pub global_batch: usize,
     /// The maximum number of samples in a pass.
     pub micro_batch: usize,
-    /// A fixed number of passes per step, for any number of ranks; `None` for as few as possible.
+    /// A fixed number of passes per step, for any number of ranks. If `None`, there are as few as possible.
     pub fixed_passes: Option<usize>,
 }
 
 impl Shares {
-    /// Returns the number of steps that see this many samples once.
+    /// Returns the number of steps of an epoch of this many samples.
     pub fn steps(&self, samples: usize) -> usize {
         samples.div_ceil(self.global_batch)
     }
 
-    /// Returns the passes of this rank in a step of this many samples: the range of samples of each.
+    /// Returns the passes of this rank in a step of this many samples, each as a range of samples.
     pub fn passes(&self, samples: usize) -> Vec<Range<usize>> {
         let part = |parts, index| partition::elements(samples, parts, Chunks::one(index));
         if let Some(passes) = self.fixed_passes {
@@ -129,7 +127,7 @@ impl Shares {
         starts.map(|start| start..own.end.min(start + self.micro_batch)).collect()
     }
 
-    /// Returns the samples of each pass of this rank in a step of an epoch with this order.
+    /// Returns the samples of each pass of this rank in a step of an epoch with this order of samples.
     pub(super) fn samples(&self, order: &[usize], step: usize) -> Vec<Vec<usize>> {
         let start = step * self.global_batch;
         let batch = &order[start..order.len().min(start + self.global_batch)];
@@ -137,8 +135,8 @@ impl Shares {
         passes.map(|pass| batch[pass].to_vec()).collect()
     }
 
-    /// Returns the steps of epochs of `count` samples, without the first `skipped` of the first epoch: each is its epoch and the
-    /// samples of the passes of this rank.
+    /// Returns the steps of epochs of `count` samples, without the first `skipped` of the first epoch. Each step has its epoch and the samples of the
+    /// passes of this rank.
     pub(super) fn plans(
         self,
         count: usize,
@@ -166,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_of_a_step_is_taken_once() {
+    fn every_sample_of_a_step_belongs_to_exactly_one_pass() {
         for ranks in 1..=7 {
             let taken: Vec<_> = shares(ranks, None).into_iter().flatten().collect();
             assert!(taken.iter().all(|pass| pass.len() <= 5));

@@ -1,5 +1,4 @@
-//! The exchange between a model and the trainer in a pass: parameters and their values, gradients and
-//! tallies.
+//! The interface between a model and the trainer in a pass: parameters and their values, gradients and loss sums.
 
 use std::any::Any;
 use std::error::Error;
@@ -17,8 +16,8 @@ pub struct Parameter {
     pub name: String,
     /// Its dimensions.
     pub shape: Vec<usize>,
-    /// Whether it has a gradient. A buffer without one (the running mean of a normalisation) is broadcast and saved like
-    /// all others, but neither reduced nor updated.
+    /// Whether it has a gradient. A buffer without one (such as the running mean of a normalisation) is broadcast and saved like other arrays, but
+    /// neither reduced nor updated.
     pub is_trained: bool,
 }
 
@@ -34,7 +33,7 @@ impl Parameter {
     }
 }
 
-/// Calls a function with the values of the parameter with this index: [`Replica::with_values`](crate::Replica::with_values).
+/// A function that calls another with the values of the parameter with this index: [`Replica::with_values`](crate::Replica::with_values).
 pub type Values<'a> = &'a mut dyn FnMut(usize, See<'_>) -> Result<(), ReplicaError>;
 
 /// Reads or changes the values of a parameter, in place and in row-major order.
@@ -42,11 +41,11 @@ pub(crate) type See<'a> = &'a mut dyn FnMut(&mut [f32]);
 
 /// Receives the gradients of a pass.
 pub trait Gradients {
-    /// Waits for the gradient of this parameter from the step before, and updates these values with it, unless that was done. A replica
-    /// that [says so](crate::Replica::brings_values) calls it before its forward pass uses the values.
+    /// Waits for the gradient of this parameter from the previous step, and updates these values with it, unless that is done already. A replica with
+    /// [`brings_values`](crate::Replica::brings_values) calls it before its forward pass uses the values.
     ///
     /// # Errors
-    /// The gradient does not arrive, or is not finite: the pass must end with this error.
+    /// The gradient does not arrive, or is not finite. The pass must end with this error.
     fn wait_for_param(&mut self, _index: usize, _values: &mut [f32]) -> Result<(), ReplicaError> {
         Ok(())
     }
@@ -54,22 +53,22 @@ pub trait Gradients {
     /// Reports the loss and its number of targets. Called once per pass, before the first gradient.
     fn record_loss(&mut self, tally: LossSums);
 
-    /// Calls `write` with the place of the gradient of this parameter, in row-major order. The gradient
-    /// is then complete, and may be on its way to the other ranks before this returns.
+    /// Calls `write` with the place of the gradient of this parameter, in row-major order. The gradient is then complete, and may be sent to the
+    /// other ranks before this returns.
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill));
 
-    /// Like [`put`](Self::put), for a gradient on a device, in the form of the framework and with the parameter's shape. Returns whether
-    /// it was taken: if not, which is the default, it must be [put](Gradients::put) from the host.
+    /// Like [`put`](Self::put), for a gradient on a device, in the form of the framework and with the parameter's shape. Returns whether the gradient
+    /// was accepted. If not, which is the default, the replica must [put](Gradients::put) it from the host.
     ///
     /// # Errors
-    /// What keeps the gradient from its way: the pass must end with this error.
+    /// The error that prevents the gradient from being sent. The pass must end with this error.
     #[doc(hidden)]
     fn put_on_device(&mut self, _index: usize, _gradient: &dyn Any) -> Result<bool, ReplicaError> {
         Ok(false)
     }
 }
 
-/// The treatment of existing values.
+/// The treatment of the existing values of a gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fill {
     /// The values are undefined: overwrite them.
@@ -94,19 +93,19 @@ impl Fill {
     }
 }
 
-/// The outputs of a model for some targets, and the targets.
+/// The outputs of a model for some targets, and these targets.
 #[derive(Debug, Clone, Copy)]
 pub struct Outputs<'a> {
-    /// A figure for each class, the higher the likelier (logits): `targets x classes`.
+    /// The logits, one for each class: `targets x classes`.
     pub values: &'a [f32],
     /// The number of classes.
     pub classes: usize,
-    /// The classes; if there is one, the [bits](f32::to_bits) of the numbers that a regression should predict.
+    /// The target classes. If `classes` is 1, the [bits](f32::to_bits) of the numbers that a regression should predict.
     pub targets: &'a [u32],
 }
 
 impl<'a> Outputs<'a> {
-    /// Returns the outputs for each target, and its class.
+    /// Returns the outputs for each target, and the target's class.
     pub fn rows(&self) -> impl Iterator<Item = (&'a [f32], usize)> + use<'a> {
         self.values.chunks_exact(self.classes).zip(self.targets).map(|(row, &target)| (row, target as usize))
     }
@@ -140,8 +139,7 @@ pub struct LossSums {
     /// The sum of their losses: in nats, or squared errors of a regression.
     #[serde(deserialize_with = "crate::report::null_is_nan")]
     pub loss: f64,
-    /// The number of them that the model predicts correctly; a training pass may leave it 0, and it is NaN for a
-    /// regression.
+    /// The number of targets that the model predicts correctly. A training pass may leave it 0, and it is NaN for a regression.
     #[serde(deserialize_with = "crate::report::null_is_nan")]
     pub correct: f64,
 }

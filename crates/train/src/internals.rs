@@ -1,25 +1,24 @@
-//! Parts that `unisono-strategies`, `unisono-candle` and `unisono-burn` use, each for the reason that it states; not part of the stable
-//! API.
+//! Items that `unisono-strategies`, `unisono-candle` and `unisono-burn` use, each with its reason. Not part of the stable API.
 
 /// On a GPU, the last stage of the input pipeline copies batches there.
 pub use crate::sampled::PassOn;
 
-/// A GPU takes the place of the host in a step: it fills buckets in the same order, and updates the values of its replica.
+/// A GPU replaces the host in a step: it fills buckets in the same order, and updates the values of its replica.
 pub use crate::backend::{Backend, Run, State, Update};
-/// Central storage takes that place too, and refuses the same optimizers as a sharded one.
+/// Central storage replaces the host too, and refuses the same optimizers as sharding does.
 pub use crate::backend::{keeps_average, needs_whole, optimizer_of};
 pub use crate::buckets::{Ledger, Place, end_pass};
 pub use crate::gradients::Values;
 /// The constants of a step of Adam, for its tensor form.
 pub use crate::optimizer::adamw::Adam;
 
-/// Settings are checked before a model is built: for an order of additions that does not depend on the number of ranks, for what a GPU
-/// does not support, and for the directories of the run.
+/// Settings are checked before a model is built: the world-invariant order of additions, the features that a GPU does not support, and the
+/// directories of the run.
 pub use crate::backend::refusal;
 pub use crate::buckets::IN_TREE;
 pub use crate::places::check_outputs;
 
-/// Ranks compare and exchange what they found, so that all know of an error of one.
+/// Ranks exchange their results, so that every rank receives the error of any other.
 pub use crate::compare::{broadcast, hash_with_buffers, lowest, parameters};
 
 /// Parameter servers send the buckets of a mirrored step, and keep the state of a run as a trainer does.
@@ -30,5 +29,5 @@ pub use crate::checkpoint::{moment_name, saved_moment};
 /// The averages of a saved model's parameters are entries of the optimizer's state.
 pub use crate::optimizer::averaged::AVERAGE;
 
-/// Predictions, and estimates of memory, are for batches as evaluations have them.
+/// Predictions and memory estimates use the batch size of evaluations.
 pub use crate::sampled::EVALUATION_BATCH;

@@ -1,14 +1,14 @@
-//! The data-parallel trainer: every rank holds the same model, takes its share of every batch, and averages
-//! gradients with the other ranks. It uses no transport directly, only a [`Communicator`](unisono::Communicator).
+//! The data-parallel trainer. Every rank holds the same model, processes its share of every batch, and averages gradients with the other ranks. It
+//! uses no transport directly, only a [`Communicator`](unisono::Communicator).
 //!
-//! From the inside out:
+//! From the innermost type to the outermost:
 //! - [`Replica`]: a model on one rank, in any framework; `unisono-candle` provides one.
 //! - [`Buckets`]: gradients, all-reduced in buckets during the backward pass.
-//! - [`Mirror`]: the data-parallel step. It reads from top to bottom.
-//! - [`Trainer`]: the loop over steps and epochs, fed by a [`Feed`], with checkpoints and logs.
+//! - [`Mirror`]: the data-parallel step.
+//! - [`Trainer`]: the loop over steps and epochs, with a [`Feed`], checkpoints and logs.
 //!
-//! `unisono-strategies` shares the work in other ways: parameter servers, pipelines, central storage. `unisono-candle` trains models of candle
-//! with all of them, and has `fit`, a whole run in one call.
+//! `unisono-strategies` divides the work in other ways: parameter servers, pipelines, central storage. `unisono-candle` trains candle models with all
+//! of them. Its `fit` makes a whole run in one call.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,7 @@ mod replica;
 mod share;
 mod step;
 
-// The loop over steps and epochs: what a run is told, checks, saves and resumes.
+// The loop over steps and epochs: settings, checks, checkpoints and resuming.
 mod arrays;
 pub mod checkpoint;
 mod compare;
@@ -36,7 +36,7 @@ mod run;
 mod state;
 mod trainer;
 
-// The feed of the loop: shares of batches, made ahead.
+// The feed of the loop: prefetched shares of batches.
 mod epochs;
 mod feed;
 mod sampled;

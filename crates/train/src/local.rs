@@ -1,5 +1,5 @@
-//! Local steps: every rank steps alone for a round of several steps, then all average their parameters. Another algorithm than
-//! averaging gradients, which communicates less.
+//! Local steps: every rank steps alone for a round of several steps, then all ranks average their parameters. This algorithm differs from averaging
+//! gradients, and communicates less.
 //!
 //! **Sources**: Stich, "Local SGD converges fast and communicates little", ICLR 2019, algorithm 1; the outer step by Douillard et
 //! al., "DiLoCo: distributed low-communication training of language models" (2023), algorithm 1.
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use crate::error::TrainError;
 use crate::gradients::{ReplicaError, Values};
 
-/// The time that ranks step alone, and the treatment of their parameters then.
+/// The number of local steps, and the treatment of parameters after them.
 ///
 /// ```
 /// use unisono_train::{BucketSettings, LocalSteps};
@@ -22,19 +22,19 @@ use crate::gradients::{ReplicaError, Values};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LocalSteps {
-    /// The steps of a round, at least 1. A round also ends with its epoch.
+    /// The number of steps of a round, at least 1. A round also ends with its epoch.
     pub steps: u64,
-    /// The end of a round.
+    /// The outer step at the end of a round.
     pub outer: Outer,
 }
 
 /// The treatment of the ranks' parameters at the end of a round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Outer {
-    /// Their mean.
+    /// Averages the parameters.
     Average,
-    /// A step of SGD with Nesterov momentum, from the parameters at the start of the round, whose gradient is the way from their
-    /// mean back to those.
+    /// Makes a step of SGD with Nesterov momentum from the parameters at the start of the round. The gradient is those parameters minus their mean
+    /// over ranks at the end of the round.
     Nesterov {
         /// The learning rate.
         rate: f32,
@@ -83,9 +83,9 @@ impl fmt::Display for LocalSteps {
 #[derive(Debug)]
 pub struct Rounds {
     pub(super) settings: LocalSteps,
-    /// The steps made in this round.
+    /// The number of steps made in this round.
     pub(super) made: u64,
-    /// The state of the outer step, by the index of the parameter; empty if it only averages.
+    /// The state of the outer step, by the index of the parameter. It is empty if the outer step only averages.
     outer: Vec<Remembered>,
 }
 
@@ -98,7 +98,7 @@ struct Remembered {
 }
 
 impl Rounds {
-    /// Rounds that start from the values of this replica's parameters, which are those of all.
+    /// Creates rounds that start from the values of this replica's parameters, which are the same on all ranks.
     pub(super) fn new(
         settings: LocalSteps,
         parameters: usize,
@@ -116,7 +116,7 @@ impl Rounds {
         Ok(Self { settings, made: 0, outer })
     }
 
-    /// Notes a step; returns whether it is the last of the round.
+    /// Counts a step. Returns whether it is the last of the round.
     pub(super) fn step(&mut self) -> bool {
         self.made += 1;
         self.made >= self.settings.steps
@@ -127,12 +127,12 @@ impl Rounds {
         self.made + 1 >= self.settings.steps
     }
 
-    /// Returns whether no step was made since the last round.
+    /// Returns whether no step has been made since the last round.
     pub(super) fn is_between(&self) -> bool {
         self.made == 0
     }
 
-    /// The outer step of a parameter, from the sums of its values over this many ranks.
+    /// Makes the outer step of a parameter, from the sums of its values over this many ranks.
     pub(super) fn outer_step(&mut self, index: usize, values: &mut [f32], sums: &[f32], ranks: usize) {
         let ranks = ranks as f32;
         match self.settings.outer {
@@ -150,7 +150,7 @@ impl Rounds {
         }
     }
 
-    /// Returns the velocities of the outer step, by the index of the parameter, to save and restore them; none if it only
+    /// Returns the velocities of the outer step, by the index of the parameter, for saving and restoring. Returns none if the outer step only
     /// averages.
     pub(super) fn velocities(&mut self) -> impl Iterator<Item = &mut Vec<f32>> {
         self.outer.iter_mut().map(|remembered| &mut remembered.velocity)
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outer_steps_are_read_as_they_are_written() {
+    fn outer_steps_round_trip_through_text() {
         for text in ["average", "nesterov:0.7,0.9", "nesterov:1,0"] {
             assert_eq!(text.parse::<Outer>().unwrap().to_string(), text);
         }
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outer_step_is_that_of_sgd_with_nesterov_momentum() {
+    fn outer_step_matches_sgd_with_nesterov_momentum() {
         let outer = Outer::Nesterov { rate: 0.5, momentum: 0.5 };
         let remembered = Remembered { start: vec![1.0], velocity: vec![0.0] };
         let mut rounds =

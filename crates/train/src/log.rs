@@ -38,7 +38,7 @@ impl Log {
         Ok(Self { file, last_step: Instant::now() })
     }
 
-    /// Writes the curves of an event after this many steps of the run, if it has any.
+    /// Writes the curves of an event after this many steps of the run, if the event has any.
     pub(crate) fn write(&mut self, step: u64, event: &Event) -> Result<(), TrainError> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let mut curves = Vec::new();
@@ -85,7 +85,7 @@ impl Log {
     }
 }
 
-/// The curves of an evaluation. A regression has no accuracy.
+/// Writes the curves of an evaluation. A regression has no accuracy.
 fn tested(group: &str, loss: f64, accuracy: f64, metrics: &Measured, mut curve: impl FnMut(&str, f64)) {
     curve(&format!("{group}/test loss"), loss);
     if !accuracy.is_nan() {

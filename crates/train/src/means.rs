@@ -1,4 +1,4 @@
-//! Means of gradients, for frameworks whose programs have a training loop of their own.
+//! Means of gradients, for frameworks whose programs have their own training loop.
 
 use unisono::Communicator;
 
@@ -7,10 +7,10 @@ use crate::compare;
 use crate::error::TrainError;
 use crate::gradients::{Gradients as _, LossSums, Parameter, ReplicaError};
 
-/// Averages the gradients of a model over all ranks, in buckets: one is on its way while the next ones are packed.
+/// Averages the gradients of a model over all ranks, in buckets. A bucket is in flight while the next ones are packed.
 #[derive(Debug)]
 pub struct Means {
-    /// The parameters, and then an array with a 1 for each of which this rank has a gradient.
+    /// The parameters, followed by an array with a 1 for each parameter of which this rank has a gradient.
     arrays: Vec<Parameter>,
     buckets: Buckets,
 }
@@ -32,9 +32,9 @@ impl Means {
         &self.arrays[..self.arrays.len() - 1]
     }
 
-    /// For each parameter, the sum of all ranks' gradients divided by the sum of their weights; `None` if no rank has a gradient. `own`
-    /// holds this rank's gradients in the order of the parameters; `see` calls its second argument with the values of a gradient. Called by
-    /// all ranks.
+    /// Returns, for each parameter, the sum of all ranks' gradients divided by the sum of their weights; `None` if no rank has a gradient. `own`
+    /// holds this rank's gradients in the order of the parameters. `see` calls its second argument with the values of a gradient. Called by all
+    /// ranks.
     ///
     /// # Errors
     /// On all ranks, if a mean is not finite or all weights are 0. An error of `see`. Errors of the collectives.
@@ -50,7 +50,7 @@ impl Means {
     ) -> Result<Vec<Option<Vec<f32>>>, TrainError> {
         let mut filling = self.buckets.fill(comm, Pass::ONLY);
         filling.record_loss(LossSums { targets: weight, ..LossSums::default() });
-        // In the order in which buckets leave: from the last to the first.
+        // The order in which buckets are launched: from the last gradient to the first.
         let reached: Vec<f32> = own.iter().map(|gradient| f32::from(u8::from(gradient.is_some()))).collect();
         filling.put(own.len(), &mut |target, fill| fill.write(target, &reached));
         let mut seen = Ok(());
@@ -62,7 +62,7 @@ impl Means {
         }
         filling.end()?;
         let means = self.means();
-        // Also after an error: the program may go on, and the buckets of a step are back before the next one.
+        // Also after an error: the program may continue, and all buckets of a step must complete before the next step.
         self.buckets.land_all()?;
         seen?;
         means
@@ -84,7 +84,7 @@ impl Means {
                 continue;
             }
             let mean = quotients(self.buckets.gradient(index)?, weight);
-            // A loop without an exit, which the compiler vectorises.
+            // A loop without an exit, so that the compiler vectorises it.
             if !mean.iter().fold(true, |are_finite, value| are_finite & value.is_finite()) {
                 let value = mean.iter().copied().find(|value| !value.is_finite()).unwrap_or(f32::NAN);
                 return Err(TrainError::Setting(format!(
@@ -102,7 +102,7 @@ impl Means {
 fn quotients(sums: &[f32], weight: f64) -> Vec<f32> {
     let narrow = weight as f32;
     if f64::from(narrow) == weight {
-        // A third of the time, and the same bits: the quotient of two numbers of `f32` is the same if it is rounded to `f64` before
+        // This takes a third of the time and gives the same bits: the quotient of two `f32` numbers is unchanged if it is first rounded to `f64`
         // (Figueroa, "When is double rounding innocuous?", 1995).
         return sums.iter().map(|sum| sum / narrow).collect();
     }
@@ -114,7 +114,7 @@ mod tests {
     use super::quotients;
 
     #[test]
-    fn quotients_have_the_same_bits_by_either_way() {
+    fn f32_and_f64_quotients_have_the_same_bits() {
         let sums: Vec<f32> = (0..20_000_u32).map(|n| f32::from_bits(n.wrapping_mul(0x9e37_79b9))).collect();
         let sums: Vec<f32> = sums.into_iter().filter(|sum| sum.is_finite()).collect();
         for targets in [1.0, 2.0, 3.0, 7.0, 96.0, 1000.0, 16_777_215.0, 16_777_217.0] {

@@ -47,23 +47,24 @@ pub use crate::gradients::{Outputs, SeeOutputs};
 pub use named::Named;
 pub use regression::Regression;
 
-/// The ways to combine the figures of batches.
+/// The reductions of the figures of batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
-    /// Added. A mean is the quotient of two sums.
+    /// The sum. A mean is the quotient of two sums.
     Sum,
-    /// The greatest.
+    /// The maximum.
     Max,
 }
 
-/// A metric: some figures of each batch, which are reduced over batches and ranks, and what follows from them.
+/// A metric: some figures of each batch, which are reduced over batches and ranks, and a value computed from the results.
 ///
-/// Batches are the same on any number of ranks, and their figures are combined in the order of the batches: so the value is the same, to the last bit.
+/// Batches are the same on any number of ranks, and their figures are combined in the order of the batches. The value therefore has the same bits on
+/// any number of ranks.
 pub trait Metric: fmt::Debug + Send + Sync {
     /// Returns the name in tables; unique in a run.
     fn name(&self) -> String;
 
-    /// Returns the reason why it makes no sense for this many classes, if it makes none.
+    /// Returns why the metric makes no sense for this many classes, or `None` if it does.
     fn refuses(&self, _classes: usize) -> Option<String> {
         None
     }
@@ -71,7 +72,7 @@ pub trait Metric: fmt::Debug + Send + Sync {
     /// Returns the number of its figures, for this many classes.
     fn figures(&self, classes: usize) -> usize;
 
-    /// Returns the way to combine figures.
+    /// Returns the reduction of the figures.
     fn reduction(&self) -> Reduction {
         Reduction::Sum
     }
@@ -79,7 +80,7 @@ pub trait Metric: fmt::Debug + Send + Sync {
     /// Adds these outputs to the figures of their batch, which begin at 0 or, for [`Reduction::Max`], at negative infinity.
     fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]);
 
-    /// Returns the value that follows from the figures of all samples.
+    /// Returns the value of the metric, given the figures over all samples.
     fn value(&self, figures: &[f64]) -> f64;
 }
 
@@ -117,12 +118,12 @@ impl Metric for TopK {
 
     fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]) {
         for (row, target) in outputs.rows() {
-            // The lower class of equal outputs comes first.
+            // Among equal outputs, the lower class comes first.
             let comes_first = |(class, output): (usize, &f32)| {
                 *output > row[target] || (*output == row[target] && class < target)
             };
             let before = row.iter().enumerate().filter(|&output| comes_first(output)).count();
-            // No output comes before one that is no number.
+            // No output comes before a NaN.
             let is_right = before < self.0 && !row[target].is_nan();
             figures[0] += f64::from(u8::from(is_right));
             figures[1] += 1.0;
@@ -134,8 +135,8 @@ impl Metric for TopK {
     }
 }
 
-/// The macro F1 score: the mean over classes of the harmonic mean of precision and recall. A class that neither occurs nor is predicted
-/// does not count, and outputs that are no numbers predict nothing.
+/// The macro F1 score: the mean over classes of the harmonic mean of precision and recall. A class that neither occurs nor is predicted does not
+/// count. Outputs that are NaN predict no class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct F1;
 
@@ -148,7 +149,7 @@ impl Metric for F1 {
         (classes == 1).then(|| "a regression has no classes".to_owned())
     }
 
-    /// For each class: right predictions, all predictions, and all targets.
+    /// The figures of each class: its correct predictions, all its predictions, and all its targets.
     fn figures(&self, classes: usize) -> usize {
         3 * classes
     }
@@ -176,7 +177,7 @@ impl Metric for F1 {
     }
 }
 
-/// Refuses metrics with the same name, and those that make no sense for this many classes, if that is known.
+/// Rejects metrics with the same name, and metrics that make no sense for this many classes, if the number is known.
 ///
 /// # Errors
 /// [`TrainError::Setting`].
@@ -194,7 +195,7 @@ pub fn check(metrics: &[Arc<dyn Metric>], classes: Option<usize>) -> Result<(), 
     Ok(())
 }
 
-/// The figures of an evaluation, while it goes on.
+/// The figures of an evaluation in progress.
 pub(super) struct Measuring<'a> {
     metrics: &'a [Arc<dyn Metric>],
     classes: usize,
@@ -207,7 +208,7 @@ impl<'a> Measuring<'a> {
         Self { metrics, classes: 0, figures: BTreeMap::new() }
     }
 
-    /// Measures outputs of a batch.
+    /// Adds the outputs of a batch.
     pub(super) fn add(&mut self, batch: usize, outputs: &Outputs<'_>) {
         self.classes = self.classes.max(outputs.classes);
         let (metrics, classes) = (self.metrics, outputs.classes);
@@ -223,7 +224,7 @@ impl<'a> Measuring<'a> {
     /// Returns the values of all metrics over this many batches of all ranks. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if no rank has seen outputs; errors of the collectives.
+    /// [`TrainError::Setting`] if no rank has received outputs. Errors of the collectives.
     pub(super) fn values(self, comm: &mut Communicator, batches: usize) -> Result<Measured, TrainError> {
         if self.metrics.is_empty() || batches == 0 {
             return Ok(Measured::new());
@@ -248,7 +249,7 @@ impl<'a> Measuring<'a> {
                 Reduction::Sum => (ReduceOp::Sum, |sum, figure| sum + figure),
                 Reduction::Max => (ReduceOp::Max, f64::max),
             };
-            // One rank has the figures of each batch; the others have none.
+            // The figures of each batch are on one rank. The other ranks contribute neutral values.
             comm.all_reduce(&mut all, op)?;
             let mut total = none;
             for of_batch in all.chunks_exact(total.len()) {
@@ -260,7 +261,7 @@ impl<'a> Measuring<'a> {
     }
 }
 
-/// Returns the figures of nothing.
+/// Returns the initial figures.
 fn beginning(metric: &dyn Metric, classes: usize) -> Vec<f64> {
     let value = match metric.reduction() {
         Reduction::Sum => 0.0,
@@ -274,11 +275,11 @@ mod tests {
     use super::*;
 
     const CLASSES: usize = 3;
-    /// The second target is right, the first is second, the third is last.
+    /// The second target is predicted correctly, the first is ranked second, the third last.
     const VALUES: [f32; 9] = [3.0, 2.0, 1.0, 0.0, 5.0, 0.0, 1.0, 2.0, 0.0];
     const TARGETS: [u32; 3] = [1, 1, 2];
 
-    /// The lowest output of any target, with a sign, so that it is a maximum.
+    /// The lowest output of any target, negated to make it a maximum.
     #[derive(Debug)]
     struct Worst;
 
@@ -308,7 +309,7 @@ mod tests {
         vec![Arc::new(TopK(1)), Arc::new(TopK(2)), Arc::new(F1), Arc::new(Worst)]
     }
 
-    /// Returns the values, each target being a batch, on this many ranks.
+    /// Returns the values on this many ranks. Each target is a batch.
     fn values(ranks: usize) -> Measured {
         let measured = unisono::threads(ranks, |mut comm| {
             let metrics = metrics();
@@ -324,10 +325,10 @@ mod tests {
     }
 
     #[test]
-    fn values_are_right_and_the_same_on_any_number_of_ranks() {
+    fn values_are_correct_and_the_same_on_any_number_of_ranks() {
         let alone = values(1);
         assert_eq!((alone["top-1"], alone["top-2"], alone["worst"]), (1.0 / 3.0, 2.0 / 3.0, 0.0));
-        // Class 0 is predicted once and never right; class 1 is right once, of two predictions and two targets.
+        // Class 0 is predicted once and never correctly. Class 1 is predicted correctly once, of two predictions and two targets.
         assert!((alone["f1"] - (0.0 + 0.5 + 0.0) / 3.0).abs() < 1e-12, "{alone:?}");
         for ranks in [2, 3, 5] {
             assert_eq!(values(ranks), alone, "{ranks} ranks");
@@ -335,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn a_model_without_outputs_is_refused() {
+    fn model_without_outputs_is_refused() {
         let refused =
             unisono::threads(2, |mut comm| Measuring::new(&metrics()).values(&mut comm, 3).unwrap_err());
         assert!(refused.iter().all(|error| error.to_string().contains("shows no outputs")));
     }
 
     #[test]
-    fn outputs_that_are_no_numbers_are_wrong() {
+    fn nan_outputs_count_as_wrong() {
         let values = [f32::NAN, 0.0, f32::NAN, f32::NAN];
         let outputs = Outputs { values: &values, classes: 2, targets: &[0, 1] };
         let mut figures = [0.0; 2];
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_that_say_nothing_are_refused() {
+    fn duplicate_and_meaningless_metrics_are_refused() {
         let refused = |metrics: Metrics, classes| check(&metrics, classes).unwrap_err().to_string();
         let twice: Metrics = vec![Arc::new(F1), Arc::new(TopK(2)), Arc::new(F1)];
         assert!(refused(twice, None).contains("f1 is asked for twice"));
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_have_names() {
+    fn metric_names_round_trip_through_text() {
         for name in ["top-5", "f1", "r2", "mae"] {
             assert_eq!(name.parse::<Named>().unwrap().0.name(), name);
         }

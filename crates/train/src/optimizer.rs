@@ -1,7 +1,6 @@
 //! Optimizers over flat memory: one pass over a parameter, its gradient and its optimizer state.
 //!
-//! The values of a parameter stay in the framework's memory; the optimizer has its own memory for its state,
-//! in the order of the parameters.
+//! The values of a parameter stay in the framework's memory. The optimizer allocates memory for its state, in the order of the parameters.
 //!
 //! ```
 //! use unisono_train::optimizer::{Factors, Optimizer, OptimizerSettings, Sgd};
@@ -42,15 +41,15 @@ use passes::{LANES, SquareSum};
 pub use rule::{FactorRule, Factors, StepInfo, UpdateRule, largest};
 pub use sgd::Sgd;
 
-/// An optimizer with its weight decay and the parameters' factors.
+/// An optimizer with its weight decay and the factors of parameters.
 #[derive(Clone)]
 pub struct OptimizerSettings {
     /// The rule that updates parameters.
     pub rule: Arc<dyn UpdateRule>,
     /// The weight decay.
     pub weight_decay: f32,
-    /// The factors of a parameter's weight decay and learning rate by its name and shape; [`Factors::of_shape`] by default. The same on all
-    /// ranks, and in a run that resumes.
+    /// The factors of a parameter's weight decay and learning rate by its name and shape. The default is [`Factors::of_shape`]. They must be the same
+    /// on all ranks, and in a run that resumes.
     pub factors: Arc<FactorRule>,
 }
 
@@ -65,7 +64,7 @@ impl OptimizerSettings {
         self.rule.state_names().contains(&averaged::AVERAGE)
     }
 
-    /// Returns a description of the rule and its weight decay, which a checkpoint has of the run.
+    /// Returns a description of the rule and its weight decay, which is stored in checkpoints of the run.
     pub fn describe(&self) -> String {
         self.rule.describe(self.weight_decay)
     }
@@ -87,15 +86,15 @@ impl fmt::Debug for OptimizerSettings {
     }
 }
 
-/// The largest magnitude that a parameter may have: training that exceeds it has diverged, since the square of such a value exceeds the
-/// range of `f32`.
+/// The largest permitted magnitude of a parameter. Training that exceeds it has diverged, because the square of such a value exceeds the range of
+/// `f32`.
 pub const LARGEST_VALUE: f32 = 18_446_744_073_709_551_616.0;
 
 /// A parameter is not finite or exceeds [`LARGEST_VALUE`], or its optimizer state is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("a parameter has become {largest:e}: expected a finite value of at most {LARGEST_VALUE:e}")]
 pub struct Exploded {
-    /// The largest magnitude of its values; NaN if a value is, or if the optimizer state is not finite.
+    /// The largest magnitude of its values. It is NaN if a value is NaN, or if the optimizer state is not finite.
     pub largest: f32,
 }
 
@@ -114,8 +113,7 @@ impl Exploded {
     }
 }
 
-/// The reason why an optimizer cannot restore a state: an entry that it does not use, or that is missing, given twice, or of
-/// another size.
+/// The reason why an optimizer cannot restore a state: an entry is unknown, missing, duplicate, or of another size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct StateError(String);
@@ -132,7 +130,7 @@ pub struct Optimizer {
 /// The description of a parameter.
 #[derive(Debug)]
 struct Parameter {
-    /// The offset of its part in every array of moments.
+    /// The range of its part in every array of moments.
     range: Range<usize>,
     factors: Factors,
 }
@@ -150,7 +148,7 @@ impl fmt::Debug for Optimizer {
 }
 
 impl Optimizer {
-    /// Returns an optimizer with zero state, for parameters with these numbers of elements and factors.
+    /// Creates an optimizer with zero state, for parameters with these numbers of elements and factors.
     ///
     /// # Errors
     /// [`unisono::Error::Memory`] if the system lacks memory.
@@ -165,13 +163,13 @@ impl Optimizer {
             Parameter { range: start..end, factors }
         };
         let parameters: Vec<_> = parameters.into_iter().map(place).collect();
-        // Allocated now, in huge pages (although no other rank reads it), so that the first step is as fast as the others.
+        // Allocated now, in huge pages, so that the first step is as fast as the others. No other rank reads it.
         let memory = |_| Registered::local(end);
         let moments = settings.rule.state_names().iter().map(memory).collect::<unisono::Result<_>>()?;
         Ok(Self { settings, parameters, moments, steps: 0 })
     }
 
-    /// Returns its constants.
+    /// Returns the settings of the optimizer.
     pub fn settings(&self) -> &OptimizerSettings {
         &self.settings
     }
@@ -181,16 +179,16 @@ impl Optimizer {
         self.steps
     }
 
-    /// Starts a step, in which each parameter may be updated, in any order.
+    /// Starts a step, in which the parameters may be updated in any order.
     pub fn begin_step(&mut self) {
         self.steps += 1;
     }
 
-    /// Updates parameter `index` with `scale` times `gradient`, at the learning rate `rate`. `scale` is one
-    /// over the number of samples in the sum, times [`clip_factor`].
+    /// Updates parameter `index` with `scale` times `gradient`, at the learning rate `rate`. `scale` is the reciprocal of the number of samples in
+    /// the sum, times [`clip_factor`].
     ///
     /// # Errors
-    /// [`Exploded`] if the parameter is not finite afterwards, or too large. It is updated all the same.
+    /// [`Exploded`] if the parameter is not finite afterwards, or too large. The parameter is updated in this case too.
     ///
     /// # Panics
     /// If there is no such parameter, if its values or its gradient have another number of elements, or if
@@ -225,8 +223,8 @@ impl Optimizer {
         })
     }
 
-    /// Returns the state: name, parameter, and one number per element of the parameter. [`Optimizer::steps`]
-    /// is part of it too.
+    /// Returns the state as entries of a name, a parameter, and one number per element of the parameter. [`Optimizer::steps`] is part of the state
+    /// too.
     pub fn state(&self) -> impl Iterator<Item = (&'static str, usize, &[f32])> {
         let moments = self.settings.rule.state_names().iter().zip(&self.moments);
         moments.flat_map(move |(&name, moment)| {
@@ -235,17 +233,17 @@ impl Optimizer {
         })
     }
 
-    /// Restores, to the last bit, what [`Optimizer::state`] returned after this many steps; in any order.
+    /// Restores the exact bits that [`Optimizer::state`] returned after this many steps. Entries may be in any order.
     ///
     /// # Errors
-    /// [`StateError`] if it is not the complete state of such an optimizer. Then nothing has changed.
+    /// [`StateError`] if this is not the complete state of such an optimizer. Nothing changes in this case.
     pub fn restore<'a>(
         &mut self,
         steps: u64,
         state: impl IntoIterator<Item = (&'a str, usize, &'a [f32])>,
     ) -> Result<(), StateError> {
         let (names, count) = (self.settings.rule.state_names(), self.parameters.len());
-        // By moment, then by parameter; copied only once the state is known to be complete.
+        // By moment, then by parameter. Entries are copied only after the state is found to be complete.
         let mut found: Vec<Option<&[f32]>> = vec![None; names.len() * count];
         for (name, index, elements) in state {
             let moment = names.iter().position(|&moment| moment == name);
@@ -288,7 +286,7 @@ impl Optimizer {
 /// The elements that a thread updates at a time.
 const BLOCK: usize = 1 << 16;
 
-/// Updates values by a rule for single elements, on the threads of this process: with the same bits on any number of them.
+/// Updates values by an elementwise rule on the threads of this process. The bits do not depend on the number of threads.
 fn update_on_threads(
     rule: &dyn UpdateRule,
     step: StepInfo,
@@ -306,14 +304,14 @@ fn update_on_threads(
     let updated = blocks
         .into_par_iter()
         .map(|((values, gradient), mut state)| rule.update(step, values, gradient, &mut state));
-    // A NaN stays one.
+    // A NaN is propagated.
     updated.reduce(|| 0.0, |one, other| if other.is_nan() || other > one { other } else { one })
 }
 
 /// Returns the sum of the squares of a gradient's elements, for its norm.
 ///
-/// Equal elements in equal order have the same sum on every processor. It is computed in `f64`, where the
-/// square of an `f32` is exact and cannot overflow.
+/// Equal elements in equal order have the same sum on every processor. The sum is computed in `f64`, in which the square of an `f32` is exact and
+/// cannot overflow.
 ///
 /// ```
 /// let norm = unisono_train::optimizer::square_sum(&[3.0, -4.0]).sqrt();
@@ -331,8 +329,8 @@ fn square_sum_at(level: Level, gradient: &[f32]) -> f64 {
 
 /// Returns the factor that scales a gradient of this norm to a norm of at most `max_norm`.
 ///
-/// It is 1 for a norm of NaN: the gradient is NaN too, and so become the parameters. (An
-/// infinite norm has the factor 0, which makes NaN of the infinite elements.)
+/// The factor is 1 for a norm of NaN. The gradient is then NaN too, and the parameters become NaN. An infinite norm has the factor 0, which turns the
+/// infinite elements into NaN.
 ///
 /// ```
 /// use unisono_train::optimizer::clip_factor;

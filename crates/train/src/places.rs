@@ -1,5 +1,4 @@
-//! The files that a run writes. They are checked at the start: a file that cannot be written, or a directory of another run, is
-//! refused.
+//! The files that a run writes. They are checked at the start: a file that cannot be written, and a directory of another run, are refused.
 
 use std::fs;
 use std::io;
@@ -12,8 +11,8 @@ use crate::resume::Progress;
 use crate::run::Checkpoints;
 use unisono::Communicator;
 
-/// Checks the files that rank 0 writes, and leaves nothing behind: checkpoints, from which the run may resume, and TensorBoard files. Called
-/// by all ranks.
+/// Checks the files that rank 0 writes, and leaves no files behind: checkpoints, from which the run may resume, and TensorBoard files. Called by all
+/// ranks.
 ///
 /// # Errors
 /// [`TrainError::Occupied`] if another run's checkpoints are there, [`TrainError::Setting`] if a file or directory cannot be
@@ -71,7 +70,7 @@ fn is_writable(directory: &Path) -> io::Result<()> {
         let why = format!("`{}` is not a directory", there.display());
         return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
     }
-    // Checking permissions is not enough: some file systems permit no new files.
+    // Checking permissions is not enough, because some file systems permit no new files.
     let trial = there.join(format!(".unisono-{}", std::process::id()));
     fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial))
 }
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_written_is_seen_without_writing() {
+    fn check_detects_unwritable_paths_and_leaves_no_files() {
         let directory = tempfile::tempdir().unwrap();
         let place = |name: &str| directory.path().join(name);
         std::fs::write(place("file"), "").unwrap();

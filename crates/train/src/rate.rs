@@ -20,23 +20,23 @@ named! {
 /// The schedule of the learning rate after warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Schedule {
-    /// Stays at its peak.
+    /// The rate stays at its peak.
     Constant,
-    /// Multiplied by `factor` every given number of steps.
+    /// The rate is multiplied by `factor` every given number of steps.
     Step {
-        /// The number of steps, at least 1, counted from the start of the run including warm-up: so
-        /// the rate drops between epochs if this is a whole number of epochs.
+        /// The number of steps, at least 1, counted from the start of the run including warm-up. A whole number of epochs makes the rate drop between
+        /// epochs.
         every: u64,
         /// The factor.
         factor: f64,
     },
-    /// Falls to zero along half a cosine.
+    /// The rate falls to zero along half a cosine.
     Cosine,
 }
 
 /// The learning rate of every step of a run: it rises linearly to its peak, then follows a schedule.
 ///
-/// It depends only on the step's number, so a resumed run has the rates of an uninterrupted one.
+/// It depends only on the step's number, so a resumed run has the same rates as an uninterrupted one.
 ///
 /// ```
 /// use unisono_train::rate::{Rate, Schedule};
@@ -54,8 +54,8 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Returns a run of `steps` steps, of which the fraction `warm_up`, from 0 to 1, warms up; `peak` is the
-    /// rate for the global batch.
+    /// Returns the rates of a run of `steps` steps. `warm_up` is the fraction of warm-up steps, from 0 to 1, and `peak` is the rate for the global
+    /// batch.
     ///
     /// # Panics
     /// If `warm_up` is outside of 0 to 1, or a step schedule drops every 0 steps.
@@ -74,7 +74,7 @@ impl Rate {
         self.peak
     }
 
-    /// Returns the rate of a step, counted from 0. After the last step it follows the schedule.
+    /// Returns the rate of a step, counted from 0. Steps beyond the end of the run follow the schedule too.
     pub fn at(&self, step: u64) -> f64 {
         if step < self.warm_up_steps {
             return self.peak * (step + 1) as f64 / self.warm_up_steps as f64;
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cosine_rises_to_the_peak_and_falls_to_nearly_nothing() {
+    fn cosine_schedule_rises_to_the_peak_and_falls_to_almost_zero() {
         let rate = Rate::new(Schedule::Cosine, 2.0, 0.1, 100);
         let rates: Vec<_> = (0..100).map(|step| rate.at(step)).collect();
         assert_eq!((rates[0], rates[9], rates[10]), (0.2, 2.0, 2.0));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn every_schedule_warms_up_alike() {
+    fn every_schedule_has_the_same_warm_up() {
         for schedule in [Schedule::Constant, Schedule::Step { every: 10, factor: 0.1 }, Schedule::Cosine] {
             let rate = Rate::new(schedule, 1.0, 0.25, 16);
             assert_eq!([0, 1, 2, 3].map(|step| rate.at(step)), [0.25, 0.5, 0.75, 1.0], "{schedule:?}");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_stays_and_steps_fall() {
+    fn constant_schedule_stays_and_step_schedule_falls() {
         let constant = Rate::new(Schedule::Constant, 3.0, 0.0, 10);
         assert!([0, 9, u64::MAX].iter().all(|&step| constant.at(step) == 3.0));
         let steps = Rate::new(Schedule::Step { every: 3, factor: 0.5 }, 8.0, 0.0, 10);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_all_warm_up_has_no_fall() {
+    fn run_with_only_warm_up_never_falls() {
         let rate = Rate::new(Schedule::Cosine, 1.0, 1.0, 4);
         assert_eq!([0, 3].map(|step| rate.at(step)), [0.25, 1.0]);
     }

@@ -1,4 +1,4 @@
-//! A model on one rank, as the trainer sees it. Any framework can implement it.
+//! A model on one rank, in the form that the trainer needs. Any framework can implement it.
 
 use std::time::Duration;
 
@@ -11,9 +11,8 @@ use unisono::Communicator;
 
 /// One rank's copy of a model.
 ///
-/// A parameter is identified by its index in [`Replica::parameters`], the same on all ranks. List parameters in the order in
-/// which the forward pass uses them, if there is one. Gradients are then ready from the last to the first, and are
-/// all-reduced in that order.
+/// A parameter is identified by its index in [`Replica::parameters`], which is the same on all ranks. List parameters in the order in which the
+/// forward pass uses them, if there is one. Gradients are then complete from the last to the first, and are all-reduced in that order.
 pub trait Replica {
     /// The input of one pass: the samples of a micro-batch.
     type Batch: Send + 'static;
@@ -21,20 +20,20 @@ pub trait Replica {
     /// Returns all parameters, in the same order on all ranks.
     fn parameters(&self) -> &[Parameter];
 
-    /// Runs forward and backward through the model: reports the [`LossSums`] to `gradients` once the loss is known, then
-    /// each parameter's gradient, once, as soon as it is complete. The gradient is that of the loss's *sum* over targets.
+    /// Runs a forward and a backward pass. Reports the [`LossSums`] to `gradients` once the loss is known, then each parameter's gradient, once, as
+    /// soon as it is complete. The gradient is that of the loss's *sum* over targets.
     ///
     /// # Errors
-    /// Any error of the framework; it ends the run.
+    /// Any error of the framework. It ends the run.
     fn pass(&mut self, batch: &Self::Batch, gradients: &mut dyn Gradients) -> Result<(), ReplicaError>;
 
-    /// Returns whether [`Replica::pass`] communicates, because a layer needs the samples of all ranks: then all ranks make the same
-    /// number of passes in a step, and those that have fewer call [`Replica::pass_without_samples`].
+    /// Returns whether [`Replica::pass`] communicates, because a layer needs the samples of all ranks. If so, all ranks make the same number of
+    /// passes in a step, and ranks that have fewer call [`Replica::pass_without_samples`].
     fn synchronizes(&self) -> bool {
         false
     }
 
-    /// Makes what passes need to [communicate](Replica::synchronizes). Called once, by all ranks, before the first step.
+    /// Creates the communicators of passes that [communicate](Replica::synchronizes). Called once, by all ranks, before the first step.
     ///
     /// # Errors
     /// Errors of the collectives.
@@ -42,8 +41,8 @@ pub trait Replica {
         Ok(())
     }
 
-    /// Begins a step for which this rank has this many passes, and returns how many it makes. Passes are numbered from `first`, and no
-    /// two of a step have the same number on any ranks: it makes their random numbers differ. Called by all ranks.
+    /// Begins a step for which this rank has `passes` passes, and returns the number that it makes. Passes are numbered from `first`. The numbers are
+    /// unique among all ranks in a step, so that passes use different random numbers. Called by all ranks.
     ///
     /// # Errors
     /// As [`Replica::pass`].
@@ -51,7 +50,7 @@ pub trait Replica {
         Ok(passes)
     }
 
-    /// Takes part in a pass for which this rank has no samples and others may have some: see [`Replica::synchronizes`].
+    /// Takes part in a pass for which this rank has no samples while others may have some: see [`Replica::synchronizes`].
     ///
     /// # Errors
     /// As [`Replica::pass`].
@@ -59,7 +58,7 @@ pub trait Replica {
         Ok(())
     }
 
-    /// Returns the ranks that hold the other parts of the model, if this replica is a part of it.
+    /// Returns the ranks that hold the other parts of the model, if this replica is only a part.
     fn parts(&mut self) -> Option<Parts<'_>> {
         None
     }
@@ -69,8 +68,8 @@ pub trait Replica {
         Duration::ZERO
     }
 
-    /// Evaluates the model on a batch, and changes nothing. Calls `see`, if it is given, with the model's outputs for the targets, if it
-    /// knows them: for [metrics](crate::metrics).
+    /// Evaluates the model on a batch without changing it. If `see` is given and the model provides its outputs for the targets, calls `see` with
+    /// them, for [metrics](crate::metrics).
     ///
     /// # Errors
     /// As [`Replica::pass`].
@@ -80,31 +79,30 @@ pub trait Replica {
         see: Option<SeeOutputs<'_>>,
     ) -> Result<LossSums, ReplicaError>;
 
-    /// Calls `see` once with the values of the parameter with this index, in place and in row-major order. The next
-    /// pass computes with what `see` writes.
+    /// Calls `see` once with the values of the parameter with this index, in place and in row-major order. The next pass uses the values that `see`
+    /// writes.
     ///
     /// # Errors
     /// As [`Replica::pass`].
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError>;
 
-    /// Returns whether [`Replica::pass`] calls [`Gradients::wait_for_param`] for every trained parameter: before it uses its values, and
-    /// before it weighs. A step can then [begin](crate::Overlap::Across) before all parameters have the update of the step
-    /// before.
+    /// Returns whether [`Replica::pass`] calls [`Gradients::wait_for_param`] for every trained parameter, before it uses the parameter's values and
+    /// before it records the loss. A step can then [begin](crate::Overlap::Across) before the update of the previous step is complete.
     fn brings_values(&self) -> bool {
         false
     }
 
-    /// Returns whether the values of trained parameters lie in memory that all ranks share: then [`Replica::with_values`] gives what all
-    /// ranks see, and [`Replica::device`] must update each value once.
+    /// Returns whether the values of trained parameters are in memory that all ranks share. If so, [`Replica::with_values`] accesses the shared
+    /// values, and [`Replica::device`] must update each value only once.
     fn shares_values(&self) -> bool {
         false
     }
 
-    /// Returns the backend that reduces gradients and updates the values where they are, if that is not the memory of this rank on the
-    /// host. Called by all ranks: either all have one or none has.
+    /// Returns the backend that reduces gradients and updates the values in place, if they are not in this rank's memory on the host. Called by all
+    /// ranks: either all return one or none does.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if it does not support these settings or this optimizer; what the driver objects to.
+    /// [`TrainError::Setting`] if it does not support these settings or this optimizer. An error of the driver.
     fn device(
         &self,
         _comm: &mut Communicator,
@@ -120,7 +118,7 @@ pub(crate) fn values(replica: &mut impl Replica) -> impl FnMut(usize, See<'_>) -
     |index, see| replica.with_values(index, see)
 }
 
-/// The ranks that hold a model together, each some of its stages: the ranks of a pipeline.
+/// The ranks that together hold a model, each some of its stages: the ranks of a pipeline.
 #[derive(Debug)]
 pub struct Parts<'a> {
     /// These ranks.

@@ -9,12 +9,12 @@ use crate::share::Times;
 use crate::straggler::StragglerReport;
 use unisono_data::pipeline::StageReport;
 
-/// An event of a training run; the same on every rank, except for times.
+/// An event of a training run. It is the same on every rank, except for times.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// The run resumes from a checkpoint.
     Resumed {
-        /// The number of steps made.
+        /// The number of completed steps.
         step: u64,
         /// The epoch in which it resumes, from 1.
         epoch: usize,
@@ -27,7 +27,7 @@ pub enum Event {
     Epoch(EpochReport),
     /// The ranks' times in the latest steps, if requested.
     Stragglers(StragglerReport),
-    /// The work of the workers of parameter servers in an epoch. It comes before the epoch's results.
+    /// The work of the workers of parameter servers in an epoch. This event precedes the results of the epoch.
     Workers(WorkersReport),
     /// A warning for the user; each is sent once.
     Notice(String),
@@ -57,7 +57,7 @@ pub struct StepEvent {
 pub struct Evaluation {
     /// The epoch, from 1.
     pub epoch: usize,
-    /// The number of steps made, in all epochs.
+    /// The number of completed steps, in all epochs.
     pub step: u64,
     /// The mean loss, in nats; NaN if there are no held-out samples.
     pub test_loss: f64,
@@ -69,7 +69,7 @@ pub struct Evaluation {
 }
 
 impl Test {
-    /// Returns the metrics in an epoch, after this many steps of the run.
+    /// Returns the evaluation of an epoch, after this many steps of the run.
     pub fn evaluation(&self, epoch: usize, step: u64) -> Evaluation {
         let Self { tally, metrics } = self;
         let (test_loss, test_accuracy) = (tally.mean_loss(), tally.accuracy());
@@ -97,17 +97,16 @@ pub struct EpochReport {
     pub test_loss: f64,
     /// The fraction of held-out targets that the model predicts correctly, 0 to 1; NaN if there are none, and for a regression.
     pub test_accuracy: f64,
-    /// The number of times that a damaged sample was [skipped](unisono_data::OnBadSample), in the epoch and
-    /// its evaluations.
+    /// The number of times that a damaged sample was [skipped](unisono_data::OnBadSample), in the epoch and its evaluations. A sample may count
+    /// several times.
     #[serde(skip_serializing_if = "is_zero")]
     pub skipped_samples: u64,
     /// The values of the run's [metrics](crate::metrics) after the epoch.
     #[serde(skip_serializing_if = "Measured::is_empty")]
     pub metrics: Measured,
-    /// Training samples per second over all ranks. (Targets, if the feed does not know its samples.)
+    /// Training samples per second over all ranks. If the feed does not know its samples, targets are counted instead.
     pub samples_per_s: f64,
-    /// The share of the training time that ranks spent in all-reduces with nothing else to do, including waits for
-    /// slower ranks.
+    /// The share of the training time that ranks waited in all-reduces, including waits for slower ranks.
     pub exposed_communication_percent: f64,
     /// The share of the training time in which all-reduces overlapped computation.
     pub hidden_communication_percent: f64,
@@ -118,14 +117,14 @@ pub struct EpochReport {
     pub input_stages: Vec<StageReport>,
 }
 
-/// The work of the workers of parameter servers in an epoch, or in the part of it since the run was resumed.
+/// The work of the workers of parameter servers in an epoch, or in its part since the run was resumed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct WorkersReport {
     /// The epoch, from 1.
     pub epoch: usize,
-    /// The workers that are left.
+    /// The remaining workers.
     pub workers: Vec<WorkerReport>,
-    /// A histogram: how many gradients (the values) missed this many updates (the keys) between pull and push.
+    /// A histogram of staleness. The keys are numbers of updates missed between pull and push, the values are numbers of gradients.
     pub staleness: BTreeMap<u64, u64>,
 }
 
@@ -136,7 +135,7 @@ impl WorkersReport {
         missed as f64 / self.staleness.values().sum::<u64>().max(1) as f64
     }
 
-    /// Returns the most updates that a gradient missed.
+    /// Returns the maximum number of updates that a gradient missed.
     pub fn most_missed(&self) -> u64 {
         self.staleness.keys().max().copied().unwrap_or(0)
     }
@@ -163,17 +162,16 @@ pub struct Summary {
     pub last: EpochReport,
     /// The number of ranks.
     pub ranks: usize,
-    /// A hash of the final parameters' bytes, in hexadecimal: of the whole model, and the same on all ranks.
+    /// A hash of the final parameters' bytes, in hexadecimal. It covers the whole model, and is the same on all ranks.
     pub parameters_hash: String,
-    /// The bytes of memory that a rank has in use at the end, on average, where the system tells; memory that ranks share counts
-    /// in equal parts.
+    /// The resident memory of a rank at the end, in bytes, averaged over ranks, where the system reports it. Memory that ranks share counts in equal
+    /// parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// The point at which the run stopped, if it stopped on request: the results then cover part of an epoch,
-    /// and the test results are NaN.
+    /// The point at which the run stopped on request, if it did. The results then cover part of an epoch, and the test results are NaN.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Stopped>,
-    /// The point at which the run ended early, if [evaluations](crate::EarlyStopping) were no longer better.
+    /// The point at which the run ended early, if [evaluations](crate::EarlyStopping) no longer improved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_early: Option<EndedEarly>,
 }
@@ -181,18 +179,17 @@ pub struct Summary {
 /// The best evaluation of a run.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Best {
-    /// Its mean loss on the held-out samples; NaN if that of every evaluation was.
+    /// Its mean loss on the held-out samples. It is NaN if the loss of every evaluation was NaN.
     #[serde(deserialize_with = "null_is_nan")]
     pub test_loss: f64,
     /// The number of steps made before it.
     pub step: u64,
-    /// The number of evaluations that came after it.
+    /// The number of later evaluations.
     pub evaluations_since: u32,
 }
 
 impl Best {
-    /// Returns the best one after another evaluation, which counts as better if its loss is less by more than
-    /// `min_delta`.
+    /// Returns the best evaluation after another one. The new one is better if its loss is lower by more than `min_delta`.
     pub(crate) fn after(best: Option<Self>, test_loss: f64, step: u64, min_delta: f64) -> Self {
         match best {
             Some(best)
@@ -207,21 +204,21 @@ impl Best {
     }
 }
 
-/// A run that ended because evaluations were no longer better; the same on all ranks.
+/// A run that ended because evaluations no longer improved. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct EndedEarly {
-    /// The number of steps made.
+    /// The number of completed steps.
     pub step: u64,
     /// The best evaluation.
     pub best: Best,
 }
 
-/// A run that stopped on request; the same on all ranks.
+/// A run that stopped on request. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Stopped {
-    /// The number of steps made.
+    /// The number of completed steps.
     pub step: u64,
-    /// Whether this step was saved, completely on disk: it is, if there is a checkpoint directory.
+    /// Whether the step is saved completely on disk. It is, if there is a checkpoint directory.
     pub is_saved: bool,
 }
 
@@ -230,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_evaluation_that_is_nan_is_saved_and_any_number_is_better() {
+    fn nan_evaluation_is_saved_and_any_number_is_better() {
         let best = Best::after(None, f64::NAN, 3, 0.0);
         let read: Best = serde_json::from_str(&serde_json::to_string(&best).unwrap()).unwrap();
         assert!(read.test_loss.is_nan() && read.step == 3);

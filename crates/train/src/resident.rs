@@ -1,4 +1,4 @@
-//! The memory that ranks have in use.
+//! The resident memory of ranks.
 
 use std::fs;
 
@@ -6,9 +6,9 @@ use unisono::{Communicator, ReduceOp};
 
 use crate::error::TrainError;
 
-/// Returns the bytes of memory that a rank has in use now, the mean over all ranks: memory that several processes share counts in equal
-/// parts (Linux's proportional set size), and that of a process whose threads are ranks is divided by these. `None` where the system
-/// does not tell. Called by all ranks.
+/// Returns the resident memory of a rank in bytes, as the mean over all ranks. Memory that several processes share counts in equal parts (Linux's
+/// proportional set size). If the threads of a process are ranks, they divide the memory of the process. `None` where the system does not report it.
+/// Called by all ranks.
 pub(crate) fn bytes_per_rank(comm: &mut Communicator) -> Result<Option<u64>, TrainError> {
     let own = fs::read_to_string("/proc/self/smaps_rollup").ok().and_then(|text| proportional(&text));
     let ranks_here = if comm.transport() == "threads" { comm.ranks() } else { 1 };
@@ -19,7 +19,7 @@ pub(crate) fn bytes_per_rank(comm: &mut Communicator) -> Result<Option<u64>, Tra
     Ok((known == 1.0).then_some(mean as u64))
 }
 
-/// Returns the bytes of this size in what the kernel tells of a process.
+/// Returns the proportional set size in the kernel's report on a process, in bytes.
 fn proportional(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_is_used_is_counted_in_each_rank_s_part() {
+    fn memory_in_use_is_divided_among_the_ranks() {
         let text = "00400000-7ffc [rollup]\nRss:  9 kB\nPss:             1536 kB\nPss_Dirty:  3 kB\n";
         assert_eq!((proportional(text), proportional("Rss: 9 kB\n")), (Some(1_572_864), None));
         let used = vec![1_u8; 64 << 20];

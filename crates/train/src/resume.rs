@@ -28,9 +28,9 @@ pub struct Progress {
     pub epoch: usize,
     /// The number of steps made in this epoch.
     pub step_in_epoch: usize,
-    /// The number of samples of this epoch seen by all ranks, if the feed knows.
+    /// The number of samples of this epoch that all ranks have processed, if the feed knows it.
     pub sample_in_epoch: Option<usize>,
-    /// The sums of this epoch.
+    /// The loss sums of this epoch.
     pub tally: LossSums,
     /// The number of ranks.
     pub ranks: usize,
@@ -38,16 +38,16 @@ pub struct Progress {
     pub global_batch: usize,
     /// The number of updates that the optimizer has made.
     pub updates: u64,
-    /// The mean loss of the previous epoch, 0 in the first; NaN if it had no target.
+    /// The mean loss of the previous epoch. It is 0 in the first epoch, and NaN if the previous epoch had no target.
     #[serde(deserialize_with = "null_is_nan")]
     pub last_loss: f64,
-    /// The best evaluation so far. Checkpoints from before there was any have none.
+    /// The best evaluation so far. Checkpoints of older versions have none.
     #[serde(default)]
     pub best: Option<Best>,
     /// The factor by which [callbacks](crate::Callback) have multiplied learning rates.
     #[serde(default = "unchanged")]
     pub rate_factor: f64,
-    /// The description of the run: any values that its creator wants to keep.
+    /// The description of the run: arbitrary values of the run's creator.
     pub description: serde_json::Value,
 }
 
@@ -70,7 +70,7 @@ impl Progress {
         }
     }
 
-    /// Counts a step with these sums, after which the epoch has seen this many samples.
+    /// Counts a step with these sums. `samples` returns the number of samples in the steps of the epoch.
     pub fn count_step(&mut self, tally: LossSums, samples: impl FnOnce(usize) -> Option<usize>) {
         self.step += 1;
         self.step_in_epoch += 1;
@@ -78,7 +78,7 @@ impl Progress {
         self.tally += tally;
     }
 
-    /// Begins the next epoch, after one with this mean loss.
+    /// Begins the next epoch, after an epoch with this mean loss.
     pub fn next_epoch(&mut self, loss: f64, samples: impl FnOnce(usize) -> Option<usize>) {
         self.last_loss = loss;
         self.epoch += 1;
@@ -88,8 +88,7 @@ impl Progress {
     }
 }
 
-/// Returns the rates of runs that no callback has changed, and of checkpoints from before there were
-/// callbacks.
+/// Returns the rate factor of a run without rate changes, which is also the default for checkpoints of older versions.
 fn unchanged() -> f64 {
     1.0
 }
@@ -101,15 +100,14 @@ pub struct Resumed {
     pub progress: Progress,
     /// Newer checkpoints that are damaged; only on rank 0.
     pub passed_over: Vec<PassedOver>,
-    /// The arrays, on rank 0; those of each part, on the ranks of the first replica of the model.
+    /// All arrays, on rank 0. If the model is in parts, the ranks of its first replica hold the arrays of their parts.
     arrays: Option<(Vec<Tensor>, Vec<Tensor>)>,
     /// The checkpoint's path, for messages.
     path: String,
 }
 
 impl Resumed {
-    /// Looks for the newest checkpoint in a directory on rank 0, and tells all ranks; `None` if there is none. Called by
-    /// all ranks.
+    /// Finds the newest checkpoint in a directory on rank 0, and informs all ranks. Returns `None` if there is none. Called by all ranks.
     ///
     /// # Errors
     /// [`TrainError::Checkpoint`] if there are checkpoints and none is complete.
@@ -141,10 +139,10 @@ impl Resumed {
         passed_over.chain([Event::Resumed { step, epoch }])
     }
 
-    /// Checks that the run can go on with this global batch: positions in an epoch are counted in steps.
+    /// Checks that the run can continue with this global batch size. Positions in an epoch are counted in steps.
     ///
     /// # Errors
-    /// [`TrainError::OtherRun`] if the checkpoint is of the midst of an epoch with another one, of which samples would be lost or repeated.
+    /// [`TrainError::OtherRun`] if the checkpoint was saved during an epoch with another batch size. Samples would then be lost or repeated.
     pub fn check_batch(&self, global_batch: usize) -> Result<(), TrainError> {
         let Progress { global_batch: before, step_in_epoch, .. } = self.progress;
         if global_batch == before || step_in_epoch == 0 {
@@ -156,7 +154,7 @@ impl Resumed {
         ))))
     }
 
-    /// Restores a replica's values; does nothing on ranks other than 0, since rank 0's are broadcast.
+    /// Restores a replica's values. Does nothing on ranks other than 0, because rank 0's values are broadcast.
     ///
     /// # Errors
     /// [`TrainError::OtherRun`] if the checkpoint is of another model.
@@ -165,11 +163,11 @@ impl Resumed {
         load(replica, parameters).map_err(|error| self.explain(error))
     }
 
-    /// Like [`load`], where the replica may be a [part](Replica::parts) of the model: gives each part its arrays first. Called by
-    /// all ranks; `replicas` are those that hold the same as this one.
+    /// Like [`load`], for a replica that may be a [part](Replica::parts) of the model. Distributes the arrays to the parts first. `replicas` are the
+    /// ranks that hold the same part. Called by all ranks.
     ///
     /// # Errors
-    /// As [`Resumed::load`]; errors of the collectives.
+    /// As [`Resumed::load`]. Errors of the collectives.
     pub(super) fn load_parts(
         &mut self,
         replicas: &Communicator,
@@ -190,10 +188,10 @@ impl Resumed {
         self.load(replica)
     }
 
-    /// Returns the optimizer's state of this name for a parameter; on rank 0.
+    /// Returns the optimizer state of this name for a parameter. Available on rank 0 only.
     ///
     /// # Errors
-    /// [`TrainError::OtherRun`] if the checkpoint has none of that size.
+    /// [`TrainError::OtherRun`] if the checkpoint has no state of that name and size.
     pub fn moment(&self, parameter: &Parameter, moment: &str) -> Result<&[f32], TrainError> {
         let saved = self.arrays.as_ref().map_or(&[][..], |(_, optimizer)| optimizer);
         let found = find(saved, &moment_name(&parameter.name, moment));
@@ -204,7 +202,7 @@ impl Resumed {
     /// Restores the optimizers of all ranks from rank 0's checkpoint, and drops its arrays. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::OtherRun`] if the checkpoint is of another optimizer; errors of the collectives.
+    /// [`TrainError::OtherRun`] if the checkpoint belongs to another optimizer. Errors of the collectives.
     pub(super) fn restore<R: Replica>(
         &mut self,
         comm: &mut Communicator,
@@ -224,7 +222,7 @@ impl Resumed {
         Ok(())
     }
 
-    /// Restores this rank's optimizer, and the velocities of its outer steps.
+    /// Restores this rank's optimizer and the velocities of its outer steps.
     fn restore_own<R: Replica>(
         &self,
         rank: Rank,
@@ -238,7 +236,7 @@ impl Resumed {
         for (moment, index) in &places {
             let Parameter { name, is_trained, .. } = &parameters[*index];
             let count = if *is_trained { parameters[*index].count() } else { 0 };
-            // If the saved run had fewer ranks, what rank 0's optimizer remembered.
+            // If the saved run had fewer ranks, the state of rank 0's optimizer is used.
             let own = find(saved, &moment_name(name, &of_rank(moment, rank)));
             let own = own.ok().filter(|own| own.values.len() == count);
             let found = own.map_or_else(|| find(saved, &moment_name(name, moment)), Ok)?;
@@ -288,7 +286,7 @@ fn not_here(name: &str) -> TrainError {
     TrainError::Setting(format!("there is a parameter called {name}, and none here"))
 }
 
-/// Returns the values of an array, if it has this many.
+/// Returns the values of an array if there are `expected` many.
 fn sized(saved: &Tensor, expected: usize) -> Result<&[f32], TrainError> {
     let found = saved.values.len();
     if found == expected {
@@ -302,7 +300,7 @@ fn find<'a>(arrays: &'a [Tensor], name: &str) -> Result<&'a Tensor, TrainError> 
     found.ok_or_else(|| TrainError::Setting(format!("there is nothing called {name}")))
 }
 
-/// Returns the arrays to save. Copies them, since the replica may change afterwards.
+/// Returns the arrays to save. Copies them, because the replica may change afterwards.
 ///
 /// # Errors
 /// [`TrainError::Replica`].

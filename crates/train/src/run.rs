@@ -10,7 +10,7 @@ use crate::optimizer::OptimizerSettings;
 use crate::rate::Rate;
 use unisono_data::Stop;
 
-/// Everything that a [`Trainer`](super::Trainer) needs besides the model and the data; the same on all ranks.
+/// Everything that a [`Trainer`](super::Trainer) needs besides the model and the data. The same on all ranks.
 #[derive(Debug, Clone)]
 pub struct RunSettings {
     /// The number of epochs.
@@ -27,40 +27,39 @@ pub struct RunSettings {
     pub clip_norm: Option<f64>,
     /// The behaviour where some ranks have no more data.
     pub out_of_data: OutOfData,
-    /// Check every given number of steps that all replicas are identical.
+    /// The interval in steps at which to check that all replicas are identical.
     pub verify_replicas_every: Option<u64>,
-    /// Compare the ranks' step times every given number of steps, and report them as [`Event::Stragglers`].
+    /// The interval in steps at which to compare the ranks' step times and report them as [`Event::Stragglers`].
     ///
     /// [`Event::Stragglers`]: super::Event::Stragglers
     pub straggler_every: Option<u64>,
-    /// Evaluate the model on the held-out samples every given number of steps, besides the end of every epoch, and report it as
-    /// [`Event::Evaluation`](super::Event::Evaluation).
+    /// The interval in steps at which to evaluate the model on the held-out samples and report [`Event::Evaluation`](super::Event::Evaluation), in
+    /// addition to the end of every epoch.
     pub evaluate_every: Option<u64>,
     /// The metrics of evaluations, besides loss and accuracy.
     pub metrics: Metrics,
-    /// When to end before the last epoch.
+    /// The condition for ending before the last epoch.
     pub early_stopping: Option<EarlyStopping>,
     /// The place and the times of checkpoints.
     pub checkpoints: Option<Checkpoints>,
-    /// Asks the run to save and stop, if it is set on any rank.
+    /// Requests the run to save and stop, if it is set on any rank.
     pub stop: Stop,
     /// The directory for TensorBoard files.
     pub log_directory: Option<PathBuf>,
     /// The device and the reason for its choice, as text: "on the CPU: requested".
     pub computes: Option<String>,
-    /// The distribution of the model over ranks, as text, if each does not hold all of it: "in 2 pipeline(s) of
-    /// 2: …".
+    /// The distribution of the model over ranks, as text, if not every rank holds the whole model: "in 2 pipeline(s) of 2: …".
     pub strategy: Option<String>,
     /// The reason why gradients have their wire format, as text, if the run has chosen it.
     pub wire_choice: Option<String>,
-    /// The source of samples, as text, if it is not their own: "samples are read from the snapshot …".
+    /// The source of samples, as text, if it is not their original files: "samples are read from the snapshot …".
     pub input: Option<String>,
     /// A description of the run, stored in checkpoints.
     pub description: serde_json::Value,
 }
 
 impl RunSettings {
-    /// Returns a run without checkpoints and logs.
+    /// Returns the settings of a run without checkpoints and logs.
     pub fn new(epochs: usize, global_batch: usize, optimizer: OptimizerSettings, rate: Rate) -> Self {
         Self {
             epochs,
@@ -87,12 +86,12 @@ impl RunSettings {
     }
 }
 
-/// A run ends after this many evaluations in a row, in epochs and at their ends, that were not better than the best before them.
+/// A run ends after this many consecutive evaluations, during and after epochs, that were not better than the best one before them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EarlyStopping {
-    /// This many, at least 1.
+    /// The number of evaluations, at least 1.
     pub patience: u32,
-    /// By how much the loss on the held-out samples must be less to be better, in nats.
+    /// The amount by which the loss on the held-out samples must decrease to count as better, in nats.
     pub min_delta: f64,
 }
 
@@ -105,12 +104,12 @@ pub struct Checkpoints {
     pub keep: usize,
     /// Whether a new run deletes the checkpoints of another run in the directory. Otherwise it is refused.
     pub overwrites: bool,
-    /// When to save; a run always saves at its end, and when it is asked to stop.
+    /// The times at which to save. A run always saves at its end, and when it is asked to stop.
     pub when: When,
 }
 
 impl Checkpoints {
-    /// One in this directory at the end of the run, which must not have those of another run.
+    /// Returns checkpoints in this directory at the end of the run. The directory must not hold the checkpoints of another run.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), keep: 2, overwrites: false, when: When::default() }
     }

@@ -1,4 +1,4 @@
-//! Samples as a feed: every sample once per epoch, reshuffled every time, on any number of ranks.
+//! A feed of samples: every sample once per epoch, reshuffled for each epoch, on any number of ranks.
 
 use std::fmt;
 use std::mem;
@@ -11,31 +11,31 @@ use super::samples::{BatchSource, Samples};
 use unisono_data::pipeline::StageReport;
 use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Skipped, Threads};
 
-/// Passes batches on to the device of the model.
+/// Transfers batches to the device of the model.
 pub type PassOn<B> = Arc<dyn Fn(B) -> Result<B, DataError> + Send + Sync>;
 
-/// A [`Dataset`], or [`Samples`], as a [`Feed`]. Background threads prefetch its batches.
+/// A [`Feed`] over a [`Dataset`] or [`Samples`]. Background threads prefetch its batches.
 ///
-/// Seed and epoch determine the order of samples, so each rank knows which samples every other takes, and a
-/// resumed run knows which it has seen, also on another number of ranks.
+/// Seed and epoch determine the order of samples. Each rank therefore knows the samples of every other rank, and a resumed run knows the samples that
+/// it has already used, even with another number of ranks.
 pub struct Sampled<S = Dataset, B = Batch> {
     source: Arc<S>,
     seed: u64,
     shares: Shares,
     threads: Threads,
     depth: Depth,
-    /// The epoch whose order was last needed for a single share, and that order.
+    /// The epoch of the most recently requested single share, and the order of its samples.
     order: (usize, Vec<usize>),
     ahead: Option<Ahead<B>>,
     epochs: Epochs<Vec<Option<B>>>,
-    /// The threads of the epoch that was begun last.
+    /// The threads of the latest epoch.
     threads_before: Option<Threads>,
-    /// The last epoch that is asked for, if known.
+    /// The last epoch that will be requested, if known.
     last_epoch: Option<usize>,
     pass_on: Option<PassOn<B>>,
 }
 
-/// Shares of consecutive steps, which are made ahead.
+/// Shares of consecutive steps, which are prefetched.
 struct Ahead<B> {
     epoch: usize,
     shares: Shares,
@@ -54,16 +54,14 @@ impl<S, B> fmt::Debug for Sampled<S, B> {
 pub const EVALUATION_BATCH: usize = 64;
 
 impl Sampled {
-    /// Returns a feed for one rank; `threads` make its batches, and `depth` steps are prefetched, of the epoch that
-    /// was begun.
+    /// Creates a feed for one rank. `threads` make its batches, and `depth` steps of the current epoch are prefetched.
     pub fn new(dataset: Arc<Dataset>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
         Self::of(dataset, seed, shares, threads, depth)
     }
 }
 
 impl<S: Samples> Sampled<(S, S), Vec<S::Sample>> {
-    /// Like [`new`](Self::new), for samples of any kind. Those that are held out, perhaps none, are for
-    /// evaluations.
+    /// Like [`new`](Self::new), for samples of any kind. The second set is held out for evaluations, and may be empty.
     pub fn of_samples(
         (train, held_out): (S, S),
         seed: u64,
@@ -94,13 +92,13 @@ impl<S, B> Sampled<S, B> {
         }
     }
 
-    /// Goes on with the next epoch while one ends and is evaluated, up to this one: then an epoch begins without a wait.
+    /// Starts each epoch up to this one while the previous one ends and is evaluated, so that it begins without a wait.
     #[must_use]
     pub fn up_to_epoch(self, last: usize) -> Self {
         Self { last_epoch: Some(last), ..self }
     }
 
-    /// Returns the batches as another type, passed on by `pass_on`, if there is one, in a stage of its own.
+    /// Returns a feed with batches of another type. `pass_on`, if given, transfers them in a separate pipeline stage.
     #[doc(hidden)]
     pub fn placed<C>(self, pass_on: Option<PassOn<C>>) -> Sampled<S, C> {
         let Self { source, seed, shares, threads, depth, last_epoch, .. } = self;
@@ -132,8 +130,8 @@ fn batches<B>(
     samples.into_iter().map(batch).collect()
 }
 
-/// Returns the elements, whose batches are passed on by a thread of a stage, two elements ahead of the consumer: `in_element` passes on
-/// those of one.
+/// Returns the elements after their batches are transferred. A thread of a separate stage stays two elements ahead of the consumer. `in_element`
+/// transfers the batches of one element.
 fn passed_on<T: Send + 'static, B: 'static>(
     elements: Pipeline<T>,
     pass_on: &Option<PassOn<B>>,
@@ -157,7 +155,7 @@ impl<S: BatchSource<B>, B: Send + 'static> Feed for Sampled<S, B> {
     fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<B>, DataError> {
         let count = self.count();
         let Self { ref source, seed, shares, depth, last_epoch, ref pass_on, .. } = *self;
-        // As many as servers can take, which may have joined or left since the last epoch.
+        // The number of threads that servers can use may have changed since the last epoch, because servers may have joined or left.
         let threads = source.threads(self.threads, self.pass(epoch));
         let is_as_before = self.threads_before.replace(threads) == Some(threads);
         let open = || {
@@ -217,13 +215,13 @@ impl<S: BatchSource<B>, B: Send + 'static> RandomAccessFeed for Sampled<S, B> {
             let follows =
                 |ahead: &Ahead<B>| (ahead.epoch, ahead.shares) == (epoch, shares) && ahead.step <= step;
             if !self.ahead.as_ref().is_some_and(follows) {
-                // No other holder continues with its next epoch.
+                // No other feed continues with its next epoch.
                 let source = Arc::clone(&self.source);
                 let mut alone = Self::of(source, self.seed, shares, self.threads, self.depth);
                 self.ahead = Some(Ahead { epoch, shares, step, steps: alone.epoch(epoch, step)? });
             }
             let ahead = self.ahead.as_mut();
-            // Others may have taken some in between.
+            // Other workers may have taken some steps in between.
             let found =
                 ahead.and_then(|ahead| ahead.steps.nth(step - mem::replace(&mut ahead.step, step + 1)));
             if let Some(share) = found {
@@ -252,7 +250,7 @@ mod tests {
         Sampled::new(dataset, 7, shares, Threads::Auto, Depth::Auto)
     }
 
-    /// Returns every pixel that a rank sees in an epoch.
+    /// Returns every pixel of a rank's samples in an epoch.
     fn seen(mut feed: Sampled, epoch: usize, skipped: usize) -> Vec<u32> {
         let steps = feed.epoch(epoch, skipped).unwrap().map(Result::unwrap);
         let batches = steps.flatten().flatten();
@@ -264,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_is_seen_once_an_epoch_by_any_number_of_ranks() {
+    fn every_sample_is_used_once_per_epoch_on_any_number_of_ranks() {
         let sorted = |mut pixels: Vec<u32>| {
             pixels.sort_unstable();
             pixels
@@ -278,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_is_skipped_even_if_the_number_of_ranks_changes() {
+    fn resumed_epoch_skips_used_samples_on_another_number_of_ranks() {
         let (before, after) = (2, 3);
         let first: Vec<u32> = (0..before)
             .flat_map(|rank| {
@@ -297,11 +295,11 @@ mod tests {
     }
 
     #[test]
-    fn a_single_share_is_that_of_the_rank_with_its_number() {
+    fn single_share_equals_the_batches_of_the_rank_with_its_number() {
         let mut any = feed(0, 1);
         for (number, epoch) in [(0, 3), (2, 3), (1, 4)] {
             let steps: Vec<_> = feed(number, 3).epoch(epoch, 0).unwrap().map(Result::unwrap).collect();
-            // Ahead, a step is taken by another worker between the last two.
+            // Between the last two shares, another worker takes a step that was prefetched.
             for (step, goes_on) in
                 [(4, false), (0, false), (4, true), (0, true), (1, true), (2, false), (3, true)]
             {
@@ -312,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_was_begun_ahead_is_the_same() {
+    fn prefetched_epoch_has_the_same_batches() {
         let mut ahead = feed(1, 2).up_to_epoch(3);
         for (epoch, skipped) in [(1, 2), (2, 0), (3, 0), (4, 0)] {
             let steps: Vec<_> = ahead.epoch(epoch, skipped).unwrap().map(Result::unwrap).collect();
@@ -321,7 +319,7 @@ mod tests {
         }
     }
 
-    /// A batch that was passed on, or not.
+    /// A batch, and whether it was transferred.
     #[derive(Debug, PartialEq)]
     struct Marked(Batch, bool);
 
@@ -332,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_are_passed_on_in_a_stage_of_its_own() {
+    fn batches_are_transferred_in_a_separate_stage() {
         let mark = |Marked(batch, is_marked): Marked| {
             assert!(!is_marked, "it is passed on once");
             Ok(Marked(batch, true))
@@ -357,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_device_ends_the_epoch_in_its_place() {
+    fn transfer_error_is_returned_in_place_of_its_step() {
         let passed = AtomicUsize::new(0);
         let fail = move |batch: Batch| match passed.fetch_add(1, Ordering::Relaxed) {
             4 => Err(DataError::other("GPU 3 failed")),
@@ -365,7 +363,7 @@ mod tests {
         };
         let mut failing = feed(0, 2).placed(Some(Arc::new(fail)));
         let mut steps = failing.epoch(1, 0).unwrap();
-        // Three batches a step.
+        // A step has three batches.
         assert_eq!(steps.next().unwrap().unwrap().len(), 3);
         let error = steps.next().unwrap().unwrap_err().to_string();
         assert!(error.contains("GPU 3 failed"), "{error}");
@@ -373,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_has_an_order_of_its_own() {
+    fn epochs_have_different_orders_of_samples() {
         assert_ne!(seen(feed(0, 1), 1, 0), seen(feed(0, 1), 2, 0));
         assert_eq!(seen(feed(0, 1), 1, 0), seen(feed(0, 1), 1, 0));
     }

@@ -1,8 +1,8 @@
-//! Samples, and how a feed makes batches of them.
+//! Samples, and their assembly into batches by a feed.
 
 use unisono_data::{Batch, DataError, Dataset, Pass, Skipped, Threads};
 
-/// Samples by their numbers, as a `Dataset` of PyTorch.
+/// Samples by index, like PyTorch's `Dataset`.
 ///
 /// ```
 /// use unisono_data::{DataError, Pass};
@@ -36,11 +36,11 @@ pub trait Samples: Send + Sync + 'static {
         self.len() == 0
     }
 
-    /// Returns the sample of a number below [`Samples::len`]. It is called on the threads of the input pipeline, ahead of the step that
-    /// needs it. In training it may vary with the seed and the epoch of the pass, for augmentation.
+    /// Returns the sample of an index below [`Samples::len`]. It is called on the threads of the input pipeline, ahead of the step that needs it. In
+    /// training it may depend on the seed and the epoch of the pass, for augmentation.
     ///
     /// # Errors
-    /// [`DataError::other`] with what went wrong. It ends the run on all ranks.
+    /// [`DataError::other`] with the cause. It ends the run on all ranks.
     fn get(&self, index: usize, pass: Pass) -> Result<Self::Sample, DataError>;
 }
 
@@ -57,21 +57,22 @@ impl<T: Clone + Send + Sync + 'static> Samples for Vec<T> {
     }
 }
 
-/// The samples of a [`Sampled`](crate::Sampled), to train with and to evaluate: a pass tells which. [`Dataset`] and pairs of [`Samples`] have them.
+/// The samples of a [`Sampled`](crate::Sampled), for training and for evaluation. A pass states which of them. Implemented by [`Dataset`] and by
+/// pairs of [`Samples`].
 #[doc(hidden)]
 pub trait BatchSource<B>: Send + Sync + 'static {
     /// Returns the number of samples of a pass.
     fn count(&self, pass: Pass) -> usize;
 
-    /// Returns a batch of these samples. `None` if all of them are damaged, and left out.
+    /// Returns a batch of these samples. `None` if all of them are damaged and skipped.
     fn batch(&self, samples: &[usize], pass: Pass) -> Result<Option<B>, DataError>;
 
-    /// Returns the threads that batches are to be made on, if these were asked for.
+    /// Returns the threads that make batches, given the requested ones.
     fn threads(&self, asked: Threads, _: Pass) -> Threads {
         asked
     }
 
-    /// Returns the damaged samples that were left out: [`Feed::skipped`](crate::Feed::skipped).
+    /// Returns the skipped damaged samples: [`Feed::skipped`](crate::Feed::skipped).
     fn skipped(&self, _epoch: u64) -> Skipped {
         Skipped::default()
     }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_is_seen_once_an_epoch_by_any_number_of_ranks_in_another_order_each_time() {
+    fn every_sample_is_used_once_per_epoch_in_a_new_order() {
         for ranks in [1, 2, 3, 30] {
             let mut loaders: Vec<_> = (0..ranks).map(|rank| loader(rank, ranks)).collect();
             let epochs = [1, 2, 3].map(|epoch| {
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_run_goes_on_where_it_was_on_another_number_of_ranks() {
+    fn resumed_run_continues_on_another_number_of_ranks() {
         let before = loader(0, 1).epoch(2, 0).unwrap().take(2).flat_map(Result::unwrap).flatten().flatten();
         let after = (0..3).flat_map(|rank| seen(&mut loader(rank, 3), 2, 2));
         let mut all: Vec<usize> = before.chain(after).collect();
@@ -162,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn evaluations_see_the_held_out_samples_in_order() {
+    fn evaluations_use_the_held_out_samples_in_order() {
         let mut loader = loader(0, 1);
         assert_eq!(loader.held_out(), 2);
         assert!(loader.evaluation(0..2).unwrap().flat_map(Result::unwrap).eq(0..70));
     }
 
     #[test]
-    fn an_error_of_a_sample_is_that_of_its_step() {
+    fn error_of_a_sample_is_returned_by_its_step() {
         struct Broken;
         impl Samples for Broken {
             type Sample = usize;

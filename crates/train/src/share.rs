@@ -1,4 +1,4 @@
-//! A rank's share of a step, wherever its gradients are, and the report of the step.
+//! A rank's share of a step, for any backend, and the report of the step.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::gradients::LossSums;
 /// One rank's share of a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Share<'a, B> {
-    /// Its micro-batches; `None` for an empty one. Without any, the rank only takes part in the collectives.
+    /// Its micro-batches; `None` for an empty one. If there are none, the rank only takes part in the collectives.
     pub passes: &'a [Option<B>],
     /// Whether it has no more data.
     pub is_out_of_data: bool,
-    /// Whether it was asked to stop: [`Sums::ranks_to_stop`] tells all ranks how many were.
+    /// Whether it was asked to stop. [`Sums::ranks_to_stop`] reports the number of such ranks to all ranks.
     pub asks_to_stop: bool,
     /// Whether it asks all ranks to save this step: [`Sums::ranks_to_save`].
     pub asks_to_save: bool,
@@ -28,15 +28,15 @@ impl<'a, B> Share<'a, B> {
 /// The report of a step.
 #[derive(Debug, Clone, Default)]
 pub struct StepReport {
-    /// The sums over all ranks. If all ranks or, by the trainer's policy, some were out of data, nothing was updated.
+    /// The sums over all ranks. If all ranks were out of data, or the trainer's policy skips the step because some were, nothing was updated.
     pub sums: Sums,
     /// This rank's own sums.
     pub own: LossSums,
-    /// The norm of the mean gradient, if clipping needs it.
+    /// The norm of the mean gradient, if gradients are clipped.
     pub norm: Option<f64>,
     /// The times of this rank.
     pub times: Times,
-    /// Names of parameters without a gradient, which counted as zero; each is reported once.
+    /// The names of parameters without a gradient, which counted as zero. Each name is reported once.
     pub without_gradient: Vec<String>,
 }
 

@@ -1,26 +1,27 @@
-//! Says which stage of the input pipeline keeps training waiting, and what to do about it.
+//! Detects the stage of the input pipeline that training waits for, and suggests a remedy.
 
 use std::thread;
 
 use unisono_data::pipeline::{StageReport, bottleneck};
 
-/// The share of the training time, in percent, that ranks may wait for input before anything is said.
+/// The share of the training time, in percent, that ranks may wait for input without a notice.
 const MOST_WAITS_PERCENT: f64 = 10.0;
-/// The share of its time that a stage works if it limits training. If all work less, and ranks wait, both want the same cores.
+/// The minimum share of its time that a stage works if it limits training. If all stages work less and ranks wait, stages and training compete for
+/// cores.
 const LEAST_BUSY: f64 = 0.5;
-/// The share of its busy time that a stage computes if its threads fill their cores.
+/// The minimum share of its busy time that a stage computes if its threads fully use their cores.
 const COMPUTES: f64 = 0.7;
-/// The share of a stage's work that would be saved in every epoch, from which on it is worth saving.
+/// The minimum share of a stage's work that a cache must save in every epoch to be worthwhile.
 const WORTH_KEEPING: f64 = 0.3;
 
-/// The notice about a run's input: one, since the same would be true of every epoch.
+/// The notice about a run's input. It is sent once, because it would be the same in every epoch.
 #[derive(Debug, Default)]
 pub(crate) struct Starvation {
     is_said: bool,
 }
 
 impl Starvation {
-    /// Returns a notice, if ranks waited for input for a good part of an epoch and nothing was said before.
+    /// Returns a notice if ranks waited for input for a large share of an epoch and no notice was sent before.
     pub(crate) fn notice(&mut self, waits_percent: f64, stages: &[StageReport]) -> Option<String> {
         if self.is_said || waits_percent < MOST_WAITS_PERCENT {
             return None;
@@ -32,8 +33,8 @@ impl Starvation {
     }
 }
 
-/// Explains which stage limits an input pipeline, and what would make it faster; `None` if no stage has threads. With `waits_percent`,
-/// the share of its time that a consumer waits, also how many threads would be enough.
+/// Explains which stage limits an input pipeline, and how to make it faster. Returns `None` if no stage has threads. `waits_percent` is the share of
+/// its time that a consumer waits. If it is given, the explanation includes a sufficient number of threads.
 pub fn explain_bottleneck(stages: &[StageReport], waits_percent: Option<f64>) -> Option<String> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let slowest = bottleneck(stages)?;
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn where_servers_make_batches_more_of_them_are_the_remedy() {
+    fn remedy_for_slow_data_servers_is_more_servers() {
         let mut served = stage("batches", 4, 4, 1.0);
         served.parts = vec![("servers", 1.0)];
         let told = explain_bottleneck(&[served], None).unwrap();
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_once_and_only_if_it_matters() {
+    fn notice_is_sent_once_and_only_above_the_threshold() {
         let stages = [stage("source", 1, 1, 0.1), stage("batches", 1, 1, 0.98)];
         let mut starvation = Starvation::default();
         assert_eq!(starvation.notice(9.0, &stages), None);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_remedy_is_one_that_may_help() {
+    fn remedy_fits_the_cause() {
         let remedy = |stage: StageReport, waits| remedy(&stage, waits, 8);
         assert!(remedy(stage("source", 1, 1, 1.0), Some(50.0)).contains("interleave"));
         assert!(remedy(stage("device", 1, 1, 1.0), Some(50.0)).contains("copies to the GPU"));

@@ -15,21 +15,21 @@ use unisono::{Communicator, Rank};
 /// The rank that saves checkpoints.
 pub(crate) const SAVES: Rank = 0;
 
-/// The position of a run, its checkpoints, its log and its last evaluation: of a trainer, or of the coordinator of parameter servers.
+/// The position of a run, its checkpoints, its log and its last evaluation. Used by a trainer, and by the coordinator of parameter servers.
 #[derive(Debug)]
 pub struct RunState {
     /// The settings of the run.
     pub settings: RunSettings,
     /// Its position.
     pub progress: Progress,
-    /// On the rank that saves only.
+    /// The checkpoint store, only on the rank that saves.
     pub store: Option<Store>,
-    /// When it was saved last, or began.
+    /// The time of the last save or, before the first one, of the start.
     pub saved_at: Instant,
     /// Set once a rank has been asked to stop.
     pub is_stopping: bool,
     log: Log,
-    /// The last evaluation, and the number of steps made before it.
+    /// The last evaluation, and the number of completed steps at its time.
     tested: Option<(u64, Test)>,
 }
 
@@ -37,7 +37,7 @@ impl RunState {
     /// Opens the checkpoints and the log of a run. Called by all ranks of `comm`.
     ///
     /// # Errors
-    /// [`TrainError`] of a file that cannot be written; errors of the collectives.
+    /// [`TrainError`] of a file that cannot be written. Errors of the collectives.
     pub fn open(
         comm: &mut Communicator,
         settings: RunSettings,
@@ -66,26 +66,25 @@ impl RunState {
         Ok(())
     }
 
-    /// Returns the point at which the run ended early, if it did: the same on all ranks, since all have the
-    /// same results.
+    /// Returns the point at which the run ended early, if it did. It is the same on all ranks, because all have the same results.
     pub fn ended_early(&self) -> Option<EndedEarly> {
         let (stopping, best) = self.settings.early_stopping.zip(self.progress.best)?;
         let step = self.progress.step;
         (best.evaluations_since >= stopping.patience).then_some(EndedEarly { step, best })
     }
 
-    /// Returns whether a step may follow, if the epoch has another.
+    /// Returns whether another step may follow in this run. It does not check the end of the epoch.
     pub fn goes_on(&self) -> bool {
         !self.is_stopping && self.ended_early().is_none()
     }
 
-    /// Returns the results of the evaluation after the steps made, if there was one.
+    /// Returns the results of an evaluation at the current step, if there was one.
     pub fn tested(&self) -> Option<Test> {
         let (step, test) = self.tested.as_ref()?;
         (*step == self.progress.step).then(|| test.clone())
     }
 
-    /// Counts an evaluation after the steps made for early stopping, unless there is nothing to evaluate, and returns it.
+    /// Records an evaluation at the current step for early stopping, unless there is nothing to evaluate, and returns it.
     pub fn evaluated(&mut self, test: Test) -> Test {
         let (step, stopping) = (self.progress.step, self.settings.early_stopping);
         let min_delta = stopping.map_or(0.0, |stopping| stopping.min_delta);
@@ -109,13 +108,13 @@ impl RunState {
         }
     }
 
-    /// Returns the results of the last epoch of a run that was saved at its end, which was resumed.
+    /// Returns the results of the last epoch, for a resumed run that was saved at its end.
     pub fn report_of_saved(&self, test: Test) -> EpochReport {
         let (epoch, loss) = (self.progress.epoch - 1, self.progress.last_loss);
         EpochReport { epoch, loss, ..self.report(test) }
     }
 
-    /// Returns the result of a run that ends now. The last step is saved, if there is a checkpoint directory.
+    /// Returns the result of a run that ends now. Its last step is saved, if there is a checkpoint directory.
     pub fn summary(&self, last: EpochReport, parameters_hash: String, memory_bytes: Option<u64>) -> Summary {
         let (step, is_saved) = (self.progress.step, self.settings.checkpoints.is_some());
         let stopped = self.is_stopping.then_some(Stopped { step, is_saved });

@@ -1,4 +1,4 @@
-//! The data-parallel step: [`Mirror::step`] reads in the order in which things happen.
+//! The data-parallel step: [`Mirror::step`] lists its operations in order.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,36 +19,36 @@ use unisono::{Communicator, ReduceOp, trace};
 
 mod passes;
 
-/// The name of the velocity of an outer step, to save it.
+/// The name under which the velocity of an outer step is saved.
 pub(super) const OUTER_VELOCITY: &str = "outer velocity";
 
-/// One rank's replica, kept identical to those of the other ranks by steps that all ranks make together.
+/// One rank's replica. All ranks step together, which keeps their replicas identical.
 ///
-/// It is the trainer without its loop, for your own loop.
+/// It is the trainer without the loop, for custom training loops.
 #[derive(Debug)]
 pub struct Mirror<R> {
     replica: R,
     /// The buckets and the optimizer.
     backend: Box<dyn Backend>,
     clip_norm: Option<f64>,
-    /// Set if ranks step alone.
+    /// The rounds of local steps, if ranks make them.
     rounds: Option<Rounds>,
     /// Whether the optimizer keeps an average of the parameters.
     is_averaged: bool,
     /// Whether the result does not depend on the number of ranks.
     is_tree: bool,
-    /// The number of steps that were made.
+    /// The number of completed steps.
     steps: u64,
-    /// The indices of parameters that were reported to have no gradient.
+    /// The indices of parameters that were reported as having no gradient.
     never_put: BTreeSet<usize>,
 }
 
 impl<R: Replica> Mirror<R> {
-    /// Makes this replica the same as rank 0's. Called by all ranks.
+    /// Broadcasts rank 0's values to this replica. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if settings contradict each other; [`TrainError::ModelsDiffer`] if the parameters of a rank have other
-    /// names or shapes than rank 0's; errors of the collectives; [`TrainError::Replica`].
+    /// [`TrainError::Setting`] if settings contradict each other. [`TrainError::ModelsDiffer`] if the parameters of a rank have other names or shapes
+    /// than rank 0's. Errors of the collectives. [`TrainError::Replica`].
     pub fn new(
         comm: &mut Communicator,
         mut replica: R,
@@ -89,17 +89,16 @@ impl<R: Replica> Mirror<R> {
         Ok(Self { replica, backend, clip_norm, rounds, is_averaged, is_tree, steps: 0, never_put })
     }
 
-    /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches; during the last one, buckets are
-    /// all-reduced as they fill, together with the number of targets, so the mean is weighted for any shares. Then all ranks
-    /// make the same update. Called by all ranks.
+    /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches. During the last one, buckets are all-reduced as they
+    /// fill, together with the number of targets, so that the mean is weighted correctly for any shares. Then all ranks make the same update. Called
+    /// by all ranks.
     ///
-    /// `goes_on` receives the sums before the update and decides whether to make it; it must return the
-    /// same on all ranks.
+    /// `goes_on` receives the sums before the update and decides whether to make it. It must return the same on all ranks.
     ///
     /// # Errors
-    /// Errors of the collectives; [`TrainError::Replica`]; [`TrainError::NotFinite`] if a gradient to clip is not finite, or a parameter
-    /// is not after its update. With a [sharded optimizer](BucketSettings::shard_optimizer) or [local
-    /// steps](BucketSettings::local_steps), only some ranks may find it.
+    /// Errors of the collectives. [`TrainError::Replica`]. [`TrainError::NotFinite`] if a gradient to clip is not finite, or a parameter is not
+    /// finite after its update. With a [sharded optimizer](BucketSettings::shard_optimizer) or [local steps](BucketSettings::local_steps), only some
+    /// ranks may detect it.
     pub fn step(
         &mut self,
         comm: &mut Communicator,
@@ -114,7 +113,7 @@ impl<R: Replica> Mirror<R> {
         let sums = self.backend.sums()?;
         let mut norm = None;
         if goes_on(&sums) && sums.tally.targets > 0.0 {
-            // A rank that steps alone takes the mean over its own targets, if it has any.
+            // In a local step, a rank takes the mean over its own targets, if it has any.
             let targets = if self.rounds.is_some() {
                 self.backend.ledger().own.tally.targets
             } else {
@@ -130,7 +129,7 @@ impl<R: Replica> Mirror<R> {
                 self.backend.begin_update();
                 self.backend.update(comm, &mut values(&mut self.replica), by)?;
             } else {
-                // It counts, so that all ranks have made as many.
+                // Counted here too, so that all ranks have the same number of updates.
                 self.backend.begin_update();
             }
             if self.rounds.as_mut().is_some_and(Rounds::step) {
@@ -148,7 +147,7 @@ impl<R: Replica> Mirror<R> {
     /// Returns the norm of the summed gradient, over all parts of the model. Waits for all buckets.
     fn norm(&mut self, comm: &mut Communicator) -> Result<f64, TrainError> {
         let mut squares = 0.0;
-        // The trained ones, in the order in which buckets arrive.
+        // Trained parameters, in the order in which buckets arrive.
         for index in self.backend.ledger().plan.members.concat() {
             self.backend.complete(comm, index)?;
             let square_sum = self.backend.square_sum(index)?;
@@ -164,20 +163,20 @@ impl<R: Replica> Mirror<R> {
         Ok(squares.sqrt())
     }
 
-    /// Makes the updates that the last step [left to the next](crate::Overlap::Across). A caller that wants to see the
-    /// [replica](Mirror::replica) between two steps calls it first. It waits for other ranks, and they need not call it.
+    /// Makes the updates that the last step [deferred](crate::Overlap::Across). Call it before you read the [replica](Mirror::replica) between two
+    /// steps. It waits for other ranks, which need not call it.
     ///
     /// # Errors
-    /// Errors of the collectives; [`TrainError::Replica`]; [`TrainError::NotFinite`].
+    /// Errors of the collectives. [`TrainError::Replica`]. [`TrainError::NotFinite`].
     pub fn settle(&mut self) -> Result<(), TrainError> {
         self.backend.settle(&mut values(&mut self.replica))
     }
 
-    /// Ends a round of [local steps](BucketSettings::local_steps), if steps have been made since the last: all ranks then hold
-    /// the same again. The trainer does so at the end of an epoch. Called by all ranks.
+    /// Ends a round of [local steps](BucketSettings::local_steps), if steps have been made since the last round. All ranks then hold the same
+    /// parameters again. The trainer calls this at the end of an epoch. Called by all ranks.
     ///
     /// # Errors
-    /// Errors of the collectives; [`TrainError::Replica`].
+    /// Errors of the collectives. [`TrainError::Replica`].
     pub fn end_round(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
         if let Some(rounds) = self.rounds.as_mut().filter(|rounds| !rounds.is_between()) {
             self.backend.average(comm, &mut values(&mut self.replica), rounds)?;
@@ -186,18 +185,17 @@ impl<R: Replica> Mirror<R> {
         Ok(())
     }
 
-    /// Returns whether all ranks hold the same: always, unless they are in a round of [local
-    /// steps](BucketSettings::local_steps).
+    /// Returns whether all ranks hold the same parameters. They do, except during a round of [local steps](BucketSettings::local_steps).
     pub fn is_between_rounds(&self) -> bool {
         self.rounds.as_ref().is_none_or(Rounds::is_between)
     }
 
-    /// Returns the rounds of a rank that steps alone.
+    /// Returns the rounds of local steps, if ranks make them.
     pub(super) fn rounds(&mut self) -> Option<&mut Rounds> {
         self.rounds.as_mut()
     }
 
-    /// Records in the trace what the host did. What a GPU does, it does later than the host knows.
+    /// Records activity of the host in the trace. The work of a GPU is asynchronous, so its times are unknown here.
     fn span(&self, name: &'static str, began: Instant, ended: Instant) {
         if trace::is_on() && !self.backend.is_gpu() {
             trace::record(name, began, ended);
@@ -207,20 +205,19 @@ impl<R: Replica> Mirror<R> {
     /// Returns the replica.
     ///
     /// # Panics
-    /// If the last step [left updates](crate::Overlap::Across): call [`Mirror::settle`] first.
+    /// If the last step [deferred updates](crate::Overlap::Across). Call [`Mirror::settle`] first.
     pub fn replica(&mut self) -> &mut R {
         assert!(!self.backend.has_left(), "the last step left updates: call Mirror::settle first");
         &mut self.replica
     }
 
-    /// Returns the elements of a parameter that this rank updates, and whose optimizer state it holds: all, unless the
-    /// optimizer [is sharded](BucketSettings::shard_optimizer); none if it is not trained.
+    /// Returns the elements of a parameter that this rank updates, and whose optimizer state it holds. The range covers all elements unless the
+    /// optimizer [is sharded](BucketSettings::shard_optimizer). It is empty if the parameter is not trained.
     pub fn own(&self, index: usize) -> Range<usize> {
         self.backend.ledger().own(index)
     }
 
-    /// Returns the optimizer and its state of [this rank's own elements](Mirror::own), which is copied to the host if it is
-    /// on a GPU.
+    /// Returns the optimizer and its state of [this rank's own elements](Mirror::own). State on a GPU is copied to the host.
     ///
     /// # Errors
     /// [`TrainError::Replica`] if the state cannot be copied.
@@ -229,10 +226,10 @@ impl<R: Replica> Mirror<R> {
         self.backend.optimizer()
     }
 
-    /// Restores the optimizer's state of [this rank's own elements](Mirror::own) after this many steps: [`Optimizer::restore`].
+    /// Restores the optimizer state of [this rank's own elements](Mirror::own) after this many steps: [`Optimizer::restore`].
     ///
     /// # Errors
-    /// [`TrainError::OtherRun`] if the state is of another optimizer; [`TrainError::Replica`].
+    /// [`TrainError::OtherRun`] if the state belongs to another optimizer. [`TrainError::Replica`].
     pub fn restore_optimizer<'a>(
         &mut self,
         steps: u64,
@@ -242,13 +239,12 @@ impl<R: Replica> Mirror<R> {
         self.backend.restore_optimizer(steps, &mut state.into_iter())
     }
 
-    /// Returns whether each rank updates its part of the parameters alone.
+    /// Returns whether the update is divided among the ranks.
     pub(super) fn is_divided(&self) -> bool {
         self.backend.ledger().is_divided()
     }
 
-    /// Returns the optimizer's state for all elements and what compressors have not sent yet, to save them; empty on ranks other than 0.
-    /// Called by all ranks.
+    /// Returns the optimizer state of all elements and the residuals, for saving. Returns nothing on ranks other than 0. Called by all ranks.
     pub(super) fn moments(&mut self, comm: &mut Communicator) -> Result<Vec<Tensor>, TrainError> {
         self.settle()?;
         let (rank, is_local, mut own) = (comm.rank(), self.rounds.is_some(), Vec::new());
@@ -256,7 +252,7 @@ impl<R: Replica> Mirror<R> {
         if rank == 0 || differs {
             let parameters = self.replica.parameters();
             let state = self.backend.optimizer()?.state();
-            // The names of what has no elements are rank 0's to save.
+            // Rank 0 saves the names of parameters without elements.
             let state = state.filter(|(.., values)| rank == 0 || !values.is_empty());
             own.extend(state.map(|(name, index, values)| {
                 let name = if is_local { of_rank(name, rank) } else { name.to_owned() };
@@ -275,8 +271,8 @@ impl<R: Replica> Mirror<R> {
         Ok(join(gather(comm, own.into_iter().map(|tensor| (0, tensor)).collect())?))
     }
 
-    /// Returns the [averages](crate::optimizer::Averaged) of all trained parameters, with their indices, once a step is made; none if the
-    /// optimizer keeps none. Called by all ranks.
+    /// Returns the [averages](crate::optimizer::Averaged) of all trained parameters, with their indices. Returns none before the first step, or if
+    /// the optimizer keeps no averages. Called by all ranks.
     pub(crate) fn averages(&mut self, comm: &mut Communicator) -> Result<Vec<(usize, Vec<f32>)>, TrainError> {
         self.settle()?;
         let mut averages = Vec::new();
@@ -290,7 +286,7 @@ impl<R: Replica> Mirror<R> {
                 continue;
             }
             if self.is_divided() {
-                // A sum of floating-point numbers would lose the sign of a zero.
+                // Sums bits, because a sum of floating-point numbers would lose the sign of a zero.
                 let mut bits = vec![0_u32; self.replica.parameters()[index].count()];
                 bits[self.own(index)].copy_from_slice(bytemuck::cast_slice(&values));
                 comm.all_reduce(&mut bits, ReduceOp::Sum)?;
@@ -301,7 +297,7 @@ impl<R: Replica> Mirror<R> {
         Ok(averages)
     }
 
-    /// Exchanges the values of these parameters with these arrays.
+    /// Swaps the values of these parameters with these arrays.
     pub(crate) fn exchange(&mut self, arrays: &mut [(usize, Vec<f32>)]) -> Result<(), TrainError> {
         for (index, array) in arrays {
             self.replica.with_values(*index, &mut |values| values.swap_with_slice(array))?;
@@ -309,12 +305,12 @@ impl<R: Replica> Mirror<R> {
         Ok(())
     }
 
-    /// Returns the buckets; `None` if gradients are reduced on a GPU, or in memory that ranks share.
+    /// Returns the buckets. `None` if gradients are reduced on a GPU, or in memory that ranks share.
     pub fn buckets(&self) -> Option<&Buckets> {
         self.backend.buckets()
     }
 
-    /// Returns the hash of all trained values, the same on all ranks.
+    /// Returns the hash of all trained values, which is the same on all ranks.
     ///
     /// # Errors
     /// [`TrainError::Replica`].

@@ -12,24 +12,24 @@ use unisono::{Communicator, Times};
 /// The times of all ranks over some steps.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct StragglerReport {
-    /// The number of steps made in the run.
+    /// The number of completed steps of the run.
     pub step: u64,
-    /// The number of steps covered, up to that one.
+    /// The number of steps covered, up to and including that one.
     pub steps: u64,
-    /// Every rank's times.
+    /// The times of every rank.
     pub ranks: Vec<RankTimes>,
-    /// The straggler, if a rank stands out: it is busy for a fifth longer than the median of the others.
+    /// The straggler, if one rank stands out: its busy time exceeds the median of the others by a fifth.
     pub slowest: Option<Straggler>,
 }
 
 /// The times of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct RankTimes {
-    /// Outside of collectives: computing, waiting for input, copying a checkpoint.
+    /// The time outside of collectives: computing, waiting for input, copying a checkpoint.
     pub busy_s: f64,
-    /// Waiting in all-reduces with nothing else to do.
+    /// The time spent waiting in all-reduces.
     pub waited_s: f64,
-    /// The time by which it waited less than the rank that waited longest: others waited for it that long.
+    /// The time by which it waited less than the rank that waited longest. Others waited for it that long.
     pub lateness_s: f64,
 }
 
@@ -42,13 +42,13 @@ pub struct Straggler {
     pub host: String,
     /// The time that it was busy.
     pub busy_s: f64,
-    /// The time that the others were busy: their median.
+    /// The median busy time of the other ranks.
     pub others_busy_s: f64,
     /// The time that others waited for it.
     pub lateness_s: f64,
 }
 
-/// Accumulates this rank's times, and compares them with those of the others every given number of steps.
+/// Accumulates this rank's times, and compares them with the times of the other ranks every given number of steps.
 #[derive(Debug)]
 pub(super) struct Stragglers {
     every: Option<u64>,
@@ -69,8 +69,8 @@ impl Stragglers {
         self.waited += waited;
     }
 
-    /// Returns the report, if one is due after this many steps of the run. Called by all ranks after every step: one gather
-    /// collects all times, and a broadcast the host of a straggler, if there is one.
+    /// Returns the report, if one is due after this many steps of the run. Called by all ranks after every step. A gather collects all times. A
+    /// broadcast distributes the host of a straggler, if there is one.
     pub(super) fn report(
         &mut self,
         comm: &mut Communicator,

@@ -11,14 +11,14 @@ use crate::feed::{Feed, Shares, Steps};
 
 /// A stream of unknown length as a [`Feed`].
 ///
-/// A pipeline that [repeats](Pipeline::repeat) goes on with the next epoch, and its threads and buffers with it; one of a single epoch
-/// is opened for each.
+/// A pipeline that [repeats](Pipeline::repeat) continues with the next epoch and keeps its threads and buffers. A pipeline of a single epoch is
+/// opened for each epoch.
 pub struct Stream<B> {
     epoch: Box<Begin<B>>,
     watch: Watch,
 }
 
-/// Begins an epoch, without this many of its steps.
+/// Begins an epoch, skipping this many of its steps.
 type Begin<B> = dyn FnMut(usize, usize) -> Result<(Steps<B>, Watch), DataError> + Send;
 
 impl<B> fmt::Debug for Stream<B> {
@@ -28,7 +28,7 @@ impl<B> fmt::Debug for Stream<B> {
 }
 
 impl<B: Send + 'static> Stream<B> {
-    /// `open` builds this rank's micro-batches from an epoch (counted from 1) on; `passes` of them make a step.
+    /// Creates a feed. `open` builds this rank's micro-batches from an epoch (counted from 1) on, and `passes` of them make a step.
     ///
     /// # Panics
     /// If `passes` is 0.
@@ -41,11 +41,12 @@ impl<B: Send + 'static> Stream<B> {
         Self::of_steps(open, |step| step.into_iter().map(Some).collect())
     }
 
-    /// Samples that come one after the other, in the same order on all ranks, which ranks share: each makes batches of its part of every step.
+    /// Creates a feed of a sequence of samples, in the same order on all ranks. Ranks share the samples: each makes batches of its part of every
+    /// step.
     ///
-    /// All ranks read all samples, which is cheap if they are still encoded, and decode their own. So a run that is resumed during an epoch,
-    /// also on another number of ranks, goes on with the first sample that no rank has seen. Data whose places are known need not be read to
-    /// be skipped: see [`Sampled`](crate::Sampled).
+    /// All ranks read all samples, which is cheap if they are still encoded, and decode only their own. A run that is resumed during an epoch
+    /// therefore continues with the first unused sample, even on another number of ranks. If the positions of samples are known,
+    /// [`Sampled`](crate::Sampled) skips them without reading.
     ///
     /// ```
     /// use unisono_data::{DataError, Depth, Pipeline, Threads};
@@ -65,8 +66,8 @@ impl<B: Send + 'static> Stream<B> {
     /// # }
     /// ```
     ///
-    /// `open` reads the samples from an epoch (counted from 1) on, the same on all ranks; `make` makes a micro-batch of some of them, on
-    /// `threads`; `depth` steps are prefetched.
+    /// `open` reads the samples from an epoch (counted from 1) on, the same on all ranks. `make` makes a micro-batch from some of them, on `threads`.
+    /// `depth` steps are prefetched.
     pub fn of_samples<S: Send + 'static>(
         shares: Shares,
         threads: Threads,
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_is_seen_once_though_the_run_resumes_on_other_ranks() {
+    fn every_sample_is_used_once_when_a_run_resumes_on_other_ranks() {
         for (before, after) in [(1, 1), (2, 2), (2, 3), (3, 1)] {
             let first = (0..before).flat_map(|rank| seen(&mut feed(rank, before), 4, 0, 2));
             let rest = (0..after).flat_map(|rank| seen(&mut feed(rank, after), 4, 2, usize::MAX));
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_goes_on_is_the_one_that_is_opened() {
+    fn continued_epoch_equals_a_newly_opened_one() {
         let mut going_on = feed(1, 2);
         for epoch in 1..4 {
             let expected = seen(&mut feed(1, 2), epoch, 0, usize::MAX);
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ranks_make_the_same_steps_though_some_have_no_samples_in_one() {
+    fn all_ranks_make_the_same_steps_if_some_have_no_samples() {
         for rank in 0..7 {
             let steps: Vec<_> = feed(rank, 7).epoch(1, 0).unwrap().map(Result::unwrap).collect();
             assert_eq!(steps.len(), 5);

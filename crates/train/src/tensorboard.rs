@@ -1,7 +1,7 @@
-//! TensorBoard curves: a file of events, each of them some named numbers at a step.
+//! TensorBoard curves: a file of events, each with some named numbers at a step.
 //!
-//! An event is a Protocol Buffers message in the frame of TensorFlow's records. The messages here have only the fields that
-//! curves need, with the numbers in TensorFlow's `event.proto` and `summary.proto`.
+//! An event is a Protocol Buffers message in the frame of TensorFlow's records. The messages here contain only the fields that curves need. Field
+//! numbers are those of TensorFlow's `event.proto` and `summary.proto`.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write as _};
@@ -12,12 +12,12 @@ use prost::Message;
 
 use unisono_data::framing;
 
-/// The version in the first event of a file, from which on readers support [`SessionLog`].
+/// The version in the first event of a file. Readers support [`SessionLog`] from this version on.
 const VERSION: &str = "brain.Event:2";
 
-/// A file of curves for TensorBoard. One rank writes it, since its numbers are equal on all ranks, or means over them.
+/// A file of curves for TensorBoard. One rank writes it, because its numbers are identical on all ranks, or means over them.
 ///
-/// A resumed run opens another file in the same directory; TensorBoard reads them together.
+/// A resumed run opens another file in the same directory, and TensorBoard reads them together.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -34,7 +34,7 @@ const VERSION: &str = "brain.Event:2";
 /// ```
 ///
 /// # Dropping
-/// Dropping writes what is still in memory, and ignores errors: call [`flush`](Self::flush) first.
+/// Dropping writes buffered data and ignores errors. Call [`flush`](Self::flush) first to detect them.
 #[derive(Debug)]
 pub struct EventFile {
     path: PathBuf,
@@ -44,11 +44,11 @@ pub struct EventFile {
 impl EventFile {
     /// Creates a new file in `directory`, and the directory if it is missing.
     ///
-    /// The name is `events.out.tfevents.<seconds since 1970>.<host>.<process>.<n>`, since TensorBoard reads the files of a
-    /// directory in the order of their names. `n` is 0, or higher if this process opens several per second.
+    /// The name is `events.out.tfevents.<seconds since 1970>.<host>.<process>.<n>`, because TensorBoard reads the files of a directory in the order
+    /// of their names. `n` is 0, or higher if this process opens several per second.
     ///
     /// # Errors
-    /// If the directory cannot be created or the file cannot be written; the error names it.
+    /// If the directory cannot be created or the file cannot be written. The error names the path.
     pub fn create(directory: &Path) -> io::Result<Self> {
         fs::create_dir_all(directory).map_err(|error| naming("make", directory, &error))?;
         let (path, file) = new_file(directory)?;
@@ -62,11 +62,11 @@ impl EventFile {
         &self.path
     }
 
-    /// Records that a run resumes from `step`: TensorBoard discards the points of earlier files at this step and later ones,
-    /// which the resumed run produces again.
+    /// Records that a run resumes from `step`. TensorBoard discards the points of earlier files at this step and later ones, which the resumed run
+    /// produces again.
     ///
     /// # Errors
-    /// If the file cannot be written; the error names it.
+    /// If the file cannot be written. The error names the file.
     ///
     /// # Panics
     /// As [`scalars`](Self::scalars).
@@ -75,12 +75,12 @@ impl EventFile {
         self.write(step, Event { session_log, ..Event::default() })
     }
 
-    /// Adds a point at `step` to one curve or several: tags and values, which are stored as `f32`.
+    /// Adds a point at `step` to one or several curves. `scalars` are tags and values, which are stored as `f32`.
     ///
     /// TensorBoard groups curves by the part of their tags before the first `/`.
     ///
     /// # Errors
-    /// If the file cannot be written; the error names it.
+    /// If the file cannot be written. The error names the file.
     ///
     /// # Panics
     /// If the step is above 2^63 - 1, which the format does not support.
@@ -93,19 +93,19 @@ impl EventFile {
         self.write(step, Event { summary, ..Event::default() })
     }
 
-    /// Writes what is still in memory, so that TensorBoard sees it.
+    /// Writes buffered data, so that TensorBoard can read it.
     ///
     /// # Errors
-    /// If the file cannot be written; the error names it.
+    /// If the file cannot be written. The error names the file.
     pub fn flush(&mut self) -> io::Result<()> {
         self.file.flush().map_err(|error| naming("write", &self.path, &error))
     }
 
-    /// Writes an event with this step, and the time.
+    /// Writes an event with this step and the current time.
     fn write(&mut self, step: u64, event: Event) -> io::Result<()> {
         let step = i64::try_from(step)
             .unwrap_or_else(|_| panic!("step {step} is above {}, the last that an event can have", i64::MAX));
-        // A clock before 1970 is no reason to end a run: its curves start at 0.
+        // A clock before 1970 does not end a run. Its curves start at time 0.
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let event = Event { wall_time_s: time.as_secs_f64(), step, ..event };
         framing::write(&mut self.file, &event.encode_to_vec())
@@ -129,7 +129,7 @@ fn new_file(directory: &Path) -> io::Result<(PathBuf, File)> {
     unreachable!("nobody opens 2^32 files in a second")
 }
 
-/// Adds the file to an error.
+/// Adds the file name to an error.
 fn naming(verb: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {verb} `{}`: {error}", path.display()))
 }
@@ -161,7 +161,7 @@ struct Summary {
 struct Value {
     #[prost(string, tag = "1")]
     tag: String,
-    // Optional in the format, so written even if it is 0; a plain field would be omitted.
+    // The field is optional in the format, so it is written even if it is 0. A plain field would be omitted.
     #[prost(float, optional, tag = "2")]
     simple_value: Option<f32>,
 }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_read_as_they_were_written() {
+    fn events_round_trip_through_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let mut events = EventFile::create(&directory.path().join("of/runs")).unwrap();
         let path = events.path().to_owned();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_flushed_can_be_read_while_the_file_is_open() {
+    fn flushed_events_can_be_read_while_the_file_is_open() {
         let directory = tempfile::tempdir().unwrap();
         let mut events = EventFile::create(directory.path()).unwrap();
         events.scalars(1, &[("loss", 2.0)]).unwrap();
@@ -241,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_resumed_at_once_has_a_file_of_its_own() {
+    fn immediately_resumed_run_writes_to_a_separate_file() {
         let directory = tempfile::tempdir().unwrap();
         let files: Vec<_> = (0..3).map(|_| EventFile::create(directory.path()).unwrap()).collect();
         assert!(files.windows(2).all(|pair| pair[0].path() < pair[1].path()), "{files:?}");
     }
 
     #[test]
-    fn an_error_names_the_file() {
+    fn write_error_names_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         fs::write(&file, "").unwrap();
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "step 9223372036854775808 is above")]
-    fn a_step_that_has_no_place_is_refused() {
+    fn step_above_the_maximum_panics() {
         let directory = tempfile::tempdir().unwrap();
         let mut events = EventFile::create(directory.path()).unwrap();
         let _ = events.scalars(1 << 63, &[("loss", 0.0)]);

@@ -29,7 +29,7 @@ pub use callback::{Callback, Flow};
 pub use evaluation::evaluate;
 use world::World;
 
-/// One rank's part of a training run.
+/// One rank of a training run.
 #[derive(Debug)]
 pub struct Trainer<'a, R: Replica, F> {
     world: World<'a>,
@@ -38,12 +38,12 @@ pub struct Trainer<'a, R: Replica, F> {
     parameters: usize,
     feed: F,
     state: RunState,
-    /// Whether a checkpoint was due, but ranks stepped alone.
+    /// Whether a checkpoint was due during a round of local steps and is still to be saved.
     is_save_late: bool,
-    /// The step after which replicas were compared last.
+    /// The step after which replicas were last compared.
     verified: u64,
     resumed: Option<Resumed>,
-    /// The step of the best evaluation that was saved.
+    /// The step of the best saved evaluation.
     best_saved: Option<u64>,
     stragglers: Stragglers,
     damage: Damage,
@@ -51,8 +51,8 @@ pub struct Trainer<'a, R: Replica, F> {
 }
 
 impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
-    /// Makes the replica the same as rank 0's, or restores it from a checkpoint. Called by all ranks with the same settings. If ranks
-    /// hold [parts](Replica::parts) of the model, those that hold the same part are replicas of each other.
+    /// Broadcasts rank 0's values to the replica, or restores them from a checkpoint. If ranks hold [parts](Replica::parts) of the model, the ranks
+    /// that hold the same part are replicas of each other. Called by all ranks with the same settings.
     ///
     /// # Errors
     /// [`TrainError`] of the replica, of the collectives, of a checkpoint of another run, or of a file that
@@ -126,33 +126,32 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         &self.state.settings
     }
 
-    /// Returns the method that will all-reduce the largest bucket, and why; `None` if gradients are reduced on GPUs,
-    /// where each call decides, or in memory that ranks share.
+    /// Returns the method that will all-reduce the largest bucket, and the reason for it. `None` if gradients are reduced in memory that ranks share,
+    /// or on GPUs, where each call chooses.
     pub fn all_reduce(&mut self) -> Option<Ran> {
         Some(self.mirror.buckets()?.ran(self.world.replicas()))
     }
 
-    /// Returns the size of buckets, and why; `None` if gradients are reduced on GPUs, or in memory that ranks share.
+    /// Returns the size of buckets, and the reason for it. `None` if gradients are reduced on GPUs, or in memory that ranks share.
     pub fn bucket_size(&self) -> Option<BucketSize> {
         Some(self.mirror.buckets()?.size())
     }
 
-    /// Returns the number of buckets, and of those that are reduce-scattered; `None` unless the optimizer is sharded.
+    /// Returns the number of buckets, and the number of those that are reduce-scattered. `None` unless the optimizer is sharded.
     pub fn sharded(&self) -> Option<(usize, usize)> {
         let buckets = self.mirror.buckets().filter(|buckets| buckets.ledger().is_divided())?;
         Some((buckets.len(), buckets.scattered()))
     }
 
-    /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop) or the callback ends the run. In any case it
-    /// saves the last step, if there is a checkpoint directory, and the checkpoint is complete on disk when this returns on any rank.
-    /// If this rank fails, it fails the communicator, so that no other rank waits for it.
+    /// Trains until the last epoch is complete, a rank is [asked to stop](RunSettings::stop), or the callback ends the run. In all cases it saves the
+    /// last step, if there is a checkpoint directory. The checkpoint is complete on disk when this returns on any rank. If this rank fails, it fails
+    /// the communicator, so that no other rank waits for it.
     ///
     /// # Errors
-    /// [`TrainError`] of a failed rank, model, file or data; also if the loss is not finite, or the replicas
-    /// differ at the end.
+    /// [`TrainError`] of a failed rank, model, file or data. Also if the loss is not finite, or the replicas differ at the end.
     pub fn run(mut self, mut callback: impl Callback) -> Result<Summary, TrainError> {
         let ended = self.epochs(&mut callback).and_then(|last| self.finish(last));
-        // Other ranks do not check what only this one holds or updates.
+        // Other ranks do not check data that only this rank holds or updates.
         let is_alone = self.world.has_parts() || self.mirror.is_divided() || self.mirror.rounds().is_some();
         let is_common = |error: &TrainError| {
             error.is_common() && !(is_alone && matches!(error, TrainError::NotFinite { .. }))
@@ -163,12 +162,12 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         ended
     }
 
-    /// Runs all remaining epochs; returns the report of the last.
+    /// Runs all remaining epochs. Returns the report of the last one.
     fn epochs(&mut self, callback: &mut impl Callback) -> Result<EpochReport, TrainError> {
         self.resumed.take().iter().flat_map(Resumed::events).for_each(|event| callback.on_event(event));
         let mut last = None;
         while self.state.progress.epoch <= self.state.settings.epochs && self.state.ended_early().is_none() {
-            // The evaluation at the end of the epoch before may have been the best.
+            // The evaluation at the end of the previous epoch may have been the best.
             self.save(false)?;
             let report = self.epoch(&mut |event| callback.on_event(event))?;
             if self.state.is_stopping {
@@ -192,8 +191,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         }
     }
 
-    /// Runs the rest of an epoch, then evaluates on the held-out samples, unless the run must stop and may have no time for
-    /// it.
+    /// Runs the rest of an epoch, then evaluates on the held-out samples. If the run must stop, it skips the evaluation, for which there may be no
+    /// time.
     fn epoch(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
         let first = self.state.progress.step_in_epoch;
         let mut steps = self.feed.epoch(self.state.progress.epoch, first)?;
@@ -213,10 +212,10 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
                 tell,
             )?;
             self.verify()?;
-            // A stop waits for the end of a round, where all ranks hold the same.
+            // A stop waits for the end of a round, where all ranks hold the same parameters.
             self.state.is_stopping = report.sums.ranks_to_stop > 0.0 && self.mirror.is_between_rounds();
             if !self.state.is_stopping {
-                // Before the step is saved: a run that resumes from it has this evaluation.
+                // Evaluates before saving, so that a run that resumes from this step has the evaluation.
                 self.evaluate_in_epoch(tell)?;
                 let saves_since = Instant::now();
                 self.save(report.sums.ranks_to_save > 0.0)?;
@@ -246,7 +245,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         Ok(report)
     }
 
-    /// Takes the next step's batches from the feed and makes the step; `None` if the epoch is over.
+    /// Takes the next step's batches from the feed and makes the step. Returns `None` if the epoch is over.
     fn step(
         &mut self,
         steps: &mut Steps<R::Batch>,
@@ -291,7 +290,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             return Ok(None);
         }
         if !tally.loss.is_finite() {
-            // As f32, which is how the loss is sent.
+            // As `f32`, because the loss is sent in that format.
             let found = compare::all_where(self.world.all, !(report.own.loss as f32).is_finite())?;
             let (step, loss, of) = (step_in_epoch + 1, tally.mean_loss(), self.world.all.ranks());
             return Err(TrainError::Diverged { ranks: found, of, epoch, step, loss });
@@ -299,7 +298,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         if let Some(store) =
             self.state.store.as_mut().filter(|_| self.state.settings.early_stopping.is_none())
         {
-            // The loss is of the parameters before this step.
+            // The loss is computed with the parameters before this step.
             store.record_loss(self.state.progress.step, tally.mean_loss());
         }
         self.state.progress.count_step(tally, |steps| self.feed.samples(steps));

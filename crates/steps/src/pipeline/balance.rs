@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-/// Returns the first layer of each stage, for stages of consecutive layers with these costs, so that the costliest stage costs the least;
-/// among such cuts, one whose stages are even. `None` if there are fewer layers than stages, or no stage.
+/// Returns the first layer of each stage, for stages of consecutive layers with these costs. The cut minimises the cost of the costliest stage. Among
+/// such cuts, it is one with even stages. Returns `None` if there are fewer layers than stages, or no stage.
 ///
 /// ```
 /// use unisono_steps::pipeline::balance;
@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 /// ```
 pub fn balance(costs: &[f64], stages: usize) -> Option<Vec<usize>> {
     let last = |from: usize| Cut::default().after(from, costs[from..].iter().sum());
-    // The best cut of the layers from each on, into one stage, then into more and more.
+    // The best cut of the layers from each index on, into one stage, then into more and more.
     let mut best: Vec<_> = (0..costs.len()).map(|from| Some(last(from))).collect();
     for _ in 1..stages {
         let of = |from: usize| {
@@ -28,19 +28,19 @@ pub fn balance(costs: &[f64], stages: usize) -> Option<Vec<usize>> {
     Some(cut.firsts.into_iter().rev().collect())
 }
 
-/// The stages at the end of a model.
+/// A cut of the last layers of a model into stages.
 #[derive(Default)]
 struct Cut {
-    /// The cost of the costliest.
+    /// The cost of the costliest stage.
     most: f64,
-    /// The sum of the squares of their costs, which is least if they are even.
+    /// The sum of the squares of the costs, which is smallest if they are even.
     squares: f64,
-    /// Their first layers, from the last stage to the first.
+    /// The first layers of the stages, from the last stage to the first.
     firsts: Vec<usize>,
 }
 
 impl Cut {
-    /// These, after another stage.
+    /// Returns this cut with another stage before it.
     fn after(&self, first: usize, cost: f64) -> Self {
         let Self { most, squares, firsts } = self;
         let firsts = [firsts, &[first][..]].concat();
@@ -56,7 +56,7 @@ impl Cut {
 mod tests {
     use super::*;
 
-    /// Returns every cut of these layers, by trying all.
+    /// Returns every cut of these layers.
     fn cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
         if stages == 1 {
             return vec![vec![0]];
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cut_has_a_cheaper_costliest_stage() {
+    fn no_other_cut_has_a_cheaper_costliest_stage() {
         let mut seed = 1_u64;
         let mut random = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_costliest_stage_leaves_open_is_even() {
+    fn other_stages_are_even_if_one_dominates() {
         assert_eq!(balance(&[9.0, 1.0, 1.0, 1.0, 1.0], 3), Some(vec![0, 1, 3]));
         assert_eq!((balance(&[], 0), balance(&[1.0, 2.0], 3)), (None, None));
     }

@@ -4,12 +4,11 @@ use std::fmt::Write as _;
 
 use super::{PassCosts, PipelinePlan};
 
-/// The costs that are drawn: a backward pass takes twice as long as a forward pass.
+/// The costs in drawings: a backward pass takes twice as long as a forward pass.
 const COSTS: PassCosts = PassCosts { forward: 1.0, backward: 2.0, message: 0.0 };
 
 impl PipelinePlan {
-    /// Returns a drawing of what each rank does when, with backward passes twice as long as forward passes, and messages that take
-    /// no time.
+    /// Returns a drawing of the timeline of each rank. A backward pass takes twice as long as a forward pass, and messages take no time.
     pub fn draw(&self) -> String {
         let timeline = self.timeline(&COSTS);
         let (ranks, stages, micro_batches) = (self.ranks.len(), self.stages(), self.micro_batches);
@@ -28,7 +27,7 @@ impl PipelinePlan {
         let own_stages = self.schedule.stages_per_rank();
         let name = |micro_batch: usize, own_stage: usize| match own_stages {
             1 => micro_batch.to_string(),
-            // Beyond z, letters repeat.
+            // After z, letters repeat.
             _ => format!("{micro_batch}{}", char::from(b'a' + (own_stage % 26) as u8)),
         };
         let width = name(micro_batches - 1, own_stages - 1).len() + 2;

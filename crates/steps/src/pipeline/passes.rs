@@ -11,10 +11,10 @@ pub(super) fn of(
 ) -> Vec<Pass> {
     let own_stages = schedule.stages_per_rank();
     let exists = |pass: &Pass| pass.micro_batch < micro_batches;
-    // Whole rounds, in which interleaved stages take turns; micro-batches beyond the last are left out.
+    // Interleaved stages alternate in complete rounds. Micro-batches beyond the last are left out.
     let micro_batches = if own_stages == 1 { micro_batches } else { micro_batches.next_multiple_of(ranks) };
     let all = micro_batches * own_stages;
-    // Stages take turns, each with as many micro-batches as there are ranks; backward from the last stage.
+    // Each stage processes as many micro-batches as there are ranks, then the next stage follows. Backward passes begin at the last stage.
     let pass = |is_backward: bool, number: usize| {
         let (round, within) = (number / (ranks * own_stages), number % (ranks * own_stages));
         let turn = within / ranks;
@@ -41,7 +41,8 @@ pub(super) fn ahead(schedule: PipelineSchedule, (rank, ranks): (Rank, usize), mi
     match schedule {
         PipelineSchedule::GPipe => all,
         PipelineSchedule::OneForwardOneBackward => all.min(behind),
-        // The first backward pass is that of the last stage, after a turn of all others; the way there and back of the stages behind.
+        // The first backward pass belongs to the last stage, after a round of all other stages. The first term covers the way to the later ranks and
+        // back.
         PipelineSchedule::Interleaved { .. } => all.min(2 * behind + (own_stages - 1) * ranks),
     }
 }

@@ -9,7 +9,7 @@ const SCHEDULES: [PipelineSchedule; 4] = [
     PipelineSchedule::Interleaved { stages: 3 },
 ];
 
-/// Plans of all schedules, for many numbers of ranks and micro-batches.
+/// Returns plans of all schedules, for many numbers of ranks and micro-batches.
 fn plans(most_ranks: usize, most_micro_batches: usize) -> impl Iterator<Item = PipelinePlan> {
     let worlds =
         (1..=most_ranks).flat_map(move |ranks| (1..=most_micro_batches).map(move |micro| (ranks, micro)));
@@ -18,7 +18,7 @@ fn plans(most_ranks: usize, most_micro_batches: usize) -> impl Iterator<Item = P
     })
 }
 
-/// Returns whether every round of interleaved stages has all its micro-batches.
+/// Returns whether every round of interleaved stages is complete.
 fn is_round(plan: &PipelinePlan) -> bool {
     plan.schedule.stages_per_rank() == 1 || plan.micro_batches.is_multiple_of(plan.ranks.len())
 }
@@ -34,7 +34,7 @@ fn plans_have_no_defects() {
 }
 
 #[test]
-fn ranks_keep_as_much_as_is_said() {
+fn ranks_keep_no_more_activations_than_most_kept() {
     for plan in plans(5, 10) {
         for (rank, acts) in plan.ranks().iter().enumerate() {
             let (mut kept, mut most) = (0, 0);
@@ -52,7 +52,7 @@ fn ranks_keep_as_much_as_is_said() {
 }
 
 #[test]
-fn bubbles_are_those_of_the_papers() {
+fn bubbles_match_the_formulas_of_the_papers() {
     let costs = PassCosts { forward: 1.0, backward: 2.0, message: 0.0 };
     for plan in plans(6, 12).filter(|plan| plan.micro_batches >= plan.ranks.len() && is_round(plan)) {
         let behind = (plan.ranks.len() - 1) as f64;
@@ -68,15 +68,15 @@ fn bubbles_are_those_of_the_papers() {
 }
 
 #[test]
-fn messages_take_time_that_a_pipeline_waits_for() {
+fn message_times_extend_the_timeline() {
     let costs = |message| PassCosts { forward: 1.0, backward: 2.0, message };
     let plan = PipelineSchedule::OneForwardOneBackward.plan(4, 8).unwrap();
     let (without, with) = (plan.timeline(&costs(0.0)).ends(), plan.timeline(&costs(0.5)).ends());
-    // Three messages there and three back, at least.
+    // At least three messages forward and three back.
     assert!(with >= without + 3.0, "{without} {with}");
 }
 
-/// Returns every way to spoil one act.
+/// Returns all plans with one wrong action.
 fn mutants(plan: &PipelinePlan) -> Vec<(String, PipelinePlan)> {
     let mut mutants = Vec::new();
     for (rank, acts) in plan.ranks.iter().enumerate() {
@@ -117,7 +117,7 @@ fn pass_of(act: &mut Act) -> &mut Pass {
 }
 
 #[test]
-fn every_mutant_is_found() {
+fn verify_detects_every_mutant() {
     let mut count = 0;
     for plan in plans(3, 6) {
         for (how, mutant) in mutants(&plan) {
@@ -129,18 +129,18 @@ fn every_mutant_is_found() {
 }
 
 #[test]
-fn passes_in_another_order_keep_too_much_or_wait_for_ever() {
+fn verify_detects_reordered_passes() {
     let plan = PipelineSchedule::OneForwardOneBackward.plan(3, 6).unwrap();
     let eager = PipelinePlan { ranks: PipelineSchedule::GPipe.plan(3, 6).unwrap().ranks, ..plan.clone() };
     assert!(matches!(eager.verify()[..], [PipelineDefect::Memory { rank: 0, kept: 6, most: 3 }, ..]));
     let mut late = plan;
-    // The last rank waits for the second micro-batch before it returns the first.
+    // The last rank waits for the second micro-batch before it sends the gradients of the first.
     late.ranks[2].rotate_left(1);
     assert!(!late.verify().is_empty());
 }
 
 #[test]
-fn what_cannot_be_planned_is_said() {
+fn empty_pipelines_are_refused() {
     assert!(PipelineSchedule::GPipe.plan(0, 6).unwrap_err().to_string().contains("at least one"));
     for name in ["gpipe", "1f1b", "interleaved:3"] {
         assert_eq!(name.parse::<PipelineSchedule>().unwrap().to_string(), name);
@@ -151,7 +151,7 @@ fn what_cannot_be_planned_is_said() {
 }
 
 #[test]
-fn drawings_are_as_before() {
+fn drawings_match_the_golden_files() {
     let draw = |schedule: PipelineSchedule, ranks, micro_batches| {
         schedule.plan(ranks, micro_batches).unwrap().draw()
     };

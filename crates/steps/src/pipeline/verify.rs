@@ -1,4 +1,4 @@
-//! The defects and the times of pipeline plans: all ranks are played at once.
+//! The defects and the times of pipeline plans, found by a simulation of all ranks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -6,19 +6,21 @@ use super::{Act, Pass, PipelinePlan};
 use unisono_collectives::Rank;
 
 impl PipelinePlan {
-    /// Returns the defects of this plan; none if every pass is made once, on the rank that holds its stage, after what it needs; if
-    /// every message is received, in the order in which it was sent; if no rank waits for ever; and if none keeps the activations
-    /// of more passes than the schedule [says](super::PipelineSchedule::most_kept).
+    /// Returns the defects of this plan. There are none if all of these conditions hold:
+    /// - Every pass is made once, on the rank that holds its stage, after the passes that it needs.
+    /// - Every message is received, in the order in which it was sent.
+    /// - No rank waits forever.
+    /// - No rank keeps the activations of more passes than [`most_kept`](super::PipelineSchedule::most_kept).
     pub fn verify(&self) -> Vec<PipelineDefect> {
         let mut play = Play::of(self, PassCosts::default());
         play.end();
         play.defects
     }
 
-    /// Computes the times of all passes, if every act begins as soon as it can.
+    /// Computes the times of all passes, if every action begins as early as possible.
     ///
     /// # Panics
-    /// If the plan is defective: a rank waits for ever.
+    /// If the plan is defective and a rank waits forever.
     pub fn timeline(&self, costs: &PassCosts) -> Timeline {
         let play = Play::of(self, *costs);
         let is_done = play.ranks.iter().zip(&self.ranks).all(|(state, acts)| state.done == acts.len());
@@ -27,7 +29,7 @@ impl PipelinePlan {
     }
 }
 
-/// A defect of a pipeline plan. [`PipelinePlan::verify`] returns those that it finds.
+/// A defect of a pipeline plan, as found by [`PipelinePlan::verify`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each defect's sentence names its fields")]
@@ -36,7 +38,7 @@ pub enum PipelineDefect {
     #[error("rank {rank} makes the {pass} twice")]
     Twice { rank: Rank, pass: Pass },
 
-    /// A rank makes a pass through a stage that it does not hold, or that there is not.
+    /// A rank makes a pass through a stage that it does not hold, or that does not exist.
     #[error("rank {rank} makes the {pass}, which is not its own")]
     NotOwn { rank: Rank, pass: Pass },
 
@@ -44,15 +46,15 @@ pub enum PipelineDefect {
     #[error("rank {rank} does not make the {pass}")]
     Missing { rank: Rank, pass: Pass },
 
-    /// A pass begins before what it needs is there.
+    /// A pass begins before the result that it needs is available.
     #[error("rank {rank} makes the {pass} without the result of the {needed}")]
     TooEarly { rank: Rank, pass: Pass, needed: Pass },
 
-    /// A rank sends what it has not computed.
+    /// A rank sends a result that it has not computed.
     #[error("rank {rank} sends the result of the {pass} before it has made it")]
     NothingToSend { rank: Rank, pass: Pass },
 
-    /// A rank waits for a message, and the other sends another, or no more.
+    /// A rank waits for a message, but the other rank sends another one or none.
     #[error("rank {rank} waits for the result of the {pass} from rank {from}, and does not get it")]
     Deadlock { rank: Rank, pass: Pass, from: Rank },
 
@@ -60,7 +62,7 @@ pub enum PipelineDefect {
     #[error("rank {rank} does not receive the result of the {pass} from rank {from}")]
     Unreceived { rank: Rank, pass: Pass, from: Rank },
 
-    /// A rank keeps more activations than the schedule says.
+    /// A rank keeps more activations than the schedule permits.
     #[error("rank {rank} keeps the activations of {kept} passes at a time, and the schedule says {most}")]
     Memory { rank: Rank, kept: usize, most: usize },
 }
@@ -72,11 +74,11 @@ pub struct PassCosts {
     pub forward: f64,
     /// A backward pass.
     pub backward: f64,
-    /// A message from a stage to the next, beside which ranks compute.
+    /// A message from a stage to the next, which ranks overlap with computing.
     pub message: f64,
 }
 
-/// The time of a pass of a rank.
+/// The times of a pass on a rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
     /// The pass.
@@ -100,41 +102,41 @@ impl Timeline {
         self.ranks.iter().flatten().map(|span| span.ends).fold(0.0, f64::max)
     }
 
-    /// Returns the share of the time that ranks do not compute, 0 to 1: without messages, with `s` ranks and `m`
-    /// micro-batches, (s−1)/(m+s−1), and (s−1)/(v·m+s−1) if `v` stages of a rank are interleaved.
+    /// Returns the fraction of the time that ranks do not compute, 0 to 1. Without messages, with `s` ranks and `m` micro-batches, it is
+    /// (s−1)/(m+s−1). If `v` stages of a rank are interleaved, it is (s−1)/(v·m+s−1).
     pub fn bubble(&self) -> f64 {
         let busy: f64 = self.ranks.iter().flatten().map(|span| span.ends - span.begins).sum();
         1.0 - busy / (self.ends() * self.ranks.len() as f64)
     }
 }
 
-/// All ranks, during their acts.
+/// A simulation of all ranks.
 struct Play<'a> {
     plan: &'a PipelinePlan,
     costs: PassCosts,
     ranks: Vec<State>,
-    /// The messages on their way, and when they arrive, by their ends.
+    /// The messages in flight and their arrival times, by sender and receiver.
     on_the_way: HashMap<(Rank, Rank), VecDeque<(Pass, f64)>>,
     defects: Vec<PipelineDefect>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The number of acts done.
+    /// The number of completed actions.
     done: usize,
-    /// When the last one ended.
+    /// The time at which the last action ended.
     clock: f64,
     /// The times of the passes.
     spans: Vec<Span>,
     made: HashSet<Pass>,
     received: HashSet<Pass>,
-    /// The forward passes whose backward pass is still to come, now and at most.
+    /// The number of forward passes whose backward pass is pending, now and at most.
     kept: usize,
     most_kept: usize,
 }
 
 impl<'a> Play<'a> {
-    /// Plays a plan until no rank acts any more.
+    /// Simulates a plan until no rank can act.
     fn of(plan: &'a PipelinePlan, costs: PassCosts) -> Self {
         let ranks = plan.ranks.iter().map(|_| State::default()).collect();
         let mut play = Self { plan, costs, ranks, on_the_way: HashMap::new(), defects: Vec::new() };
@@ -142,7 +144,7 @@ impl<'a> Play<'a> {
         play
     }
 
-    /// Lets every rank act until it waits. Returns whether any did.
+    /// Runs every rank until it waits. Returns whether any rank acted.
     fn round(&mut self) -> bool {
         let mut acted = false;
         for rank in 0..self.ranks.len() {
@@ -157,7 +159,7 @@ impl<'a> Play<'a> {
         acted
     }
 
-    /// Does an act, unless the rank has to wait.
+    /// Performs an action, unless the rank has to wait. Returns whether it did.
     fn act(&mut self, rank: Rank, act: Act) -> bool {
         let state = &mut self.ranks[rank];
         match act {
@@ -205,7 +207,7 @@ impl<'a> Play<'a> {
         state.spans.push(Span { pass, begins, ends: state.clock });
     }
 
-    /// Finds what is left at the end.
+    /// Records the defects that remain at the end.
     fn end(&mut self) {
         let (plan, ranks) = (self.plan, self.ranks.len());
         for (rank, state) in self.ranks.iter().enumerate() {

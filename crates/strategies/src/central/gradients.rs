@@ -1,4 +1,4 @@
-//! Gradients that exist once on a node: ranks add theirs where they lie, one after the other.
+//! Gradients with one copy per node. Ranks add their gradients in place, one after the other.
 //!
 //! **Source**: central storage is TensorFlow's name (`tf.distribute.experimental.CentralStorageStrategy`).
 
@@ -9,35 +9,35 @@ use unisono::{Communicator, Result, Shared, SharedCounters};
 use unisono_train::Fill;
 use unisono_train::internals::Place;
 
-/// The most elements of a gradient that is computed before its turn comes, in memory of its own.
+/// The maximum number of elements of a gradient that is computed into a separate buffer before its turn comes.
 const EARLY: usize = 1 << 20;
 
-/// The sums of the gradients of all ranks, in memory that these share.
+/// The sums of the gradients of all ranks, in shared memory.
 ///
-/// For each gradient ranks take turns, in their order, pass by pass: so the order of additions is always the same, and a rank that is
-/// as fast as the others waits once, for as long as a gradient takes. Only a large gradient is computed in its turn, where it is added:
-/// that needs no memory.
+/// Ranks add each gradient in the order of their numbers, pass by pass, so the order of additions is always the same. If all ranks are equally fast,
+/// each waits only once, for the duration of one gradient. A large gradient is computed only in its turn, directly into the sum, which needs no extra
+/// memory.
 #[derive(Debug)]
 pub(super) struct CentralGradients {
-    /// By bucket.
+    /// The sums, by bucket.
     sums: Vec<Shared<f32>>,
-    /// By parameter: how many turns were taken since the run began.
+    /// The number of turns taken since the run began, by parameter.
     turns: SharedCounters,
-    /// The turns of each parameter in the steps before.
+    /// The number of turns of each parameter in previous steps.
     before: u64,
     /// This rank's own gradient, if it is computed before its turn.
     early: Vec<f32>,
 }
 
 impl CentralGradients {
-    /// Room for buckets of this many elements, of this many parameters. Called by all ranks, which must be on one node.
+    /// Allocates buckets with these numbers of elements, for this many parameters. Called by all ranks, which must be on one node.
     pub(super) fn new(comm: &mut Communicator, counts: &[usize], parameters: usize) -> Result<Self> {
         let sums = counts.iter().map(|&count| comm.alloc_shared(count)).collect::<Result<_>>()?;
         Ok(Self { sums, turns: comm.alloc_counters(parameters)?, before: 0, early: Vec::new() })
     }
 
-    /// Has `write` add this rank's gradient in a pass of the step, once it is its turn. Returns how long that took to come. All ranks
-    /// make as many passes, and put each gradient once in each.
+    /// Calls `write` to add this rank's gradient in a pass of the step, once it is this rank's turn. Returns the time that it waited for its turn.
+    /// All ranks make the same number of passes, and put each gradient once per pass.
     pub(super) fn put(
         &mut self,
         comm: &mut Communicator,
@@ -55,7 +55,7 @@ impl CentralGradients {
         let began = Instant::now();
         comm.wait_until((rank + ranks - 1) % ranks, counter, turn)?;
         let waited = began.elapsed();
-        // SAFETY: the turn is this rank's until the counter says otherwise, and who reads sums waits for the last turn of the step.
+        // SAFETY: the turn belongs to this rank until it increments the counter, and readers of sums wait for the last turn of the step.
         let sum = unsafe { self.sums[place.bucket].slice_mut(place.range.clone()) };
         match (is_early, is_first) {
             (true, _) => Fill::Add.write(sum, &self.early),
@@ -66,15 +66,15 @@ impl CentralGradients {
         Ok(waited)
     }
 
-    /// Ends the passes of a step, this many of each rank. Called by all ranks, which then wait for each other: before they read sums, and
-    /// again before the next pass.
+    /// Ends the passes of a step, of which each rank has made this many. Called by all ranks. They must synchronise before they read sums, and again
+    /// before the next pass.
     pub(super) fn end(&mut self, ranks: usize, passes: usize) {
         self.before += (ranks * passes) as u64;
     }
 
     /// Returns the sum of a gradient over all ranks and passes, after [`CentralGradients::end`].
     pub(super) fn sum(&self, place: &Place) -> &[f32] {
-        // SAFETY: no rank writes sums between the two waits of a step.
+        // SAFETY: no rank writes sums between the two synchronisations of a step.
         unsafe { self.sums[place.bucket].slice(place.range.clone()) }
     }
 }

@@ -15,8 +15,8 @@ struct Shown {
 }
 
 impl<S: Stage> Pipeline<S> {
-    /// Evaluates on batches, one after the other, and calls `see` with the model's outputs, if the last stage shows them. All ranks
-    /// get the same.
+    /// Evaluates batches, one after the other, and calls `see` with the model's outputs, if the last stage provides them. The result is the same on
+    /// all ranks.
     pub(super) fn evaluate_batches(
         &mut self,
         batches: &[S::Batch],
@@ -40,7 +40,7 @@ impl<S: Stage> Pipeline<S> {
         Ok(tally)
     }
 
-    /// Returns the tally of the last stage, on the rank that has it.
+    /// Returns the loss sums on the rank that holds the last stage.
     fn evaluate_batch(
         &mut self,
         batch: &S::Batch,
@@ -67,7 +67,7 @@ impl<S: Stage> Pipeline<S> {
         Ok(tally)
     }
 
-    /// Shows all ranks what the last one was shown.
+    /// Broadcasts the outputs of the last rank, and calls `see` with them on all ranks.
     fn show(&mut self, shown: Vec<Shown>, see: SeeOutputs<'_>) -> Result<(), ReplicaError> {
         let last = self.comm.ranks() - 1;
         let mut count = [shown.len() as u64];

@@ -1,4 +1,4 @@
-//! Micro-batches that go through a pipeline together.
+//! Micro-batches that pass through a pipeline together.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use unisono_data::{DataError, Skipped};
 
 use unisono_train::{Batches, Feed, Steps};
 
-/// A feed for a [`Pipeline`](super::Pipeline): all micro-batches of a step are one pass of the pipeline. Each rank of a pipeline has the
-/// same feed, that of its rank among the [replicas](super::Grid::replicas).
+/// A feed for a [`Pipeline`](super::Pipeline). One pass of the pipeline processes all micro-batches of a step. All ranks of a pipeline use the same
+/// feed, the one for their rank among the [replicas](super::Grid::replicas).
 #[derive(Debug)]
 pub struct MicroBatches<F>(pub F);
 

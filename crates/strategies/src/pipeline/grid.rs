@@ -1,24 +1,24 @@
-//! Pipelines side by side.
+//! Several pipelines in parallel.
 
 use unisono::Communicator;
 
 use unisono_train::TrainError;
 
-/// The place of a rank where pipelines are replicated: stages times replicas.
+/// The position of a rank in a grid of stages and replicas of pipelines.
 #[derive(Debug)]
 pub struct Grid {
     /// The ranks of this rank's pipeline, in the order of the stages.
     pub pipeline: Communicator,
-    /// The ranks that hold the same stages in other pipelines: those of a [`Mirror`](unisono_train::Mirror).
+    /// The ranks that hold the same stages in other pipelines, over which a [`Mirror`](unisono_train::Mirror) synchronises.
     pub replicas: Communicator,
 }
 
 impl Grid {
-    /// Cuts a world into pipelines of this many ranks. Ranks that hold the same stages are neighbours: they share a node if there is room,
-    /// since gradients are usually more than activations. All ranks call it, with the same number.
+    /// Cuts a world into pipelines of this many ranks. Ranks that hold the same stages have consecutive numbers, so that they share a node if
+    /// possible, because gradients are usually larger than activations. Called by all ranks with the same number.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if the world cannot be cut so; errors of the collectives.
+    /// [`TrainError::Setting`] if the number of ranks is not a multiple of `ranks_per_pipeline`. Errors of the collectives.
     pub fn of(comm: &mut Communicator, ranks_per_pipeline: usize) -> Result<Self, TrainError> {
         let (rank, ranks) = (comm.rank(), comm.ranks());
         if ranks_per_pipeline == 0 || !ranks.is_multiple_of(ranks_per_pipeline) {

@@ -6,21 +6,21 @@ use unisono_steps::pipeline::Pass;
 use super::Activations;
 use unisono_train::LossSums;
 
-/// The longest shape.
+/// The maximum number of dimensions of a shape.
 const DIMENSIONS: usize = 7;
-/// A tally, the number of dimensions, and these.
+/// The size of a header: the loss sums, the number of dimensions, and the dimensions.
 const HEAD: usize = 4 + DIMENSIONS;
 
-/// The links of a rank with those before and after it, around: interleaved stages also lead from the last rank to the first.
+/// The links of a rank to the next and the previous rank, in a ring: interleaved stages also lead from the last rank to the first.
 ///
-/// Each direction of each pair has a communicator of its own, since the calls in flight of one run in their order: a send that waits for
-/// its receiver must not delay a receive.
+/// Each direction between two ranks has a separate communicator, because the calls of a communicator run in order. A send that waits for its receiver
+/// must not delay a receive.
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    /// Activations to the next rank, and from the one before.
+    /// Activations to the next rank, and from the previous one.
     to_next: Option<Communicator>,
     from_previous: Option<Communicator>,
-    /// Gradients to the one before, and from the next.
+    /// Gradients to the previous rank, and from the next one.
     to_previous: Option<Communicator>,
     from_next: Option<Communicator>,
     in_flight: Vec<Sent>,
@@ -37,7 +37,7 @@ const SENDER: usize = 0;
 const RECEIVER: usize = 1;
 
 impl Links {
-    /// All ranks call it.
+    /// Connects all neighbours. Called by all ranks.
     pub(super) fn of(comm: &mut Communicator) -> Result<Self, Error> {
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let mut links = Self::default();
@@ -56,7 +56,7 @@ impl Links {
         Ok(links)
     }
 
-    /// Sends the result of a pass to the rank that needs it, with the loss as it is known so far, and does not wait until it is received.
+    /// Sends the result of a pass to the rank that needs it, with the loss known so far. Does not wait for its receipt.
     pub(super) fn send(&mut self, of: Pass, result: Activations, tally: LossSums) -> Result<(), Error> {
         let link = if of.is_backward { &mut self.to_previous } else { &mut self.to_next };
         let link = link.as_mut().expect("a pipeline of one rank sends nothing");
@@ -84,7 +84,7 @@ impl Links {
         Ok((Activations { shape, values }, bytemuck::cast([targets, loss, correct])))
     }
 
-    /// Waits until everything that was sent is on its way.
+    /// Waits until all messages are sent.
     pub(super) fn wait(&mut self) -> Result<(), Error> {
         for sent in self.in_flight.drain(..) {
             match sent {

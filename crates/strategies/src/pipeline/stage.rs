@@ -1,9 +1,9 @@
-//! A part of a model, as the pipeline sees it. Any framework can implement it.
+//! A part of a model, in the form that the pipeline needs. Any framework can implement it.
 
 use unisono_train::metrics::SeeOutputs;
 use unisono_train::{Gradients, LossSums, Parameter, ReplicaError};
 
-/// An array that stages pass on: the activations of a micro-batch, or their gradients.
+/// An array that stages exchange: the activations of a micro-batch, or their gradients.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Activations {
     /// Its dimensions, at most 7.
@@ -17,25 +17,25 @@ pub struct Activations {
 pub enum StageOutput {
     /// The input of the next stage.
     Activations(Activations),
-    /// The loss: the last stage's.
+    /// The loss, which only the last stage returns.
     Loss(LossSums),
 }
 
 /// A part of a model that is cut into stages, on one rank.
 ///
-/// Parameters are as [those of a replica](unisono_train::Replica::parameters): the same on all ranks that hold this stage.
+/// Parameters follow the rules of [`Replica::parameters`](unisono_train::Replica::parameters). They are the same on all ranks that hold this stage.
 pub trait Stage {
-    /// The samples of a micro-batch. All stages get them: the first reads the inputs, the last the targets.
+    /// The samples of a micro-batch. All stages receive them: the first reads the inputs, the last the targets.
     type Batch: Send + 'static;
 
-    /// Returns the parameters of this stage alone.
+    /// Returns the parameters of this stage only.
     fn parameters(&self) -> &[Parameter];
 
-    /// Computes with the activations of the stage before, or with the samples at the first stage, and keeps what the backward pass
+    /// Computes the output for the activations of the previous stage or, at the first stage, for the samples. Keeps the data that the backward pass
     /// of this micro-batch needs. Micro-batches are numbered from 0 in each step.
     ///
     /// # Errors
-    /// Any error of the framework; it ends the run.
+    /// Any error of the framework. It ends the run.
     fn forward(
         &mut self,
         micro_batch: usize,
@@ -43,9 +43,9 @@ pub trait Stage {
         before: Option<&Activations>,
     ) -> Result<StageOutput, ReplicaError>;
 
-    /// Goes back through what [`Stage::forward`] kept for this micro-batch, from the gradient of its activations, or from its loss at
-    /// the last stage. Reports each parameter's gradient once, as [`Replica::pass`](unisono_train::Replica::pass) does, but no tally. Returns the gradient of what the
-    /// forward pass got from the stage before.
+    /// Runs the backward pass of a micro-batch with the data that [`Stage::forward`] kept. It starts from the gradient of the activations or, at the
+    /// last stage, from the loss. Reports each parameter's gradient once, as [`Replica::pass`](unisono_train::Replica::pass) does, but no loss.
+    /// Returns the gradient of the activations of the previous stage.
     ///
     /// # Errors
     /// As [`Stage::forward`].
@@ -56,8 +56,8 @@ pub trait Stage {
         gradients: &mut dyn Gradients,
     ) -> Result<Option<Activations>, ReplicaError>;
 
-    /// As [`Stage::forward`], but changes and keeps nothing. Calls `see`, if it is given, with the model's outputs, if this is the last
-    /// stage, and it knows them.
+    /// As [`Stage::forward`], but changes and keeps nothing. If `see` is given and this is the last stage, calls it with the model's outputs, unless
+    /// the stage does not provide them.
     ///
     /// # Errors
     /// As [`Stage::forward`].

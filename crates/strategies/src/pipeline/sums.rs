@@ -2,14 +2,14 @@
 
 use unisono_train::{Fill, Gradients, LossSums, Parameter};
 
-/// The sums over the micro-batches before the last, of each parameter.
+/// The sum over all micro-batches before the last, for each parameter.
 #[derive(Debug)]
 pub(super) struct Sums(Vec<Sum>);
 
 #[derive(Debug)]
 struct Sum {
     count: usize,
-    /// Allocated when it is first needed.
+    /// The sum, allocated on first use.
     values: Vec<f32>,
     is_empty: bool,
 }
@@ -23,7 +23,7 @@ impl Sums {
 }
 
 impl Gradients for Sums {
-    /// The last stage gives its tally after the forward pass.
+    /// Ignored: the last stage returns its loss sums from the forward pass.
     fn record_loss(&mut self, _: LossSums) {}
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
@@ -34,7 +34,7 @@ impl Gradients for Sums {
     }
 }
 
-/// Reports the gradients of the last micro-batch, with those sums. They are empty then.
+/// Reports the gradients of the last micro-batch plus these sums, and empties the sums.
 pub(super) struct Adding<'a> {
     pub(super) gradients: &'a mut dyn Gradients,
     /// The index of the stage's first parameter.
@@ -43,7 +43,7 @@ pub(super) struct Adding<'a> {
 }
 
 impl Adding<'_> {
-    /// Reports those that the last micro-batch has no gradient for.
+    /// Reports the sums of parameters for which the last micro-batch has no gradient.
     pub(super) fn rest(self) {
         for (index, sum) in self.sums.0.iter_mut().enumerate().filter(|(_, sum)| !sum.is_empty) {
             self.gradients.put(self.first + index, &mut |target, fill| fill.write(target, &sum.values));

@@ -1,4 +1,4 @@
-//! The coordinator: the first server, which leads the run. It opens epochs and steps, and evaluates, reports and saves.
+//! The coordinator: the first server, which controls the run. It starts epochs and steps, evaluates, reports and saves.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ use unisono_train::{
     WorkerReport, WorkersReport,
 };
 
-/// The interval at which the coordinator looks whether it is asked to stop, or a checkpoint is due.
+/// The interval at which the coordinator checks for a request to stop, and for a checkpoint that is due.
 const LOOKS: Duration = Duration::from_millis(100);
-/// The time that it waits for a worker to join once all are lost.
+/// The time to wait for a worker to join once all are lost.
 const TO_JOIN: Duration = Duration::from_secs(60);
 
 pub(super) struct Coordinator<'a, R, F> {
@@ -24,29 +24,29 @@ pub(super) struct Coordinator<'a, R, F> {
     pub(super) holdings: Holdings<'a>,
     pub(super) state: RunState,
     pub(super) workers: usize,
-    /// Whether a worker may join in place of one that is lost.
+    /// Whether a worker may join in place of a lost one.
     pub(super) is_elastic: bool,
-    /// Since when there has been no worker.
+    /// The time since which there has been no worker.
     pub(super) deserted: Option<Instant>,
-    /// The worker lost last, and why.
+    /// The most recently lost worker, and the cause.
     pub(super) last_lost: Option<(Rank, String)>,
 }
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
-    /// Leads the run to its end, and tells the other servers when it is over.
+    /// Controls the run until its end, then informs the other servers.
     ///
     /// # Errors
-    /// [`TrainError`] of a file or a server; if the loss is not finite; if all workers are lost.
+    /// [`TrainError`] of a file or a server. Also if the loss is not finite, or if all workers are lost.
     pub(super) fn run(mut self, tell: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
         let ended = self.epochs(tell).and_then(|last| self.finish(last));
         match self.holdings.leave() {
-            // The cause of the end of the run is more precise than the loss of a server.
+            // The error that ended the run is more precise than the loss of a server.
             Err(error) if ended.is_ok() => Err(error.into()),
             _ => ended,
         }
     }
 
-    /// Runs all remaining epochs; returns the report of the last.
+    /// Runs all remaining epochs. Returns the report of the last one.
     fn epochs(&mut self, tell: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
         let mut last = None;
         while self.state.progress.epoch <= self.state.settings.epochs && self.state.ended_early().is_none() {
@@ -93,8 +93,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         Ok(self.report(test, took, seen))
     }
 
-    /// Returns the first step before which all workers pause: to save, to evaluate, or because the epoch is
-    /// over.
+    /// Returns the first step before which all workers pause, for a checkpoint, an evaluation, or the end of the epoch.
     fn next_pause(&self, steps: usize) -> usize {
         let Progress { step, step_in_epoch, .. } = self.state.progress;
         let saves = self.state.settings.checkpoints.as_ref().and_then(|kept| kept.when.every_steps);
@@ -104,7 +103,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         next.min(steps)
     }
 
-    /// Reports steps as they are made, until all that may begin are.
+    /// Reports steps as they complete, until all permitted steps have.
     fn watch(&mut self, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let mut is_closed = false;
         loop {
@@ -145,10 +144,10 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
     }
 
-    /// Says which workers are lost, and which have joined.
+    /// Reports lost and joined workers.
     ///
     /// # Errors
-    /// [`TrainError::WorkersLost`] if none is left, and none joins in time.
+    /// [`TrainError::WorkersLost`] if no worker is left and none joins in time.
     fn tell_changes(&mut self, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let mut state = self.dispatcher.state();
         let (lost, joined) = (std::mem::take(&mut state.lost), std::mem::take(&mut state.joined));
@@ -177,7 +176,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         Err(TrainError::WorkersLost { of, rank, why })
     }
 
-    /// Counts a step.
+    /// Counts and reports a completed step.
     fn made(&mut self, tally: LossSums, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let rate = self.state.settings.rate.at(self.state.progress.step);
         if let Some(store) = &mut self.state.store {
@@ -190,7 +189,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         self.state.tell(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), tell)
     }
 
-    /// Does the work that is due between two steps, when no worker computes.
+    /// Performs the operations that are due between two steps, while no worker computes.
     fn pause(&mut self, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let Progress { step, epoch, step_in_epoch, .. } = self.state.progress;
         let every = self.state.settings.evaluate_every;
@@ -212,13 +211,13 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         Ok(())
     }
 
-    /// Returns whether a checkpoint is due after the step made last.
+    /// Returns whether a checkpoint is due after the last completed step.
     fn is_save_due(&self) -> bool {
         let kept = self.state.settings.checkpoints.as_ref();
         kept.is_some_and(|kept| kept.when.due(self.state.progress.step, self.state.saved_at.elapsed()))
     }
 
-    /// Has the workers evaluate, which counts for early stopping; once after each step.
+    /// Makes the workers evaluate, at most once after each step. The result counts for early stopping.
     fn test(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Test, TrainError> {
         if let Some(test) = self.state.tested() {
             return Ok(test);
@@ -227,7 +226,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         Ok(self.state.evaluated(test))
     }
 
-    /// Returns the results on the held-out samples: the same bits on any number of workers.
+    /// Returns the results on the held-out samples, which have the same bits on any number of workers.
     fn evaluate(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Test, TrainError> {
         let batches = self.feed.held_out();
         self.dispatcher.state().evaluate(batches);
@@ -264,7 +263,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             samples_per_s: if took > 0.0 { samples / took } else { 0.0 },
             exposed_communication_percent: percent(|work| work.waited),
             input_percent: percent(|work| work.input),
-            // Workers have input pipelines of their own.
+            // The input pipelines are on the workers.
             ..self.state.report(test)
         }
     }
@@ -277,7 +276,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         if let Some(mut store) = self.state.store.take() {
             store.save(checkpoint).map_err(not_saved)?;
         }
-        // Servers and workers have no collective for the memory that they have in use.
+        // Servers and workers have no collective that could gather their resident memory.
         Ok(self.state.summary(last, format!("{hash:016x}"), None))
     }
 }

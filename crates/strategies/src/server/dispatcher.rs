@@ -1,4 +1,4 @@
-//! The dispatcher: what the coordinator and the threads of its links share. It tells each worker what to do next.
+//! The dispatcher assigns tasks to workers. The coordinator and the threads of its links share it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -13,10 +13,10 @@ use super::settings::Staleness;
 use unisono_train::LossSums;
 use unisono_train::rate::Rate;
 
-/// The time that a worker that asks is kept waiting before it has to ask again: far less than any deadline.
+/// The maximum time before a waiting worker is told to repeat its request, far less than any deadline.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The work to be done, its workers, and the work done.
+/// The pending tasks, the workers, and the completed work.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
     state: Mutex<State>,
@@ -32,31 +32,31 @@ pub(super) struct Dispatcher {
 pub(super) struct State {
     pub(super) queue: Queue,
     epoch: usize,
-    /// The steps of the run before this epoch.
+    /// The number of steps of the run before this epoch.
     before: u64,
-    /// Shares applied since the run began here.
+    /// The number of shares applied since this process started.
     applied: u64,
-    /// The sums of each step made, since the coordinator last looked.
+    /// The sums of each step completed since the coordinator last read them.
     pub(super) made: Vec<LossSums>,
-    /// The tally of the shares applied since.
+    /// The loss sums of the shares applied since the last completed step.
     begun: LossSums,
     evaluations: VecDeque<usize>,
     evaluating: BTreeMap<Rank, usize>,
     results: Vec<Option<LossSums>>,
-    /// By rank.
+    /// The workers, by rank.
     pub(super) workers: BTreeMap<Rank, Work>,
     /// The number of gradients that missed this many updates.
     pub(super) staleness: BTreeMap<u64, u64>,
-    /// Workers lost since the coordinator last looked, and why.
+    /// Workers lost since the coordinator last read them, and the causes.
     pub(super) lost: Vec<(Rank, String)>,
-    /// Ranks on which workers have joined since the coordinator last looked.
+    /// Ranks on which workers have joined since the coordinator last read them.
     pub(super) joined: Vec<Rank>,
     /// A share whose loss is not finite: its worker, its step in the epoch, and its loss.
     pub(super) diverged: Option<(Rank, usize, f64)>,
     /// The report of a share that has made a parameter infinite, NaN or too large.
     pub(super) spoiled: Option<Message>,
     pub(super) asks_to_stop: bool,
-    /// Whether the run is over: workers that ask are told so.
+    /// Whether the run is over. The reply to further requests for a task is then `Kind::Done`.
     pub(super) is_over: bool,
 }
 
@@ -65,13 +65,13 @@ pub(super) struct State {
 pub(super) struct Work {
     pub(super) shares: u64,
     pub(super) targets: f64,
-    /// In seconds.
+    /// Times in seconds.
     pub(super) waited: f64,
     pub(super) input: f64,
 }
 
 impl Dispatcher {
-    /// For workers on these ranks, of which each has a share of each step.
+    /// Creates a dispatcher for workers on these ranks, each of which has one share of each step.
     pub(super) fn new(workers: Range<Rank>, staleness: Staleness, rate: Rate) -> Self {
         let (first, shares) = (workers.start, workers.len());
         let workers = workers.map(|rank| (rank, Work::default())).collect();
@@ -81,21 +81,21 @@ impl Dispatcher {
 
     /// Returns the state, locked.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // A thread that panics ends the run.
+        // A thread that panics ends the run, so a poisoned lock is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells all who wait that something has changed.
+    /// Notifies all waiting threads of a change.
     pub(super) fn wake(&self) {
         self.changed.notify_all();
     }
 
-    /// Waits until something changes, at most this long.
+    /// Waits for a change, at most this long.
     pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State>, timeout: Duration) -> MutexGuard<'a, State> {
         self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Returns the next task of this worker.
+    /// Returns the next task of this worker. Waits for a while if there is none.
     pub(super) fn next(&self, worker: Rank, asks_to_stop: bool) -> Message {
         let mut state = self.state();
         state.asks_to_stop |= asks_to_stop;
@@ -108,7 +108,7 @@ impl Dispatcher {
         self.state().next(worker, lane, &self.rate)
     }
 
-    /// Notes that a share is applied; its gradient missed this many updates.
+    /// Records that a share is applied, and that its gradient missed this many updates.
     pub(super) fn trained(&self, worker: Rank, report: &Message, missed: u64) {
         let mut state = self.state();
         let Some(share) = state.queue.done(worker) else { return };
@@ -137,7 +137,7 @@ impl Dispatcher {
         self.wake();
     }
 
-    /// Notes the results of an evaluation batch.
+    /// Records the results of an evaluation batch.
     pub(super) fn evaluated(&self, worker: Rank, report: &Message) {
         let mut state = self.state();
         if let Some(batch) = state.evaluating.remove(&worker) {
@@ -146,7 +146,7 @@ impl Dispatcher {
         }
     }
 
-    /// Notes that a worker has joined, in place of one that is lost.
+    /// Records that a worker has joined, in place of a lost one.
     pub(super) fn joined(&self, worker: Rank) {
         let mut state = self.state();
         state.workers.insert(worker, Work::default());
@@ -154,7 +154,7 @@ impl Dispatcher {
         self.wake();
     }
 
-    /// Notes that a worker is lost: others do what it was doing.
+    /// Records that a worker is lost, and returns its tasks to the queues.
     pub(super) fn lost(&self, worker: Rank, why: String) {
         let mut state = self.state();
         state.queue.lost(worker);
@@ -177,7 +177,7 @@ impl State {
             let applied = self.applied;
             return Message { number: batch as u64, applied, ..Message::new(Kind::Evaluate) };
         }
-        // The steps made by all, and not the share's: a lane may be far ahead.
+        // The rate depends on the steps that are complete, not on the step of the share, because a lane may be far ahead.
         let step = self.before + self.queue.steps_made() as u64;
         match self.queue.take(worker, lane) {
             None => Message::new(Kind::Wait),
@@ -191,7 +191,7 @@ impl State {
         }
     }
 
-    /// Begins an epoch, after this many of its steps, and this many steps of the run before it.
+    /// Begins an epoch of which `skipped` steps are complete, after `before` steps of the run.
     pub(super) fn begin(&mut self, epoch: usize, skipped: usize, before: u64) {
         (self.epoch, self.before) = (epoch, before);
         self.queue.begin(skipped);
@@ -199,13 +199,13 @@ impl State {
         self.workers.values_mut().for_each(|work| *work = Work::default());
     }
 
-    /// Has this many batches evaluated.
+    /// Requests the evaluation of this many batches.
     pub(super) fn evaluate(&mut self, batches: usize) {
         self.evaluations = (0..batches).collect();
         self.results = vec![None; batches];
     }
 
-    /// Returns the results of the evaluation, added in the order of the batches, once all are there.
+    /// Returns the results of the evaluation once all batches are complete, added in the order of the batches.
     pub(super) fn results(&self) -> Option<LossSums> {
         let mut total = LossSums::default();
         for result in &self.results {

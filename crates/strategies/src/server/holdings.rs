@@ -1,4 +1,4 @@
-//! The parameters on all servers together, for the coordinator: from a replica or a checkpoint, and into one.
+//! The parameters on all servers, as the coordinator restores and saves them.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use unisono_train::{Parameter, Progress, Replica, Resumed, TrainError};
 #[derive(Debug)]
 pub(super) struct Holdings<'a> {
     pub(super) own: &'a Shard,
-    /// The links to servers 1 and on.
+    /// The links to the other servers, from server 1 on.
     pub(super) others: Vec<Link>,
     pub(super) layout: Layout,
     pub(super) rule: Arc<dyn UpdateRule>,
-    /// The updates that servers make in place of one step. Checkpoints count steps, as those of any other strategy do.
+    /// The number of updates that servers make in place of one step. Checkpoints count steps, like those of any other strategy.
     pub(super) updates_per_step: u64,
 }
 
 impl Holdings<'_> {
-    /// Gives all servers the values of a replica, and the optimizer's state of a checkpoint.
+    /// Distributes the values of a replica, and the optimizer state of a checkpoint, to all servers.
     ///
     /// # Errors
-    /// [`TrainError::OtherRun`] if the checkpoint is of another optimizer; errors of the model and of the links.
+    /// [`TrainError::OtherRun`] if the checkpoint belongs to another optimizer. Errors of the model and of the links.
     pub(super) fn restore(
         &mut self,
         replica: &mut impl Replica,
@@ -53,12 +53,12 @@ impl Holdings<'_> {
             link.tell(Message::new(Kind::Restore))?;
             of(server).iter().try_for_each(|held| held.send(link))?;
         }
-        // A worker may pull from them as soon as it has a share.
+        // Waits for all servers, because a worker may pull from them as soon as it has a share.
         self.others.iter_mut().try_for_each(|link| link.hear().map(drop))?;
         Ok(())
     }
 
-    /// Returns all of it as a checkpoint, like that of any other strategy.
+    /// Returns the values and the optimizer state as a checkpoint in the format of all strategies.
     ///
     /// # Errors
     /// Errors of the links.

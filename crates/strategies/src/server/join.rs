@@ -1,5 +1,5 @@
-//! Joining a run that goes on: a worker that was started again [joins](unisono::Builder::join) a world of two with each server, which
-//! awaits it at a path of its own.
+//! Joining a running training run. A restarted worker [joins](unisono::Builder::join) a world of two with each server. Each server listens for each
+//! worker at a separate path.
 
 use std::cell::RefCell;
 use std::fs;
@@ -17,12 +17,12 @@ use unisono::{Rank, Unisono, while_waiting};
 use super::message::Link;
 use unisono_train::TrainError;
 
-/// The time that a worker waits for a server: far longer than the process of the one before it may be dead before that is seen.
+/// The time that a worker waits for a server. It is much longer than the time to detect the failure of the previous worker.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The sleep after a worker that could not join.
+/// The delay after a worker that failed to join.
 const NAP: Duration = Duration::from_millis(20);
 
-/// Where workers join a server, in place of those that are lost. The folder is the launcher's, and private to this user.
+/// The endpoints at which workers join a server, in place of lost ones. The folder belongs to the launcher, and is private to this user.
 #[derive(Debug)]
 pub(super) struct Joins {
     folder: PathBuf,
@@ -31,7 +31,7 @@ pub(super) struct Joins {
 }
 
 impl Joins {
-    /// For a server, and the workers of these ranks.
+    /// Creates endpoints on a server, for workers of these ranks.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if it cannot listen in the folder.
@@ -47,7 +47,7 @@ impl Joins {
         Ok(Self { folder, server, is_over: Arc::default() })
     }
 
-    /// Waits for a worker that joins on this rank. Returns `None` once the run is over.
+    /// Waits for a worker to join on this rank. Returns `None` once the run is over.
     pub(super) fn wait_for(&self, worker: Rank) -> Option<Link> {
         IS_OVER.set(Arc::clone(&self.is_over));
         let path = path(&self.folder, self.server, worker);
@@ -55,7 +55,7 @@ impl Joins {
         while !self.is_over.load(Ordering::Relaxed) {
             match while_waiting(unless_over, grown) {
                 Ok(comm) => return Some(Link { comm }),
-                // It may be started again.
+                // The worker may be started again.
                 Err(_) => thread::sleep(NAP),
             }
         }
@@ -69,7 +69,7 @@ impl Joins {
 }
 
 thread_local! {
-    /// Whether the run is over in which this thread waits.
+    /// Whether the run for which this thread waits is over.
     static IS_OVER: RefCell<Arc<AtomicBool>> = RefCell::default();
 }
 
@@ -85,7 +85,7 @@ fn path(folder: &Path, server: Rank, worker: Rank) -> PathBuf {
 /// Joins these servers as the worker of this rank.
 ///
 /// # Errors
-/// [`TrainError::ServerLost`] if one does not answer.
+/// [`TrainError::ServerLost`] if a server does not answer.
 pub(super) fn join(folder: &Path, servers: usize, worker: Rank) -> Result<Vec<Link>, TrainError> {
     let joined = |server| {
         let joined = Unisono::builder().timeout(PATIENCE).join(path(folder, server, worker));
@@ -104,7 +104,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_worker_joins_all_servers_and_each_of_them_awaits_it_until_the_run_is_over() {
+    fn worker_joins_all_servers_and_waits_end_with_the_run() {
         let folder = tempfile::tempdir().unwrap();
         let servers = [0, 1].map(|server| Joins::new(folder.path().to_owned(), server, WORKERS).unwrap());
         thread::scope(|scope| {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_in_which_nobody_can_listen_is_refused() {
+    fn unusable_folder_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         for wrong in [folder.path().join("absent"), folder.path().join("long".repeat(30))] {
             let error = Joins::new(wrong, 0, WORKERS).unwrap_err().to_string();

@@ -3,23 +3,23 @@
 use unisono_train::internals::Ledger;
 use unisono_train::{BucketSettings, BucketSize, Parameter};
 
-/// Buckets per server, if their size is not set: enough to balance the servers, and to overlap the backward pass.
+/// The number of buckets per server, if their size is not set. It suffices to balance the servers, and to overlap the backward pass.
 const BUCKETS_PER_SERVER: usize = 8;
-/// The bounds of that size, in bytes. Smaller buckets cost more for their latency than they hide.
+/// The bounds of the automatic size, in bytes. The latency of smaller buckets exceeds the time that they hide.
 const BOUNDS: (usize, usize) = (64 << 10, 4 << 20);
 
-/// The buckets of a model, and their owners: the same on all ranks.
+/// The buckets of a model, and the servers that own them. The same on all ranks.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     pub(super) settings: BucketSettings,
     pub(super) size: BucketSize,
-    /// By bucket.
+    /// The owners, by bucket.
     owners: Vec<usize>,
 }
 
 impl Layout {
-    /// Gives each bucket, the largest first, to the server that has the fewest bytes (Graham, "Bounds on multiprocessing timing
-    /// anomalies", 1969, section 4).
+    /// Assigns each bucket, the largest first, to the server with the fewest bytes (Graham, "Bounds on multiprocessing timing anomalies", 1969,
+    /// section 4).
     pub(super) fn new(parameters: &[Parameter], buckets: &BucketSettings, servers: usize) -> Self {
         let trained = parameters.iter().filter(|parameter| parameter.is_trained);
         let bytes: usize = trained.map(|parameter| parameter.count() * size_of::<f32>()).sum();
@@ -40,12 +40,12 @@ impl Layout {
         Self { settings, size, owners }
     }
 
-    /// Returns a counter of the gradients of these buckets.
+    /// Returns a record of the gradients in these buckets.
     pub(super) fn ledger(&self, parameters: &[Parameter]) -> Ledger {
         Ledger::new(parameters, &self.settings, self.size)
     }
 
-    /// Returns the server of a bucket.
+    /// Returns the server that owns a bucket.
     pub(super) fn owner(&self, bucket: usize) -> usize {
         self.owners[bucket]
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_own_about_as_much_each() {
+    fn buckets_are_balanced_among_servers() {
         let parameters: Vec<_> =
             (1..60).map(|count| Parameter::new(format!("{count}"), [count * 1000])).collect();
         for servers in 1..=5 {

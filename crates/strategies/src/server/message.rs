@@ -1,4 +1,4 @@
-//! The messages between a worker and a server. The worker asks, and the server answers; values and gradients follow.
+//! The messages between a worker and a server. The worker sends a request, and the server replies. Values and gradients follow some messages.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -8,7 +8,7 @@ use unisono::{Bootstrap, Communicator, Error, Rank, Result, Topology, Unisono};
 
 use unisono_train::LossSums;
 
-/// The ranks of the world that a link is.
+/// The ranks of both sides in the world of a link.
 pub(super) const SERVER: usize = 0;
 pub(super) const CLIENT: usize = 1;
 
@@ -16,51 +16,51 @@ pub(super) const CLIENT: usize = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, NoUninit, CheckedBitPattern)]
 #[repr(u64)]
 pub(super) enum Kind {
-    /// Asks the coordinator what to do next.
+    /// Requests the next task from the coordinator.
     #[default]
     Ask,
-    /// Tells the coordinator that a share is computed, and applied by all servers.
+    /// Reports to the coordinator that a share is computed, and applied by all servers.
     Trained,
-    /// Tells the coordinator the results of an evaluation batch.
+    /// Reports the results of an evaluation batch to the coordinator.
     Evaluated,
-    /// Asks a server for the values of its buckets, in the order of the forward pass. They follow.
+    /// Requests the values of a server's buckets, which follow in the order of the forward pass.
     Pull,
-    /// Gives a server the gradients of its buckets, in the order of the backward pass. They follow, and the server answers.
+    /// Announces the gradients of a server's buckets, which follow in the order of the backward pass. The server replies.
     Push,
-    /// Sets what a server holds: the coordinator's. It follows, and the server answers.
+    /// Announces the state to restore on a server, which follows. Sent by the coordinator. The server replies.
     Restore,
-    /// Asks a server for all that it holds.
+    /// Requests the complete state of a server.
     Read,
     /// Ends the link.
     Leave,
-    /// Answers: ask again.
+    /// Reply: repeat the request.
     Wait,
-    /// Answers: compute a share.
+    /// Reply: compute a share.
     Train,
-    /// Answers: evaluate a batch.
+    /// Reply: evaluate a batch.
     Evaluate,
-    /// Answers: done.
+    /// Reply: done.
     Done,
 }
 
-/// A message; each kind uses the fields that concern it.
+/// A message. Each kind uses only some of the fields.
 #[derive(Debug, Clone, Copy, PartialEq, Default, NoUninit, CheckedBitPattern)]
 #[repr(C)]
 pub(super) struct Message {
     pub(super) kind: Kind,
     /// Whether the sender was asked to stop.
     pub(super) asks_to_stop: u64,
-    /// The epoch, from 1, and the step in it, from 0.
+    /// The epoch, from 1, and the step in the epoch, from 0.
     pub(super) epoch: u64,
     pub(super) step: u64,
     /// The number of a share or of an evaluation batch.
     pub(super) number: u64,
-    /// In an evaluation: the shares applied before it.
+    /// In an evaluation: the number of shares applied before it.
     pub(super) applied: u64,
     pub(super) rate: f64,
     pub(super) tally: LossSums,
-    /// In an answer to gradients, and in the report of its share: the parameter that they have spoiled, from 1, or 0; its largest
-    /// magnitude; and the server.
+    /// In a reply to gradients, and in the report of their share: the parameter that is no longer finite, counted from 1, or 0. Then its largest
+    /// magnitude, and the server.
     pub(super) spoiled: u64,
     pub(super) largest: f64,
     pub(super) server: u64,
@@ -75,7 +75,7 @@ impl Message {
     }
 }
 
-/// One side of a link between a server and a worker, or the coordinator: a world of two, whose failure ends no other.
+/// One side of a link between a server and a worker, or the coordinator. A link is a world of two ranks, whose failure affects no other world.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) comm: Communicator,
@@ -96,15 +96,15 @@ impl Link {
         Ok(checked::pod_read_unaligned(&bytes))
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the reply.
     pub(super) fn ask(&mut self, message: Message) -> Result<Message> {
         self.tell(message)?;
         self.hear()
     }
 }
 
-/// Returns a link between two ranks of a world, which both call it; the first one serves. What fails there fails
-/// nothing else.
+/// Creates a link between two ranks of a world. Called by both ranks; `server` is the first rank of the link. A failure of the link affects nothing
+/// else.
 pub(super) fn link(comm: &mut Communicator, server: Rank, client: Rank) -> Result<Link> {
     let (place, other) = if comm.rank() == server { (SERVER, client) } else { (CLIENT, server) };
     let topology = comm.topology();
@@ -119,7 +119,7 @@ pub(super) fn link(comm: &mut Communicator, server: Rank, client: Rank) -> Resul
         };
         let (bootstrap, nodes) = (Between { place, exchange: over_world }, Topology::from_node_sizes(nodes));
         let begun = scope.spawn(move || Unisono::builder().bootstrap(bootstrap).nodes(nodes).processes());
-        // The set-up of the link asks, on its thread; the world is here.
+        // The setup of the link requests exchanges from another thread, because the communicator of the world is on this one.
         while let Ok(own) = asked.recv() {
             let answer = exchange(comm, other, own);
             if answers.send(answer).is_err() {
@@ -131,7 +131,7 @@ pub(super) fn link(comm: &mut Communicator, server: Rank, client: Rank) -> Resul
     })
 }
 
-/// Returns the bytes of both sides, the server's first.
+/// Exchanges bytes with another rank, and returns the received ones.
 fn exchange(comm: &mut Communicator, other: Rank, own: Vec<u8>) -> Result<Vec<u8>> {
     let mut size = [0_u64];
     comm.exchange(&[own.len() as u64], other, &mut size, other)?;
@@ -140,7 +140,7 @@ fn exchange(comm: &mut Communicator, other: Rank, own: Vec<u8>) -> Result<Vec<u8
     Ok(theirs)
 }
 
-/// The bootstrap of two ranks.
+/// The bootstrap of a world of two ranks.
 struct Between<F> {
     place: Rank,
     exchange: F,
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_read_as_they_are_written_and_an_unknown_kind_is_refused() {
+    fn messages_round_trip_and_an_unknown_kind_is_refused() {
         let sent = Message { rate: 0.5, ..Message::new(Kind::Done) };
         let mut bytes = bytes_of(&sent).to_vec();
         assert_eq!(checked::try_pod_read_unaligned(&bytes), Ok(sent));

@@ -1,5 +1,4 @@
-//! The gradients of a worker's share, on their way to the servers while the backward pass goes on, and the parameters, which come as
-//! the forward pass needs them.
+//! Overlapped transfers of a worker: gradients are sent to the servers during the backward pass, and parameters arrive during the forward pass.
 
 use std::time::{Duration, Instant};
 
@@ -10,21 +9,21 @@ use super::message::{Kind, Link, Message};
 use unisono_train::internals::{HalfBytes, Ledger, Place, end_pass};
 use unisono_train::{Fill, Gradients, LossSums, Parameter, Pass, Replica, ReplicaError, TrainError};
 
-/// A worker's buckets.
+/// The transfers of a worker's buckets.
 #[derive(Debug)]
 pub(super) struct Pushing {
-    /// By server; the first is the coordinator.
+    /// The links, by server. The first one leads to the coordinator.
     links: Vec<Link>,
     layout: Layout,
     ledger: Ledger,
     buckets: Vec<Bucket>,
-    /// The format to which gradients are rounded, if they are.
+    /// The format to which gradients are rounded, if any.
     half: Option<HalfBytes>,
     task: Option<Message>,
-    /// Whether the loss of the share is finite, so that it is pushed.
+    /// Whether the loss of the share is finite. Otherwise its gradients are not pushed.
     is_finite: bool,
     failure: Option<TrainError>,
-    /// The time spent waiting for servers since it was last taken.
+    /// The time spent waiting for servers since it was last reset.
     pub(super) waited: Duration,
 }
 
@@ -32,16 +31,16 @@ pub(super) struct Pushing {
 struct Bucket {
     values: Array<f32>,
     gradients: Array<f32>,
-    /// The gradients as they are sent, if they are rounded.
+    /// The rounded gradients to send, if the format rounds.
     encoded: Option<Array<u8>>,
 }
 
-/// An array here, or on its way.
+/// An array that is either available or in flight.
 #[derive(Debug)]
 enum Array<T: Element> {
     Here(Registered<T>),
     Away(Request<Registered<T>>),
-    /// A message failed.
+    /// The array is lost, because a message failed.
     Lost,
 }
 
@@ -56,7 +55,7 @@ impl<T: Element> Array<T> {
         }
     }
 
-    /// Sends the array to rank `other` of a link, once it is here and `fill` has filled it.
+    /// Waits for the array, calls `fill`, and sends the array to rank `other` of a link.
     fn send(
         &mut self,
         comm: &mut Communicator,
@@ -69,7 +68,7 @@ impl<T: Element> Array<T> {
         Ok(())
     }
 
-    /// Waits until the array is here.
+    /// Waits until the array is available.
     fn here(&mut self) -> unisono::Result<&mut Registered<T>> {
         *self = Self::Here(self.take()?);
         let Self::Here(array) = self else { unreachable!("it is here") };
@@ -99,17 +98,17 @@ impl Pushing {
         Ok(Self { links, layout, ledger, buckets, half, task, is_finite, failure, waited })
     }
 
-    /// Tells the coordinator something.
+    /// Sends a message to the coordinator.
     pub(super) fn tell(&mut self, message: Message) -> Result<(), TrainError> {
         self.links[0].tell(message).map_err(lost(0))
     }
 
-    /// Asks the coordinator for something.
+    /// Sends a request to the coordinator, and waits for the reply.
     pub(super) fn ask(&mut self, message: Message) -> Result<Message, TrainError> {
         self.links[0].ask(message).map_err(lost(0))
     }
 
-    /// Asks for all parameters. They arrive in the order of the forward pass, while it goes on.
+    /// Requests all parameters. They arrive in the order of the forward pass, during the pass.
     pub(super) fn pull(&mut self) -> Result<(), TrainError> {
         for (server, link) in self.links.iter_mut().enumerate() {
             link.tell(Message::new(Kind::Pull)).map_err(lost(server))?;
@@ -123,7 +122,7 @@ impl Pushing {
         Ok(())
     }
 
-    /// Copies the values of a parameter, once they are here.
+    /// Copies the values of a parameter, once they have arrived.
     fn copy_values(&mut self, index: usize, target: &mut [f32]) -> Result<(), TrainError> {
         let Some(Place { bucket, range }) = self.ledger.plan.place(index).cloned() else { return Ok(()) };
         let began = Instant::now();
@@ -133,7 +132,7 @@ impl Pushing {
         Ok(())
     }
 
-    /// Gives a replica all parameters.
+    /// Copies all parameters to a replica.
     pub(super) fn set_values<R: Replica>(&mut self, replica: &mut R) -> Result<(), TrainError> {
         for index in 0..replica.parameters().len() {
             let mut copied = Ok(());
@@ -152,18 +151,18 @@ impl Pushing {
         self.ledger.begin(pass);
     }
 
-    /// Ends a pass. A gradient that is missing counts as zero. The last pass of a share has then sent all buckets.
+    /// Ends a pass. A missing gradient counts as zero. After the last pass of a share, all buckets have been sent.
     pub(super) fn end(&mut self) -> Result<(), TrainError> {
         end_pass(self, |pushing| &pushing.ledger);
         self.failure()
     }
 
-    /// Returns the error that kept the pass from a server, if there was one.
+    /// Returns the error that interrupted the communication of the pass, if there was one.
     pub(super) fn failure(&mut self) -> Result<(), TrainError> {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Waits until all servers have taken the gradients; returns the report of the share: its sums, and what it has spoiled.
+    /// Waits until all servers have acknowledged the gradients. Returns the report of the share: its loss sums, and any parameter that is not finite.
     pub(super) fn acknowledged(&mut self) -> Result<Message, TrainError> {
         let (began, tally) = (Instant::now(), self.ledger.own.tally);
         let mut report = Message { tally, ..Message::new(Kind::Trained) };
@@ -186,7 +185,7 @@ impl Pushing {
         Ok(report)
     }
 
-    /// Tells all servers something.
+    /// Sends a message to all servers.
     pub(super) fn tell_all(&mut self, message: Message) -> Result<(), TrainError> {
         let mut links = self.links.iter_mut().enumerate();
         links.try_for_each(|(server, link)| link.tell(message).map_err(lost(server)))
@@ -198,13 +197,13 @@ impl Pushing {
         }
     }
 
-    /// Tells all servers that the gradients of a share follow.
+    /// Announces the gradients of a share to all servers.
     fn announce(&mut self) -> Result<(), TrainError> {
         let task = self.task.expect("a share has begun");
         self.tell_all(Message { kind: Kind::Push, tally: self.ledger.own.tally, ..task })
     }
 
-    /// Sends all buckets that are full, in order.
+    /// Sends all full buckets, in order.
     fn send_full(&mut self) -> Result<(), TrainError> {
         while let Some(full) = self.ledger.full() {
             if self.is_finite {
@@ -231,7 +230,7 @@ fn lost(server: usize) -> impl FnOnce(unisono::Error) -> TrainError {
 
 impl Gradients for Pushing {
     fn wait_for_param(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
-        // In the first pass of a share alone: the others compute with the same values.
+        // Only the first pass of a share copies values, because the others use the same ones.
         if self.ledger.pass.number > 0 {
             return Ok(());
         }
@@ -245,7 +244,7 @@ impl Gradients for Pushing {
     fn record_loss(&mut self, tally: LossSums) {
         self.ledger.record_loss(tally);
         if self.ledger.pass.is_last() {
-            // As f32, which is how sums travel elsewhere.
+            // As `f32`, because sums are sent in that format elsewhere.
             self.is_finite = (self.ledger.own.tally.loss as f32).is_finite();
             if self.is_finite {
                 self.attempt(Self::announce);

@@ -1,10 +1,10 @@
-//! The queue of shares: which worker computes what next, and how stale its gradient may become. It knows neither ranks nor time.
+//! The queue of shares. It decides which worker computes which share next, and bounds the staleness of gradients. It uses neither ranks nor clocks.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::settings::Staleness;
 
-/// A share of a step: what one worker computes at a time.
+/// A share of a step: the unit of work of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ShareId {
     /// The step in the epoch, from 0.
@@ -13,19 +13,20 @@ pub(super) struct ShareId {
     pub(super) number: usize,
 }
 
-/// The shares of an epoch. Those with the same number are a *lane*, of which a worker takes one after the other, so that their data can be made ahead; when
-/// its own has none, it takes the next one of the lane that is furthest behind. Workers are numbered in any way.
+/// The shares of an epoch. Shares with the same number in their steps form a *lane*. A worker processes the shares of its lane one after the other,
+/// so that their data can be prefetched. When its lane has none left, it processes the next share of the lane that is furthest behind. Worker numbers
+/// are arbitrary.
 #[derive(Debug)]
 pub(super) struct Queue {
     staleness: Staleness,
     /// The next step of each lane.
     lanes: Vec<usize>,
-    /// The first step that does not begin yet.
+    /// The first step that may not begin yet.
     pub(super) until: usize,
-    /// Shares of workers that were lost.
+    /// The shares of lost workers.
     returned: VecDeque<ShareId>,
     in_work: BTreeMap<usize, InWork>,
-    /// The number of shares of this epoch that have updated the parameters, those of skipped steps included.
+    /// The number of shares of this epoch that have updated the parameters, including those of skipped steps.
     applied: usize,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Queue {
 #[derive(Debug, Clone, Copy)]
 struct InWork {
     share: ShareId,
-    /// The shares applied when it began.
+    /// The number of shares applied when it began.
     since: usize,
 }
 
@@ -44,38 +45,37 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Returns a queue of steps of this many shares, which has none yet.
+    /// Creates an empty queue of steps with this many shares.
     pub(super) fn new(shares: usize, staleness: Staleness) -> Self {
         let (returned, in_work) = (VecDeque::new(), BTreeMap::new());
         Self { staleness, lanes: vec![0; shares], until: 0, returned, in_work, applied: 0 }
     }
 
-    /// Begins an epoch whose first steps have been made.
+    /// Begins an epoch whose first `skipped` steps are complete.
     pub(super) fn begin(&mut self, skipped: usize) {
         self.lanes.fill(skipped);
         self.until = skipped;
         self.applied = skipped * self.lanes.len();
     }
 
-    /// Lets no further step begin than those of which a share has; returns the first that does not.
+    /// Permits no further steps to begin. Returns the first step that has not begun.
     pub(super) fn close(&mut self) -> usize {
         let furthest = self.lanes.iter().max().copied().unwrap_or(0);
         self.until = self.until.min(furthest);
         self.until
     }
 
-    /// Returns whether all shares of the steps that may begin are applied.
+    /// Returns whether all shares of the permitted steps are applied.
     pub(super) fn is_done(&self) -> bool {
         self.applied == self.until * self.lanes.len()
     }
 
-    /// Returns the number of steps of this epoch that are made: all their shares, or as many others.
+    /// Returns the number of completed steps of this epoch: the number of applied shares, divided by the shares of a step.
     pub(super) fn steps_made(&self) -> usize {
         self.applied / self.lanes.len()
     }
 
-    /// Returns the next share for this worker, which has none, and whose lane is this one; `None` if it has
-    /// to wait.
+    /// Returns the next share for this worker, which must have none and prefers this lane. Returns `None` if the worker has to wait.
     pub(super) fn take(&mut self, worker: usize, lane: usize) -> Option<ShareId> {
         let share = self.returned.front().copied().or_else(|| self.next(lane))?;
         if !self.may_begin() {
@@ -88,10 +88,9 @@ impl Queue {
         Some(share)
     }
 
-    /// Returns the next share of this lane, or of the one that is furthest behind, of those whose step may
-    /// begin.
+    /// Returns the next share of this lane or, if it has none, of the lane that is furthest behind. Only steps that may begin count.
     fn next(&self, lane: usize) -> Option<ShareId> {
-        // Without staleness a step begins when the one before is made.
+        // Without staleness a step begins when the previous one is complete.
         let last = match self.staleness {
             Staleness::Steps(0) => self.until.min(self.steps_made() + 1),
             _ => self.until,
@@ -102,8 +101,8 @@ impl Queue {
         Some(ShareId { step: self.lanes[number], number })
     }
 
-    /// Returns whether no gradient can miss more updates than it may, if another share begins now: all others in work could be applied
-    /// before it, and it before each of them.
+    /// Returns whether another share may begin without a gradient exceeding its staleness bound. In the worst case, all other shares in work are
+    /// applied before it, and it is applied before each of them.
     fn may_begin(&self) -> bool {
         let others = self.in_work.len();
         match self.staleness {
@@ -116,14 +115,14 @@ impl Queue {
         }
     }
 
-    /// Notes that the share of this worker is applied; `None` if it has none.
+    /// Records that the share of this worker is applied, and returns the share; `None` if it has none.
     pub(super) fn done(&mut self, worker: usize) -> Option<ShareId> {
         let InWork { share, .. } = self.in_work.remove(&worker)?;
         self.applied += 1;
         Some(share)
     }
 
-    /// Takes back the share of a worker that is lost, for another one.
+    /// Returns the share of a lost worker to the queue.
     pub(super) fn lost(&mut self, worker: usize) {
         if let Some(InWork { share, .. }) = self.in_work.remove(&worker) {
             self.returned.push_back(share);
@@ -140,8 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs an epoch of 40 steps with workers of random speeds, one in ten of whose shares is lost; returns the most steps of
-    /// updates that a gradient missed.
+    /// Runs an epoch of 40 steps with workers of random speeds, which lose one share in ten. Returns the maximum staleness of a gradient, in steps.
     fn run(seed: u64, shares: usize, workers: usize, staleness: Staleness) -> u64 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut queue = Queue::new(shares, staleness);
@@ -160,7 +158,7 @@ mod tests {
                 }
             }
             assert!(began || !since.is_empty(), "everybody waits");
-            // The higher its number, the slower.
+            // A worker with a higher number is slower.
             let working: Vec<_> = since.keys().copied().collect();
             let worker =
                 working[random.random_range(0..working.len()).min(random.random_range(0..working.len()))];
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_share_is_applied_once_and_none_is_staler_than_its_bound() {
+    fn every_share_is_applied_once_within_its_staleness_bound() {
         for seed in 0..50 {
             for (shares, workers) in [(1, 1), (4, 4), (3, 5), (4, 1)] {
                 for bound in [1, 2, 8] {
@@ -194,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn without_staleness_a_step_begins_after_the_one_before() {
+    fn without_staleness_a_step_begins_after_the_previous_one() {
         let mut queue = Queue::new(2, Staleness::Steps(0));
         queue.begin(0);
         queue.until = 2;
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_stays_in_its_lane_and_then_helps_where_most_is_left() {
+    fn worker_finishes_its_lane_then_helps_the_slowest_lane() {
         let mut queue = Queue::new(3, Staleness::Unbounded);
         queue.begin(0);
         queue.until = 4;
@@ -221,13 +219,13 @@ mod tests {
         assert_eq!((0..4).map(|_| take(&mut queue, 1)).collect::<Vec<_>>(), [(0, 1), (1, 1), (2, 1), (3, 1)]);
         assert_eq!(take(&mut queue, 0), (0, 0));
         assert_eq!([take(&mut queue, 1), take(&mut queue, 1)], [(0, 2), (1, 0)]);
-        // One that has joined with a number beyond.
+        // A worker that has joined with a number beyond the lanes.
         assert_eq!(take(&mut queue, 7), (1, 2));
         assert_eq!((queue.steps_made(), queue.is_done()), (2, false));
     }
 
     #[test]
-    fn a_queue_that_closes_ends_the_steps_that_have_begun() {
+    fn closed_queue_completes_the_steps_that_have_begun() {
         let mut queue = Queue::new(2, Staleness::Unbounded);
         queue.begin(0);
         queue.until = 9;

@@ -1,4 +1,4 @@
-//! The server process: one thread for each client, and the coordinator leads the run on another.
+//! The server process: one thread for each client, and another on which the coordinator controls the run.
 
 use std::thread;
 
@@ -15,12 +15,12 @@ use unisono_train::internals::RunState;
 use unisono_train::{Event, RandomAccessFeed, Replica, Resumed, Summary, TrainError};
 
 impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
-    /// Serves until all clients have left. A worker may be lost; without the coordinator the run is over.
+    /// Serves until all clients have left. A lost worker is tolerated. Without the coordinator, the run is over.
     pub(super) fn serve(mut self) -> Result<(), TrainError> {
         let (shard, joins) = (&self.shard()?, self.joins()?);
         let coordinator = self.between_servers.pop().expect("a server has a link to the coordinator");
         thread::scope(|scope| {
-            // The coordinator reports a worker that is lost.
+            // The coordinator reports lost workers.
             for (worker, link) in (self.servers.servers..).zip(self.links) {
                 let joins = joins.as_ref();
                 scope.spawn(move || attend_worker(worker, link, shard, None, joins));
@@ -31,13 +31,13 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
         })
     }
 
-    /// Returns where workers join this server, if they may.
+    /// Returns the endpoints at which workers join this server, if joining is permitted.
     fn joins(&self) -> Result<Option<Joins>, TrainError> {
         let joins = |folder| Joins::new(folder, self.rank, self.servers.servers..self.ranks);
         self.folder.clone().map(joins).transpose()
     }
 
-    /// Serves as the first server, and leads the run.
+    /// Serves as the first server, and controls the run.
     pub(super) fn coordinate(mut self, tell: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
         let (shard, joins) = (&self.shard()?, self.joins()?);
         let ServerSettings { servers: first, staleness, .. } = self.servers;
@@ -50,7 +50,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
                 scope.spawn(move || attend_worker(worker, link, shard, Some(dispatcher), joins));
             }
             let ended = coordinator.run(tell);
-            // Also if it fails: the workers that are left are told.
+            // Also after an error, so that the remaining workers are informed.
             dispatcher.state().is_over = true;
             dispatcher.wake();
             joins.iter().for_each(Joins::end);
@@ -58,7 +58,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
         })
     }
 
-    /// Returns the coordinator, once all servers hold what the run begins with.
+    /// Returns the coordinator, once all servers hold the initial state of the run.
     fn coordinator<'a>(
         mut self,
         shard: &'a Shard,
@@ -76,7 +76,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
             updates_per_step: if staleness == Staleness::Steps(0) { 1 } else { workers as u64 },
         };
         holdings.restore(replica, resumed.as_ref())?;
-        // Work of rank 0 alone needs no other rank.
+        // Rank 0 opens the files alone, in a world of one rank.
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
         let mut state = RunState::open(&mut alone, settings, resumed.as_ref())?;
         state.progress.ranks = self.ranks;
@@ -95,7 +95,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
     }
 }
 
-/// Serves the worker of this rank, and those that join in its place, until one leaves or the run is over.
+/// Serves the worker of this rank, and its replacements, until one leaves or the run is over.
 fn attend_worker(
     worker: Rank,
     mut link: Link,
@@ -115,7 +115,7 @@ fn attend_worker(
     }
 }
 
-/// Serves a client until it leaves. Only the coordinator has a dispatcher, which knows the client by its rank.
+/// Serves a client until it leaves. Only the coordinator has a dispatcher, which identifies the client by its rank.
 ///
 /// # Errors
 /// The client is lost.
@@ -146,7 +146,7 @@ fn attend(mut link: Link, shard: &Shard, dispatcher: Option<(&Dispatcher, Rank)>
     }
 }
 
-/// Returns the reason why a client is lost, without the numbers of ranks in its link.
+/// Returns the cause of the loss of a client, without its rank in the link.
 fn cause(error: &Error) -> String {
     match error {
         Error::Aborted { cause, .. } => cause.clone(),

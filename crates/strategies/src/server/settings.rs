@@ -1,4 +1,4 @@
-//! The settings of parameter servers, and which of a run's they do not go with.
+//! The settings of parameter servers, and the settings of a run that are incompatible with them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,14 +6,13 @@ use std::str::FromStr;
 use super::layout::Layout;
 use unisono_train::{RandomAccessFeed, Replica, RunSettings, TrainError, Wire};
 
-/// The number of updates that a gradient may miss: those that servers make between the worker's pull and its
-/// push.
+/// The maximum staleness of a gradient: the number of updates that servers make between the worker's pull and its push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Staleness {
-    /// As many as this many steps have shares. With 0, all workers wait for the end of each step, and parameters are updated with the
-    /// mean of its gradients: synchronous training.
+    /// The number of updates in this many steps, one per share. With 0, training is synchronous: all workers wait for the end of each step, and
+    /// parameters are updated with the mean of its gradients.
     Steps(u64),
-    /// Any number: asynchronous training.
+    /// Unlimited: asynchronous training.
     Unbounded,
 }
 
@@ -39,10 +38,10 @@ impl FromStr for Staleness {
     }
 }
 
-/// The settings of a [`ParameterServer`](super::ParameterServer); the same on all ranks.
+/// The settings of a [`ParameterServer`](super::ParameterServer). The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerSettings {
-    /// The number of ranks that serve: the first ones. The others are workers, at least one.
+    /// The number of servers, which are the first ranks. The others are workers, at least one.
     pub servers: usize,
     /// The permitted staleness of gradients.
     pub staleness: Staleness,
@@ -51,7 +50,7 @@ pub struct ServerSettings {
     pub damps: bool,
 }
 
-/// Returns the reason why these settings do not go together, if they do not.
+/// Returns why these settings are incompatible, if they are.
 pub(super) fn refusal<R: Replica>(
     ranks: usize,
     replica: &R,

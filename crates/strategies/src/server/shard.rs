@@ -1,4 +1,4 @@
-//! The data of a server: the values of its buckets, and the optimizer's state of them.
+//! The data of a server: the values of its buckets, and their optimizer state.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,33 +14,33 @@ use unisono_train::internals::HalfBytes;
 use unisono_train::optimizer::{Exploded, Optimizer};
 use unisono_train::{OptimizerSettings, Parameter};
 
-/// The buckets of one server, which several workers use at the same time.
+/// The buckets of one server, which several workers use concurrently.
 #[derive(Debug)]
 pub(super) struct Shard {
-    /// In the order in which a backward pass fills them.
+    /// The buckets, in the order in which a backward pass fills them.
     buckets: Vec<Mutex<Bucket>>,
-    /// The format to which gradients were rounded, if they were.
+    /// The format to which gradients were rounded, if any.
     half: Option<HalfBytes>,
     rules: Rules,
 }
 
-/// The rules by which gradients become updates.
+/// The rules that turn gradients into updates.
 #[derive(Debug, Clone, Copy)]
 struct Rules {
     /// The number of shares of a step.
     shares: usize,
     staleness: Staleness,
     damps: bool,
-    /// The factor of a gradient that updates parameters alone.
+    /// The factor of a gradient that updates the parameters by itself.
     scale: f64,
 }
 
-/// Returns the optimizer for updates by single shares, and the factor of their gradients: this many of them decay the optimizer's means, and move
-/// parameters, as one step does. Its state means the same, too. Otherwise means would reach back less far the more workers there are, and a gradient
-/// that misses a few updates would miss much of them.
+/// Returns the optimizer for updates by single shares, and the factor of their gradients. The updates of a whole step decay the optimizer's means,
+/// and move parameters, as one synchronous step does. Its state is therefore comparable. With the usual rule, more workers would shorten the history
+/// of the means, and a gradient that misses a few updates would miss a large part of it.
 ///
 /// # Panics
-/// If the rule has no form for that, which is [refused](super::settings::refusal) before.
+/// If the rule has no such form, which [`refusal`](super::settings::refusal) excludes.
 fn per_share(settings: &OptimizerSettings, shares: usize) -> (OptimizerSettings, f64) {
     let (rule, scale) = settings.rule.per_share(shares).expect("others are refused");
     (
@@ -49,13 +49,13 @@ fn per_share(settings: &OptimizerSettings, shares: usize) -> (OptimizerSettings,
     )
 }
 
-/// A set of shares: the runs of consecutive steps of each lane, by the lane and the end of the run. Workers take the shares of a lane one
-/// after the other, so it does not grow with the steps.
+/// A set of shares, stored as runs of consecutive steps of each lane, by the lane and the end of the run. Workers process the shares of a lane in
+/// order, so the set does not grow with the number of steps.
 #[derive(Debug, Default)]
 struct Arrived(BTreeMap<(usize, usize), usize>);
 
 impl Arrived {
-    /// Adds a share; returns whether it is new.
+    /// Adds a share. Returns whether it is new.
     fn insert(&mut self, ShareId { step, number }: ShareId) -> bool {
         let next = self.0.range((number, step + 1)..).next().filter(|((lane, _), _)| *lane == number);
         let next = next.map(|(&key, &start)| (key, start));
@@ -63,7 +63,7 @@ impl Arrived {
             return false;
         }
         let start = self.0.remove(&(number, step)).unwrap_or(step);
-        // Joins the run that ends here, and the one that begins after.
+        // Joins the run that ends here and the one that begins after it.
         match next.filter(|&(_, next)| next == step + 1) {
             Some((key, _)) => self.0.insert(key, start),
             None => self.0.insert((number, step + 1), start),
@@ -74,16 +74,16 @@ impl Arrived {
 
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// Its parameters, and where they are in the bucket.
+    /// Its parameters, and their ranges in the bucket.
     members: Vec<(usize, Range<usize>)>,
     values: Vec<f32>,
     optimizer: Optimizer,
-    /// The number of its updates since the run began here.
+    /// The number of its updates since this process started.
     updates: u64,
     epoch: u64,
-    /// Shares of this epoch that arrived: one comes again if its worker was lost before it could say so.
+    /// The shares of this epoch that have arrived. A share arrives twice if its worker was lost before it could report it.
     arrived: Arrived,
-    /// Gradients that wait for those of the other shares of their step, with their targets.
+    /// Gradients that wait for the other shares of their step, with their numbers of targets.
     waiting: Vec<Option<(f64, Vec<f32>)>>,
 }
 
@@ -91,9 +91,9 @@ pub(super) struct Bucket {
 #[derive(Debug, Clone)]
 pub(super) struct ShardState {
     pub(super) values: Vec<f32>,
-    /// By the optimizer's names.
+    /// The arrays of optimizer state, in the order of their names.
     pub(super) moments: Vec<Vec<f32>>,
-    /// The updates that the optimizer has made.
+    /// The number of updates that the optimizer has made.
     pub(super) updates: u64,
 }
 
@@ -109,7 +109,7 @@ impl ShardState {
         [&self.values].into_iter().chain(&self.moments).try_for_each(|array| link.comm.send(array, other))
     }
 
-    /// Receives what the other side [sends](ShardState::send), of the same sizes.
+    /// Receives the state that the other side [sends](ShardState::send), which must have the same sizes.
     pub(super) fn receive(&mut self, link: &mut Link) -> unisono::Result<()> {
         let (other, mut updates) = (link.other(), [0_u64]);
         link.comm.receive(&mut updates, other)?;
@@ -119,22 +119,22 @@ impl ShardState {
     }
 }
 
-/// An update after which all parameters are finite; otherwise the index of the first that is not.
+/// The result of an update. The error is the index of the first parameter that is not finite.
 type Updated = Result<(), (usize, Exploded)>;
 
-/// A client's side of a shard: where its gradients arrive, and what its last values lacked.
+/// A client's state on a shard: its receive buffers, and the versions of the values that it pulled.
 #[derive(Debug)]
 pub(super) struct Visit {
-    /// The bucket that travels: room for the largest.
+    /// The buffer for values and gradients, as large as the largest bucket.
     buffer: Registered<f32>,
-    /// The buffer in which rounded gradients arrive: as large as the largest bucket.
+    /// The buffer for rounded gradients, as large as the largest bucket.
     encoded: Registered<u8>,
-    /// The updates of each bucket when it was pulled.
+    /// The number of updates of each bucket when it was pulled.
     pulled: Vec<u64>,
 }
 
 impl Shard {
-    /// Returns the buckets of a server, whose values are still to be [restored](Shard::restore).
+    /// Creates the buckets of a server, whose values are still to be [restored](Shard::restore).
     pub(super) fn new(
         parameters: &[Parameter],
         layout: &Layout,
@@ -173,7 +173,7 @@ impl Shard {
         Ok(Self { buckets, half, rules: Rules { shares, staleness, damps, scale } })
     }
 
-    /// Returns the place of a client, over its link.
+    /// Creates the state of a client, with buffers for its link.
     pub(super) fn visit(&self, link: &Link) -> unisono::Result<Visit> {
         let largest = self.buckets.iter().map(|bucket| lock(bucket).values.len()).max().unwrap_or(0);
         let bytes = self.half.as_ref().map_or(0, |_| HalfBytes::size_bytes(largest));
@@ -195,8 +195,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Receives the gradients of a share, and updates the parameters with them, or with those of the whole step once it has all. Returns
-    /// how many updates the first bucket has had since this client pulled it. The answer names a parameter that is not finite afterwards.
+    /// Receives the gradients of a share and updates the parameters. Without staleness, the update waits for all shares of the step. Returns the
+    /// number of updates of the first bucket since this client pulled it. The reply names a parameter that is not finite afterwards.
     pub(super) fn take(&self, link: &mut Link, visit: &mut Visit, push: &Message) -> unisono::Result<u64> {
         let (mut missed, mut done) = (0, Message::new(Kind::Done));
         for (number, bucket) in self.buckets.iter().enumerate() {
@@ -228,10 +228,10 @@ impl Shard {
         self.buckets.iter().map(|bucket| lock(bucket).read()).collect()
     }
 
-    /// Sets what all buckets hold.
+    /// Restores the contents of all buckets.
     ///
     /// # Panics
-    /// If it is of another model.
+    /// If the contents belong to another model.
     pub(super) fn restore(&self, held: &[ShardState]) {
         self.buckets.iter().zip(held).for_each(|(bucket, held)| lock(bucket).restore(held));
     }
@@ -284,7 +284,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// Updates with the mean of all shares, summed as `master-worker` does: to the first, the others from the last on.
+    /// Updates with the mean of all shares. As in `master-worker`, the other shares are added to the first, from the last on.
     fn update_by_step(&mut self, rate: f64) -> Updated {
         let mut shares = self.waiting.iter_mut().map(|share| share.take().expect("all are here"));
         let (mut targets, mut sum) = shares.next().expect("a step has a share");
@@ -295,7 +295,7 @@ impl Bucket {
         if targets > 0.0 { self.update(&sum, 1.0 / targets, rate) } else { Ok(()) }
     }
 
-    /// With `scale` times this gradient.
+    /// Updates with `scale` times this gradient.
     fn update(&mut self, gradient: &[f32], scale: f64, rate: f64) -> Updated {
         let Self { members, values, optimizer, .. } = self;
         optimizer.begin_step();
@@ -311,7 +311,7 @@ impl Bucket {
 }
 
 fn lock(bucket: &Mutex<Bucket>) -> MutexGuard<'_, Bucket> {
-    // A thread that panics ends the run.
+    // A thread that panics ends the run, so a poisoned lock is harmless.
     bucket.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -320,8 +320,7 @@ mod tests {
     use super::*;
     use unisono_train::optimizer::{AdamW, Factors, Sgd};
 
-    /// Returns the position of a value after `steps` steps with a constant gradient, and its velocity or mean: each one update, or
-    /// of four shares.
+    /// Returns a value after `steps` steps with a constant gradient, and its velocity or mean. Each step consists of one update per share.
     fn way(usual: &OptimizerSettings, shares: usize, steps: usize) -> (f32, f32) {
         let (settings, scale) = if shares == 1 { (usual.clone(), 1.0) } else { per_share(usual, shares) };
         let mut optimizer = Optimizer::new(settings, [(1, Factors::default())]).unwrap();
@@ -335,9 +334,9 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_comes_again_is_known_and_those_of_an_epoch_take_no_room() {
+    fn duplicate_shares_are_detected_in_constant_memory() {
         let (mut arrived, mut expected) = (Arrived::default(), std::collections::HashSet::new());
-        // Nearly in order, from step 7 on, and some again.
+        // Nearly in order, from step 7 on, with some duplicates.
         for turn in 0..6000 {
             let share = ShareId { step: 7 + ((turn / 3) ^ 5), number: turn * 7 % 3 };
             assert_eq!(arrived.insert(share), expected.insert(share), "{share:?}");
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shares_of_a_step_move_parameters_as_the_step_does() {
+    fn updates_by_shares_match_the_update_by_the_step() {
         for settings in [OptimizerSettings::new(Sgd::default()), OptimizerSettings::new(AdamW::default())] {
             let settings = OptimizerSettings { weight_decay: 0.01, ..settings };
             let (by_steps, by_shares) = (way(&settings, 1, 100), way(&settings, 4, 100));

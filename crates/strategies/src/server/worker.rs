@@ -1,4 +1,4 @@
-//! A worker: it asks what to compute, pulls the parameters, and pushes gradients.
+//! A worker: it requests tasks, pulls the parameters, and pushes gradients.
 
 use std::time::{Duration, Instant};
 
@@ -12,19 +12,19 @@ use unisono_train::{LossSums, Pass, RandomAccessFeed, Replica, TrainError};
 pub(super) struct Worker<R: Replica, F> {
     pub(super) replica: R,
     pub(super) feed: F,
-    /// The number of its own shares, of which it usually takes one after the other, and how many a step has.
+    /// The number of its own lane, and the number of lanes, which is the number of shares of a step.
     pub(super) lane: (usize, usize),
     pub(super) stop: Stop,
 }
 
 impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
-    /// Works until the coordinator says that the run is over. The links are those to all servers, the coordinator first.
+    /// Works until the coordinator ends the run. There are links to all servers, the coordinator first.
     ///
     /// # Errors
-    /// [`TrainError`] of the data, the model, or a server that is lost.
+    /// [`TrainError`] of the data, the model, or a lost server.
     pub(super) fn run(mut self, links: Vec<Link>, layout: Layout) -> Result<(), TrainError> {
         let mut pushing = Pushing::new(self.replica.parameters(), links, layout)?;
-        // The shares that were applied when all parameters were pulled, if none was since.
+        // The number of applied shares when all parameters were pulled, if no share has been applied since.
         let mut holds = None;
         loop {
             let asked = Instant::now();

@@ -17,7 +17,7 @@ pub(super) struct Host {
     pub(super) buckets: Buckets,
     pub(super) optimizer: Optimizer,
     pub(super) late: Late,
-    /// Whether a step may begin before the one before has updated all parameters.
+    /// Whether a step may begin before the previous one has updated all parameters.
     pub(super) is_across: bool,
     /// The number of steps that have ended.
     pub(super) steps: u64,
@@ -33,7 +33,7 @@ impl Host {
         Ok(())
     }
 
-    /// Leaves the update of a bucket's parameters or, if the optimizer is sharded, the wait for them.
+    /// Defers the update of a bucket's parameters or, if the optimizer is sharded, the wait for them.
     fn leave(&mut self, bucket: usize, by: Update) {
         self.late.leave(&self.buckets.ledger().plan.members[bucket], by);
     }
@@ -49,7 +49,7 @@ impl Backend for Host {
         let filling = Filling::new(buckets, comm, pass);
         let mut bringing = Bringing { filling, optimizer, late, failure: None };
         let ran = run(&mut bringing);
-        // The cause that kept an update from its parameter is more precise than the end of the pass.
+        // The error that prevented an update is more precise than the error of the pass.
         bringing.failure.map_or(Ok(()), Err)?;
         ran?;
         Ok(bringing.filling.end()?)
@@ -72,9 +72,9 @@ impl Backend for Host {
         self.optimizer.begin_step();
     }
 
-    /// If the optimizer is sharded, this rank updates its own part of each bucket, and gets the others.
+    /// If the optimizer is sharded, this rank updates its own part of each bucket, and receives the other parts.
     ///
-    /// If the next step may begin before, it ends with the bucket that the next forward pass needs first, which is the last one.
+    /// If the next step may overlap this one, the update ends with the bucket that the next forward pass needs first, which is the last one.
     fn update(&mut self, comm: &mut Communicator, values: Values<'_>, by: Update) -> Result<(), TrainError> {
         let order = self.buckets.ledger().order.clone();
         let needed = order.len().saturating_sub(1);
@@ -96,7 +96,7 @@ impl Backend for Host {
         if !self.is_across {
             return order.iter().try_for_each(|&bucket| self.take(values, bucket));
         }
-        // All gradients have left before any parameter leaves: so these may go in the order in which they are needed.
+        // All gradients have been launched before any parameters, so the parameters may be sent in the order in which they are needed.
         (0..order.len()).rev().try_for_each(|bucket| self.buckets.give(comm, bucket))?;
         (0..needed).for_each(|bucket| self.leave(bucket, by));
         self.take(values, needed)
@@ -111,7 +111,7 @@ impl Backend for Host {
             let values = &mut values[own.clone()];
             made = optimizer.update(index, values, gradient, by.scale, by.rate);
             if is_divided {
-                // The other ranks get them from there.
+                // The other ranks receive them from there.
                 copy(gradient, values);
             }
         })?;
@@ -156,7 +156,7 @@ impl Backend for Host {
 
     fn finish(&mut self, comm: &mut Communicator, values: Values<'_>) -> Result<(), TrainError> {
         self.steps += 1;
-        // The cost of another order is soon amortised, and a network or a machine that changes is detected.
+        // Powers of two amortise the cost of a new order, and still adapt to changes of the network or the machine.
         let changes_order = self.is_across && self.steps > 1 && self.steps.is_power_of_two();
         if changes_order {
             self.settle(values)?;
@@ -172,8 +172,7 @@ impl Backend for Host {
 
     fn times(&self, passes: Duration, rest: Duration) -> Times {
         let (hidden, exposed) = self.buckets.hidden_and_exposed();
-        // In turn, gradients travel during a pass; otherwise they are waited for during the update, as updated parameters always
-        // are.
+        // In turn, the wait for gradients is part of a pass. Otherwise it is part of the update, as the wait for updated parameters always is.
         let beside = exposed.saturating_sub(self.late.waited);
         let during_rest = if self.buckets.is_beside() { beside } else { self.buckets.waited };
         let during_passes = exposed - during_rest;

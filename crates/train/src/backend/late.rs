@@ -1,4 +1,4 @@
-//! Updates that a step leaves to the next one, whose forward pass goes on while buckets are still on their way.
+//! Updates that a step defers to the next one, whose forward pass runs while buckets are still in flight.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use crate::error::TrainError;
 use crate::gradients::{Fill, Gradients, LossSums, ReplicaError};
 use crate::optimizer::Optimizer;
 
-/// The updates that were left.
+/// The deferred updates.
 #[derive(Debug, Default)]
 pub(super) struct Late {
-    /// By the index of the parameter.
+    /// Whether the update is deferred, by the index of the parameter.
     is_left: Vec<bool>,
     by: Update,
-    /// The time that passes of this step waited for buckets, and updated parameters.
+    /// The times that the passes of this step spent waiting for buckets and updating parameters.
     pub(super) waited: Duration,
     pub(super) updated: Duration,
 }
@@ -29,18 +29,18 @@ impl Late {
         (self.waited, self.updated) = (Duration::ZERO, Duration::ZERO);
     }
 
-    /// Leaves the updates of these parameters.
+    /// Defers the updates of these parameters.
     pub(super) fn leave(&mut self, parameters: &[usize], by: Update) {
         parameters.iter().for_each(|&index| self.is_left[index] = true);
         self.by = by;
     }
 
-    /// Returns the first parameter whose update was left.
+    /// Returns the first parameter whose update is deferred.
     pub(super) fn first(&self) -> Option<usize> {
         self.is_left.iter().position(|&is_left| is_left)
     }
 
-    /// Makes the update of this parameter, which was left.
+    /// Makes the deferred update of this parameter.
     ///
     /// # Errors
     /// Errors of the collectives; [`TrainError::NotFinite`].
@@ -66,12 +66,12 @@ impl Late {
     }
 }
 
-/// Receives the gradients of a pass, once it has made the updates that were left.
+/// Receives the gradients of a pass, after it has made the deferred updates.
 pub(super) struct Bringing<'a> {
     pub(super) filling: Filling<'a>,
     pub(super) optimizer: &'a mut Optimizer,
     pub(super) late: &'a mut Late,
-    /// The error that kept an update from its parameter.
+    /// The error that prevented an update.
     pub(super) failure: Option<TrainError>,
 }
 
@@ -94,7 +94,7 @@ impl Gradients for Bringing<'_> {
     }
 
     /// # Panics
-    /// If a replica that says that it brings values has not brought those of a parameter.
+    /// If a replica with [`brings_values`](crate::Replica::brings_values) has not waited for one of its parameters.
     fn record_loss(&mut self, tally: LossSums) {
         if let Some(index) = self.late.first() {
             let name = &self.filling.buckets.ledger().parameters[index].name;

@@ -1,6 +1,5 @@
-//! Buckets whose gradients are compressed between nodes. What their compressors have not sent yet, and the state of their encoders, is
-//! known by parameters: so it can be saved, and restored with other buckets and another number of nodes. Gradients and parameters that are
-//! not finite are reported by name.
+//! Buckets whose gradients are compressed between nodes. Residuals and encoder states are saved per parameter, so a run can restore them with other
+//! buckets and another number of nodes. Gradients and parameters that are not finite are reported by name.
 
 use super::{BucketSettings, Buckets, Ledger, Plan, Wire};
 use crate::checkpoint::{Tensor, moment_name, numbered, saved_moment};
@@ -10,9 +9,9 @@ use crate::optimizer::Exploded;
 use unisono::{Communicator, Error};
 use unisono_compress::{Compressor, Levels};
 
-/// The name of what a node has not sent of a parameter's gradient, before the node's number.
+/// The prefix of the name of a residual of a parameter's gradient. The node's number follows.
 const RESIDUAL: &str = "residual of node ";
-/// The name of the state of the encoder of a parameter's gradient.
+/// The name of the encoder state of a parameter's gradient.
 const ENCODER_STATE: &str = "encoding";
 
 /// Returns a compressor for each bucket, if the wire format has one. All ranks call it.
@@ -37,19 +36,19 @@ pub(super) fn compressors(
             end..end + Plan::padding(&ledger.parameters[index])
         });
         let compressor = Compressor::new(&levels, compression, &shapes).with_padding(padding.collect());
-        // Every bucket has random numbers of its own.
+        // Every bucket has its own random numbers.
         Some(compressor.with_seed(settings.seed ^ (bucket as u64) << 32))
     };
     Ok(ledger.plan.members.iter().enumerate().map(of_bucket).collect())
 }
 
 impl Buckets {
-    /// Returns whether gradients are compressed, and something of them remains to be sent. The same on all ranks.
+    /// Returns whether gradients are compressed and leave residuals. The result is the same on all ranks.
     pub(crate) fn keeps_residuals(&self, comm: &Communicator) -> bool {
         self.compressors().next().is_some() && comm.topology().nodes() > 1
     }
 
-    /// Returns what the compressors of this rank have not sent yet, if it leads a node, and on rank 0 the states of encoders.
+    /// Returns the residuals of this rank, if it leads a node, and on rank 0 the encoder states.
     pub(crate) fn unsent(&self, comm: &Communicator) -> Vec<Tensor> {
         let (mut unsent, rank) = (Vec::new(), comm.rank());
         let Some(node) = comm.topology().leaders().position(rank) else { return unsent };
@@ -69,15 +68,14 @@ impl Buckets {
         unsent
     }
 
-    /// Returns a test for the names of saved arrays: whether this rank restores them. At another number of nodes, the nodes share the
-    /// residuals.
+    /// Returns a predicate for the names of saved arrays that this rank restores. If the number of nodes has changed, the nodes share the residuals.
     pub(crate) fn restores(&self, comm: &Communicator) -> impl Fn(&str) -> bool + use<> {
         let (nodes, own) = (comm.topology().nodes(), comm.topology().leaders().position(comm.rank()));
         move |name| numbered(name, RESIDUAL).is_none_or(|node| own == Some(node % nodes))
     }
 
-    /// Restores what compressors have not sent, if this rank leads a node, from the arrays that it [restores](Buckets::restores). The sum
-    /// of the residuals of all nodes stays the same.
+    /// Restores the residuals, if this rank leads a node, from the arrays that it [restores](Buckets::restores). The sum of the residuals of all
+    /// nodes is preserved.
     pub(crate) fn restore_unsent(&self, comm: &Communicator, saved: &[Tensor]) {
         if comm.topology().leaders().position(comm.rank()).is_none() {
             return;
@@ -108,7 +106,7 @@ impl Buckets {
         }
     }
 
-    /// Notes the first gradient of a bucket that is not finite, after its compressor has found one.
+    /// Records the first gradient of a bucket that is not finite, after its compressor has detected one.
     pub(super) fn find_not_finite(&mut self, bucket: usize) {
         let values = self.buckets[bucket].gradients.values();
         let wrong = |&index: &usize| {
@@ -117,13 +115,13 @@ impl Buckets {
             Some((index, *found))
         };
         let members = &self.ledger.plan.members[bucket];
-        // A residual may be spoiled though the result is not.
+        // A residual may contain a value that is not finite although the result does not.
         let residual = members.first().map(|&index| (index, f32::NAN));
         self.not_finite = self.not_finite.or_else(|| members.iter().find_map(wrong).or(residual));
     }
 
-    /// Checks the gradients of this step, which is the optimizer's `step`, in the buckets that have landed and were compressed:
-    /// compressors look, since they would keep what is not finite.
+    /// Checks the gradients of this step, which is the optimizer's `step`, in the completed buckets that were compressed. Compressors check gradients
+    /// because a value that is not finite would stay in their residuals.
     ///
     /// # Errors
     /// [`TrainError::NotFinite`] names the first parameter.
@@ -132,7 +130,7 @@ impl Buckets {
         Err(self.ledger.not_finite("gradient", index, found, (self.rank, step)))
     }
 
-    /// Returns the error for a parameter that an update has spoiled on this rank.
+    /// Returns the error for a parameter that an update on this rank has made too large or not finite.
     pub(crate) fn exploded(&self, index: usize, Exploded { largest }: Exploded, step: u64) -> TrainError {
         self.ledger.not_finite("largest value", index, largest, (self.rank, step))
     }
@@ -166,7 +164,7 @@ mod tests {
         ended.unwrap()
     }
 
-    /// Halves and quarters, so that sums are exact.
+    /// Values are halves and quarters, so that sums are exact.
     fn unsent(nodes: usize) -> Vec<Tensor> {
         let of_node =
             |node: usize, count: usize| (0..count).map(|at| (at * (node + 1)) as f32 / 4.0).collect();
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_restored_has_the_same_sum_on_any_number_of_nodes() {
+    fn restored_residuals_have_the_same_sum_on_any_number_of_nodes() {
         let residuals = |unsent: &[Tensor], name: &str| -> Vec<Vec<f32>> {
             let of_name = format!("{name}:residual of node ");
             let of_parameter = unsent.iter().filter(|found| found.name.starts_with(&of_name));

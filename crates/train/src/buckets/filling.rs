@@ -6,7 +6,7 @@ use super::{Buckets, Pass, Place, Sums, end_pass};
 use crate::gradients::{Fill, Gradients, LossSums};
 use unisono::{Communicator, Error};
 
-/// Receives the gradients of one pass. [`Filling::end`] ends it.
+/// Receives the gradients of one pass. [`Filling::end`] ends the pass.
 #[derive(Debug)]
 #[must_use = "a pass that does not end sends nothing, and the other ranks wait"]
 pub struct Filling<'a> {
@@ -16,7 +16,7 @@ pub struct Filling<'a> {
 }
 
 impl<'a> Filling<'a> {
-    /// As [`Buckets::fill`], but buckets of the step before may be on their way until the pass is weighed.
+    /// As [`Buckets::fill`], but buckets of the previous step may be in flight until the pass records its loss.
     pub(crate) fn new(buckets: &'a mut Buckets, comm: &'a mut Communicator, pass: Pass) -> Self {
         assert!(
             buckets.tree.is_none() || pass.of.is_power_of_two(),
@@ -32,8 +32,8 @@ impl<'a> Filling<'a> {
         Self { buckets, comm, failure: None }
     }
 
-    /// Ends the pass. A missing gradient counts as zero; returns the indices of these parameters. The
-    /// last pass of a step has then launched all buckets.
+    /// Ends the pass. A missing gradient counts as zero. Returns the indices of parameters without a gradient. After the last pass of a step, all
+    /// buckets are launched.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].

@@ -1,4 +1,4 @@
-//! Records the gradients that the passes of a step have put into the buckets, wherever their memory is.
+//! A record of the gradients that the passes of a step have put into the buckets, on the host or on a device.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ pub struct Pass {
     pub of: usize,
     /// Whether this rank has no more data, and only takes part in the collectives.
     pub is_out_of_data: bool,
-    /// Whether this rank was asked to stop. The last pass of a step decides.
+    /// Whether this rank was asked to stop. Only the value of the step's last pass counts.
     pub asks_to_stop: bool,
     /// Whether this rank asks all ranks to save this step.
     pub asks_to_save: bool,
-    /// The updates that the run has made before this step, the same on all ranks. A [`Mirror`](crate::Mirror) sets it.
+    /// The number of updates that the run has made before this step, the same on all ranks. A [`Mirror`](crate::Mirror) sets it.
     pub updates: u64,
 }
 
@@ -36,7 +36,7 @@ impl Pass {
         updates: 0,
     };
 
-    /// Returns what its gradients do with those of the passes before it, which have put each gradient.
+    /// Returns how its gradients combine with the gradients of earlier passes, which have put each gradient.
     pub fn fill(self) -> Fill {
         if self.number == 0 { Fill::Set } else { Fill::Add }
     }
@@ -47,8 +47,7 @@ impl Pass {
     }
 }
 
-/// Counts what the passes of a step put into one rank's buckets: which gradients are there, which buckets are therefore
-/// full, and this rank's own sums.
+/// The record of a step on one rank: the gradients that its passes have put, the buckets that are therefore full, and this rank's own sums.
 #[derive(Debug)]
 pub struct Ledger {
     /// All parameters of the model.
@@ -56,11 +55,11 @@ pub struct Ledger {
     /// The places of gradients in buckets.
     pub plan: Plan,
     pub(crate) size: BucketSize,
-    /// This rank's own part of each bucket, in its elements, if the update is divided among the ranks.
+    /// This rank's own part of each bucket, as a range of its elements, if the update is divided among the ranks.
     pub(super) parts: Option<Vec<Range<usize>>>,
     /// The pass that fills the buckets now.
     pub pass: Pass,
-    /// When the pass was weighed.
+    /// The time at which the pass recorded its loss.
     pub weighed: Option<Instant>,
     /// This rank's own sums of this step.
     pub own: Sums,
@@ -68,7 +67,7 @@ pub struct Ledger {
     pub(crate) order: Vec<usize>,
     /// The number of buckets that have been launched.
     pub launched: usize,
-    /// The time from the weighing of the last pass until each bucket was full.
+    /// The time from the loss of the last pass until each bucket was full.
     pub(crate) filled_after: Vec<Duration>,
     /// Whether the pass has put the gradient of the parameter with this index.
     is_put: Vec<bool>,
@@ -77,7 +76,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Buckets of this size for the gradients of these parameters.
+    /// Creates a record for buckets of this size, for the gradients of these parameters.
     pub fn new(parameters: &[Parameter], settings: &BucketSettings, size: BucketSize) -> Self {
         let first_bytes = settings.first_bucket_bytes.min(size.bytes);
         let plan = Plan::new(parameters, first_bytes, size.bytes);
@@ -98,7 +97,7 @@ impl Ledger {
         }
     }
 
-    /// Divides the update of buckets of this many elements among the ranks.
+    /// Divides the update among the ranks. `counts` are the numbers of elements of the buckets.
     pub fn divide(&mut self, comm: &Communicator, counts: impl IntoIterator<Item = usize>) {
         self.parts = Some(counts.into_iter().map(|count| comm.own_part(count)).collect());
     }
@@ -108,7 +107,8 @@ impl Ledger {
         self.parts.is_some()
     }
 
-    /// Returns the elements of a parameter that this rank updates: all, unless the update is divided; none if it is not trained.
+    /// Returns the elements of a parameter that this rank updates. These are all elements, unless the update is divided. There are none if the
+    /// parameter is not trained.
     pub fn own(&self, index: usize) -> Range<usize> {
         let Some(Place { bucket, range }) = self.plan.place(index) else { return 0..0 };
         let Some(parts) = &self.parts else { return 0..range.len() };
@@ -119,14 +119,14 @@ impl Ledger {
     /// Starts a pass.
     ///
     /// # Panics
-    /// If the step has no pass of this number, or the pass before has not put all gradients.
+    /// If the step has no pass of this number, or the previous pass has not put all gradients.
     pub fn begin(&mut self, pass: Pass) {
         assert!(pass.number < pass.of, "pass {} of {}", pass.number, pass.of);
         if pass.number == 0 {
             self.own = Sums::default();
             self.launched = 0;
         } else {
-            // So what a gradient is added to is never that of another step.
+            // Otherwise a gradient could be added to a gradient of another step.
             assert!(
                 self.missing.iter().all(|&missing| missing == 0),
                 "pass {} has not ended",
@@ -142,21 +142,21 @@ impl Ledger {
     /// Adds the tally of the pass to this rank's sums.
     ///
     /// # Panics
-    /// If the pass was weighed before.
+    /// If the pass has already recorded its loss.
     pub fn record_loss(&mut self, tally: LossSums) {
         assert!(self.weighed.is_none(), "a pass is weighed once");
         self.weighed = Some(Instant::now());
         self.own.tally += tally;
-        // Ranks are counted, and not passes.
+        // Counts ranks, not passes.
         self.own.ranks_out_of_data = f64::from(u8::from(self.pass.is_out_of_data));
         self.own.ranks_to_stop = f64::from(u8::from(self.pass.asks_to_stop));
         self.own.ranks_to_save = f64::from(u8::from(self.pass.asks_to_save));
     }
 
-    /// Notes that the pass puts the gradient of this parameter; returns its place.
+    /// Records that the pass puts the gradient of this parameter, and returns the gradient's place.
     ///
     /// # Panics
-    /// If the pass is not weighed, if it has put this gradient before, or if the parameter is not trained.
+    /// If the pass has not recorded its loss, if it has put this gradient before, or if the parameter is not trained.
     pub fn put(&mut self, index: usize) -> Place {
         let name = &self.parameters[index].name;
         assert!(self.weighed.is_some(), "the gradient of {name} was put before the pass was weighed");
@@ -187,7 +187,7 @@ impl Ledger {
         self.order[..self.launched].contains(&bucket)
     }
 
-    /// Returns the error for a parameter of which a rank has found such a value in a step.
+    /// Returns the error for a parameter in which a rank has found a value that is not finite or too large.
     pub fn not_finite(
         &self,
         of: &'static str,
@@ -209,7 +209,7 @@ impl Ledger {
     }
 }
 
-/// Ends a pass for what receives its gradients: one that is missing counts as zero. Returns the indices of these parameters.
+/// Ends a pass for a receiver of gradients. Missing gradients count as zero. Returns the indices of their parameters.
 pub fn end_pass<G: Gradients>(receiver: &mut G, ledger: impl Fn(&G) -> &Ledger) -> Vec<usize> {
     if ledger(receiver).weighed.is_none() {
         receiver.record_loss(LossSums::default());

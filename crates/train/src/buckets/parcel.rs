@@ -1,4 +1,4 @@
-//! An array that is either here or in a collective.
+//! An array that is either available or in a collective.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,17 @@ use unisono_compress::Compressor;
 /// The times of a bucket in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flight {
-    /// The bucket; `None` for the sums besides gradients.
+    /// The bucket; `None` for the sums other than gradients.
     pub bucket: Option<usize>,
-    /// When its collective began on this rank.
+    /// The time at which its collective began on this rank.
     pub began: Instant,
-    /// When it was done.
+    /// The time at which its collective completed.
     pub ended: Instant,
     /// The time that the compute thread waited for it.
     pub exposed: Duration,
 }
 
-/// Registered memory that is either here or in a collective.
+/// Registered memory that is either available or in a collective.
 #[derive(Debug)]
 pub(super) struct CommBuffer<T: Element> {
     bucket: Option<usize>,
@@ -31,7 +31,7 @@ pub(super) struct CommBuffer<T: Element> {
 }
 
 impl CommBuffer<f32> {
-    /// Sends the values by a compressor.
+    /// Launches the all-reduce of the values through a compressor.
     pub(super) fn launch_compressed(
         &mut self,
         comm: &mut Communicator,
@@ -104,7 +104,7 @@ impl<T: Element> CommBuffer<T> {
     }
 }
 
-/// Returns a flight that this thread waits for.
+/// Runs a collective on this thread, and returns its times.
 fn timed(bucket: Option<usize>, send: impl FnOnce() -> Result<(), Error>) -> Result<Flight, Error> {
     let began = Instant::now();
     send()?;

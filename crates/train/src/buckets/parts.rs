@@ -1,12 +1,11 @@
-//! Parts of buckets, where the optimizer is sharded: each rank gets the sum of its own part, updates the parameters of that part,
-//! and holds their optimizer state alone. Then all ranks get the updated parameters of all.
+//! Parts of buckets for a sharded optimizer. Each rank receives the sum of its own part, updates the parameters of that part, and holds only their
+//! optimizer state. Then all ranks receive all updated parameters.
 //!
 //! **Source**: Rajbhandari, Rasley, Ruwase and He, "ZeRO: memory optimizations toward training trillion parameter models", SC 2020,
 //! section 5.1 (stage 1).
 //!
-//! A reduce-scatter must add in the order in which the all-reduce would: otherwise the bits would depend on how the
-//! optimizer is held. So a bucket is reduce-scattered if the algorithm of its all-reduce begins with its reduce-scatter, and
-//! all-reduced if not.
+//! A reduce-scatter must add in the same order as the all-reduce. Otherwise the bits would depend on whether the optimizer is sharded. A bucket is
+//! therefore reduce-scattered only if the algorithm of its all-reduce begins with its reduce-scatter. Other buckets are all-reduced.
 
 use std::time::Duration;
 
@@ -30,8 +29,7 @@ impl Buckets {
         }
     }
 
-    /// All-reduces all buckets from now on: every rank then has the whole sums, for a norm whose bits do not depend on
-    /// the parts.
+    /// All-reduces all buckets from now on. Every rank then has the whole sums, so the bits of a norm do not depend on the parts.
     pub(crate) fn sum_whole(&mut self) {
         for bucket in &mut self.buckets {
             bucket.way = self.way;
@@ -43,14 +41,13 @@ impl Buckets {
         self.buckets.iter().filter(|bucket| bucket.way.is_of_parts()).count()
     }
 
-    /// Returns the elements at the place of a parameter: those of its gradient and, once updated, those that [`Buckets::give`] sends.
+    /// Returns the elements at the place of a parameter: its gradient or, after the update, the values that [`Buckets::give`] sends.
     pub(crate) fn elements(&mut self, index: usize) -> &mut [f32] {
         let place = self.ledger.place(index).clone();
         &mut self.buckets[place.bucket].gradients.values_mut()[place.range]
     }
 
-    /// Sends the parameters that this rank has updated, once all of this bucket are [in place](Buckets::elements). Called by all
-    /// ranks.
+    /// Sends the parameters that this rank has updated. They must be [in place](Buckets::elements) for the whole bucket. Called by all ranks.
     pub(crate) fn give(&mut self, comm: &mut Communicator, bucket: usize) -> Result<(), Error> {
         if !self.has_others {
             return Ok(());
@@ -64,7 +61,7 @@ impl Buckets {
         bucket.gradients.launch(comm, way)
     }
 
-    /// Adds up the parameters of all ranks that are [in place](Buckets::elements), and waits for them. Called by all ranks.
+    /// Sums the parameters that are [in place](Buckets::elements) over all ranks, and waits for the result. Called by all ranks.
     pub(crate) fn sum_parameters(&mut self, comm: &mut Communicator, bucket: usize) -> Result<(), Error> {
         if self.has_others {
             self.buckets[bucket].gradients.launch(comm, CollectiveSpec::all_reduce(false))?;
@@ -72,7 +69,7 @@ impl Buckets {
         self.land_sent(bucket)
     }
 
-    /// Copies what other ranks have updated of a parameter, which has [come](Buckets::land_sent), to its values.
+    /// Copies the elements of a parameter that other ranks have updated to its values. They must have [arrived](Buckets::land_sent).
     pub(crate) fn copy_others(&mut self, index: usize, values: &mut [f32]) {
         let own = self.ledger.own(index);
         let updated = self.elements(index);
@@ -81,7 +78,7 @@ impl Buckets {
         }
     }
 
-    /// Waits for the parameters of a bucket that were sent, if there are other ranks.
+    /// Waits for the sent parameters of a bucket, if there are other ranks.
     pub(crate) fn land_sent(&mut self, bucket: usize) -> Result<(), Error> {
         let bucket = &mut self.buckets[bucket];
         let flight = bucket.gradients.complete()?;
@@ -92,11 +89,11 @@ impl Buckets {
     }
 }
 
-/// Returns the algorithm of this all-reduce, if it first makes the steps of its reduce-scatter: each rank's part then has the
-/// same bits after either.
+/// Returns the algorithm of this all-reduce, if it begins with the steps of its reduce-scatter. Each rank's part then has the same bits after either
+/// collective.
 fn begins_with_reduce_scatter(comm: &mut Communicator, all_reduce: &Call) -> Option<Algorithm> {
     let Method::Algorithm(algorithm) = comm.selection(all_reduce).method else { return None };
-    // Where the parts of the two are the same, all ranks see the same.
+    // Every rank compares the schedules of rank 0, so all ranks reach the same result.
     let schedule = |operation| Some(algorithm.plan(operation, comm.topology(), 0)?.flattened());
     let (whole, part) = (schedule(Operation::AllReduce)?, schedule(Operation::ReduceScatter)?);
     let is_first = whole.chunk_count() == part.chunk_count() && whole.steps().starts_with(part.steps());
@@ -110,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn algorithms_that_begin_with_their_reduce_scatter_are_told_from_others() {
+    fn only_algorithms_that_begin_with_their_reduce_scatter_are_accepted() {
         for ranks in [2, 3, 4, 6] {
             let found = unisono::threads(ranks, |mut comm| {
                 Algorithm::ALL.map(|algorithm| {

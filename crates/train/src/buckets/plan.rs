@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::gradients::Parameter;
 
-/// Gradients start at cache lines: a product writes to them directly.
+/// Gradients begin at cache lines, because a matrix product writes to them directly.
 const ALIGNMENT: usize = 16;
 
 /// The place of a gradient.
@@ -12,14 +12,14 @@ const ALIGNMENT: usize = 16;
 pub struct Place {
     /// The number of the bucket.
     pub bucket: usize,
-    /// In elements of the bucket.
+    /// The range of its elements in the bucket.
     pub range: Range<usize>,
 }
 
 /// The assignment of gradients to buckets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// By the index of the parameter; `None` for those that are not trained.
+    /// The places by the index of the parameter; `None` for a parameter that is not trained.
     places: Vec<Option<Place>>,
     /// The number of elements of each bucket.
     pub counts: Vec<usize>,
@@ -28,7 +28,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Goes from the last parameter to the first, as a backward pass does, and starts a new bucket when one would become
+    /// Assigns gradients from the last parameter to the first, the order of a backward pass. A new bucket begins when the current one would become
     /// too large.
     pub(crate) fn new(parameters: &[Parameter], first_bytes: usize, bucket_bytes: usize) -> Self {
         let mut plan = Self { places: vec![None; parameters.len()], counts: Vec::new(), members: Vec::new() };

@@ -1,12 +1,12 @@
-//! The order in which buckets travel, if the next forward pass goes on while they do: what it needs first goes first.
+//! The order in which buckets are sent if the next forward pass overlaps them: the buckets that it needs first have priority.
 //!
-//! A backward pass fills the bucket of the first layer last, and the next forward pass needs it first. While the network keeps up,
-//! buckets leave as they are filled. Where it does not, several are full at once, and the one that is needed first overtakes those that
-//! have not left.
+//! A backward pass fills the bucket of the first layer last, and the next forward pass needs it first. A fast network sends buckets in the order in
+//! which they are filled. On a slow network, several buckets are full at once, and the one that is needed first overtakes those that are not
+//! launched.
 //!
-//! All ranks must launch the same collectives in the same order, in whichever order they fill on each. So the order is a function of
-//! times that all ranks have agreed on: those of the slowest rank's pass, and of the fastest flights (where no rank waited for
-//! another). Choosing at every launch would need an agreement, a latency, for every bucket. The order changes no bits.
+//! All ranks must launch the same collectives in the same order, whatever the order in which buckets fill on each. The order is therefore a function
+//! of times on which all ranks have agreed: the times of the slowest rank's pass, and of the fastest flights (in which no rank waited for another). A
+//! choice at every launch would need an agreement, and thus a latency, per bucket. The order changes no bits.
 //!
 //! **Sources**: Jayarajan et al., "Priority-based parameter propagation for distributed DNN training", MLSys 2019, section 4; Peng et al.,
 //! "A generic communication scheduler for distributed DNN training acceleration", SOSP 2019, section 3.
@@ -17,18 +17,18 @@ use super::Buckets;
 use unisono::{Choice, Communicator, Error, ReduceOp};
 
 impl Buckets {
-    /// As [`Buckets::gradient`], also of the step before the one that has begun.
+    /// As [`Buckets::gradient`], also for a gradient of the previous step.
     pub(crate) fn late_gradient(&mut self, index: usize) -> Result<&[f32], Error> {
         let place = self.ledger.place(index).clone();
         self.complete(place.bucket)?;
         Ok(&self.buckets[place.bucket].gradients.values()[place.range])
     }
 
-    /// Derives the order of the next steps from what was measured in this one. Called by all ranks, when all buckets are back.
+    /// Derives the order of the next steps from the measurements of this one. Called by all ranks, after all buckets have completed.
     pub(crate) fn agree_on_order(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         let buckets = self.len();
         let mut measured: Vec<f32> = self.ledger.filled_after.iter().map(Duration::as_secs_f32).collect();
-        // Negative, so that the greatest is that of the fastest flight.
+        // Negative, so that the maximum is the fastest flight.
         measured.resize(2 * buckets, f32::MIN);
         for flight in &self.flights {
             if let Some(bucket) = flight.bucket {
@@ -43,16 +43,15 @@ impl Buckets {
     }
 }
 
-/// Returns the order in which buckets leave if, whenever the network is free, the next is of those that are full the one that the
-/// forward pass needs first, which is the last one. The very first is always the first one, which may carry the sums. Times are in
-/// seconds; those of flights are negative.
+/// Returns a launch order. Whenever the network is free, the next bucket is the full one that the forward pass needs first, which is the last one.
+/// Bucket 0 is always first, because it may carry the sums. Times are in seconds, and those of flights are negative.
 fn by_need(filled: &[f32], flights: &[f32]) -> Vec<usize> {
     let mut waiting: Vec<usize> = (1..filled.len()).collect();
     let mut order: Vec<usize> = (0..filled.len().min(1)).collect();
     let mut free = order.iter().map(|&first| filled[first] - flights[first]).sum::<f32>();
     while !waiting.is_empty() {
         let next = waiting.iter().rposition(|&bucket| filled[bucket] <= free);
-        // If none is full, the network waits for the one that will be next.
+        // If no bucket is full, the network waits for the one that fills next.
         let next = next.unwrap_or_else(|| {
             let at = |position: &usize| filled[waiting[*position]];
             (0..waiting.len())
@@ -72,21 +71,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_that_keeps_up_sends_buckets_as_they_are_filled() {
+    fn fast_network_sends_buckets_in_the_order_in_which_they_fill() {
         assert_eq!(by_need(&[1.0, 2.0, 3.0, 4.0], &[-0.9, -1.0, -0.5, -3.0]), [0, 1, 2, 3]);
         assert_eq!(by_need(&[1.0], &[-9.0]), [0]);
         assert!(by_need(&[], &[]).is_empty());
     }
 
     #[test]
-    fn what_is_needed_first_overtakes_what_has_not_left() {
-        // Bucket 1 is on its way when the others are filled.
+    fn bucket_that_is_needed_first_overtakes_buckets_that_are_not_launched() {
+        // Bucket 1 is in flight when the others are filled.
         assert_eq!(by_need(&[1.0, 2.0, 3.0, 4.0, 5.0], &[-1.0, -9.0, -1.0, -1.0, -1.0]), [0, 1, 4, 3, 2]);
-        // Bucket 3 is filled while bucket 2 is on its way, and bucket 4 too late to overtake it.
+        // Bucket 3 is filled while bucket 2 is in flight, and bucket 4 too late to overtake it.
         assert_eq!(by_need(&[1.0, 2.0, 2.5, 3.0, 9.0], &[-1.0, -0.5, -2.0, -1.0, -1.0]), [0, 1, 2, 3, 4]);
-        // The last of two that are filled at once, while the network waits, leaves first.
+        // If the network is idle when two buckets fill at once, the last one leaves first.
         assert_eq!(by_need(&[1.0, 5.0, 5.0], &[-1.0, -1.0, -1.0]), [0, 2, 1]);
-        // No bucket is left out where a rank measured nothing.
+        // The order contains every bucket even if a rank measured nothing.
         assert_eq!(by_need(&[0.0; 3], &[f32::MIN; 3]), [0, 2, 1]);
     }
 }

@@ -12,28 +12,28 @@ use unisono_collectives::named;
 /// The settings of buckets and their all-reduces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BucketSettings {
-    /// The maximum bytes of gradients in the first bucket, unless it holds a single gradient, or those of every other bucket are fewer.
+    /// The maximum bytes of gradients in the first bucket. A larger single gradient still fits in it, and the limit of the other buckets applies if
+    /// it is smaller.
     pub first_bucket_bytes: usize,
     /// The capacity of every other bucket.
     pub bucket_bytes: BucketBytes,
     /// The wire format of gradients.
     pub wire: Wire,
-    /// The number of steps of a run that send gradients as `f32` before a wire format that compresses them is used: parameters
-    /// change most at first, so what arrives late costs most then. PyTorch's `start_powerSGD_iter`.
+    /// The number of initial steps that send gradients as `f32` before a compressed wire format is used. Parameters change most in these steps, so
+    /// delayed gradients do the most harm there. PyTorch's `start_powerSGD_iter`.
     pub uncompressed_steps: u64,
-    /// The seed of wire formats that round at random; the same on all ranks.
+    /// The seed of wire formats with stochastic rounding; the same on all ranks.
     pub seed: u64,
     /// Whether bucket all-reduces overlap the backward pass.
     pub overlap: Overlap,
     /// The order in which the gradients of several passes are added.
     pub order: Order,
-    /// The scale of gradients on the wire as `f16`, whose greatest value is 65504: a power of
-    /// two, the same on all ranks.
+    /// The scale of gradients on the wire as `f16`, whose largest value is 65504. It must be a power of two, the same on all ranks.
     pub f16_scale: f32,
-    /// Whether each rank updates only [its own part](crate::Mirror::own) of every bucket, and holds the optimizer state of that part
-    /// alone. Gradients are then reduce-scattered, and updated parameters all-gathered; the bits stay the same.
+    /// Whether each rank updates only [its own part](crate::Mirror::own) of every bucket, and holds only the optimizer state of that part. Gradients
+    /// are then reduce-scattered, and updated parameters all-gathered. The bits are the same in both cases.
     pub shard_optimizer: bool,
-    /// If set, gradients stay on their rank, and parameters are averaged after this many steps: another algorithm.
+    /// If set, gradients stay on their rank, and parameters are averaged after this many steps. This is another algorithm.
     pub local_steps: Option<LocalSteps>,
 }
 
@@ -55,7 +55,7 @@ impl Default for BucketSettings {
 }
 
 impl BucketSettings {
-    /// Returns the reason why these settings contradict each other, if they do: for ranks that step alone.
+    /// Returns why these settings contradict each other, if they do, for ranks that make local steps.
     pub fn conflict(&self) -> Option<String> {
         let local = self.local_steps?;
         let why = match self {
@@ -76,11 +76,11 @@ impl BucketSettings {
         Some(format!("with --local-steps {why}, or --local-steps"))
     }
 
-    /// Returns the settings for a replica whose passes [communicate](crate::Replica::synchronizes) or do not. If they do, buckets
-    /// overlap the backward pass on any nodes: a rank without samples has none to wait for.
+    /// Returns the settings for a replica whose passes [communicate](crate::Replica::synchronizes) or do not. If they do, buckets overlap the
+    /// backward pass even within a node, because a rank without samples has no backward pass to wait for.
     ///
     /// # Errors
-    /// What contradicts each other.
+    /// The settings that contradict each other.
     pub(crate) fn suited(&self, comm: &Communicator, synchronizes: bool) -> Result<Self, String> {
         self.conflict().map_or(Ok(()), Err)?;
         if !synchronizes {
@@ -98,7 +98,7 @@ impl BucketSettings {
             Self { overlap: overlap @ (Overlap::InTurn | Overlap::Across), .. } if comm.ranks() > 1 => {
                 refuse(format!("its passes wait for other ranks, so --overlap {overlap} could wait for ever: use auto"))
             }
-            // MPI's own collectives block, and with them those of other communicators.
+            // MPI's own collectives block, and the collectives of other communicators with them.
             _ if comm.ranks() > 1 && comm.choice().vendor() == Some(Vendor::Mpi) => refuse(format!(
                 "MPI's own all-reduce of gradients would block its all-reduces: choose another algorithm than {}, or auto",
                 comm.choice()
@@ -119,11 +119,11 @@ impl BucketSettings {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BucketBytes {
-    /// Where buckets overlap the backward pass between nodes, the smallest size that, by the cost model, costs at most a
-    /// twentieth more a byte than a very large one; elsewhere 25 MiB.
+    /// Where buckets overlap the backward pass between nodes: the smallest size that costs at most 5 % more per byte than a very large one, by the
+    /// cost model. Elsewhere 25 MiB.
     #[default]
     Auto,
-    /// This many.
+    /// A fixed number of bytes.
     Fixed(usize),
 }
 
@@ -152,15 +152,15 @@ named! {
     /// The overlap of bucket all-reduces with the backward pass.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Overlap: "way to overlap" {
-        /// Overlap between nodes, where the network works meanwhile. In turn where all ranks share a node: they copy and
-        /// add themselves, on the cores that compute.
+        /// All-reduces between nodes overlap, because the network works meanwhile. If all ranks share a node, all-reduces run in turn, because the
+        /// ranks copy and add on the computing cores themselves.
         Auto = "auto",
-        /// On the communication thread.
+        /// All-reduces run on the communication thread.
         Beside = "beside",
-        /// On the communication thread, and also beside the next forward pass, in the order in which that needs them:
+        /// All-reduces run on the communication thread, and also overlap the next forward pass, in the order in which it needs the buckets:
         /// [`Replica::brings_values`](crate::Replica::brings_values).
         Across = "across",
-        /// On the compute thread, which waits.
+        /// All-reduces run on the compute thread, which waits.
         InTurn = "in-turn",
     }
 }
@@ -179,13 +179,13 @@ named! {
     /// The order in which the gradients of several passes are added.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Order: "order of additions" {
-        /// One pass after the other, then over ranks in the order of the fastest algorithm.
+        /// Adds one pass after the other, then over ranks in the order of the fastest algorithm.
         Free = "free",
-        /// In a balanced binary tree over all passes of all ranks, so that the bits do not depend on how many ranks share
-        /// the passes. The number of passes of a step must be a power of two on each rank, and so must the number of ranks.
+        /// Adds in a balanced binary tree over all passes of all ranks, so that the bits do not depend on the division of the passes among ranks. The
+        /// number of passes of a step must be a power of two on each rank, and so must the number of ranks.
         ///
-        /// It costs memory for one copy of all gradients per level of the tree on a rank, one more pass over them
-        /// for every pass but the first, and restricts the all-reduce to recursive doubling.
+        /// The tree needs memory for one copy of all gradients per level on a rank, and one more pass over them for every pass but the first. It
+        /// restricts the all-reduce to recursive doubling.
         Tree = "world-invariant",
     }
 }
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_they_are_written() {
+    fn bucket_sizes_round_trip_through_text() {
         for text in ["auto", "25M", "77"] {
             assert_eq!(text.parse::<BucketBytes>().unwrap().to_string(), text);
         }

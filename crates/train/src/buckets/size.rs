@@ -1,7 +1,7 @@
 //! The size of buckets.
 //!
-//! A bucket can travel once all of its gradients are known. So while a backward pass goes on, small buckets hide more of their time
-//! than large ones; but each costs at least the latency of an all-reduce.
+//! A bucket can be sent once all of its gradients are known. During a backward pass, small buckets therefore hide more of their time than large ones,
+//! but each costs at least the latency of an all-reduce.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::wire::dtype;
 use unisono::{Call, Choice, Communicator, DType, ReduceOp, Why, size};
 use unisono_steps::{USUAL_BUCKET_BYTES, bucket_bytes};
 
-/// A size of buckets, and why it was chosen.
+/// A size of buckets, and the reason for its choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BucketSize {
     /// The maximum bytes of gradients in a bucket.
@@ -27,7 +27,7 @@ impl fmt::Display for BucketSize {
 }
 
 impl BucketSize {
-    /// Returns the size of these settings. All ranks call it, and get the same.
+    /// Returns the bucket size for these settings. Called by all ranks, which receive the same result.
     pub(crate) fn of(comm: &mut Communicator, settings: &BucketSettings) -> Self {
         Self::fixed_or(settings, || match settings.wire {
             _ if comm.topology().nodes() == 1 => Self::usual("all ranks share a node"),
@@ -37,13 +37,13 @@ impl BucketSize {
         })
     }
 
-    /// Returns the size of buckets of a GPU, or anything else that the cost model does not price.
+    /// Returns the bucket size for a GPU, or for any transfer without a cost model.
     #[doc(hidden)]
     pub fn usual_of(settings: &BucketSettings) -> Self {
         Self::fixed_or(settings, || Self::usual("the cost model does not price them"))
     }
 
-    /// Returns the size that is set, or else this one.
+    /// Returns the size in the settings or, if it is `auto`, this one.
     #[doc(hidden)]
     pub fn fixed_or(settings: &BucketSettings, auto: impl FnOnce() -> Self) -> Self {
         match settings.bucket_bytes {
@@ -67,8 +67,7 @@ impl BucketSize {
     }
 }
 
-/// Returns the time of an all-reduce of this many bytes of `f32` gradients by the fastest algorithm, in
-/// microseconds.
+/// Returns the time of an all-reduce of this many bytes of gradients by the fastest algorithm, in microseconds. The bytes are counted as `f32`.
 fn all_reduce_us(comm: &mut Communicator, dtype: DType, bytes: usize) -> Option<f64> {
     let all_reduce = Call::all_reduce(dtype, ReduceOp::Sum, bytes / size_of::<f32>());
     match comm.call().algorithm(Choice::Auto).selection(&all_reduce).why {
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_between_nodes_are_as_small_as_is_cheap() {
+    fn automatic_buckets_between_nodes_are_small() {
         let auto = BucketSettings::default;
         for nodes in [&[1, 1][..], &[1, 1, 1], &[2, 2], &[3, 1]] {
             let BucketSize { bytes, why } = size(nodes, &auto());
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn elsewhere_they_are_large() {
+    fn automatic_buckets_elsewhere_are_large() {
         let auto = BucketSettings::default;
         let in_turn = BucketSettings { overlap: Overlap::InTurn, ..auto() };
         let compressed = BucketSettings { wire: "int8".parse().unwrap(), ..auto() };

@@ -1,12 +1,12 @@
-//! Sums besides gradients, and the order of additions.
+//! Sums other than gradients, and the order of additions.
 
 use crate::gradients::{Fill, LossSums};
 
-/// The sums over all ranks besides gradients.
+/// The sums over all ranks other than gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct Sums {
-    /// The loss, and its number of targets.
+    /// The sums of the loss and of its targets.
     pub tally: LossSums,
     /// The number of ranks that had no more data for this step.
     pub ranks_out_of_data: f64,
@@ -35,7 +35,7 @@ impl Sums {
         target.iter_mut().zip(sums).for_each(|(target, sum)| *target = sum as f32);
     }
 
-    /// Adds both as `f32`: so it does not matter which are added before sending.
+    /// Adds both as `f32`, so the result does not depend on which values are added before they are sent.
     fn rounded_sum(self, other: Self) -> Self {
         let [mut sums, mut others] = [[0.0; Self::COUNT]; 2];
         self.write(&mut sums);
@@ -45,8 +45,8 @@ impl Sums {
     }
 }
 
-/// Sums of 1, 2, 4, … passes that wait for as many further ones, like the digits of a binary counter: together
-/// they form a balanced tree.
+/// Sums of 1, 2, 4, … passes, each of which waits for the sum of as many further passes, like the digits of a binary counter. Together they form a
+/// balanced tree.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     /// For each level, the gradients by the index of their parameter.
@@ -81,7 +81,7 @@ impl Tree {
         }
     }
 
-    /// Stores and returns the sums of a pass together with those that waited for it.
+    /// Stores and returns the sum of a pass and the sums that waited for it.
     pub(super) fn carry_sums(&mut self, pass: usize, sums: Sums) -> Sums {
         let level = Self::carries(pass);
         let carried = self.sums[..level].iter().fold(sums, |carried, &waiting| carried.rounded_sum(waiting));
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passes_are_added_up_in_a_balanced_tree() {
+    fn passes_are_added_in_a_balanced_tree() {
         let values = [0.1_f32, 1e8, -3.3, 7.7e-3, 2.0, -1e8, 5.5, 0.3];
         let mut tree = Tree::default();
         let mut total = Vec::new();

@@ -1,4 +1,4 @@
-//! Gradients in half the bytes.
+//! Gradients in half precision.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use unisono::internals::Codec;
 use unisono::{Communicator, DType, Error};
 use unisono_compress::Wire;
 
-/// The number of gradients in a block, which stays in the core's cache between its scaling and its conversion.
+/// The number of gradients in a block, small enough to stay in the core's cache from its scaling to its conversion.
 const BLOCK: usize = 1024;
-/// The bytes of a number in a half-precision format.
+/// The size of a number in a half-precision format, in bytes.
 const BYTES: usize = 2;
 
 /// Scales gradients, and rounds them to a half-precision format.
 #[derive(Debug)]
 pub struct HalfBytes {
     codec: Codec,
-    /// A power of two.
+    /// The scale, a power of two.
     scale: f32,
 }
 
@@ -41,7 +41,7 @@ impl HalfBytes {
         count * BYTES
     }
 
-    /// Rounds gradients to as many numbers.
+    /// Rounds gradients to the half-precision format.
     pub fn encode(&self, gradients: &[f32], encoded: &mut [u8]) {
         let mut scaled = [0.0; BLOCK];
         for (values, encoded) in gradients.chunks(BLOCK).zip(encoded.chunks_mut(BLOCK * BYTES)) {
@@ -51,7 +51,7 @@ impl HalfBytes {
         }
     }
 
-    /// Converts them back.
+    /// Converts gradients back to `f32`.
     pub fn decode(&self, encoded: &[u8], gradients: &mut [f32]) {
         for (values, encoded) in gradients.chunks_mut(BLOCK).zip(encoded.chunks(BLOCK * BYTES)) {
             (self.codec.decode)(cast_slice_mut(values), encoded);
@@ -60,7 +60,7 @@ impl HalfBytes {
     }
 }
 
-/// Returns the element type of gradients on their way.
+/// Returns the element type of gradients on the wire.
 pub(super) fn dtype(wire: Wire) -> DType {
     match wire {
         Wire::F32 | Wire::Compressed(_) => DType::F32,
@@ -69,7 +69,7 @@ pub(super) fn dtype(wire: Wire) -> DType {
     }
 }
 
-/// A bucket's gradients in half the bytes.
+/// A bucket's gradients in half precision.
 #[derive(Debug)]
 pub(super) struct Narrow {
     half: HalfBytes,
@@ -121,7 +121,7 @@ impl Narrow {
         }
     }
 
-    /// Waits for the sums and converts them back: all, or only this part.
+    /// Waits for the sums, and converts back all of them or only this part.
     pub(super) fn complete(
         &mut self,
         gradients: &mut [f32],

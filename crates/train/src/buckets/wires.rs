@@ -8,7 +8,7 @@ use crate::gradients::Parameter;
 use unisono::Communicator;
 use unisono_compress::{Compression, Prices, UnknownWire, Wire};
 
-/// One wire format, or several of which a run takes the one that is predicted to be the fastest.
+/// One wire format, or several from which a run chooses the one with the shortest predicted time.
 ///
 /// ```
 /// use unisono_train::{Wire, Wires};
@@ -18,9 +18,9 @@ use unisono_compress::{Compression, Prices, UnknownWire, Wire};
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wires {
-    /// This one.
+    /// A fixed format.
     One(Wire),
-    /// One of these, at least one.
+    /// A non-empty list of candidates.
     Auto(Vec<Wire>),
 }
 
@@ -52,11 +52,11 @@ impl fmt::Display for Wires {
 }
 
 impl Wires {
-    /// Returns the fastest of these for the gradients of these parameters, by the cost model: the time of their communication, hidden or
-    /// not; and why. All ranks call it, with the same arguments, and get rank 0's choice.
+    /// Returns the format with the shortest communication time for the gradients of these parameters, hidden or not, by the cost model. Also returns
+    /// the reason. Called by all ranks with the same arguments; all receive rank 0's choice.
     ///
     /// # Errors
-    /// None is given, how fast one of them is cannot be predicted, or communication failed.
+    /// The list is empty, the time of a format cannot be predicted, or communication failed.
     pub fn fastest(
         comm: &mut Communicator,
         wires: &[Wire],
@@ -105,20 +105,20 @@ mod tests {
     }
 
     #[test]
-    fn the_fastest_is_chosen_and_says_why() {
+    fn fastest_format_is_chosen_with_a_reason() {
         let int8 = Wire::Compressed(Compression::Int8);
         let large = chosen(&[1, 1], "auto:f32,bf16,int8", [1024, 1024]);
         assert_eq!(large.0, int8);
         let why = large.1;
         assert!(why.contains(" ms a step, against f32 ") && why.contains(", bf16 "), "{why}");
-        // Every message of so few elements costs the same, and int8 has two.
+        // The time of such small messages does not depend on their size, and int8 sends two.
         assert_eq!(chosen(&[1, 1], "auto:f32,int8", [2, 2]).0, Wire::F32);
         assert_eq!(chosen(&[2], "auto:bf16,int8", [1024, 1024]).0, Wire::F32);
         assert_eq!(chosen(&[2, 1], "auto:int8", [1024, 1024]).0, int8);
     }
 
     #[test]
-    fn lists_are_read_as_they_are_written() {
+    fn format_lists_round_trip_through_text() {
         for text in ["f32", "int8:stochastic", "auto:int8,bf16", "auto:powersgd:4,topk:0.01"] {
             assert_eq!(text.parse::<Wires>().unwrap().to_string(), text);
         }

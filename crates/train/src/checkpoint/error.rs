@@ -24,7 +24,7 @@ pub enum CheckpointError {
     /// A checkpoint could not be written. Older ones are untouched.
     #[error("cannot write `{}`: {error}; {}; older checkpoints are untouched", path.display(), advice(error))]
     Write { path: PathBuf, error: io::Error },
-    /// A value is infinite or NaN: no checkpoint of a run that has diverged replaces one of before. Older ones are untouched.
+    /// A value is infinite or NaN. A checkpoint of a diverged run does not replace earlier ones, which are untouched.
     #[error(
         "`{tensor}` holds {found} after step {step}, which is not saved: expected finite values; older checkpoints are untouched"
     )]
@@ -32,7 +32,7 @@ pub enum CheckpointError {
     /// The checkpoint is in place, but an older one could not be deleted.
     #[error("cannot remove the old checkpoint `{}`: {error}; remove it by hand", path.display())]
     Remove { path: PathBuf, error: io::Error },
-    /// The state cannot be stored: saving refuses it, rather than loading.
+    /// The state cannot be stored. Saving detects this, so that loading does not fail later.
     #[error(
         "the state of step {step} cannot be stored as JSON: {error}; check that it contains no infinite or NaN \
          numbers"
@@ -44,7 +44,7 @@ pub enum CheckpointError {
     /// A file is damaged, or not part of a checkpoint.
     #[error("`{}` is not a complete checkpoint file: {why}; restore it, or use another checkpoint", path.display())]
     Broken { path: PathBuf, why: String },
-    /// There are checkpoints, but none can be loaded; the newest comes first.
+    /// There are checkpoints, but none can be loaded. The newest comes first.
     #[error("no checkpoint in `{}` can be loaded:{}", directory.display(), List(passed_over))]
     NoneWhole { directory: PathBuf, passed_over: Vec<PassedOver> },
 }

@@ -1,7 +1,7 @@
 //! Reads and writes the files of a checkpoint, with their checksums.
 //!
-//! Tensors are stored in the safetensors format: the size of a header (8 bytes, little-endian), the header in JSON,
-//! the values. They are written and read in pieces, so that a checkpoint is in memory only once.
+//! Tensors are stored in the safetensors format: the size of a header (8 bytes, little-endian), the header in JSON, the values. Values are written
+//! and read in blocks, so that a checkpoint is in memory only once.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -13,9 +13,9 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::{CheckpointError, Tensor};
 
-/// The number of values that are converted and checksummed at a time; they stay in the cache.
+/// The number of values that are converted and checksummed at a time, few enough to stay in the cache.
 const PIECE: usize = 16 << 10;
-/// The maximum size of a header or a state, a hundred times a sensible one; larger ones are not read.
+/// The maximum size of a header or a state, a hundred times a realistic one. Larger ones are not read.
 const MOST_TEXT_BYTES: u64 = 100 << 20;
 
 /// The expected size and checksum of a file.
@@ -101,10 +101,10 @@ pub(super) fn write_tensors(path: &Path, tensors: &[Tensor], step: u64) -> Resul
     })
 }
 
-/// Reads what [`write_tensors`] wrote, in file order, and verifies its sum.
+/// Reads a file of [`write_tensors`], in file order, and verifies its checksum.
 pub(super) fn read_tensors(path: &Path, expected: &Sum) -> Result<Vec<Tensor>, CheckpointError> {
     let broken = |why: String| CheckpointError::broken(path, why);
-    // The file may still end early, if it changes after the check.
+    // The file may still be too short, if it changes after the check.
     let unreadable = |error: io::Error| match error.kind() {
         io::ErrorKind::UnexpectedEof => broken("it is truncated".into()),
         _ => CheckpointError::Read { path: path.into(), error },
@@ -150,7 +150,7 @@ pub(super) fn read_tensors(path: &Path, expected: &Sum) -> Result<Vec<Tensor>, C
     Ok(tensors)
 }
 
-/// Reads this many values. The caller has checked the file's size, so a damaged header allocates nothing.
+/// Reads this many values. The caller has checked the file's size, so that a damaged header cannot cause a large allocation.
 fn read_values(file: &mut Summing, count: usize) -> io::Result<Vec<f32>> {
     let mut values = Vec::new();
     values.try_reserve_exact(count)?;
@@ -172,7 +172,7 @@ pub(super) fn write_framed(path: &Path, content: &str) -> Result<(), CheckpointE
     write().map_err(CheckpointError::write(path))
 }
 
-/// Reads what [`write_framed`] wrote, and verifies its checksum.
+/// Reads a file of [`write_framed`], and verifies its checksum.
 pub(super) fn read_framed(path: &Path) -> Result<String, CheckpointError> {
     let broken = |why: String| CheckpointError::broken(path, why);
     let (file, bytes) = open(path)?;
@@ -193,7 +193,7 @@ pub(super) fn read_framed(path: &Path) -> Result<String, CheckpointError> {
     Ok(content.to_owned())
 }
 
-/// Returns whether a state may have this size.
+/// Returns whether the size of a state is below the limit.
 pub(super) fn fits(content: &str) -> bool {
     frame(content).len() as u64 <= MOST_TEXT_BYTES
 }

@@ -43,8 +43,8 @@ pub struct Loaded<S> {
     pub passed_over: Vec<PassedOver>,
 }
 
-/// Loads the newest complete checkpoint in the directory of a [`Store`](super::Store), or from the directory itself
-/// if it is a checkpoint. `None` if there is no such directory, or no checkpoint in it.
+/// Loads the newest complete checkpoint in the directory of a [`Store`](super::Store). If the directory is itself a checkpoint, loads that. Returns
+/// `None` if there is no such directory, or no checkpoint in it.
 ///
 /// # Errors
 /// [`CheckpointError::NoneWhole`] if there are checkpoints and all are damaged;
@@ -81,8 +81,7 @@ pub fn load<S: DeserializeOwned>(path: &Path) -> Result<Checkpoint<S>, Checkpoin
     })
 }
 
-/// Returns the newest checkpoint in a directory without its arrays: its step, and its state if that can be
-/// read. `None` if there is no checkpoint.
+/// Returns the step of the newest checkpoint in a directory, and its state if it can be read. Returns `None` if there is no checkpoint.
 ///
 /// # Errors
 /// [`CheckpointError::Read`] if the directory cannot be read.
@@ -126,7 +125,7 @@ pub(super) fn checkpoints(directory: &Path) -> Result<Vec<(u64, PathBuf)>, Check
     for entry in entries {
         let path = entry.map_err(CheckpointError::read(directory))?.path();
         let step = path.file_name().and_then(|name| name.to_str()?.strip_prefix("step-")?.parse().ok());
-        // Other names are not ours.
+        // Other names are not checkpoints.
         found.extend(step.filter(|&step| path.ends_with(name(step))).map(|step| (step, path)));
     }
     found.sort_unstable();

@@ -17,7 +17,7 @@ use super::{Checkpoint, CheckpointError, files};
 
 /// The file that the saving process locks. The lock ends with the process, however it ends.
 const LOCK: &str = ".lock";
-/// The suffix of directories that are not yet, or no longer, checkpoints.
+/// The suffix of directories that are incomplete or about to be deleted.
 const PARTIAL: &str = ".partial";
 
 /// A directory of checkpoints to which only this process saves.
@@ -25,17 +25,16 @@ const PARTIAL: &str = ".partial";
 pub struct Store {
     writer: Writer,
     writing: Option<JoinHandle<Result<(), CheckpointError>>>,
-    /// The steps of which there is, or was, a checkpoint.
+    /// The steps that have, or had, a checkpoint.
     saved: BTreeSet<u64>,
-    /// The lowest loss of those that are recorded.
+    /// The lowest recorded loss.
     least: Option<f64>,
     _lock: File,
 }
 
 impl Store {
-    /// Opens a directory, creating it if missing, and keeps the newest `keep` checkpoints in it, and the one with the lowest
-    /// [recorded loss](Store::record_loss). Deletes partial
-    /// checkpoints of killed processes.
+    /// Opens a directory, creating it if missing. Keeps the newest `keep` checkpoints in it, and the one with the lowest [recorded
+    /// loss](Store::record_loss). Deletes partial checkpoints of killed processes.
     ///
     /// # Errors
     /// [`CheckpointError::Directory`] if it cannot be created or written to, [`CheckpointError::Busy`] if another
@@ -53,7 +52,7 @@ impl Store {
         let lock = lock(&directory)?;
         let writer = Writer { directory, keep, best: None };
         writer.remove_partial()?;
-        // The lock file may have existed already; this checks that new files can be created.
+        // The lock file may have existed already, so this checks that new files can be created.
         let trial = writer.partial(0);
         fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).map_err(unusable(&trial))?;
         if let Some(parent) = writer.directory.parent().filter(|_| is_new) {
@@ -72,27 +71,27 @@ impl Store {
         self.writer.remove_all(checkpoints(&self.writer.directory)?)
     }
 
-    /// Records the loss of a model with the parameters of this step. Of the checkpoints for which it is called, that with the lowest loss
-    /// is kept, however old: a run that diverges to values that are still finite does not replace it by what is useless.
+    /// Records the loss of a model with the parameters of this step. Among the checkpoints with a recorded loss, the one with the lowest is kept,
+    /// however old. A run that diverges to finite values therefore does not replace it by useless checkpoints.
     pub fn record_loss(&mut self, step: u64, loss: f64) {
         if self.saved.contains(&step) && self.least.is_none_or(|least| loss < least) && !loss.is_nan() {
             (self.least, self.writer.best) = (Some(loss), Some(step));
         }
     }
 
-    /// Keeps the checkpoint of this step, however old, in place of the one that was kept so far.
+    /// Keeps the checkpoint of this step, however old, instead of the one kept so far.
     pub fn keep(&mut self, step: u64) {
         self.writer.best = Some(step);
     }
 
     /// Saves a checkpoint and returns its directory. It replaces one of the same step.
     ///
-    /// Then deletes the oldest beyond the number to keep. Checkpoints of later steps are kept: if a run resumes
-    /// from an older one, they are damaged, or another run's.
+    /// Then deletes the oldest checkpoints beyond the number to keep. Checkpoints of later steps are kept. If a run resumes from an older checkpoint,
+    /// they are damaged or belong to another run.
     ///
     /// # Errors
-    /// [`CheckpointError`] of this checkpoint or of the one saved in the background; in the latter case
-    /// this one is not saved. Older ones are untouched either way.
+    /// [`CheckpointError`] of this checkpoint or of the one saved in the background. In the latter case this one is not saved. Older ones are
+    /// untouched in both cases.
     ///
     /// # Panics
     /// If a tensor's values do not match its shape, or two tensors of a list have the same name.
@@ -105,8 +104,7 @@ impl Store {
         self.wait().map(|()| path)
     }
 
-    /// Saves a checkpoint in the background. If another is still being written, this waits for it, so there
-    /// is never more than one in memory.
+    /// Saves a checkpoint in the background. Waits for the previous one to be written, so that at most one is in memory.
     ///
     /// # Errors
     /// [`CheckpointError`] of the previous checkpoint; this one is then not saved. The next call, or
@@ -128,7 +126,7 @@ impl Store {
         Ok(())
     }
 
-    /// Checks whether the background save has failed so far. Does not wait.
+    /// Checks whether the background save has already failed. Does not wait.
     ///
     /// # Errors
     /// [`CheckpointError`] of that checkpoint.
@@ -183,7 +181,7 @@ fn lock(directory: &Path) -> Result<File, CheckpointError> {
 struct Writer {
     directory: PathBuf,
     keep: usize,
-    /// The step of a checkpoint that is kept besides.
+    /// The step of a checkpoint that is kept in addition to the newest.
     best: Option<u64>,
 }
 
@@ -199,7 +197,7 @@ impl Writer {
             sync(&self.directory).map_err(CheckpointError::write(&self.directory))
         });
         if let Err(error) = placed {
-            // Makes room for the next attempt. If this fails too, the first error is the one to report.
+            // Frees space for the next attempt. If this fails too, the first error is the one to report.
             let _ = fs::remove_dir_all(&partial);
             return Err(error);
         }
@@ -220,7 +218,7 @@ impl Writer {
         self.directory.join(format!(".{}-{}{PARTIAL}", name(step), std::process::id()))
     }
 
-    /// Deletes a checkpoint: renames it first, so that it stops being one at once.
+    /// Deletes a checkpoint. Renames it first, so that it is no longer valid from the first deleted file on.
     fn remove(&self, step: u64, path: &Path) -> io::Result<()> {
         let partial = self.partial(step);
         fs::rename(path, &partial)?;
@@ -252,7 +250,7 @@ where
     let content = Content { format: FORMAT, step, parameters, optimizer, state };
     let wrong = |error| CheckpointError::State { step, error };
     let content = serde_json::to_string_pretty(&content).map_err(wrong)?;
-    // JSON has no NaN, so one would not read back.
+    // JSON has no NaN, so a state with one would not be read back.
     serde_json::from_str::<Content<S>>(&content).map_err(wrong)?;
     if !files::fits(&content) {
         return Err(wrong(serde_json::Error::custom(format!("{} bytes are too many", content.len()))));
@@ -261,14 +259,14 @@ where
     sync(directory).map_err(CheckpointError::write(directory))
 }
 
-/// Renames a directory atomically; if the name exists, exchanges the two.
+/// Renames a directory atomically. If the name exists, exchanges the two directories.
 fn place(partial: &Path, path: &Path) -> io::Result<()> {
     if !path.exists() {
         return fs::rename(partial, path);
     }
     match renameat_with(CWD, partial, CWD, path, RenameFlags::EXCHANGE) {
-        // A file system without exchange: for a moment neither exists. The run does not resume from the checkpoint
-        // being replaced, which would be of an earlier step.
+        // On a file system without exchange, neither directory exists for a moment. The run does not need the replaced checkpoint, because it resumed
+        // from an earlier step.
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
             let mut aside = partial.as_os_str().to_owned();
             aside.push(PARTIAL);

@@ -1,4 +1,4 @@
-//! Saved checkpoints load bit for bit, damaged ones are passed over, and errors are reported.
+//! Saved checkpoints load bit for bit, damaged ones are skipped, and errors are reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use super::*;
 
 const FILES: [&str; 3] = [PARAMETERS, OPTIMIZER, STATE];
 
-/// A checkpoint with numbers that are easily rounded.
+/// The state of a checkpoint, with numbers that are easily rounded.
 type State = (String, Vec<f64>, u64);
 
 fn tensor(name: &str, shape: &[usize], values: &[f32]) -> Tensor {
@@ -30,7 +30,7 @@ fn checkpoint(step: u64) -> Checkpoint<State> {
     }
 }
 
-/// Compares names, shapes and bits, since -0.0 equals 0.0.
+/// Returns names, shapes and bits for a comparison, because -0.0 equals 0.0.
 fn bits(tensors: &[Tensor]) -> Vec<(&str, &[usize], Vec<u32>)> {
     let bits = |tensor: &Tensor| tensor.values.iter().map(|value| value.to_bits()).collect();
     tensors.iter().map(|tensor| (&tensor.name[..], &tensor.shape[..], bits(tensor))).collect()
@@ -49,7 +49,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Saves these steps to a directory; returns it, and the path of the last one.
+/// Saves checkpoints of these steps to a directory. Returns the directory, and the path of the last checkpoint.
 fn saved(steps: &[u64]) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let mut store = Store::open(directory.path(), steps.len()).unwrap();
@@ -57,7 +57,7 @@ fn saved(steps: &[u64]) -> (tempfile::TempDir, PathBuf) {
     (directory, paths.last().unwrap().clone())
 }
 
-/// Checks that the older of two checkpoints is loaded, and why the newer one was passed over.
+/// Asserts that the older of two checkpoints is loaded. Returns the reason why the newer one was skipped.
 fn assert_passed_over(directory: &Path, newer: &Path, file: &str) -> String {
     let loaded = load_newest::<State>(directory).unwrap().unwrap();
     assert_same(&loaded.checkpoint, &checkpoint(1));
@@ -68,7 +68,7 @@ fn assert_passed_over(directory: &Path, newer: &Path, file: &str) -> String {
 }
 
 #[test]
-fn everything_comes_back_to_the_last_bit() {
+fn checkpoint_loads_bit_for_bit() {
     let (directory, path) = saved(&[3]);
     let loaded = load_newest::<State>(directory.path()).unwrap().unwrap();
     assert_same(&loaded.checkpoint, &checkpoint(3));
@@ -80,7 +80,7 @@ fn everything_comes_back_to_the_last_bit() {
 }
 
 #[test]
-fn the_files_are_what_other_programs_read() {
+fn files_are_valid_safetensors() {
     let (_directory, path) = saved(&[3]);
     let bytes = fs::read(path.join(PARAMETERS)).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -93,7 +93,7 @@ fn the_files_are_what_other_programs_read() {
 }
 
 #[test]
-fn a_truncated_or_longer_file_is_passed_over() {
+fn checkpoint_with_a_file_of_the_wrong_length_is_skipped() {
     let (directory, newer) = saved(&[1, 2]);
     for name in FILES {
         let file = newer.join(name);
@@ -110,13 +110,13 @@ fn a_truncated_or_longer_file_is_passed_over() {
 }
 
 #[test]
-fn a_flipped_bit_is_passed_over() {
+fn checkpoint_with_a_flipped_bit_is_skipped() {
     let (directory, newer) = saved(&[1, 2]);
     let mut seed = 1_u64;
     for name in FILES {
         let file = newer.join(name);
         let whole = fs::read(&file).unwrap();
-        // The beginning is structure; in the rest, bits are chosen at random.
+        // One bit of each of the first 300 bytes, which hold the structure, and randomly chosen bits of the whole file.
         let drawn = (0..150).map(|_| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (seed >> 20) as usize % (8 * whole.len())
@@ -132,7 +132,7 @@ fn a_flipped_bit_is_passed_over() {
 }
 
 #[test]
-fn a_missing_file_is_passed_over_and_all_broken_is_an_error() {
+fn checkpoint_with_a_missing_file_is_skipped_and_no_intact_one_is_an_error() {
     let (directory, newer) = saved(&[1, 2]);
     for name in FILES {
         let file = newer.join(name);
@@ -156,7 +156,7 @@ fn a_missing_file_is_passed_over_and_all_broken_is_an_error() {
 
 /// Headers that are invalid, with a matching checksum.
 #[test]
-fn a_hostile_header_is_an_error() {
+fn hostile_header_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join(PARAMETERS);
     let refused = |header: &str, size: u64, data: usize| {
@@ -183,7 +183,7 @@ fn a_hostile_header_is_an_error() {
 }
 
 #[test]
-fn the_newest_are_kept_and_what_was_half_written_goes() {
+fn newest_checkpoints_are_kept_and_partial_ones_deleted() {
     let directory = tempfile::tempdir().unwrap();
     let left_over = directory.path().join(".step-0000000009-1.partial");
     fs::create_dir_all(&left_over).unwrap();
@@ -201,7 +201,7 @@ fn the_newest_are_kept_and_what_was_half_written_goes() {
 }
 
 #[test]
-fn what_is_not_finite_is_refused_and_replaces_nothing() {
+fn checkpoint_with_a_value_that_is_not_finite_is_refused() {
     for (value, is_of_optimizer) in [(f32::NAN, false), (f32::INFINITY, true), (f32::NEG_INFINITY, false)] {
         let (directory, _) = saved(&[1]);
         let mut spoiled = checkpoint(2);
@@ -218,10 +218,10 @@ fn what_is_not_finite_is_refused_and_replaces_nothing() {
 }
 
 #[test]
-fn the_checkpoint_with_the_lowest_loss_is_kept_besides_the_newest() {
+fn checkpoint_with_the_lowest_loss_is_kept_besides_the_newest() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = Store::open(directory.path(), 2).unwrap();
-    // The loss of every step counts, saved or not; that of a step is known after it is saved.
+    // The loss of a step is recorded after the step is saved. Losses of steps without a checkpoint do not count.
     for (step, loss) in [(5, 3.0), (6, 0.1), (10, 1.0), (15, 2.0), (20, 1e30), (25, f64::NAN), (30, 1e30)] {
         if step != 6 {
             store.save(checkpoint(step)).unwrap();
@@ -233,7 +233,7 @@ fn the_checkpoint_with_the_lowest_loss_is_kept_besides_the_newest() {
 }
 
 #[test]
-fn a_step_that_is_made_again_replaces_what_is_there_and_spares_what_comes_later() {
+fn saving_a_step_again_replaces_it_and_keeps_later_ones() {
     let (directory, _) = saved(&[1, 2, 3]);
     // The run continued from step 1.
     let mut store = Store::open(directory.path(), 1).unwrap();
@@ -244,7 +244,7 @@ fn a_step_that_is_made_again_replaces_what_is_there_and_spares_what_comes_later(
 }
 
 #[test]
-fn an_error_in_the_background_comes_with_the_next_call() {
+fn error_of_a_background_save_is_returned_by_the_next_call() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run");
     let lose = || {
@@ -277,7 +277,7 @@ fn an_error_in_the_background_comes_with_the_next_call() {
 }
 
 #[test]
-fn only_one_store_has_a_directory() {
+fn second_store_for_a_directory_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path(), 1).unwrap();
     let error = Store::open(directory.path(), 1).unwrap_err().to_string();
@@ -287,7 +287,7 @@ fn only_one_store_has_a_directory() {
 }
 
 #[test]
-fn what_is_no_directory_is_refused() {
+fn path_of_a_file_is_refused() {
     let file = tempfile::NamedTempFile::new().unwrap();
     for path in [file.path().to_owned(), file.path().join("below"), "/proc/1/checkpoints".into()] {
         let error = Store::open(&path, 1).unwrap_err().to_string();
@@ -296,7 +296,7 @@ fn what_is_no_directory_is_refused() {
 }
 
 #[test]
-fn a_state_that_would_not_come_back_is_refused_when_it_is_saved() {
+fn state_that_cannot_be_loaded_is_refused_on_saving() {
     let (directory, _) = saved(&[1]);
     let mut store = Store::open(directory.path(), 1).unwrap();
     let mut lost = checkpoint(2);
@@ -307,7 +307,7 @@ fn a_state_that_would_not_come_back_is_refused_when_it_is_saved() {
 }
 
 #[test]
-fn another_format_is_named() {
+fn error_names_an_unknown_format_version() {
     let (directory, path) = saved(&[1]);
     let content = files::read_framed(&path.join(STATE)).unwrap();
     fs::remove_file(path.join(STATE)).unwrap();
@@ -318,14 +318,14 @@ fn another_format_is_named() {
 
 #[test]
 #[should_panic(expected = "tensor `a` has 1 values, but its shape is [2]")]
-fn a_tensor_has_the_values_that_its_shape_says() {
+fn tensor_that_does_not_match_its_shape_panics() {
     let directory = tempfile::tempdir().unwrap();
     let wrong = Checkpoint { parameters: vec![tensor("a", &[2], &[1.0])], ..checkpoint(1) };
     let _ = Store::open(directory.path(), 1).unwrap().save(wrong);
 }
 
 #[test]
-fn a_checkpoint_is_due_by_steps_or_by_time() {
+fn checkpoint_is_due_by_steps_or_by_time() {
     let second = Duration::from_secs(1);
     let both = When { every_steps: Some(10), every: Some(second) };
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Metrics by the names that the command line and files have for them.
+//! Metrics by name, for the command line and files.
 
 use std::str::FromStr;
 use std::sync::Arc;

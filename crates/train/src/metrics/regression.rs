@@ -7,7 +7,7 @@ use super::{Metric, Outputs};
 pub enum Regression {
     /// The coefficient of determination, R²: 1 for exact predictions, 0 for the mean of the targets.
     R2,
-    /// The mean absolute error, in the units of the targets: their standard deviation over the training rows, in a data set.
+    /// The mean absolute error, in the units of the targets. In a data set, the unit is their standard deviation over the training rows.
     Mae,
 }
 
@@ -24,7 +24,7 @@ impl Metric for Regression {
         (classes != 1).then(|| format!("the model predicts one of {classes} classes, and no number"))
     }
 
-    /// Rows, absolute and squared errors, targets and their squares.
+    /// The number of rows, and the sums of absolute errors, of squared errors, of targets, and of squared targets.
     fn figures(&self, _: usize) -> usize {
         5
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_those_of_the_rows() {
+    fn metrics_match_the_errors_of_the_rows() {
         // The errors are 1, -1 and 2; the targets have the mean 2, and a sum of squared distances of 2.
         let targets = [1.0_f32, 2.0, 3.0].map(f32::to_bits);
         let outputs = Outputs { values: &[2.0, 1.0, 5.0], classes: 1, targets: &targets };

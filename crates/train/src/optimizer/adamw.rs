@@ -16,14 +16,14 @@ pub struct AdamW {
     pub beta1: f32,
     /// The decay rate of the mean of their squares.
     pub beta2: f32,
-    /// Keeps a step finite if all gradients were zero.
+    /// The term that keeps a step finite if all gradients were zero.
     pub epsilon: f32,
     /// Whether to divide by the largest mean of squares so far (Reddi et al., "On the convergence of Adam and beyond", 2018).
     pub amsgrad: bool,
 }
 
 impl Default for AdamW {
-    /// Returns the customary constants.
+    /// Returns the usual constants.
     fn default() -> Self {
         Self { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, amsgrad: false }
     }
@@ -64,7 +64,7 @@ impl UpdateRule for AdamW {
         Some((Arc::new(Self { beta1: root(self.beta1), beta2: root(self.beta2), ..*self }), 1.0))
     }
 
-    /// In the form that all checkpoints of AdamW have, in which a description has the constants of SGD too.
+    /// Returns the form that all checkpoints of AdamW use, which includes the constants of SGD.
     fn describe(&self, weight_decay: f32) -> String {
         let Self { beta1, beta2, epsilon, amsgrad } = self;
         let amsgrad = if *amsgrad { ", amsgrad" } else { "" };
@@ -75,7 +75,7 @@ impl UpdateRule for AdamW {
     }
 }
 
-/// Validates what the kinds of Adam have.
+/// Validates the constants that all variants of Adam share.
 pub(super) fn check_constants(betas: [f32; 2], epsilon: f32) -> Result<(), String> {
     check_fraction("beta1", betas[0], false)?;
     check_fraction("beta2", betas[1], false)?;
@@ -87,16 +87,16 @@ pub(super) fn check_constants(betas: [f32; 2], epsilon: f32) -> Result<(), Strin
 pub struct Adam {
     /// The fractions of the two means that are kept.
     pub betas: [f32; 2],
-    /// The term added to the root of the second.
+    /// The term added to the square root of the second mean.
     pub epsilon: f32,
-    /// Corrects the bias of the two means, which started at zero.
+    /// The factors that correct the bias of the two means, which started at zero.
     pub unbiased: [f32; 2],
 }
 
 impl Adam {
     /// Returns the constants of this step, counted from 1.
     pub fn new(betas: [f32; 2], epsilon: f32, step: u64) -> Self {
-        // In `f64`: for a beta near 1, too few digits of an `f32` differ from 1.
+        // In `f64`, because an `f32` has too few digits for a beta near 1.
         let step = i32::try_from(step).unwrap_or(i32::MAX);
         let unbiased = |beta: f32| (1.0 / (1.0 - f64::from(beta).powi(step))) as f32;
         Self { betas, epsilon, unbiased: betas.map(unbiased) }
@@ -117,7 +117,7 @@ impl Adam {
     }
 }
 
-/// A step on the values, which are the array of the pass.
+/// An update of the values, which are the array of the pass.
 #[derive(Debug)]
 pub(super) struct AdamPass<const AMSGRAD: bool>;
 
@@ -131,7 +131,7 @@ pub(super) struct AdamStep<'a> {
     pub(super) most: &'a mut [f32],
     pub(super) adam: Adam,
     pub(super) step: StepInfo,
-    /// The largest [magnitude] of the new values; a NaN if a mean of squares is not finite, which would hide from its value.
+    /// The largest [magnitude] of the new values. It is a NaN if a mean of squares is not finite, which the value itself would not show.
     pub(super) largest: &'a mut u32,
 }
 
@@ -156,7 +156,7 @@ impl<const AMSGRAD: bool> Pass for AdamPass<AMSGRAD> {
             for (((value, gradient), mean), square) in each {
                 adam.add(scale * gradient, mean, square);
                 *value -= rate * (adam.step(*mean, *square) + decay * *value);
-                // Zero times an infinity is NaN.
+                // Zero times infinity is NaN.
                 found = found.max(magnitude(*value)).max(magnitude(0.0 * *square));
             }
         }

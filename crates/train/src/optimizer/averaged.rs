@@ -8,7 +8,7 @@ use super::rule::{StepInfo, UpdateRule, check_fraction};
 pub const AVERAGE: &str = "average";
 
 /// An optimizer that also keeps an exponential moving average of the parameters, as part of its state. The trainer evaluates the averages, and
-/// `unisono_candle::Saved` reads them in place of the parameters.
+/// `unisono_candle::Saved` reads them instead of the parameters.
 ///
 /// The first average is the parameter after the first step, as in PyTorch's `AveragedModel`. Parameters that are not trained have none.
 #[derive(Debug, Clone)]
@@ -19,18 +19,18 @@ pub struct Averaged {
 }
 
 impl Averaged {
-    /// Returns this optimizer, and an average that a step decays by this factor.
+    /// Adds an average to this optimizer. `decay` is the factor by which a step decays the average.
     pub fn new(rule: Arc<dyn UpdateRule>, decay: f32) -> Self {
         let names = rule.state_names().iter().copied().chain([AVERAGE]).collect();
         Self { rule, decay, names }
     }
 
-    /// Returns the optimizer.
+    /// Returns the optimizer without the average.
     pub fn rule(&self) -> &dyn UpdateRule {
         &*self.rule
     }
 
-    /// Returns the factor of the average in a step.
+    /// Returns the factor by which a step decays the average.
     pub fn decay(&self) -> f32 {
         self.decay
     }

@@ -1,4 +1,4 @@
-//! The optimizers that the command line knows.
+//! The optimizers that the command line supports.
 
 use std::fmt;
 use std::str::FromStr;
@@ -72,7 +72,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     CATALOGUE.iter().map(|(name, _)| *name)
 }
 
-/// A text that names no optimizer, or has an invalid constant.
+/// A text that names no optimizer, or contains an invalid constant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no optimizer: {why}")]
 pub struct UnknownRule {

@@ -6,8 +6,8 @@ use super::adamw::{Adam, check_constants};
 use super::rule::{StepInfo, UpdateRule, constants, largest};
 use super::square_sum;
 
-/// LAMB (You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020, algorithm 2): steps of AdamW, scaled
-/// for each parameter to its norm. If the parameter or its step is zero, the step is not scaled.
+/// LAMB (You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020, algorithm 2): steps of AdamW, scaled to the
+/// norm of each parameter. If the parameter or its step is zero, the step is not scaled.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lamb {
@@ -15,7 +15,7 @@ pub struct Lamb {
     pub beta1: f32,
     /// The decay rate of the mean of their squares.
     pub beta2: f32,
-    /// Keeps a step finite if all gradients were zero.
+    /// The term that keeps a step finite if all gradients were zero.
     pub epsilon: f32,
 }
 
@@ -56,12 +56,12 @@ impl UpdateRule for Lamb {
             squares += f64::from(adam.step(*mean, *square) + decay * value).powi(2);
         }
         let ratio = (square_sum(values) / squares).sqrt() as f32;
-        // Also false for a NaN, which the values will show.
+        // Also false for a NaN, which the check of the values detects.
         let rate = if ratio > 0.0 && ratio.is_finite() { rate * ratio } else { rate };
         for ((value, mean), square) in values.iter_mut().zip(mean.iter()).zip(square.iter()) {
             *value -= rate * (adam.step(*mean, *square) + decay * *value);
         }
-        // An infinite mean of squares makes a step of zero.
+        // An infinite mean of squares makes a step of zero, so the values do not show it.
         if square.iter().all(|square| square.is_finite()) { largest(&[values]) } else { f32::NAN }
     }
 

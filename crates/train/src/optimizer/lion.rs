@@ -1,15 +1,15 @@
-//! Lion, which steps by signs.
+//! Lion, which steps by the sign of the gradient.
 
 use serde::{Deserialize, Serialize};
 
 use super::rule::{StepInfo, UpdateRule, check_fraction, constants, largest};
 
-/// Lion (Chen et al., "Symbolic discovery of optimization algorithms", 2023, algorithm 2). It wants a learning rate some 3 to 10
-/// times less than AdamW's, and as many times the weight decay.
+/// Lion (Chen et al., "Symbolic discovery of optimization algorithms", 2023, algorithm 2). It needs a learning rate 3 to 10 times smaller than
+/// AdamW's, and a weight decay larger by the same factor.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lion {
-    /// The share of the mean in the direction of a step.
+    /// The weight of the mean in the direction of a step.
     pub beta1: f32,
     /// The decay rate of the mean of gradients.
     pub beta2: f32,
@@ -46,12 +46,12 @@ impl UpdateRule for Lion {
         for ((value, gradient), mean) in values.iter_mut().zip(gradient).zip(&mut *state[0]) {
             let gradient = scale * gradient;
             let direction = beta1 * *mean + (1.0 - beta1) * gradient;
-            // Zero for zero, as in the paper; `signum` is one.
+            // Zero for zero, as in the paper. `signum` returns one.
             let sign = f32::from(i8::from(direction > 0.0) - i8::from(direction < 0.0));
             *value -= rate * (sign + decay * *value);
             *mean = beta2 * *mean + (1.0 - beta2) * gradient;
         }
-        // A mean that is not finite has a sign all the same.
+        // The sign of a mean hides that it is not finite, so the mean is checked too.
         largest(&[values, state[0]])
     }
 

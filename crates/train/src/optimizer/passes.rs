@@ -1,15 +1,14 @@
-//! The loops over elements, compiled for every level of instructions. All levels give the same bits.
+//! The loops over elements, compiled for every instruction set. All of them give the same bits.
 
 use unisono::internals::{Lanes, Pass};
 
-/// Returns the magnitude of a number, as bits that are ordered like magnitudes: an infinity exceeds all finite ones, and a NaN
-/// exceeds it.
+/// Returns the magnitude of a number, as bits that are ordered like magnitudes. Infinity exceeds all finite numbers, and NaN exceeds infinity.
 #[inline(always)]
 pub(super) fn magnitude(value: f32) -> u32 {
     value.to_bits() & (u32::MAX >> 1)
 }
 
-/// Finds the largest [magnitude] of some values. The array of the pass is that one number.
+/// Finds the largest [magnitude] of some values. The array of the pass is the result, a single number.
 #[derive(Debug)]
 pub(super) struct Largest;
 
@@ -27,8 +26,8 @@ impl Pass for Largest {
     }
 }
 
-/// Sums squares. The array of the pass is one `f64` sum per lane: element `i` is added to lane `i` modulo [`LANES`],
-/// for any vector width, so that all processors add in the same order.
+/// Sums squares. The array of the pass is one `f64` sum per lane. Element `i` is added to lane `i` modulo [`LANES`] for any vector width, so that all
+/// processors add in the same order.
 #[derive(Debug)]
 pub(super) struct SquareSum;
 

@@ -8,7 +8,7 @@ use unisono::internals::{Lanes, Level, Pass};
 use super::passes::magnitude;
 use super::rule::{StepInfo, UpdateRule, check_fraction, constants};
 
-/// Stochastic gradient descent with momentum; weight decay is part of the gradient.
+/// Stochastic gradient descent with momentum. Weight decay is part of the gradient.
 ///
 /// v = momentum v + (g + decay w), then w −= rate v, or with Nesterov momentum w −= rate (g + decay w + momentum v). As in PyTorch,
 /// the learning rate is not part of the velocity.
@@ -57,7 +57,7 @@ impl UpdateRule for Sgd {
         check_fraction("momentum", self.momentum, true)
     }
 
-    /// Linear (Goyal et al., "Accurate, large minibatch SGD", 2017, section 2.1).
+    /// Scales linearly (Goyal et al., "Accurate, large minibatch SGD", 2017, section 2.1).
     fn scaled_rate(&self, rate: f64, factor: f64) -> f64 {
         rate * factor
     }
@@ -69,7 +69,7 @@ impl UpdateRule for Sgd {
         Some((Arc::new(Self { momentum: root as f32, ..*self }), scale))
     }
 
-    /// In the form that all checkpoints of SGD have, in which a description has the constants of AdamW too.
+    /// Returns the form that all checkpoints of SGD use, which includes the constants of AdamW.
     fn describe(&self, weight_decay: f32) -> String {
         let Self { momentum, nesterov } = self;
         format!(
@@ -79,7 +79,7 @@ impl UpdateRule for Sgd {
     }
 }
 
-/// A step on the values, which are the array of the pass.
+/// An update of the values, which are the array of the pass.
 #[derive(Debug)]
 pub(super) struct SgdPass<const NESTEROV: bool>;
 
@@ -90,7 +90,7 @@ pub(super) struct SgdStep<'a> {
     pub(super) velocity: &'a mut [f32],
     pub(super) momentum: f32,
     pub(super) step: StepInfo,
-    /// The largest [magnitude] of the new values. A velocity that is not finite makes its value so.
+    /// The largest [magnitude] of the new values. If a velocity is not finite, neither is its value.
     pub(super) largest: &'a mut u32,
 }
 

@@ -1,4 +1,4 @@
-//! Compares with the definitions in `f64`, and bit for bit where that is guaranteed.
+//! Compares optimizers with their definitions in `f64`, and bit for bit where that is guaranteed.
 
 use super::adamw::{Adam, AdamPass, AdamStep};
 use super::sgd::{SgdPass, SgdStep};
@@ -21,7 +21,7 @@ fn named(text: &str) -> Arc<dyn UpdateRule> {
     text.parse::<NamedRule>().unwrap().0
 }
 
-/// Returns each optimizer of the catalogue, and each form of it, with weight decay.
+/// Returns all optimizers of the catalogue and their variants, with weight decay.
 fn all() -> Vec<OptimizerSettings> {
     let forms = ["sgd:nesterov=true", "adamw:amsgrad=true"];
     let mut rules: Vec<_> = names().chain(forms).map(named).collect();
@@ -29,7 +29,7 @@ fn all() -> Vec<OptimizerSettings> {
     rules.into_iter().map(|rule| OptimizerSettings { weight_decay: 0.125, ..rule.into() }).collect()
 }
 
-/// A run of an optimizer, which `tests/reference/optimizers.py` computed with PyTorch, or by the formulas of a paper.
+/// The reference run of an optimizer. `tests/reference/optimizers.py` computed it with PyTorch, or by the formulas of a paper.
 #[derive(serde::Deserialize)]
 struct Reference {
     optimizer: String,
@@ -41,7 +41,7 @@ struct Reference {
 }
 
 #[test]
-fn steps_are_those_of_pytorch_and_of_the_papers() {
+fn steps_match_pytorch_and_the_papers() {
     let text = include_str!("../../tests/reference/optimizers.json");
     let references: Vec<Reference> = serde_json::from_str(text).unwrap();
     for name in names() {
@@ -53,7 +53,7 @@ fn steps_are_those_of_pytorch_and_of_the_papers() {
         let counts = [(3, Factors::default()), (values.len(), Factors::default())];
         let mut optimizer = Optimizer::new(settings, counts).unwrap();
         for gradient in gradients {
-            // Four samples have this mean; the product is exact.
+            // The gradient is the sum over four samples with this mean. The product is exact.
             let sum: Vec<_> = gradient.iter().map(|value| 4.0 * value).collect();
             optimizer.begin_step();
             optimizer.update(1, &mut values, &sum, 0.25, rate).unwrap();
@@ -66,7 +66,7 @@ fn steps_are_those_of_pytorch_and_of_the_papers() {
 }
 
 #[test]
-fn factors_scale_the_rate_and_the_decay_of_a_parameter() {
+fn factors_scale_the_learning_rate_and_weight_decay_of_a_parameter() {
     for settings in all() {
         let after = |factors, rate, weight_decay| {
             let settings = OptimizerSettings { weight_decay, ..settings.clone() };
@@ -84,7 +84,7 @@ fn factors_scale_the_rate_and_the_decay_of_a_parameter() {
 }
 
 #[test]
-fn averages_begin_with_the_first_step_and_follow_the_parameter() {
+fn averages_start_at_the_first_step_and_follow_the_parameter() {
     let average = Averaged::new(Arc::new(Sgd { momentum: 0.0, nesterov: false }), 0.75);
     let mut optimizer = Optimizer::new(OptimizerSettings::new(average), [(1, Factors::default())]).unwrap();
     let mut value = [5.0];
@@ -115,7 +115,7 @@ fn checkpoints_of_sgd_and_adamw_keep_their_descriptions() {
 }
 
 #[test]
-fn catalogue_names_what_is_wrong() {
+fn catalogue_errors_name_the_invalid_constant() {
     for name in names() {
         assert_eq!(named(name).name(), name);
     }
@@ -129,7 +129,7 @@ fn catalogue_names_what_is_wrong() {
 }
 
 #[test]
-fn sgd_gathers_momentum_and_decays_weights_only() {
+fn sgd_accumulates_momentum_and_decays_weights_only() {
     let settings = OptimizerSettings { weight_decay: 0.5, ..OptimizerSettings::new(Sgd::default()) };
     let mut sgd = Optimizer::new(settings, [(1, Factors::NO_DECAY), (1, Factors::default())]).unwrap();
     let (mut bias, mut weight) = ([1.0], [1.0]);
@@ -143,7 +143,7 @@ fn sgd_gathers_momentum_and_decays_weights_only() {
 }
 
 #[test]
-fn nesterov_looks_ahead() {
+fn nesterov_momentum_matches_its_formula() {
     let settings = OptimizerSettings::new(Sgd { nesterov: true, momentum: 0.5 });
     let mut sgd = Optimizer::new(settings, [(1, Factors::NO_DECAY)]).unwrap();
     let mut value = [0.0];
@@ -156,7 +156,7 @@ fn nesterov_looks_ahead() {
 }
 
 #[test]
-fn the_first_step_of_adamw_is_the_rate_whatever_the_gradient() {
+fn first_step_of_adamw_equals_the_learning_rate_for_any_gradient() {
     let settings = OptimizerSettings { weight_decay: 0.1, ..OptimizerSettings::new(AdamW::default()) };
     let mut adamw = Optimizer::new(settings, [(1, Factors::NO_DECAY), (1, Factors::default())]).unwrap();
     let (mut bias, mut weight) = ([1.0_f32], [1.0_f32]);
@@ -168,8 +168,8 @@ fn the_first_step_of_adamw_is_the_rate_whatever_the_gradient() {
 }
 
 #[test]
-fn the_means_of_adamw_are_unbiased_at_every_step() {
-    // With a constant gradient both means equal it, so every step is the rate.
+fn means_of_adamw_are_unbiased_at_every_step() {
+    // With a constant gradient both means equal it, so every step equals the learning rate.
     let mut adamw =
         Optimizer::new(OptimizerSettings::new(AdamW::default()), [(1, Factors::default())]).unwrap();
     for step in 1..=3000 {
@@ -181,7 +181,7 @@ fn the_means_of_adamw_are_unbiased_at_every_step() {
 }
 
 #[test]
-fn a_restored_optimizer_goes_on_bit_for_bit() {
+fn restored_optimizer_continues_bit_for_bit() {
     for settings in all() {
         let counts = [(257, Factors::default()), (0, Factors::NO_DECAY), (33, Factors::NO_DECAY)];
         let mut one = Optimizer::new(settings.clone(), counts).unwrap();
@@ -211,7 +211,7 @@ fn a_restored_optimizer_goes_on_bit_for_bit() {
 }
 
 #[test]
-fn the_state_of_something_else_is_refused_and_changes_nothing() {
+fn state_of_another_optimizer_is_refused_and_changes_nothing() {
     let mut sgd = Optimizer::new(
         OptimizerSettings::new(Sgd::default()),
         [(2, Factors::default()), (1, Factors::NO_DECAY)],
@@ -237,7 +237,7 @@ fn the_state_of_something_else_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn passes_give_the_same_bits_at_every_level() {
+fn passes_give_the_same_bits_at_every_simd_level() {
     let adam = Adam::new([0.9, 0.999], 1e-8, 3);
     let info = StepInfo { number: 3, scale: 0.3, rate: 0.01, decay: 0.1 };
     for count in COUNTS {
@@ -279,7 +279,7 @@ fn passes_give_the_same_bits_at_every_level() {
 }
 
 #[test]
-fn the_sum_of_squares_is_right_and_the_same_wherever_the_slice_lies() {
+fn sum_of_squares_does_not_depend_on_the_alignment_of_the_slice() {
     for count in COUNTS {
         let elements = noise(count + 5, 3);
         let slice = &elements[5..];
@@ -293,13 +293,13 @@ fn the_sum_of_squares_is_right_and_the_same_wherever_the_slice_lies() {
 }
 
 #[test]
-fn only_what_is_too_long_is_clipped() {
+fn only_norms_above_the_maximum_are_clipped() {
     assert_eq!([0.0, 2.0, 8.0].map(|norm| clip_factor(norm, 2.0)), [1.0, 1.0, 0.25]);
     assert_eq!([f64::NAN, f64::INFINITY].map(|norm| clip_factor(norm, 2.0)), [1.0, 0.0]);
 }
 
 #[test]
-fn threads_update_to_the_same_bits() {
+fn update_has_the_same_bits_on_any_number_of_threads() {
     for settings in all() {
         let count = 3 * BLOCK + 5;
         let [one, several] = [1, 3].map(|threads| {
@@ -326,7 +326,7 @@ fn threads_update_to_the_same_bits() {
 }
 
 #[test]
-fn an_update_reports_a_parameter_that_is_not_finite_or_too_large() {
+fn update_reports_a_parameter_that_is_not_finite_or_too_large() {
     for settings in all() {
         for at in [0, 31, 98] {
             let after = |gradient: f32| {
@@ -341,7 +341,7 @@ fn an_update_reports_a_parameter_that_is_not_finite_or_too_large() {
                 let Err(Exploded { largest }) = after(gradient) else { panic!("{settings:?}: {gradient}") };
                 assert!(!largest.is_finite(), "{settings:?}: {largest}");
             }
-            // The mean of squares overflows, and its parameter would never move again; or the value is out of range.
+            // Either the mean of squares overflows, so that its parameter would never change again, or the value is out of range.
             assert!(after(1e30).is_err(), "{settings:?}");
         }
     }
@@ -353,7 +353,7 @@ fn an_update_reports_a_parameter_that_is_not_finite_or_too_large() {
 
 #[test]
 #[should_panic(expected = "parameter 0 has 2 elements, but is given 2 values and 3 of a gradient")]
-fn a_gradient_of_another_parameter_is_refused() {
+fn gradient_of_another_size_panics() {
     let mut sgd = Optimizer::new(OptimizerSettings::new(Sgd::default()), [(2, Factors::default())]).unwrap();
     sgd.begin_step();
     sgd.update(0, &mut [0.0; 2], &[0.0; 3], 1.0, 0.1).unwrap();
@@ -361,7 +361,7 @@ fn a_gradient_of_another_parameter_is_refused() {
 
 #[test]
 #[should_panic(expected = "before a step has begun")]
-fn an_update_belongs_to_a_step() {
+fn update_before_the_first_step_panics() {
     let mut adamw =
         Optimizer::new(OptimizerSettings::new(AdamW::default()), [(1, Factors::default())]).unwrap();
     adamw.update(0, &mut [0.0], &[0.0], 1.0, 0.1).unwrap();

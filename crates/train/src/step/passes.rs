@@ -11,15 +11,14 @@ use crate::share::Share;
 use unisono::Communicator;
 
 impl<R: Replica> Mirror<R> {
-    /// Runs this rank's micro-batches. Returns the parameters that have no gradient for the first time, and how long passes
-    /// waited.
+    /// Runs this rank's micro-batches. Returns the parameters newly found to have no gradient, and the time that passes waited.
     pub(super) fn passes(
         &mut self,
         comm: &mut Communicator,
         share: Share<'_, R::Batch>,
     ) -> Result<(Vec<String>, Duration), TrainError> {
         let Share { passes, is_out_of_data, asks_to_stop, asks_to_save } = share;
-        // In a tree, all ranks have as many, and a pass has the same number whichever rank makes it.
+        // In a tree, all ranks have the same number of passes, and the number of a pass does not depend on the rank that makes it.
         let first = comm.rank() as u64 * if self.is_tree { passes.len() as u64 } else { 1 << 32 };
         let of = self.replica.begin_step(first, passes.len())?.max(1);
         let of = self.backend.passes(comm, of)?;

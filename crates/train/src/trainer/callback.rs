@@ -1,4 +1,4 @@
-//! Code of the user's program that observes a run, and steers it.
+//! Code of the user's program that observes and controls a run.
 
 use super::Trainer;
 use crate::compare::{agree, all_where};
@@ -7,7 +7,7 @@ use crate::feed::Feed;
 use crate::replica::Replica;
 use crate::report::{EpochReport, Event};
 
-/// Observes a run, and decides after every epoch how it goes on. A closure that takes an [`Event`] is one that only observes.
+/// Observes a run, and decides after every epoch whether and how it continues. A closure that takes an [`Event`] only observes.
 ///
 /// ```
 /// use unisono_train::{Callback, EpochReport, Flow, TrainError};
@@ -29,14 +29,14 @@ use crate::report::{EpochReport, Event};
 /// }
 /// ```
 ///
-/// [`EarlyStopping`](crate::EarlyStopping) ends a run by its evaluations, and keeps the best checkpoint. [`Stop`](crate::Stop) ends it after
-/// any step, at the request of any rank.
+/// [`EarlyStopping`](crate::EarlyStopping) ends a run by its evaluations, and keeps the best checkpoint. [`Stop`](crate::Stop) ends it after any
+/// step, when any rank requests it.
 pub trait Callback {
     /// Receives an event of the run. Every rank has its own callback, which receives the events of its rank.
     fn on_event(&mut self, _event: Event) {}
 
-    /// Decides how the run goes on after an epoch, of which [`Event::Epoch`] has been received. All ranks must decide the same, which
-    /// they do if they decide by the report: it is the same on all ranks, except for times.
+    /// Decides how the run continues after an epoch, whose [`Event::Epoch`] has been received. All ranks must make the same decision. A decision by
+    /// the report is safe, because the report is the same on all ranks, except for times.
     ///
     /// # Errors
     /// Any error ends the run on all ranks.
@@ -54,17 +54,17 @@ impl<F: FnMut(Event)> Callback for F {
 /// The continuation of a run after an epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Flow {
-    /// As before.
+    /// The run continues unchanged.
     Continue,
-    /// With learning rates that are multiplied by this factor, which is above 0, until the end of the run. Factors of several epochs
-    /// multiply, and are saved in checkpoints.
+    /// The run continues with learning rates multiplied by this factor, which is above 0. Factors of several epochs multiply, and are saved in
+    /// checkpoints.
     ScaleRate(f64),
-    /// Not at all: this epoch is the last. A run that is resumed from its checkpoint begins the next epoch.
+    /// The run ends with this epoch. A run that is resumed from its checkpoint begins the next epoch.
     Stop,
 }
 
 impl Flow {
-    /// Returns the factor by which the run goes on, 0 if it does not.
+    /// Returns the factor for the learning rates of the remaining run, or 0 if the run ends.
     fn factor(self) -> Result<f64, TrainError> {
         match self {
             Self::Continue => Ok(1.0),
@@ -78,7 +78,7 @@ impl Flow {
 }
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
-    /// Follows what the callbacks of all ranks have decided after an epoch; returns whether the run goes on.
+    /// Applies the common decision of the callbacks of all ranks after an epoch. Returns whether the run continues.
     pub(super) fn follow(
         &mut self,
         callback: &mut impl Callback,

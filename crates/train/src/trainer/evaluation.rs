@@ -1,4 +1,4 @@
-//! Evaluations during a run, and when they end it.
+//! Evaluations during a run, and early stopping.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::resume::Progress;
 use unisono::{Communicator, ReduceOp};
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
-    /// Evaluates after a step, if it is time, and ranks are not stepping alone. An epoch ends with an evaluation anyway.
+    /// Evaluates after a step, if an evaluation is due and no round of local steps is in progress. An epoch ends with an evaluation in any case.
     pub(super) fn evaluate_in_epoch(&mut self, tell: &mut impl FnMut(Event)) -> Result<(), TrainError> {
         let Progress { epoch, step, step_in_epoch, .. } = self.state.progress;
         let is_last = self.feed.steps() == Some(step_in_epoch);
@@ -27,8 +27,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         self.state.tell(Event::Evaluation(test.evaluation(epoch, step)), tell)
     }
 
-    /// Returns the results on the held-out samples, which count for early stopping. Called by all ranks, at the end of
-    /// a round.
+    /// Returns the results on the held-out samples, which count for early stopping. Called by all ranks, at the end of a round.
     pub(super) fn test(&mut self) -> Result<Test, TrainError> {
         if let Some(test) = self.state.tested() {
             return Ok(test);
@@ -49,13 +48,12 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     }
 }
 
-/// Evaluates a replica on the held-out samples with these metrics, perhaps none, each rank on its share of the batches. The batches, and
-/// the order in which their results are added, do not depend on the number of ranks, so neither does the result, to the last bit. Called
-/// by all ranks.
+/// Evaluates a replica on the held-out samples with these metrics, each rank on its share of the batches. `metrics` may be empty. Neither the batches
+/// nor the order in which their results are added depend on the number of ranks, so the result has the same bits on any number. Called by all ranks.
 ///
 /// # Errors
-/// [`TrainError`] of the data, the replica or the collectives; [`TrainError::Setting`] if there are metrics, and the replica does not show
-/// its [outputs](Replica::evaluate).
+/// [`TrainError`] of the data, the replica or the collectives. [`TrainError::Setting`] if there are metrics, and the replica does not provide its
+/// [outputs](Replica::evaluate).
 pub fn evaluate<R: Replica>(
     comm: &mut Communicator,
     replica: &mut R,
@@ -65,7 +63,7 @@ pub fn evaluate<R: Replica>(
     agree(comm, metrics::check(metrics, None))?;
     let batches = feed.held_out();
     let own = comm.own_part(batches);
-    // One rank evaluates each batch; the others add zero.
+    // One rank evaluates each batch, and the others add zero.
     let mut tallies = vec![LossSums::default(); batches];
     let mut measuring = Measuring::new(metrics);
     let measured = feed.evaluation(own.clone()).map_err(TrainError::from).and_then(|found| {

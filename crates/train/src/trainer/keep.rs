@@ -16,7 +16,7 @@ use crate::state::{SAVES, not_saved};
 use unisono::Error;
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
-    /// Compares the replicas, if it is time and ranks are not stepping alone.
+    /// Compares the replicas, if a comparison is due and no round of local steps is in progress.
     pub(super) fn verify(&mut self) -> Result<(), TrainError> {
         let step = self.state.progress.step;
         match self.state.settings.verify_replicas_every {
@@ -29,15 +29,15 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         }
     }
 
-    /// Returns the hash of this rank's parameters, which all that hold the same have.
+    /// Returns the hash of this rank's parameters, which all of its replicas share.
     fn same(&mut self) -> Result<u64, TrainError> {
         let found = compare::replicas(self.world.replicas(), self.mirror.replica(), self.state.progress.step);
         let found = found.map_err(|error| self.world.explain(error));
         self.world.settle(found)
     }
 
-    /// Returns whether a checkpoint is due after the next step. Rank 0 saves it, and its clock alone decides. While ranks step
-    /// alone it waits for the end of their round.
+    /// Returns whether a checkpoint is due after the next step. Rank 0 saves it, and only its clock decides. During a round of local steps, a
+    /// checkpoint waits for the end of the round.
     pub(super) fn is_save_due(&mut self) -> bool {
         let (Some(_), Some(kept)) = (&self.state.store, &self.state.settings.checkpoints) else {
             return false;
@@ -49,8 +49,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         is_due && ends_round
     }
 
-    /// Returns whether the last step has the best evaluation so far, of a run that ends early by them, and it is not saved yet. The
-    /// same on all ranks.
+    /// Returns whether the last step has the best evaluation so far and is not saved yet, in a run with early stopping. The same on all ranks.
     fn is_new_best(&self) -> bool {
         let is_kept =
             self.state.settings.checkpoints.is_some() && self.state.settings.early_stopping.is_some();
@@ -60,8 +59,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             && self.best_saved != Some(step)
     }
 
-    /// Saves a checkpoint, if it is due or the best so far, on rank 0. The other ranks are informed only if this save, or one started
-    /// earlier, fails; this step is then the last. All ranks call it.
+    /// Saves a checkpoint on rank 0, if one is due or the step is the best so far. The other ranks are informed only if this save, or an earlier one,
+    /// fails. This step is then the last. Called by all ranks.
     pub(super) fn save(&mut self, is_due: bool) -> Result<(), TrainError> {
         if let Some(store) = &mut self.state.store {
             store.check().map_err(not_saved)?;
@@ -86,7 +85,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         Ok(())
     }
 
-    /// Compares the replicas after the last step, saves it, and informs all ranks that it is complete on disk.
+    /// Compares the replicas after the last step, saves the step, and informs all ranks that it is complete on disk.
     pub(super) fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
         let own = self.same()?;
         let gathered = match self.state.settings.checkpoints {
@@ -114,8 +113,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         Ok(self.state.summary(last, hash, memory_bytes))
     }
 
-    /// Returns the state of the run on rank 0, from what the ranks that hold the same have gathered, part by part. Called by
-    /// all ranks.
+    /// Returns the state of the run on rank 0, combined from the gathered state of each part. Called by all ranks.
     fn whole(&mut self, gathered: Vec<Tensor>) -> Result<Option<Checkpoint<Progress>>, TrainError> {
         if self.world.replicas().rank() != SAVES {
             return Ok(None);

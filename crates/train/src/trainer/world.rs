@@ -5,7 +5,7 @@ use crate::error::TrainError;
 use crate::replica::Replica;
 use unisono::{Communicator, Rank, ReduceOp};
 
-/// All ranks of a run, and those among them that hold the same as this one: all, unless each holds a [part](crate::Parts) of the
+/// All ranks of a run, and the ranks that hold the same parameters as this one. These are all ranks, unless each holds a [part](crate::Parts) of the
 /// model.
 #[derive(Debug)]
 pub(super) struct World<'a> {
@@ -16,7 +16,7 @@ pub(super) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    /// Called by all ranks.
+    /// Groups the ranks by the part that they hold. Called by all ranks.
     pub(super) fn of(all: &'a mut Communicator, replica: &mut impl Replica) -> Result<Self, TrainError> {
         let Some(part) = replica.parts().map(|parts| parts.comm.rank()) else {
             return Ok(Self { all, alike: None });
@@ -31,18 +31,18 @@ impl<'a> World<'a> {
         self.alike.is_some()
     }
 
-    /// Returns the ranks that hold the same as this one.
+    /// Returns the ranks that hold the same parameters as this one.
     pub(super) fn replicas(&mut self) -> &mut Communicator {
         self.alike.as_mut().map_or(&mut *self.all, |(comm, _)| comm)
     }
 
-    /// Agrees on the result of a call of [the ranks that hold the same](World::replicas): if it failed on some, it fails on all
-    /// ranks. Called by all.
+    /// Agrees on the result of a call among [the ranks that hold the same part](World::replicas). If it failed on some ranks, it fails on all. Called
+    /// by all ranks.
     pub(super) fn settle<T>(&mut self, result: Result<T, TrainError>) -> Result<T, TrainError> {
         if self.has_parts() { agree(self.all, result) } else { result }
     }
 
-    /// Combines the requests of all ranks, where parts must have them before a step. Called by all ranks.
+    /// Combines the requests of all ranks before a step, if ranks hold parts of the model. Called by all ranks.
     pub(super) fn any<const N: usize>(&mut self, asks: [bool; N]) -> Result<[bool; N], TrainError> {
         if !self.has_parts() {
             return Ok(asks);
@@ -52,7 +52,7 @@ impl<'a> World<'a> {
         Ok(asked.map(|asked| asked > 0))
     }
 
-    /// Returns the error with the numbers that its ranks have among all.
+    /// Converts the ranks in an error to their numbers among all ranks.
     pub(super) fn explain(&self, error: TrainError) -> TrainError {
         match (error, &self.alike) {
             (TrainError::ReplicasDiffer { step, ranks, parameters }, Some((_, members))) => {

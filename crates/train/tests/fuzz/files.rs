@@ -12,15 +12,15 @@ use crate::mutate::Corpus;
 use crate::reader::Reader;
 use crate::seeds;
 
-/// The memory limit of readers of small files: a hundred times what the largest of them holds.
+/// The memory limit of readers of small files: a hundred times the size of the largest file.
 const BOUND_BYTES: usize = 32 << 20;
 
-/// A folder that goes with its reader.
+/// The temporary folder of a reader.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
     fn new() -> Self {
-        // A disk would take a hundred times as long as reading does.
+        // On a disk, writing would take a hundred times as long as reading.
         Self(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
     }
 
@@ -35,7 +35,7 @@ impl Folder {
     }
 }
 
-/// Loads a data set, and some samples of it.
+/// Loads a data set and some of its samples.
 fn load(source: &Source) -> Result<(), String> {
     let options = Options { context: 8, ..Options::default() };
     let data = unisono_data::load(source, &options).map_err(|error| error.to_string())?;
@@ -78,7 +78,7 @@ fn words_of<const N: usize>(words: [&'static str; N]) -> &'static [&'static str]
     Vec::leak(words.to_vec())
 }
 
-/// Returns a pair of IDX files, one of which is almost right.
+/// Returns a reader of a pair of IDX files, one of which is mutated.
 fn idx(name: &'static str, is_images: bool) -> Reader {
     let images = seeds::idx(&[20, 3, 2], |index| index as u8);
     let labels = seeds::idx(&[20], |index| (index % 10) as u8);
@@ -92,7 +92,7 @@ fn idx(name: &'static str, is_images: bool) -> Reader {
         folder.file(name_of_input, input);
         load(&Source::Idx(folder.path()))
     });
-    // A gzipped file may be a thousand times as long inside.
+    // A gzipped file may expand a thousandfold.
     Reader { name, short: 3_000, bound_bytes: 96 << 20, corpus, read }
 }
 
@@ -101,7 +101,7 @@ fn frames() -> Corpus {
     Corpus::new(vec![records(&[7; 4]), records(&seeds::picture(ImageFormat::Png))], &["label", "image"])
 }
 
-/// Returns a record that is almost right, in a frame that is.
+/// Returns a reader of mutated records in valid frames.
 fn records() -> Reader {
     let seeds = [seeds::picture(ImageFormat::Png), vec![9; 16]].map(|image| seeds::example(&image, 1));
     let corpus = Corpus::new(seeds.to_vec(), &["label", "image/encoded", "image/height", "image/width"]);
@@ -125,7 +125,7 @@ fn pictures(name: &'static str, format: ImageFormat) -> Reader {
         folder.file(&name_of(0), &bytes);
         load(&Source::Images(folder.path()))
     });
-    // The initial memory of a decoder, twice: the image as it is, and in grey.
+    // Twice the initial memory of a decoder: for the decoded image, and for its grey version.
     Reader { name, short: 1_500, bound_bytes: 2 * BOUND_BYTES, corpus, read }
 }
 
@@ -150,7 +150,7 @@ fn checkpoint() -> Checkpoint<State> {
 
 const FILES: [&str; 3] = ["parameters.safetensors", "optimizer.safetensors", "state.json"];
 
-/// Returns the files of a checkpoint, one after the other, each with its length before it.
+/// Concatenates the files of a checkpoint, each after its length.
 fn packed(files: &[Vec<u8>; 3]) -> Vec<u8> {
     files.iter().flat_map(|file| [&(file.len() as u32).to_be_bytes(), &file[..]].concat()).collect()
 }
@@ -165,7 +165,7 @@ fn unpacked(mut input: &[u8]) -> [Vec<u8>; 3] {
     })
 }
 
-/// Checkpoints of which some bytes are others; with sums that are theirs, where `resummed`.
+/// Returns a reader of mutated checkpoints. If `resummed`, their checksums match.
 fn checkpoints(name: &'static str, resummed: bool) -> Reader {
     let folder = Folder::new();
     let path = Store::open(&folder.path(), 1).unwrap().save(checkpoint()).unwrap();
@@ -209,13 +209,13 @@ fn checkpoints(name: &'static str, resummed: bool) -> Reader {
     Reader { name, short: 3_000, bound_bytes: BOUND_BYTES, corpus, read }
 }
 
-/// Returns the content of `state.json` inside of its frame.
+/// Returns the content of `state.json` without its frame.
 fn content(state: &[u8]) -> &[u8] {
     let start = b"{\n\"xxh3_of_content\": \"0123456789abcdef\",\n\"content\": ".len();
     &state[start..state.len() - b"\n}\n".len()]
 }
 
-/// Writes sums that are right into what says it has sums.
+/// Corrects the checksums in a checkpoint.
 fn resum([parameters, optimizer, state]: &mut [Vec<u8>; 3]) {
     if let Ok(mut content) = serde_json::from_slice::<State>(state) {
         for (name, file) in [("parameters", &*parameters), ("optimizer", &*optimizer)] {
@@ -231,7 +231,7 @@ fn resum([parameters, optimizer, state]: &mut [Vec<u8>; 3]) {
     *state = [before.as_bytes(), state, b"\n}\n"].concat();
 }
 
-/// An accepted checkpoint is whole: if its values are finite, it can be saved, and is the same when it is loaded again.
+/// Asserts that an accepted checkpoint is complete: if its values are finite, it survives a round trip through a store.
 fn go_round(directory: &Path, loaded: &Checkpoint<State>) {
     let saved = Store::open(directory, 1).unwrap().save(loaded.clone());
     let values = loaded.parameters.iter().chain(&loaded.optimizer).flat_map(|tensor| &tensor.values);

@@ -7,7 +7,7 @@ use unisono::status::{Dump, Flight};
 use crate::mutate::Corpus;
 use crate::reader::Reader;
 
-/// Returns the dumps of rank 1 of two, which waits in its second call, or has done nothing so far.
+/// Returns two dumps of rank 1 of two: one in which it waits in its second call, and one without calls.
 fn dumps() -> [String; 2] {
     let record = |sequence: u64, rest: &str| {
         format!(

@@ -6,19 +6,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// An input that takes longer hangs.
+/// The time after which an input counts as a hang.
 const MOST: Duration = Duration::from_secs(20);
 
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The memory that may be in use.
+/// The maximum memory in use.
 static BOUND_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// The number of inputs.
+/// The number of inputs so far.
 static INPUTS: AtomicU64 = AtomicU64::new(0);
-/// The command that reproduces the input that is being read; empty if none is. Locked only while nothing is
-/// read.
+/// The command that reproduces the current input; empty if there is none. Locked only while no input is read.
 static AGAIN: Mutex<String> = Mutex::new(String::new());
 
-/// Ends the program: code inside an allocation, or that never ends, cannot panic.
+/// Ends the program, because code inside an allocation, or in an endless loop, cannot panic.
 fn end(why: &str) -> ! {
     eprintln!("of the input that is being read: {why}");
     if let Ok(again) = AGAIN.try_lock() {
@@ -27,7 +26,7 @@ fn end(why: &str) -> ! {
     abort();
 }
 
-/// The system's allocator, which ends the program where an input asks for too much.
+/// The system's allocator with a limit. It ends the program if an input exceeds the limit.
 struct Bounded;
 
 impl Bounded {
@@ -40,23 +39,23 @@ impl Bounded {
     }
 }
 
-// SAFETY: the system's allocator does it all.
+// SAFETY: all calls are forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Bounded {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::grows(layout.size());
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         Self::grows(layout.size());
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -64,7 +63,7 @@ unsafe impl GlobalAlloc for Bounded {
 #[global_allocator]
 static ALLOCATOR: Bounded = Bounded;
 
-/// Reads an input under guard: the program ends if it takes more than so much memory at a time.
+/// Reads an input under guard. The program ends if the input takes more than `bound_bytes` of memory at a time.
 pub fn guarded<R>(again: &str, bound_bytes: usize, read: impl FnOnce() -> R) -> R {
     let say = |again: &str| {
         let mut said = AGAIN.lock().unwrap();
@@ -81,7 +80,7 @@ pub fn guarded<R>(again: &str, bound_bytes: usize, read: impl FnOnce() -> R) -> 
     result
 }
 
-/// Ends the program if an input takes too long.
+/// Starts a thread that ends the program if an input takes too long.
 pub fn watch() {
     std::thread::spawn(|| {
         let mut seen = (0, Instant::now());

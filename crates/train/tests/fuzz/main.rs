@@ -1,5 +1,5 @@
-//! Every reader of bytes or text from outside, given input that is almost valid: it reports an error, or what it accepts is whole.
-//! It never panics, takes no memory that the input is not worth, and comes to an end.
+//! Fuzzes every reader of external bytes or text with inputs that are almost valid. A reader either reports an error, or accepts a complete value. It
+//! never panics, never hangs, and allocates only in proportion to the input.
 
 #![allow(unreachable_pub, reason = "a test has no users")]
 
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 fn fuzz(reader: Reader) {
     let Reader { name, short, bound_bytes, mut corpus, mut read } = reader;
     let soak = Soak::from_environment();
-    // A case is made from what those before it have brought: to make it again is to make all of them.
+    // A case is derived from the results of the previous ones, so reproducing it requires all of them.
     let cases = Soak { case: None, ..soak }.cases(soak.case.map_or(short, |case| case + 1));
     let (mut accepted, mut refused) = (0, 0);
     while let Some(number) = cases.take() {
@@ -46,13 +46,13 @@ fn fuzz(reader: Reader) {
         *if answer.is_ok() { &mut accepted } else { &mut refused } += 1;
         corpus.learn(input, &answer.err().unwrap_or_default());
     }
-    // Inputs that are never accepted, or always, are not almost valid.
+    // If all inputs are accepted, or none, they are not almost valid.
     assert!(accepted > 0 && refused > 0, "{accepted} of {name} are accepted, {refused} refused");
     let counts = [(accepted, "accepted"), (refused, "refused"), (corpus.answers(), "kinds of answers")];
     cases.tell(&format!("reading {name}"), &counts);
 }
 
-/// Says which input a panic is of.
+/// Prints the input during a panic.
 struct Said<'a> {
     input: &'a [u8],
     again: &'a str,

@@ -1,13 +1,13 @@
-//! Inputs that are almost right: what is right, with a few things wrong.
+//! Inputs that are almost valid: valid inputs with a few mutations.
 //!
-//! The test has no coverage to go by, as `crates/fuzz/` has. The message about an input stands in its place: one that brings an answer
-//! that was not heard before is kept, and is what later ones are made from.
+//! Unlike `crates/fuzz/`, the test has no coverage data. The error message for an input replaces it: an input with a new message is kept, and later
+//! inputs are derived from it.
 
 use std::collections::HashSet;
 
 use unisono_testing::random::Random;
 
-/// Numbers at which something may turn over.
+/// Numbers at which an overflow or a sign change may occur.
 const NUMBERS: [u64; 14] = [
     0,
     1,
@@ -25,18 +25,18 @@ const NUMBERS: [u64; 14] = [
     u64::MAX,
 ];
 
-/// The most that is kept.
+/// The maximum number of inputs in the corpus.
 const MOST: usize = 512;
-/// The longest input: what is repeated without end tests nothing but deadlines.
+/// The length of the longest input. Endless repetition would test only the time limit.
 const LONGEST_BYTES: usize = 64 << 10;
 
-/// The sources of inputs.
+/// The inputs from which others are derived.
 #[derive(Debug)]
 pub struct Corpus {
     pub inputs: Vec<Vec<u8>>,
-    /// The number of them that are right: the first ones.
+    /// The number of valid inputs, which come first.
     seeds: usize,
-    /// Words of the format.
+    /// Keywords of the format.
     pub words: &'static [&'static str],
     answers: HashSet<String>,
 }
@@ -46,7 +46,7 @@ impl Corpus {
         Self { seeds: seeds.len(), inputs: seeds, words, answers: HashSet::new() }
     }
 
-    /// Another input.
+    /// Derives another input.
     pub fn draw(&self, random: &mut Random) -> Vec<u8> {
         let (seeds, all) = (&self.inputs[..self.seeds], &self.inputs[..]);
         let from = if random.once_in(2) { seeds } else { all };
@@ -59,7 +59,7 @@ impl Corpus {
         input
     }
 
-    /// Keeps an input whose answer is new, up to the numbers in it.
+    /// Keeps an input whose error message is new. Messages that differ only in numbers count as equal.
     pub fn learn(&mut self, input: Vec<u8>, answer: &str) {
         let shape: String =
             answer.chars().filter(|c| c.is_ascii_alphabetic() || *c == ' ').take(200).collect();
@@ -68,14 +68,14 @@ impl Corpus {
         }
     }
 
-    /// Returns the number of answers that were heard.
+    /// Returns the number of different error messages.
     pub fn answers(&self) -> u64 {
         self.answers.len() as u64
     }
 
     fn change(&self, input: &mut Vec<u8>, random: &mut Random) {
         let length = input.len();
-        // The kind of a file is at its beginning.
+        // The type of a file is encoded at its beginning.
         let near = if random.once_in(2) { length.min(40) } else { length };
         let at = random.below(near + 1);
         let some = random.below(1 + random.clone().one_of(&[4, 32, 512])).min(length - at);
@@ -119,7 +119,7 @@ impl Corpus {
         }
     }
 
-    /// Writes another number in place of the next one in a text.
+    /// Replaces the next number in a text by another.
     fn renumber(&self, input: &mut Vec<u8>, from: usize, random: &mut Random) {
         let Some(start) = (from..input.len()).find(|&at| input[at].is_ascii_digit()) else { return };
         let end = (start..input.len()).find(|&at| !input[at].is_ascii_digit()).unwrap_or(input.len());

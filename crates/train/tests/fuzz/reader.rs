@@ -1,23 +1,23 @@
-//! The fuzzed readers: run by the test, and by coverage in `crates/fuzz/`.
+//! The fuzzed readers. The test runs them, and `crates/fuzz/` runs them with coverage.
 
 use crate::mutate::Corpus;
 use crate::{files, flights, texts};
 
-/// Something that reads.
+/// A fuzzed reader.
 pub struct Reader {
     pub name: &'static str,
-    /// The number of inputs that the short form of the test has.
+    /// The number of inputs in the short form of the test.
     pub short: u64,
-    /// The memory that an input may take at a time.
+    /// The maximum memory that an input may use at a time.
     pub bound_bytes: usize,
     pub corpus: Corpus,
     pub read: Read,
 }
 
-/// Reads an input. The error, if it is refused.
+/// Reads an input. Returns the error if the input is refused.
 pub type Read = Box<dyn FnMut(&[u8]) -> Result<(), String> + Send>;
 
-/// Returns all that there are.
+/// Returns all readers.
 pub fn all() -> Vec<Reader> {
     texts::readers().into_iter().chain([flights::reader()]).chain(files::readers()).collect()
 }

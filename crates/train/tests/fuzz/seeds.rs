@@ -1,4 +1,4 @@
-//! Files that are right, to begin with.
+//! Valid files, from which inputs are derived.
 
 use std::io::Write as _;
 
@@ -25,7 +25,7 @@ pub fn csv(rows: usize) -> String {
     table
 }
 
-/// Returns a picture of a few pixels in a format of files.
+/// Returns an image file of a few pixels in this format.
 pub fn picture(format: image::ImageFormat) -> Vec<u8> {
     let mut file = std::io::Cursor::new(Vec::new());
     let picture = image::GrayImage::from_fn(5, 4, |x, y| image::Luma([(x * 40 + y * 7) as u8]));
@@ -33,7 +33,7 @@ pub fn picture(format: image::ImageFormat) -> Vec<u8> {
     file.into_inner()
 }
 
-/// Returns a field of a message of Protocol Buffers that has a length.
+/// Returns a length-delimited field of a Protocol Buffers message.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut field = vec![number << 3 | 2];
     let mut length = bytes.len();
@@ -51,17 +51,17 @@ pub fn example(image: &[u8], label: u8) -> Vec<u8> {
     let feature =
         |name: &str, values: Vec<u8>| field(1, &[field(1, name.as_bytes()), field(2, &values)].concat());
     let image = feature("image/encoded", field(1, &field(1, image)));
-    // A list of numbers, packed.
+    // A packed list of numbers.
     let label = feature("label", field(3, &field(1, &[label])));
     field(1, &[image, label].concat())
 }
 
-/// Returns a checksum as TensorFlow's frames have it.
+/// Returns the masked checksum of a TensorFlow record frame.
 fn checksum(bytes: &[u8]) -> [u8; 4] {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
 }
 
-/// Records in their frames.
+/// Returns records in their frames.
 pub fn records(records: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     let frame = |record: Vec<u8>| {
         let length = (record.len() as u64).to_le_bytes();
@@ -70,7 +70,7 @@ pub fn records(records: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     records.into_iter().flat_map(frame).collect()
 }
 
-/// Returns the PNG with right checksums, as far as it is a row of chunks.
+/// Corrects the checksums of a PNG, as far as its chunks can be parsed.
 pub fn checksummed_png(bytes: &[u8]) -> Vec<u8> {
     let mut file = bytes.to_vec();
     let mut at = 8;

@@ -6,13 +6,13 @@ use unisono::{Choice, size};
 use crate::mutate::Corpus;
 use crate::reader::Reader;
 
-/// More than a text of this length has any use for.
+/// The memory limit, which exceeds the needs of any text of this length.
 const BOUND_BYTES: usize = 16 << 20;
 
 pub fn readers() -> Vec<Reader> {
     let seeds = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect();
     let reader = |name, short, corpus, read: fn(&str) -> Result<(), String>| {
-        // Bytes that are not UTF-8 are not text to begin with.
+        // A text parser does not receive bytes that are not UTF-8.
         let read = Box::new(move |input: &[u8]| read(&String::from_utf8_lossy(input)));
         Reader { name, short, bound_bytes: BOUND_BYTES, corpus, read }
     };
@@ -91,7 +91,7 @@ fn table(text: &str) -> Result<(), String> {
     use unisono::tuning::{Tuning, read, write};
 
     let sections = read(text).map_err(|error| error.to_string())?;
-    // Numbers are written with a few digits: what was written is written again.
+    // Numbers are written with a few digits, so only the written form survives a round trip.
     let written = write(&sections);
     let again = read(&written).unwrap_or_else(|error| panic!("{error}: {written}"));
     assert_eq!(write(&again), written);

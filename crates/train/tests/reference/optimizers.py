@@ -1,5 +1,5 @@
-"""Writes what PyTorch computes for SGD and AdamW, and the formulas of the papers for Lion and LAMB, in float64, with which a unit test of
-`src/optimizer` compares its own.
+"""Writes reference runs of optimizers in float64: SGD and AdamW by PyTorch, Lion and LAMB by the formulas of the papers. A unit test of
+`src/optimizer` compares its results with them.
 
     python optimizers.py > optimizers.json
 """
@@ -56,7 +56,7 @@ def uniform(least, most):
 
 
 def as_f32(value):
-    """As Rust holds it."""
+    """Rounds to `f32`, as Rust stores it."""
     return value if isinstance(value, bool) else np.asarray(value, np.float32).astype(np.float64)[()]
 
 
@@ -66,7 +66,7 @@ def case(optimizer, **constants):
     values = np.round(rng.normal(size=count), 4)
     gradients = np.round(rng.normal(size=(steps, count)) * 10.0 ** rng.uniform(-2, 1), 4)
     if optimizer is lion:
-        # A direction of zero.
+        # Covers a direction of zero.
         gradients[:, 0] = 0.0
     run = map(as_f32, (rate, decay, values, gradients))
     expected = optimizer({name: as_f32(value) for name, value in constants.items()}, *run)

@@ -1,4 +1,4 @@
-//! Checkpoints of processes that are killed, or run out of space.
+//! Checkpoints of processes that are killed, or run out of disk space.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,17 +14,17 @@ const SAVE: &str = "save-in-a-loop";
 const OUTGROW: &str = "outgrow-the-limit";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![a_killed_process_leaves_whole_checkpoints, without_room_the_older_checkpoints_stay]
+    tests![killed_process_leaves_complete_checkpoints, failed_write_keeps_older_checkpoints]
 }
 
-/// Returns a process that saves in the directory of its argument.
+/// Runs a process that saves to the directory in its argument.
 pub(crate) fn play(role: &str) -> ExitCode {
     let directory = std::env::args().nth(1).expect("a directory");
     let save = if role == SAVE { save_in_a_loop } else { outgrow_the_limit };
     save(Path::new(&directory))
 }
 
-/// Values that depend on the step.
+/// Returns a checkpoint whose values depend on the step.
 fn checkpoint(step: u64, count: usize) -> Checkpoint<u64> {
     let tensor = |name: &str, sign: f32| Tensor {
         name: name.into(),
@@ -42,13 +42,13 @@ fn checkpoint(step: u64, count: usize) -> Checkpoint<u64> {
 /// The number of values of a tensor, large enough for a save to take some time.
 const COUNT: usize = 200_000;
 
-/// Saves until killed, and prints which steps are safe.
+/// Saves until killed, and prints the steps that are complete on disk.
 fn save_in_a_loop(directory: &Path) -> ExitCode {
     let newest = load_newest::<u64>(directory).expect("the newest is whole");
     let first = newest.map_or(1, |newest| newest.checkpoint.step + 1);
     let mut store = Store::open(directory, 2).expect("whoever was here is gone");
     for step in first.. {
-        // Accepting a checkpoint means that the previous one is in place.
+        // If a background save starts, the previous checkpoint is in place.
         if step % 2 == 0 {
             store.save_in_background(checkpoint(step, COUNT)).expect("there is room");
             println!("{}", step - 1);
@@ -60,7 +60,7 @@ fn save_in_a_loop(directory: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn a_killed_process_leaves_whole_checkpoints() {
+fn killed_process_leaves_complete_checkpoints() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let mut seed = 7_u64;
@@ -92,12 +92,12 @@ fn a_killed_process_leaves_whole_checkpoints() {
             assert_eq!(loaded.checkpoint, checkpoint(step, COUNT), "round {round}");
             assert_eq!(loaded.passed_over, [], "round {round}");
         }
-        // Like the next process.
+        // Opens the store as the next process does.
         drop(Store::open(directory, 2).unwrap());
         let names = names(directory);
         let partial = names.iter().any(|name| name.ends_with(".partial"));
         assert!(!partial && names.len() <= most_names, "round {round}: {names:?}");
-        // A process killed before it deleted any has added at most one.
+        // A process that was killed before it deleted a checkpoint has added at most one.
         most_names = 4.max(names.len() + 1);
     }
     assert!(newest_step > 20, "it came only to step {newest_step}");
@@ -119,11 +119,11 @@ fn outgrow_the_limit(directory: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A limit on file sizes simulates a full disk, which would need privileges: writing fails in the middle of a file too.
-fn without_room_the_older_checkpoints_stay() {
+/// A limit on file sizes simulates a full disk, which would need privileges. Writing also fails in the middle of a file.
+fn failed_write_keeps_older_checkpoints() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    // Makes the system return an error instead of sending a signal.
+    // The system then returns an error instead of sending a signal.
     let limited = "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\"";
     let mut command = Command::new("sh");
     command.args(["-c", limited, &this_program()]).arg(directory).stderr(Stdio::inherit());

@@ -1,4 +1,4 @@
-//! The integration tests of the trainer, but for the fuzzed readers, which count what they allocate.
+//! The integration tests of the trainer, except for the fuzzed readers, which count allocations.
 
 use std::process::ExitCode;
 

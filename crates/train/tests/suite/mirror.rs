@@ -21,7 +21,7 @@ use line::{BIAS, COUNTER, Line, UNUSED, WEIGHT, points, sgd};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Returns the values of a replica after `steps` steps over 60 points, rank 0's, and the last report's norm.
+/// Returns the values of rank 0's replica after `steps` steps over 60 points, and the norm of the last report.
 fn trained(
     ranks: usize,
     buckets: &BucketSettings,
@@ -54,13 +54,13 @@ fn trained(
     results.swap_remove(0)
 }
 
-/// Returns the largest difference of values.
+/// Returns the largest difference between values.
 fn apart(one: &[Vec<f32>], other: &[Vec<f32>]) -> f32 {
     let pairs = one.iter().flatten().zip(other.iter().flatten());
     pairs.map(|(one, other)| (one - other).abs()).fold(0.0, f32::max)
 }
 
-fn the_mean_is_weighted_whatever_the_shares_and_passes_are() {
+fn mean_is_weighted_for_any_shares_and_passes() {
     let alone = trained(1, &BucketSettings::default(), None, |shares| shares);
     assert_ne!(alone[WEIGHT], Line::new().values[WEIGHT]);
     assert_eq!(alone[COUNTER], [7.0; 2], "what is not trained stays");
@@ -71,7 +71,7 @@ fn the_mean_is_weighted_whatever_the_shares_and_passes_are() {
     }
 }
 
-fn buckets_of_any_size_beside_or_in_turn_give_the_same_bits() {
+fn bucket_size_and_overlap_do_not_change_the_bits() {
     let usual = trained(3, &BucketSettings::default(), None, |shares| shares);
     for overlap in [Overlap::Beside, Overlap::InTurn] {
         for bytes in [1, 64, 1 << 20] {
@@ -86,7 +86,7 @@ fn buckets_of_any_size_beside_or_in_turn_give_the_same_bits() {
     }
 }
 
-fn the_same_bits_at_any_number_of_ranks() {
+fn tree_order_has_the_same_bits_on_any_number_of_ranks() {
     let settings = BucketSettings { order: Order::Tree, ..BucketSettings::default() };
     let fixed = |shares: Shares| Shares { fixed_passes: Some(8), ..shares };
     let alone = trained(1, &settings, None, fixed);
@@ -104,7 +104,7 @@ fn the_same_bits_at_any_number_of_ranks() {
     assert!(refused.iter().all(|message| message.contains("there are 3")), "{refused:?}");
 }
 
-fn wire_formats_are_close() {
+fn half_precision_wire_formats_are_close_to_f32() {
     let usual = trained(2, &BucketSettings::default(), None, |shares| shares);
     for (wire, most) in [(Wire::Bf16, 2e-2), (Wire::F16, 2e-3)] {
         let settings = BucketSettings { wire, f16_scale: 1.0 / 32.0, ..BucketSettings::default() };
@@ -114,7 +114,7 @@ fn wire_formats_are_close() {
     }
 }
 
-fn a_gradient_is_clipped_by_its_norm_over_all_ranks() {
+fn gradient_is_clipped_by_its_norm_over_all_ranks() {
     let norms = |ranks: usize, clip: Option<f64>| {
         let results = unisono::threads(ranks, |mut comm| {
             let optimizer = OptimizerSettings { weight_decay: 0.0, ..sgd() };
@@ -139,7 +139,7 @@ fn a_gradient_is_clipped_by_its_norm_over_all_ranks() {
     }
 }
 
-fn the_parts_are_of_use_in_a_loop_of_ones_own() {
+fn buckets_work_in_a_custom_training_loop() {
     unisono::threads(2, |mut comm| {
         let parameters = Line::new().parameters;
         let settings = BucketSettings { wire: Wire::Bf16, ..BucketSettings::default() };
@@ -169,11 +169,11 @@ fn the_parts_are_of_use_in_a_loop_of_ones_own() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        the_mean_is_weighted_whatever_the_shares_and_passes_are,
-        buckets_of_any_size_beside_or_in_turn_give_the_same_bits,
-        the_same_bits_at_any_number_of_ranks,
-        wire_formats_are_close,
-        a_gradient_is_clipped_by_its_norm_over_all_ranks,
-        the_parts_are_of_use_in_a_loop_of_ones_own,
+        mean_is_weighted_for_any_shares_and_passes,
+        bucket_size_and_overlap_do_not_change_the_bits,
+        tree_order_has_the_same_bits_on_any_number_of_ranks,
+        half_precision_wire_formats_are_close_to_f32,
+        gradient_is_clipped_by_its_norm_over_all_ranks,
+        buckets_work_in_a_custom_training_loop,
     ]
 }

@@ -1,4 +1,4 @@
-//! TensorBoard's own package reads the files that we write.
+//! TensorBoard's own package reads the event files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,28 +18,28 @@ pub(crate) fn tests() -> Vec<Test> {
     };
     let tests = tests![
         tensorboard_reads_tags_steps_and_values,
-        tensorboard_forgets_the_steps_that_a_resumed_run_repeats
+        tensorboard_discards_the_steps_that_a_resumed_run_repeats
     ];
     tests.into_iter().map(|test| test.unless(missing)).collect()
 }
 
-/// The time limit for TensorBoard, which compiles itself on its first start.
+/// The time limit for TensorBoard, which compiles Python files on its first start.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 static PYTHON: LazyLock<Option<PathBuf>> = LazyLock::new(python_with_tensorboard);
 
-/// Returns the interpreter that `scripts/setup` installs, or else the system's, if it has the package.
+/// Returns the interpreter that `scripts/setup` installs or, if that is missing, the system's, provided that it has the package.
 fn python_with_tensorboard() -> Option<PathBuf> {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python/bin/python");
     let python = if ours.exists() { ours } else { PathBuf::from("python3") };
-    // A missing program is no error here.
+    // A missing program is not an error here.
     Command::new(&python).arg("--version").output().ok()?;
     let mut command = Command::new(&python);
     command.args(["-c", "import tensorboard.backend.event_processing.event_accumulator"]);
     launch::run(command, DEADLINE).status.success().then_some(python)
 }
 
-/// Prints `{tag: [[step, value], …]}`; `nan` as a string, because JSON has no such number.
+/// Prints `{tag: [[step, value], …]}`, with `nan` as a string, because JSON has no such number.
 const READ: &str = "
 import json, math, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -50,7 +50,7 @@ print(json.dumps({tag: [[point.step, value(point.value)] for point in curves.Sca
                   for tag in curves.Tags()['scalars']}))
 ";
 
-/// TensorBoard's view of a directory.
+/// Returns the curves that TensorBoard reads from a directory.
 fn read(directory: &Path) -> Value {
     let mut command = Command::new(PYTHON.as_ref().expect("the tests are ignored without it"));
     command.args(["-c", READ]).arg(directory);
@@ -66,7 +66,7 @@ fn tensorboard_reads_tags_steps_and_values() {
     }
     events.scalars(1 << 40, &[("loss/test, größer", 0.0), ("rate", -1e-3), ("diverged", f64::NAN)]).unwrap();
     events.flush().unwrap();
-    // The run continues, but flushed points are visible.
+    // Flushed points are visible while the run continues.
     let found = read(directory.path());
     drop(events);
 
@@ -81,7 +81,7 @@ fn tensorboard_reads_tags_steps_and_values() {
     assert_eq!(found, expected);
 }
 
-fn tensorboard_forgets_the_steps_that_a_resumed_run_repeats() {
+fn tensorboard_discards_the_steps_that_a_resumed_run_repeats() {
     let directory = tempfile::tempdir().unwrap();
     let mut events = EventFile::create(directory.path()).unwrap();
     for step in 1..=5 {

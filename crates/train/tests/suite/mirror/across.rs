@@ -1,4 +1,4 @@
-//! Updates that are made as buckets arrive, beside the backward passes of other ranks and the next forward pass.
+//! Updates as buckets arrive, during the backward passes of other ranks and the next forward pass.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ use super::sharded::Many;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Returns a bucket for each array.
+/// Returns settings with one bucket per array.
 fn buckets(overlap: Overlap) -> BucketSettings {
     BucketSettings {
         overlap,
@@ -27,16 +27,16 @@ fn buckets(overlap: Overlap) -> BucketSettings {
     }
 }
 
-/// Four arrays of one number, whose pass may wait for what another rank does.
+/// Four arrays of one number, whose pass may wait for an event on another rank.
 struct Steps {
     parameters: Vec<Parameter>,
     values: Vec<Vec<f32>>,
     step: usize,
     /// The order in which gradients are put.
     puts: [usize; 4],
-    /// Before it puts this gradient in this step, it waits.
+    /// The step and index of the gradient before which a pass waits, and the event that it waits for.
     waits: Option<((usize, usize), Receiver<()>)>,
-    /// Told what is done with the parameters: the step, and the index.
+    /// Receives the step and the index of each use of a parameter.
     sees: Box<dyn FnMut(usize, usize) + Send>,
 }
 
@@ -89,8 +89,8 @@ impl Replica for Steps {
     }
 }
 
-/// Makes five steps on two ranks. Rank 1 does not put the gradient with this step and index before rank 0 has seen this
-/// parameter in this step.
+/// Makes five steps on two ranks. Rank 1 delays the gradient `until`, a step and an index, until rank 0 has used the parameter `seen`, a step and an
+/// index.
 fn five_steps(overlap: Overlap, puts: [usize; 4], until: (usize, usize), seen: (usize, usize)) {
     let (tells, told) = channel();
     let ends: [Mutex<Option<End>>; 2] = [End::Tells(tells), End::Told(told)].map(|end| Mutex::new(Some(end)));
@@ -101,7 +101,7 @@ fn five_steps(overlap: Overlap, puts: [usize; 4], until: (usize, usize), seen: (
             Some(End::Tells(tells)) => {
                 replica.sees = Box::new(move |step, index| {
                     if (step, index) == seen {
-                        // The other rank listens once.
+                        // The other rank receives only once.
                         let _ = tells.send(());
                     }
                 });
@@ -127,15 +127,15 @@ enum End {
     Told(Receiver<()>),
 }
 
-fn a_bucket_is_updated_while_others_are_on_their_way() {
+fn bucket_is_updated_while_others_are_in_flight() {
     // The last array is in the first bucket, and the first array in the last.
     for overlap in [Overlap::Beside, Overlap::Across] {
         five_steps(overlap, [3, 2, 1, 0], (1, 0), (1, 3));
     }
 }
 
-fn a_forward_pass_begins_while_buckets_that_it_needs_later_are_on_their_way() {
-    // From the third step on, buckets leave in the order in which these gradients are known.
+fn forward_pass_begins_while_later_buckets_are_in_flight() {
+    // From the third step on, buckets are launched in the order of these gradients.
     let puts = [3, 0, 1, 2];
     five_steps(Overlap::Across, puts, (3, 2), (4, 0));
     five_steps(Overlap::Across, puts, (3, 2), (4, 1));
@@ -156,12 +156,12 @@ fn ended(
         for step in 0..9 {
             let batch = |pass| Some(2 * (8 * comm.rank() + step) + pass);
             let passes = match step {
-                // No data, on one rank.
+                // One rank has no data.
                 3 | 4 if comm.rank() == 0 => vec![],
                 5 => vec![batch(0)],
                 _ => vec![batch(0), batch(1)],
             };
-            // A step that is not made leaves what the step before left.
+            // A step without an update leaves the deferred updates of the previous step.
             mirror.step(&mut comm, Share::of(&passes), 0.1, |_| step != 6)?;
             if step == 7 {
                 mirror.settle()?;
@@ -176,7 +176,7 @@ fn ended(
     ended[0].0
 }
 
-fn the_bits_are_those_of_steps_that_wait_for_all() {
+fn overlapping_steps_have_the_bits_of_blocking_steps() {
     for nodes in [&[1][..], &[2], &[3], &[1, 1], &[1, 1, 1], &[2, 1]] {
         for (optimizer, shard_optimizer) in
             optimizers().iter().flat_map(|optimizer| [false, true].map(|is| (optimizer, is)))
@@ -203,7 +203,7 @@ fn the_bits_are_those_of_steps_that_wait_for_all() {
     }
 }
 
-/// Returns the result of a rank's run: it reports its error to the others, as the trainer does.
+/// Returns the result of a rank's run. Like the trainer, a rank reports its error to the others.
 fn failed(
     nodes: &[usize],
     settings: &BucketSettings,
@@ -229,7 +229,7 @@ fn failed(
     ended.unwrap().into_iter().map(Result::unwrap_err).collect()
 }
 
-/// Spoils the gradient of its fourth array, or fails if that would be zero.
+/// Makes the gradient of its fourth array non-finite, or fails if that gradient would be zero.
 struct Fails<'a> {
     many: Many,
     step: usize,
@@ -280,7 +280,7 @@ impl Gradients for Spoiled<'_> {
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], unisono_train::Fill)) {
         let slope = self.slope;
         match index {
-            // A rank that fails does so before its last bucket leaves.
+            // A rank fails before its last bucket is launched.
             0 if slope == 0.0 => {}
             3 => self.gradients.put(index, &mut |gradient, fill| {
                 write(gradient, fill);
@@ -291,7 +291,7 @@ impl Gradients for Spoiled<'_> {
     }
 }
 
-fn a_rank_that_fails_is_named_on_all_ranks() {
+fn failed_rank_is_named_on_all_ranks() {
     for nodes in [&[1, 1, 1][..], &[2, 1], &[3]] {
         for shard_optimizer in [false, true] {
             let settings = BucketSettings { shard_optimizer, ..buckets(Overlap::Across) };
@@ -306,9 +306,9 @@ fn a_rank_that_fails_is_named_on_all_ranks() {
     }
 }
 
-fn a_gradient_that_is_not_finite_is_named_on_all_ranks_though_it_arrives_late() {
+fn late_gradient_that_is_not_finite_is_named_on_all_ranks() {
     for format in ["f32", "int8", "topk:0.1", "powersgd:1"] {
-        // Uncompressed, the owner of a part finds what its update has made of it, and tells the others.
+        // Without compression, the owner of a part detects the value after its update, and informs the other ranks.
         for shard_optimizer in [false, true].into_iter().filter(|&sharded| !sharded || format != "f32") {
             let settings =
                 BucketSettings { wire: format.parse().unwrap(), shard_optimizer, ..buckets(Overlap::Across) };
@@ -323,7 +323,7 @@ fn a_gradient_that_is_not_finite_is_named_on_all_ranks_though_it_arrives_late() 
     }
 }
 
-fn a_replica_is_not_shown_before_it_is_updated() {
+fn replica_with_deferred_updates_panics() {
     let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
     let said = world.on_threads(2, |mut comm| {
         let mut mirror =
@@ -341,11 +341,11 @@ fn a_replica_is_not_shown_before_it_is_updated() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_bucket_is_updated_while_others_are_on_their_way,
-        a_forward_pass_begins_while_buckets_that_it_needs_later_are_on_their_way,
-        the_bits_are_those_of_steps_that_wait_for_all,
-        a_rank_that_fails_is_named_on_all_ranks,
-        a_gradient_that_is_not_finite_is_named_on_all_ranks_though_it_arrives_late,
-        a_replica_is_not_shown_before_it_is_updated,
+        bucket_is_updated_while_others_are_in_flight,
+        forward_pass_begins_while_later_buckets_are_in_flight,
+        overlapping_steps_have_the_bits_of_blocking_steps,
+        failed_rank_is_named_on_all_ranks,
+        late_gradient_that_is_not_finite_is_named_on_all_ranks,
+        replica_with_deferred_updates_panics,
     ]
 }

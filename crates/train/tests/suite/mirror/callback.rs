@@ -1,4 +1,4 @@
-//! Callbacks that steer runs, and runs that end early.
+//! Callbacks that control runs, and runs that end early.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use super::trainer::{run_settings, shared};
 /// The steps of an epoch.
 const STEPS: usize = 9;
 
-/// Decides by the epoch, and keeps the learning rates of all steps and the reports of all epochs.
+/// Decides by the epoch, and records the learning rates of all steps and the reports of all epochs.
 struct Deciding<F> {
     decides: F,
     rates: Vec<f64>,
@@ -50,7 +50,7 @@ fn train(
     Trainer::new(comm, Line::new(), feed, settings, resumed)?.run(callback)
 }
 
-/// Returns a run of three epochs on two ranks: how it ended, its learning rates and its reports.
+/// Makes a run of three epochs on two ranks. Returns its result, its learning rates and its reports.
 fn run(
     directory: Option<&Path>,
     decides: impl Fn(usize) -> Flow + Sync,
@@ -78,7 +78,7 @@ impl<C: Callback> Callback for ByReference<'_, C> {
     }
 }
 
-fn a_callback_scales_the_learning_rates_of_all_later_steps_also_of_a_resumed_run() {
+fn callback_scales_the_learning_rates_of_later_steps_and_of_a_resumed_run() {
     let plain = run(None, |_| Flow::Continue).1;
     let halves = |epoch| if epoch == 1 { Flow::ScaleRate(0.5) } else { Flow::Continue };
     let (whole, rates, _) = run(None, halves);
@@ -98,7 +98,7 @@ fn a_callback_scales_the_learning_rates_of_all_later_steps_also_of_a_resumed_run
     assert_eq!(resumed.unwrap().parameters_hash, whole.unwrap().parameters_hash);
 }
 
-fn decisions_that_differ_or_make_no_sense_end_the_run_on_all_ranks() {
+fn differing_or_invalid_decisions_end_the_run_on_all_ranks() {
     let ends = |decides: fn(usize, usize) -> Result<Flow, TrainError>| {
         unisono::threads(3, |mut comm| {
             let rank = comm.rank();
@@ -128,11 +128,11 @@ fn decisions_that_differ_or_make_no_sense_end_the_run_on_all_ranks() {
     assert_eq!(failed, ["rank 1 reports an error", "no room for a plot", "rank 1 reports an error"]);
 }
 
-/// No evaluation is better than the first by so much, so the first is the best.
+/// An improvement that no evaluation reaches, so the first evaluation stays the best.
 const NEVER: f64 = 1e6;
 
-fn a_run_that_ends_early_keeps_the_checkpoint_of_its_best_evaluation() {
-    // In an epoch, and at the end of one.
+fn early_stopping_keeps_the_checkpoint_of_the_best_evaluation() {
+    // The best evaluation is within an epoch, and at the end of one.
     for (evaluate_every, best) in [(Some(2), 2), (None, STEPS as u64)] {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
@@ -174,8 +174,8 @@ fn a_run_that_ends_early_keeps_the_checkpoint_of_its_best_evaluation() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_callback_scales_the_learning_rates_of_all_later_steps_also_of_a_resumed_run,
-        a_run_that_ends_early_keeps_the_checkpoint_of_its_best_evaluation,
-        decisions_that_differ_or_make_no_sense_end_the_run_on_all_ranks
+        callback_scales_the_learning_rates_of_later_steps_and_of_a_resumed_run,
+        early_stopping_keeps_the_checkpoint_of_the_best_evaluation,
+        differing_or_invalid_decisions_end_the_run_on_all_ranks
     ]
 }

@@ -1,4 +1,4 @@
-//! Gradients that are compressed between nodes, which these threads are declared to be.
+//! Gradients that are compressed between nodes. Each node consists of threads of this process.
 
 use unisono::{Topology, Unisono};
 use unisono_compress::Compression;
@@ -14,13 +14,13 @@ use unisono_testing::tests;
 const ROWS: usize = 24;
 const COLUMNS: usize = 32;
 
-/// Learns a matrix, by least squares, from products of it with vectors.
+/// Learns a matrix, by least squares, from its products with vectors.
 struct Products {
     parameters: [Parameter; 2],
     values: [Vec<f32>; 2],
 }
 
-/// Returns the matrix to learn: of full rank.
+/// Returns the elements of the matrix to learn, which has full rank.
 fn wanted(row: usize, column: usize) -> f32 {
     ((row * 31 + column * 17) % 23) as f32 / 23.0 - 0.5
 }
@@ -100,9 +100,9 @@ fn loss_after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> f64 {
     after(steps, nodes, settings).0
 }
 
-/// Returns the mean loss of the last of these steps, and the hash of what was learned.
+/// Returns the mean loss of the last of these steps, and the hash of the learned values.
 fn after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> (f64, u64) {
-    // At 0.05, what one bit sends comes too late.
+    // At 0.05, the delay of 1-bit gradients is too large.
     let rate = 0.02;
     let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
     let ended = world.on_threads(nodes.iter().sum(), |mut comm| -> Result<_, TrainError> {
@@ -119,7 +119,7 @@ fn after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> (f64, u64)
     ended[0]
 }
 
-fn what_is_sent_late_is_learned_all_the_same() {
+fn training_with_compressed_gradients_converges() {
     let all = [&[1, 1][..], &[2, 1]];
     for nodes in all.into_iter().take(if suite::is_deep() { 2 } else { 1 }) {
         let begins = loss_after(1, nodes, &BucketSettings::default());
@@ -132,20 +132,20 @@ fn what_is_sent_late_is_learned_all_the_same() {
     }
 }
 
-fn on_one_node_the_bits_are_those_of_f32() {
+fn compression_within_one_node_has_the_bits_of_f32() {
     for format in FORMATS {
         assert_eq!(loss_after(20, &[2], &wire(format)), loss_after(20, &[2], &wire("f32")));
     }
 }
 
-fn the_first_steps_may_be_uncompressed() {
+fn first_steps_can_be_uncompressed() {
     let hash_after = |steps, settings: &BucketSettings| after(steps, &[1, 1], settings).1;
     let late = BucketSettings { uncompressed_steps: 3, ..wire("int4") };
     assert_eq!(hash_after(3, &late), hash_after(3, &wire("f32")));
     assert_ne!(hash_after(4, &late), hash_after(4, &wire("f32")));
 }
 
-fn a_gradient_that_is_not_finite_is_named_on_all_ranks() {
+fn compressed_gradient_that_is_not_finite_is_named_on_all_ranks() {
     for format in FORMATS {
         let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 2]));
         let ended = world.on_threads(3, |mut comm| {
@@ -165,7 +165,7 @@ fn a_gradient_that_is_not_finite_is_named_on_all_ranks() {
     }
 }
 
-fn formats_are_read_as_they_are_written() {
+fn wire_formats_round_trip_through_text() {
     let compressed = Wire::Compressed(Compression::PowerSgd { rank: 4 });
     for (wire, name) in
         [(Wire::F32, "f32"), (Wire::Bf16, "bf16"), (Wire::F16, "f16"), (compressed, "powersgd:4")]
@@ -178,10 +178,10 @@ fn formats_are_read_as_they_are_written() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        what_is_sent_late_is_learned_all_the_same,
-        on_one_node_the_bits_are_those_of_f32,
-        the_first_steps_may_be_uncompressed,
-        a_gradient_that_is_not_finite_is_named_on_all_ranks,
-        formats_are_read_as_they_are_written,
+        training_with_compressed_gradients_converges,
+        compression_within_one_node_has_the_bits_of_f32,
+        first_steps_can_be_uncompressed,
+        compressed_gradient_that_is_not_finite_is_named_on_all_ranks,
+        wire_formats_round_trip_through_text,
     ]
 }

@@ -1,4 +1,4 @@
-//! Runs that diverge, what they leave, and what a checkpoint says of a run.
+//! Runs that diverge, the checkpoints that they leave, and the description of a run in its checkpoints.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use unisono_train::{
 use super::line::{BIAS, COUNTER, Line, Point};
 use super::trainer::{run_settings, saved_run, shared, stream};
 
-/// A line on a rank. The gradient of its bias is multiplied in each pass (counted from 1), and each pass adds the rank to a buffer.
+/// A line on one rank. The gradient of its bias is multiplied by a factor in each pass (counted from 1), and each pass adds the rank to a buffer.
 struct Spoiled {
     line: Line,
     rank: usize,
@@ -75,15 +75,14 @@ impl Gradients for Multiplied<'_> {
     }
 }
 
-/// Settings that save every given number of steps, and keep the newest.
+/// Returns settings that save every given number of steps, and keep the newest checkpoint.
 fn saving(directory: &Path, every: u64, epochs: usize) -> RunSettings {
     let when = When { every_steps: Some(every), every: None };
     let checkpoints = Checkpoints { directory: directory.to_owned(), keep: 1, overwrites: false, when };
     RunSettings { checkpoints: Some(checkpoints), ..run_settings(epochs, OutOfData::Error) }
 }
 
-/// Returns a run over streams of this many batches on each of two ranks, which goes on where the last one
-/// ended.
+/// Makes a run over streams of this many batches on each of two ranks, which resumes from the last checkpoint.
 fn run(
     settings: &RunSettings,
     batches: usize,
@@ -106,7 +105,7 @@ fn run(
     })
 }
 
-fn a_run_that_diverges_names_the_parameter_and_keeps_its_checkpoints() {
+fn diverged_run_names_the_parameter_and_keeps_its_checkpoints() {
     fn nan(rank: usize, pass: usize) -> f32 {
         if (rank, pass) == (1, 6) { f32::NAN } else { 1.0 }
     }
@@ -135,7 +134,7 @@ fn a_run_that_diverges_names_the_parameter_and_keeps_its_checkpoints() {
             let ended = run(&settings(directory.path()), 9, *factor, |_, _| ());
             let why: Vec<_> = ended.into_iter().map(|ended| ended.unwrap_err()).collect();
             let is_named = |error: &&TrainError| matches!(error, TrainError::NotFinite { parameter, step: 6, .. } if parameter == "bias");
-            // The owner of a part alone knows it, and tells the others.
+            // Only the owner of a part detects it, and informs the others.
             let expected = if number == 2 { 1 } else { 2 };
             assert_eq!(why.iter().filter(is_named).count(), expected, "case {number}: {why:?}");
             assert!(why.iter().all(|error| error.to_string().contains("bias")), "case {number}: {why:?}");
@@ -154,7 +153,7 @@ fn saved_steps(directory: &Path) -> Vec<u64> {
     steps
 }
 
-fn a_run_that_diverges_to_finite_values_does_not_replace_its_best_checkpoint() {
+fn run_that_diverges_to_finite_values_keeps_its_best_checkpoint() {
     let factor = |_, pass| if pass == 6 { 1e12 } else { 1.0 };
     let directory = tempfile::tempdir().unwrap();
     let ended = run(&saving(directory.path(), 1, 1), 9, factor, |_, _| ());
@@ -166,7 +165,7 @@ fn a_run_that_diverges_to_finite_values_does_not_replace_its_best_checkpoint() {
     assert!(values.into_iter().all(|value| value.abs() < 100.0));
 }
 
-fn buffers_may_differ_between_ranks_and_those_of_rank_0_are_saved() {
+fn buffers_may_differ_between_ranks_and_rank_0_saves_its_own() {
     let directory = tempfile::tempdir().unwrap();
     let ended = run(&saving(directory.path(), 4, 1), 9, |_, _| 1.0, |_, _| ());
     let ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
@@ -175,8 +174,8 @@ fn buffers_may_differ_between_ranks_and_those_of_rank_0_are_saved() {
     assert_eq!(saved.parameters[COUNTER].values, [7.0; 2]);
 }
 
-/// There is nothing to evaluate, so the results of its evaluations are NaN.
-fn a_stream_is_saved_and_resumed_after_its_first_epoch() {
+/// There is nothing to evaluate, so the results of the evaluations are NaN.
+fn stream_is_saved_and_resumed_after_its_first_epoch() {
     let [undisturbed, stopped] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let ended = run(&saving(undisturbed.path(), 2, 3), 4, |_, _| 1.0, |_, _| ());
     let expected = ended.into_iter().next().unwrap().unwrap().parameters_hash;
@@ -220,10 +219,10 @@ fn another_global_batch_is_refused_within_an_epoch() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_run_that_diverges_names_the_parameter_and_keeps_its_checkpoints,
-        a_run_that_diverges_to_finite_values_does_not_replace_its_best_checkpoint,
-        buffers_may_differ_between_ranks_and_those_of_rank_0_are_saved,
-        a_stream_is_saved_and_resumed_after_its_first_epoch,
+        diverged_run_names_the_parameter_and_keeps_its_checkpoints,
+        run_that_diverges_to_finite_values_keeps_its_best_checkpoint,
+        buffers_may_differ_between_ranks_and_rank_0_saves_its_own,
+        stream_is_saved_and_resumed_after_its_first_epoch,
         another_global_batch_is_refused_within_an_epoch,
     ]
 }

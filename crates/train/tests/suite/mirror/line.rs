@@ -1,4 +1,4 @@
-//! A replica of a few lines: no framework is needed.
+//! A replica in a few lines, without a framework.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use unisono_train::metrics::SeeOutputs;
 use unisono_train::optimizer::{Averaged, StepInfo, UpdateRule, largest};
 use unisono_train::{AdamW, Gradients, LossSums, OptimizerSettings, Parameter, Replica, ReplicaError, Sgd};
 
-/// A point: what is given, and what is wanted.
+/// A point: the input and the target.
 pub(crate) type Point = ([f32; 3], f32);
 
-/// `wanted = weight . given + bias`, by least squares. What is not used has no gradient.
+/// Predicts `weight . input + bias`, by least squares. Unused parameters have no gradient.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     pub(crate) parameters: Vec<Parameter>,
@@ -71,13 +71,13 @@ impl Replica for Line {
     }
 }
 
-/// Points with sums that are not exact.
+/// Returns points whose sums are not exact.
 pub(crate) fn points(count: usize) -> Vec<Point> {
     let number = |at: usize| ((at * 7919 % 1000) as f32).mul_add(0.00137, -0.61);
     (0..count).map(|at| (std::array::from_fn(|axis| number(3 * at + axis)), number(5 * at + 1))).collect()
 }
 
-/// SGD and AdamW in several forms, and [a custom rule](PerRate), with weight decay.
+/// Returns variants of SGD and AdamW, and [a custom rule](PerRate), with weight decay.
 pub(crate) fn optimizers() -> [OptimizerSettings; 5] {
     let nesterov = Sgd { nesterov: true, ..Sgd::default() };
     let amsgrad = AdamW { amsgrad: true, ..AdamW::default() };
@@ -92,7 +92,7 @@ pub(crate) fn optimizers() -> [OptimizerSettings; 5] {
     rules.map(|rule| OptimizerSettings { weight_decay: 0.1, ..rule.into() })
 }
 
-/// AdaGrad (Duchi et al., 2011), which also remembers the learning rates: a rule that the library does not know.
+/// AdaGrad (Duchi et al., 2011), which also records the learning rates: a rule outside of the library.
 #[derive(Debug)]
 pub(crate) struct PerRate;
 

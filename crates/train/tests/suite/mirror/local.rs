@@ -1,4 +1,4 @@
-//! Ranks that step alone, and average their parameters.
+//! Ranks that make local steps, and average their parameters.
 
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{AdamW, BucketSettings, LocalSteps, Mirror, Order, Outer, Share, TrainError, Wire};
@@ -12,7 +12,7 @@ fn local(steps: u64, outer: Outer) -> BucketSettings {
     BucketSettings { local_steps: Some(LocalSteps { steps, outer }), ..BucketSettings::default() }
 }
 
-/// Returns the values of all ranks after this many steps, and the steps after which all held the same.
+/// Returns the values of all ranks after this many steps, and the steps after which all ranks held the same values.
 fn stepped(
     ranks: usize,
     steps: usize,
@@ -41,7 +41,7 @@ fn apart(one: &[f32], other: &[f32]) -> f32 {
     one.iter().zip(other).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max)
 }
 
-fn ranks_hold_the_same_at_the_end_of_each_round() {
+fn ranks_have_equal_parameters_at_the_end_of_each_round() {
     let adamw = OptimizerSettings::new(AdamW::default());
     for ranks in [2, 3, 4] {
         for outer in [Outer::Average, Outer::Nesterov { rate: 0.7, momentum: 0.9 }] {
@@ -53,7 +53,7 @@ fn ranks_hold_the_same_at_the_end_of_each_round() {
     }
 }
 
-fn rounds_of_one_step_are_as_if_gradients_were_averaged() {
+fn rounds_of_one_step_match_gradient_averaging() {
     // Both are linear in the gradients.
     let (together, _) = stepped(3, 12, &sgd(), &BucketSettings::default());
     let (alone, _) = stepped(3, 12, &sgd(), &local(1, Outer::Average));
@@ -65,13 +65,13 @@ fn rounds_of_one_step_are_as_if_gradients_were_averaged() {
     assert!(apart(&longer[0], &usual[0]) > 1e-4, "it is another algorithm");
 }
 
-fn one_rank_that_averages_alone_trains_as_usual() {
+fn local_steps_on_one_rank_match_usual_training() {
     let (usual, _) = stepped(1, 7, &sgd(), &BucketSettings::default());
     let (alone, _) = stepped(1, 7, &sgd(), &local(3, Outer::Average));
     assert_eq!(alone, usual);
 }
 
-fn a_round_ends_when_asked_to_and_the_next_one_starts() {
+fn end_round_averages_and_starts_a_new_round() {
     let ended = unisono::threads(2, |mut comm| {
         let mut mirror = Mirror::new(&mut comm, Many::new(), sgd(), &local(4, Outer::Average), None).unwrap();
         let step = |mirror: &mut Mirror<Many>, comm: &mut unisono::Communicator| {
@@ -90,7 +90,7 @@ fn a_round_ends_when_asked_to_and_the_next_one_starts() {
     assert_eq!(ended[0], ended[1]);
 }
 
-fn a_rank_without_data_stays_where_it_is() {
+fn rank_without_data_keeps_its_parameters_until_the_round_ends() {
     let ended = unisono::threads(2, |mut comm| {
         let mut mirror = Mirror::new(&mut comm, Many::new(), sgd(), &local(2, Outer::Average), None).unwrap();
         let batch = [(comm.rank() == 0).then_some(1)];
@@ -103,7 +103,7 @@ fn a_rank_without_data_stays_where_it_is() {
     assert_eq!((ended[0].1, ended[0].2), (ended[1].1, ended[1].2));
 }
 
-fn what_contradicts_it_is_refused_with_both_names() {
+fn settings_that_contradict_local_steps_are_refused() {
     let usual = || local(2, Outer::Average);
     for (settings, said) in [
         (BucketSettings { wire: Wire::Bf16, ..usual() }, "--wire bf16"),
@@ -120,11 +120,11 @@ fn what_contradicts_it_is_refused_with_both_names() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        ranks_hold_the_same_at_the_end_of_each_round,
-        rounds_of_one_step_are_as_if_gradients_were_averaged,
-        one_rank_that_averages_alone_trains_as_usual,
-        a_round_ends_when_asked_to_and_the_next_one_starts,
-        a_rank_without_data_stays_where_it_is,
-        what_contradicts_it_is_refused_with_both_names,
+        ranks_have_equal_parameters_at_the_end_of_each_round,
+        rounds_of_one_step_match_gradient_averaging,
+        local_steps_on_one_rank_match_usual_training,
+        end_round_averages_and_starts_a_new_round,
+        rank_without_data_keeps_its_parameters_until_the_round_ends,
+        settings_that_contradict_local_steps_are_refused,
     ]
 }

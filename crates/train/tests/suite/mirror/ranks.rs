@@ -1,4 +1,4 @@
-//! Ranks that are not as the others: each is named, on every rank.
+//! Ranks that differ from the others: each is named, on every rank.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::trainer::{run_settings, stream};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Returns the errors of `Mirror::new` on each of three ranks, where some models are changed.
+/// Returns the errors of `Mirror::new` on each of three ranks, some of whose models `change` has modified.
 fn refused(change: impl Fn(usize, &mut Line) + Sync) -> Vec<String> {
     unisono::threads(3, |mut comm| {
         let mut line = Line::new();
@@ -30,7 +30,7 @@ fn assert_all(messages: &[String], parts: &[&str]) {
     }
 }
 
-fn models_that_differ_are_told_apart_by_name() {
+fn differing_models_are_reported_with_parameter_names() {
     let shape = refused(|rank, line| {
         if rank == 2 {
             line.parameters[UNUSED].shape = vec![4, 10];
@@ -72,7 +72,7 @@ fn models_that_differ_are_told_apart_by_name() {
     assert_all(&order, &["where rank 0 has weight, rank 1 has bias: the same parameters, in another order"]);
 }
 
-/// A line on which one rank does something of its own in its passes, which are counted from 1.
+/// A line that runs a function in each pass of one rank. Passes are counted from 1.
 struct Odd<D> {
     line: Line,
     passes: usize,
@@ -105,7 +105,7 @@ impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
     }
 }
 
-/// Returns the reports of each of three ranks in a run of one epoch of ten steps, with the straggler reports.
+/// Returns the results of each of three ranks in a run of one epoch of ten steps, with the straggler reports.
 fn run(
     settings: &RunSettings,
     does: impl Fn(usize, usize, &mut Line) + Sync,
@@ -128,7 +128,7 @@ fn errors(settings: &RunSettings, does: impl Fn(usize, usize, &mut Line) + Sync)
     run(settings, does).into_iter().map(|(ended, _)| ended.unwrap_err()).collect()
 }
 
-fn replicas_that_drift_apart_are_named_and_where() {
+fn differing_replicas_are_reported_with_rank_and_parameter() {
     let settings = run_settings(1, OutOfData::Error);
     let drifts = |odd: &'static [usize]| {
         errors(&settings, move |rank, pass, line| {
@@ -139,7 +139,7 @@ fn replicas_that_drift_apart_are_named_and_where() {
     };
     let said = ["after step 2", "ranks [1] differ from those of the others; on rank 1 from bias on"];
     assert_all(&drifts(&[1]), &said);
-    // Rank 0 is not always right.
+    // Rank 0 may be in the minority too.
     assert_all(&drifts(&[0]), &["ranks [0] differ from those of the others; on rank 0 from bias on"]);
 }
 
@@ -181,7 +181,7 @@ fn a_rank_that_is_slow_is_named() {
         assert_eq!(slowest.rank, 1);
         assert!(!slowest.host.is_empty());
         assert!(slowest.busy_s >= 4.0 * 0.15 && slowest.others_busy_s >= 4.0 * 0.02, "{report:?}");
-        // The others waited for it 130 ms a step, and less if they were late themselves on a busy machine.
+        // The others waited 130 ms a step for it, or less if a busy machine delayed them too.
         assert!(slowest.lateness_s > 0.04 && slowest.lateness_s <= slowest.busy_s, "{report:?}");
         assert_eq!(report.ranks[1].lateness_s, slowest.lateness_s);
     }
@@ -189,8 +189,8 @@ fn a_rank_that_is_slow_is_named() {
 
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
-        models_that_differ_are_told_apart_by_name,
-        replicas_that_drift_apart_are_named_and_where,
+        differing_models_are_reported_with_parameter_names,
+        differing_replicas_are_reported_with_rank_and_parameter,
         ranks_whose_loss_is_not_finite_are_named,
     ];
     tests.push(Test::new("a_rank_that_is_slow_is_named", a_rank_that_is_slow_is_named).timed());

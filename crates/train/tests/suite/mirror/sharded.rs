@@ -1,4 +1,4 @@
-//! A sharded optimizer: the bits of an unsharded one, a part of its memory, and the same checkpoints.
+//! A sharded optimizer has the bits of an unsharded one, a part of its memory, and the same checkpoints.
 
 use unisono::{Algorithm, Choice, Topology, Unisono};
 use unisono_train::metrics::SeeOutputs;
@@ -13,7 +13,7 @@ use super::trainer::run_with;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Draws every value towards a number, by gradients whose sums are not exact.
+/// Moves every value towards a number, by gradients whose sums are not exact.
 #[derive(Debug)]
 pub(crate) struct Many {
     pub(crate) parameters: Vec<Parameter>,
@@ -21,7 +21,7 @@ pub(crate) struct Many {
 }
 
 impl Many {
-    /// Parts end inside of parameters, and some parameters have elements of one rank alone.
+    /// Parts end inside of parameters, and some parameters belong to one rank only.
     pub(crate) fn new() -> Self {
         let shapes = [vec![37], vec![5, 50], vec![3], vec![70, 9], vec![1], vec![11, 11]];
         let mut parameters: Vec<_> = (0..)
@@ -35,7 +35,7 @@ impl Many {
 }
 
 impl Replica for Many {
-    /// A seed.
+    /// The seed of a sample.
     type Batch = usize;
 
     fn parameters(&self) -> &[Parameter] {
@@ -72,7 +72,7 @@ impl Replica for Many {
     }
 }
 
-/// The results that differ from run to run.
+/// The settings that vary between runs.
 #[derive(Clone)]
 struct Run {
     nodes: Vec<usize>,
@@ -93,8 +93,8 @@ impl Run {
         Self { nodes: vec![ranks], choice: Choice::Auto, optimizer, buckets, clip_norm: None }
     }
 
-    /// Returns the hash of the parameters after eight steps, how many buckets are reduce-scattered, and how many elements
-    /// each rank remembers.
+    /// Returns the hash of the parameters after eight steps, the number of reduce-scattered buckets, and the number of elements of optimizer state on
+    /// each rank.
     fn ended(&self, shard_optimizer: bool) -> (u64, usize, Vec<usize>) {
         let buckets = BucketSettings { shard_optimizer, ..self.buckets.clone() };
         let world = Unisono::builder().nodes(Topology::from_node_sizes(&self.nodes));
@@ -115,8 +115,7 @@ impl Run {
         (ended[0].0, ended[0].1, ended.into_iter().map(|rank| rank.2).collect())
     }
 
-    /// Returns the number of buckets that are reduce-scattered; the bits must be those of the same run
-    /// unsharded.
+    /// Returns the number of reduce-scattered buckets. Asserts that the bits equal those of the unsharded run.
     fn scattered(&self) -> usize {
         let (expected, none, _) = self.ended(false);
         let (found, scattered, _) = self.ended(true);
@@ -127,12 +126,12 @@ impl Run {
     }
 }
 
-fn every_optimizer_has_the_bits_of_an_unsharded_one() {
+fn every_sharded_optimizer_has_the_bits_of_an_unsharded_one() {
     for ranks in [1, 2, 3, 4] {
         for optimizer in optimizers() {
             for algorithm in [Algorithm::Ring, Algorithm::RoundRobin] {
                 let run = Run { optimizer: optimizer.clone(), choice: algorithm.into(), ..Run::new(ranks) };
-                // The first carries the sums.
+                // The first bucket carries the sums, so it is all-reduced.
                 assert_eq!(run.scattered(), if ranks > 1 { 3 } else { 0 });
                 let clipped = Run { clip_norm: Some(0.5), ..run.clone() };
                 assert_eq!(clipped.scattered(), 0, "a norm needs all");
@@ -142,7 +141,7 @@ fn every_optimizer_has_the_bits_of_an_unsharded_one() {
     }
 }
 
-fn whatever_the_all_reduce_is_the_bits_are_its() {
+fn sharded_optimizer_matches_unsharded_for_every_all_reduce() {
     for ranks in [2, 3, 4] {
         for algorithm in Algorithm::ALL {
             for overlap in [Overlap::Beside, Overlap::Across, Overlap::InTurn] {
@@ -159,7 +158,7 @@ fn whatever_the_all_reduce_is_the_bits_are_its() {
     }
 }
 
-fn wire_formats_orders_and_nodes_are_as_unsharded() {
+fn sharded_wire_formats_orders_and_nodes_match_unsharded() {
     for wire in ["f32", "bf16", "f16", "int8", "topk:0.1", "powersgd:1"] {
         let wire: Wire = wire.parse().unwrap();
         for nodes in [vec![3], vec![1, 1, 1], vec![2, 1], vec![2, 2]] {
@@ -168,7 +167,7 @@ fn wire_formats_orders_and_nodes_are_as_unsharded() {
             let scattered = run.scattered();
             match wire {
                 Wire::F32 => assert_eq!(scattered, 3),
-                // The sums have a message of their own.
+                // The sums have a separate message.
                 Wire::Bf16 | Wire::F16 => assert_eq!(scattered, 4),
                 Wire::Compressed(_) => assert_eq!(scattered, 0),
             }
@@ -180,7 +179,7 @@ fn wire_formats_orders_and_nodes_are_as_unsharded() {
     }
 }
 
-fn each_rank_remembers_its_part_alone() {
+fn each_rank_holds_only_the_optimizer_state_of_its_part() {
     let trained: usize =
         Many::new().parameters.iter().filter(|found| found.is_trained).map(Parameter::count).sum();
     for ranks in [1, 2, 3, 4] {
@@ -188,13 +187,13 @@ fn each_rank_remembers_its_part_alone() {
         assert_eq!(unsharded, vec![2 * trained; ranks]);
         let (_, _, sharded) = Run::new(ranks).ended(true);
         assert_eq!(sharded.iter().sum::<usize>(), 2 * trained, "each element is one rank's");
-        // In each of four buckets, padding and sums may be another rank's.
+        // In each of four buckets, the padding and the sums may belong to another rank.
         let most = 2 * (trained.div_ceil(ranks) + 4 * 16 * 3);
         assert!(sharded.iter().all(|&count| count <= most), "{ranks} ranks: {sharded:?} of {trained}");
     }
 }
 
-fn a_checkpoint_is_the_same_and_goes_on_sharded_or_not_on_any_number_of_ranks() {
+fn checkpoint_resumes_sharded_or_unsharded_on_any_number_of_ranks() {
     let buckets = |shard_optimizer| BucketSettings {
         shard_optimizer,
         order: Order::Tree,
@@ -230,10 +229,10 @@ fn a_checkpoint_is_the_same_and_goes_on_sharded_or_not_on_any_number_of_ranks() 
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        every_optimizer_has_the_bits_of_an_unsharded_one,
-        whatever_the_all_reduce_is_the_bits_are_its,
-        wire_formats_orders_and_nodes_are_as_unsharded,
-        each_rank_remembers_its_part_alone,
-        a_checkpoint_is_the_same_and_goes_on_sharded_or_not_on_any_number_of_ranks,
+        every_sharded_optimizer_has_the_bits_of_an_unsharded_one,
+        sharded_optimizer_matches_unsharded_for_every_all_reduce,
+        sharded_wire_formats_orders_and_nodes_match_unsharded,
+        each_rank_holds_only_the_optimizer_state_of_its_part,
+        checkpoint_resumes_sharded_or_unsharded_on_any_number_of_ranks,
     ]
 }

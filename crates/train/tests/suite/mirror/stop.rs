@@ -1,4 +1,4 @@
-//! A run that one rank is asked to stop: all save at the same step, and what goes on from there ends with the same bits.
+//! A run that one rank is asked to stop. All ranks save the same step, and the resumed run ends with the same bits.
 
 use unisono_train::{Stop, Stopped};
 
@@ -6,7 +6,7 @@ use super::trainer::stoppable_run;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Asks on one rank, within the step with this number.
+/// Requests a stop on one rank, during the step with this number.
 fn asks(at: usize, is_asked: bool) -> impl Fn(usize, &Stop) {
     move |made, stop| {
         if is_asked && made + 1 == at {
@@ -15,7 +15,7 @@ fn asks(at: usize, is_asked: bool) -> impl Fn(usize, &Stop) {
     }
 }
 
-fn all_ranks_save_at_the_same_step_and_the_rest_gives_the_same_bits() {
+fn all_ranks_save_the_same_step_and_the_resumed_run_has_the_same_bits() {
     let whole = tempfile::tempdir().unwrap();
     let undisturbed = unisono::threads(2, |mut comm| {
         stoppable_run(&mut comm, Some(whole.path()), false, usize::MAX, |_, _| ()).unwrap()
@@ -54,7 +54,7 @@ fn all_ranks_save_at_the_same_step_and_the_rest_gives_the_same_bits() {
     }
 }
 
-fn without_a_place_for_checkpoints_it_stops_all_the_same() {
+fn run_without_checkpoint_directory_stops_too() {
     let stopped = unisono::threads(2, |mut comm| {
         let asked = comm.rank() == 1;
         stoppable_run(&mut comm, None, false, usize::MAX, asks(4, asked)).unwrap()
@@ -66,7 +66,7 @@ fn without_a_place_for_checkpoints_it_stops_all_the_same() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        all_ranks_save_at_the_same_step_and_the_rest_gives_the_same_bits,
-        without_a_place_for_checkpoints_it_stops_all_the_same,
+        all_ranks_save_the_same_step_and_the_resumed_run_has_the_same_bits,
+        run_without_checkpoint_directory_stops_too,
     ]
 }

@@ -1,4 +1,4 @@
-//! The loop: ranks that run out of data, replicas that drift apart, runs that fail and go on.
+//! The trainer's loop: ranks that run out of data, replicas that differ, runs that fail and are resumed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::line::{BIAS, Line, Point, points, sgd};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Returns a stream of points: this many batches on each rank.
+/// Returns a stream of points with this many batches on each rank.
 pub(crate) fn stream(rank: usize, batches: &[usize]) -> Stream<Vec<Point>> {
     let count = batches[rank];
     Stream::new(1, move |_| Ok(Pipeline::of((0..count).map(move |at| points(40 + at)[at..].to_vec()))))
@@ -61,11 +61,11 @@ fn ranks_that_run_out_of_data_follow_the_policy() {
     assert_eq!(steps, 2 * 4);
 }
 
-/// Points that are shared out by their index; the same batches for any number of ranks.
+/// Points that are divided among ranks by their index, in the same batches for any number of ranks.
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
     shares: Shares,
-    /// After this many steps of the run, the machine fails.
+    /// The number of steps after which the feed simulates a failure of the machine.
     steps_left: usize,
 }
 
@@ -107,7 +107,7 @@ impl Feed for Shared {
     }
 }
 
-/// Returns the points of this rank, in batches of this many of all ranks.
+/// Returns the points of this rank, in steps of this many points over all ranks.
 pub(crate) fn shared(comm: &Communicator, global_batch: usize) -> Shared {
     let shares = Shares {
         rank: comm.rank(),
@@ -119,7 +119,7 @@ pub(crate) fn shared(comm: &Communicator, global_batch: usize) -> Shared {
     Shared { shares, steps_left: usize::MAX }
 }
 
-/// Returns a run of three epochs of nine steps, which fails after this many steps; or why it ended.
+/// Makes a run of three epochs of nine steps, which fails after this many steps. Returns the error, if any.
 pub(crate) fn saved_run(
     comm: &mut Communicator,
     directory: &Path,
@@ -129,8 +129,7 @@ pub(crate) fn saved_run(
     stoppable_run(comm, Some(directory), resumes, fails_after, |_, _| ())
 }
 
-/// Like [`saved_run`]; after every step, `after_step` is given the number of steps made and the handle that
-/// stops the run.
+/// Like [`saved_run`]. Calls `after_step` after every step with the number of completed steps and the handle that stops the run.
 pub(crate) fn stoppable_run(
     comm: &mut Communicator,
     directory: Option<&Path>,
@@ -177,7 +176,7 @@ pub(crate) fn run_with(
     summary.map(|summary| (summary, reports)).map_err(|error| error.to_string())
 }
 
-fn a_run_that_failed_goes_on_bit_for_bit_even_on_other_ranks() {
+fn failed_run_resumes_bit_for_bit_on_another_number_of_ranks() {
     let undisturbed = tempfile::tempdir().unwrap();
     let whole =
         unisono::threads(2, |mut comm| saved_run(&mut comm, undisturbed.path(), false, usize::MAX).unwrap());
@@ -206,7 +205,7 @@ fn a_run_that_failed_goes_on_bit_for_bit_even_on_other_ranks() {
     }
 }
 
-fn a_checkpoint_of_another_model_is_refused() {
+fn checkpoint_of_another_model_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     unisono::threads(1, |mut comm| saved_run(&mut comm, directory.path(), false, usize::MAX).unwrap());
     let messages = unisono::threads(2, |mut comm| {
@@ -224,7 +223,7 @@ fn a_checkpoint_of_another_model_is_refused() {
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         ranks_that_run_out_of_data_follow_the_policy,
-        a_run_that_failed_goes_on_bit_for_bit_even_on_other_ranks,
-        a_checkpoint_of_another_model_is_refused,
+        failed_run_resumes_bit_for_bit_on_another_number_of_ranks,
+        checkpoint_of_another_model_is_refused,
     ]
 }
