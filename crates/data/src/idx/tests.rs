@@ -1,4 +1,4 @@
-//! Valid and invalid IDX data sets.
+//! Tests of valid and invalid IDX data sets.
 
 use std::io::Write;
 
@@ -32,7 +32,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Returns the error of reading a lone pair of these files.
+/// Returns the error of reading a single pair of these files.
 fn refusal(images: &[u8], labels: &[u8]) -> String {
     let directory = TestDirectory::new();
     directory.file("t10k-images-idx3-ubyte", images);
@@ -119,7 +119,7 @@ fn malformed_files_are_refused() {
 }
 
 #[test]
-fn a_header_allocates_nothing() {
+fn a_header_with_huge_sizes_allocates_nothing() {
     let [_, labels] = pair(&[1, 2]);
     let vast = refusal(&file(0x803, &[u32::MAX; 3], &[]), &labels);
     assert!(vast.contains("fit in memory"), "{vast}");
@@ -140,7 +140,7 @@ fn images_of_two_sizes_are_refused() {
 }
 
 #[test]
-fn images_larger_than_memory_give_the_same_batches() {
+fn images_larger_than_memory_have_the_same_batches() {
     let labels: Vec<u8> = (0..20).map(|i| i % 10).collect();
     let [images, label_file] = pair(&labels);
     for (prefixes, images) in [(&["train"][..], images.clone()), (&["t10k", "train"], gzip(&images))] {
