@@ -46,13 +46,13 @@ mod visit;
 pub use unisono_train::TrainError;
 use visit::{Broadcast, Collect, Describe, Distribute};
 
-/// The gradients of a module that all ranks train together, in buckets: one is on its way while the next ones are packed.
+/// The gradient reducer of a module that all ranks train together. It reduces gradients in buckets: one is in transit while the next ones are packed.
 ///
-/// Ranks hold the same bits as long as their optimizers are the same. The parameters are of `f32`, on any device of burn; gradients
-/// travel through the memory of the host. `C` is a [`Communicator`], or a reference to one.
+/// Replicas stay bit-identical as long as their optimizers are the same. The parameters are of `f32`, on any device of burn. Gradients are copied
+/// through host memory. `C` is a [`Communicator`], or a reference to one.
 pub struct DataParallel<C = Communicator> {
     comm: C,
-    /// Averages the gradients of the module's parameters, in the order of a visit.
+    /// Averages the gradients of the module's parameters, in the order of visits.
     means: Means,
 }
 
@@ -83,7 +83,7 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
         Ok((Self { comm, means }, module))
     }
 
-    /// Returns the communicator, for instance to share out samples by its rank, or to add up metrics.
+    /// Returns the communicator, for instance to divide samples by its rank, or to add up metrics.
     pub fn comm(&mut self) -> &mut Communicator {
         self.comm.borrow_mut()
     }
