@@ -58,7 +58,7 @@ impl Description {
         hasher.digest()
     }
 
-    /// Returns the first difference from another description that affects a batch: its name, the own value and the other value.
+    /// Returns the first difference from another description that affects a batch: its name, this value and the other value.
     pub(super) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let samples = |of: &Self| format!("{} and {}", of.train, of.test);
         let fingerprint = |of: &Self| format!("{:016x}", of.fingerprint);

@@ -169,7 +169,7 @@ pub(super) struct Unpacking<'a> {
     failure: Option<DataError>,
 }
 
-/// Keeps the error too, since readers on top may wrap it in an error of their own.
+/// Keeps the error too, since readers on top may wrap it in their own error.
 impl Read for Unpacking<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = match self.content.read(bytes) {

@@ -20,7 +20,7 @@ pub(super) fn extensions() -> String {
 /// The minimum difference between the channels of a coloured pixel. JPEG's rounding errors stay below it.
 const COLOUR: u8 = 24;
 
-/// An image as it is stored.
+/// A stored image.
 #[derive(Debug)]
 pub(super) enum Raw {
     /// A file in one of the formats. If it has several frames, the first is the image.

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn measured_statistics_give_each_channel_mean_0_and_deviation_1() {
+    fn measured_statistics_normalise_channels_to_mean_0_and_deviation_1() {
         let images: Vec<Vec<u8>> =
             (0..5_u8).map(|image| (0..75).map(|at| (at % 3) * 40 + image * 9 + at).collect()).collect();
         let sums = images.iter().map(|levels| Sums::of(levels, 3)).reduce(Sums::and).unwrap();

@@ -234,9 +234,9 @@ pub struct Options {
     pub colour: Option<bool>,
     /// TFRecord, WebDataset and images: the height and width to which images are resized and cropped. `None` for the medians of the training images.
     pub image_size: Option<[usize; 2]>,
-    /// TFRecord, WebDataset, images, arrays of images and CIFAR: the statistics that levels are normalised by. `None` for those of MNIST.
+    /// TFRecord, WebDataset, images, arrays of images and CIFAR: the statistics by which levels are normalised. `None` for those of MNIST.
     pub normalize: Option<Normalize>,
-    /// TFRecord and images: the treatment of damaged samples.
+    /// TFRecord, WebDataset and images: the treatment of damaged samples.
     pub on_bad_sample: OnBadSample,
     /// Remote sources: the cache of their objects.
     pub cache: Cache,

@@ -180,7 +180,7 @@ mod tests {
     use crate::stored_text::{Characters, StoredText};
 
     #[test]
-    fn images_are_gathered_in_the_order_asked_for() {
+    fn images_are_gathered_in_the_requested_order() {
         let split = StoredSamples::images([1, 2, 1], vec![0, 255, 51, 102, 153, 204], vec![7, 8, 9]);
         let batch = split.batch(&[2, 0], Pass::Evaluation).unwrap();
         let Inputs::Pixels(pixels) = batch.inputs else { panic!("not pixels") };
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_gathered_in_the_order_asked_for() {
+    fn rows_are_gathered_in_the_requested_order() {
         let split = StoredSamples::table(vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0], vec![7, 300, 9]);
         let batch = split.batch(&[1, 1, 0], Pass::Evaluation).unwrap();
         assert_eq!(batch.inputs, Inputs::Pixels(vec![2.0, 3.0, 2.0, 3.0, 0.0, 1.0]));

@@ -34,7 +34,7 @@ impl Survey {
         Self { headers, looked: looked.len(), images: samples.len() }
     }
 
-    /// Returns whether any of some images has colour, among those whose headers allow it. `has_colour` decodes an image.
+    /// Returns whether an image has colour, by decoding some of those whose headers allow it with `has_colour`.
     pub(super) fn has_colour(&self, has_colour: impl Fn(usize) -> bool + Send + Sync) -> bool {
         let maybe = self.headers.iter().filter(|(_, header)| header.may_have_colour);
         let maybe: Vec<_> = maybe.map(|(sample, _)| *sample).collect();

@@ -25,7 +25,7 @@ fn a_batch_for_several_jobs_is_made_once() {
 }
 
 #[test]
-fn batches_are_made_anew_without_memory_for_them() {
+fn without_cache_memory_every_batch_is_made_anew() {
     let fixture = Fixture::new();
     let settings = ServerSettings { cache_bytes: 0, ..fixture.settings() };
     let server = start(&Source::Digits, &varied(), settings).unwrap();
@@ -59,7 +59,7 @@ fn requests_beyond_the_queue_are_refused_and_retried() {
 }
 
 #[test]
-fn a_server_that_joins_gets_part_of_the_work() {
+fn a_joining_server_serves_part_of_the_requests() {
     let fixture = Fixture::new();
     let source = fixture.images(16, 60);
     let first = fixture.serve(&source);

@@ -14,8 +14,8 @@ impl Transform for Mirror {
     }
 
     fn apply(&self, mut image: Image, random: &mut Random) -> Image {
-        // Skips as many random numbers as an affine transform draws. Existing checkpoints are of runs that mirrored images by the number after those,
-        // and must resume with the same bits.
+        // Skips as many random numbers as an affine transform draws. Existing checkpoints are of runs that mirrored images by the next number, and
+        // must resume with the same bits.
         for _ in 0..3 {
             random.number(0.0..=0.0);
         }

@@ -44,7 +44,7 @@ fn the_aspect_ratio_is_kept() {
 }
 
 #[test]
-fn an_image_of_the_right_size_stays_and_extreme_ones_need_little_memory() {
+fn an_image_of_the_right_size_is_unchanged_and_extreme_ones_need_little_memory() {
     let image = noise([7, 5, 3]);
     assert_eq!(fitted(image.clone(), [7, 5]), image);
     assert_eq!(kept([30, 40], [3, 4]), [30, 40]);

@@ -55,7 +55,7 @@ fn two_pairs_are_train_and_test() {
     directory.file("train-images-idx3-ubyte", images);
     directory.file("train-labels-idx1-ubyte.gz", gzip(&labels));
     let [images, labels] = pair(&[9, 0]);
-    // Gzipped, although its name does not say so.
+    // Gzipped, without `.gz` in its name.
     directory.file("t10k-images-idx3-ubyte", gzip(&images));
     directory.file("t10k-labels-idx1-ubyte", labels);
 
@@ -67,7 +67,7 @@ fn two_pairs_are_train_and_test() {
 }
 
 #[test]
-fn a_lone_pair_is_split_nine_to_one() {
+fn a_single_pair_is_split_nine_to_one() {
     let directory = TestDirectory::new();
     let labels: Vec<u8> = (0..20).map(|i| i % 10).collect();
     let [images, label_file] = pair(&labels);

@@ -103,7 +103,7 @@ fn damaged_images_are_refused_or_skipped_with_a_snapshot_too() {
 }
 
 #[test]
-fn a_source_in_memory_is_refused() {
+fn a_snapshot_of_a_source_in_memory_is_refused() {
     let at = tempfile::tempdir().unwrap();
     let options = Options { train_samples: 20, test_samples: 2, ..Options::default() };
     let message = kept(&Source::Digits, &options, at.path()).unwrap_err().to_string();

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_has_an_index_over_all_epochs_and_ends_them() {
+    fn an_error_has_an_index_over_all_epochs_and_ends_the_pipeline() {
         let fail = |number| if number == 105 { Err(DataError::other("no")) } else { Ok(number) };
         let of = |threads| Pipeline::repeat(0..3, of_epoch).map_batch(threads, 8, fail, Ok);
         for mut all in [of(Threads::Fixed(1)), of(Threads::Auto)] {

@@ -98,7 +98,7 @@ fn a_shuffle_is_determined_by_seed_and_epoch() {
 }
 
 #[test]
-fn each_epoch_is_made_anew() {
+fn repeat_builds_each_epoch_from_its_number() {
     let epochs = |threads| {
         let epoch = move |epoch| Ok(numbers(20).map(threads, Ok).shuffle(20, 1, epoch));
         collect(Pipeline::repeat(3..6, epoch).prefetch(Depth::Fixed(4)))

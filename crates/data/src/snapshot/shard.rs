@@ -93,7 +93,7 @@ impl Shard {
         opened.ok()
     }
 
-    /// Opens the shard, which has this many records if that is known; the error describes what is wrong with it.
+    /// Opens the shard, which has this many records if that is known; the error describes the problem.
     #[allow(unsafe_code)]
     fn open(path: &Path, key: &str, count: Option<usize>) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;

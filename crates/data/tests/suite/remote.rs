@@ -22,7 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![
         a_folder_on_s3_equals_a_local_one,
         an_object_over_http_equals_a_local_file,
-        processes_that_start_at_once_fetch_once,
+        concurrent_processes_fetch_once,
         a_killed_process_leaves_no_partial_files,
         only_changed_objects_are_fetched_again,
         an_interrupted_download_resumes,
@@ -184,7 +184,7 @@ fn an_object_over_http_equals_a_local_file() {
     assert_eq!(server.state().gets.len(), 1);
 }
 
-fn processes_that_start_at_once_fetch_once() {
+fn concurrent_processes_fetch_once() {
     let (server, cache) = (bucket(), cache());
     server.state().waits = true;
     let loading: Vec<_> = (0..3).map(|_| Loading::start(&server, IMAGES, cache.path())).collect();

@@ -177,7 +177,7 @@ fn values_are_read_as_written() {
 
 /// Tests a dictionary that is replaced in a stream, and one that grows in a file.
 #[test]
-fn dictionaries_change_from_batch_to_batch() {
+fn dictionaries_may_change_between_batches() {
     let labels: Vec<_> =
         (0..20).map(|row| ["b", "a"][row % 2]).chain((0..20).map(|row| ["c", "a"][row % 2])).collect();
     let table = |labels: &[&'static str]| {
@@ -282,7 +282,7 @@ fn files_must_have_the_same_columns() {
 
 /// Tests that unused columns may have any type.
 #[test]
-fn other_columns_are_ignored() {
+fn unused_columns_are_ignored() {
     let directory = TestDirectory::new();
     let table = rows(0..50, words);
     let known = read_arrow(&directory.file("known.arrow", written(true, None, std::slice::from_ref(&table))))
