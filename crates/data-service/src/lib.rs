@@ -34,8 +34,8 @@ pub use token::Token;
 ///
 /// # Errors
 ///
-/// The errors of [`unisono_data::load`]. For servers, also if they refuse the token, serve different data sets or do not answer for a minute, if
-/// [`Options::normalize`] is set, and [`DataError::Stopped`] on a request to stop the wait.
+/// The errors of [`unisono_data::load`]. For a [`Source::Service`], also if its servers refuse the token, serve different data sets or do not answer
+/// for a minute, or if [`Options::normalize`] is set. [`DataError::Stopped`] on a request to stop the wait for servers.
 pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
     match source {
         Source::Service(_) if options.normalize.is_some() => Err(DataError::other(format!(

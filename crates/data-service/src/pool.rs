@@ -35,7 +35,7 @@ struct State {
 struct Known {
     address: String,
     channel: Channel,
-    /// Set if the user named the server, instead of another server.
+    /// Set if the user named the server. Other servers were found.
     is_given: bool,
     /// The requests of this client in progress on the server.
     in_flight: usize,
@@ -57,7 +57,7 @@ struct Known {
 #[derive(Debug)]
 pub(super) enum Next {
     Server(Lease),
-    /// All eligible servers pause, the first of them for this time.
+    /// All eligible servers pause. The shortest pause ends after this time.
     Wait(Duration),
     /// No server is eligible.
     Nobody,

@@ -66,8 +66,8 @@ pub struct Augmentation {
 
 type New = fn(&[u32]) -> Arc<dyn Transform>;
 
-/// The transforms by name, with their usual parameters. `affine` is weak enough that a digit remains recognisable. `crop` is usual for images of
-/// 32x32 pixels (He et al., "Deep residual learning for image recognition", 2015, section 4.2).
+/// The transforms by name, with their usual parameters. The shift and rotation of `affine` are small enough that a digit remains recognisable. The
+/// padding of `crop` is usual for images of 32x32 pixels (He et al., "Deep residual learning for image recognition", 2015, section 4.2).
 const CATALOGUE: [(&str, &[u32], New); 5] = [
     ("affine", &[2, 10], |of| Arc::new(Affine { pixels: of[0], degrees: of[1] })),
     ("crop", &[4], |of| Arc::new(Crop { padding: of[0] })),

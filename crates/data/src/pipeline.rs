@@ -186,8 +186,8 @@ impl<T: Send + 'static> Pipeline<T> {
         grouped.on_threads("map", 1, |source, counters| Ahead::map(source, threads, whole, counters))
     }
 
-    /// Shuffles elements by seed and epoch: keeps a buffer of `buffer` elements, and returns a random one each time. An element may move back by any
-    /// distance, but forward by at most `buffer - 1` places.
+    /// Shuffles elements by seed and epoch: keeps a buffer of `buffer` elements, and returns a random one each time. An element may come any number
+    /// of places later, but at most `buffer - 1` places earlier.
     ///
     /// `epoch` is the epoch of the first elements. Elements of different epochs do not mix. As the last elements of an epoch leave the buffer,
     /// elements of the next one replace them.

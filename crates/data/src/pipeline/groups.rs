@@ -20,7 +20,7 @@ pub(super) fn groups<T: Send + 'static>(
     size: usize,
 ) -> impl Iterator<Item = Item<Group<T>>> + Send {
     assert!(size > 0, "a batch has at least one element");
-    // Set from the end of an epoch until that end is forwarded.
+    // `has_ended` is set from the end of an epoch until that end is forwarded.
     let (mut first, mut has_ended) = (0, false);
     iter::from_fn(move || {
         let mut group = Group { first, elements: Vec::with_capacity(size), error: None };
