@@ -46,13 +46,13 @@ mod visit;
 pub use unisono_train::TrainError;
 use visit::{Broadcast, Collect, Describe, Distribute};
 
-/// The gradients of a module that all ranks train together, in buckets: one is on its way while the next ones are packed.
+/// The gradient reducer of a module that all ranks train together. It reduces gradients in buckets: one is in transit while the next ones are packed.
 ///
-/// Ranks hold the same bits as long as their optimizers are the same. The parameters are of `f32`, on any device of burn; gradients
-/// travel through the memory of the host. `C` is a [`Communicator`], or a reference to one.
+/// Replicas stay bit-identical as long as their optimizers are the same. The parameters are of `f32`, on any device of burn. Gradients are copied
+/// through host memory. `C` is a [`Communicator`], or a reference to one.
 pub struct DataParallel<C = Communicator> {
     comm: C,
-    /// Averages the gradients of the module's parameters, in the order of a visit.
+    /// Averages the gradients of the module's parameters, in the order of visits.
     means: Means,
 }
 
@@ -65,12 +65,11 @@ impl<C> fmt::Debug for DataParallel<C> {
 }
 
 impl<C: BorrowMut<Communicator>> DataParallel<C> {
-    /// Returns the module with the values of rank 0 as well. All ranks call it, with modules of the same parameters.
+    /// Returns the reducer, and the module with the parameters of rank 0. All ranks call it, with modules of equal parameter names and shapes.
     ///
     /// # Errors
-    /// On all ranks: [`TrainError::ModelsDiffer`] if the parameters of a rank differ from rank 0's in name or shape;
-    /// [`TrainError::Setting`] on a rank whose module has none, or one that is not of `f32`, and [`TrainError::Elsewhere`] on the others.
-    /// Errors of the collectives.
+    /// On all ranks: [`TrainError::ModelsDiffer`] if the parameters of a rank differ from rank 0's in name or shape. [`TrainError::Setting`] on a
+    /// rank whose module has no parameters, or one that is not of `f32`, and [`TrainError::Elsewhere`] on the others. Errors of the collectives.
     pub fn new<M: Module>(mut comm: C, module: M) -> Result<(Self, M), TrainError> {
         let world = comm.borrow_mut();
         let mut describe = Describe::default();
@@ -83,19 +82,19 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
         Ok((Self { comm, means }, module))
     }
 
-    /// Returns the communicator, for instance to share out samples by its rank, or to add up metrics.
+    /// Returns the communicator, for instance to divide samples by its rank, or to add up metrics.
     pub fn comm(&mut self) -> &mut Communicator {
         self.comm.borrow_mut()
     }
 
-    /// Returns the means over all ranks of the gradients of their losses. All ranks call it, with the module that [`DataParallel::new`]
-    /// returned, or what optimizers made of it. A parameter of which no rank has a gradient has none; a rank without one counts as zero.
+    /// Returns the mean gradients over all ranks. All ranks call it, with the module that [`DataParallel::new`] returned, or with its state after
+    /// optimizer steps. If no rank has a gradient for a parameter, the result has none. If only some ranks have one, the others count as zero.
     ///
     /// If losses are means over different numbers of targets, see [`DataParallel::mean_weighted`].
     ///
     /// # Errors
-    /// On all ranks, if a mean is not finite. [`TrainError::Setting`] on a rank that has gradients of other parameters than the module's.
-    /// Errors of the collectives.
+    /// On all ranks, if a mean is not finite. [`TrainError::Setting`] on a rank that has gradients of parameters outside the module. Errors of the
+    /// collectives.
     pub fn mean<M: Module>(
         &mut self,
         module: &M,
@@ -104,11 +103,11 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
         self.reduce(module, gradients, 1.0)
     }
 
-    /// Returns the gradients of the mean loss over the targets of all ranks. This rank's are those of the **sum** of the losses of its
-    /// `targets` targets, of which it may have none. All ranks call it.
+    /// Returns the gradients of the mean loss over the targets of all ranks. `gradients` are the gradients of the **sum** of this rank's losses, over
+    /// its `targets` targets. A rank may have no targets. All ranks call it.
     ///
     /// # Errors
-    /// As [`DataParallel::mean`], and on all ranks if none has a target.
+    /// The errors of [`DataParallel::mean`], and on all ranks if no rank has a target.
     pub fn mean_weighted<M: Module>(
         &mut self,
         module: &M,

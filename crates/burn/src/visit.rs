@@ -6,15 +6,15 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use unisono::Communicator;
 use unisono_train::{Parameter, TrainError};
 
-/// Returns the error of a parameter of another type.
+/// Returns the error for a parameter of an unsupported type.
 fn unsupported(parameter: &str, dtype: DType) -> TrainError {
     TrainError::Setting(format!("parameter `{parameter}` is of {dtype:?}: DataParallel supports f32"))
 }
 
-/// Describes the parameters.
+/// Describes the parameters of a module.
 #[derive(Default)]
 pub(crate) struct Describe {
-    /// The fields that lead to the parameter.
+    /// The fields that lead to the current parameter.
     path: Vec<String>,
     described: Vec<Parameter>,
     unsupported: Option<TrainError>,
@@ -66,7 +66,7 @@ impl ModuleVisitor for Describe {
     }
 }
 
-/// Gives every rank the values of rank 0.
+/// Overwrites the parameters of every rank with those of rank 0.
 pub(crate) struct Broadcast<'a> {
     pub(crate) comm: &'a mut Communicator,
     pub(crate) result: unisono::Result<()>,
@@ -86,7 +86,7 @@ impl ModuleMapper for Broadcast<'_> {
     }
 }
 
-/// Takes the gradients of a module's parameters, in their order.
+/// Collects the gradients of a module's parameters, in their order.
 pub(crate) struct Collect {
     pub(crate) gradients: GradientsParams,
     pub(crate) own: Vec<Option<TensorData>>,
@@ -98,9 +98,9 @@ impl ModuleVisitor for Collect {
     }
 }
 
-/// Registers means as gradients.
+/// Registers the means as gradients.
 pub(crate) struct Distribute {
-    /// The mean of each parameter, in the order of a visit.
+    /// The mean of each parameter, in the order of visits.
     pub(crate) values: std::vec::IntoIter<Option<Vec<f32>>>,
     pub(crate) means: GradientsParams,
 }

@@ -1,4 +1,4 @@
-//! Ranks that share batches train as one rank does with whole batches.
+//! Tests that ranks with parts of batches train like one rank with whole batches.
 
 use burn::module::Module;
 use burn::nn::loss::{MseLoss, Reduction};
@@ -12,9 +12,9 @@ use unisono_burn::{DataParallel, TrainError};
 #[derive(Module, Debug)]
 struct Net {
     layers: Vec<Linear>,
-    /// Used by those ranks that wish.
+    /// Used by some ranks only.
     side: Linear,
-    /// Used by none.
+    /// Not used by any rank.
     unused: Linear,
 }
 
@@ -62,7 +62,7 @@ impl burn::module::ModuleVisitor for Values {
     }
 }
 
-/// Returns the samples of these numbers.
+/// Returns the samples with these numbers.
 fn samples(numbers: std::ops::Range<usize>, inputs: usize, outputs: usize) -> (Tensor<2>, Tensor<2>) {
     let rows = numbers.len();
     let values = |columns: usize, at: f32| {
@@ -74,7 +74,7 @@ fn samples(numbers: std::ops::Range<usize>, inputs: usize, outputs: usize) -> (T
     (Tensor::from_data(values(inputs, 0.2), &device()), Tensor::from_data(values(outputs, 0.7), &device()))
 }
 
-/// Trains for some steps; `counts` are the samples of each rank in a step. The values of each rank.
+/// Trains for some steps, with `counts` samples per step on each rank. Returns the parameters of each rank.
 fn train(widths: &[usize], counts: &[usize], side: fn(usize) -> bool) -> Vec<Vec<f32>> {
     let (inputs, outputs, all) = (widths[0], widths[widths.len() - 1], counts.iter().sum::<usize>());
     unisono::threads(counts.len(), |comm: Communicator| {
@@ -117,7 +117,7 @@ fn ranks_with_parts_of_batches_train_as_one_rank_with_whole_batches() {
     };
     let mut shapes: Vec<Vec<usize>> =
         (0..8).map(|_| (0..1 + random(3)).map(|_| random(40)).collect()).collect();
-    // Several buckets.
+    // Large enough for several buckets.
     shapes.push(vec![64, 600, 600, 10]);
     for widths in &shapes {
         let alone = train(widths, &[12], |_| true);
@@ -132,7 +132,7 @@ fn ranks_with_parts_of_batches_train_as_one_rank_with_whole_batches() {
 }
 
 #[test]
-fn a_parameter_that_one_rank_alone_uses_counts_as_zero_on_the_others() {
+fn a_parameter_used_by_one_rank_counts_as_zero_on_the_others() {
     let ranks = train(&[3, 4, 2], &[3, 3], |rank| rank == 1);
     assert_eq!(ranks[0], ranks[1]);
     let (start, side) = (net(&[3, 4, 2], 0.0).values(), 3 * 4 + 4 + 4 * 2 + 2);
@@ -155,7 +155,7 @@ fn mean_averages_over_ranks() {
 }
 
 #[test]
-fn what_cannot_be_averaged_is_named() {
+fn modules_and_gradients_that_do_not_match_are_refused() {
     let refused = |make: fn(usize) -> Net| {
         unisono::threads(2, |comm| {
             let rank = comm.rank();
@@ -193,7 +193,7 @@ fn what_cannot_be_averaged_is_named() {
         assert!(other.starts_with("the module has other parameters than in DataParallel::new"), "{other}");
         let foreign = parallel.mean(&net(&[2, 1], 0.0), with(1.0)).unwrap_err().to_string();
         assert!(foreign.starts_with("there are 1 gradients of parameters that the module does not have"));
-        // After errors on all ranks the program may go on.
+        // After an error on all ranks, the program may continue.
         Ok(parallel.mean(&module, with(1.0))?.len())
     });
     assert!(results.iter().all(|result| matches!(result, Ok(1))), "{results:?}");

@@ -1,4 +1,4 @@
-//! Answers that several jobs ask for, made once.
+//! A cache of batches that several jobs request, each made once.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -11,9 +11,9 @@ use tonic::Status;
 use super::message::{BatchAnswer, BatchRequest};
 use unisono_data::pipeline::lock;
 
-/// The answers that were made last, in a bounded number of bytes, and those in the making.
+/// The most recent answers, in a bounded number of bytes, and the answers in progress.
 ///
-/// The one that was made first is dropped first: jobs go through an epoch in the same order.
+/// The oldest answer is evicted first: jobs go through an epoch in the same order.
 #[derive(Debug)]
 pub(super) struct Answers {
     room: usize,
@@ -22,9 +22,9 @@ pub(super) struct Answers {
 
 #[derive(Debug, Default)]
 struct Entries {
-    /// Answers, also those in the making.
+    /// Answers, including those in progress.
     cells: HashMap<BatchRequest, Arc<Cell>>,
-    /// The answers that are there in the order in which they were made, and their bytes.
+    /// The finished answers with their sizes, in the order in which they were made.
     made: VecDeque<(BatchRequest, usize)>,
     bytes: usize,
 }
@@ -36,8 +36,8 @@ impl Answers {
         Self { room, entries: Mutex::default() }
     }
 
-    /// Returns the answer to a request: what is there, or what another request for the same is waiting for, or else what
-    /// `make` makes. Returns whether it was made for this request.
+    /// Returns the answer to a request: a finished one, the one in progress for an equal request, or a new one from `make`. Also returns whether it
+    /// was made for this request.
     pub(super) async fn get<F>(
         &self,
         request: BatchRequest,
@@ -60,7 +60,7 @@ impl Answers {
         Ok((answer, is_made))
     }
 
-    /// Counts an answer that was just made, and drops the oldest ones that no longer fit.
+    /// Counts an answer that was just made, and evicts the oldest ones that no longer fit.
     fn keep(&self, request: &BatchRequest, answer: &BatchAnswer) {
         let bytes = answer.encoded_len() + 2 * request.encoded_len();
         let mut entries = lock(&self.entries);
@@ -81,11 +81,11 @@ struct Asked<'a> {
     cell: Arc<Cell>,
 }
 
-/// Whether it had its answer, failed, or is no longer wanted.
+/// Removes an unfinished answer for which no other request waits.
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         let mut entries = lock(&self.answers.entries);
-        // The map's and this one: no other thread waits.
+        // The references of the map and of this request: no other request waits.
         if self.cell.get().is_none() && Arc::strong_count(&self.cell) == 2 {
             entries.cells.remove(&self.request);
         }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_for_the_same_are_joined() {
+    fn equal_requests_share_one_answer() {
         let (answers, makes) = (Answers::new(1 << 20), AtomicUsize::new(0));
         let make = async || {
             makes.fetch_add(1, Ordering::Relaxed);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_or_was_given_up_is_made_anew_and_takes_no_room() {
+    fn failed_and_abandoned_requests_are_made_anew_and_take_no_memory() {
         let answers = Answers::new(1 << 20);
         block_on(async {
             let failed = answers.get(request(1), async || Err(Status::internal("no"))).await;
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_answers_make_room() {
+    fn the_oldest_answers_are_evicted() {
         let answers = Answers::new(2_500);
         block_on(async {
             for (sample, is_made) in
@@ -156,7 +156,7 @@ mod tests {
                 let (found, made) = answers.get(request(sample), async || Ok(answer(1_000))).await.unwrap();
                 assert_eq!((found.targets.len(), made), (1_000, is_made), "{sample}");
             }
-            // One that is larger than all room is passed on, and not kept.
+            // An answer that exceeds the whole memory is returned, but not kept.
             assert!(answers.get(request(4), async || Ok(answer(3_000))).await.unwrap().1);
         });
         let entries = lock(&answers.entries);

@@ -21,13 +21,13 @@ use super::message::{
 use super::token::Token;
 use unisono_data::{DataError, with_causes};
 
-/// A request, and the method that answers it.
+/// A request, with its method and its answer.
 pub(super) trait Method: Message + Default + 'static {
     /// The path of the method.
     const PATH: &'static str;
-    /// The longest time for an answer.
+    /// The deadline for an answer.
     const DEADLINE: Duration = Duration::from_secs(10);
-    /// The answer.
+    /// The type of the answer.
     type Answer: Message + Default + 'static;
 }
 
@@ -46,29 +46,28 @@ impl Method for JoinRequest {
     type Answer = ();
 }
 
-/// With the time in a queue. A server that is gone is noticed by its connection, long before.
+/// The deadline includes the time in a queue. The loss of a server is detected by its connection, long before.
 impl Method for BatchRequest {
     const PATH: &'static str = "/unisono.data.v1.Data/Batch";
     const DEADLINE: Duration = Duration::from_secs(60);
     type Answer = BatchAnswer;
 }
 
-/// The patience with a server, after which silence is an error.
+/// The timeout after which a silent server is an error.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// The most bytes of a batch.
+/// The maximum size of a batch in bytes.
 pub(super) const MOST_ANSWER_BYTES: usize = 1 << 30;
-/// The most bytes of a request for a batch: some million samples.
+/// The maximum size of a request for a batch in bytes: some million samples.
 pub(super) const MOST_REQUEST_BYTES: usize = 4 << 20;
-/// The most bytes of any other message, such as the names of all classes.
+/// The maximum size of any other message in bytes, such as the names of all classes.
 pub(super) const MOST_OTHER_BYTES: usize = 64 << 20;
 
-/// Bytes of answers on their way, on one connection: large batches should not wait for acknowledgements.
+/// The flow-control window of a connection in bytes: large batches should not wait for acknowledgements.
 pub(super) const WINDOW: u32 = 8 << 20;
-/// The interval of probes on a silent connection, and the time limit for its reaction.
+/// The interval of keep-alive probes on a silent connection, and the timeout for their acknowledgement.
 pub(super) const TRIES_SILENCE: Duration = Duration::from_secs(5);
 
-/// Returns a connection to a server that knows the token, made when it is first used and again when it was lost. Called where a
-/// runtime is.
+/// Returns a connection to a server that has the token. It is made on first use, and again after it was lost. Call it in a runtime.
 pub(super) fn connect(address: &str, token: &Token) -> Result<Channel, DataError> {
     let refused = |error| DataError::Server { address: address.to_owned(), problem: with_causes(&error) };
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(refused)?;
@@ -91,7 +90,7 @@ pub(super) fn connect(address: &str, token: &Token) -> Result<Channel, DataError
         .connect_with_connector_lazy(service_fn(connected)))
 }
 
-/// Asks a server, for an answer of at most this many bytes.
+/// Sends a request to a server, for an answer of at most this many bytes.
 pub(super) async fn call<M: Method>(
     channel: &Channel,
     message: M,
@@ -114,7 +113,7 @@ pub(super) async fn call<M: Method>(
     }
 }
 
-/// Returns whether the server has refused the token.
+/// Returns whether the server refused the token.
 fn is_refused(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {

@@ -1,4 +1,4 @@
-//! A client of servers that make batches.
+//! A client of data servers.
 
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,9 +20,9 @@ use unisono_data::{
     Cache, DataError, Dataset, Kind, Normalization, Options, Pass, Schema, Service, Split, Threads, Values,
 };
 
-/// The interval at which the servers are asked for others.
+/// The interval at which the servers are queried for other servers.
 const REFRESHED: Duration = Duration::from_secs(2);
-/// The factor by which a request waits longer for servers that are there and overloaded.
+/// The factor by which the timeout is longer for overloaded servers.
 const OVERLOADED: u32 = 10;
 /// The time after which the wait for a batch is reported.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ const TOLD_AFTER: Duration = Duration::from_secs(5);
 /// A client of all servers of a data set.
 #[derive(Debug)]
 pub(super) struct Client {
-    /// Taken when it is dropped.
+    /// `None` only while it is dropped.
     runtime: Option<Runtime>,
     pool: Arc<Pool>,
     kind: Kind,
@@ -39,14 +39,14 @@ pub(super) struct Client {
     description: Description,
     identity: u64,
     patience: Duration,
-    /// The receiver of reports on waits.
+    /// Receives reports on waits.
     cache: Cache,
-    /// Whether the present wait for servers has been told.
+    /// Set once the current wait for servers has been reported.
     is_told: AtomicBool,
 }
 
 impl Client {
-    /// Asks the servers what they serve: at least one of them must answer, and all that do the same.
+    /// Queries the servers for their data set. At least one must answer, and all that answer must serve the same data set.
     pub(super) fn connect(
         service: &Service,
         patience: Duration,
@@ -73,7 +73,7 @@ impl Client {
             match runtime.block_on(until(options, describe(&pool, patience), awaited)) {
                 Ok(described) => described,
                 Err(error) => {
-                    // The look-up of a name may go on for long.
+                    // A name look-up in progress could block for long.
                     runtime.shutdown_background();
                     return Err(error);
                 }
@@ -92,7 +92,7 @@ impl Client {
         Ok(Self { runtime, pool, kind, schema, shape, description, identity, patience, cache, is_told })
     }
 
-    /// Returns the data set that the servers serve.
+    /// Returns the data set of the servers.
     pub(super) fn dataset(self) -> Dataset {
         let client = Arc::new(self);
         let Self { kind, schema, description, .. } = &*client;
@@ -103,7 +103,7 @@ impl Client {
         Dataset { kind: kind.clone(), train, test, schema: schema.clone() }
     }
 
-    /// Asks one server after the other until one has made the batch.
+    /// Sends a request to one server after the other until one has made the batch.
     async fn ask(
         &self,
         request: BatchRequest,
@@ -112,7 +112,7 @@ impl Client {
     ) -> Result<(Values, Vec<u32>), DataError> {
         let began = Instant::now();
         let mut seen = began;
-        // Servers whose files are damaged, and what the last of them says.
+        // Servers with damaged files, and the last error of such a server.
         let (mut damaged, mut damage) = (Vec::new(), None);
         loop {
             let server = match self.pool.next(&damaged, Instant::now()) {
@@ -143,7 +143,7 @@ impl Client {
                         seen = Instant::now();
                         server.refused(problem(&status));
                     }
-                    // Another machine may have files that are not damaged.
+                    // The files of another machine may be intact.
                     Code::DataLoss => {
                         server.answered();
                         damaged.push(server.address.clone());
@@ -186,9 +186,9 @@ impl Split for Served {
         self.client.schema.normalization.as_ref()
     }
 
-    /// As many as keep all servers busy: one in the hands of each of their threads, and one on its way to each server.
+    /// Returns enough threads to keep all servers busy: one batch for each of their threads, and one in transit for each server.
     fn threads(&self, asked: Threads) -> Threads {
-        /// Each waits on a thread of its own.
+        /// Each request blocks a thread.
         const MOST: usize = 64;
         match asked {
             Threads::Auto => Threads::Fixed(self.client.pool.threads().clamp(2, MOST)),
@@ -196,7 +196,7 @@ impl Split for Served {
         }
     }
 
-    /// By whichever server makes the batch.
+    /// Requests the batch from any server.
     fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
         if let Some(beyond) = samples.iter().find(|&&sample| sample >= self.samples) {
             panic!("there is no sample {beyond}: there are {}", self.samples);
@@ -236,7 +236,7 @@ fn gone(pool: &Pool, waited: Duration) -> DataError {
     DataError::other(format!("no data server has answered for {} s; {}", waited.as_secs(), pool.problems()))
 }
 
-/// Asks all servers the same, and returns what each answers.
+/// Sends a message to all servers, and returns the answer of each.
 async fn ask_all<M: Method + Clone>(pool: &Arc<Pool>, message: M) -> Vec<(Lease, Result<M::Answer, Status>)> {
     let mut asked = JoinSet::new();
     for server in pool.all() {
@@ -256,7 +256,7 @@ async fn ask_all<M: Method + Clone>(pool: &Arc<Pool>, message: M) -> Vec<(Lease,
     answers
 }
 
-/// Returns the data set that the servers serve, and one of those servers.
+/// Returns the data set of the servers, and the address of one of them.
 async fn describe(pool: &Arc<Pool>, patience: Duration) -> Result<(String, Description), DataError> {
     let began = Instant::now();
     loop {
@@ -282,7 +282,7 @@ async fn describe(pool: &Arc<Pool>, patience: Duration) -> Result<(String, Descr
     }
 }
 
-/// Refuses a server of another version, or that serves other data than the first.
+/// Returns an error for a server of another version, or with other data than the first.
 fn check(address: &str, found: &Description, first: Option<&(String, Description)>) -> Result<(), DataError> {
     let refused = |problem| Err(DataError::Server { address: address.to_owned(), problem });
     if found.version != VERSION {
@@ -303,7 +303,7 @@ fn check(address: &str, found: &Description, first: Option<&(String, Description
     Ok(())
 }
 
-/// Asks the servers for others, again and again: finds those that join, and those that come back.
+/// Queries the servers periodically, to find servers that join or recover.
 async fn refresh(pool: Weak<Pool>, identity: u64) {
     loop {
         tokio::time::sleep(REFRESHED).await;

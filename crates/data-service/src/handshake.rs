@@ -1,7 +1,7 @@
-//! The handshake that begins a connection: both sides prove that they know the token, and neither sends it.
+//! The handshake of a connection. Both sides prove that they have the token, without sending it.
 //!
-//! The server sends a greeting and a random number. The client answers with the greeting, a random number of its own, and a
-//! [proof](Token::proof). The server accepts it with its own proof, or refuses it.
+//! The server sends a greeting and a nonce. The client answers with the greeting, its own nonce, and a [proof](Token::proof). The server accepts the
+//! proof and sends its own, or refuses it.
 
 use std::io;
 
@@ -11,13 +11,13 @@ use tokio::net::TcpStream;
 
 use super::token::{Nonce, Proof, Side, Token};
 
-/// Begins what both sides send. It ends in the version of the handshake.
+/// The first bytes of both sides. They end with the version of the handshake.
 const GREETING: [u8; 16] = *b"unisono data v1\n";
 /// The server's answer, before its proof.
 const ACCEPTED: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// The reason why a connection could not begin.
+/// The reason why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error("the token is not that of the server")]
@@ -28,7 +28,7 @@ pub(super) enum HandshakeError {
     Io(#[from] io::Error),
 }
 
-/// Returns the server's side. Returns whether the client knows the token.
+/// Performs the server's side. Returns whether the client has the token.
 pub(super) async fn accept(stream: &mut TcpStream, token: &Token) -> io::Result<bool> {
     let own: Nonce = random();
     stream.write_all(&[&GREETING[..], &own].concat()).await?;
@@ -48,7 +48,7 @@ pub(super) async fn accept(stream: &mut TcpStream, token: &Token) -> io::Result<
     Ok(true)
 }
 
-/// The client's side.
+/// Performs the client's side.
 pub(super) async fn connect(stream: &mut TcpStream, token: &Token) -> Result<(), HandshakeError> {
     let (mut greeting, mut theirs, own): (_, _, Nonce) = (GREETING, Nonce::default(), random());
     stream.read_exact(&mut greeting).await?;

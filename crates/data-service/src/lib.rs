@@ -1,10 +1,10 @@
-//! Batches that other machines make: a [`Server`] for them, and [`load`], which reads a [`Source::Service`].
+//! Batches made on other machines: a [`Server`] that makes them, and [`load`], which connects to the servers of a [`Source::Service`].
 //!
-//! A batch is a function of the data set, its options, the seed, the epoch and the indices of its samples. So a [`Server`] needs no
-//! state: a client asks for just the samples of a batch, of whichever server has the least to do, and asks another one if that fails.
-//! Order and bits are those of a run that makes its batches itself, and every sample is seen once per epoch, even if servers fail.
+//! A batch is a function of the data set, its options, the seed, the epoch and the indices of its samples, so a [`Server`] needs no state. A client
+//! requests the samples of a batch from the least loaded server, and retries on another one if that fails. Order and bits are those of a run that
+//! makes its batches itself, and every sample occurs once per epoch, even if servers fail.
 //!
-//! The methods are gRPC. A connection begins with a handshake in which both sides prove that they know a [`Token`]. Nothing is encrypted.
+//! The methods are gRPC. A connection begins with a handshake in which both sides prove that they have the same [`Token`]. Traffic is not encrypted.
 
 #![forbid(unsafe_code)]
 
@@ -30,13 +30,12 @@ pub use methods::Counts;
 pub use server::{Server, ServerSettings};
 pub use token::Token;
 
-/// Reads or generates a data set as [`unisono_data::load`] does, or connects to the servers of a [`Source::Service`], which make its
-/// batches.
+/// Reads or generates a data set as [`unisono_data::load`] does, or connects to the servers of a [`Source::Service`], which make its batches.
 ///
 /// # Errors
 ///
-/// The errors of [`unisono_data::load`]; if the servers refuse the token, serve different data sets or do not answer for a minute; if
-/// [`Options::normalize`] is set for them; [`DataError::Stopped`] on a request to stop that wait.
+/// The errors of [`unisono_data::load`]. For a [`Source::Service`], also if its servers refuse the token, serve different data sets or do not answer
+/// for a minute, or if [`Options::normalize`] is set. [`DataError::Stopped`] on a request to stop the wait for servers.
 pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
     match source {
         Source::Service(_) if options.normalize.is_some() => Err(DataError::other(format!(

@@ -1,4 +1,4 @@
-//! The port of a server: connections are admitted after a [handshake].
+//! The listening socket of a server, which admits connections after a [handshake].
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,11 +14,11 @@ use super::handshake;
 use super::token::Token;
 use unisono_data::DataError;
 
-/// The longest time that a handshake may take.
+/// The deadline of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The most handshakes at once. A further one replaces the oldest.
+/// The maximum number of concurrent handshakes. Another one replaces the oldest.
 const MOST_PENDING: usize = 256;
-/// The sleep after a connection could not be accepted, for example because too many files are open.
+/// The pause after a connection could not be accepted, for example because too many files are open.
 const NAP: Duration = Duration::from_millis(100);
 
 /// Listens on an address.
@@ -31,7 +31,7 @@ pub(super) async fn listen(address: &str) -> Result<(TcpListener, SocketAddr), D
     })
 }
 
-/// Passes on the connections of clients that know the token. Others are closed, and delay no client.
+/// Forwards the connections of clients that have the token. Other connections are closed, and delay no client.
 pub(super) async fn admit(
     listener: TcpListener,
     token: Token,
@@ -55,7 +55,7 @@ pub(super) async fn admit(
             if let Ok(Ok(true)) = accepted
                 && stream.set_nodelay(true).is_ok()
             {
-                // The server has stopped if no receiver takes it.
+                // Without a receiver, the server has stopped.
                 let _ = admitted.send(Ok(stream)).await;
             }
         });

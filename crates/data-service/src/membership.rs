@@ -1,4 +1,4 @@
-//! Servers that join another, which tells its clients of them.
+//! Servers that join another server, which reports them to its clients.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -14,19 +14,19 @@ use super::waiting::until;
 use unisono_data::pipeline::lock;
 use unisono_data::{DataError, Options};
 
-/// The interval at which a server renews that it has joined.
+/// The interval at which a server renews its membership.
 const RENEWAL: Duration = Duration::from_secs(3);
-/// The time that a server stays in the list without renewal.
+/// The time after which a membership without renewal expires.
 const LAPSES: Duration = Duration::from_secs(10);
-/// The most servers that are remembered: a list is a message.
+/// The maximum number of members, since their list must fit into one message.
 const MOST: usize = 10_000;
 
-/// The servers that have joined, and when each last said so.
+/// The servers that have joined, and the time of their last renewal.
 #[derive(Debug, Default)]
 pub(super) struct Members(Mutex<Vec<(String, Instant)>>);
 
 impl Members {
-    /// Takes a server into the list, or renews that it is there.
+    /// Adds a server, or renews its membership.
     pub(super) fn renew(&self, address: String, now: Instant) {
         let mut members = lock(&self.0);
         members.retain(|(known, renewed)| *known != address && now.duration_since(*renewed) < LAPSES);
@@ -35,15 +35,14 @@ impl Members {
         }
     }
 
-    /// Returns the servers that have renewed of late.
+    /// Returns the servers with a current membership.
     pub(super) fn addresses(&self, now: Instant) -> Vec<String> {
         let is_there = |(_, renewed): &&(String, Instant)| now.duration_since(*renewed) < LAPSES;
         lock(&self.0).iter().filter(is_there).map(|(address, _)| address.clone()).collect()
     }
 }
 
-/// Returns the address of a server that announces `address` from the host `from`: the same unless its host is unspecified
-/// (`0.0.0.0`).
+/// Returns the address of a server that announces `address` from the host `from`: the same address, unless its host is unspecified (`0.0.0.0`).
 pub(super) fn reached(address: &str, from: Option<IpAddr>) -> Option<String> {
     let (host, port) = address.rsplit_once(':')?;
     let is_unspecified = host
@@ -58,10 +57,10 @@ pub(super) fn reached(address: &str, from: Option<IpAddr>) -> Option<String> {
     }
 }
 
-/// The latest problem of the server that was joined, until it is read.
+/// The latest problem of the joined server, until it is read.
 pub(super) type Notice = Arc<Mutex<Option<String>>>;
 
-/// A server, `own`, that has joined another, which tells its clients of it.
+/// The membership of the server `own` in the server `other`, which reports it to its clients.
 pub(super) struct Membership {
     pub(super) other: String,
     pub(super) own: String,
@@ -100,7 +99,7 @@ impl Membership {
         call(channel, request, MOST_OTHER_BYTES).await.map(|_| ())
     }
 
-    /// Renews it for ever: the other server may come back.
+    /// Renews the membership indefinitely, since the other server may recover.
     pub(super) async fn keep(self, channel: Channel, notice: Notice) {
         let mut was_well = true;
         loop {
@@ -121,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_that_does_not_renew_leaves() {
+    fn a_membership_without_renewal_expires() {
         let (members, start) = (Members::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         members.renew("a:1".into(), at(0));
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unspecified_host_is_the_one_that_asks() {
+    fn an_unspecified_host_is_replaced_by_the_sender() {
         let from = |text: &str| Some(text.parse().unwrap());
         assert_eq!(reached("host:7", from("10.0.0.1")).unwrap(), "host:7");
         assert_eq!(reached("0.0.0.0:7", from("10.0.0.1")).unwrap(), "10.0.0.1:7");

@@ -6,10 +6,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 use unisono_data::{Kind, Pass, Schema, Values};
 
-/// The version of this program, whose servers and clients must be of one version: another may make other bits.
+/// The version of this program. Servers and clients must have the same version, since another one may make other bits.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Asks a server what it serves.
+/// Requests the description of a server's data set.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(super) struct DescribeRequest {}
 
@@ -19,10 +19,10 @@ pub(super) struct Description {
     /// The [version](VERSION) of the server.
     #[prost(string, tag = "1")]
     pub(super) version: String,
-    /// The data set, as its server names it.
+    /// The name of the data set on its server.
     #[prost(string, tag = "2")]
     pub(super) source: String,
-    /// The options that it was loaded with.
+    /// The options with which it was loaded.
     #[prost(string, tag = "3")]
     pub(super) options: String,
     #[prost(fixed64, tag = "4")]
@@ -39,13 +39,13 @@ pub(super) struct Description {
     /// The number of held-out samples.
     #[prost(uint64, tag = "8")]
     pub(super) test: u64,
-    /// The batches that this server works on at once.
+    /// The maximum number of batches that this server makes concurrently.
     #[prost(uint64, tag = "9")]
     pub(super) threads: u64,
 }
 
 impl Description {
-    /// Returns a hash of all that determines a batch, which two servers of one data set have in common.
+    /// Returns a hash of everything that determines a batch, which is equal for all servers of a data set.
     pub(super) fn identity(&self) -> u64 {
         let mut hasher = Xxh3::new();
         for text in [&self.version, &self.options, &self.kind, &self.schema] {
@@ -58,8 +58,7 @@ impl Description {
         hasher.digest()
     }
 
-    /// Returns the first difference from another description that matters to a batch: what it is, here and
-    /// there.
+    /// Returns the first difference from another description that affects a batch: its name, this value and the other value.
     pub(super) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let samples = |of: &Self| format!("{} and {}", of.train, of.test);
         let fingerprint = |of: &Self| format!("{:016x}", of.fingerprint);
@@ -77,16 +76,16 @@ impl Description {
     }
 }
 
-/// Asks for a batch.
+/// Requests a batch.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub(super) struct BatchRequest {
     /// The [identity](Description::identity) of the data set.
     #[prost(fixed64, tag = "1")]
     pub(super) identity: u64,
-    /// Whether the samples are held-out ones.
+    /// Set for held-out samples.
     #[prost(bool, tag = "2")]
     pub(super) is_held_out: bool,
-    /// The pass if it is one of training, or else one of evaluation.
+    /// The training pass; `None` for evaluation.
     #[prost(message, optional, tag = "3")]
     pub(super) training: Option<Training>,
     #[prost(uint64, repeated, tag = "4")]
@@ -134,7 +133,7 @@ pub(super) struct BatchAnswer {
 /// The inputs of a batch: [`Values`].
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum Sent {
-    /// The levels of images, which the client normalises: a quarter of the bytes, and the same bits.
+    /// The levels of images, which the client normalises: a quarter of the bytes, with the same bits.
     #[prost(bytes = "bytes", tag = "1")]
     Levels(Bytes),
     /// Numbers, as `f32`.
@@ -155,7 +154,7 @@ impl BatchAnswer {
         Self { inputs: Some(inputs), targets: bytes(targets, u32::to_le_bytes) }
     }
 
-    /// Checks that the answer is for `samples` samples of this shape, and returns their inputs and targets, or what is wrong.
+    /// Checks that the answer has `samples` samples of this shape. Returns their inputs and targets, or the problem.
     pub(super) fn values(&self, samples: usize, shape: Shape) -> Result<(Values, Vec<u32>), String> {
         let is_known = |numbers: &[u32]| numbers.iter().all(|&number| (number as usize) < shape.classes);
         let (inputs, found, is_right) = match &self.inputs {
@@ -184,12 +183,12 @@ impl BatchAnswer {
     }
 }
 
-/// The numbers of a sample.
+/// The numbers of values in a sample.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     inputs: usize,
     targets: usize,
-    /// The number of values that a target may have, and a token. The bits of a number have any value.
+    /// The number of values that a target or a token may have. The bits of a number may have any value.
     classes: usize,
     is_text: bool,
 }
@@ -207,9 +206,9 @@ impl Shape {
         Self { inputs, targets, classes, is_text: matches!(kind, Kind::Text { .. }) }
     }
 
-    /// Returns the most bytes of an answer with this many samples.
+    /// Returns the maximum size of an answer with this many samples in bytes.
     pub(super) fn answer_bytes(self, samples: usize) -> usize {
-        /// The framing of the numbers in a message.
+        /// The overhead of a message.
         const FRAME: usize = 64;
         self.inputs
             .saturating_add(self.targets)
@@ -227,7 +226,7 @@ fn numbers<N>(bytes: &[u8], number_of: fn([u8; 4]) -> N) -> Vec<N> {
     bytes.as_chunks().0.iter().map(|&bytes| number_of(bytes)).collect()
 }
 
-/// Asks for the servers that a server knows.
+/// Queries a server for the other servers that it has found.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(super) struct ServersRequest {
     /// The [identity](Description::identity) of the data set.
@@ -235,27 +234,26 @@ pub(super) struct ServersRequest {
     pub(super) identity: u64,
 }
 
-/// The servers of a data set that one of them knows.
+/// The servers of a data set that one of them has found.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(super) struct Servers {
-    /// A number that this server has drawn at its start, by which it is known under several addresses.
+    /// A random number drawn when this server started, which identifies it under several addresses.
     #[prost(fixed64, tag = "1")]
     pub(super) instance: u64,
-    /// The addresses of the others.
+    /// The addresses of the other servers.
     #[prost(string, repeated, tag = "2")]
     pub(super) addresses: Vec<String>,
-    /// The batches that this server works on at once.
+    /// The maximum number of batches that this server makes concurrently.
     #[prost(uint64, tag = "3")]
     pub(super) threads: u64,
 }
 
-/// Asks a server to tell clients of another one, for a while.
+/// Requests that a server reports another one to its clients, until the request expires.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(super) struct JoinRequest {
     #[prost(message, optional, tag = "1")]
     pub(super) description: Option<Description>,
-    /// The address at which clients reach the server that joins; if the host is unspecified, the one that the
-    /// request came from.
+    /// The address at which clients reach the joining server. An unspecified host stands for the sender of the request.
     #[prost(string, tag = "2")]
     pub(super) address: String,
 }

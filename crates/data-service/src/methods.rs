@@ -22,14 +22,14 @@ use super::message::{
 use unisono_data::Dataset;
 use unisono_data::pipeline::lock;
 
-/// The numbers of batches that a server has made and served, and of requests that it has refused.
+/// The numbers of batches made and served by a server, and of requests refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Batches that it made.
+    /// Batches made.
     pub made: u64,
-    /// Batches that it served without making them anew.
+    /// Batches served from the cache.
     pub cached: u64,
-    /// Requests that it sent away because its queue was full.
+    /// Requests refused because the queue was full.
     pub refused: u64,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// The data that a server holds for all requests.
+/// The state of a server, shared by all requests.
 #[derive(Debug)]
 pub(super) struct Served {
     pub(super) dataset: Dataset,
@@ -55,9 +55,9 @@ pub(super) struct Served {
     pub(super) members: Members,
     /// The server that this one has joined.
     pub(super) joined: Option<String>,
-    /// A random number.
+    /// A random number that identifies this server.
     pub(super) instance: u64,
-    /// One permit for each batch that may be worked on.
+    /// One permit for each batch that may be in progress.
     pub(super) workers: Arc<Semaphore>,
     /// One permit for each request that may wait for a worker.
     pub(super) queue: Semaphore,
@@ -78,7 +78,7 @@ impl Served {
         ))
     }
 
-    /// Makes a batch on a thread of its own, once one of the workers is free.
+    /// Makes a batch on a separate thread, once a worker is free.
     async fn make(self: &Arc<Self>, request: BatchRequest) -> Result<BatchAnswer, Status> {
         let worker = match Arc::clone(&self.workers).try_acquire_owned() {
             Ok(worker) => worker,
@@ -105,7 +105,7 @@ impl Served {
         made.unwrap_or_else(|panic| Err(Status::internal(format!("a batch could not be made: {panic}"))))
     }
 
-    /// Refuses a request that no batch could answer.
+    /// Returns an error for a request that no batch could satisfy.
     fn check_samples(&self, request: &BatchRequest) -> Result<(), Status> {
         let split = if request.is_held_out { &self.dataset.test } else { &self.dataset.train };
         let (asked, there) = (request.samples.len(), split.len());
@@ -119,7 +119,7 @@ impl Served {
     }
 }
 
-/// The methods, each as its request asks for it.
+/// The methods, one per type of request.
 impl Served {
     async fn describe(self: Arc<Self>, _: Request<DescribeRequest>) -> Answered<Description> {
         Ok(Response::new(self.description.clone()))
@@ -177,7 +177,7 @@ pub(super) async fn answer(
     })
 }
 
-/// Answers a request by one method.
+/// Answers a request with one method.
 async fn unary<M: Method, F: Future<Output = Answered<M::Answer>>>(
     request: http::Request<Body>,
     answer: impl FnMut(Request<M>) -> F,

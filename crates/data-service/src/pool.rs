@@ -1,4 +1,4 @@
-//! The servers that a client knows, and which of them it asks next.
+//! The servers that a client has found, and the choice of the server for a request.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use super::token::Token;
 use unisono_data::DataError;
 use unisono_data::pipeline::lock;
 
-/// The shortest and the longest pause of a server that failed; it doubles each time.
+/// The minimum and maximum pause of a failed server. The pause doubles each time.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// The pauses after the answer of a server that is overloaded.
+/// The minimum and maximum pause of an overloaded server.
 const BREATHERS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// The servers that a client knows.
+/// The servers that a client has found.
 #[derive(Debug)]
 pub(super) struct Pool {
     token: Token,
@@ -30,40 +30,40 @@ struct State {
     picked: u64,
 }
 
-/// A server, as a client knows it.
+/// A server and its state, as observed by a client.
 #[derive(Debug)]
 struct Known {
     address: String,
     channel: Channel,
-    /// Whether it was named by the user; others were found.
+    /// Set if the user named the server. Other servers were found.
     is_given: bool,
-    /// The requests of this client that it is answering.
+    /// The requests of this client in progress on the server.
     in_flight: usize,
-    /// Failures in a row, or refusals.
+    /// Consecutive failures or refusals.
     failures: u32,
-    /// The end of its pause.
+    /// The end of the current pause.
     resumes: Option<Instant>,
-    /// The reason why it last failed.
+    /// The last failure.
     problem: Option<String>,
-    /// The number by which it is known under several addresses.
+    /// The number that identifies the server under several addresses.
     instance: Option<u64>,
-    /// The batches that it works on at once, if it has said so.
+    /// The number of batches that it makes concurrently, if reported.
     threads: u64,
-    /// When it was picked last, by the number of servers picked before.
+    /// The time of the last pick, as the number of picks before.
     last: u64,
 }
 
-/// The server to ask next, if there is one.
+/// The server for the next request, if any.
 #[derive(Debug)]
 pub(super) enum Next {
     Server(Lease),
-    /// All that may be asked pause; the first for so long.
+    /// All eligible servers pause. The shortest pause ends after this time.
     Wait(Duration),
-    /// There is none but those that must not be asked.
+    /// No server is eligible.
     Nobody,
 }
 
-/// A server that is being asked.
+/// A server with a request in progress.
 #[derive(Debug)]
 pub(super) struct Lease {
     pool: Arc<Pool>,
@@ -72,7 +72,7 @@ pub(super) struct Lease {
 }
 
 impl Pool {
-    /// Returns the servers that a user names. Called where a runtime is.
+    /// Returns the servers that a user names. Call it in a runtime.
     pub(super) fn new(addresses: &[String], token: Token) -> Result<Arc<Self>, DataError> {
         let pool = Self { token, state: Mutex::default() };
         for address in addresses {
@@ -81,8 +81,8 @@ impl Pool {
         Ok(Arc::new(pool))
     }
 
-    /// Returns the server that answers the fewest requests of this client, of those that do not pause and are not in
-    /// `without`; of several, the one that was asked the longest ago.
+    /// Returns the server with the fewest requests of this client, among those that do not pause and are not in `without`. Of several, returns the
+    /// one whose last request is the oldest.
     pub(super) fn next(self: &Arc<Self>, without: &[String], now: Instant) -> Next {
         let mut state = lock(&self.state);
         let State { servers, picked } = &mut *state;
@@ -104,7 +104,7 @@ impl Pool {
         first.map_or(Next::Nobody, |resumes| Next::Wait(resumes.saturating_duration_since(now)))
     }
 
-    /// Returns every server, to be asked whether it is there.
+    /// Returns every server, to query whether it is available.
     pub(super) fn all(self: &Arc<Self>) -> Vec<Lease> {
         lock(&self.state).servers.iter_mut().map(|server| self.lease(server)).collect()
     }
@@ -114,8 +114,7 @@ impl Pool {
         Lease { pool: Arc::clone(self), address: server.address.clone(), channel: server.channel.clone() }
     }
 
-    /// Takes in what servers know of each other: adds those that are new, and forgets those that no server lists any more and that
-    /// fail. Called where a runtime is.
+    /// Merges the lists of servers: adds new ones, and removes failing ones that no server lists any more. Call it in a runtime.
     pub(super) fn update(&self, lists: Vec<(String, Servers)>) {
         let mut state = lock(&self.state);
         for (address, list) in &lists {
@@ -136,14 +135,14 @@ impl Pool {
         }
     }
 
-    /// Returns the batches that all servers work on at once, and one more for each that answers.
+    /// Returns the number of batches that the servers without failures make concurrently, and one more for each of them.
     pub(super) fn threads(&self) -> usize {
         let state = lock(&self.state);
         let answers = state.servers.iter().filter(|server| server.failures == 0);
         answers.fold(0, |threads, server| threads.saturating_add(server.threads as usize).saturating_add(1))
     }
 
-    /// Returns each server, and why it last failed.
+    /// Formats each server with its last failure.
     pub(super) fn problems(&self) -> String {
         let told = |server: &Known| {
             let problem = server.problem.as_deref().unwrap_or("it has not been asked yet");
@@ -179,23 +178,23 @@ impl State {
 }
 
 impl Lease {
-    /// It has answered.
+    /// Records an answer, which ends the pause.
     pub(super) fn answered(&self) {
         self.update(|server| (server.failures, server.resumes) = (0, None));
     }
 
-    /// It works on this many batches at once.
+    /// Records the number of batches that the server makes concurrently.
     pub(super) fn has_threads(&self, threads: u64) {
         self.update(|server| server.threads = threads);
     }
 
-    /// It has not answered, or wrongly: it is not asked for a while.
+    /// Records a missing or invalid answer. The server pauses.
     pub(super) fn failed(&self, problem: String) {
         tracing::warn!("data server `{}`: {problem}", self.address);
         self.pause(problem, PAUSES);
     }
 
-    /// It has too much to do: it is not asked for a moment.
+    /// Records a refusal by an overloaded server. The server pauses briefly.
     pub(super) fn refused(&self, problem: String) {
         self.pause(problem, BREATHERS);
     }

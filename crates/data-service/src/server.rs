@@ -22,32 +22,32 @@ use super::token::Token;
 use unisono_data::pipeline::lock;
 use unisono_data::{DataError, Dataset, Options, Service, Source};
 
-/// Requests that may wait for each thread that makes batches; others are sent elsewhere.
+/// The maximum number of waiting requests per thread that makes batches. Further requests are refused, and the client retries on another server.
 const QUEUED_PER_THREAD: usize = 16;
-/// The time that clients have to get the answers that they wait for, once a server stops.
+/// The time that a stopping server waits for its clients to receive their answers.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The settings of a server.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
-    /// The address to listen on, as `HOST:PORT`; port 0 is any that is free.
+    /// The address to listen on, as `HOST:PORT`; port 0 selects any free port.
     pub listen: String,
     /// The secret that clients must have.
     pub token: Token,
-    /// The number of batches that are made at once.
+    /// The number of batches that are made concurrently.
     pub threads: usize,
-    /// The memory for batches that other clients may ask for again, in bytes.
+    /// The memory for batches that other clients may request again, in bytes.
     pub cache_bytes: usize,
-    /// A server of the same data set, which tells its clients of this one.
+    /// A server of the same data set to join, which reports this one to its clients.
     pub join: Option<String>,
-    /// The address at which clients reach this server; by default, the one that it listens on.
+    /// The address at which clients reach this server; by default, the address to listen on.
     pub advertise: Option<String>,
 }
 
-/// A server that makes batches for clients on other machines. It knows no rank and no epoch: a request says all that a batch depends
-/// on, so servers may come and go.
+/// A server that makes batches for clients on other machines. It has no state of ranks or epochs: a request contains everything that determines a
+/// batch, so servers may join and leave.
 ///
-/// Dropping it ends it at once; [`stop`](Self::stop) lets requests end that are in progress.
+/// Dropping it ends it at once. [`stop`](Self::stop) completes the requests in progress.
 pub struct Server {
     runtime: Option<Runtime>,
     served: Arc<Served>,
@@ -62,8 +62,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If the data set has no fingerprint, the address cannot be listened on, or the server to be joined serves other data or does not
-    /// answer for a minute; [`DataError::Stopped`] on a request to stop that wait.
+    /// If the data set has no fingerprint, the address cannot be listened on, or the server to join serves other data or does not answer for a
+    /// minute. [`DataError::Stopped`] on a request to stop the wait for that server.
     pub fn start(
         dataset: Dataset,
         (source, options): (&Source, &Options),
@@ -112,7 +112,7 @@ impl Server {
         Ok(Self { runtime: Some(runtime), served, address, stopping, serving, notice })
     }
 
-    /// Returns the address that it listens on.
+    /// Returns the address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -127,21 +127,21 @@ impl Server {
         *self.served.counts()
     }
 
-    /// Returns the problem of the server that this one has joined, if that is new.
+    /// Returns the latest problem of the server that this one has joined, unless it was returned before.
     pub fn take_notice(&self) -> Option<String> {
         lock(&self.notice).take()
     }
 
-    /// Returns whether it serves, and will until it is stopped.
+    /// Returns whether it serves requests, which it does until it is stopped.
     pub fn is_serving(&self) -> bool {
         !self.serving.is_finished()
     }
 
-    /// Takes no more connections, and ends when all requests are answered that are in progress, or some seconds have passed.
+    /// Accepts no more connections, and ends after all requests in progress are answered, or after some seconds.
     pub fn stop(mut self) -> Counts {
         self.stopping.notify_one();
         if let Some(runtime) = &self.runtime {
-            // Clients that keep a connection open are not waited for, with any outcome.
+            // A client may keep its connection open, so a timeout is not an error.
             let _ = runtime.block_on(async { tokio::time::timeout(GRACE, &mut self.serving).await });
         }
         self.counts()
@@ -167,7 +167,7 @@ fn describe(
     (source, options): (&Source, &Options),
     threads: usize,
 ) -> Result<Description, DataError> {
-    // The place of a server's data, and its stop handle, make no difference to a batch.
+    // The location of a server's data, and its stop handle, do not affect a batch.
     let Options { cache, in_memory_bytes, stop, .. } = Options::default();
     let of_batches = Options { cache, in_memory_bytes, stop, ..options.clone() };
     Ok(Description {

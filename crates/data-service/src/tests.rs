@@ -1,4 +1,4 @@
-//! Servers and clients on this machine.
+//! Tests of servers and clients on this machine.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -45,7 +45,7 @@ impl Fixture {
         path
     }
 
-    /// Some images of two classes.
+    /// Writes images of two classes.
     fn images(&self, side: u32, count: u32) -> Source {
         let root = self.directory.path().join(format!("images-{side}"));
         for class in ["a", "b"] {
@@ -79,7 +79,7 @@ impl Fixture {
         Service { servers, token_file: Some(self.directory.path().join("token")) }
     }
 
-    /// Returns the data set of these servers; a client waits for a second for one.
+    /// Connects to these servers, with a timeout of a second. Returns their data set.
     fn connect(&self, servers: &[&Server]) -> Result<Dataset, DataError> {
         Client::connect(&self.service(servers), Duration::from_secs(1), &Options::default())
             .map(Client::dataset)
@@ -92,8 +92,7 @@ fn start(source: &Source, options: &Options, settings: ServerSettings) -> Result
 
 const PASS: Pass = Pass::Training { seed: 3, epoch: 1 };
 
-/// Returns the batches of an epoch, and those of an evaluation; `between` is called with the number of each batch of
-/// the epoch.
+/// Returns the batches of an epoch and of an evaluation. Calls `between` with the number of each batch of the epoch.
 fn epoch(data: &Dataset, between: impl FnMut(usize)) -> Vec<Batch> {
     batches(data, 7, between).unwrap()
 }
@@ -114,7 +113,7 @@ fn batches(data: &Dataset, size: usize, mut between: impl FnMut(usize)) -> Resul
     Ok(made)
 }
 
-/// Waits until something is so, for some seconds at most.
+/// Waits until a condition holds, with a timeout of some seconds.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -124,7 +123,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn served_batches_are_those_of_this_machine_to_the_last_bit() {
+fn served_batches_are_bit_identical_to_local_ones() {
     let fixture = Fixture::new();
     let rows: String = (0..60).map(|row| format!("{row},{},{}\n", row * row, ["x", "y"][row % 2])).collect();
     let table = fixture.file("table.csv", format!("a,b,label\n{rows}"));
@@ -141,7 +140,7 @@ fn served_batches_are_those_of_this_machine_to_the_last_bit() {
         let (first, second) = (one.counts().made, two.counts().made);
         assert!(first > 0 && second > 0, "{source}: {first} and {second}");
         assert_eq!(first + second, served.train.len().div_ceil(7) as u64 + 1);
-        // As a checkpoint has it, from any server.
+        // As for a checkpoint, which may resume with any server.
         let again = load(&Source::Service(fixture.service(&[&two])), &Options::default()).unwrap();
         assert_eq!(again.fingerprint().unwrap(), served.fingerprint().unwrap());
         assert_eq!(again, served);
@@ -149,7 +148,7 @@ fn served_batches_are_those_of_this_machine_to_the_last_bit() {
 }
 
 #[test]
-fn a_regression_is_served_with_its_targets_to_the_last_bit() {
+fn the_targets_of_a_regression_are_served_bit_identically() {
     let fixture = Fixture::new();
     let rows: String = (0..60).map(|row| format!("{row},{},{}.25\n", row % 7, row * row)).collect();
     let source = Source::Csv(fixture.file("table.csv", format!("a,b,price\n{rows}")));

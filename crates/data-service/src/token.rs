@@ -10,16 +10,16 @@ use sha2::Sha256;
 
 use unisono_data::DataError;
 
-/// The shortest token, in bytes: none that is shorter is hard to guess.
+/// The minimum length of a token in bytes: shorter ones are easy to guess.
 const SHORTEST: usize = 16;
 
-/// A secret by which a server and its clients prove to each other that they may connect. It is never sent.
+/// A shared secret, by which a server and its clients authenticate each other. It is never sent.
 #[derive(Clone)]
 pub struct Token(Hmac<Sha256>);
 
 /// A random number that is used once.
 pub(super) type Nonce = [u8; 32];
-/// A proof that a side knows the token.
+/// A proof that a side has the token.
 pub(super) type Proof = [u8; 32];
 
 /// A side of a connection.
@@ -59,13 +59,13 @@ impl Token {
         Ok(Self(Hmac::new_from_slice(token).expect("a key may have any length")))
     }
 
-    /// Returns the proof of one side of a connection. It depends on random numbers of both, so it cannot be used again, and on the
-    /// side, so it cannot be sent back.
+    /// Returns the proof of one side of a connection. It depends on the nonces of both sides, so it cannot be replayed, and on the side, so it cannot
+    /// be reflected.
     pub(super) fn proof(&self, side: Side, nonces: [&Nonce; 2]) -> Proof {
         self.keyed(side, nonces).finalize().into_bytes().into()
     }
 
-    /// Returns whether a proof is right. Takes as long for one that is nearly right as for any other.
+    /// Returns whether a proof is valid, in constant time.
     pub(super) fn is_proven(&self, proof: &Proof, side: Side, nonces: [&Nonce; 2]) -> bool {
         self.keyed(side, nonces).verify(proof.into()).is_ok()
     }
@@ -81,7 +81,7 @@ impl Token {
     }
 }
 
-/// Does not show it.
+/// Hides the secret.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use tempfile::TempDir;
 
-    /// Returns the token in a file with this content and mode, or why it is refused.
+    /// Reads a file with this content and mode. Returns its token, or the error.
     fn read(content: &[u8], mode: u32) -> Result<Token, String> {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("token");
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_a_line_that_nobody_else_may_read() {
+    fn a_token_is_a_line_that_no_other_user_may_read() {
         let token = read(b"0123456789abcdef\n", 0o600).unwrap();
         let (nonces, others) = ([&[1; 32], &[2; 32]], [&[2; 32], &[1; 32]]);
         let proof = token.proof(Side::Client, nonces);

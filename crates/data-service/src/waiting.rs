@@ -1,4 +1,4 @@
-//! Waits for servers: what is awaited is told, and a request to stop ends them.
+//! Waits for servers, which are reported, and end on a request to stop.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,10 +10,10 @@ use unisono_data::{DataError, Options};
 
 /// The time after which a wait is reported.
 const SILENT: Duration = Duration::from_secs(1);
-/// The interval at which a wait checks whether it is to stop.
+/// The interval at which a wait polls for a request to stop.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Waits for a future. Tells once what is `awaited`, and returns [`DataError::Stopped`] on a request to stop.
+/// Waits for a future. Reports once what is `awaited`, and returns [`DataError::Stopped`] on a request to stop.
 pub(super) async fn until<T>(
     options: &Options,
     future: impl Future<Output = Result<T, DataError>>,

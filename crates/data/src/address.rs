@@ -1,4 +1,4 @@
-//! The servers that make batches, as a source names them.
+//! The addresses of data servers in the name of a source.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use crate::error::DataError;
 
-/// Servers that make batches on other machines (`unisono serve-data`), all of the same data set.
+/// Servers on other machines that make batches (`unisono serve-data`). All of them serve the same data set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// The address of each, as `HOST:PORT`; at least one. Servers that join these are found.
+    /// The addresses as `HOST:PORT`, at least one. Servers that join these are discovered.
     pub servers: Vec<String>,
-    /// The file with the token that the servers ask for.
+    /// The file with the token that the servers require.
     pub token_file: Option<PathBuf>,
 }
 
@@ -24,7 +24,7 @@ impl Service {
         text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok())
     }
 
-    /// Returns the error for a text that is none.
+    /// Returns the error for an invalid address.
     pub fn refused(address: &str) -> DataError {
         DataError::other(format!("`{address}` is not the address of a data server: expected HOST:PORT"))
     }

@@ -22,7 +22,7 @@ pub use erase::Erase;
 pub use jitter::Jitter;
 pub use mirror::Mirror;
 
-/// A random change of a training image, which keeps its size and its class.
+/// A random transform of a training image, which preserves its size and class.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -49,16 +49,16 @@ pub use mirror::Mirror;
 /// let options = Options { augmentation, ..Options::default() };
 /// ```
 pub trait Transform: Send + Sync {
-    /// Returns its name with its amounts, such as `crop:4`: transforms with the same name do the same. A checkpoint stores it, so that a
-    /// resumed run has the same augmentation.
+    /// Returns its name with its parameters, such as `crop:4`. Transforms with equal names must behave identically: a checkpoint stores the name, so
+    /// that a resumed run has the same augmentation.
     fn name(&self) -> String;
 
-    /// Returns a variant of the image, of the same shape. All randomness must come from `random`, which is a stream of its own for each
-    /// sample and epoch: then a variant depends neither on the rank nor on the thread that makes it.
+    /// Returns a variant of the image, of the same shape. All randomness must come from `random`, a separate stream for each sample and epoch. A
+    /// variant then depends neither on the rank nor on the thread that makes it.
     fn apply(&self, image: Image, random: &mut Random) -> Image;
 }
 
-/// The transforms of training images, in their order; none by default.
+/// The transforms of training images, in order. Empty by default.
 #[derive(Clone, Default)]
 pub struct Augmentation {
     transforms: Vec<Arc<dyn Transform>>,
@@ -66,9 +66,8 @@ pub struct Augmentation {
 
 type New = fn(&[u32]) -> Arc<dyn Transform>;
 
-/// The transforms by name, and the usual amounts of each. Those of `affine` are little enough that a digit remains recognisable,
-/// that of `crop` is the usual one for images of 32x32 pixels (He et al., "Deep residual learning for image recognition", 2015,
-/// section 4.2).
+/// The transforms by name, with their usual parameters. The shift and rotation of `affine` are small enough that a digit remains recognisable. The
+/// padding of `crop` is usual for images of 32x32 pixels (He et al., "Deep residual learning for image recognition", 2015, section 4.2).
 const CATALOGUE: [(&str, &[u32], New); 5] = [
     ("affine", &[2, 10], |of| Arc::new(Affine { pixels: of[0], degrees: of[1] })),
     ("crop", &[4], |of| Arc::new(Crop { padding: of[0] })),
@@ -78,7 +77,7 @@ const CATALOGUE: [(&str, &[u32], New); 5] = [
 ];
 
 impl Augmentation {
-    /// Returns an augmentation by these transforms, one after the other.
+    /// Returns an augmentation that applies these transforms in order.
     pub fn new(transforms: Vec<Arc<dyn Transform>>) -> Self {
         Self { transforms }
     }
@@ -88,7 +87,7 @@ impl Augmentation {
         self.transforms.is_empty()
     }
 
-    /// Returns the image of a sample as it is in a pass.
+    /// Returns the image of a sample in a pass: augmented for training, unchanged for evaluation.
     ///
     /// # Panics
     ///
@@ -113,7 +112,7 @@ impl Augmentation {
     }
 }
 
-/// The names of the transforms, separated by commas, as they are parsed.
+/// Formats the names of the transforms, separated by commas, in the form that is parsed.
 impl fmt::Display for Augmentation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.transforms.iter().map(|transform| transform.name()).collect();

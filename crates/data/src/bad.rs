@@ -1,4 +1,4 @@
-//! Damaged samples: refused, or skipped and counted.
+//! Damaged samples: reported as errors, or skipped and counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,12 +13,12 @@ use crate::pipeline::lock;
 /// The treatment of damaged samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnBadSample {
-    /// It is an error.
+    /// A damaged sample is an error.
     #[default]
     Error,
-    /// It is left out of its batch.
+    /// A damaged sample is left out of its batch.
     Skip {
-        /// The number of different samples that may be skipped, on each rank; `None` for any number.
+        /// The maximum number of distinct samples that each rank may skip; `None` for no limit.
         most: Option<usize>,
     },
 }
@@ -55,16 +55,16 @@ impl FromStr for OnBadSample {
     }
 }
 
-/// Damaged samples that were skipped since this was last asked.
+/// Damaged samples that were skipped since the last report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Skipped {
-    /// The number of times that a batch lacked one.
+    /// The number of skips: one for every batch that lacks a sample.
     pub count: u64,
-    /// The problems of samples that were not skipped before, by name.
+    /// The problems of samples that were not skipped before, each with the name of the sample.
     pub problems: Vec<String>,
 }
 
-/// Judges damaged samples of a split, and remembers those that were skipped. Copies share what they remember.
+/// Decides about damaged samples of a split, and records the skipped ones. Clones share the record.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BadSamples {
     policy: OnBadSample,
@@ -73,12 +73,11 @@ pub(crate) struct BadSamples {
 
 #[derive(Debug, Default)]
 struct Found {
-    /// The samples that were skipped ever.
+    /// All samples skipped so far.
     samples: BTreeSet<usize>,
-    /// The number of times that a batch of an epoch of training lacked one, until that is asked for. Epochs are
-    /// prepared ahead.
+    /// The unreported skips of each training epoch. Epochs are prepared ahead.
     training: BTreeMap<u64, u64>,
-    /// The samples in batches of evaluations.
+    /// The unreported skips in evaluations.
     evaluation: u64,
     problems: Vec<String>,
 }
@@ -88,13 +87,12 @@ impl BadSamples {
         Self { policy, ..Self::default() }
     }
 
-    /// Returns whether samples with this error may be skipped. Errors of the system are not the sample's
-    /// fault.
+    /// Returns whether samples with this error may be skipped. A system error does not mean that the sample is damaged.
     pub(crate) fn may_skip(&self, error: &DataError) -> bool {
         self.policy.skips() && error.is_damage()
     }
 
-    /// Takes note of a sample that is to be skipped, in a batch of a pass or before there are any; otherwise the error is returned.
+    /// Records a sample to skip, in a batch of a pass, or before the first batch (`None`). Returns the error if it may not be skipped.
     pub(crate) fn judge(&self, sample: usize, pass: Option<Pass>, error: DataError) -> Result<(), DataError> {
         let OnBadSample::Skip { most } = self.policy else { return Err(error) };
         if !self.may_skip(&error) {
@@ -119,7 +117,7 @@ impl BadSamples {
         Ok(())
     }
 
-    /// Returns the samples skipped since the last call, except in batches of epochs later than this one.
+    /// Returns the samples skipped since the last call, except in epochs after this one.
     pub(crate) fn news(&self, epoch: u64) -> Skipped {
         let mut found = lock(&self.found);
         let later = found.training.split_off(&(epoch + 1));
@@ -138,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_read_as_they_are_written() {
+    fn policies_round_trip_through_text() {
         for name in ["error", "skip", "skip:0", "skip:12"] {
             assert_eq!(name.parse::<OnBadSample>().unwrap().to_string(), name);
         }
@@ -170,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_damage_is_an_error() {
+    fn errors_other_than_damage_are_not_skipped() {
         assert!(BadSamples::default().judge(0, None, damaged(0)).is_err());
         let unread =
             DataError::Read { path: "0.png".into(), error: std::io::ErrorKind::PermissionDenied.into() };

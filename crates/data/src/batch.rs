@@ -5,8 +5,7 @@ use crate::normalization::Normalization;
 /// The purpose of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
-    /// Training: samples vary from epoch to epoch, as the seed determines (the windows of a text move, images are
-    /// augmented).
+    /// Training: samples vary from epoch to epoch, determined by the seed. The windows of a text move, and images are augmented.
     Training {
         /// The random seed.
         seed: u64,
@@ -22,7 +21,7 @@ pub enum Pass {
 pub struct Batch {
     /// The model's input.
     pub inputs: Inputs,
-    /// The targets, as the [kind](crate::Kind) of the data says: one class per image or row, one token per input token, or the
+    /// The targets, which depend on the [kind](crate::Kind) of the data: one class per image or row, one token per input token, or the
     /// [bits](f32::to_bits) of one number per row.
     pub targets: Vec<u32>,
     /// Number of samples (images, rows or windows).
@@ -32,26 +31,25 @@ pub struct Batch {
 /// The input of a batch, row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Inputs {
-    /// Normalised levels, `samples x height*width*channels`, the channels of a pixel side by side; or a table's features,
-    /// `samples x features`.
+    /// Normalised levels, `samples x height*width*channels` with interleaved channels, or a table's features, `samples x features`.
     Pixels(Vec<f32>),
     /// Tokens, `samples x context`.
     Tokens(Vec<u32>),
 }
 
-/// The inputs of samples in their smallest form, which a server of batches sends.
+/// The inputs of samples in their most compact form, which a data server sends.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Values {
     /// The 8-bit levels of images, not yet normalised.
     Levels(Vec<u8>),
-    /// Numbers that are [`Inputs::Pixels`] as they are.
+    /// Numbers that become [`Inputs::Pixels`] unchanged.
     Numbers(Vec<f32>),
-    /// [`Inputs::Tokens`].
+    /// Tokens that become [`Inputs::Tokens`] unchanged.
     Tokens(Vec<u32>),
 }
 
 impl Values {
-    /// Returns the inputs of a model; levels of images are normalised.
+    /// Returns the inputs of a model, with the levels of images normalised.
     pub(crate) fn normalized(self, normalization: Option<&Normalization>) -> Inputs {
         match self {
             Self::Levels(levels) => Inputs::Pixels(match normalization {

@@ -1,5 +1,5 @@
-//! A file of bytes that are read anywhere in it, by any thread. What is compressed is unpacked once into an unnamed temporary
-//! file, which disappears with the process.
+//! Files with reads at any offset, from any thread. Compressed content is decompressed once into an unnamed temporary file, which disappears with the
+//! process.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -14,10 +14,10 @@ use crate::disk::{amount, room};
 use crate::error::DataError;
 use crate::pipeline::part;
 
-/// The compression of a file as a whole.
+/// The compression of a whole file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compression {
-    /// As `gzip` does, in any number of members.
+    /// The gzip format, with any number of members.
     Gzip,
     /// A zlib stream.
     Zlib,
@@ -41,7 +41,7 @@ impl Compression {
     }
 }
 
-/// A file of bytes, or what such a file unpacks to.
+/// A file, or the decompressed content of one.
 #[derive(Debug)]
 pub(super) struct ByteFile {
     path: PathBuf,
@@ -50,7 +50,7 @@ pub(super) struct ByteFile {
 }
 
 impl ByteFile {
-    /// Opens a file as it is. What cannot be read from anywhere, such as a pipe, is copied first.
+    /// Opens a file. Copies a file that has no random access, such as a pipe, to a temporary one.
     pub(super) fn open(path: PathBuf) -> Result<Self, DataError> {
         let unreadable = DataError::read(&path);
         let mut file = File::open(&path).map_err(unreadable)?;
@@ -66,8 +66,8 @@ impl ByteFile {
         Ok(Compression::of(&self.start()?) == Some(Compression::Gzip))
     }
 
-    /// Unpacks the file into an unnamed temporary one as `scan` reads it, so that nothing is unpacked beyond what `scan` refuses. What
-    /// `scan` leaves must be unpackable, and is not kept.
+    /// Decompresses the file into an unnamed temporary one while `scan` reads it, so that decompression stops where `scan` fails. The content that
+    /// `scan` leaves unread must be valid, and is discarded.
     pub(super) fn unpacked<T>(
         self,
         compression: Compression,
@@ -82,11 +82,11 @@ impl ByteFile {
         let (spool, scanned) = {
             let mut unpacking = Unpacking { path, content, spool: Spool::new(path)?, failure: None };
             let scanned = scan(&mut unpacking).and_then(|scanned| {
-                // The checksum is at the end.
+                // Continues to the checksum at the end.
                 io::copy(&mut unpacking.content, &mut io::sink()).map_err(|error| corrupt(path, &error))?;
                 Ok(scanned)
             });
-            // The error of a reader between this and `scan` is less precise.
+            // Readers between this one and `scan` report a less precise error.
             unpacking.failure.map_or(Ok(()), Err)?;
             (unpacking.spool, scanned?)
         };
@@ -105,30 +105,30 @@ impl ByteFile {
         self.length
     }
 
-    /// Returns the first bytes, as many as tell a format.
+    /// Returns the first bytes, enough to detect a format.
     pub(super) fn start(&self) -> Result<Vec<u8>, DataError> {
         self.read(0, self.length.min(16) as usize)
     }
 
-    /// Reads this many bytes from an offset on. They must be within the file's length, which bounds what is allocated.
+    /// Reads this many bytes from an offset. They must be within the file's length, which bounds the allocation.
     pub(super) fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, DataError> {
         let mut bytes = vec![0; length];
         self.read_into(offset, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Reads bytes from an offset on.
+    /// Reads bytes from an offset.
     pub(super) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DataError> {
         part("reading", || self.file.read_exact_at(bytes, offset)).map_err(DataError::read(&self.path))
     }
 
-    /// Reads the file from its start, and does not move the shared position.
+    /// Returns a reader from the start of the file. It does not move the shared position.
     pub(super) fn reader(&self) -> Reader<&Self> {
         Reader::new(self, 0)
     }
 }
 
-/// Reads a file from some position on.
+/// A reader of a file from a position.
 #[derive(Debug)]
 pub(super) struct Reader<F> {
     file: F,
@@ -161,7 +161,7 @@ impl<F: Deref<Target = ByteFile>> io::Seek for Reader<F> {
     }
 }
 
-/// The content of a compressed file, read from its start. What has been read is in a temporary file.
+/// The content of a compressed file, read from its start. The bytes read so far are in a temporary file.
 pub(super) struct Unpacking<'a> {
     path: &'a Path,
     content: Box<dyn Read + 'a>,
@@ -169,7 +169,7 @@ pub(super) struct Unpacking<'a> {
     failure: Option<DataError>,
 }
 
-/// For readers that pass errors on as their own.
+/// Keeps the error too, since readers on top may wrap it in their own error.
 impl Read for Unpacking<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = match self.content.read(bytes) {
@@ -189,7 +189,7 @@ fn corrupt(path: &Path, error: &dyn Display) -> DataError {
     DataError::file(path, format!("cannot be unpacked: {error}; fetch it again"))
 }
 
-/// Copies what `path` contains to an unnamed temporary file.
+/// Copies the content of the file at `path` to an unnamed temporary file.
 fn spooled(path: &Path, content: &mut File) -> Result<ByteFile, DataError> {
     let mut spool = Spool::new(path)?;
     let mut block = vec![0; BLOCK];
@@ -203,7 +203,7 @@ fn spooled(path: &Path, content: &mut File) -> Result<ByteFile, DataError> {
     }
 }
 
-/// A new unnamed file in the system's temporary directory, to which what `path` contains is written.
+/// A new unnamed file in the system's temporary directory, for the content of the file at `path`.
 #[derive(Debug)]
 pub(super) struct Spool {
     path: PathBuf,
@@ -211,11 +211,11 @@ pub(super) struct Spool {
     written: u64,
 }
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const BLOCK: usize = 1 << 16;
-/// Bytes between two looks at the free space.
+/// Bytes between two checks of the free space.
 const STRIDE: u64 = 64 << 20;
-/// Space that stays free on the disk, if it is this large.
+/// The space to leave free on the disk; less on a small disk.
 const RESERVE: u64 = 1 << 30;
 
 impl Spool {
@@ -238,7 +238,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Refuses to fill the disk to the brim, which would fail other programs too.
+    /// Returns an error before the disk is full, which would make other programs fail too.
     fn check_room(&self) -> Result<(), DataError> {
         let [free, size] = room(self.file.get_ref()).map_err(|error| no_room(&self.path, &error))?;
         if free < RESERVE.min(size / 20) {
@@ -248,7 +248,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Returns the whole file, to be read; errors name where its bytes come from.
+    /// Returns the whole file for reading. Its errors name the original file.
     pub(super) fn finish(self) -> Result<ByteFile, DataError> {
         match self.file.into_inner() {
             Ok(file) => Ok(ByteFile { path: self.path, file, length: self.written }),

@@ -22,10 +22,10 @@ const IMAGE: usize = SIDE * SIDE * CHANNELS;
 const RECORD: usize = 1 + IMAGE;
 const CLASSES: u8 = 10;
 const TEST: &str = "test_batch.bin";
-/// One name of a class on each line.
+/// The file of class names, one per line.
 const NAMES: &str = "batches.meta.txt";
 
-/// Reads the data set in `directory`. Classes are named if there is a file with their names.
+/// Reads the data set in `directory`. Classes have names if the file of names exists.
 pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataError> {
     if !directory.is_dir() {
         return Err(DataError::file(directory, "is not a directory"));
@@ -61,7 +61,7 @@ fn part_name(part: usize) -> String {
     format!("data_batch_{part}.bin")
 }
 
-/// Returns the names of the classes, if there is a file with them.
+/// Returns the names of the classes; none without the file of names.
 fn names(path: &Path) -> Result<Vec<String>, DataError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -111,7 +111,7 @@ mod tests {
     use crate::normalization::GREY;
     use crate::split::Split;
 
-    /// Writes records whose image is of one colour: the label ten times, for red, green and blue.
+    /// Writes records of images with a single colour: ten times the label, plus 0, 1 and 2 for red, green and blue.
     fn write(file: &Path, labels: &[u8]) {
         let record = |&label: &u8| {
             let planes = (0..3).flat_map(move |channel| vec![10 * label + channel; SIDE * SIDE]);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_in_order_and_their_channels_side_by_side() {
+    fn records_are_read_in_order_with_interleaved_channels() {
         let folder = tempfile::tempdir().unwrap();
         write(&folder.path().join("data_batch_1.bin"), &[3, 0]);
         write(&folder.path().join("data_batch_2.bin"), &[9]);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn crops_differ_by_sample_and_epoch_and_are_the_same_for_everybody() {
+    fn crops_differ_by_sample_and_epoch_and_are_reproducible() {
         let folder = tempfile::tempdir().unwrap();
         write(&folder.path().join("data_batch_1.bin"), &[9; 20]);
         write(&folder.path().join(TEST), &[9]);

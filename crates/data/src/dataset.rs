@@ -24,14 +24,13 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Returns the notes for the user on how images in files are read, one line each: how many are resized, which files are
-    /// skipped.
+    /// Returns the notes for the user on how image files are read, one line each: how many are resized, which files are skipped.
     pub fn notices(&self) -> &[String] {
         self.train.notices()
     }
 
-    /// Returns a hash that detects changed data: of all samples or, if images stay in their files, of what is
-    /// known without decoding them (names and sizes of files, checksums of records).
+    /// Returns a hash that detects changed data. It covers all samples or, if images stay in their files, the properties that are known without
+    /// decoding them (names and sizes of files, checksums of records).
     ///
     /// # Errors
     ///
@@ -52,7 +51,7 @@ impl PartialEq for Dataset {
     }
 }
 
-/// Descriptions from before there was colour say nothing of it, and those of grey images still do not.
+/// The default for descriptions without `channels`: old ones predate colour, and those of greyscale images still omit the field.
 fn grey() -> usize {
     1
 }
@@ -61,7 +60,7 @@ fn is_grey(channels: &usize) -> bool {
     *channels == grey()
 }
 
-/// The kind of a sample, and so the input and output of a model.
+/// The kind of a sample, which determines the input and output of a model.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Kind {
     /// An image and its class.
@@ -70,17 +69,17 @@ pub enum Kind {
         height: usize,
         /// Columns of pixels.
         width: usize,
-        /// Values of a pixel: 1 if it is grey, 3 for red, green and blue.
+        /// Channels of a pixel: 1 for greyscale, 3 for red, green and blue.
         #[serde(default = "grey", skip_serializing_if = "is_grey")]
         channels: usize,
         /// Number of classes; labels run from 0 to `classes - 1`.
         classes: usize,
     },
-    /// A row of numbers, and its class or the number that follows from it.
+    /// A row of numbers, and its class or numeric target.
     Table {
         /// Numbers in a row.
         features: usize,
-        /// Number of classes; labels run from 0 to `classes - 1`. 1 for a regression: targets are then numbers.
+        /// Number of classes; labels run from 0 to `classes - 1`. 1 for a regression, whose targets are numbers.
         classes: usize,
     },
     /// A window of characters, and for each of them the character that follows.

@@ -7,7 +7,7 @@ use image::{DynamicImage, GrayImage, ImageDecoder, ImageFormat, ImageReader, Lim
 use crate::pixels::Image;
 use crate::schema::list;
 
-/// The formats, for messages.
+/// The supported formats, for messages.
 pub(super) const FORMATS: &str = "PNG, JPEG, WebP, BMP or GIF";
 /// The extensions of files of these formats, in lower case.
 pub(super) const EXTENSIONS: [&str; 6] = ["png", "jpg", "jpeg", "webp", "bmp", "gif"];
@@ -17,19 +17,19 @@ pub(super) fn extensions() -> String {
     list(EXTENSIONS.into_iter())
 }
 
-/// The difference of the levels of a pixel from which on it has a colour: JPEG's rounding stays below.
+/// The minimum difference between the channels of a coloured pixel. JPEG's rounding errors stay below it.
 const COLOUR: u8 = 24;
 
-/// An image as it is stored.
+/// A stored image.
 #[derive(Debug)]
 pub(super) enum Raw {
-    /// A file of one of the formats. Of several frames, the first is the image.
+    /// A file in one of the formats. If it has several frames, the first is the image.
     Encoded(Vec<u8>),
     /// Grey levels.
     Grey(GrayImage),
 }
 
-/// The facts about an image that are known without decoding it.
+/// The properties of an image that are known without decoding it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     /// Height and width.
@@ -52,7 +52,7 @@ impl Raw {
         Ok(Header { sides: [height, width].map(|side| side as usize), may_have_colour })
     }
 
-    /// Decodes the image, to grey levels (1) or to red, green and blue (3); the error describes the problem.
+    /// Decodes the image to greyscale (1 channel) or to red, green and blue (3); the error describes the problem.
     pub(super) fn decode(self, channels: usize) -> Result<Image, String> {
         let image: DynamicImage = match self {
             Self::Grey(image) => image.into(),
@@ -63,7 +63,7 @@ impl Raw {
         Ok(Image::new(shape, levels))
     }
 
-    /// Decodes the image to tell whether it has a colour.
+    /// Decodes the image to detect colour.
     pub(super) fn has_colour(self) -> Result<bool, String> {
         let is_coloured = |pixel: &[u8]| {
             let (least, most) = (pixel.iter().min(), pixel.iter().max());
@@ -73,9 +73,9 @@ impl Raw {
     }
 }
 
-/// Returns whether a file starts like one of the formats.
+/// Returns whether a file starts with the signature of one of the formats.
 pub(super) fn is_encoded(bytes: &[u8]) -> bool {
-    // Two letters are too few to tell a BMP from grey levels: the size of its second header is known.
+    // The two letters of a BMP's signature may also start raw grey levels, so the size of its second header is checked too.
     let size = bytes.get(14..18).and_then(<[u8]>::first_chunk).map(|&size| u32::from_le_bytes(size));
     match image::guess_format(bytes) {
         Ok(ImageFormat::Bmp) => size.is_some_and(|size| [12, 40, 52, 56, 64, 108, 124].contains(&size)),
@@ -94,8 +94,7 @@ fn reader(bytes: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>, String> {
     Ok(reader)
 }
 
-/// Returns the memory limit for decoding a file. The formats do not compress further, and a header may claim
-/// any size.
+/// Returns the memory limit for decoding a file. A header may claim any size, but the formats compress by no more than this factor.
 fn limits(bytes: &[u8]) -> Limits {
     const LEAST: u64 = 8 << 20;
     const OF_A_BYTE: u64 = 10_000;

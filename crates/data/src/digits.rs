@@ -1,8 +1,7 @@
 //! Synthetic digits that look handwritten, generated from a seed: a data set that needs no files.
 //!
-//! A digit is a few strokes. Each image distorts them, draws them with a random pen and adds a smudge and noise, from a
-//! random stream keyed by the image's index: image `i` is the same whichever thread draws it and however many images there
-//! are.
+//! A digit is a few strokes. Each image distorts them, draws them with a random pen and adds a smudge and noise. Its random stream is keyed by the
+//! image's index: image `i` depends neither on the thread that draws it nor on the number of images.
 
 use std::f32::consts::TAU;
 
@@ -28,8 +27,7 @@ type Point = (f32, f32);
 enum Stroke {
     /// Straight lines from point to point.
     Line(&'static [Point]),
-    /// Part of an ellipse: its centre, its radii, and the angles in degrees, clockwise from the
-    /// right, where it starts and ends.
+    /// Part of an ellipse: its centre, its radii, and its start and end angles in degrees, clockwise from the right.
     Arc(Point, (f32, f32), (f32, f32)),
 }
 
@@ -137,7 +135,7 @@ fn random_pixel(rng: &mut ChaCha8Rng) -> Point {
     (coordinate(), coordinate())
 }
 
-/// Turns ink into grey levels, with random contrast and noise.
+/// Converts ink to grey levels, with random contrast and noise.
 fn expose(rng: &mut ChaCha8Rng, ink: &[f32], image: &mut [u8]) {
     let contrast = rng.random_range(120.0..255.0);
     let noise = rng.random_range(5.0..80.0);
@@ -150,13 +148,13 @@ fn expose(rng: &mut ChaCha8Rng, ink: &[f32], image: &mut [u8]) {
     }
 }
 
-/// Returns a number from 0 to 1, the one that `rand` makes from the same bits.
+/// Returns a number from 0 to 1, identical to the one that `rand` makes from the same bits.
 fn uniform(bits: u32) -> f32 {
     (bits >> 8) as f32 / (1 << 24) as f32
 }
 
 impl Stroke {
-    /// Points on the stroke, so dense that a distortion bends it smoothly.
+    /// Returns points on the stroke, dense enough to bend smoothly.
     fn points(&self) -> Vec<Point> {
         const STEPS: u8 = 16;
         let steps = (0..=STEPS).map(|step| f32::from(step) / f32::from(STEPS));
@@ -175,7 +173,7 @@ impl Stroke {
     }
 }
 
-/// The distortion of one image: a bend like that of paper, then an affine map to pixels.
+/// The distortion of one image: a bend, then an affine map to pixels.
 struct Warp {
     /// Amplitude, frequency and phase of each coordinate's displacement along the other.
     bends: [[f32; 3]; 2],
@@ -222,7 +220,7 @@ impl Pen {
     /// Draws a line through `points`, of `strength` in 0..=1.
     fn draw(&self, points: &[Point], strength: f32, ink: &mut [f32]) {
         let reach = self.radius + self.blur;
-        // Only pixels near a segment are visited: most of an image is blank.
+        // Visits only pixels near a segment, since most of an image is blank.
         let near = |a: f32, b: f32| {
             let (low, high) = (a.min(b) - reach, a.max(b) + reach + 1.0);
             (low.clamp(0.0, SIDE as f32) as usize)..(high.clamp(0.0, SIDE as f32) as usize)
@@ -273,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_alone_decides() {
+    fn images_depend_only_on_the_seed() {
         let of = |seed| {
             draw(&Options { seed, train_samples: 30, test_samples: 10, ..Options::default() }).unwrap()
         };
@@ -282,13 +280,13 @@ mod tests {
     }
 
     #[test]
-    fn an_image_does_not_depend_on_how_many_there_are() {
+    fn an_image_does_not_depend_on_the_number_of_images() {
         let (few, many) = (images(1, 5, 9).0, images(1, 50, 1).0);
         assert_eq!(first(&few, 5), first(&many, 5));
     }
 
     #[test]
-    fn an_image_does_not_depend_on_the_threads() {
+    fn an_image_does_not_depend_on_the_number_of_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
         assert_eq!(pool.install(|| first(&images(1, 40, 20).0, 40)), first(&images(1, 40, 20).0, 40));
     }
@@ -312,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn no_samples_are_refused() {
+    fn a_split_without_samples_is_refused() {
         let none = Options { test_samples: 0, ..Options::default() };
         let message = draw(&none).unwrap_err().to_string();
         assert_eq!(message, "the number of test samples is 0: it must be at least 1");

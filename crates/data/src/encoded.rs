@@ -1,4 +1,4 @@
-//! Images that stay in their files, and are read and decoded when a batch needs them.
+//! Images that stay in their files, and are read and decoded for each batch.
 
 use std::fmt::Debug;
 use std::fs;
@@ -28,36 +28,36 @@ use crate::split::Split;
 
 /// Images of one split that stay in their files.
 ///
-/// They are converted to grey, or to red, green and blue, and [resized and cropped](crate::Options::image_size) to one size.
+/// They are converted to greyscale, or to red, green and blue, and [resized and cropped](crate::Options::image_size) to one size.
 #[derive(Debug, Clone)]
 pub struct EncodedImages {
     store: Arc<dyn Store>,
     /// The indices of these images in the store.
     samples: Vec<usize>,
-    /// Height and width, and the values of a pixel: 1 if they are grey, 3 for red, green and blue.
+    /// Height, width and channels: 1 for greyscale, 3 for red, green and blue.
     shape: [usize; 3],
     /// The augmentation in training.
     augmentation: Augmentation,
     normalization: Option<Normalization>,
-    /// Notes for the user on how they are read.
+    /// Notes for the user on how the images are read.
     notices: Vec<String>,
     /// The decoded images, if there is a snapshot.
     snapshot: Option<Arc<Snapshot>>,
     bad: BadSamples,
 }
 
-/// Images in files, by their index over all of these, and the class of each.
+/// Stored images with their classes, by index over all files.
 pub(super) trait Store: Debug + Send + Sync {
-    /// Reads an image as it is stored, and its class.
+    /// Reads an image in its stored form, and its class.
     fn raw(&self, index: usize) -> Result<(Raw, u32), DataError>;
 
-    /// Returns the error for an image that has this problem.
+    /// Returns the error for an image with this problem.
     fn damaged(&self, index: usize, problem: &str) -> DataError;
 
-    /// Adds everything that is known of an image without decoding it to a hash.
+    /// Adds to a hash all properties of an image that are known without decoding it.
     fn hash(&self, index: usize, hasher: &mut dyn Hasher) -> Result<(), DataError>;
 
-    /// Returns the files that have these images; none if the hash is one of their contents.
+    /// Returns the files that contain these images; none if the hash covers their content.
     fn paths(&self, indices: &[usize]) -> Vec<&Path>;
 }
 
@@ -91,14 +91,14 @@ impl Store for Files {
 }
 
 impl dyn Store {
-    /// Reads an image, decoded to `channels` channels, and its class.
+    /// Reads an image, decoded to this number of channels, and its class.
     fn read(&self, index: usize, channels: usize) -> Result<(Image, u32), DataError> {
         let (raw, label) = self.raw(index)?;
         let image = part("decoding", || raw.decode(channels));
         Ok((image.map_err(|problem| self.damaged(index, &problem))?, label))
     }
 
-    /// Returns the error for samples none of which can be read.
+    /// Returns the error if none of these samples can be read.
     fn unreadable(&self, samples: &[usize]) -> DataError {
         let first = samples.iter().find_map(|&sample| self.read(sample, 1).err());
         first.unwrap_or_else(|| DataError::other("no image that was looked at can be read"))
@@ -108,15 +108,15 @@ impl dyn Store {
         Survey::of(samples, |sample| self.raw(sample).ok()?.0.header().ok())
     }
 
-    /// Decodes an image to tell whether it has a colour.
+    /// Decodes an image to detect colour.
     fn has_colour(&self, sample: usize) -> bool {
         self.raw(sample).is_ok_and(|(raw, _)| raw.has_colour().unwrap_or(false))
     }
 }
 
 impl EncodedImages {
-    /// Images in separate files, to be resized and cropped to this height and width, with one value a pixel (grey) or three (red, green,
-    /// blue), and normalised by these statistics or else by those of MNIST. Their classes are unknown, and reported as 0.
+    /// Returns images in separate files, resized and cropped to this height and width, with one channel (greyscale) or three (red, green, blue). They
+    /// are normalised by these statistics, by default by those of MNIST. Their classes are unknown, and reported as 0.
     pub fn of_files(files: &[PathBuf], shape: [usize; 3], normalization: Option<Normalization>) -> Self {
         let store = Arc::new(Files(files.iter().map(|file| (file.clone(), 0)).collect()));
         let images = Self::new(store, (0..files.len()).collect(), shape, OnBadSample::default());
@@ -141,8 +141,8 @@ impl EncodedImages {
         }
     }
 
-    /// Returns the data set of the images in a store: those to train on and those held out, given by their indices. `schema` names the
-    /// classes. `notice` tells the user how they were found.
+    /// Returns the data set of the images in a store, with the indices of the training images and the held-out images. `schema` names the classes.
+    /// `notice` informs the user how the images were found.
     pub(super) fn dataset(
         store: impl Store + 'static,
         (train, test): (Vec<usize>, Vec<usize>),
@@ -180,12 +180,12 @@ impl EncodedImages {
         Ok(Dataset { kind, train: Arc::new(train), test: Arc::new(test), schema })
     }
 
-    /// Returns the sums over the levels of all images, or of some at equal distances.
+    /// Returns the sums over the levels of all images, or of evenly spaced ones if there are many.
     fn sums(&self) -> Result<Sums, DataError> {
         let samples: Vec<_> = (0..self.samples.len()).collect();
         let sums = |sample| match self.image(sample) {
             Ok((image, _)) => Ok(Sums::of(&image.levels, image.channels)),
-            // It is counted and named when a batch needs it.
+            // A damaged image is counted and named when a batch needs it.
             Err(error) if self.bad.may_skip(&error) => Ok(Sums::default()),
             Err(error) => Err(error),
         };
@@ -193,7 +193,7 @@ impl EncodedImages {
         all.into_iter().try_fold(Sums::default(), |sum, own| Ok(sum.and(own?)))
     }
 
-    /// Returns an image in the colours and the size of all, and its class.
+    /// Returns an image, converted and resized, and its class.
     fn image(&self, sample: usize) -> Result<(Image, u32), DataError> {
         if let Some(snapshot) = &self.snapshot {
             let record = part("reading", || snapshot.record(sample))?;
@@ -209,11 +209,11 @@ impl EncodedImages {
         Ok((part("resizing", || fitted(image, [height, width])), label))
     }
 
-    /// Writes what is missing of a snapshot of these images, before they are augmented, and reads them from there.
+    /// Writes the missing part of a snapshot of these images, before augmentation. Returns the images that read from it, and the snapshot.
     pub(super) fn read_from(&self, plan: &Plan<'_>) -> Result<(Self, Arc<Snapshot>), DataError> {
         let record = |sample| match self.image(sample) {
             Ok((image, label)) => Ok([&label.to_le_bytes()[..], &image.levels].concat()),
-            // An empty record.
+            // An empty record stands for a skipped image.
             Err(error) => self.bad.judge(sample, None, error).map(|()| Vec::new()),
         };
         let snapshot = Arc::new(plan.make(record)?);
@@ -225,8 +225,8 @@ impl EncodedImages {
         size_of::<u32>() + self.values()
     }
 
-    /// Adds everything to a hash that decoded images follow from: besides [what is known](Self::hash) of their files, when their inodes
-    /// last changed. Programs that copy files can preserve the time of modification, but not that one.
+    /// Adds to a hash everything that determines the decoded images: besides [the properties](Self::hash) of their files, the time of the last change
+    /// of their inodes. Programs that copy files can preserve the modification time, but not this one.
     pub(super) fn hash_state(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
         self.hash(hasher)?;
         self.shape.iter().for_each(|side| hasher.update(&side.to_le_bytes()));
@@ -254,7 +254,7 @@ impl Split for EncodedImages {
         self.samples.iter().try_for_each(|&sample| self.store.hash(sample, hasher))
     }
 
-    /// Reads, decodes and, for training, augments these images, but for damaged ones that may be skipped.
+    /// Reads, decodes and, for training, augments these images. Leaves out damaged ones that may be skipped.
     fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
         let mut levels = Vec::with_capacity(samples.len() * self.values());
         let mut targets = Vec::with_capacity(samples.len());

@@ -28,7 +28,7 @@ pub enum DataError {
     File {
         /// The file or directory.
         path: PathBuf,
-        /// The place in it, such as `, record 3`; empty for all of it.
+        /// The location in the file, such as `, record 3`; empty for the whole file.
         place: String,
         /// The problem, and the expected form.
         problem: String,
@@ -93,7 +93,7 @@ impl DataError {
         Self::File { path: path.into(), place: format!(", column `{column}`"), problem: problem.into() }
     }
 
-    /// Returns the error for a file of labels that has another number of them than there are images.
+    /// Returns the error for a file of labels whose number differs from the number of images.
     pub(crate) fn labels(path: &Path, found: usize, images: &Path, expected: usize) -> Self {
         let images = images.display();
         let problem =
@@ -109,7 +109,7 @@ impl DataError {
         Self::file(path, format!("is too short: {found} {what}, expected at least {expected}"))
     }
 
-    /// Returns whether a sample is damaged, in contrast to a file that cannot be read and the like.
+    /// Returns whether a sample is damaged, in contrast to, for example, an unreadable file.
     pub(super) fn is_damage(&self) -> bool {
         matches!(self, Self::File { .. })
     }
@@ -120,7 +120,7 @@ impl DataError {
     }
 }
 
-/// Returns an error and its causes, as far as each says something new.
+/// Formats an error with its causes. Leaves out causes that add no information.
 #[doc(hidden)]
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();

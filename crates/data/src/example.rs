@@ -54,7 +54,7 @@ pub(super) struct Int64List {
     pub(super) value: Vec<i64>,
 }
 
-/// The possible names of features, the more specific first.
+/// Accepted names of features, the more specific first.
 const IMAGE: [&str; 2] = ["image/encoded", "image"];
 const LABEL: [&str; 2] = ["image/class/label", "label"];
 const HEIGHT: [&str; 2] = ["image/height", "height"];
@@ -83,8 +83,7 @@ impl Example {
         label.try_into().map_err(|_| format!("has the label {label}: expected one from 0 to {}", u32::MAX))
     }
 
-    /// Returns the image. Bytes of no known format are grey levels, of the height and width in the example,
-    /// or else of a square image.
+    /// Returns the image. Bytes in no known format are grey levels, with the height and width in the example, or of a square image.
     pub(super) fn image(&self) -> Result<Raw, String> {
         let bytes = IMAGE.iter().find_map(|name| match self.values(name) {
             Some(Values::Bytes(list)) => list.value.first(),

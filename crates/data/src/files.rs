@@ -1,4 +1,4 @@
-//! The files that a source names: one, a list, or those that match a pattern.
+//! The files that a source names: one file, a list, or a pattern.
 
 use std::collections::HashSet;
 use std::fs;
@@ -8,14 +8,13 @@ use glob::{MatchOptions, glob_with};
 
 use crate::error::DataError;
 
-/// The most names that a pattern's braces stand for.
+/// The maximum number of names that a pattern's braces may expand to.
 const MOST_NAMES: usize = 1_000_000;
 
-/// Returns the files that `name` means. Commas separate several of them. Each is a path, or a pattern: `{a,b}` and
-/// `{000..119}` stand for all that is between, so these files must exist; then `*`, `?`, `[…]` and `**` match what exists,
-/// sorted by name.
+/// Returns the files that `name` selects. Commas separate several names. Each is a path or a pattern: `{a,b}` and `{000..119}` expand to all their
+/// elements, and these files must exist. Then `*`, `?`, `[…]` and `**` match existing files, sorted by name.
 ///
-/// A path that exists means itself, with any characters. A list keeps its order.
+/// An existing path names itself, even with special characters. A list keeps its order.
 pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
     let Some(text) = name.to_str().filter(|_| !name.exists()) else { return Ok(vec![name.into()]) };
     let mut files = vec![];
@@ -45,7 +44,7 @@ pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
     }
 }
 
-/// Returns the elements of a list, divided at commas outside of braces.
+/// Splits a list at commas outside of braces.
 fn elements(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_usize;
     text.split(move |c| {
@@ -58,8 +57,7 @@ fn elements(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the existing files that match, sorted. As in a shell, `*` matches no file whose name starts with a
-/// point.
+/// Returns the existing files that match, sorted. As in a shell, `*` does not match a leading dot.
 fn matches(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
     let none = |expected: &str| no_match(pattern, expected);
     let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::default() };
@@ -80,8 +78,8 @@ fn no_match(pattern: &str, expected: &str) -> DataError {
     DataError::other(format!("no file matches `{pattern}`: expected {expected}"))
 }
 
-/// Expands the braces of a name: `{a,b}` into each of its elements, `{08..11}` into each number, as wide as the first.
-/// Braces with neither stand for themselves. `None` if it is too many.
+/// Expands the braces of a name: `{a,b}` to each of its elements, `{08..11}` to each number, as wide as the first. Other braces stay as they are.
+/// Returns `None` if there are too many names.
 fn unbraced(name: &str) -> Option<Vec<String>> {
     let mut names = vec![String::new()];
     let mut rest = name;
@@ -118,7 +116,7 @@ fn choices(inner: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Returns the entries of a directory that match, sorted by name.
+/// Returns the wanted entries of a directory, sorted by name.
 pub(super) fn entries(
     directory: &Path,
     is_wanted: impl Fn(&Path) -> bool,
@@ -135,7 +133,7 @@ pub(super) fn entries(
     Ok(entries)
 }
 
-/// Returns the name of a file, in lower case.
+/// Returns the name of a file in lower case, without its directory.
 pub(super) fn lowercase_name(file: &Path) -> String {
     file.file_name().unwrap_or_default().to_string_lossy().to_lowercase()
 }

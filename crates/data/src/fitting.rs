@@ -1,4 +1,4 @@
-//! Images of any size become images of one size: resized with their aspect ratio until they cover it, and cropped to the middle. As
+//! Fits images of any size to one size: resizes them, with their aspect ratio, until they cover it, and crops them to the centre. Equals
 //! torchvision's `Resize` and `CenterCrop`, with the antialiased bilinear filter of Pillow.
 
 use image::imageops::{self, FilterType};
@@ -6,10 +6,10 @@ use image::{GrayImage, ImageBuffer, Pixel, RgbImage};
 
 use crate::pixels::Image;
 
-/// The ratio of sides beyond which only the middle of an image is read: the rest would be resized to be cropped.
+/// The ratio of sides beyond which only the centre of an image is read: the rest would be resized only to be cropped.
 const LONGEST: u64 = 8;
 
-/// Returns the image in `[height, width]` pixels.
+/// Returns the image, resized and cropped to `[height, width]` pixels.
 pub(super) fn fitted(image: Image, to: [usize; 2]) -> Image {
     let Image { height, width, channels, .. } = image;
     if [height, width] == to {
@@ -47,8 +47,7 @@ fn cover(from: [u32; 2], to: [u32; 2]) -> [u32; 2] {
     }
 }
 
-/// Returns the sides of the middle that is read: all of an image, unless one side is far longer than is
-/// needed.
+/// Returns the sides of the central part to read: the whole image, unless one side is far longer than needed.
 fn kept(from: [u32; 2], to: [u32; 2]) -> [u32; 2] {
     let most = |across: usize| {
         let needed = u64::from(from[across]) * u64::from(to[1 - across]) / u64::from(to[across]);
@@ -57,7 +56,7 @@ fn kept(from: [u32; 2], to: [u32; 2]) -> [u32; 2] {
     [from[0].min(most(1)), from[1].min(most(0))]
 }
 
-/// Returns the offset of the middle `inner` of `outer` pixels: half of the rest, rounded to even.
+/// Returns the offset that centres `inner` in `outer` pixels: half of the rest, rounded to even.
 fn middle(outer: u32, inner: u32) -> u32 {
     let rest = outer - inner;
     let half = rest / 2;

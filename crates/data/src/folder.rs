@@ -11,10 +11,10 @@ use crate::error::DataError;
 use crate::schema::Schema;
 use crate::source::Options;
 
-/// Finds the images in `directory`, and reads the first of them for its size. Classes have the numbers of the schema and the
-/// number of classes in `known`, or else their index in the order of names.
+/// Finds the images in `directory`, and reads the headers of some for the image size. Classes are numbered by the schema and the number of classes in
+/// `known`, or else in the order of their names.
 ///
-/// Skips files with other extensions than those of images, and tells so; hidden ones silently.
+/// Skips files with the extension of no image format, and reports them. Skips hidden files silently.
 pub(super) fn read(
     directory: &Path,
     options: &Options,
@@ -76,7 +76,7 @@ pub(super) fn read(
     EncodedImages::dataset(Files(images), (train, test), options, (classes, schema), notice)
 }
 
-/// Returns the numbers of these classes in a model.
+/// Returns the numbers that a model uses for these classes.
 fn known_labels(
     root: &Path,
     folders: &[PathBuf],

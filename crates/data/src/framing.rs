@@ -1,7 +1,7 @@
-//! The frame of TensorFlow's records, in files of samples and in TensorBoard's event files.
+//! The framing of TFRecord files, which TensorBoard's event files share.
 //!
-//! A record is its length (8 bytes, little-endian), a checksum of the length, its bytes, and a checksum of the bytes. A
-//! checksum is a CRC-32C, rotated and offset, so that checksums of data that contain checksums are well-behaved.
+//! A record is its length (8 bytes, little-endian), a checksum of the length, its bytes, and a checksum of the bytes. A checksum is a CRC-32C,
+//! rotated and offset, so that it remains effective for data that contain checksums.
 
 use std::io::{self, Write};
 
@@ -15,7 +15,7 @@ pub fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Returns the record at the front of these bytes, without its checksum; `None` if that is wrong.
+/// Returns the record at the start of these bytes, without its checksum; `None` if the checksum is wrong.
 pub(crate) fn record(bytes: &[u8]) -> Option<&[u8]> {
     let (record, sum) = bytes.split_last_chunk()?;
     (checksum(record).to_le_bytes() == *sum).then_some(record)
@@ -42,13 +42,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksums_are_those_of_other_programs() {
+    fn checksums_match_the_crc_32c_of_rfc_3720() {
         // RFC 3720, B.4: the CRC-32C of 32 zeros is 0x8a9136aa.
         assert_eq!(checksum(&[0; 32]), 0x8a91_36aa_u32.rotate_right(15).wrapping_add(0xa282_ead8));
     }
 
     #[test]
-    fn a_header_tells_the_length_or_that_it_is_broken() {
+    fn a_header_yields_the_length_unless_it_is_damaged() {
         let mut file = Vec::new();
         write(&mut file, b"record").unwrap();
         assert_eq!(file.len(), HEADER_BYTES + 6 + FOOTER_BYTES);

@@ -1,4 +1,4 @@
-//! The choice of samples in files that are held out.
+//! Selects the held-out samples in files.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use crate::error::DataError;
 use crate::files::{entries, lowercase_name, named};
 use crate::split::nine_to_one;
 
-/// Divides the samples of the files that `path` names, which `add` counts, into training and held-out ones: those of files with the
-/// word `test`, `val` or `validation` in their names are held out. If there is none, or `path` is a single file, every tenth sample is.
-/// A directory stands for those in it whose lowercase names are wanted.
+/// Divides the samples of the files that `path` names, which `add` counts, into training and held-out ones. Samples of files with the word `test`,
+/// `val` or `validation` in their names are held out. Without such files, or if `path` is a single file, every tenth sample is held out. A directory
+/// stands for its files whose lowercase names are wanted.
 pub(super) fn divided(
     path: &Path,
     (is_wanted, expected): (impl Fn(&str) -> bool, &str),
@@ -44,7 +44,7 @@ pub(super) fn divided(
     Ok((train, test))
 }
 
-/// Returns whether a file is for testing, by its name.
+/// Returns whether the name of a file marks its samples as held out.
 fn is_held_out(file: &Path) -> bool {
     let name = lowercase_name(file);
     let mut words = name.split(|c: char| !c.is_alphanumeric());

@@ -19,8 +19,8 @@ const IMAGES: &str = "images-idx3-ubyte";
 const LABELS: &str = "labels-idx1-ubyte";
 const CLASSES: u8 = 10;
 
-/// Reads the data set in `directory`: the `train` and `t10k` pairs of files, or, if there is only one pair, its first 90 %
-/// for training and the rest for testing.
+/// Reads the data set in `directory`: the `train` and `t10k` pairs of files. If there is only one pair, its first 90 % are for training and the rest
+/// for testing.
 pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataError> {
     if !directory.is_dir() {
         let problem = "is no directory: expected one that contains files in MNIST format";
@@ -55,7 +55,7 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
     Ok(Dataset { kind, train, test, schema: Schema::default() })
 }
 
-/// The images and the labels of the same samples.
+/// The images and the labels of one set of samples.
 struct Pair {
     /// The file of images.
     path: PathBuf,
@@ -67,8 +67,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Reads the two files whose names start with `prefix`, if they exist. Images that are larger than `in_memory_bytes` stay in
-    /// their file.
+    /// Reads the two files whose names start with `prefix`, if they exist. Images larger than `in_memory_bytes` stay in their file.
     fn read(directory: &Path, prefix: &str, in_memory_bytes: u64) -> Result<Option<Self>, DataError> {
         let names = [IMAGES, LABELS].map(|name| format!("{prefix}-{name}"));
         let (path, path_of_labels) = match names.each_ref().map(|name| find(directory, name)) {
@@ -112,13 +111,13 @@ fn find(directory: &Path, name: &str) -> Option<PathBuf> {
     names.map(|name| directory.join(name)).into_iter().find(|path| path.is_file())
 }
 
-/// Returns the bytes before those of the samples.
+/// Returns the size of a header in bytes.
 fn header_bytes(dimensions: usize) -> u64 {
     4 * (1 + dimensions as u64)
 }
 
-/// Opens an IDX file of `what` with this magic number, unpacked, and returns its sizes. Gzipped files are detected by content:
-/// browsers and tools decompress files without renaming them.
+/// Opens an IDX file of `what` with this magic number, decompressed, and returns its dimensions. Gzipped files are detected by content: browsers and
+/// tools decompress files without renaming them.
 fn open<const D: usize>(path: PathBuf, what: &str, magic: u32) -> Result<(ByteFile, [usize; D]), DataError> {
     let mut file = ByteFile::open(path.clone())?;
     if file.is_gzipped()? {
@@ -126,7 +125,7 @@ fn open<const D: usize>(path: PathBuf, what: &str, magic: u32) -> Result<(ByteFi
             let mut header = vec![];
             content.take(header_bytes(D)).read_to_end(&mut header).map_err(DataError::read(&path))?;
             let (_, length) = sizes::<D>(&path, &header, what, magic)?;
-            // One byte more than there should be, and no further.
+            // Reads at most one byte more than expected.
             let rest = &mut content.take(length - header_bytes(D) + 1);
             io::copy(rest, &mut io::sink()).map_err(DataError::read(&path))
         })?;
@@ -143,7 +142,7 @@ fn open<const D: usize>(path: PathBuf, what: &str, magic: u32) -> Result<(ByteFi
     }
 }
 
-/// Returns the sizes in a header, and the bytes that a file with it must have.
+/// Returns the dimensions in a header, and the length that a file with this header must have.
 fn sizes<const D: usize>(
     path: &Path,
     header: &[u8],

@@ -1,4 +1,4 @@
-//! Data sets whose samples are decoded once, and kept in a [snapshot](crate::snapshot).
+//! Data sets with samples that are decoded once and kept in a [snapshot](crate::snapshot).
 
 use std::any::Any;
 use std::fmt;
@@ -18,10 +18,10 @@ use crate::snapshot::{FORMAT, Plan, SnapshotOptions};
 use crate::source::Source;
 use crate::split::Split;
 
-/// The description in the directory of a snapshot, for people who find it.
+/// The name of the description in a snapshot's directory.
 const ABOUT: &str = "snapshot.json";
 
-/// The description in a snapshot's directory.
+/// The description in a snapshot's directory, for people who find it.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct About {
     source: String,
@@ -29,20 +29,20 @@ struct About {
     samples: usize,
 }
 
-/// The files of a snapshot that were read or written.
+/// The snapshot files that were read or written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SnapshotReport {
     /// The directory of this snapshot.
     pub directory: PathBuf,
     /// Its size in bytes.
     pub bytes: u64,
-    /// The number of its samples.
+    /// The number of samples.
     pub samples: u64,
-    /// The number of them that this process wrote.
+    /// The number of samples that this process wrote.
     pub written: u64,
-    /// The time that it took until all were there.
+    /// The time until all samples were available.
     pub took: Duration,
-    /// Snapshots of the same source beside it, of other data or options.
+    /// Other snapshots of this source beside it, of other data or options.
     pub others: Vec<PathBuf>,
 }
 
@@ -71,15 +71,14 @@ impl fmt::Display for SnapshotReport {
 }
 
 impl Dataset {
-    /// Returns the data set with images read from a snapshot in which they are decoded, and of one size: the work that every epoch
-    /// would repeat. Writes what is missing of it, together with other processes that do the same. Augmentation comes after it, so
-    /// batches have the same bits.
+    /// Returns the data set with images read from a snapshot. It holds them decoded and of one size, work that every epoch would repeat. Writes its
+    /// missing part, together with other processes that do the same. Augmentation follows the snapshot, so batches have the same bits.
     ///
-    /// A snapshot is of one state of the source and one set of options: of others, another is written beside it.
+    /// A snapshot belongs to one state of the source and one set of options. For others, another snapshot is written beside it.
     ///
     /// # Errors
     ///
-    /// If no images stay in their files, there is not enough room, a file cannot be written, or an image is damaged and may not be
+    /// If no images stay in their files, there is not enough space, a file cannot be written, or an image is damaged and may not be
     /// [skipped](crate::OnBadSample).
     pub fn with_snapshot(
         self,
@@ -124,7 +123,7 @@ impl Dataset {
     }
 }
 
-/// Returns the hash of everything that the records of a snapshot follow from.
+/// Returns a hash of everything that determines the records of a snapshot.
 fn key(train: &EncodedImages, test: &EncodedImages, options: &SnapshotOptions) -> Result<String, DataError> {
     let mut hasher = Xxh3::new();
     hasher.update(FORMAT.as_bytes());
@@ -134,7 +133,7 @@ fn key(train: &EncodedImages, test: &EncodedImages, options: &SnapshotOptions) -
     Ok(format!("{:016x}", hasher.digest()))
 }
 
-/// Refuses a snapshot for which the file system has no room.
+/// Returns an error if the file system has too little space for a snapshot.
 fn check_room(directory: &Path, bytes: u64) -> Result<(), DataError> {
     let [free, _] = File::open(directory).and_then(room).map_err(DataError::write(directory))?;
     if bytes <= free {
@@ -148,7 +147,7 @@ fn check_room(directory: &Path, bytes: u64) -> Result<(), DataError> {
     Err(DataError::file(directory, problem))
 }
 
-/// Says in the directory of a snapshot what it is of.
+/// Writes the description into the directory of a snapshot.
 fn say(directory: &Path, about: &About) -> Result<(), DataError> {
     let path = directory.join(ABOUT);
     if read(&path).as_ref() == Some(about) {
@@ -162,7 +161,7 @@ fn read(path: &Path) -> Option<About> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Other snapshots of this source.
+/// Returns the other snapshots of this source.
 fn others(all: &Path, own: &Path, source: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(all).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_other =

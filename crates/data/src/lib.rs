@@ -24,10 +24,10 @@
 //! Everything here is plain Rust. Source, seed and epoch determine every batch of every rank, so ranks never
 //! communicate about data.
 
-// But to map a file of a snapshot.
+// Only the mapping of snapshot files needs unsafe code.
 #![deny(unsafe_code)]
 
-// A data set: where it is from, its parts and its batches.
+// Data sets: their sources, parts and batches.
 mod address;
 mod batch;
 mod dataset;
@@ -37,7 +37,7 @@ mod schema;
 mod source;
 mod split;
 
-// Formats, a file each.
+// Formats, one file each.
 mod cifar;
 mod digits;
 mod folder;
@@ -65,7 +65,7 @@ mod normalization;
 mod pixels;
 mod survey;
 
-// Files, on this machine and on servers, and what is kept of them.
+// Local and remote files, and caches of them.
 mod byte_file;
 mod cache;
 mod disk;
@@ -76,7 +76,7 @@ mod once;
 mod remote;
 mod snapshot;
 
-// Batches ahead of their use.
+// Prefetching of batches.
 pub mod pipeline;
 mod random;
 mod stop;

@@ -8,23 +8,22 @@ use crate::source::{Options, Source};
 use crate::table::Format;
 use crate::{cifar, digits, folder, idx, npy, table, text, tfrecord, webdataset};
 
-/// Reads or generates a data set. What is on a server is mirrored into the [cache](Options::cache) first.
+/// Reads or generates a data set. Remote sources are mirrored into the [cache](Options::cache) first.
 ///
 /// # Errors
 ///
-/// If a file is missing, unreadable or invalid, or if the options leave a split
-/// without samples; if a server or the cache fails; if the source needs a feature that is not compiled in, or is a
-/// [`Source::Service`], which `unisono_data_service::load` reads.
+/// If a file is missing, unreadable or invalid, the options leave a split without samples, a server or the cache fails, or the source needs a feature
+/// that is not compiled in. Also for a [`Source::Service`], which `unisono_data_service::load` reads.
 pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
     read(source, options, None)
 }
 
-/// Loads data for a model that was trained with `schema`: classes have its numbers, in any order here, and the columns
-/// of a table are found by name and standardised by its statistics.
+/// Loads data for a model that was trained with `schema`. Classes get the numbers of the schema. The columns of a table are found by name, and
+/// standardised by the statistics of the schema.
 ///
 /// # Errors
 ///
-/// As [`load`]; also if a class or a column does not match `schema`.
+/// The errors of [`load`], and if a class or a column does not match `schema`.
 pub fn load_as(
     source: &Source,
     options: &Options,
@@ -39,7 +38,7 @@ pub fn load_as(
     read(source, options, Some((schema, known)))
 }
 
-/// Reads a data set, for a model with a known schema and number of classes or of its own.
+/// Reads a data set. Uses the `known` schema and number of classes, if given.
 fn read(source: &Source, options: &Options, known: Option<(&Schema, usize)>) -> Result<Dataset, DataError> {
     refuse_normalization(source, options)?;
     match &*local(source, &options.cache)? {
@@ -66,7 +65,7 @@ fn read(source: &Source, options: &Options, known: Option<(&Schema, usize)>) -> 
     }
 }
 
-/// Refuses statistics for levels where nothing would be normalised by them.
+/// Returns an error for statistics that the source would not use.
 fn refuse_normalization(source: &Source, options: &Options) -> Result<(), DataError> {
     let is_normalized = source.has_image_files() || matches!(source, Source::Npy(_) | Source::Cifar(_));
     match &options.normalize {

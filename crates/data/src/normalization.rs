@@ -10,13 +10,13 @@ use crate::error::DataError;
 /// Mean and standard deviation of MNIST's grey levels in 0..=1: the customary normalisation of digits.
 pub(crate) const GREY: (f32, f32) = (0.1307, 0.3081);
 
-/// The means and standard deviations of levels from 0 to 1, by which images are normalised. Checkpoints store it, so that a model
-/// sees the levels that it was trained on.
+/// The means and standard deviations of levels from 0 to 1, by which images are normalised. Checkpoints store them, so that a model gets inputs with
+/// the normalisation of its training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Normalization {
-    /// The mean of each channel, or a single one for all.
+    /// The mean of each channel, or one for all channels.
     pub mean: Vec<f32>,
-    /// The standard deviation of each channel, or a single one for all.
+    /// The standard deviation of each channel, or one for all channels.
     pub deviation: Vec<f32>,
 }
 
@@ -27,18 +27,17 @@ impl Default for Normalization {
     }
 }
 
-/// The origin of the statistics that images are normalised by.
+/// The origin of the statistics by which images are normalised.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Normalize {
-    /// These, written as `0.5/0.25`, or `0.485,0.456,0.406/0.229,0.224,0.225` with one for each channel.
+    /// Given statistics, written as `0.5/0.25`, or `0.485,0.456,0.406/0.229,0.224,0.225` with one for each channel.
     By(Normalization),
-    /// Statistics of the training images, without augmentation: of all, or of 1000 at equal distances if there are more. Written as
-    /// `measured`.
+    /// Statistics of the training images without augmentation: of all, or of 1000 evenly spaced ones if there are more. Written as `measured`.
     Measured,
 }
 
 impl Normalize {
-    /// Returns the statistics for images of this many channels, if any were asked for.
+    /// Returns the statistics for images with this many channels, if any were requested.
     pub(crate) fn resolved(
         asked: Option<&Self>,
         channels: usize,
@@ -73,7 +72,7 @@ impl Sums {
         sums
     }
 
-    /// Returns the sums of the images of both.
+    /// Returns the sums over both sets of images.
     pub(crate) fn and(self, other: Self) -> Self {
         let both = |own: [u64; 3], other: [u64; 3]| [0, 1, 2].map(|channel| own[channel] + other[channel]);
         Self {
@@ -89,7 +88,7 @@ impl Sums {
         let deviation = |channel| {
             let mean = of_all(self.levels, channel);
             let variance = (of_all(self.squares, channel) - mean * mean).max(0.0);
-            // A constant channel carries no information; but another image may have other levels.
+            // A constant channel carries no information, but other images may have other levels.
             if variance > 0.0 { (variance.sqrt() / 255.0) as f32 } else { 1.0 }
         };
         let mean = |channel| (of_all(self.levels, channel) / 255.0) as f32;
@@ -101,7 +100,7 @@ impl Sums {
 }
 
 impl Normalization {
-    /// Refuses statistics that are not for images of this many channels.
+    /// Returns an error for statistics that do not fit this many channels.
     fn check(&self, channels: usize) -> Result<(), DataError> {
         let found = self.mean.len();
         if found == 1 || found == channels {
@@ -113,7 +112,7 @@ impl Normalization {
         )))
     }
 
-    /// Returns the normalised values of levels, the channels of a pixel side by side.
+    /// Returns the normalised values of levels with interleaved channels.
     pub(crate) fn apply(&self, levels: &[u8]) -> Vec<f32> {
         let tables: Vec<[f32; 256]> = self.mean.iter().zip(&self.deviation).map(table).collect();
         let mut values = Vec::with_capacity(levels.len());
@@ -180,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn normalisations_read_as_they_are_written() {
+    fn normalisations_round_trip_through_text() {
         for text in ["0.1307/0.3081", "0.5,0,1/0.25,1,2", "measured"] {
             assert_eq!(text.parse::<Normalize>().unwrap().to_string(), text);
         }
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn measured_statistics_give_each_channel_mean_0_and_deviation_1() {
+    fn measured_statistics_normalise_channels_to_mean_0_and_deviation_1() {
         let images: Vec<Vec<u8>> =
             (0..5_u8).map(|image| (0..75).map(|at| (at % 3) * 40 + image * 9 + at).collect()).collect();
         let sums = images.iter().map(|levels| Sums::of(levels, 3)).reduce(Sums::and).unwrap();

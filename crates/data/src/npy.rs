@@ -1,4 +1,4 @@
-//! A data set of arrays in NumPy's files: images or rows of numbers, which stay in their files, and their labels.
+//! Data sets of NumPy arrays: images or rows of numbers, which stay in their files, and their labels.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,12 +17,12 @@ mod array;
 
 use self::array::Array;
 
-/// The names of training samples and their labels, those that are looked for first in front.
+/// The file names of training samples and their labels, in order of preference.
 const TRAIN: [[&str; 2]; 2] = [["x_train.npy", "y_train.npy"], ["images.npy", "labels.npy"]];
 const TEST: [&str; 2] = ["x_test.npy", "y_test.npy"];
 
-/// Finds the arrays in `directory`: `x_train.npy` with `y_train.npy`, or else `images.npy` with `labels.npy`. `x_test.npy` with
-/// `y_test.npy` are held out, or every tenth sample if they are not there.
+/// Finds the arrays in `directory`: `x_train.npy` with `y_train.npy`, or else `images.npy` with `labels.npy`. `x_test.npy` with `y_test.npy` are held
+/// out. Without them, every tenth sample is.
 ///
 /// Rows are standardised by the mean and the standard deviation of the training rows, or by those of `known`, a model's schema
 /// and its number of classes.
@@ -67,7 +67,7 @@ pub(super) fn read(
                     return Err(DataError::file(train.path, problem));
                 }
                 None => {
-                    // Columns are called by their numbers.
+                    // Columns are named by their numbers.
                     let names: Vec<_> = (0..features).map(|column| column.to_string()).collect();
                     Schema { columns: rows.statistics(&names, &training)?, ..Schema::default() }
                 }
@@ -120,7 +120,7 @@ impl Pair {
         (0..self.count).map(|sample| self.labels.get(sample)).max().unwrap_or_default()
     }
 
-    /// Refuses labels that are no classes.
+    /// Returns an error for labels that are not below `classes`.
     fn check_labels(&self, classes: usize) -> Result<(), DataError> {
         match (0..self.count).find(|&sample| self.labels.get(sample) as usize >= classes) {
             None => Ok(()),
@@ -132,7 +132,7 @@ impl Pair {
         }
     }
 
-    /// Refuses samples of another shape.
+    /// Returns an error for samples of another shape.
     fn check_shape(&self, expected: &Self) -> Result<(), DataError> {
         let shape = |samples: &Content| match samples {
             Content::Images(images) => format!("images of the shape {:?}", images.shape),
@@ -146,7 +146,7 @@ impl Pair {
         Err(DataError::file(self.path.clone(), problem))
     }
 
-    /// Returns the sums over the levels of these images, or of some of them at equal distances.
+    /// Returns the sums over the levels of these images, or of evenly spaced ones if there are many.
     fn sums(&self, training: &[usize]) -> Result<Sums, DataError> {
         let Content::Images(images) = &self.samples else { return Ok(Sums::default()) };
         let channels = images.shape[2];

@@ -1,8 +1,7 @@
 //! Files that one of several processes makes, and all of them read.
 //!
-//! A file is written under another name, by the process that holds that one's lock, and renamed when all of it is on the disk: so no
-//! process reads half of it. The kernel gives the lock back with its process, however that ends, and another process then makes the
-//! file.
+//! A process holds the lock of a temporary file, writes it, and renames it when its content is on disk, so no process reads a partial file. The
+//! kernel releases the lock when the process ends for any reason, and another process then makes the file.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -14,16 +13,16 @@ use std::time::{Duration, Instant};
 
 use crate::error::DataError;
 
-/// The time that a process waits for others while they write nothing.
+/// The time that a process waits for others without progress.
 const STALLED: Duration = Duration::from_secs(600);
-/// The time that it sleeps between two looks.
+/// The interval between two checks.
 const NAP: Duration = Duration::from_millis(10);
 
-/// Waits as long as something changes, and then so long.
+/// A timeout that restarts with every progress.
 #[derive(Debug)]
 pub(crate) struct Patience<P> {
     limit: Duration,
-    /// The progress of the other process, and its time.
+    /// The last progress of the other process.
     seen: Option<P>,
     since: Instant,
 }
@@ -33,7 +32,7 @@ impl<P: PartialEq> Patience<P> {
         Self { limit, seen: None, since: Instant::now() }
     }
 
-    /// Returns whether nothing has changed for too long. `progress` says how far the other process is.
+    /// Returns whether there was no progress for too long. `progress` is the current state of the other process.
     pub(crate) fn has_ended(&mut self, progress: P) -> bool {
         if self.seen.as_ref() != Some(&progress) {
             (self.seen, self.since) = (Some(progress), Instant::now());
@@ -42,8 +41,8 @@ impl<P: PartialEq> Patience<P> {
     }
 }
 
-/// Makes the files that `open` does not find to be as they should, and opens all. Several processes that call it with the same
-/// files share the work, a file at a time.
+/// Makes the files that `open` finds missing or invalid, and opens all. Several processes that call it with the same files share the work, a file at
+/// a time.
 pub(crate) fn make_all<S>(
     paths: &[PathBuf],
     open: impl Fn(usize, &Path) -> Option<S>,
@@ -60,7 +59,7 @@ pub(crate) fn make_all<S>(
                 has_new |= found[index].is_some();
             }
         }
-        // Another process writes the first that is missing.
+        // Another process is writing the first missing file.
         let written = fs::metadata(part_of(&paths[missing])).map_or(0, |part| part.len());
         let there = found.iter().flatten().count();
         if patience.has_ended((there, written)) {
@@ -77,7 +76,7 @@ pub(crate) fn make_all<S>(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// Makes the file, unless it is there. Returns `None` if another process makes it.
+/// Makes the file unless it exists. Returns `None` if another process is making it.
 fn attempt<S>(
     path: &Path,
     open: impl Fn(&Path) -> Option<S>,
@@ -96,7 +95,7 @@ fn attempt<S>(
         Err(TryLockError::Error(error)) => return Err(unwritten(error)),
     }
     if !is_at(&file, &part).map_err(unwritten)? {
-        // Its maker has finished or failed since it was opened.
+        // Another process has finished or failed with the file since it was opened.
         return Ok(None);
     }
     let there = match open(path) {
@@ -104,7 +103,7 @@ fn attempt<S>(
         None => write(&mut file, &part, path, make).map(|()| None),
     };
     if !matches!(there, Ok(None)) {
-        // A process that waits for this lock sees that the name is gone.
+        // A process that waits for this lock notices that the name is gone.
         fs::remove_file(&part).map_err(unwritten)?;
         return there;
     }
@@ -119,7 +118,7 @@ fn write(
     make: impl FnOnce(&mut File) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     let unwritten = DataError::write(part);
-    // A killed process may have left some.
+    // A killed process may have left content.
     file.set_len(0).map_err(unwritten)?;
     make(file)?;
     file.sync_all().map_err(unwritten)?;
@@ -134,7 +133,7 @@ fn part_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Returns whether this file still has this name.
+/// Returns whether this file still has this path.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     match fs::metadata(path) {
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn each_file_is_made_once_whoever_wants_it() {
+    fn each_file_is_made_once_by_concurrent_callers() {
         let folder = tempfile::tempdir().unwrap();
         let paths: Vec<_> = (0..12).map(|index| folder.path().join(format!("{index}"))).collect();
         fs::write(&paths[3], "damaged").unwrap();
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_made_leaves_nothing() {
+    fn a_file_that_cannot_be_made_leaves_no_remains() {
         let folder = tempfile::tempdir().unwrap();
         let path = [folder.path().join("one")];
         let fail = |_, file: &mut File| {
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_ends_when_nothing_changes() {
+    fn patience_ends_without_progress() {
         let mut patience = Patience::new(Duration::from_millis(40));
         for progress in 0..5 {
             assert!(!patience.has_ended(progress));

@@ -1,5 +1,4 @@
-//! The input pipeline: reads, maps, shuffles and batches elements ahead of the trainer, on background
-//! threads.
+//! The input pipeline: reads, maps, shuffles and batches elements ahead of the trainer, on background threads.
 //!
 //! ```
 //! use unisono_data::{DataError, Depth, Pipeline, Threads};
@@ -13,16 +12,14 @@
 //! # Ok::<(), DataError>(())
 //! ```
 //!
-//! The output depends only on the input, the seed and the epoch, never on the number or speed of
-//! threads.
+//! The output depends only on the input, the seed and the epoch, never on the number or speed of threads.
 //!
-//! - **Errors** keep their place: first all elements before the error, then the error, then the end. But stages that hold
-//!   elements back (`batch`, `shuffle`) forward an error at once and drop what they hold.
-//! - **A panic** on a thread resumes in the consumer, in its place.
-//! - **Counters** say what each stage with threads spends its time on ([`Pipeline::watch`]), and so which one is the
-//!   [bottleneck].
-//! - **Threads** start when a stage is built, and are joined when the pipeline is dropped, ends or fails. That takes
-//!   as long as the longest call in progress (of `map`'s function, or of the user's iterator).
+//! - **Errors** keep their position: all elements before the error come first, then the error, then the end. Stages that hold elements back
+//!   (`batch`, `shuffle`) forward an error at once and drop the elements that they hold.
+//! - **A panic** on a thread resumes in the consumer, at its position.
+//! - **Counters** show how each stage with threads spends its time ([`Pipeline::watch`]), and which stage is the [bottleneck].
+//! - **Threads** start when a stage is built, and are joined when the pipeline is dropped, ends or fails. The join takes as long as the
+//!   longest call in progress (of `map`'s function, or of the user's iterator).
 
 mod ahead;
 mod cache;
@@ -56,12 +53,12 @@ pub use watch::{StageReport, Watch, bottleneck, lock, part};
 pub enum Threads {
     /// Adjusted while running, up to one per core.
     ///
-    /// While the consumer spends over a tenth of its time waiting, the stage tries a quarter more threads, at least one. It
-    /// keeps them if they bring at least a fifth of the ideal gain. It idles one when the consumer never
-    /// waits and finished results pile up. It repeats trials after pauses that double.
+    /// While the consumer spends over a tenth of its time waiting, the stage tries a quarter more threads, at least one. It keeps them if they
+    /// achieve at least a fifth of the ideal speed-up. It idles one when the consumer never waits and finished results accumulate. It repeats trials
+    /// after pauses that double.
     #[default]
     Auto,
-    /// As many as `Auto` finds, up to this many, at least 1.
+    /// As with `Auto`, up to this many, at least 1.
     AtMost(usize),
     /// This many, at least 1.
     Fixed(usize),
@@ -70,27 +67,27 @@ pub enum Threads {
 /// The maximum number of prefetched elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Depth {
-    /// 2 at first; doubles, up to 64, whenever the consumer finds none although all were ready before: the
-    /// stage is then fast enough, but needs a reserve for slow elements.
+    /// 2 at first. Doubles, up to 64, whenever the consumer finds none although all were ready before: the stage is then fast enough on average, but
+    /// needs a reserve for slow elements.
     #[default]
     Auto,
-    /// As many as `Auto` finds, up to this many, at least 1.
+    /// As with `Auto`, up to this many, at least 1.
     AtMost(usize),
     /// This many, at least 1.
     Fixed(usize),
 }
 
-/// Returns the most threads and prefetched elements of a [`map`](Pipeline::map) and a [`prefetch`](Pipeline::prefetch) behind it that
-/// together hold no more than this many elements, the consumer's own included; `None` if that is less than [`LEAST_HELD`].
+/// Returns the maximum threads and depth of a [`map`](Pipeline::map) followed by a [`prefetch`](Pipeline::prefetch) that together hold at most this
+/// many elements, including the consumer's. Returns `None` for less than [`LEAST_HELD`].
 ///
-/// A thread may have one element in progress and one that is finished.
+/// A thread may hold one element in progress and one finished element.
 pub fn holding(elements: usize) -> Option<(Threads, Depth)> {
     let spare = elements.checked_sub(LEAST_HELD)?;
     let threads = (1 + spare / 2).min(cores());
     Some((Threads::AtMost(threads), Depth::AtMost((elements - 1 - 2 * threads).min(governor::MOST_READY))))
 }
 
-/// The least number of elements that such stages hold: one in progress, one finished, one prefetched, and the consumer's.
+/// The minimum number of elements that these stages hold: one in progress, one finished, one prefetched, and the consumer's.
 pub const LEAST_HELD: usize = 4;
 
 fn cores() -> usize {
@@ -101,7 +98,7 @@ fn cores() -> usize {
 ///
 /// See the [module](self) for an example and for the properties of all stages.
 pub struct Pipeline<T> {
-    /// `None` once it has ended, and its threads with it.
+    /// `None` once the pipeline and its threads have ended.
     elements: Option<Elements<T>>,
     watch: Watch,
 }
@@ -109,7 +106,7 @@ pub struct Pipeline<T> {
 type Elements<T> = Box<dyn Iterator<Item = Result<Item<T>, DataError>> + Send>;
 
 impl<T: Send + 'static> Pipeline<T> {
-    /// Returns the elements, or errors, of an iterator.
+    /// Creates a pipeline of the elements, or errors, of an iterator.
     pub fn new<I>(elements: I) -> Self
     where
         I: IntoIterator<Item = Result<T, DataError>, IntoIter: Send + 'static>,
@@ -118,7 +115,7 @@ impl<T: Send + 'static> Pipeline<T> {
         Self::stage(elements, Watch::default())
     }
 
-    /// Returns the elements of an iterator that cannot fail, such as a list of files.
+    /// Creates a pipeline of an iterator that cannot fail, such as a list of files.
     pub fn of<I>(elements: I) -> Self
     where
         I: IntoIterator<Item = T, IntoIter: Send + 'static>,
@@ -126,10 +123,10 @@ impl<T: Send + 'static> Pipeline<T> {
         Self::new(elements.into_iter().map(Ok))
     }
 
-    /// Opens each element as a source of many, such as a file: `at_once` of them at a time, each
-    /// read on its own thread, in round-robin order: the first element of each, then the second of each, ….
+    /// Opens each element as a source of many elements, such as a file. Reads `at_once` of them at a time, each on its own thread, and returns their
+    /// elements in round-robin order.
     ///
-    /// When one ends, the next takes its turn. `open` is called on the thread.
+    /// When a source ends, the next one takes its place. `open` runs on the thread of its source.
     ///
     /// # Panics
     ///
@@ -161,8 +158,8 @@ impl<T: Send + 'static> Pipeline<T> {
         self.on_threads("map", 1, |source, counters| Ahead::map(source, threads, f, counters))
     }
 
-    /// [`map`](Self::map), [`batch`](Self::batch) and a `map` of whole batches in one stage: a
-    /// thread makes a whole batch, and takes locks only once for it.
+    /// Combines [`map`](Self::map), [`batch`](Self::batch) and a `map` of whole batches in one stage. A thread makes a whole batch, and takes locks
+    /// only once for it.
     ///
     /// # Panics
     ///
@@ -189,11 +186,11 @@ impl<T: Send + 'static> Pipeline<T> {
         grouped.on_threads("map", 1, |source, counters| Ahead::map(source, threads, whole, counters))
     }
 
-    /// Shuffles elements by seed and epoch: keeps a buffer of `buffer` elements, and returns a random one
-    /// each time. An element may come any time later, but at most `buffer - 1` places sooner.
+    /// Shuffles elements by seed and epoch: keeps a buffer of `buffer` elements, and returns a random one each time. An element may come any number
+    /// of places later, but at most `buffer - 1` places earlier.
     ///
-    /// `epoch` is that of the first elements. Elements of different epochs do not mix; those of the next replace in the buffer what is
-    /// taken of the last ones of an epoch.
+    /// `epoch` is the epoch of the first elements. Elements of different epochs do not mix. As the last elements of an epoch leave the buffer,
+    /// elements of the next one replace them.
     ///
     /// To shuffle a whole data set uniformly, use the [order](super::Split::order) of its indices instead.
     ///
@@ -273,7 +270,7 @@ impl<T: Send + 'static> Pipeline<T> {
         })
     }
 
-    /// Keeps what `is_wanted`, and errors.
+    /// Keeps wanted elements, and all errors.
     fn keep(self, mut is_wanted: impl FnMut(&Item<T>) -> bool + Send + 'static) -> Self {
         let watch = self.watch();
         let mut this = self;
@@ -292,7 +289,7 @@ impl<T> Pipeline<T> {
         Self { elements: Some(Box::new(elements)), watch }
     }
 
-    /// Returns a stage that `start` starts threads for.
+    /// Adds a stage with threads, which `start` starts.
     fn on_threads<U, I>(
         self,
         name: &'static str,
@@ -313,21 +310,21 @@ impl<T> Pipeline<T> {
         self
     }
 
-    /// Returns a view of the stages up to here.
+    /// Returns a view of the stages of this pipeline.
     pub fn watch(&self) -> Watch {
         self.watch.clone()
     }
 
-    /// Returns the time that the consumer has waited so far for the last stage with threads.
+    /// Returns the total time that the consumer has waited for the last stage with threads.
     ///
-    /// Zero if no stage has any: then the consumer's own thread does all the work.
+    /// Zero without such a stage: the consumer's own thread then does all the work.
     pub fn stalled(&self) -> Duration {
         self.watch.waited()
     }
 
     /// Returns the next element, or the end of an epoch.
     fn next_item(&mut self) -> Option<Result<Item<T>, DataError>> {
-        // Not put back after an error, the end or a panic, so that the threads end and nothing follows.
+        // Not restored after an error, the end or a panic, so that the threads end and no element follows.
         let mut elements = self.elements.take()?;
         let item = elements.next();
         if let Some(Ok(_)) = item {

@@ -7,9 +7,9 @@ pub struct Image {
     pub height: usize,
     /// Columns of pixels.
     pub width: usize,
-    /// Levels of a pixel: 1 if it is grey, 3 for red, green and blue.
+    /// Channels of a pixel: 1 for greyscale, 3 for red, green and blue.
     pub channels: usize,
-    /// The levels row by row, the channels of a pixel side by side.
+    /// The levels row by row, with interleaved channels.
     pub levels: Vec<u8>,
 }
 
@@ -18,13 +18,13 @@ impl Image {
     ///
     /// # Panics
     ///
-    /// If there are more levels than the shape has, or fewer.
+    /// If the number of levels is not the product of the shape.
     pub fn new([height, width, channels]: [usize; 3], levels: Vec<u8>) -> Self {
         assert_eq!(levels.len(), height * width * channels, "levels of an image of another shape");
         Self { height, width, channels, levels }
     }
 
-    /// Returns its height, width and channels.
+    /// Returns the height, width and channels.
     pub fn shape(&self) -> [usize; 3] {
         [self.height, self.width, self.channels]
     }
@@ -33,13 +33,13 @@ impl Image {
     ///
     /// # Panics
     ///
-    /// If it is outside.
+    /// If the pixel is outside the image.
     pub fn pixel(&self, x: usize, y: usize) -> &[u8] {
         &self.levels[(y * self.width + x) * self.channels..][..self.channels]
     }
 }
 
-/// Rounds a level to the nearest whole one, a half up. As `f32::round`, which is a call into a library on many processors.
+/// Rounds a level to the nearest integer, halves up. Equals `f32::round`, which is a library call on many processors.
 pub(crate) fn rounded(level: f32) -> u8 {
     let whole = level as u8;
     whole + u8::from(level - f32::from(whole) >= 0.5)
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_rounded_as_usual() {
+    fn levels_round_like_f32_round() {
         for level in (0..=25_500).map(|level| level as f32 / 100.0).chain([0.499_999_97]) {
             assert_eq!(rounded(level), level.round() as u8, "{level}");
         }

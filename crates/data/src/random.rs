@@ -1,4 +1,4 @@
-//! Random streams that are the same on all ranks without communication.
+//! Random streams that are identical on all ranks without communication.
 
 use std::ops::RangeInclusive;
 
@@ -13,8 +13,7 @@ pub(crate) const ORDER: u64 = 3;
 pub(crate) const SHUFFLE: u64 = 4;
 pub(crate) const AUGMENT: u64 = 5;
 
-/// Returns a separate random stream for each purpose and index, so that nothing depends on the order in which streams
-/// are used.
+/// Returns a separate random stream for each purpose and index, so that results do not depend on the order in which streams are used.
 pub(crate) fn keyed_rng(seed: u64, purpose: u64, index: u64) -> ChaCha8Rng {
     rng_of([seed, purpose, index, 0])
 }

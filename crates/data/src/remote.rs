@@ -1,4 +1,4 @@
-//! Sources on servers: their objects are mirrored into a local folder once, where every reader finds plain files.
+//! Sources on servers: their objects are mirrored once into a local folder, where every reader finds plain files.
 
 use std::borrow::Cow;
 
@@ -26,8 +26,7 @@ enum Wanted {
     Either,
 }
 
-/// Returns the source to read: this one, or if it is on a server its mirror in the cache, which is brought up
-/// to date.
+/// Returns the source to read: this one or, if it is remote, its mirror in the cache, which is updated first.
 pub(crate) fn local<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Source>, DataError> {
     let features = source.missing_features();
     if !features.is_empty() {

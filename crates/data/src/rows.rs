@@ -6,7 +6,7 @@ use crate::byte_file::{ByteFile, Spool};
 use crate::error::DataError;
 use crate::schema::Column;
 
-/// Rows of equally many numbers, one after the other.
+/// Rows of equal length, one after the other.
 #[derive(Debug)]
 pub(super) struct Rows {
     /// Numbers in a row.
@@ -18,7 +18,7 @@ pub(super) struct Rows {
 #[derive(Debug)]
 enum Numbers {
     Memory(Vec<f32>),
-    /// Little-endian numbers in a file, from this offset on, of 64 bits if they are wide and of 32 if not.
+    /// Little-endian numbers in a file from this offset, of 64 bits if `is_wide`, otherwise of 32.
     File {
         file: ByteFile,
         offset: u64,
@@ -64,17 +64,16 @@ impl Rows {
         Ok(())
     }
 
-    /// Returns the rows with numbers in memory standardised, and the columns that standardise them when they are
-    /// read.
+    /// Standardises rows that are in memory. Returns the rows, and the columns by which to standardise them when they are read.
     pub(super) fn standardised(mut self, columns: &[Column]) -> (Self, &[Column]) {
         let Numbers::Memory(values) = &mut self.numbers else { return (self, columns) };
         values.chunks_exact_mut(self.width.max(1)).for_each(|row| standardise(row, columns));
         (self, &[])
     }
 
-    /// Returns the columns of these names, with their statistics over `rows`.
+    /// Returns columns with these names, and their statistics over `rows`.
     pub(super) fn statistics(&self, names: &[String], rows: &[usize]) -> Result<Vec<Column>, DataError> {
-        // The terms of a column are added in the order of rows, whether these are in memory or not.
+        // The terms of a column are added in the order of rows, both in memory and in a file.
         let mean_of = |term: &dyn Fn(usize, f64) -> f64| {
             let mut sums = vec![0.0; names.len()];
             let mut values = vec![];
@@ -106,7 +105,7 @@ fn standardise(row: &mut [f32], columns: &[Column]) {
 /// Collects rows: in memory up to a limit, and beyond it in an unnamed temporary file.
 #[derive(Debug)]
 pub(super) struct RowWriter<'a> {
-    /// The file of the rows.
+    /// The file from which the rows come.
     pub(super) path: &'a Path,
     in_memory_bytes: u64,
     values: Vec<f32>,
@@ -115,7 +114,7 @@ pub(super) struct RowWriter<'a> {
 }
 
 impl<'a> RowWriter<'a> {
-    /// For rows from `path`.
+    /// Returns a writer for rows from `path`.
     pub(super) fn new(path: &'a Path, in_memory_bytes: u64) -> Self {
         Self { path, in_memory_bytes, values: vec![], spool: None, count: 0 }
     }
@@ -132,7 +131,7 @@ impl<'a> RowWriter<'a> {
         Ok(())
     }
 
-    /// Returns the rows, which have `width` numbers each, to be read.
+    /// Returns the rows for reading, with `width` numbers each.
     pub(super) fn finish(self, width: usize) -> Result<Rows, DataError> {
         let numbers = self.count * width;
         Ok(match self.spool {

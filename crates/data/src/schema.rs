@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::normalization::Normalization;
 
-/// The meaning of a data set's numbers. Checkpoints store it, so that a model answers with the names of its training data,
-/// and other data are matched by name and not by position.
+/// The meaning of a data set's numbers. Checkpoints store it, so that a model reports the class names of its training data, and matches other data by
+/// name instead of by position.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Schema {
     /// The name of each class; empty if classes are numbers.
@@ -14,10 +14,10 @@ pub struct Schema {
     pub columns: Vec<Column>,
     /// The column of a table that holds the class; `None` if the table has none.
     pub label: Option<String>,
-    /// The statistics of the column that holds the target of a regression, by which targets are standardised; `None` for classes.
+    /// The column that holds the target of a regression, with the statistics by which targets are standardised; `None` for classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Column>,
-    /// The statistics that images are normalised by; `None` for those of MNIST.
+    /// The statistics by which images are normalised; `None` for those of MNIST.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub normalization: Option<Normalization>,
 }
@@ -36,17 +36,16 @@ pub struct Column {
 impl Column {
     /// Standardises a value.
     pub(super) fn standardised(&self, value: f32) -> f32 {
-        // A constant column carries no information; but a test row may have another value.
+        // A constant column carries no information, but a test row may have another value.
         let deviation = if self.deviation > 0.0 { self.deviation } else { 1.0 };
         ((f64::from(value) - self.mean) / deviation) as f32
     }
 
-    /// Returns the value that was standardised to this one, rounded to the decimal place up to which `f32` has kept its distance from
-    /// the mean.
+    /// Returns the original value of a standardised one, rounded to the decimal place that `f32` preserves at this distance from the mean.
     pub fn original(&self, standardised: f32) -> f64 {
         let distance = f64::from(standardised) * self.deviation;
         let value = distance + self.mean;
-        // It was rounded by up to 2^-24 of the distance, which is less than half of this place.
+        // The standardised value was rounded by up to 2^-24 of the distance, which is less than half of this place.
         let place = 10_f64.powf((distance.abs() * 1.2e-6).log10().floor());
         if place > 0.0 { (value / place).round() * place } else { value }
     }
@@ -58,8 +57,8 @@ impl Schema {
         self.classes.get(class as usize).cloned().unwrap_or_else(|| class.to_string())
     }
 
-    /// Returns the number of the class of this name, out of this many classes. If all names are whole numbers, 1
-    /// equals 01. The error describes the problem, of the name.
+    /// Returns the number of the class with this name, of this many classes. If all names are integers, 1 equals 01. The error describes the problem
+    /// of the name.
     pub(super) fn number(&self, name: &str, classes: usize) -> Result<u32, String> {
         let place = self.classes.iter().position(|known| known == name).or_else(|| {
             let number: i64 = name.parse().ok()?;
@@ -77,8 +76,7 @@ impl Schema {
         })
     }
 
-    /// Returns the first difference from another schema that matters to a model, as a clause: "class 1 is …, but
-    /// was …".
+    /// Returns the first difference from another schema that matters to a model, as a clause: "class 1 is …, but was …".
     pub fn difference(&self, other: &Self) -> Option<String> {
         let columns = |schema: &Self| list(schema.columns.iter().map(|column| column.name.as_str()));
         if self.classes != other.classes {
@@ -97,7 +95,7 @@ impl Schema {
     }
 }
 
-/// Lists names for a message, as many as are readable.
+/// Lists names for a message, up to a readable number.
 pub(super) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     const MOST: usize = 20;
     let mut names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
@@ -116,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_known_by_name_and_where_they_are_numbers_by_number() {
+    fn classes_are_found_by_name_or_by_number() {
         let (words, numbers, unnamed) = (named(&["cat", "dog"]), named(&["3", "10"]), Schema::default());
         assert_eq!(
             (words.number("dog", 2).ok(), words.number("cow", 2).ok(), words.number("1", 2).ok()),
@@ -131,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_back_from_their_standardised_ones() {
+    fn original_values_are_recovered_from_standardised_ones() {
         for (mean, deviation, values) in
             [(52_000.0, 90_000.0, [62_300.0, -0.25, 1e6]), (0.5, 0.01, [0.49, 0.512, 0.5])]
         {
@@ -144,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn the_first_difference_is_named() {
         let (old, new) = (named(&["ant", "cat"]), named(&["ant", "dog"]));
         assert_eq!(old.difference(&old), None);
         assert_eq!(old.difference(&new).unwrap(), "class 1 is `dog`, but was `cat`");

@@ -1,7 +1,7 @@
-//! Snapshots: what a pipeline would make in every epoch, made once and kept on disk.
+//! Snapshots: the elements of a pipeline, made once instead of in every epoch, and kept on disk.
 //!
-//! A snapshot is a directory of [shards](shard), which all processes of a machine map: so its bytes are in memory once. Processes that
-//! begin at the same time write it together, a shard each; a shard is [there or not](crate::once), and never half.
+//! A snapshot is a directory of [shards](shard), which all processes of a machine map, so its bytes are in memory once. Processes that start together
+//! write it together, a shard each. A shard is [complete or missing](crate::once), never partial.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,15 +21,15 @@ mod shard;
 pub use elements::Snapshotted;
 use shard::Shard;
 
-/// Part of the key of every snapshot: changes with what is stored, and how.
+/// Part of the key of every snapshot. It changes with the content and the format of records.
 pub(crate) const FORMAT: &str = concat!(env!("CARGO_PKG_VERSION"), " snapshot 2");
 
-/// The size of a shard in bytes, before it is compressed: many to share among processes, and large to read.
+/// The size of a shard in bytes before compression: small enough to share shards among processes, and large enough for efficient reads.
 const SHARD_BYTES: usize = 16 << 20;
 /// The number of shards of a small snapshot.
 const FEW_SHARDS: usize = 16;
 
-/// The place of a snapshot, and its format.
+/// The location and the format of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotOptions {
     /// The directory, which may hold snapshots of several data sets; created if missing.
@@ -41,10 +41,10 @@ pub struct SnapshotOptions {
 /// The storage formats of a snapshot's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// As they are: fastest to read.
+    /// Uncompressed: fastest to read.
     #[default]
     None,
-    /// By LZ4, each record on its own: for images with even areas, and for slow disks.
+    /// LZ4, each record separately: for images with uniform areas, and for slow disks.
     Lz4,
 }
 
@@ -88,14 +88,14 @@ impl FromStr for Compression {
     }
 }
 
-/// The content of a snapshot: records by number, each of which can be made on its own.
+/// The content of a snapshot: records by number, each of which can be made independently.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
-    /// The directory of this snapshot alone.
+    /// The directory of this snapshot.
     pub(crate) directory: &'a Path,
-    /// The first word of the files' names.
+    /// The prefix of the files' names.
     pub(crate) name: &'static str,
-    /// The hash of everything that the records follow from: shards of other records are not read.
+    /// The hash of everything that determines the records. Shards with another key are not read.
     pub(crate) key: &'a str,
     pub(crate) compression: Compression,
     pub(crate) records: usize,
@@ -108,9 +108,9 @@ pub(crate) struct Plan<'a> {
 pub(crate) struct Snapshot {
     directory: PathBuf,
     shards: Vec<Shard>,
-    /// The number of records of each but the last.
+    /// The number of records in each shard but the last.
     per_shard: usize,
-    /// The number of the records that this process wrote.
+    /// The number of records that this process wrote.
     pub(crate) written: u64,
 }
 
@@ -126,13 +126,13 @@ impl Plan<'_> {
         (0..count).map(|shard| self.directory.join(name(shard))).collect()
     }
 
-    /// Returns the numbers of the records of a shard.
+    /// Returns the range of records in a shard.
     fn of_shard(&self, shard: usize) -> std::ops::Range<usize> {
         let first = shard * self.per_shard();
         first..self.records.min(first + self.per_shard())
     }
 
-    /// Returns the bytes that are still to be written, at most.
+    /// Returns an upper bound of the bytes still to write.
     pub(crate) fn missing_bytes(&self) -> u64 {
         let of_record = (self.record_bytes + 2 * size_of::<u64>()) as u64;
         let paths = self.paths();
@@ -140,7 +140,7 @@ impl Plan<'_> {
         missing.map(|(shard, _)| self.of_shard(shard).len() as u64 * of_record).sum()
     }
 
-    /// Writes what is missing or damaged, with other processes that do the same, and opens all.
+    /// Writes missing and damaged shards, together with other processes that do the same, and opens all.
     pub(crate) fn make(
         &self,
         make: impl Fn(usize) -> Result<Vec<u8>, DataError> + Sync,

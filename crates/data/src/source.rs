@@ -18,55 +18,50 @@ use crate::stop::Stop;
 
 /// The source of a data set.
 ///
-/// With the feature `remote`, a path may also be a URL: `s3://BUCKET/FOLDER_OR_OBJECT`, or `https://HOST/OBJECT` where one file is
-/// enough.
+/// With the feature `remote`, a path may also be a URL: `s3://BUCKET/FOLDER_OR_OBJECT`, or `https://HOST/OBJECT` for a source that is a single file.
 ///
-/// Where there are *files*, several may be named: separated by commas, or by patterns such as `train-*.csv` and
-/// `train-{000..119}.tar`. A list keeps its order, and what matches a pattern is sorted by name. A path that exists means
-/// itself, with any characters.
+/// Sources of *files* accept several: separated by commas, or by patterns such as `train-*.csv` and `train-{000..119}.tar`. A list keeps its order,
+/// and the matches of a pattern are sorted by name. An existing path names itself, even with special characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// Synthetic handwritten-looking digits, generated from the seed; needs no files.
     Digits,
     /// A directory of files in MNIST format, gzipped or not.
     Idx(PathBuf),
-    /// A UTF-8 text, learnt character by character: files, one after the other.
+    /// A UTF-8 text, learnt character by character, in files that are concatenated.
     Text(PathBuf),
-    /// A table in files with the same header: the column `label`, or else the last one, is the class (any words or numbers),
-    /// the others are numeric. Every tenth row is held out.
+    /// A table in files with the same header. The column `label`, or else the last one, is the class (any words or numbers). The others are numeric.
+    /// Every tenth row is held out.
     Csv(PathBuf),
     /// A table in Parquet files with the same columns, as in CSV files. Needs the feature `parquet`.
     Parquet(PathBuf),
-    /// A table in Arrow files with the same columns, as in CSV files: in the file format (also called Feather), or in the stream
-    /// format, as Hugging Face's `datasets` write it. Needs the feature `arrow`.
+    /// A table in Arrow files with the same columns, as in CSV files. They are in the file format (also called Feather), or in the stream format that
+    /// Hugging Face's `datasets` write. Needs the feature `arrow`.
     Arrow(PathBuf),
-    /// TFRecord files, or directories with such, each record a `tf.train.Example` with
-    /// `image/encoded` or `image` (a PNG, JPEG, WebP, BMP or GIF file, or grey levels) and `image/class/label` or `label`. In a directory, all
-    /// files with `tfrec` in their names are read. Of several files, those with the word `test`, `val` or `validation` in
-    /// their names are held out. If there is none, every tenth record is. Those that are compressed as a whole (gzip, zlib)
-    /// are unpacked into unnamed temporary files.
+    /// TFRecord files, or directories of them. Each record is a `tf.train.Example` with `image/encoded` or `image` (a PNG, JPEG, WebP, BMP or GIF
+    /// file, or grey levels) and `image/class/label` or `label`. In a directory, all files with `tfrec` in their names are read. Of several files,
+    /// those with the word `test`, `val` or `validation` in their names are held out. Without such files, every tenth record is. Compressed files
+    /// (gzip, zlib) are decompressed into unnamed temporary files.
     TfRecord(PathBuf),
-    /// Tar files, gzipped or not, or directories with such, in WebDataset's form: members with the same name up to the first
-    /// point are a sample. It has an image (`.png`, `.jpg`, `.jpeg`, `.webp`, `.bmp` or `.gif`), and its class in `.cls`, as a number, or in `.json`, as
-    /// `label` or `cls`. Held out as in TFRecord files.
+    /// Tar files in WebDataset's form, gzipped or not, or directories of them. Members with the same name up to the first dot are a sample: an image
+    /// (`.png`, `.jpg`, `.jpeg`, `.webp`, `.bmp` or `.gif`), and its class in `.cls` as a number, or in `.json` as `label` or `cls`. Held out as in
+    /// TFRecord files.
     WebDataset(PathBuf),
-    /// A directory with NumPy's arrays `x_train.npy` and `y_train.npy`, and `x_test.npy` and `y_test.npy`, or with `images.npy` and
-    /// `labels.npy`; without a test part, every tenth sample is held out. Samples are images (8-bit levels, with the shape
-    /// `[N, height, width]` or that with 3 levels a pixel) or rows of 32-bit or 64-bit numbers, labels whole numbers.
+    /// A directory with the NumPy arrays `x_train.npy` and `y_train.npy`, and `x_test.npy` and `y_test.npy`, or with `images.npy` and `labels.npy`.
+    /// Without a test part, every tenth sample is held out. Samples are images (8-bit levels of the shape `[N, height, width]` or `[N, height, width,
+    /// 3]`) or rows of 32-bit or 64-bit floating-point numbers. Labels are integers.
     Npy(PathBuf),
-    /// A directory with one directory of image files per class, or with two such directories, `train` and
-    /// `test`; without these, every tenth image of a class is held out.
+    /// A directory with one directory of image files per class, or with two such directories, `train` and `test`. Without these, every tenth image of
+    /// a class is held out.
     Images(PathBuf),
-    /// A directory with CIFAR-10's binary files: `data_batch_1.bin` to `data_batch_5.bin`, as many as there are, and
-    /// `test_batch.bin`.
+    /// A directory with CIFAR-10's binary files: `data_batch_1.bin` to `data_batch_5.bin`, as many as exist, and `test_batch.bin`.
     Cifar(PathBuf),
-    /// Servers on other machines, which make the batches. Needs the feature `service`.
+    /// Servers on other machines that make the batches. Needs the feature `service`.
     Service(Service),
 }
 
 impl Source {
-    /// Returns whether both are the same location, however it is written. Servers may be others: the fingerprint says whether the data are
-    /// the same.
+    /// Returns whether both name the same location. Servers may differ: the fingerprint detects different data.
     pub fn is_same(&self, other: &Self) -> bool {
         let places = |source: &Self| {
             let paths = source.paths().ok()?.into_iter();
@@ -79,8 +74,7 @@ impl Source {
                 && (are_served || places(self).is_some_and(|paths| places(other) == Some(paths))))
     }
 
-    /// Returns the usual augmentation of its images: CIFAR's are mirrored and cropped, others shifted and
-    /// rotated.
+    /// Returns the usual augmentation of its images: mirroring and cropping for CIFAR, shifts and rotations for others.
     pub fn usual_augmentation(&self) -> Augmentation {
         Augmentation::new(match self {
             Self::Cifar(_) => vec![Arc::new(Mirror), Arc::new(Crop { padding: 4 })],
@@ -93,12 +87,12 @@ impl Source {
         matches!(self, Self::TfRecord(_) | Self::WebDataset(_) | Self::Images(_))
     }
 
-    /// Returns whether its classes are words, which are numbered in their order.
+    /// Returns whether its classes have names, which determine their numbers by their order.
     pub fn names_classes(&self) -> bool {
         matches!(self, Self::Csv(_) | Self::Parquet(_) | Self::Arrow(_) | Self::Images(_))
     }
 
-    /// Returns whether it is on a server: a URL, such as `s3://bucket/folder`, and no path.
+    /// Returns whether it is a URL, such as `s3://bucket/folder`, instead of a path.
     pub fn is_remote(&self) -> bool {
         let scheme = self.path().and_then(Path::to_str).and_then(|path| path.split_once("://"));
         scheme.is_some_and(|(word, _)| {
@@ -133,7 +127,7 @@ impl Source {
         }
     }
 
-    /// Returns the format at another path.
+    /// Returns the source of the same format at another path.
     #[cfg(feature = "remote")]
     pub(super) fn moved_to(&self, path: PathBuf) -> Self {
         self.format().map_or_else(|| self.clone(), |(_, with_path)| with_path(path))
@@ -145,7 +139,7 @@ impl Source {
         FORMATS.iter().find(|(_, with_path)| is_own(*with_path))
     }
 
-    /// Returns the bytes in its files, as far as they can be found.
+    /// Returns the total size of its files in bytes, as far as they can be found.
     pub fn size_bytes(&self) -> u64 {
         let size = |path: PathBuf| {
             let Ok(found) = path.metadata() else { return 0 };
@@ -172,7 +166,7 @@ impl Source {
 
 type Format = (&'static str, fn(PathBuf) -> Source);
 
-/// The sources that have a path, by the word before it.
+/// The sources that have a path, by the prefix of their names.
 const FORMATS: [Format; 10] = [
     ("idx", Source::Idx),
     ("npy", Source::Npy),
@@ -219,7 +213,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// The options of [`load`](crate::load()); each source uses those that concern it.
+/// The options of [`load`](crate::load()). Each source uses those that concern it.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Digits: the random seed.
@@ -230,27 +224,25 @@ pub struct Options {
     pub test_samples: usize,
     /// Text: the length of a window, in characters.
     pub context: usize,
-    /// TFRecord, WebDataset and arrays: the number of classes. `None` finds it, for which all TFRecords are read once.
+    /// TFRecord, WebDataset and arrays: the number of classes. `None` derives it from the labels, for which all TFRecords are read once.
     pub classes: Option<usize>,
     /// Tables: the column of numbers that a regression predicts. `None` for classes: the column `label`, or the last one.
     pub target: Option<String>,
     /// TFRecord, WebDataset, arrays, images and CIFAR: augmentation of training images.
     pub augmentation: Augmentation,
-    /// TFRecord, WebDataset and images: whether they are read in colour, and not as grey. `None` reads them in colour if training images
-    /// have any.
+    /// TFRecord, WebDataset and images: whether images are read in colour or as greyscale. `None` reads colour if training images have any.
     pub colour: Option<bool>,
-    /// TFRecord, WebDataset and images: the height and width that images are resized and cropped to. `None` for the medians of the training
-    /// images.
+    /// TFRecord, WebDataset and images: the height and width to which images are resized and cropped. `None` for the medians of the training images.
     pub image_size: Option<[usize; 2]>,
-    /// TFRecord, WebDataset, images, arrays of images and CIFAR: the statistics that levels are normalised by. `None` for those of MNIST.
+    /// TFRecord, WebDataset, images, arrays of images and CIFAR: the statistics by which levels are normalised. `None` for those of MNIST.
     pub normalize: Option<Normalize>,
-    /// TFRecord and images: what becomes of damaged ones.
+    /// TFRecord, WebDataset and images: the treatment of damaged samples.
     pub on_bad_sample: OnBadSample,
-    /// Sources on servers: where their objects are kept.
+    /// Remote sources: the cache of their objects.
     pub cache: Cache,
-    /// MNIST format, text and tables: what is larger stays in its files, or in unnamed temporary ones, and not in memory.
+    /// MNIST format, text and tables: the size in bytes above which data stay in their files, or in unnamed temporary ones.
     pub in_memory_bytes: u64,
-    /// Data servers: ends the wait for them with [`DataError::Stopped`].
+    /// Data servers: a request to stop, which ends the wait for them with [`DataError::Stopped`].
     pub stop: Stop,
 }
 
@@ -281,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_told_from_a_path() {
+    fn urls_are_distinguished_from_paths() {
         let csv = |path: &str| format!("csv:{path}").parse::<Source>().unwrap();
         for url in ["s3://bucket/folder", "https://host/file.csv", "http://host:80/a", "gs://bucket/a"] {
             assert!(csv(url).is_remote() && csv(url).is_same(&csv(url)), "{url}");
@@ -294,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_read_as_they_are_written() {
+    fn sources_round_trip_through_text() {
         for name in [
             "digits",
             "idx:some/where",
@@ -323,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_names_the_features_that_it_lacks() {
+    fn a_source_lists_the_features_that_it_lacks() {
         let built_in = [
             ("parquet", cfg!(feature = "parquet")),
             ("arrow", cfg!(feature = "arrow")),
@@ -356,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_the_same_files_is_the_same() {
+    fn sources_with_the_same_files_are_the_same() {
         let directory = TestDirectory::new();
         let [a, b] = ["a.csv", "b.csv"].map(|name| directory.file(name, name).display().to_string());
         let root = directory.path().display();

@@ -15,9 +15,9 @@ use crate::normalization::Normalization;
 use crate::pipeline::{Threads, part};
 use crate::random::{ORDER, SHIFT, keyed_rng};
 
-/// One part of a data set: samples by number, and batches of them. Threads share it.
+/// One part of a data set: numbered samples, and batches of them. Threads share it.
 ///
-/// Data in a form of your own are a part with three methods:
+/// A custom data format implements three methods:
 ///
 /// ```
 /// use std::hash::Hasher;
@@ -53,22 +53,21 @@ use crate::random::{ORDER, SHIFT, keyed_rng};
 pub trait Split: Any + Debug + Send + Sync {
     /// Returns the number of samples.
     ///
-    /// A text reserves the length of one window, so that the windows may start at any
-    /// [`shift`](Self::shift) without changing their number.
+    /// A text reserves the length of one window, so that windows may start at any [`shift`](Self::shift) without changing their number.
     fn len(&self) -> usize;
 
-    /// Adds the samples to a hash, which detects changed data; for images in files, what is known without decoding them.
+    /// Adds the samples to a hash that detects changed data. Images in files add only the properties that are known without decoding them.
     ///
     /// # Errors
     ///
     /// If a file cannot be read.
     fn hash(&self, hasher: &mut dyn Hasher) -> Result<(), DataError>;
 
-    /// Gathers the inputs and the targets of a [batch](Self::batch) in their smallest form. Called by many threads at once.
+    /// Gathers the inputs and targets of a [batch](Self::batch) in their most compact form. Many threads call it concurrently.
     ///
     /// # Errors
     ///
-    /// As [`batch`](Self::batch).
+    /// The errors of [`batch`](Self::batch).
     ///
     /// # Panics
     ///
@@ -80,19 +79,19 @@ pub trait Split: Any + Debug + Send + Sync {
         None
     }
 
-    /// Returns the statistics that its images are normalised by; `None` for those of MNIST.
+    /// Returns the statistics by which its images are normalised; `None` for those of MNIST.
     fn normalization(&self) -> Option<&Normalization> {
         None
     }
 
-    /// Returns the threads that batches are to be made on, if these were asked for. While a server makes a batch, a thread only
-    /// waits: then `Auto` means as many as keep all servers busy, and not one per core.
+    /// Returns the threads on which to make batches, given the requested ones. While a server makes a batch, a thread only waits. `Auto` then means
+    /// enough threads to keep all servers busy, instead of one per core.
     fn threads(&self, asked: Threads) -> Threads {
         asked
     }
 
-    /// Returns the damaged samples that were skipped since the last call: those that batches of evaluations lack, and batches of
-    /// training up to this epoch. Later ones may be prepared already.
+    /// Returns the damaged samples skipped since the last call, in batches of evaluation, and in batches of training up to this epoch. Later epochs
+    /// may already be prepared.
     fn skipped(&self, epoch: u64) -> Skipped {
         let _ = epoch;
         Skipped::default()
@@ -107,7 +106,7 @@ pub trait Split: Any + Debug + Send + Sync {
     ///
     /// # Panics
     ///
-    /// If there are fewer tokens than the vocabulary has characters, or it is no text.
+    /// If there are fewer tokens than characters in the vocabulary, or the samples are not a text.
     fn renumbered(&self, tokens: &[u32]) -> Arc<dyn Split> {
         panic!("{} tokens are for a text, which these samples are not", tokens.len())
     }
@@ -119,25 +118,24 @@ pub trait Split: Any + Debug + Send + Sync {
 
     /// Returns the offset of a text's windows in `epoch`, in `0..context`; 0 for other data.
     ///
-    /// Without it, no model would ever see the context across the edge of a window.
+    /// Without the shift, a model would never train on context across the edge of a window.
     fn shift(&self, seed: u64, epoch: u64) -> usize {
         self.context().map_or(0, |context| keyed_rng(seed, SHIFT, epoch).random_range(0..context))
     }
 
-    /// Returns the order of samples in `epoch`: a shuffle determined by the seed, so that every rank knows the samples of every
-    /// other rank.
+    /// Returns the order of samples in `epoch`: a shuffle determined by the seed, so that every rank can compute the samples of every other rank.
     fn order(&self, seed: u64, epoch: u64) -> Vec<usize> {
         order(self.len(), seed, epoch)
     }
 
     /// Gathers `samples`, given by their index, in that order.
     ///
-    /// Images in files are read and decoded here: call it on the threads of a [`Pipeline`](super::Pipeline).
+    /// Images in files are read and decoded here, so call it on the threads of a [`Pipeline`](super::Pipeline).
     ///
     /// # Errors
     ///
-    /// If a file is unreadable or damaged, or has changed since the data set was loaded. A batch lacks damaged samples that
-    /// [may be skipped](super::OnBadSample).
+    /// If a file is unreadable or damaged, or has changed since the data set was loaded. Damaged samples that [may be skipped](super::OnBadSample)
+    /// are left out of the batch instead.
     ///
     /// # Panics
     ///
@@ -161,8 +159,7 @@ impl PartialEq for dyn Split {
     }
 }
 
-/// Holds out every tenth sample: in any order, both parts are representative. Returns the training indices and the test
-/// indices.
+/// Holds out every tenth sample, so that both parts are representative, whichever the order. Returns the training indices and the test indices.
 pub(super) fn nine_to_one(samples: usize) -> (Vec<usize>, Vec<usize>) {
     (0..samples).partition(|index| index % 10 != 9)
 }
@@ -183,7 +180,7 @@ mod tests {
     use crate::stored_text::{Characters, StoredText};
 
     #[test]
-    fn images_are_gathered_in_the_order_asked_for() {
+    fn images_are_gathered_in_the_requested_order() {
         let split = StoredSamples::images([1, 2, 1], vec![0, 255, 51, 102, 153, 204], vec![7, 8, 9]);
         let batch = split.batch(&[2, 0], Pass::Evaluation).unwrap();
         let Inputs::Pixels(pixels) = batch.inputs else { panic!("not pixels") };
@@ -194,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_gathered_in_the_order_asked_for() {
+    fn rows_are_gathered_in_the_requested_order() {
         let split = StoredSamples::table(vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0], vec![7, 300, 9]);
         let batch = split.batch(&[1, 1, 0], Pass::Evaluation).unwrap();
         assert_eq!(batch.inputs, Inputs::Pixels(vec![2.0, 3.0, 2.0, 3.0, 0.0, 1.0]));
@@ -202,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn every_epoch_sees_every_sample_once_in_an_order_of_its_own() {
+    fn every_epoch_has_every_sample_once_in_its_own_order() {
         let split = StoredSamples::images([1, 1, 1], vec![0; 50], vec![0; 50]);
         let (first, second) = (split.order(1, 0), split.order(1, 1));
         assert_ne!(first, second);
@@ -214,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_move_when_a_model_learns_and_stay_when_it_is_measured() {
+    fn windows_move_in_training_and_stay_in_evaluation() {
         let split = StoredText::new(&Arc::new(Characters::Memory((0..100).collect())), 0..100, 8, 100);
         for epoch in 0..20 {
             let first = split.shift(3, epoch) as u32;

@@ -1,4 +1,4 @@
-//! Samples of equal size, images or rows of numbers, in memory or in a file from which batches are read.
+//! Samples of equal size, images or rows of numbers, in memory or in a file.
 
 use std::borrow::Cow;
 use std::hash::Hasher;
@@ -24,15 +24,15 @@ pub struct StoredSamples {
     samples: Vec<usize>,
 }
 
-/// Samples, one after the other.
+/// Consecutive samples.
 #[derive(Debug, Clone)]
 pub(super) enum Content {
     Images(Images),
-    /// Rows of numbers, which these columns standardise.
+    /// Rows of numbers, and the columns that standardise them.
     Rows(Arc<Rows>, Arc<[Column]>),
 }
 
-/// Images, the channels of a pixel side by side.
+/// Images with interleaved channels.
 #[derive(Debug, Clone)]
 pub(super) struct Images {
     pub(super) levels: Levels,
@@ -47,16 +47,16 @@ pub(super) struct Images {
 #[derive(Debug, Clone)]
 pub(super) enum Levels {
     Memory(Arc<[u8]>),
-    /// In a file, from this offset on.
+    /// Levels in a file, from this offset.
     File(Arc<ByteFile>, u64),
 }
 
-/// Classes in as few bytes as they need.
+/// Classes in as few bytes as possible.
 #[derive(Debug)]
 pub(super) enum Labels {
     /// At most 256 classes.
     Bytes(Vec<u8>),
-    /// More.
+    /// More classes.
     Words(Vec<u32>),
 }
 
@@ -90,16 +90,16 @@ impl Images {
 }
 
 impl StoredSamples {
-    /// Returns the samples with these indices in the content, whose samples all have a label.
+    /// Returns the samples with these indices in the content. All samples of the content have a label.
     pub(super) fn new(content: Content, labels: &Arc<Labels>, samples: Vec<usize>) -> Arc<Self> {
         Arc::new(Self { content, labels: Arc::clone(labels), samples })
     }
 
-    /// Images in memory, of this height, width and number of channels, with one class each.
+    /// Returns images in memory, of this height, width and number of channels, with one class each.
     ///
     /// # Panics
     ///
-    /// If there are not as many levels as these images have.
+    /// If the number of levels does not fit the images.
     pub fn images(shape: [usize; 3], levels: Vec<u8>, labels: Vec<u8>) -> Arc<Self> {
         assert_eq!(levels.len(), shape.iter().product::<usize>() * labels.len(), "levels of other images");
         let samples = (0..labels.len()).collect();
@@ -107,7 +107,7 @@ impl StoredSamples {
         Self::new(content, &Arc::new(Labels::Bytes(labels)), samples)
     }
 
-    /// Rows of numbers in memory, one after the other, with one class each, or the [bits](f32::to_bits) of one number.
+    /// Returns rows of numbers in memory, one after the other, with one class each, or the [bits](f32::to_bits) of one number.
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! A text in memory, or in files from which windows are read when a batch needs them.
+//! A text in memory, or in files from which the windows of a batch are read.
 
 use std::hash::Hasher;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::split::Split;
 /// Characters between two marks.
 const STRIDE: usize = 1024;
 
-/// The offsets of every 1024th character, so that each can be found.
+/// The offset of every 1024th character, from which the others are found.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     offsets: Vec<u64>,
@@ -21,7 +21,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Notes the next character.
+    /// Counts the next character.
     pub(super) fn pass(&mut self, character: char) {
         if self.characters.is_multiple_of(STRIDE) {
             self.offsets.push(self.bytes);
@@ -31,7 +31,7 @@ impl Marks {
     }
 }
 
-/// Characters, as their places in a vocabulary.
+/// Characters, as indices into a vocabulary.
 #[derive(Debug)]
 pub(super) enum Characters {
     Memory(Vec<u32>),
@@ -41,7 +41,7 @@ pub(super) enum Characters {
 /// The files of a text.
 #[derive(Debug)]
 pub(super) struct TextFiles {
-    /// In order; a character is within one of them.
+    /// The files in order. Each character is within one file.
     pub(super) files: Vec<ByteFile>,
     pub(super) marks: Marks,
     /// The distinct characters, sorted.
@@ -49,7 +49,7 @@ pub(super) struct TextFiles {
 }
 
 impl TextFiles {
-    /// Returns the places in the vocabulary of this many characters, from the character `first` on.
+    /// Returns the vocabulary indices of this many characters, from the character `first`.
     fn read(&self, first: usize, count: usize) -> Result<Vec<u32>, DataError> {
         let marks = &self.marks;
         let (begin, mut skipped) = (marks.offsets[first / STRIDE], first % STRIDE);
@@ -107,7 +107,7 @@ impl StoredText {
         Arc::new(Self { characters: Arc::clone(characters), range, context, tokens })
     }
 
-    /// Reads the tokens of this many characters from the character `first` on.
+    /// Reads the tokens of this many characters, from the character `first`.
     fn read(&self, first: usize, count: usize) -> Result<Vec<u32>, DataError> {
         let first = self.range.start + first;
         let token = |&place: &u32| self.tokens[place as usize];

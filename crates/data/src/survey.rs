@@ -1,32 +1,32 @@
-//! Looks at the headers of images, before training: their sizes, and whether they have colours.
+//! Reads the headers of images before training, for their sizes and colours.
 
 use rayon::prelude::*;
 
 use super::decoding::Header;
 
-/// The most images whose headers are read.
+/// The maximum number of images whose headers are read.
 pub(super) const MOST: usize = 1000;
-/// The most images that are decoded to find a colour: a header may claim colours for a grey image.
+/// The maximum number of images that are decoded to detect colour: a header may claim colour for a greyscale image.
 const MOST_DECODED: usize = 64;
 
-/// The headers of the images of a part of a data set: of all, or of some at equal distances.
+/// The headers of the images of a part of a data set: of all, or of evenly spaced ones if there are many.
 #[derive(Debug)]
 pub(super) struct Survey {
-    /// By sample.
+    /// The headers with the indices of their samples.
     headers: Vec<(usize, Header)>,
-    /// The number of images that were looked at.
+    /// The number of surveyed images.
     looked: usize,
     images: usize,
 }
 
-/// At most this many of these, at equal distances.
+/// Returns at most this many elements, evenly spaced.
 pub(super) fn spread<T: Copy>(all: &[T], most: usize) -> Vec<T> {
     let count = all.len().min(most);
     (0..count).map(|at| all[at * all.len() / count]).collect()
 }
 
 impl Survey {
-    /// Surveys these samples by their headers; damaged ones, which have none, are named when they are read.
+    /// Surveys these samples by their headers. Damaged samples have none, and are named when they are read.
     pub(super) fn of(samples: &[usize], header: impl Fn(usize) -> Option<Header> + Sync) -> Self {
         let looked = spread(samples, MOST);
         let found: Vec<_> = looked.par_iter().map(|&sample| Some((sample, header(sample)?))).collect();
@@ -34,7 +34,7 @@ impl Survey {
         Self { headers, looked: looked.len(), images: samples.len() }
     }
 
-    /// Returns whether any of some images whose headers allow it `has_colour`, which decodes one.
+    /// Returns whether an image has colour, by decoding some of those whose headers allow it with `has_colour`.
     pub(super) fn has_colour(&self, has_colour: impl Fn(usize) -> bool + Send + Sync) -> bool {
         let maybe = self.headers.iter().filter(|(_, header)| header.may_have_colour);
         let maybe: Vec<_> = maybe.map(|(sample, _)| *sample).collect();
@@ -53,7 +53,7 @@ impl Survey {
         }))
     }
 
-    /// Tells how many images have another size than `to`, if any has.
+    /// Returns a notice of the number of images with another size than `to`, if any.
     pub(super) fn notice(&self, part: &str, to: [usize; 2]) -> Option<String> {
         let others: Vec<_> =
             self.headers.iter().map(|(_, header)| header.sides).filter(|sides| *sides != to).collect();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_the_median_and_others_are_told() {
+    fn the_size_is_the_median_and_other_sizes_are_reported() {
         let mixed = survey(&[[30, 40], [50, 20], [30, 41], [30, 40], [10, 90]]);
         assert_eq!(mixed.median(), Some([30, 40]));
         assert!(mixed.has_colour(|sample| sample == 2));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_images_some_are_looked_at_in_all_places() {
+    fn many_images_are_surveyed_at_equal_distances() {
         let sides: Vec<_> = (0..5000).map(|at| if at < 2500 { [8, 8] } else { [9, 9] }).collect();
         let notice = survey(&sides).notice("training", [8, 8]).unwrap();
         assert!(

@@ -40,12 +40,12 @@ pub(super) enum Format {
 
 /// Reads the table in the files that `path` names; every tenth row is held out.
 ///
-/// The classes are the distinct labels in order, as numbers if all are whole numbers and as words otherwise. Features, and the
-/// target of a regression, are standardised by the mean and the standard deviation of the training rows.
+/// The classes are the distinct labels in order, as numbers if all are integers and as words otherwise. Features, and the target of a regression, are
+/// standardised by the mean and the standard deviation of the training rows.
 ///
-/// For a `known` schema and number of classes, finds columns by name, standardises them by its statistics, and numbers classes
-/// as it does. Ignores other columns. If there is no column for the label, no row is held out, and all labels are 0. The table
-/// that the schema is of gives the same samples as without it.
+/// With a `known` schema and number of classes, finds columns by name, standardises them by the statistics of the schema, and numbers classes as it
+/// does. Ignores other columns. Without a column for the label, no row is held out, and all labels are 0. The table from which the schema was made
+/// has the same samples with and without it.
 pub(super) fn read(
     format: Format,
     path: &Path,
@@ -79,8 +79,8 @@ pub(super) fn read(
 }
 
 impl Format {
-    /// Adds the rows of a file to a table. A damaged file may make the library of its format panic, which is an error like others:
-    /// the partly filled table is dropped.
+    /// Adds the rows of a file to a table. The library of a format may panic on a damaged file. The panic becomes an error, and the partly filled
+    /// table is dropped.
     fn read(self, path: &Path, table: &mut Filling) -> Result<(), DataError> {
         let read = || match self {
             Self::Csv => csv::read(path, table),
@@ -95,21 +95,21 @@ impl Format {
     }
 }
 
-/// A table that is being read, a file after the other.
+/// A table that is being read, one file after the other.
 struct Filling<'a> {
-    /// The first file, whose header determines the others below.
+    /// The first file, whose header determines the columns of the others.
     first: &'a Path,
-    /// Selects the columns to use of a header.
+    /// Selects the columns to use from a header.
     layout: &'a dyn Fn(&[String]) -> Result<Layout, String>,
     header: Vec<String>,
     columns: Layout,
     rows: RowWriter<'a>,
-    /// If there is a column for them.
+    /// The labels, if there is a column for them.
     labels: Option<Names>,
 }
 
 impl<'a> Filling<'a> {
-    /// Begins a file, which has these columns. The error describes the problem of its header.
+    /// Begins a file with these columns. The error describes the problem of the header.
     fn begin(&mut self, file: &Path, header: Vec<String>) -> Result<(), String> {
         if file == self.first {
             self.columns = (self.layout)(&header)?;
@@ -153,7 +153,7 @@ impl Table<'_> {
         self.label.as_deref().unwrap_or_default()
     }
 
-    /// Returns the table as a data set of its own, for a regression or a classification.
+    /// Returns the table as a new data set, for a regression or a classification.
     fn dataset(self, is_regression: bool) -> Result<Dataset, DataError> {
         let labels = self.labels.as_ref().expect("the last column, if none has this name");
         let rows = self.rows.count;
@@ -177,7 +177,7 @@ impl Table<'_> {
         Ok(dataset(self.rows, schema, outputs, numbers, [train, test]))
     }
 
-    /// Returns the table as data for a model that knows other data.
+    /// Returns the table as data for a model with a known schema.
     fn dataset_as(self, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
         let rows = self.rows.count;
         if rows == 0 {
@@ -226,7 +226,7 @@ impl Table<'_> {
     }
 }
 
-/// Returns the data set of these parts of a table, given by the indices of their rows.
+/// Returns the data set of a table, with the rows of each part.
 fn dataset(rows: Rows, schema: Schema, classes: usize, labels: Vec<u32>, parts: [Vec<usize>; 2]) -> Dataset {
     let (rows, columns) = rows.standardised(&schema.columns);
     let content = Content::Rows(Arc::new(rows), columns.into());

@@ -1,4 +1,4 @@
-//! Values that several tests need, and temporary files, deleted at the end of the test.
+//! Values that several tests need, and temporary files that are deleted at the end of the test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ impl TestDirectory {
     }
 }
 
-/// Normalises a level as MNIST's.
+/// Normalises a level by the statistics of MNIST.
 pub(super) fn normalise(level: u8) -> f32 {
     Normalization::default().apply(&[level])[0]
 }
@@ -41,7 +41,7 @@ pub(super) fn slope() -> Image {
     Image::new([6, 9, 1], (0..54).map(|at| 20 * (at % 9) + 3 * (at / 9)).collect())
 }
 
-/// Variants of the slope.
+/// Returns variants of the slope.
 pub(super) fn variants(transform: &impl Transform) -> Vec<Image> {
     (0..20).map(|sample| transform.apply(slope(), &mut Random::new([1, 2, 3, sample]))).collect()
 }

@@ -11,7 +11,7 @@ use crate::schema::Schema;
 use crate::source::Options;
 use crate::stored_text::{Characters, Marks, StoredText, TextFiles};
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const BLOCK: usize = 1 << 16;
 
 /// Reads the text in the files that `path` names, one after the other, for windows of `context` characters.
@@ -56,7 +56,7 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     Ok(Dataset { kind: Kind::Text { context, vocabulary }, train, test, schema: Schema::default() })
 }
 
-/// Calls `each` with the characters of a file, a block at a time.
+/// Calls `each` with the characters of a file, one block at a time.
 fn each_character(file: &ByteFile, mut each: impl FnMut(char)) -> Result<(), DataError> {
     let mut offset = 0;
     let mut block = vec![];

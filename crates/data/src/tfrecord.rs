@@ -1,4 +1,4 @@
-//! Images in TensorFlow's records in files. Loading reads only their frames; their bytes are read and verified when a sample is made.
+//! Images in TFRecord files. Loading reads only the frames of records. Their bytes are read and verified when a sample is made.
 
 use std::hash::Hasher;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,12 +18,11 @@ use crate::error::DataError;
 use crate::schema::Schema;
 use crate::source::Options;
 
-/// The most bytes of a record: more than the largest images have. A damaged or malicious file may claim any length.
+/// The maximum size of a record, above that of the largest images. A damaged or malicious file may claim any length.
 const MOST_RECORD_BYTES: u64 = 256 << 20;
 const WRONG_CHECKSUM: &str = "its checksum is wrong: the file is damaged; fetch it again";
 
-/// Reads the frames of the records in the files that `path` names, or in its directories. Files with `tfrec` in their names are
-/// those of a directory.
+/// Reads the frames of the records in the files that `path` names. Of a directory, reads the files with `tfrec` in their names.
 pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let (mut records, skips_damaged) = (Records::default(), options.on_bad_sample.skips());
     let wanted = (|name: &str| name.contains("tfrec"), "file with `tfrec` in its name");
@@ -43,7 +42,7 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
 struct Records {
     files: Vec<ByteFile>,
     places: Vec<Place>,
-    /// Labels that are not below it are refused.
+    /// The number of classes, below which labels must be.
     classes: usize,
 }
 
@@ -60,8 +59,8 @@ struct Place {
 }
 
 impl Records {
-    /// Finds the records of another file, and returns their indices. A file that TensorFlow compressed is unpacked, and its records are
-    /// verified on the way: those that do not match their checksums are errors unless damaged ones may be skipped.
+    /// Finds the records of another file, and returns their indices. A compressed file is decompressed, and its records are verified on the way.
+    /// Wrong checksums are errors unless damaged records may be skipped.
     fn add(&mut self, path: PathBuf, skips_damaged: bool) -> Result<Range<usize>, DataError> {
         let file = ByteFile::open(path.clone())?;
         let start = file.start()?;
@@ -78,7 +77,7 @@ impl Records {
                 file.unpacked(compression, |content| frames(&path, content, pass, skips_damaged))?
             }
             None => {
-                // Its records are verified when they are read.
+                // Records of plain files are verified when they are read.
                 let pass = |content: &mut Reader<_>, length| {
                     let end = content.seek(SeekFrom::Current(length as i64 + FOOTER_BYTES as i64))?;
                     Ok((end <= file.length()).then_some(true))
@@ -94,7 +93,7 @@ impl Records {
         Ok(first..self.places.len())
     }
 
-    /// One more than the highest label. Damaged records have none, if they may be skipped.
+    /// Returns one more than the highest label. Skips damaged records if that is allowed.
     fn count_classes(&self, skips_damaged: bool) -> Result<usize, DataError> {
         let label = |index| match self.label(index) {
             Err(error) if skips_damaged && error.is_damage() => Ok(0),
@@ -134,7 +133,7 @@ impl Store for Records {
         DataError::record(self.files[place.file].path(), place.record, problem)
     }
 
-    /// Adds the checksum of a record, which is not verified.
+    /// Hashes the checksum of a record, without verifying it.
     fn hash(&self, index: usize, hasher: &mut dyn Hasher) -> Result<(), DataError> {
         let place = self.places[index];
         hasher.write(&self.files[place.file].read(place.offset + place.length as u64, FOOTER_BYTES)?);
@@ -146,8 +145,8 @@ impl Store for Records {
     }
 }
 
-/// Offset and length of each record. `pass` passes over one and its checksum: it returns whether they match, as far as it knows, or `None`
-/// if the content ends before.
+/// Returns the offset and length of each record. `pass` skips a record and its checksum. It returns whether they match, as far as it verifies them,
+/// or `None` if the content ends before.
 fn frames<R: Read>(
     path: &Path,
     content: &mut R,

@@ -1,5 +1,4 @@
-//! Images in tar files, as WebDataset writes them. Loading reads only the headers of members and their classes; images are read
-//! when a sample is made.
+//! Images in tar files, as WebDataset writes them. Loading reads only the headers of members and the classes. Images are read when a sample is made.
 
 use std::hash::Hasher;
 use std::io::{self, Read};
@@ -18,9 +17,9 @@ use crate::error::DataError;
 use crate::schema::Schema;
 use crate::source::Options;
 
-/// The size of a block: a header, and what a tar file is a multiple of.
+/// The size of a block: the size of a header, and the unit of a tar file's length.
 const BLOCK: u64 = 512;
-/// The most bytes of a member that says the class.
+/// The maximum size of a member with the class, in bytes.
 const MOST_OF_CLASS: u64 = 1 << 20;
 
 /// Reads the headers of the tar files that `path` names, or of those in its directories.
@@ -59,7 +58,7 @@ struct Member {
 }
 
 impl Members {
-    /// Finds the samples of another file, and returns their indices. A gzipped file is unpacked as its headers are read.
+    /// Finds the samples of another file, and returns their indices. A gzipped file is decompressed while its headers are read.
     fn add(&mut self, path: PathBuf) -> Result<Range<usize>, DataError> {
         let file = ByteFile::open(path.clone())?;
         let damaged = |problem: String| DataError::file(path.clone(), problem);
@@ -84,8 +83,7 @@ impl Members {
         Ok(first..self.samples.len())
     }
 
-    /// Returns the number of classes: one more than the highest. Refuses labels that are not below `known`, if that
-    /// is given.
+    /// Returns the number of classes, one more than the highest label. Returns an error for labels that are not below `known`, if given.
     fn classes(&self, known: Option<usize>) -> Result<usize, DataError> {
         let Some(classes) = known else {
             return Ok(self.samples.iter().map(|sample| sample.label as usize + 1).max().unwrap_or(0));
@@ -166,8 +164,8 @@ fn damaged(path: &Path, key: &str, problem: &str) -> DataError {
     DataError::file(path, format!("sample `{key}`: {problem}"))
 }
 
-/// Returns the key and the extension of a member, divided at the first point of its base name. `None` if it has none, or
-/// starts with a point or `__`: such members are not samples'.
+/// Splits the name of a member into key and extension, at the first dot of its base name. Returns `None` without a dot, or if the base name starts
+/// with a dot or `__`: such members belong to no sample.
 fn divided(name: &str) -> Option<(&str, &str)> {
     let base = name.rfind('/').map_or(0, |slash| slash + 1);
     let point = name[base..].find('.').filter(|&point| point > 0)?;
@@ -218,7 +216,7 @@ impl Parts {
     }
 }
 
-/// Returns the bytes of a member that says the class.
+/// Returns the content of a member with the class.
 fn text(file: &ByteFile, member: Member, damaged: &impl Fn(&str) -> DataError) -> Result<Vec<u8>, DataError> {
     if member.length > MOST_OF_CLASS {
         return Err(damaged(&format!("its class is in {} bytes: expected a number", member.length)));

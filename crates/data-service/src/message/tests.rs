@@ -1,4 +1,4 @@
-//! Answers keep every bit, and wrong ones are refused.
+//! Tests that answers keep every bit, and that invalid ones are refused.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ fn shape(kind: &Kind) -> Shape {
 
 const ROWS: Kind = Kind::Table { features: 1, classes: 1 };
 
-/// Returns the bits of this many samples of one number after they have been sent, and the bytes that this took.
+/// Sends this many samples of one number. Returns their bits, and the size of the message.
 fn sent(values: Values, samples: usize) -> (Vec<u32>, usize) {
     let bytes = BatchAnswer::new(values, &vec![0; samples]).encode_to_vec();
     let (values, _) = BatchAnswer::decode(bytes.as_slice()).unwrap().values(samples, shape(&ROWS)).unwrap();
@@ -50,7 +50,7 @@ proptest! {
 }
 
 #[test]
-fn answers_must_fit_the_question() {
+fn answers_must_match_the_request() {
     let text = Kind::Text { context: 2, vocabulary: vec!['a', 'b'] };
     let answer = BatchAnswer::new(Values::Tokens(vec![0, 1]), &[1, 0]);
     assert_eq!(answer.values(1, shape(&text)).unwrap(), (Values::Tokens(vec![0, 1]), vec![1, 0]));

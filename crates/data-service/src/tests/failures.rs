@@ -1,4 +1,4 @@
-//! Tests of failures, and of the ranks they affect.
+//! Tests of failures of servers, tokens and files.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use super::*;
 use unisono_data::Cache;
 
-/// Returns the reason why a data set is not served.
+/// Returns the error of a failed connection.
 fn refusal(connected: Result<Dataset, DataError>) -> String {
     connected.unwrap_err().to_string()
 }
@@ -34,7 +34,7 @@ fn every_call_needs_the_token() {
     );
 }
 
-/// Passes one connection on to an address, and returns what the client sent once it has ended.
+/// Forwards one connection to an address. After its end, returns the bytes that the client sent.
 fn recorded(to: SocketAddr) -> (SocketAddr, JoinHandle<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -54,7 +54,7 @@ fn recorded(to: SocketAddr) -> (SocketAddr, JoinHandle<Vec<u8>>) {
 }
 
 #[test]
-fn a_recorded_connection_does_not_open_another() {
+fn a_replayed_connection_is_refused() {
     let fixture = Fixture::new();
     let server = fixture.serve(&Source::Digits);
     let (proxy, recording) = recorded(server.address());
@@ -66,9 +66,9 @@ fn a_recorded_connection_does_not_open_another() {
     again.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     again.write_all(&sent).unwrap();
     let mut answer = vec![];
-    // The server may reset the connection, since it does not read all of it.
+    // The server may reset the connection, since it does not read everything.
     let _ = again.read_to_end(&mut answer);
-    // A greeting, a random number, and the refusal.
+    // The answer is a greeting, a nonce and the refusal.
     assert!(answer.len() <= 49, "{} bytes", answer.len());
 }
 
@@ -86,7 +86,7 @@ fn silent_connections_delay_no_client_and_are_closed() {
 }
 
 #[test]
-fn a_wait_for_servers_is_told_and_ends_on_request() {
+fn a_wait_for_servers_is_reported_and_ends_on_request() {
     static TOLD: Mutex<Vec<String>> = Mutex::new(vec![]);
     let fixture = Fixture::new();
     let tell = Some((|text| TOLD.lock().unwrap().push(text.to_owned())) as fn(&str));
@@ -118,7 +118,7 @@ fn a_server_of_other_data_is_refused_by_name() {
     let other = fixture.serve(&more);
     let refused = refusal(fixture.connect(&[&one, &other]));
     assert!(refused.contains("it serves other data than `"), "{refused}");
-    // Nor may it join.
+    // A server of other data may not join either.
     let settings = ServerSettings { join: Some(one.address().to_string()), ..fixture.settings() };
     let refused = start(&more, &varied(), settings).unwrap_err().to_string();
     let expected =
@@ -127,7 +127,7 @@ fn a_server_of_other_data_is_refused_by_name() {
 }
 
 #[test]
-fn a_server_that_dies_leaves_its_work_to_the_others() {
+fn the_work_of_a_failed_server_moves_to_the_others() {
     let fixture = Fixture::new();
     let source = fixture.images(24, 200);
     let local = load(&source, &varied()).unwrap();
@@ -142,7 +142,7 @@ fn a_server_that_dies_leaves_its_work_to_the_others() {
 }
 
 #[test]
-fn a_server_that_comes_back_is_used_again_and_one_with_other_data_is_not() {
+fn a_server_that_restarts_is_used_again_unless_its_data_differ() {
     let fixture = Fixture::new();
     let source = fixture.images(8, 30);
     let server = fixture.serve(&source);
@@ -175,7 +175,7 @@ fn a_server_that_comes_back_is_used_again_and_one_with_other_data_is_not() {
 }
 
 #[test]
-fn damaged_files_are_named_once_no_server_has_others() {
+fn damaged_files_are_reported_once_no_server_has_intact_ones() {
     let fixture = Fixture::new();
     let source = fixture.images(8, 30);
     let (one, two) = (fixture.serve(&source), fixture.serve(&source));
@@ -189,7 +189,7 @@ fn damaged_files_are_named_once_no_server_has_others() {
 }
 
 #[test]
-fn what_cannot_be_answered_is_refused() {
+fn invalid_requests_are_refused() {
     let fixture = Fixture::new();
     let server = fixture.serve(&Source::Digits);
     let served = fixture.connect(&[&server]).unwrap();
@@ -204,7 +204,7 @@ fn what_cannot_be_answered_is_refused() {
 }
 
 #[test]
-fn an_address_that_is_taken_or_nobody_s_is_named() {
+fn addresses_in_use_and_unknown_ones_are_reported() {
     let fixture = Fixture::new();
     let server = fixture.serve(&Source::Digits);
     let listen = server.address().to_string();

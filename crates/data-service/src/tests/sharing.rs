@@ -1,11 +1,11 @@
-//! Servers that many ask, and that join each other.
+//! Tests of servers with several clients, and of servers that join each other.
 
 use std::thread;
 
 use super::*;
 
 #[test]
-fn what_several_jobs_ask_for_is_made_once() {
+fn a_batch_for_several_jobs_is_made_once() {
     let fixture = Fixture::new();
     let source = fixture.images(16, 80);
     let server = fixture.serve(&source);
@@ -25,7 +25,7 @@ fn what_several_jobs_ask_for_is_made_once() {
 }
 
 #[test]
-fn without_memory_for_them_batches_are_made_anew() {
+fn without_cache_memory_every_batch_is_made_anew() {
     let fixture = Fixture::new();
     let settings = ServerSettings { cache_bytes: 0, ..fixture.settings() };
     let server = start(&Source::Digits, &varied(), settings).unwrap();
@@ -37,13 +37,13 @@ fn without_memory_for_them_batches_are_made_anew() {
 }
 
 #[test]
-fn requests_beyond_the_queue_are_sent_away_and_asked_again() {
+fn requests_beyond_the_queue_are_refused_and_retried() {
     let fixture = Fixture::new();
     let source = fixture.images(96, 40);
     let local = load(&source, &varied()).unwrap();
     let server = fixture.serve(&source);
     let served = fixture.connect(&[&server]).unwrap();
-    // One is made, and sixteen wait.
+    // One batch is in progress, and sixteen requests wait.
     thread::scope(|scope| {
         for seed in 0..40 {
             let (served, local) = (&served, &local);
@@ -59,7 +59,7 @@ fn requests_beyond_the_queue_are_sent_away_and_asked_again() {
 }
 
 #[test]
-fn a_server_that_joins_takes_part_of_the_work() {
+fn a_joining_server_serves_part_of_the_requests() {
     let fixture = Fixture::new();
     let source = fixture.images(16, 60);
     let first = fixture.serve(&source);
@@ -75,7 +75,7 @@ fn a_server_that_joins_takes_part_of_the_work() {
         assert_eq!(epoch(&served, |_| ()), before);
         joined.counts().made > 0
     });
-    // The one that all were told of may leave.
+    // The server that was joined may leave.
     drop(first);
     assert_eq!(epoch(&served, |_| ()), before);
     wait_until("it is missed", || {

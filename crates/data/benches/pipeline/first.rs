@@ -1,5 +1,5 @@
-//! Measures the wait for the first batch of an epoch, behind a large shuffle: with stages that begin anew in each epoch, and with
-//! stages that go on.
+//! Measures the wait for the first batch of an epoch behind a large shuffle, with stages that restart in each epoch and with stages that continue
+//! across epochs.
 
 use std::hint::black_box;
 use std::thread;
@@ -12,15 +12,15 @@ const BUFFER: usize = 10_000;
 const BATCH: usize = 64;
 const EPOCHS: u64 = 4;
 const SEED: u64 = 1;
-/// The time of a source per this many records, as if it read a block of a file.
+/// The simulated read time of the source, per this many records.
 const BLOCK: (u64, Duration) = (100, Duration::from_millis(1));
-/// The time of the consumer per batch.
+/// The consumer's time per batch.
 const STEP: Duration = Duration::from_millis(1);
 
-/// Builds the epochs.
+/// A builder of the pipeline of all epochs.
 type Way<'a> = &'a dyn Fn() -> Pipeline<Vec<u64>>;
 
-/// Prints the milliseconds of both.
+/// Prints the waits of both variants in milliseconds.
 pub(crate) fn report() -> Result<(), DataError> {
     // Threads begin to read when a stage is built.
     let anew = || Pipeline::repeat(0..EPOCHS, |epoch| Ok(stages(records(), epoch)));

@@ -3,8 +3,8 @@
 //!
 //! `cargo bench -p unisono-data --bench pipeline`
 //!
-//! Or how many images of a source it makes ready in a second (`-- --rate images:DIR [--pixels FILE]`); `scripts/compare-input` sets
-//! that beside PyTorch and TensorFlow. Or how long the first batch of an epoch is waited for (`-- --first`).
+//! With `-- --rate images:DIR [--pixels FILE]`, measures how many images of a source it prepares per second; `scripts/compare-input` compares that
+//! with PyTorch and TensorFlow. With `-- --first`, measures the wait for the first batch of an epoch.
 //!
 //! Without a pipeline a step takes input + compute. If the model computes on a core (a busy loop here), a step takes at best
 //! max(compute, (input + compute) / cores). If it computes on another device, the cores are free, and a step takes at best
@@ -29,10 +29,10 @@ const SIDE: u32 = 160;
 const IMAGES_PER_CLASS: u32 = 100;
 const CLASSES: u32 = 4;
 const BATCH: usize = 16;
-/// The repetitions of each variant; the variants alternate, since the machine's speed changes.
+/// The repetitions of each variant. The variants alternate, since the machine's speed changes.
 const ROUNDS: usize = 5;
 const STEPS: usize = 40;
-/// Warm-up steps: threads start, and `auto` settles.
+/// Warm-up steps, in which threads start and `auto` settles.
 const BEFORE: usize = 20;
 
 /// Returns the number of repetitions, or one under `cargo test`, which only checks that the program runs.
@@ -40,7 +40,7 @@ fn times(measured: usize) -> usize {
     if std::env::args().any(|argument| argument == "--bench") { measured } else { 1 }
 }
 
-/// A way to make batches.
+/// A builder of a pipeline of batches.
 type Way = fn(Arc<Dataset>, Vec<usize>) -> Pipeline<Batch>;
 
 const WAYS: [(&str, Way); 6] = [
@@ -63,7 +63,7 @@ const WAYS: [(&str, Way); 6] = [
     }),
 ];
 
-/// On the consumer's thread only.
+/// Makes batches on the consumer's thread only.
 fn in_turn(data: Arc<Dataset>, samples: Vec<usize>) -> Pipeline<Batch> {
     let made = Pipeline::new(samples.into_iter().map(move |sample| one(&data, sample)));
     Pipeline::new(Iterator::map(made.batch(BATCH), |parts| join(parts?)))
@@ -74,7 +74,7 @@ fn one(data: &Dataset, sample: usize) -> Result<Batch, DataError> {
     data.train.batch(&[sample], Pass::Training { seed: 1, epoch: 1 })
 }
 
-/// One batch of many.
+/// Joins batches into one.
 fn join(parts: Vec<Batch>) -> Result<Batch, DataError> {
     let (mut all, mut targets, mut samples) = (vec![], vec![], 0);
     for part in parts {
@@ -90,7 +90,7 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Images with shapes and noise, so that they compress moderately.
+/// Writes images with shapes and noise, so that they compress moderately.
 fn write_images(directory: &Path) {
     for class in 0..CLASSES {
         let folder = directory.join(format!("class {class}"));
@@ -106,7 +106,7 @@ fn write_images(directory: &Path) {
     }
 }
 
-/// A fixed amount of work, which takes longer on a shared core.
+/// Does a fixed amount of work, which takes longer on a shared core.
 fn compute(rounds: u64) {
     let mut value = 1.0_f64;
     for _ in 0..rounds {
@@ -125,7 +125,7 @@ fn rounds_in(time: Duration) -> u64 {
     (TRIAL as f64 * time.as_secs_f64() / best.min().expect("at least one trial").as_secs_f64()) as u64
 }
 
-/// Milliseconds per step, and the fraction of them that the consumer waited.
+/// Returns the milliseconds per step, and the fraction of them that the consumer waited.
 fn steps(data: &Arc<Dataset>, way: Way, compute: impl Fn()) -> (f64, f64) {
     let (before, steps) = (times(BEFORE), times(STEPS));
     let samples = (0..(before + steps) * BATCH).map(|sample| sample % data.train.len()).collect();
@@ -160,7 +160,7 @@ fn main() -> Result<(), DataError> {
     }
 }
 
-/// Measures how well the work of the input is hidden.
+/// Measures how well the pipeline hides its work.
 fn hidden() -> Result<(), DataError> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     write_images(directory.path());
@@ -184,7 +184,7 @@ fn hidden() -> Result<(), DataError> {
     Ok(())
 }
 
-/// Measures all variants, alternating.
+/// Measures the variants, which alternate.
 fn table(data: &Arc<Dataset>, compute: impl Fn()) {
     println!("{:>34} {:>10} {:>8}", "", "ms/step", "waiting");
     let mut measured = WAYS.map(|_| vec![]);

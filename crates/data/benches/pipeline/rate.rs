@@ -1,5 +1,4 @@
-//! Measures how many images of a source the pipeline makes ready in a second, which `scripts/compare-input` compares with other
-//! frameworks.
+//! Measures how many images of a source the pipeline prepares per second, which `scripts/compare-input` compares with other frameworks.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -11,12 +10,11 @@ use unisono_data::{DataError, Dataset, Inputs, Options, Pass, Pipeline, Source, 
 /// The usual augmentation of small images: a crop after padding, and every other image mirrored.
 const AUGMENTATION: &str = "mirror,crop:4";
 const BATCH: usize = 64;
-/// In the first, threads start and files come to memory; the others are measured.
+/// The first epoch starts the threads and fills the page cache. The others are measured.
 const EPOCHS: u64 = 4;
 const SEED: u64 = 1;
 
-/// Prints the rate as JSON. Writes the first batch of held-out images, which are not augmented, to `pixels`: as 32-bit floats,
-/// little-endian.
+/// Prints the rate as JSON. Writes the first batch of held-out images, which are not augmented, to `pixels` as little-endian 32-bit floats.
 pub(crate) fn report(source: &Source, pixels: Option<&Path>) -> Result<(), DataError> {
     let options = Options { augmentation: AUGMENTATION.parse()?, colour: Some(true), ..Options::default() };
     let data = Arc::new(unisono_data::load(source, &options)?);
@@ -32,7 +30,7 @@ pub(crate) fn report(source: &Source, pixels: Option<&Path>) -> Result<(), DataE
     Ok(())
 }
 
-/// Returns the rate, as a training loop that computes nothing sees it.
+/// Returns the rate of a training loop without computation.
 fn images_per_s(data: &Arc<Dataset>) -> Result<f64, DataError> {
     let in_epoch = data.train.len().div_ceil(BATCH);
     let batches = (0..EPOCHS).flat_map(|epoch| {

@@ -4,12 +4,12 @@ use super::Transform;
 use crate::pixels::{Image, rounded};
 use crate::random::Random;
 
-/// Moves and rotates an image about its middle, by bilinear interpolation. Pixels from outside repeat the edge.
+/// Shifts and rotates an image about its centre, with bilinear interpolation. Pixels outside the image repeat the edge.
 #[derive(Debug, Clone, Copy)]
 pub struct Affine {
     /// The maximum shift in each direction, in pixels.
     pub pixels: u32,
-    /// The maximum rotation either way, in degrees.
+    /// The maximum rotation in either direction, in degrees.
     pub degrees: u32,
 }
 
@@ -57,20 +57,20 @@ mod tests {
     use crate::testing::{slope, variants};
 
     #[test]
-    fn variants_follow_from_the_key_and_stay_near() {
+    fn variants_depend_only_on_the_key_and_stay_close() {
         let some = Affine { pixels: 1, degrees: 5 };
         let first = variants(&some);
         assert_eq!(first, variants(&some));
         assert_ne!(first[0], first[1]);
         for variant in first {
-            // A pixel to the side is 20, one down is 3; a rotation by 5 degrees moves the corner by less than one.
+            // Levels differ by 20 per pixel to the right and by 3 per pixel down. A rotation by 5 degrees moves the corner by less than one pixel.
             let near = |(a, b): (&u8, &u8)| a.abs_diff(*b) <= 40;
             assert!(variant.levels.iter().zip(&slope().levels).all(near));
         }
     }
 
     #[test]
-    fn a_quarter_turn_carries_right_to_down() {
+    fn a_quarter_turn_maps_right_to_down() {
         // The inverse of a quarter turn about the middle of a square.
         let square = Image::new([5, 5, 1], (0..25).map(|at| 50 * (at % 5)).collect());
         let at = |x: f32, y: f32| {

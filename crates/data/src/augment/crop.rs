@@ -1,13 +1,13 @@
-//! Crops at a random place.
+//! Random crops.
 
 use super::Transform;
 use crate::pixels::Image;
 use crate::random::Random;
 
-/// Crops an image to its own size at a random place, after black pixels were added on each side.
+/// Crops an image to its original size at a random position, after padding it with black pixels on each side.
 #[derive(Debug, Clone, Copy)]
 pub struct Crop {
-    /// The pixels to add on each side.
+    /// The padding on each side, in pixels.
     pub padding: u32,
 }
 
@@ -23,10 +23,10 @@ impl Transform for Crop {
     }
 }
 
-/// Moves an image to the right and down by whole pixels; what comes from outside is black. Copies whole rows.
+/// Shifts an image to the right and down by whole pixels, a row at a time. Pixels from outside are black.
 fn moved(image: &Image, [right, down]: [i64; 2]) -> Image {
     let row_bytes = image.width * image.channels;
-    // The part of a row that stays inside, and its place before.
+    // The offsets of the part of a row that remains, in the result and in the original.
     let [to, from] =
         [right, -right].map(|offset| offset.clamp(0, image.width as i64) as usize * image.channels);
     let inside = row_bytes - to.max(from);

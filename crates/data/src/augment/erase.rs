@@ -7,7 +7,7 @@ use crate::random::Random;
 /// Fills a random rectangle of every other image with noise (Zhong et al., "Random erasing data augmentation", 2020).
 #[derive(Debug, Clone, Copy)]
 pub struct Erase {
-    /// The largest share of each side that the rectangle has, in percent.
+    /// The maximum fraction of each side that the rectangle covers, in percent.
     pub percent: u32,
 }
 
@@ -20,7 +20,7 @@ impl Transform for Erase {
         if random.coin() {
             return image;
         }
-        // The place and the length of the rectangle along a side.
+        // The position and the length of the rectangle along a side.
         let mut along = |side: usize| {
             let most = (side * self.percent as usize / 100) as i64;
             let length = random.whole(most.min(1)..=most);
@@ -42,7 +42,7 @@ mod tests {
     use crate::testing::{slope, variants};
 
     #[test]
-    fn a_rectangle_within_the_bounds_changes() {
+    fn erasing_changes_a_rectangle_within_the_bounds() {
         let variants = variants(&Erase { percent: 50 });
         let image = slope();
         let kept = variants.iter().filter(|&variant| *variant == image).count();

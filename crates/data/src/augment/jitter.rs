@@ -49,7 +49,7 @@ mod tests {
     use crate::testing::variants;
 
     #[test]
-    fn levels_change_within_the_bounds_and_nothing_moves() {
+    fn levels_change_within_the_bounds_and_pixels_stay_in_place() {
         let variants = variants(&Jitter { percent: 20 });
         assert!(variants[0] != variants[1]);
         for variant in variants {

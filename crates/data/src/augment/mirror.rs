@@ -1,4 +1,4 @@
-//! Mirrored images.
+//! Random mirroring.
 
 use super::Transform;
 use crate::pixels::Image;
@@ -14,14 +14,14 @@ impl Transform for Mirror {
     }
 
     fn apply(&self, mut image: Image, random: &mut Random) -> Image {
-        // Passes over as many numbers as an affine motion draws: checkpoints hold runs on images that were mirrored by the next one, and
-        // resume with the same bits.
+        // Skips as many random numbers as an affine transform draws. Existing checkpoints are of runs that mirrored images by the next number, and
+        // must resume with the same bits.
         for _ in 0..3 {
             random.number(0.0..=0.0);
         }
         if random.coin() {
             for row in image.levels.chunks_exact_mut(image.width * image.channels) {
-                // In reverse, and each pixel in reverse again.
+                // Reverses the row, and then the channels of each pixel back.
                 row.reverse();
                 row.chunks_exact_mut(image.channels).for_each(<[u8]>::reverse);
             }
@@ -36,7 +36,7 @@ mod tests {
     use crate::testing::{slope, variants};
 
     #[test]
-    fn some_images_are_mirrored_exactly_and_the_others_stay() {
+    fn some_images_are_mirrored_exactly_and_the_others_are_unchanged() {
         let (variants, image) = (variants(&Mirror), slope());
         let level = |at: usize| image.pixel(image.width - 1 - at % image.width, at / image.width)[0];
         let mirrored = Image { levels: (0..image.levels.len()).map(level).collect(), ..image.clone() };

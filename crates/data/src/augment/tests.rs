@@ -1,4 +1,4 @@
-//! Lists of transforms, and the catalogue.
+//! Tests of lists of transforms, and of the catalogue.
 
 use super::*;
 use crate::source::Source;
@@ -13,7 +13,7 @@ fn colours() -> Image {
 }
 
 #[test]
-fn lists_read_as_they_are_written() {
+fn lists_round_trip_through_text() {
     for names in ["crop:4", "affine:2:10,mirror", "mirror,mirror,jitter:40,erase:50"] {
         assert_eq!(names.parse::<Augmentation>().unwrap().to_string(), names);
     }
@@ -33,7 +33,7 @@ fn lists_read_as_they_are_written() {
 }
 
 #[test]
-fn each_sample_and_epoch_has_a_variant_of_its_own_in_training_alone() {
+fn each_sample_and_epoch_has_its_own_variant_only_in_training() {
     let all: Augmentation = "affine,crop,mirror,jitter,erase".parse().unwrap();
     let of = |pass, sample| all.apply(colours(), pass, sample);
     assert_eq!(of(training(1), 3), of(training(1), 3));
@@ -58,9 +58,9 @@ fn a_transform_must_keep_the_shape() {
     Augmentation::new(vec![Arc::new(Cut)]).apply(colours(), training(1), 0);
 }
 
-/// Checkpoints resume with the variants that they were trained on.
+/// A resumed run needs the same variants as before its checkpoint.
 #[test]
-fn the_usual_augmentations_keep_their_bits() {
+fn the_usual_augmentations_keep_their_bits_across_versions() {
     let hash = |source: Source| {
         let usual = source.usual_augmentation();
         let levels: Vec<u8> =

@@ -1,4 +1,4 @@
-//! Files as they are, and unpacked.
+//! Tests of plain and compressed files.
 
 use std::io::Seek;
 
@@ -21,7 +21,7 @@ fn zlib(bytes: &[u8], level: u32) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Bytes that are not the same everywhere, more than a block of them.
+/// Returns varied bytes, more than a block.
 fn content() -> Vec<u8> {
     (0..200_000_u32).map(|index| (index.wrapping_mul(index) >> 7) as u8).collect()
 }
@@ -37,7 +37,7 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 #[test]
-fn what_is_packed_is_unpacked() {
+fn compressed_files_are_decompressed() {
     let content = content();
     let (first, second) = content.split_at(70_000);
     assert_eq!(unpack(&gzip(&content)).unwrap(), content);
@@ -49,7 +49,7 @@ fn what_is_packed_is_unpacked() {
 }
 
 #[test]
-fn what_is_cut_off_or_damaged_is_named() {
+fn truncated_and_damaged_files_are_refused() {
     let content = content();
     for packed in [gzip(&content), zlib(&content, 1)] {
         let length = packed.len();
@@ -57,7 +57,7 @@ fn what_is_cut_off_or_damaged_is_named() {
             let message = unpack(&packed[..end]).unwrap_err();
             assert!(message.contains("packed`: cannot be unpacked: "), "{end} of {length}: {message}");
         }
-        // The checksum, at the end of zlib's stream, and before the length in gzip's.
+        // The checksum is at the end of a zlib stream, and before the length in gzip's.
         let mut damaged = packed.clone();
         damaged[length - if packed[0] == 0x1f { 8 } else { 4 }] ^= 1;
         let message = unpack(&damaged).unwrap_err();
@@ -67,7 +67,7 @@ fn what_is_cut_off_or_damaged_is_named() {
 }
 
 #[test]
-fn nothing_is_unpacked_beyond_what_a_reader_refuses() {
+fn decompression_stops_where_the_reader_fails() {
     let directory = TestDirectory::new();
     let open = || ByteFile::open(directory.file("bomb", gzip(&vec![0; 64 << 20]))).unwrap();
     let mut written = 0;
@@ -85,7 +85,7 @@ fn nothing_is_unpacked_beyond_what_a_reader_refuses() {
 }
 
 #[test]
-fn a_file_is_read_from_anywhere() {
+fn a_file_is_read_from_any_offset() {
     let directory = TestDirectory::new();
     let file = ByteFile::open(directory.file("plain", b"0123456789")).unwrap();
     assert!(!file.is_gzipped().unwrap());
@@ -98,7 +98,7 @@ fn a_file_is_read_from_anywhere() {
     assert!(reader.seek(io::SeekFrom::Current(-11)).is_err());
     let message = file.read(8, 3).unwrap_err().to_string();
     assert!(message.starts_with("cannot read `") && message.contains("plain"), "{message}");
-    // Files that are not plain are copied, or refused.
+    // Files that are not regular are copied, or refused.
     assert_eq!(ByteFile::open("/dev/null".into()).unwrap().length(), 0);
     let message = ByteFile::open(directory.path().into()).unwrap_err().to_string();
     assert!(message.starts_with("cannot read `"), "{message}");
@@ -108,13 +108,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn damaged_streams_are_refused_or_the_same(at in any::<prop::sample::Index>(), mask in 1_u8.., is_zlib: bool) {
+    fn damaged_streams_are_refused_or_unchanged(at in any::<prop::sample::Index>(), mask in 1_u8.., is_zlib: bool) {
         let content = b"a content that is short, short and short".repeat(20);
         let mut packed = if is_zlib { zlib(&content, 6) } else { gzip(&content) };
         let at = at.index(packed.len());
         packed[at] ^= mask;
         if let Ok(unpacked) = unpack(&packed) {
-            // The header of gzip has fields that mean nothing here.
+            // The header of gzip has fields that do not affect the content.
             prop_assert_eq!(unpacked, content);
         }
     }

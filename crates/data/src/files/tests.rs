@@ -1,11 +1,11 @@
-//! Names of files, and what they mean.
+//! Tests of paths, patterns and lists of files.
 
 use proptest::prelude::*;
 
 use super::super::testing::TestDirectory;
 use super::*;
 
-/// Returns the names of the files that this means, below a directory that has some.
+/// Returns the names of the files that `name` selects in a directory with some files.
 fn found(name: &str) -> Result<Vec<String>, String> {
     let directory = TestDirectory::new();
     for file in ["b-1.x", "b-0.x", "a.x", "a,b", "a[1]", "a1", "{2}", "02.y", "03.y", ".hidden.x"] {
@@ -32,7 +32,7 @@ fn names_patterns_and_lists_are_found() {
         ("**/d.x", &["deep/d.x"]),
         ("b-1.x a.x", &["b-1.x", "a.x"]),
         ("a.x b-*.x", &["a.x", "b-0.x", "b-1.x"]),
-        // They exist.
+        // Existing files whose names have special characters.
         ("a,b", &["a,b"]),
         ("a[1]", &["a[1]"]),
         ("{2}", &["{2}"]),
@@ -51,7 +51,7 @@ fn names_patterns_and_lists_are_found() {
 }
 
 #[test]
-fn what_means_nothing_is_refused() {
+fn patterns_without_a_match_are_refused() {
     let cases = [
         ("*.z", "no file matches `*.z`: expected a path, or a pattern of existing files"),
         ("a***", "a valid pattern"),
@@ -68,7 +68,7 @@ fn what_means_nothing_is_refused() {
 
 proptest! {
     #[test]
-    fn no_name_is_too_much(name in "[a{}.,*0-9?\\[\\]-]{0,24}") {
+    fn no_name_causes_a_panic(name in "[a{}.,*0-9?\\[\\]-]{0,24}") {
         let _ = named(Path::new(&format!("/nowhere/{name}")));
     }
 }

@@ -1,4 +1,4 @@
-//! The result is Pillow's.
+//! Tests against the results of Pillow.
 
 use serde::Deserialize;
 
@@ -12,7 +12,7 @@ struct Case {
     levels: Vec<u8>,
 }
 
-/// Returns the image that `reference.py` draws: noise.
+/// Returns the noise image that `reference.py` draws.
 fn noise([height, width, channels]: [usize; 3]) -> Image {
     let levels = (0..(height * width * channels) as u64).map(|at| ((at * 2_654_435_761) >> 16) as u8);
     Image::new([height, width, channels], levels.collect())
@@ -32,7 +32,7 @@ fn images_are_resized_and_cropped_as_by_pillow() {
 }
 
 #[test]
-fn nothing_is_squashed() {
+fn the_aspect_ratio_is_kept() {
     // A square in the middle of a wide image stays a square.
     let level =
         |at: usize| if (40..60).contains(&(at % 100)) && (10..30).contains(&(at / 100)) { 255 } else { 0 };
@@ -44,7 +44,7 @@ fn nothing_is_squashed() {
 }
 
 #[test]
-fn an_image_of_the_size_stays_and_extreme_ones_are_fitted_in_little_memory() {
+fn an_image_of_the_right_size_is_unchanged_and_extreme_ones_need_little_memory() {
     let image = noise([7, 5, 3]);
     assert_eq!(fitted(image.clone(), [7, 5]), image);
     assert_eq!(kept([30, 40], [3, 4]), [30, 40]);

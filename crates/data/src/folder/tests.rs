@@ -1,4 +1,4 @@
-//! Valid and invalid folders of images.
+//! Tests of valid and invalid folders of images.
 
 use std::fs;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::dataset::Kind;
 use crate::normalization::Normalize;
 use crate::split::Split;
 
-/// Writes a plain image of this size and grey level.
+/// Writes an image of this size with one grey level.
 fn image(directory: &TestDirectory, name: &str, (width, height): (u32, u32), grey: u8) {
     let path = directory.path().join(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -62,7 +62,7 @@ fn train_and_test_may_be_folders() {
 }
 
 #[test]
-fn images_vary_by_epoch_in_training_alone() {
+fn images_vary_by_epoch_only_in_training() {
     let directory = TestDirectory::new();
     for number in 0..10 {
         let path = directory.path().join("a");
@@ -76,7 +76,7 @@ fn images_vary_by_epoch_in_training_alone() {
     let first = pixels(&data.train, &[3, 4], training(0));
     assert_eq!(first, pixels(&data.train, &[3, 4], training(0)));
     assert_ne!(first, pixels(&data.train, &[3, 4], training(1)));
-    // The batch of a sample does not matter.
+    // An image does not depend on the other samples of its batch.
     assert_eq!(first[64..], pixels(&data.train, &[4], training(0)));
     let plain = pixels(&data.train, &[3], Pass::Evaluation);
     assert_ne!(first[..64], plain);
@@ -116,7 +116,7 @@ fn a_broken_file_is_named_when_it_is_read() {
 }
 
 #[test]
-fn what_is_not_there_is_named() {
+fn missing_folders_and_images_are_reported() {
     let directory = TestDirectory::new();
     let refusal = || read(directory.path(), &Options::default(), None).unwrap_err().to_string();
     assert!(refusal().contains("contains no directory: expected one for each class"));
@@ -130,7 +130,7 @@ fn what_is_not_there_is_named() {
 }
 
 #[test]
-fn images_of_all_formats_and_sizes_are_read_and_what_becomes_of_them_is_told() {
+fn images_of_all_formats_and_sizes_are_read_with_notices() {
     let directory = TestDirectory::new();
     for (number, extension) in ["png", "jpg", "webp", "bmp", "gif"].into_iter().cycle().take(20).enumerate() {
         let (path, side) = (directory.path().join("a"), 10 + 2 * (number % 3) as u32);
@@ -172,7 +172,7 @@ fn images_of_all_formats_and_sizes_are_read_and_what_becomes_of_them_is_told() {
 }
 
 #[test]
-fn grey_images_in_files_for_colours_are_read_as_grey() {
+fn grey_images_in_colour_files_are_read_as_greyscale() {
     let directory = TestDirectory::new();
     fs::create_dir_all(directory.path().join("a")).unwrap();
     for number in 0..10 {

@@ -1,4 +1,4 @@
-//! Valid and invalid IDX data sets.
+//! Tests of valid and invalid IDX data sets.
 
 use std::io::Write;
 
@@ -32,7 +32,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Returns the error of reading a lone pair of these files.
+/// Returns the error of reading a single pair of these files.
 fn refusal(images: &[u8], labels: &[u8]) -> String {
     let directory = TestDirectory::new();
     directory.file("t10k-images-idx3-ubyte", images);
@@ -55,7 +55,7 @@ fn two_pairs_are_train_and_test() {
     directory.file("train-images-idx3-ubyte", images);
     directory.file("train-labels-idx1-ubyte.gz", gzip(&labels));
     let [images, labels] = pair(&[9, 0]);
-    // Gzipped, although its name does not say so.
+    // Gzipped, without `.gz` in its name.
     directory.file("t10k-images-idx3-ubyte", gzip(&images));
     directory.file("t10k-labels-idx1-ubyte", labels);
 
@@ -67,7 +67,7 @@ fn two_pairs_are_train_and_test() {
 }
 
 #[test]
-fn a_lone_pair_is_split_nine_to_one() {
+fn a_single_pair_is_split_nine_to_one() {
     let directory = TestDirectory::new();
     let labels: Vec<u8> = (0..20).map(|i| i % 10).collect();
     let [images, label_file] = pair(&labels);
@@ -119,7 +119,7 @@ fn malformed_files_are_refused() {
 }
 
 #[test]
-fn a_header_allocates_nothing() {
+fn a_header_with_huge_sizes_allocates_nothing() {
     let [_, labels] = pair(&[1, 2]);
     let vast = refusal(&file(0x803, &[u32::MAX; 3], &[]), &labels);
     assert!(vast.contains("fit in memory"), "{vast}");
@@ -140,7 +140,7 @@ fn images_of_two_sizes_are_refused() {
 }
 
 #[test]
-fn images_larger_than_memory_give_the_same_batches() {
+fn images_larger_than_memory_have_the_same_batches() {
     let labels: Vec<u8> = (0..20).map(|i| i % 10).collect();
     let [images, label_file] = pair(&labels);
     for (prefixes, images) in [(&["train"][..], images.clone()), (&["t10k", "train"], gzip(&images))] {

@@ -1,4 +1,4 @@
-//! A data set gives the same batches with a snapshot, which follows its source.
+//! Tests that batches are the same with a snapshot, and that it follows its source.
 
 use image::{Rgb, RgbImage};
 
@@ -8,7 +8,7 @@ use crate::batch::Pass;
 use crate::snapshot::Compression;
 use crate::source::Options;
 
-/// Two classes of ten images each, of different sizes and all colours.
+/// Writes two classes of ten images each, of different sizes and all colours.
 fn images(folder: &Path) -> Source {
     for class in 0..2_u32 {
         let directory = folder.join(format!("class {class}"));
@@ -53,11 +53,11 @@ fn batches_have_the_same_bits_with_a_snapshot() {
 }
 
 #[test]
-fn another_state_of_the_source_has_a_snapshot_of_its_own() {
+fn a_changed_source_has_a_new_snapshot() {
     let (folder, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = images(folder.path());
     let (_, first) = kept(&source, &options(), at.path()).unwrap();
-    // Another picture in as many bytes, with the time of modification preserved, as by `cp --preserve`.
+    // Another image in as many bytes, with the modification time preserved, as by `cp --preserve`.
     let path = folder.path().join("class 1/4.png");
     let before = fs::metadata(&path).unwrap();
     RgbImage::from_pixel(8, 7, Rgb([1, 2, 3])).save(&path).unwrap();
@@ -103,7 +103,7 @@ fn damaged_images_are_refused_or_skipped_with_a_snapshot_too() {
 }
 
 #[test]
-fn what_is_in_memory_anyway_needs_no_snapshot() {
+fn a_snapshot_of_a_source_in_memory_is_refused() {
     let at = tempfile::tempdir().unwrap();
     let options = Options { train_samples: 20, test_samples: 2, ..Options::default() };
     let message = kept(&Source::Digits, &options, at.path()).unwrap_err().to_string();
@@ -111,7 +111,7 @@ fn what_is_in_memory_anyway_needs_no_snapshot() {
 }
 
 #[test]
-fn a_snapshot_for_which_there_is_no_room_is_refused() {
+fn a_snapshot_larger_than_the_free_space_is_refused() {
     let at = tempfile::tempdir().unwrap();
     let message = check_room(at.path(), u64::MAX).unwrap_err().to_string();
     assert!(message.contains("needs up to") && message.contains("are free"), "{message}");

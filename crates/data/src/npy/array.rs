@@ -1,4 +1,4 @@
-//! An array in NumPy's format: the header, and what can be read of it.
+//! Arrays in NumPy's format.
 //!
 //! A file is a magic number, a version, the length of the header, the header as a Python dictionary, then the numbers.
 
@@ -10,17 +10,17 @@ use crate::error::DataError;
 use crate::rows::Rows;
 use crate::stored::{Content, Images, Levels};
 
-/// The longest header that is read, as in NumPy.
+/// The maximum size of a header, as in NumPy.
 const MOST_OF_HEADER: usize = 10_000;
 
-/// An array whose last index varies fastest, of little-endian numbers.
+/// A row-major array of little-endian numbers.
 pub(super) struct Array {
     file: ByteFile,
     /// The offset of the first number.
     offset: u64,
     /// The type of a number, such as `f4`.
     kind: String,
-    /// The sizes, at least one; all are above 0.
+    /// The dimensions, at least one; all are above 0.
     pub(super) shape: Vec<usize>,
 }
 
@@ -67,7 +67,7 @@ impl Array {
         Ok(array)
     }
 
-    /// Checks that the file is as long as its header says.
+    /// Checks that the file has the length that its header implies.
     fn check_length(&self) -> Result<(), DataError> {
         let width = self.kind.get(1..).and_then(|width| width.parse::<u64>().ok());
         let sizes = self.shape.iter().try_fold(1_u64, |product, &size| product.checked_mul(size as u64));
@@ -82,7 +82,7 @@ impl Array {
         }
     }
 
-    /// Returns an error with what the array is.
+    /// Returns an error that describes the array.
     fn refused(&self, problem: &str) -> DataError {
         let problem = format!("is an array of `{}` with the shape {:?}: {problem}", self.kind, self.shape);
         DataError::file(self.file.path(), problem)
@@ -145,7 +145,7 @@ fn string<'a>(dictionary: &'a str, key: &str) -> Option<&'a str> {
     Some(string)
 }
 
-/// Returns the sizes in the tuple `shape`, at least one.
+/// Returns the dimensions in the tuple `shape`, at least one.
 fn sizes(dictionary: &str) -> Option<Vec<usize>> {
     let (tuple, _) = value(dictionary, "shape")?.strip_prefix('(')?.split_once(')')?;
     let sizes = tuple.split(',').map(str::trim).filter(|size| !size.is_empty());

@@ -1,4 +1,4 @@
-//! Valid and invalid arrays.
+//! Tests of valid and invalid arrays.
 
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ fn floats(numbers: impl Iterator<Item = f32>) -> Vec<u8> {
     numbers.flat_map(f32::to_le_bytes).collect()
 }
 
-/// Images of 2x3 levels, numbered, and labels of these bytes each.
+/// Writes numbered images of 2x3 levels, and labels of this many bytes each.
 fn images(directory: &TestDirectory, names: [&str; 2], count: u8, descr: &str, width: usize) {
     directory.file(names[0], npy("|u1", &format!("({count}, 2, 3)"), &(0..count * 6).collect::<Vec<_>>()));
     let label = |number: u8| (0..width).map(move |byte| if byte == 0 { number % 3 } else { 0 });
@@ -63,7 +63,7 @@ fn colour_images_without_a_test_part_are_divided_and_augmented() {
 }
 
 #[test]
-fn rows_are_standardised_like_those_of_a_table() {
+fn rows_are_standardised_like_rows_of_a_table() {
     let table: Vec<f32> = (0..40).map(|number| (number * number) as f32 / 7.0).collect();
     let labels: Vec<u8> = (0..20).map(|row| row % 2).collect();
     let text: String =
@@ -81,7 +81,7 @@ fn rows_are_standardised_like_those_of_a_table() {
         let all: Vec<_> = (0..18).collect();
         let batch = |data: &Dataset| data.train.batch(&all, Pass::Evaluation).unwrap();
         assert_eq!(batch(&data), batch(&csv));
-        // For a model, by its statistics and not by their own.
+        // For a model, rows are standardised by its statistics instead of their own.
         let mut schema = data.schema.clone();
         let again = load_as(&source, &Options::default(), &data.kind, &schema).unwrap();
         assert_eq!(batch(&again), batch(&data));
@@ -101,7 +101,7 @@ fn rows_are_standardised_like_those_of_a_table() {
 }
 
 #[test]
-fn what_does_not_fit_is_named() {
+fn arrays_that_do_not_match_are_reported() {
     let right = npy("|u1", "(20, 2, 3)", &[0; 120]);
     let labels = npy("|u1", "(20,)", &[0; 20]);
     let fortran = "{'descr': '<f4', 'fortran_order': True, 'shape': (20, 2), }";

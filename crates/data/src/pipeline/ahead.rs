@@ -1,7 +1,7 @@
 //! The stage that prefetches: threads pull elements from the previous stage, process them, and store the results in order.
 //!
-//! No thread distributes work. Each pulls elements under a lock that also numbers them, so the place of a result is known
-//! before it is computed.
+//! No thread distributes work. Each thread pulls elements under a lock that also numbers them, so the position of a result is known before it is
+//! computed.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -17,14 +17,13 @@ use super::governor::{Governor, MOST_READY, Reserve};
 use super::watch::{Counters, Sum, lock};
 use super::{DataError, Depth, Pipeline, Threads, cores};
 
-/// The outcome of an element (or of the end of an epoch, which only keeps its place): a result, or a panic that resumes in the
-/// consumer.
+/// The outcome of an item: a result, or a panic that resumes in the consumer. The end of an epoch only occupies its position.
 type Outcome<U> = Result<Result<Item<U>, DataError>, Box<dyn Any + Send>>;
 
-/// Makes a result of an element and its number.
+/// Makes the result of an element, given its number.
 type Make<T, U> = Box<dyn Fn(u64, T) -> Result<U, DataError> + Send + Sync>;
 
-/// The handle of the consumer to its threads.
+/// The consumer's handle to its threads.
 pub(super) struct Ahead<T, U> {
     shared: Arc<Shared<T, U>>,
     threads: Vec<JoinHandle<()>>,
@@ -39,7 +38,7 @@ struct Shared<T, U> {
     make: Make<T, U>,
     state: Mutex<State<U>>,
     counters: Arc<Counters>,
-    /// Signals room for another result, or the end.
+    /// Signals space for another result, or the end.
     has_room: Condvar,
     /// Signals that the next result is ready, or the end.
     has_next: Condvar,
@@ -110,7 +109,7 @@ impl<T: Send + 'static, U: Send + 'static> Ahead<T, U> {
         this
     }
 
-    /// Starts threads until there are `count`, or as many as the system permits.
+    /// Starts threads until there are `count`, or as many as the system allows.
     fn spawn_workers(&mut self, count: usize) {
         while self.threads.len() < count {
             let (shared, number) = (Arc::clone(&self.shared), self.threads.len());
@@ -172,7 +171,7 @@ impl<T: Send + 'static, U: Send + 'static> Iterator for Ahead<T, U> {
         let outcome = state.ready.remove(&next)?;
         state.taken += 1;
         let ready = state.ready.len();
-        // If some threads are idle, `notify_one` might wake one of those.
+        // `notify_one` might wake an idle thread.
         if state.active < self.threads.len() {
             self.shared.has_room.notify_all();
         } else {
@@ -222,7 +221,7 @@ impl<T, U> Shared<T, U> {
         }
     }
 
-    /// Waits for room for a result; returns false if there is nothing more to do.
+    /// Waits for space for a result. Returns false when no work is left.
     fn begin(&self, thread: usize) -> bool {
         let mut state = lock(&self.state);
         loop {
@@ -238,15 +237,14 @@ impl<T, U> Shared<T, U> {
             }
             let (is_active, began) = (thread < state.active, Instant::now());
             state = wait(&self.has_room, state);
-            // An idle thread is not held up by the consumer.
+            // The consumer does not block an idle thread.
             if is_active {
                 self.counters.spent(Sum::Full, began.elapsed());
             }
         }
     }
 
-    /// Returns the next element with its number, and the place of its result; `None` after the last one, an error or
-    /// a panic.
+    /// Returns the next element with its number and the position of its result; `None` after the last element, an error or a panic.
     fn pull(&self) -> Option<(u64, Outcome<(u64, T)>)> {
         let asked = Instant::now();
         let mut source = lock(&self.source);
@@ -277,13 +275,12 @@ impl<U> State<U> {
     }
 }
 
-/// Returns the number of results in progress or ready: two per thread, so that a slow element that is next does not block
-/// the other threads.
+/// Returns the maximum number of results in progress or ready: two per thread, so that a slow element that is next does not block the other threads.
 fn room(threads: usize) -> usize {
     (2 * threads).min(MOST_READY + threads)
 }
 
-/// Waits for a signal, which always comes: threads deliver a result in any case, and a dropped consumer signals the end.
+/// Waits for a signal. It always arrives: threads deliver a result in any case, and a dropped consumer signals the end.
 fn wait<'a, S>(news: &Condvar, guard: MutexGuard<'a, S>) -> MutexGuard<'a, S> {
     news.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{DataError, Pipeline, lock};
 
-/// The elements of a pipeline, each of which is made when it is first asked for and kept in memory. Copies share them.
+/// The elements of a pipeline, each made when it is first requested, and then kept in memory. Clones share them.
 ///
 /// ```
 /// use unisono_data::{DataError, Pipeline, Threads};
@@ -27,7 +27,7 @@ struct State<T> {
 }
 
 impl<T: Clone + Send + 'static> Pipeline<T> {
-    /// Keeps the elements in memory from the first epoch on, all of them: for what is small and slow to make. Stages after it work in
+    /// Keeps all elements in memory from the first epoch on. Use it for elements that are small but expensive to produce. Later stages still work in
     /// every epoch.
     pub fn cache(self) -> Cached<T> {
         Cached(Arc::new(Mutex::new(State { made: Vec::new(), source: self, has_failed: false })))
@@ -37,7 +37,7 @@ impl<T: Clone + Send + 'static> Pipeline<T> {
 impl<T: Clone + Send + 'static> Cached<T> {
     /// Returns all elements, from the first on.
     ///
-    /// Forwards an error of the source, which ends all copies.
+    /// Forwards an error of the source, which ends all clones.
     pub fn elements(&self) -> Pipeline<T> {
         let (cached, mut next) = (self.clone(), 0);
         Pipeline::new(iter::from_fn(move || {
@@ -48,7 +48,7 @@ impl<T: Clone + Send + 'static> Cached<T> {
     }
 
     fn get(&self, index: usize) -> Option<Result<T, DataError>> {
-        // A panic of the source ends it, and what was made is whole.
+        // A panic of the source ends it, and the elements made before are complete.
         let mut state = lock(&self.0);
         if state.has_failed {
             return Some(Err(DataError::other("an element could not be made in an earlier epoch")));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_one_in_every_epoch() {
+    fn an_error_repeats_in_every_epoch() {
         let fail = |number| if number == 2 { Err(DataError::other("no")) } else { Ok(number) };
         let cached = Pipeline::of(0..10).map(Threads::Fixed(1), fail).cache();
         assert_eq!(cached.elements().filter(Result::is_ok).count(), 2);

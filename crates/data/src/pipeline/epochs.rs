@@ -1,4 +1,4 @@
-//! Epochs: what runs through the stages of a pipeline, and pipelines that follow each other.
+//! Epochs: the items that stages exchange, and pipelines that repeat.
 
 use std::iter;
 
@@ -8,7 +8,7 @@ use super::{DataError, Pipeline};
 /// The output of a stage.
 pub(super) enum Item<T> {
     Element(T),
-    /// The elements before are of one epoch, and those behind of the next. Every stage keeps them apart, and its threads go on.
+    /// Separates the elements of an epoch from those of the next. Every stage keeps them apart, and its threads continue.
     EndOfEpoch,
 }
 
@@ -24,9 +24,9 @@ impl<T> Item<T> {
 impl<T: Send + 'static> Pipeline<T> {
     /// Chains pipelines: calls `make` for each epoch when the previous one has ended.
     ///
-    /// Stages that follow keep epochs apart: a [`batch`](Self::batch) has elements of one epoch, and a [`shuffle`](Self::shuffle) an order
-    /// for each. Their threads go on from epoch to epoch, and prepare the next one while the [consumer](Self::epoch) ends one; those of
-    /// stages in `make` start anew with each.
+    /// Later stages keep epochs apart: a [`batch`](Self::batch) has elements of one epoch, and a [`shuffle`](Self::shuffle) has an order for each.
+    /// Their threads continue across epochs, and prepare the next one while the [consumer](Self::epoch) finishes the current one. Threads of stages
+    /// in `make` restart with each epoch.
     ///
     /// Forwards an error of `make`, and ends.
     pub fn repeat<I, F>(epochs: I, mut make: F) -> Self
@@ -46,7 +46,7 @@ impl<T: Send + 'static> Pipeline<T> {
             match current.as_mut()?.next() {
                 Some(element) => Some(element.map(Item::Element)),
                 None => {
-                    // The epoch's threads end before the next ones begin.
+                    // The threads of an epoch end before those of the next start.
                     current = None;
                     Some(Ok(Item::EndOfEpoch))
                 }
@@ -57,8 +57,7 @@ impl<T: Send + 'static> Pipeline<T> {
 }
 
 impl<T> Pipeline<T> {
-    /// Returns the elements up to the end of the epoch, for a pipeline that [repeats](Self::repeat). The pipeline goes on with the
-    /// next epoch.
+    /// Returns the elements up to the end of the epoch, for a pipeline that [repeats](Self::repeat). The pipeline then continues with the next epoch.
     ///
     /// ```
     /// use unisono_data::{DataError, Depth, Pipeline, Threads};
@@ -82,7 +81,7 @@ impl<T> Pipeline<T> {
         iter::from_fn(next).fuse()
     }
 
-    /// Returns whether nothing follows: after an error or a panic, and once the end was asked for.
+    /// Returns whether no element follows: after an error or a panic, or once the end was requested.
     pub fn has_ended(&self) -> bool {
         self.elements.is_none()
     }
@@ -100,7 +99,7 @@ mod tests {
 
     type Numbers = Result<Vec<u64>, DataError>;
 
-    /// Epoch e has 20 + e elements: 100 e, 100 e + 1, ….
+    /// Returns epoch e, which has 20 + e elements: 100 e, 100 e + 1, ….
     fn of_epoch(epoch: u64) -> Result<Pipeline<u64>, DataError> {
         Ok(Pipeline::of(100 * epoch..100 * epoch + 20 + epoch))
     }
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_without_elements_are_epochs() {
+    fn empty_epochs_are_kept() {
         let mut all = Pipeline::repeat(0..4, |epoch| Ok(Pipeline::of(0..epoch % 2)))
             .shuffle(5, 1, 0)
             .map_batch(Threads::Auto, 2, Ok, Ok)
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_an_element_of_all_epochs_and_ends_them() {
+    fn an_error_has_an_index_over_all_epochs_and_ends_the_pipeline() {
         let fail = |number| if number == 105 { Err(DataError::other("no")) } else { Ok(number) };
         let of = |threads| Pipeline::repeat(0..3, of_epoch).map_batch(threads, 8, fail, Ok);
         for mut all in [of(Threads::Fixed(1)), of(Threads::Auto)] {
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_go_on_and_the_next_epoch_begins_before_one_ends() {
+    fn threads_continue_and_the_next_epoch_begins_before_one_ends() {
         let (ids, pulled) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicU64::new(0)));
         let (seen, counted) = (Arc::clone(&ids), Arc::clone(&pulled));
         let epochs = Pipeline::repeat(0..3, move |_| {
@@ -167,7 +166,7 @@ mod tests {
             Ok(number)
         });
         let first: Numbers = all.epoch().collect();
-        // All but what the two threads have in hand replaces what was taken of the first epoch.
+        // Elements of the second epoch have replaced the drawn ones of the first, except for those that the two threads hold.
         let before = pulled.load(Ordering::Relaxed);
         assert!(before >= 1990, "{before} elements were pulled at the end of the first epoch");
         let second: Numbers = all.epoch().collect();

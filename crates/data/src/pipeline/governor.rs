@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 /// The default maximum of prefetched elements.
 pub(super) const MOST_READY: usize = 64;
 
-/// The minimum time of observation before anything changes.
+/// The minimum time of observation before a change.
 const WATCHED: Duration = Duration::from_millis(20);
 /// The fraction of its time that a consumer may wait before more threads are tried.
 const WAITS: f64 = 0.1;
 /// The fraction below which the consumer counts as not waiting.
 const NEVER_WAITS: f64 = 0.01;
-/// The fraction of the ideal speed-up that additional threads must bring to be kept.
+/// The fraction of the ideal speed-up that additional threads must achieve to be kept.
 const WORTH: f64 = 0.2;
 /// The shortest and the longest pause, in observation periods, before a rejected change is tried again.
 const PAUSES: (u32, u32) = (4, 64);
@@ -24,9 +24,9 @@ pub(super) struct Governor {
     most: usize,
     watch: Watch,
     began: Instant,
-    /// While additional threads are on trial: the number of threads before, and their elements per second.
+    /// During a trial of additional threads: the number of threads before, and their elements per second.
     before: Option<(usize, f64)>,
-    /// Whether threads were just added: the current period is then not representative.
+    /// Set after threads were added: the current period is then not representative.
     is_settling: bool,
     growth: Pause,
     rest: Pause,
@@ -57,8 +57,7 @@ impl Governor {
         }
     }
 
-    /// Records that the consumer waited this long for an element and left `ready` results; sometimes returns a new number of
-    /// threads.
+    /// Records that the consumer waited this long for an element and left `ready` results. Returns the new number of threads if it changes.
     pub(super) fn observe(&mut self, waited: Duration, ready: usize) -> Option<usize> {
         let watch = &mut self.watch;
         watch.elements += 1;
@@ -95,7 +94,7 @@ impl Governor {
         if waited > WAITS && may_grow && self.active < self.most {
             self.before = Some((self.active, rate));
             self.is_settling = true;
-            // A quarter more: with many threads, a single one would disappear in the noise.
+            // A quarter more, since the effect of a single one of many threads would be lost in the noise.
             self.active = (self.active + (self.active / 4).max(1)).min(self.most);
         } else if waited < NEVER_WAITS && has_backlog && may_rest && self.active > 1 {
             self.active -= 1;
@@ -104,7 +103,7 @@ impl Governor {
     }
 }
 
-/// The number of periods in which a change is not tried; it doubles each time.
+/// The number of periods in which a change is not tried. It doubles each time.
 #[derive(Debug)]
 struct Pause {
     next: u32,
@@ -142,7 +141,7 @@ impl Reserve {
         Self { room, most: room, was_full: false }
     }
 
-    /// Starts with 2, or with the most if that is less.
+    /// Starts at 2, or at `most` if that is less.
     pub(super) fn growing(most: usize) -> Self {
         Self { room: most.min(2), most, was_full: false }
     }
@@ -151,12 +150,12 @@ impl Reserve {
         self.room as u64
     }
 
-    /// A thread found no room: the threads are ahead of the consumer.
+    /// Records that a thread found no space: the threads are ahead of the consumer.
     pub(super) fn found_full(&mut self) {
         self.was_full = true;
     }
 
-    /// The consumer found nothing ready; returns whether there is more room now.
+    /// Records that the consumer found no result ready. Returns whether the reserve has grown.
     pub(super) fn found_empty(&mut self) -> bool {
         let grows = self.was_full && self.room < self.most;
         if grows {
@@ -191,16 +190,16 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_as_long_as_that_helps() {
+    fn threads_are_added_as_long_as_they_help() {
         let active = threads(8, f64::INFINITY, 35.0, 1000);
         assert_eq!(active[..6], [2, 2, 3, 3, 4, 4]);
-        // With four threads, results pile up; with three, the consumer waits. It settles on four.
+        // With four threads, results accumulate; with three, the consumer waits. The number settles at four.
         let three = active.iter().filter(|&&active| active == 3).count();
         assert!(active.iter().all(|&active| active <= 4) && three < 40, "{three} of 1000 with three threads");
     }
 
     #[test]
-    fn it_takes_back_what_does_not_help() {
+    fn threads_that_do_not_help_are_removed() {
         // A disk delivers no more than two threads use.
         let active = threads(8, 20.0, 1e3, 1000);
         let more = active.iter().filter(|&&active| active > 2).count();
@@ -209,19 +208,19 @@ mod tests {
     }
 
     #[test]
-    fn many_cores_are_found_soon() {
+    fn a_large_number_of_cores_is_reached_soon() {
         let active = threads(64, f64::INFINITY, 1e9, 100);
         assert!(active[50..].iter().all(|&active| active == 64), "{active:?}");
     }
 
     #[test]
-    fn cores_are_the_limit_and_one_thread_the_least() {
+    fn threads_are_at_least_one_and_at_most_the_cores() {
         assert!(threads(3, f64::INFINITY, 1e9, 100)[3..].iter().all(|&active| active == 3));
         assert!(threads(8, f64::INFINITY, 1.0, 100).iter().all(|&active| active == 1));
     }
 
     #[test]
-    fn a_reserve_grows_when_it_ran_out() {
+    fn a_reserve_grows_after_it_ran_out() {
         let mut reserve = Reserve::growing(MOST_READY);
         assert!(!reserve.found_empty(), "the threads were never ahead");
         for expected in [4, 8, 16, 32, 64] {

@@ -1,4 +1,4 @@
-//! Groups elements: the beginning of every batch.
+//! Groups elements into batches.
 
 use std::iter;
 use std::mem;
@@ -6,7 +6,7 @@ use std::mem;
 use super::epochs::Item;
 use super::{DataError, Pipeline};
 
-/// Elements of a growing batch, and the error that ended it early.
+/// The elements of a growing batch, and the error that ended it early.
 pub(super) struct Group<T> {
     /// The number of the first, over all epochs.
     pub(super) first: u64,
@@ -14,13 +14,13 @@ pub(super) struct Group<T> {
     pub(super) error: Option<DataError>,
 }
 
-/// Groups of equal size, but for the last of an epoch.
+/// Yields groups of equal size, except for the last one of an epoch.
 pub(super) fn groups<T: Send + 'static>(
     mut elements: Pipeline<T>,
     size: usize,
 ) -> impl Iterator<Item = Item<Group<T>>> + Send {
     assert!(size > 0, "a batch has at least one element");
-    // Whether the epoch has ended, and the stages that follow do not know yet.
+    // `has_ended` is set from the end of an epoch until that end is forwarded.
     let (mut first, mut has_ended) = (0, false);
     iter::from_fn(move || {
         let mut group = Group { first, elements: Vec::with_capacity(size), error: None };

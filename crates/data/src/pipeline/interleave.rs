@@ -19,7 +19,7 @@ pub(super) struct Interleave<P, U> {
     open: Open<P, U>,
     streams: Vec<Pipeline<U>>,
     has_begun: bool,
-    /// Whether all files of the epoch have been opened, and others may follow.
+    /// Set once the end of the epoch has been read, so that all its files are open.
     ends_epoch: bool,
     /// The next file in round-robin order.
     turn: usize,
@@ -73,7 +73,7 @@ impl<P: Send + 'static, U: Send + 'static> Iterator for Interleave<P, U> {
                 self.turn = 0;
             }
             let Some(stream) = self.streams.get_mut(self.turn) else {
-                // All files of this epoch are read.
+                // All files of this epoch are exhausted.
                 self.has_begun = false;
                 return mem::take(&mut self.ends_epoch).then_some(Ok(Item::EndOfEpoch));
             };

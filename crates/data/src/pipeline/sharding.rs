@@ -1,4 +1,4 @@
-//! The sharing of files of samples between ranks.
+//! Sharding of sample files across ranks.
 
 use std::fmt;
 use std::fs;
@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use super::Pipeline;
 use crate::error::DataError;
 
-/// The percentage above the mean that a rank may read for [`Sharding::Auto`] to divide files.
+/// The maximum percentage above the mean that a rank may read for [`Sharding::Auto`] to divide files.
 const MOST_ABOVE_MEAN_PERCENT: u64 = 10;
 
 /// The part of a stream of samples in files that each rank reads.
 ///
-/// For data whose samples have known places no rank needs to read those of others: ranks share their [order](crate::Split::order).
+/// Data with random access need no sharding: each rank reads only its share of the common [order](crate::Split::order).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sharding {
-    /// [`File`](Self::File) if no rank would read over a tenth more than the mean, or else [`Data`](Self::Data).
+    /// [`File`](Self::File) if no rank would read over 10 % more than the mean, otherwise [`Data`](Self::Data).
     #[default]
     Auto,
-    /// Each rank reads files of its own, of about as many bytes. Ranks may have different numbers of samples.
+    /// Each rank reads its own files, of similar total size. Ranks may have different numbers of samples.
     File,
     /// Every rank reads all files, and keeps every n-th sample.
     Data,
@@ -31,14 +31,14 @@ pub enum Sharding {
 pub struct Shard {
     /// The files that the rank reads, in their order.
     pub files: Vec<PathBuf>,
-    /// The rank, and the number of ranks that read the same files and keep some of their samples each.
+    /// The rank and the number of ranks, among those that read the same files and divide their samples.
     kept: (usize, usize),
-    /// The choice and its reason.
+    /// The choice and its reason, as text.
     told: String,
 }
 
 impl Sharding {
-    /// Returns the share of `rank` among `ranks`. All of them name the same files, of the same sizes.
+    /// Returns the share of `rank` among `ranks`. All ranks must pass the same files, of the same sizes.
     ///
     /// ```no_run
     /// use unisono_data::pipeline::Sharding;
@@ -97,29 +97,28 @@ fn kept_by_each(ranks: usize, why: &str) -> String {
 }
 
 impl Shard {
-    /// Returns the samples that the rank keeps of its files; they come in the same order on all ranks that read the same
-    /// files.
+    /// Returns the samples that the rank keeps of its files. Their order is the same on all ranks that read the same files.
     pub fn keep<T: Send + 'static>(&self, samples: Pipeline<T>) -> Pipeline<T> {
         let (rank, ranks) = self.kept;
         samples.shard(rank, ranks)
     }
 }
 
-/// The choice and its reason.
+/// Formats the choice and its reason.
 impl fmt::Display for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.told)
     }
 }
 
-/// Divides files among ranks: the largest that is left goes to the rank that has least (R. L. Graham, Bounds on Multiprocessing Timing
-/// Anomalies, 1969). Returns the rank of each, and the percentage above the mean that the rank with most has, rounded up.
+/// Divides files among ranks: the largest remaining file goes to the rank with the fewest bytes (R. L. Graham, Bounds on Multiprocessing Timing
+/// Anomalies, 1969). Returns the rank of each file, and the percentage by which the largest share exceeds the mean, rounded up.
 fn divided(files: &[PathBuf], ranks: usize) -> Result<(Vec<usize>, u64), DataError> {
     let size = |path: &PathBuf| fs::metadata(path).map(|found| found.len()).map_err(DataError::read(path));
     let sizes = files.iter().map(size).collect::<Result<Vec<_>, _>>()?;
     let mut largest_first: Vec<_> = (0..files.len()).collect();
     largest_first.sort_by_key(|&file| std::cmp::Reverse(sizes[file]));
-    // The bytes and the files of each rank: of those with as many bytes the one with the fewest files, so that every rank has one.
+    // The bytes and the files of each rank. Among ranks with equally many bytes, the one with the fewest files is next, so that every rank has one.
     let (mut owners, mut loads) = (vec![0; files.len()], vec![(0_u64, 0_u64); ranks]);
     for file in largest_first {
         let owner = (0..ranks).min_by_key(|&rank| loads[rank]).expect("there are ranks");
@@ -138,13 +137,13 @@ mod tests {
     use super::*;
     use crate::testing::TestDirectory;
 
-    /// Files of this many bytes.
+    /// Writes files of these sizes.
     fn files(directory: &TestDirectory, sizes: &[usize]) -> Vec<PathBuf> {
         let file = |(number, &size): (usize, &usize)| directory.file(&number.to_string(), vec![0; size]);
         sizes.iter().enumerate().map(file).collect()
     }
 
-    /// Every byte of a rank's files is a sample, with its file and its place.
+    /// Returns the samples of a rank: every byte of its files, as the file and the offset.
     fn seen(shard: &Shard) -> Vec<(PathBuf, u64)> {
         let bytes = |file: PathBuf| {
             let size = fs::metadata(&file).unwrap().len();
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_is_seen_by_one_rank() {
+    fn every_sample_is_read_by_one_rank() {
         let directory = TestDirectory::new();
         for sizes in [&[5, 3, 9, 1][..], &[4, 4, 4, 4, 4, 4], &[7], &[0, 0, 6, 0]] {
             let (files, all_bytes) = (files(&directory, sizes), sizes.iter().sum::<usize>());
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_divides_files_of_which_ranks_have_as_much_and_says_why() {
+    fn auto_divides_balanced_files_and_reports_the_reason() {
         let directory = TestDirectory::new();
         let told = |sizes: &[usize], ranks| {
             Sharding::Auto.of(&files(&directory, sizes), 0, ranks).unwrap().to_string()

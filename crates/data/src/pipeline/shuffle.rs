@@ -11,8 +11,8 @@ use crate::random::{SHUFFLE, keyed_rng};
 
 /// A buffer of elements, one of which is drawn each time.
 ///
-/// Once all elements of an epoch are in it, elements of the next take the place of those that are drawn: so the first element of
-/// the next epoch need not wait for a whole buffer.
+/// Once all elements of an epoch are in it, elements of the next epoch replace those that are drawn. So the first element of the next epoch does not
+/// wait for a full buffer.
 pub(super) struct Shuffle<T> {
     elements: Pipeline<T>,
     buffer: usize,
@@ -21,7 +21,7 @@ pub(super) struct Shuffle<T> {
     rng: ChaCha8Rng,
     /// The elements in the buffer: of this epoch, and of the next.
     held: [Vec<T>; 2],
-    /// The ends of these two epochs that have been read. What follows the first belongs to the next epoch.
+    /// The number of ends of these two epochs that have been read. Elements after the first end belong to the next epoch.
     ends: usize,
     /// Whether the pipeline has ended.
     is_over: bool,
@@ -33,7 +33,7 @@ impl<T: Send + 'static> Shuffle<T> {
         Self { elements, buffer, seed, epoch, rng, held: [vec![], vec![]], ends: 0, is_over: false }
     }
 
-    /// Fills the buffer: with the elements of this epoch, or else with one of the next, for the one that was drawn.
+    /// Fills the buffer with the elements of this epoch. After its end, replaces each drawn element by one of the next epoch.
     fn fill(&mut self) -> Result<(), DataError> {
         while self.ends < 2 && !self.is_over && self.held.iter().map(Vec::len).sum::<usize>() < self.buffer {
             let epoch = self.ends;

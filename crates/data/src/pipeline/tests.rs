@@ -1,4 +1,4 @@
-//! The output of a pipeline, its order, and its end.
+//! Tests of the output of a pipeline, its order, and its end.
 
 use std::collections::BTreeSet;
 use std::panic::catch_unwind;
@@ -26,7 +26,7 @@ fn slow(number: u64) -> u64 {
     number * number
 }
 
-/// Returns the numbers from 0, with an error instead of this one.
+/// Returns the numbers from 0, with an error in place of this one.
 fn failing(at: u64) -> Pipeline<u64> {
     Pipeline::new(
         (0..).map(move |number| if number == at { Err(DataError::other("bad")) } else { Ok(number) }),
@@ -57,14 +57,14 @@ fn a_map_keeps_the_order_and_every_element() {
 }
 
 #[test]
-fn a_fused_batch_is_a_map_and_a_batch() {
+fn map_batch_equals_map_and_batch() {
     let f = |number: u64| if number == 33 { Err(DataError::other("no")) } else { Ok(slow(number)) };
     let sum = |batch: Vec<u64>| Ok(batch.iter().sum::<u64>());
     for threads in ALL_THREADS {
         let apart = numbers(30).map(threads, f).batch(7).map(threads, sum);
         let fused = numbers(30).map_batch(threads, 7, f, sum);
         assert_eq!(collect(fused), collect(apart));
-        // The error of an element before that of the source, in the same batch.
+        // The error of an element comes before that of the source, in the same batch.
         for source in [|| numbers(50), || failing(34), || failing(20)] {
             let apart = source().map(threads, f).batch(7).map(threads, sum);
             // Another stage adds its index to the error.
@@ -77,14 +77,14 @@ fn a_fused_batch_is_a_map_and_a_batch() {
 }
 
 #[test]
-fn batches_are_whole_but_for_the_last() {
+fn all_batches_but_the_last_are_full() {
     assert_eq!(collect(numbers(7).batch(3)), [vec![0, 1, 2], vec![3, 4, 5], vec![6]]);
     assert_eq!(collect(numbers(6).batch(3)).len(), 2);
     assert!(collect(numbers(0).batch(3)).is_empty());
 }
 
 #[test]
-fn a_shuffle_is_of_its_seed_and_epoch() {
+fn a_shuffle_is_determined_by_seed_and_epoch() {
     let shuffled = |seed, epoch| collect(numbers(100).shuffle(16, seed, epoch));
     let first = shuffled(1, 0);
     assert_eq!(first, shuffled(1, 0));
@@ -98,7 +98,7 @@ fn a_shuffle_is_of_its_seed_and_epoch() {
 }
 
 #[test]
-fn each_epoch_is_made_anew() {
+fn repeat_builds_each_epoch_from_its_number() {
     let epochs = |threads| {
         let epoch = move |epoch| Ok(numbers(20).map(threads, Ok).shuffle(20, 1, epoch));
         collect(Pipeline::repeat(3..6, epoch).prefetch(Depth::Fixed(4)))
@@ -116,7 +116,7 @@ fn each_epoch_is_made_anew() {
 }
 
 #[test]
-fn files_take_turns() {
+fn files_are_interleaved_round_robin() {
     // File f has f elements; an empty file is skipped.
     let open = |file: u64| {
         Ok(Pipeline::of((0..file).map(move |element| {
@@ -140,7 +140,7 @@ fn files_take_turns() {
 }
 
 #[test]
-fn an_error_of_a_file_comes_in_its_turn() {
+fn an_error_of_a_file_keeps_its_position() {
     let open = |file: u64| match file {
         0 => Ok(numbers(9)),
         1 => Ok(failing(2)),
@@ -177,7 +177,7 @@ fn skip_and_take_count_elements() {
 }
 
 #[test]
-fn errors_come_in_their_place_and_are_the_end() {
+fn errors_keep_their_position_and_end_the_pipeline() {
     for threads in ALL_THREADS {
         let odd =
             move |number| if number > 40 { Err(DataError::other("too large")) } else { Ok(slow(number)) };
@@ -189,7 +189,7 @@ fn errors_come_in_their_place_and_are_the_end() {
 }
 
 #[test]
-fn a_panic_is_taken_to_the_consumer() {
+fn a_panic_resumes_in_the_consumer() {
     let said = |pipeline: fn() -> Pipeline<u64>| {
         let (sender, receiver) = mpsc::channel();
         let panic = catch_unwind(|| {
@@ -218,7 +218,7 @@ fn a_panic_is_taken_to_the_consumer() {
 }
 
 #[test]
-fn nothing_follows_a_panic() {
+fn no_element_follows_a_panic() {
     let mut elements = numbers(50).map(Threads::Fixed(2), |number| {
         assert!(number != 1, "burst");
         Ok(number)
@@ -265,7 +265,7 @@ fn threads_end_with_their_pipeline() {
 }
 
 #[test]
-fn another_thread_is_tried_while_the_consumer_waits() {
+fn a_thread_is_added_while_the_consumer_waits() {
     let threads = |count| thread::available_parallelism().map_or(1, usize::from).min(count);
     let (sender, receiver) = mpsc::channel();
     let slow = move |number: u64| {
@@ -283,15 +283,14 @@ fn another_thread_is_tried_while_the_consumer_waits() {
 }
 
 #[test]
-fn no_more_is_made_than_there_is_room_for() {
+fn elements_beyond_the_depth_are_not_made() {
     let (sender, made) = mpsc::channel();
     let mut elements = Pipeline::of((0_u64..).inspect(move |&number| sender.send(number).unwrap_or(())))
         .prefetch(Depth::Fixed(5));
     let mut made_until = 0;
     for taken in 0..500 {
         assert!(matches!(elements.next(), Some(Ok(number)) if number == taken));
-        // The elements taken, and five that are prefetched. One that was made too early is found here, at the latest in the next
-        // round.
+        // The elements taken, and five prefetched ones. An element that was made too early is detected here, at the latest in the next round.
         while made_until < taken + 6 {
             assert_eq!(made.recv(), Ok(made_until));
             made_until += 1;
@@ -301,7 +300,7 @@ fn no_more_is_made_than_there_is_room_for() {
 }
 
 #[test]
-fn the_consumer_is_told_how_long_it_waited() {
+fn the_wait_of_the_consumer_is_measured() {
     // Much longer than the scheduler could delay the consumer.
     let lazy = || Pipeline::of((0..50).inspect(|_| thread::sleep(Duration::from_millis(2))));
     let waited = |mut elements: Pipeline<_>| {
@@ -319,13 +318,13 @@ fn the_consumer_is_told_how_long_it_waited() {
     let first = twice.stalled();
     assert_eq!(twice.by_ref().count(), 50);
     assert!(twice.stalled() >= first + little, "{twice:?} after {first:?}");
-    // Without threads no thread waits: the consumer does the work.
+    // Without threads, there is no wait: the consumer does the work.
     assert_eq!(waited(lazy()), Duration::ZERO);
 }
 
 #[test]
-fn stages_hold_no_more_elements_than_they_may() {
-    // Counts those that exist.
+fn stages_hold_no_more_elements_than_allowed() {
+    // Counts the existing elements.
     struct Counted(Arc<AtomicU64>);
     impl Drop for Counted {
         fn drop(&mut self) {

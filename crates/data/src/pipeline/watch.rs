@@ -8,39 +8,39 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The work of a stage so far. Its threads are busy, starved, or have no room for another result: the three shares add up
-/// to 1 once it has begun.
+/// The work of a stage so far. Its threads are busy, starved, or without space for another result. The three fractions of their time add up to 1 once
+/// the stage has begun.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct StageReport {
-    /// Its [name](super::Pipeline::named); `source` for what comes before the first stage with threads.
+    /// The [name](super::Pipeline::named) of the stage; `source` for everything before the first stage with threads.
     pub name: &'static str,
-    /// The number of threads that work.
+    /// The number of active threads.
     pub threads: usize,
-    /// The number of threads that it may use: those that were asked for, or as many as there are cores.
+    /// The maximum number of threads: the requested number, or the number of cores.
     pub most_threads: usize,
-    /// The elements that it has made.
+    /// The number of elements made.
     pub elements: u64,
-    /// The share of its threads' time that they worked.
+    /// The fraction of the threads' time spent on work.
     pub busy: f64,
-    /// The share of their time that they waited for the stage before.
+    /// The fraction of the threads' time spent waiting for the previous stage.
     pub starved: f64,
-    /// The share of their time that they waited for the consumer to make room.
+    /// The fraction of the threads' time spent waiting for the consumer to make space.
     pub full: f64,
-    /// The share of the time that they worked in which a processor did: the rest they waited, for a disk or for a core.
+    /// The fraction of the working time that threads ran on a processor. In the rest, they waited for a disk or for a core.
     pub processor: f64,
-    /// The mean number of finished elements that the consumer left when it took one.
+    /// The mean number of finished elements that remained when the consumer took one.
     pub ready: f64,
-    /// The shares of the work of each [part], of the busy time.
+    /// The fraction of the busy time for each [part] of the work.
     pub parts: Vec<(&'static str, f64)>,
 }
 
-/// Returns the stage that holds the others up, if the consumer waits at all: the busiest.
+/// Returns the busiest stage, which limits the others if the consumer waits at all.
 pub fn bottleneck(stages: &[StageReport]) -> Option<&StageReport> {
     stages.iter().filter(|stage| stage.busy > 0.0).max_by(|a, b| a.busy.total_cmp(&b.busy))
 }
 
-/// Times a part of a stage's work, such as the decoding of an image, under a name of its own in the stage's
-/// [report](StageReport::parts). Parts do not nest.
+/// Times a part of a stage's work, such as the decoding of an image. It has a separate entry in the stage's [report](StageReport::parts). Parts do
+/// not nest.
 ///
 /// ```
 /// use unisono_data::pipeline::part;
@@ -66,13 +66,13 @@ pub fn part<R>(name: &'static str, work: impl FnOnce() -> R) -> R {
 type Parts = Vec<(&'static str, Duration)>;
 
 thread_local! {
-    /// The parts of the element that this thread is at.
+    /// The parts of the element that is in progress on this thread.
     static PARTS: RefCell<Parts> = const { RefCell::new(Vec::new()) };
-    /// When this thread last looked how long a processor has worked for it.
+    /// When this thread last read its processor time.
     static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// The least time between two such looks of a thread: each is a call of the system, and takes half a microsecond.
+/// The minimum interval between two such reads of a thread. Each is a system call, and takes half a microsecond.
 const PAUSE: Duration = Duration::from_millis(1);
 
 fn add(parts: &mut Parts, name: &'static str, took: Duration) {
@@ -94,22 +94,21 @@ enum Stage {
 }
 
 impl Watch {
-    /// Returns the work of the stages so far, from the source on. Those of repeated pipelines begin anew with each of
-    /// them.
+    /// Returns the work of the stages so far, from the source on. Stages of repeated pipelines begin anew with each of them.
     ///
-    /// Empty if no stage has threads: then all work is the consumer's own.
+    /// Empty if no stage has threads: the consumer then does all the work.
     pub fn stages(&self) -> Vec<StageReport> {
         self.counters().iter().flat_map(|counters| counters.reports()).collect()
     }
 
-    /// Forgets what the stages have done so far: reports are of what follows.
+    /// Resets the reports, which then exclude the work done so far.
     pub fn restart(&self) {
         for counters in self.counters() {
             *lock(&counters.before) = counters.totals();
         }
     }
 
-    /// Returns the counters of the stages that have threads, now.
+    /// Returns the counters of the stages that currently have threads.
     fn counters(&self) -> Vec<Arc<Counters>> {
         let of_stage = |stage: &Stage| match stage {
             Stage::Threads(counters) => vec![Arc::clone(counters)],
@@ -118,13 +117,13 @@ impl Watch {
         self.0.iter().flat_map(of_stage).collect()
     }
 
-    /// Returns the stages of pipelines that come one after the other, each of which is to be begun.
+    /// Returns a view of consecutive pipelines, and the handle that begins each of them.
     pub(super) fn repeated() -> (Self, Current) {
         let current = Current::default();
         (Self(vec![Stage::Repeated(current.clone())]), current)
     }
 
-    /// Returns these stages, and then another.
+    /// Returns these stages, followed by another one.
     pub(super) fn then(mut self, counters: &Arc<Counters>) -> Self {
         self.0.push(Stage::Threads(Arc::clone(counters)));
         self
@@ -158,7 +157,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// The stages of one of repeated pipelines, and how long the consumer waited for those before.
+/// The stages of the current one of repeated pipelines, and the time that the consumer waited for the earlier ones.
 #[derive(Clone, Default)]
 pub(super) struct Current(Arc<Mutex<(Watch, Duration)>>);
 
@@ -169,23 +168,23 @@ impl Current {
     }
 }
 
-/// The sums: times in nanoseconds, and numbers of elements.
+/// The counters: times in nanoseconds, and numbers of elements.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sum {
     Elements,
     Busy,
-    /// The time of the sampled elements, and a processor's time for them.
+    /// The time of the sampled elements, and the processor time for them.
     LookedAt,
     Processor,
-    /// Waiting for an element of the stage before.
+    /// The wait for an element of the previous stage.
     Starved,
-    /// Waiting in the stage before, the wait for one another left out.
+    /// The wait in the previous stage, without the wait of threads for each other.
     Pulled,
-    /// Waiting for room.
+    /// The wait for space.
     Full,
     /// The consumer's wait.
     Waited,
-    /// Elements that the consumer took, and those that it left.
+    /// Elements that the consumer took, and ready elements that it left.
     Taken,
     Ready,
 }
@@ -196,15 +195,15 @@ const SUMS: usize = Sum::Ready as usize + 1;
 #[derive(Debug)]
 pub(super) struct Counters {
     name: Mutex<&'static str>,
-    /// The stages before. If none has threads, what is pulled is made by these threads, one at a time.
+    /// The previous stages. If none has threads, these threads make the pulled elements themselves, one at a time.
     upstream: Watch,
-    /// The number of streams that count here, each with threads of its own.
+    /// The number of streams that are counted here, each with its own threads.
     streams: usize,
     pub(super) threads: AtomicUsize,
     pub(super) most_threads: AtomicUsize,
     sums: [AtomicU64; SUMS],
     parts: Mutex<Parts>,
-    /// The counts before the reports [began anew](Watch::restart).
+    /// The counts at the last [restart](Watch::restart) of the reports.
     before: Mutex<([u64; SUMS], Parts)>,
 }
 
@@ -258,7 +257,7 @@ impl Counters {
         (self.sums.each_ref().map(|sum| sum.load(Ordering::Relaxed)), lock(&self.parts).clone())
     }
 
-    /// Returns the report of the stage, after that of the source if nothing else makes its elements.
+    /// Returns the report of the stage. The report of the source precedes it if no other stage makes the elements.
     fn reports(&self) -> Vec<StageReport> {
         let ((totals, parts), before) = (self.totals(), lock(&self.before));
         let since = |sum: Sum| totals[sum as usize] - before.0[sum as usize];
@@ -287,7 +286,7 @@ impl Counters {
         if !self.upstream.counters().is_empty() {
             return vec![own];
         }
-        // The threads of a stream take turns in the source, so it is busy as often as any of them is in it.
+        // The threads of a stream enter the source one at a time, so it is busy whenever one of them is in it.
         let busy = share(since(Sum::Pulled) as f64 * threads as f64, all).min(1.0);
         let source = StageReport {
             name: "source",
@@ -305,7 +304,7 @@ impl Counters {
     }
 }
 
-/// Returns the time that a processor has worked for this thread.
+/// Returns the processor time of this thread.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)

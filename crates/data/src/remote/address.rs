@@ -5,7 +5,7 @@ use url::Url;
 
 use super::Wanted;
 
-/// A place that has objects.
+/// The location of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
     /// A bucket of S3, or of a compatible store.
@@ -20,12 +20,12 @@ pub(super) struct Address {
     pub(super) place: Place,
     /// The path of an object, or of a folder of objects.
     pub(super) path: Path,
-    /// As far as the URL says.
+    /// The kind of object, as far as the URL determines it.
     pub(super) wanted: Wanted,
 }
 
 impl Address {
-    /// Reads a URL; the error describes the problem.
+    /// Parses a URL; the error describes the problem.
     pub(super) fn read(url: &str, wanted: Wanted) -> Result<Self, String> {
         match url.split_once("://") {
             Some(("s3", rest)) => Self::in_bucket(rest, wanted),
@@ -59,7 +59,7 @@ impl Address {
             );
         }
         let url = Url::parse(url).map_err(|error| format!("is no valid URL: {error}"))?;
-        // They would be in messages and in the cache.
+        // Credentials would appear in messages and in the cache.
         if !url.username().is_empty() || url.password().is_some() {
             return Err(
                 "has a user or a password in it: expected https://HOST/OBJECT, readable without".into()
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_refused_with_the_reason() {
+    fn invalid_urls_are_refused_with_the_reason() {
         for (url, wanted, problem) in [
             ("gs://b/a", Wanted::Either, "unknown kind"),
             ("s3:///a", Wanted::Either, "names no bucket"),

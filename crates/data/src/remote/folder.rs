@@ -1,4 +1,4 @@
-//! The folder of one URL in the cache, into which one process at a time fetches.
+//! The cache folder of one URL, into which one process at a time fetches.
 
 use std::cell::Cell;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -13,28 +13,28 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::cache::Cache;
 use crate::once::Patience;
 
-/// The longest time without progress of the process that fetches before others give up.
+/// The maximum time without progress of the fetching process before others fail.
 const STALLED: Duration = Duration::from_secs(120);
 /// The interval of polls while waiting.
 const POLL: Duration = Duration::from_millis(50);
 /// The interval of reports on waiting.
 const TELL: Duration = Duration::from_secs(10);
 
-/// The folder of a URL, which no other process changes as long as this value exists.
+/// The folder of a URL. No other process changes it while this value exists.
 #[derive(Debug)]
 pub(super) struct Folder {
     root: PathBuf,
-    /// Locked until it is closed. Its content says how far the process is that has locked it.
+    /// The lock file, locked until it is closed. Its content is the progress of the process that holds the lock.
     lock: File,
-    /// When this process last said so.
+    /// When this process last wrote its progress.
     said: Cell<Option<Instant>>,
 }
 
 impl Folder {
-    /// Makes the folder of `url` if need be, and waits until no other process fetches; the error describes the problem. The lock ends with
-    /// the process that has it, however that ends.
+    /// Creates the folder of `url` if necessary, and waits until no other process fetches; the error describes the problem. The lock ends with its
+    /// process, even if that is killed.
     ///
-    /// Waits as long as the other makes progress, and two minutes more.
+    /// Waits as long as the other process makes progress, and two minutes longer.
     pub(super) fn locked(url: &str, cache: &Cache) -> Result<Self, String> {
         let root = root(url, cache)?;
         let path = root.join("lock");
@@ -64,22 +64,22 @@ impl Folder {
         }
     }
 
-    /// Says how far this process is, to those that wait.
+    /// Reports the progress of this process to waiting processes.
     pub(super) fn say(&self, progress: impl FnOnce() -> String) {
         const PAUSE: Duration = Duration::from_millis(200);
         if self.said.get().is_none_or(|said| said.elapsed() > PAUSE) {
             self.said.set(Some(Instant::now()));
-            // A waiting process would give up too early, at worst.
+            // On an error, a waiting process fails too early, at worst.
             let _ = self.lock.set_len(0).and_then(|()| self.lock.write_all_at(progress().as_bytes(), 0));
         }
     }
 
-    /// Returns the folder of whole files.
+    /// Returns the folder of complete files.
     pub(super) fn files(&self) -> PathBuf {
         self.root.join("files")
     }
 
-    /// Returns the folder of files until they are whole.
+    /// Returns the folder of incomplete files.
     pub(super) fn parts(&self) -> PathBuf {
         self.root.join("parts")
     }
@@ -89,7 +89,7 @@ impl Folder {
     }
 }
 
-/// Returns the path of the folder of `url`, made if need be; the error describes the problem.
+/// Creates the folder of `url` if necessary, and returns its path; the error describes the problem.
 fn root(url: &str, cache: &Cache) -> Result<PathBuf, String> {
     let above = match &cache.folder {
         Some(folder) => {
@@ -98,7 +98,7 @@ fn root(url: &str, cache: &Cache) -> Result<PathBuf, String> {
         }
         None => own_temporary()?,
     };
-    // A name to recognise, and one that no other URL has.
+    // A readable part of the URL, and a hash that distinguishes URLs.
     let last = url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let readable: String =
         last.chars().filter(|c| c.is_ascii_alphanumeric() || ".-_".contains(*c)).take(40).collect();
@@ -106,14 +106,13 @@ fn root(url: &str, cache: &Cache) -> Result<PathBuf, String> {
     for path in [root.join("files"), root.join("parts")] {
         fs::create_dir_all(&path).map_err(|error| cannot("make", &path, &error))?;
     }
-    // For people who look into the cache.
+    // For people who inspect the cache.
     let note = root.join("url");
     fs::write(&note, format!("{url}\n")).map_err(|error| cannot("write", &note, &error))?;
     Ok(root)
 }
 
-/// Returns the default: a folder of this user's own, for in the system's temporary directory anybody may make
-/// one.
+/// Returns the default folder, which belongs to this user: other users may create files in the system's temporary directory.
 fn own_temporary() -> Result<PathBuf, String> {
     let user = rustix::process::getuid().as_raw();
     let folder = std::env::temp_dir().join(format!("unisono-data-cache-{user}"));
@@ -133,7 +132,7 @@ fn own_temporary() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Returns the reason why nothing can be done with a path of the cache.
+/// Returns the message for a failed operation on a path of the cache.
 pub(super) fn cannot(verb: &str, path: &Path, error: &io::Error) -> String {
     format!(
         "cannot be kept: cannot {verb} `{}`: {error}; name another folder by --data-cache",
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn each_url_has_a_folder_of_its_own() {
+    fn each_url_has_its_own_folder() {
         let above = TestDirectory::new();
         let root = |url| root(url, &cache(&above)).unwrap();
         let one = root("s3://bucket/train/");
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_has_the_lock() {
+    fn one_process_at_a_time_holds_the_lock() {
         let above = TestDirectory::new();
         let folder = Folder::locked("s3://b/a", &cache(&above)).unwrap();
         folder.say(|| "half of it".into());
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_a_folder_that_only_this_user_can_change() {
+    fn only_this_user_can_change_the_default_folder() {
         let folder = own_temporary().unwrap();
         assert_eq!(folder.metadata().unwrap().mode() & 0o077, 0);
     }

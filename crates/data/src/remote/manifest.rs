@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 /// One version of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Version {
-    /// Below the mirrored folder, with `/` between the parts.
+    /// The path below the mirrored folder, with `/` between the parts.
     pub(super) path: String,
     pub(super) size: u64,
     pub(super) etag: Option<String>,
-    /// When it was written, in seconds since 1970, as the server says.
+    /// The modification time in seconds since 1970, as reported by the server.
     pub(super) modified: i64,
 }
 
-/// The versions that are there, one JSON object a line; of several lines of a path, the last holds. So what was fetched before a
+/// The versions in a mirror, one JSON object per line. Of several lines with the same path, the last is valid. Objects that were fetched before a
 /// process was killed need not be fetched again.
 #[derive(Debug)]
 pub(super) struct Manifest {
@@ -27,8 +27,7 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
-    /// Reads a file, if it is there. A line that is damaged, such as a last one that was not written to its end, is an object to fetch
-    /// again.
+    /// Reads the file if it exists. A damaged line, such as a partly written last one, means that its object is fetched again.
     pub(super) fn open(path: PathBuf) -> io::Result<Self> {
         let text = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -39,22 +38,22 @@ impl Manifest {
         Ok(Self { path, versions })
     }
 
-    /// Returns whether the file of a mirror is of this version.
+    /// Returns whether the file of a mirror has this version.
     pub(super) fn has(&self, version: &Version, file: &Path) -> bool {
         let has_size = || file.metadata().is_ok_and(|found| found.is_file() && found.len() == version.size);
         self.versions.get(&version.path) == Some(version) && has_size()
     }
 
-    /// Adds versions whose files are there, and will be after a loss of power.
+    /// Adds versions whose files exist, and survive a loss of power.
     pub(super) fn add(&mut self, versions: &[Version]) -> io::Result<()> {
         let mut file = OpenOptions::new().create(true).append(true).open(&self.path)?;
-        // On a line of their own, even after one that was cut off.
+        // Starts a new line, even after a partly written one.
         file.write_all(format!("\n{}", lines(versions)).as_bytes())?;
         self.versions.extend(versions.iter().map(|version| (version.path.clone(), version.clone())));
         Ok(())
     }
 
-    /// Writes down that these are there, and no others.
+    /// Records that these versions exist, and no others.
     pub(super) fn close(self, versions: &[Version]) -> io::Result<()> {
         let part = self.path.with_extension("part");
         let mut file = File::create(&part)?;
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_knows_versions_after_a_line_was_cut_off() {
+    fn versions_are_read_after_a_truncated_line() {
         let folder = TestDirectory::new();
         let (file, path) = (folder.file("a", "abc"), folder.path().join("manifest"));
         let mut manifest = Manifest::open(path.clone()).unwrap();

@@ -1,4 +1,4 @@
-//! Brings the mirror of a URL up to date.
+//! Updates the mirror of a URL.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
@@ -22,12 +22,12 @@ use super::server::{changed, connect, describe};
 use crate::cache::Cache;
 use crate::disk::{amount, room};
 
-/// The number of objects that are fetched at a time.
+/// The number of concurrent fetches.
 const AT_ONCE: usize = 8;
-/// After how many of them it is written down that they are there.
+/// The number of fetched objects after which they are recorded in the manifest.
 const SETTLED: usize = 64;
 
-/// Returns the path of a mirror that has what the URL names; the error describes the problem.
+/// Updates the mirror of a URL, and returns its path; the error describes the problem.
 pub(super) fn mirrored(url: &str, wanted: Wanted, cache: &Cache) -> Result<PathBuf, String> {
     let run = || {
         let address = Address::read(url, wanted)?;
@@ -38,7 +38,7 @@ pub(super) fn mirrored(url: &str, wanted: Wanted, cache: &Cache) -> Result<PathB
         let tell = |text: &str| cache.tell(&format!("fetching {url}: {text}"));
         runtime.block_on(Mirror { store, address, folder }.update(&tell))
     };
-    // On a thread of its own, for this one may be inside another runtime.
+    // On a separate thread, since this one may be inside another runtime.
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("fetch".into()).spawn_scoped(scope, run);
         let thread = thread.map_err(|error| format!("cannot be fetched: cannot start a thread: {error}"))?;
@@ -70,7 +70,7 @@ impl Object {
 }
 
 impl Mirror {
-    /// Fetches what is not there in the server's version, and removes what the server no longer has.
+    /// Fetches objects that are missing or outdated, and removes those that the server no longer has.
     async fn update(self, tell: &dyn Fn(&str)) -> Result<PathBuf, String> {
         let (objects, target) = self.find().await?;
         let path = self.folder.manifest();
@@ -183,7 +183,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Fetches an object: under another name until all of it is on the disk.
+    /// Fetches an object, under a temporary name until it is complete on disk.
     async fn fetch(&self, object: &Object, number: usize, progress: &impl Fn(usize)) -> Result<(), String> {
         let Object { location, version } = object;
         let of_object = |problem: String| match location == &self.address.path {
@@ -191,11 +191,11 @@ impl Mirror {
             false => format!("{location} {problem}"),
         };
         let failed = |error: Error| of_object(describe(&error));
-        // A weak tag matches nothing.
+        // A weak tag never matches.
         let if_match = version.etag.clone().filter(|etag| !etag.starts_with("W/"));
         let found = self.store.get_opts(location, GetOptions { if_match, ..GetOptions::default() }).await;
         let found = found.map_err(failed)?;
-        // Where the server has not compared.
+        // For servers that ignore the condition.
         let tag = |etag: &Option<String>| etag.as_deref().map(|etag| etag.trim_matches('"').to_owned());
         let is_other = tag(&found.meta.e_tag).zip(tag(&version.etag)).is_some_and(|(now, then)| now != then);
         if is_other || found.meta.size != version.size {
@@ -222,7 +222,7 @@ impl Mirror {
         fs::rename(&part, &target).map_err(|error| cannot("write", &target, &error))
     }
 
-    /// Writes down that files are there, once their names are on the disk too.
+    /// Records files in the manifest, once their names are on disk too.
     fn settle(&self, versions: &[Version], manifest: &mut Manifest) -> Result<(), String> {
         let files = self.folder.files();
         let folders: BTreeSet<_> = versions
@@ -237,7 +237,7 @@ impl Mirror {
     }
 }
 
-/// Removes all files below a folder but these, and folders that are empty then: what an earlier process left behind, and what the
+/// Removes all files below a folder except these, and folders that are then empty. They are the remains of an earlier process, and objects that the
 /// server no longer has.
 fn sweep(folder: &Path, kept: &HashSet<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
@@ -245,7 +245,7 @@ fn sweep(folder: &Path, kept: &HashSet<PathBuf>) -> io::Result<()> {
         let path = entry.path();
         if entry.file_type()?.is_dir() {
             sweep(&path, kept)?;
-            // Stays where it is not empty.
+            // Fails if the folder is not empty, which then stays.
             let _ = fs::remove_dir(path);
         } else if !kept.contains(&path) {
             fs::remove_file(path)?;

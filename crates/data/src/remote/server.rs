@@ -1,4 +1,4 @@
-//! Connects to buckets and servers, and says what is wrong with them.
+//! Connects to buckets and servers, and describes their errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, Error, ObjectS
 use super::address::Place;
 use crate::error::with_causes;
 
-/// The limits for a connection, and then for the silence of a server. The whole of an object may take as long as it takes.
+/// The timeouts of a connection, of a read, and of a whole object, which may take as long as it needs.
 const SILENCE: [(ClientConfigKey, &str); 3] = [
     (ClientConfigKey::ConnectTimeout, "10 seconds"),
     (ClientConfigKey::ReadTimeout, "30 seconds"),
     (ClientConfigKey::Timeout, "7 days"),
 ];
 
-/// Repeats a failed request after pauses that double, five times at most.
+/// Returns the retry policy: at most five retries, after pauses that double.
 fn retries() -> RetryConfig {
     let backoff = BackoffConfig {
         init_backoff: Duration::from_millis(100),
@@ -27,10 +27,9 @@ fn retries() -> RetryConfig {
     RetryConfig { backoff, max_retries: 5, retry_timeout: Duration::from_secs(60) }
 }
 
-/// Connects to the store that holds a place's objects. Credentials, region and endpoint of a bucket are those in `AWS_…`, as
-/// `object_store` reads them.
+/// Connects to the store at a location. Credentials, region and endpoint of a bucket come from the variables `AWS_…`, as `object_store` reads them.
 pub(super) fn connect(place: &Place) -> Result<Arc<dyn ObjectStore>, String> {
-    // An error means that the program has installed a provider of its own, which works too.
+    // An error means that the program has installed its own provider, which works too.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let connected: Result<Arc<dyn ObjectStore>, Error> = match place {
         Place::Bucket(bucket) => {
@@ -54,7 +53,7 @@ pub(super) fn connect(place: &Place) -> Result<Arc<dyn ObjectStore>, String> {
 /// Describes the problem and the remedy.
 pub(super) fn describe(error: &Error) -> String {
     let text = with_causes(error);
-    // A list that is refused is an error like any other.
+    // A refused list request has no error variant.
     let is_refused = matches!(error, Error::PermissionDenied { .. } | Error::Unauthenticated { .. });
     match error {
         Error::NotFound { .. } => "is not there: check the name".into(),
@@ -67,7 +66,7 @@ pub(super) fn describe(error: &Error) -> String {
     }
 }
 
-/// Describes an object that differs from the listed one.
+/// Describes an object that differs from its listing.
 pub(super) fn changed() -> String {
     "was changed while it was fetched: start again once nothing is written there".into()
 }

@@ -12,15 +12,15 @@ use crate::once::make_all;
 use crate::pipeline::Pipeline;
 use crate::split::order;
 
-/// The elements of a [pipeline](Pipeline::snapshot) on disk. Copies share them.
+/// The elements of a [pipeline](Pipeline::snapshot) on disk. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Snapshotted(Arc<Shard>);
 
 impl Pipeline<Vec<u8>> {
-    /// Elements that are kept on disk, in a file of the directory whose name begins with `key`. If it is not there, `make` makes the
-    /// pipeline, which is read to its end; of several processes that call this at once, one does.
+    /// Returns elements that are kept on disk, in a file of the directory whose name begins with `key`. If it does not exist, `make` builds the
+    /// pipeline, which is read to its end. Of several processes that call this concurrently, one does so.
     ///
-    /// `key` names all that the elements follow from: if that changes, so must the key. What is damaged or half written is made anew.
+    /// `key` must change with everything that determines the elements. Damaged and partial files are made anew.
     ///
     /// ```
     /// use unisono_data::{Compression, DataError, Pipeline, SnapshotOptions, Threads};
@@ -67,7 +67,7 @@ impl Snapshotted {
         self.0.len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_half_written_or_damaged_is_made_anew() {
+    fn partial_and_damaged_files_are_made_anew() {
         let folder = tempfile::tempdir().unwrap();
         let fail = || Ok(elements(60).take(50).map_last_to_an_error());
         assert!(Pipeline::snapshot(&options(folder.path()), "a", fail).is_err());

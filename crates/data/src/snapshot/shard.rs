@@ -1,7 +1,7 @@
 //! A shard of a snapshot: a file of records, mapped into memory.
 //!
-//! It is a safetensors file of three tensors: `records` (bytes, one record after the other), `ends` (of each record, in bytes) and
-//! `checksums` (XXH3 of each). So other programs can read it, and a header tells how long the file must be.
+//! It is a safetensors file of three tensors: `records` (bytes, one record after the other), `ends` (the end of each record, in bytes) and
+//! `checksums` (the XXH3 of each record). So other programs can read it, and the header determines the length of the file.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ pub(super) fn write(
 ) -> Result<(), DataError> {
     let unwritten = DataError::write(path);
     let mut file = BufWriter::new(file);
-    // Three tensors, and the key, of which each character may be escaped.
+    // The header has three tensors and the key, in which each character may be escaped.
     let header_bytes = (1024 + 6 * key.len()).next_multiple_of(8);
     file.write_all(&vec![0; header_bytes]).map_err(unwritten)?;
     let (mut bytes, mut ends, mut checksums) = (0, Vec::new(), Vec::new());
@@ -64,7 +64,7 @@ pub(super) fn write(
     finish().map_err(unwritten)
 }
 
-/// The header of a shard with this many bytes of records, and of ends and checksums each.
+/// Returns the header of a shard with this many bytes of records, of ends, and of checksums.
 fn header(key: &str, compression: Compression, records: usize, numbers: usize) -> Vec<u8> {
     let mut end = 0;
     let tensors =
@@ -82,7 +82,7 @@ fn header(key: &str, compression: Compression, records: usize, numbers: usize) -
 }
 
 impl Shard {
-    /// Opens the shard, if it is there and as it should be.
+    /// Opens the shard if it exists and is valid.
     pub(super) fn found(path: &Path, key: &str, count: Option<usize>) -> Option<Self> {
         let opened = Self::open(path, key, count);
         if let Err(problem) = &opened
@@ -93,12 +93,12 @@ impl Shard {
         opened.ok()
     }
 
-    /// Opens the shard, which has this many records if that is known; the error describes what is wrong with it.
+    /// Opens the shard, which has this many records if that is known; the error describes the problem.
     #[allow(unsafe_code)]
     fn open(path: &Path, key: &str, count: Option<usize>) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
-        // SAFETY: no process writes to a mapped shard. Only `write` makes one, under another name; it then replaces this file as a whole,
-        // and what is mapped stays what it was. A user who truncates it by hand ends the process by a signal, as with any mapped file.
+        // SAFETY: no process writes to a mapped shard. Only `write` makes one, under another name, which then replaces this file as a whole, so the
+        // mapped content stays. A user who truncates the file ends the process by a signal, as with any mapped file.
         let bytes = unsafe { Mmap::map(&file) }.map_err(|error| error.to_string())?;
         let damaged = |error: safetensors::SafeTensorError| format!("is damaged: {error}");
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;

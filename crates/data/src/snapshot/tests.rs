@@ -1,4 +1,4 @@
-//! Records that are written are read back, by any writer, and never others.
+//! Tests that records are read back as they were written, by any process.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::sync::atomic::AtomicUsize;
@@ -10,7 +10,7 @@ fn plan<'a>(directory: &'a Path, key: &'a str, compression: Compression) -> Plan
     Plan { directory, name: "train", key, compression, records: 100, record_bytes: 50 }
 }
 
-/// Record n has n bytes, most of them equal; record 7 is empty.
+/// Returns record n, which has n bytes, most of them equal. Record 7 is empty.
 fn record(number: usize) -> Result<Vec<u8>, DataError> {
     let length = if number == 7 { 0 } else { number };
     Ok((0..length).map(|at| (number + at / 20) as u8).collect())
@@ -23,7 +23,7 @@ fn check(snapshot: &Snapshot) {
 }
 
 #[test]
-fn what_is_written_is_read_by_all() {
+fn written_records_are_read_by_all_processes() {
     for compression in [Compression::None, Compression::Lz4] {
         let folder = tempfile::tempdir().unwrap();
         let plan = plan(folder.path(), "a", compression);
@@ -48,7 +48,7 @@ fn what_is_written_is_read_by_all() {
 }
 
 #[test]
-fn shards_of_another_snapshot_and_damaged_ones_are_written_anew() {
+fn other_and_damaged_shards_are_written_anew() {
     let folder = tempfile::tempdir().unwrap();
     plan(folder.path(), "old", Compression::None).make(|_| Ok(vec![0])).unwrap();
     let plan = plan(folder.path(), "new", Compression::None);
@@ -71,7 +71,7 @@ fn shards_of_another_snapshot_and_damaged_ones_are_written_anew() {
 }
 
 #[test]
-fn a_flipped_byte_is_named_by_its_record() {
+fn a_flipped_byte_is_reported_with_its_record() {
     for compression in [Compression::None, Compression::Lz4] {
         let folder = tempfile::tempdir().unwrap();
         let plan = plan(folder.path(), "a", compression);
@@ -93,7 +93,7 @@ fn a_flipped_byte_is_named_by_its_record() {
 }
 
 #[test]
-fn a_record_that_cannot_be_made_ends_it_and_leaves_whole_shards() {
+fn a_failing_record_ends_the_snapshot_and_leaves_complete_shards() {
     let folder = tempfile::tempdir().unwrap();
     let plan = plan(folder.path(), "a", Compression::None);
     let fails = |number| if number == 40 { Err(DataError::other("no 40")) } else { record(number) };

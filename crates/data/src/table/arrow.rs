@@ -30,16 +30,15 @@ pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
     Ok(())
 }
 
-/// The facts that messages refer to.
+/// The state that messages refer to.
 struct Batches {
     schema: SchemaRef,
-    /// By their numbers, as far as they have been read.
+    /// The dictionaries read so far, by number.
     dictionaries: HashMap<i64, ArrayRef>,
 }
 
 impl Batches {
-    /// Returns these columns of the rows in a message; `None` if it is a dictionary, to which later rows
-    /// refer.
+    /// Returns these columns of the rows in a message; `None` for a dictionary, to which later rows refer.
     fn decoded(&mut self, message: Message, columns: &[usize]) -> Result<Option<RecordBatch>, String> {
         message.check()?;
         let Message { header, body } = message;

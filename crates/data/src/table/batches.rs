@@ -1,4 +1,4 @@
-//! Record batches: rows in formats that keep the values of a column together.
+//! Record batches: rows in columnar formats.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::Filling;
 use crate::error::DataError;
 
 impl Filling<'_> {
-    /// Begins the file at `path`, and returns the columns of it that are read, in the order of the schema.
+    /// Begins the file at `path`, and returns the columns to read, in the order of the schema.
     pub(super) fn begin_batches(&mut self, path: &Path, schema: &Schema) -> Result<Vec<usize>, DataError> {
         let header = schema.fields().iter().map(|field| field.name().clone()).collect();
         self.begin(path, header).map_err(|problem| DataError::file(path, problem))?;
@@ -21,7 +21,7 @@ impl Filling<'_> {
         Ok(used)
     }
 
-    /// Adds a batch of rows of the file at `path`, with its `used` columns. `before` rows of the file precede it.
+    /// Adds a batch of rows of the file at `path`, with its `used` columns. `before` is the number of rows before it in the file.
     pub(super) fn push_batch(
         &mut self,
         path: &Path,
@@ -55,8 +55,7 @@ pub(super) fn undecodable(path: &Path, before: usize, error: &dyn Display) -> Da
     DataError::file(path, format!("cannot be decoded from row {before} on: {error}; write it again"))
 }
 
-/// Returns the values of a column, as `plain` makes them, all of which must be there; the error describes the
-/// problem.
+/// Returns the values of a column, converted by `plain`. None may be missing; the error describes the problem.
 fn values<T: Clone>(
     array: &dyn Array,
     before: usize,
@@ -65,7 +64,7 @@ fn values<T: Clone>(
 ) -> Result<Vec<T>, String> {
     let values = unpacked(array, plain)
         .ok_or_else(|| format!("is of the type {}: expected {expected}", array.data_type()))?;
-    // Last: other types may claim any number of rows, for each of which this needs memory.
+    // Checked last: other types may claim any number of rows, for each of which this check needs memory.
     let nulls = array.logical_nulls();
     match nulls.and_then(|nulls| nulls.iter().position(|is_there| !is_there)) {
         None => Ok(values),
@@ -73,8 +72,8 @@ fn values<T: Clone>(
     }
 }
 
-/// Returns the values of an array, or those in its dictionary that it refers to, as `plain` makes them; `None` if they are
-/// of a type that `plain` does not know. What is missing may be anything.
+/// Returns the values of an array, or the values in its dictionary to which it refers, converted by `plain`; `None` for a type that `plain` does not
+/// support. Missing values are arbitrary.
 pub(super) fn unpacked<T: Clone>(
     array: &dyn Array,
     plain: impl Fn(&dyn Array) -> Option<Vec<T>>,
@@ -87,7 +86,7 @@ pub(super) fn unpacked<T: Clone>(
     Some(dictionary.normalized_keys().into_iter().map(|key| values[key].clone()).collect())
 }
 
-/// Numbers.
+/// Converts numbers.
 pub(super) fn numbers(array: &dyn Array) -> Option<Vec<f64>> {
     fn wide<T: ArrowPrimitiveType<Native: Into<f64>>>(array: &dyn Array) -> Vec<f64> {
         array.as_primitive::<T>().values().iter().map(|&value| value.into()).collect()
@@ -102,7 +101,7 @@ pub(super) fn numbers(array: &dyn Array) -> Option<Vec<f64>> {
     ))
 }
 
-/// Labels: words or numbers.
+/// Converts labels, which are words or numbers.
 pub(super) fn texts(array: &dyn Array) -> Option<Vec<String>> {
     fn shown<T: ArrowPrimitiveType<Native: ToString>>(array: &dyn Array) -> Vec<String> {
         array.as_primitive::<T>().values().iter().map(ToString::to_string).collect()
@@ -120,14 +119,13 @@ pub(super) fn texts(array: &dyn Array) -> Option<Vec<String>> {
         DataType::Utf8 => words(array.as_string::<i32>().iter()),
         DataType::LargeUtf8 => words(array.as_string::<i64>().iter()),
         DataType::Utf8View => words(array.as_string_view().iter()),
-        // Words of Parquet files that do not say so.
+        // Words in Parquet files that are not marked as text.
         DataType::Binary => array.as_binary::<i32>().iter().map(text).collect(),
         _ => return None,
     ))
 }
 
-/// Returns the values as the numbers with which a model computes, all of which must be finite. `before` rows of the file
-/// precede them.
+/// Converts values to the numbers with which a model computes, all of which must be finite. `before` is the number of rows before them in the file.
 fn finite(values: &[f64], before: usize) -> Result<Vec<f32>, String> {
     let narrow = |(&value, row): (&f64, usize)| match value as f32 {
         number if number.is_finite() => Ok(number),

@@ -11,7 +11,7 @@ use crate::error::DataError;
 
 pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
     let file = File::open(path).map_err(DataError::read(path))?;
-    // Flexible: lines with too few cells are reported here.
+    // Flexible, since lines with too few cells are reported here.
     let mut reader = ReaderBuilder::new().flexible(true).trim(Trim::All).from_reader(file);
     let header = reader.headers().map_err(|error| unreadable(path, error))?;
     let header = header.iter().map(Into::into).collect();
@@ -60,8 +60,7 @@ fn unreadable(path: &Path, error: csv::Error) -> DataError {
     }
 }
 
-/// Returns the line, from 1, of the row that starts at this position. It is that of the end of the previous row, so line
-/// ends at the position are skipped.
+/// Returns the line, from 1, of the row that starts at this position. The position is the end of the previous row, so line ends there are skipped.
 fn line_of(path: &Path, position: Option<&Position>) -> Result<u64, DataError> {
     let unreadable = DataError::read(path);
     let Some(position) = position else { return Ok(1) };

@@ -7,7 +7,7 @@ use super::{Table, finite, names};
 use crate::error::DataError;
 use crate::schema::{Column, Schema, list};
 
-/// The problem of a first line that looks like the other lines.
+/// The problem of a first line that looks like a row.
 const IS_ROW: &str =
     "is a row of numbers, not a header: expected a line with the names of the columns before it";
 
@@ -20,8 +20,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Uses all columns: the one called `target`, or else `label` or the last one, is the label. The error describes the problem
-    /// of the header.
+    /// Uses all columns. The one called `target`, or else `label` or the last one, is the label. The error describes the problem of the header.
     pub(super) fn of(header: &[String], target: Option<&str>) -> Result<Self, String> {
         if header.len() < 2 {
             return Err(format!("has {} columns: expected features and a label", header.len()));
@@ -56,7 +55,7 @@ impl Layout {
     }
 }
 
-/// Returns the problem of a header by itself, if any.
+/// Returns the problem of a header on its own, if any.
 pub(super) fn problem(header: &[String]) -> Option<String> {
     let mut seen = HashSet::new();
     let twice = header.iter().find(|&name| !seen.insert(name))?;
@@ -66,8 +65,8 @@ pub(super) fn problem(header: &[String]) -> Option<String> {
     Some(format!("has two columns called `{twice}`: expected a name for each"))
 }
 
-/// Refuses a table whose first line looks like a row: its features are numbers, and its label is a number, or occurs in
-/// other rows. (Some programs name columns by numbers from 0 on.)
+/// Returns an error for a table whose first line looks like a row: its features are numbers, and its label is a number or occurs in other rows.
+/// Accepts names that are numbers from 0 on, which some programs write.
 pub(super) fn check(path: &Path, table: &Table) -> Result<(), DataError> {
     let Table { features, label: Some(label), labels: Some(labels), .. } = table else { return Ok(()) };
     let mut all = names(features).chain([label.as_str()]).enumerate();

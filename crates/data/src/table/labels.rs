@@ -1,4 +1,4 @@
-//! The labels of a table's rows, and the classes that they are.
+//! The labels of a table's rows, and their classes.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,9 +7,9 @@ use crate::error::DataError;
 /// A label for each row.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// The distinct labels, in the order in which they come.
+    /// The distinct labels, in order of first occurrence.
     distinct: Vec<String>,
-    /// The index of each among them.
+    /// The index of each label in `distinct`.
     places: HashMap<String, u32>,
     /// The index of each row's label.
     rows: Vec<u32>,
@@ -38,8 +38,7 @@ impl Names {
         (classes, self.rows.iter().map(|&place| numbers[place as usize]).collect())
     }
 
-    /// Returns the class of each row, as `number` says for its label; the labels are asked for in the order
-    /// of rows.
+    /// Returns the class of each row, which `number` derives from the label. `number` is called in the order of rows.
     pub(super) fn numbered_by(
         &self,
         number: impl Fn(&str) -> Result<u32, DataError>,
@@ -48,8 +47,8 @@ impl Names {
         Ok(self.rows.iter().map(|&place| numbers[place as usize]).collect())
     }
 
-    /// Refuses labels from which nothing can be learnt: equal in all rows, or continuous quantities, which hardly ever repeat.
-    /// The error describes the problem.
+    /// Returns an error for labels from which a model cannot learn: equal in all rows, or continuous quantities, which hardly ever repeat. The error
+    /// describes the problem.
     pub(super) fn check_classes(&self) -> Result<(), String> {
         // Fractions that are classes have few distinct values.
         const MOST_FRACTIONS: usize = 100;

@@ -17,7 +17,7 @@ use crate::error::DataError;
 
 pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
     let file = Chunks(Arc::new(ByteFile::open(path.into())?));
-    // The types that Parquet knows suffice.
+    // Parquet's own types suffice.
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
     let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)
         .map_err(|error| DataError::file(path, format!("is not a Parquet file, or damaged: {error}")))?;
@@ -33,7 +33,7 @@ pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
     Ok(())
 }
 
-/// A file that Parquet's reader reads. What a damaged file claims is compared with its length before anything is allocated.
+/// A file for Parquet's reader. Sizes in a damaged file are validated against its length before anything is allocated.
 struct Chunks(Arc<ByteFile>);
 
 impl Length for Chunks {

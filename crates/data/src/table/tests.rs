@@ -1,4 +1,4 @@
-//! Valid and invalid tables.
+//! Tests of valid and invalid tables.
 
 use super::super::testing::TestDirectory;
 use super::*;
@@ -31,8 +31,7 @@ pub(super) fn kind(row: i32) -> &'static str {
     ["cat", "ant", "dog"][row as usize % 3]
 }
 
-/// Returns a table of 50 rows with a third of their number, the number, and one of three kinds, read from a
-/// CSV file.
+/// Returns a table of 50 rows with a third of their number, the number, and one of three classes, read from a CSV file.
 #[cfg(any(feature = "parquet", feature = "arrow"))]
 pub(super) fn thirds(directory: &TestDirectory) -> Dataset {
     let rows: String = (0..50).map(|row| format!("{},{row},{}\n", third(row), kind(row))).collect();
@@ -44,7 +43,7 @@ fn rows(count: u32, row: impl Fn(u32) -> String) -> String {
 }
 
 #[test]
-fn the_label_is_where_the_header_says() {
+fn the_header_determines_the_column_of_the_label() {
     let directory = TestDirectory::new();
     let in_front = rows(20, |row| format!("{}, {row}, 7\n", ["cat", "ant", "dog"][row as usize % 3]));
     let data = read(&directory.file("front.csv", format!("label,size,same\n{in_front}"))).unwrap();
@@ -58,13 +57,13 @@ fn the_label_is_where_the_header_says() {
     let mut same = read(&directory.file("behind.csv", format!("size,same,kind\n{behind}"))).unwrap();
     assert_eq!(same.schema.label.replace("label".to_owned()).as_deref(), Some("kind"));
     assert_eq!(data, same);
-    // Some programs start UTF-8 files with a mark.
+    // Some programs start UTF-8 files with a byte order mark.
     let marked = read(&directory.file("marked.csv", format!("\u{feff}label,size,same\n{in_front}"))).unwrap();
     assert_eq!(data, marked);
 }
 
 #[test]
-fn features_are_standardised_by_what_is_trained_on() {
+fn features_are_standardised_by_the_training_rows() {
     let directory = TestDirectory::new();
     // If the held-out rows were counted, the mean would be far off.
     let rows = rows(30, |row| {
@@ -85,7 +84,7 @@ fn features_are_standardised_by_what_is_trained_on() {
 }
 
 #[test]
-fn whole_numbers_are_classes_in_their_order() {
+fn integer_labels_are_classes_in_numeric_order() {
     let classes = |labels: &[&str]| {
         let (names, places) =
             labels::number(&labels.iter().map(|&label| label.to_owned()).collect::<Vec<_>>());
@@ -98,7 +97,7 @@ fn whole_numbers_are_classes_in_their_order() {
 }
 
 #[test]
-fn what_is_wrong_is_named_by_line_and_column() {
+fn errors_name_line_and_column() {
     let header = "a,b,label\n1,2,x\n";
     let cases = [
         ("1,two,x\n", "line 3, column `b`: `two` is not a finite number"),
@@ -124,7 +123,7 @@ fn what_is_wrong_is_named_by_line_and_column() {
 }
 
 #[test]
-fn a_header_that_is_a_row_is_seen() {
+fn a_missing_header_is_detected() {
     let rows = |row: &str| row.repeat(12);
     for headless in ["5.1,3.5,setosa\n4.9,3.0,virginica\n", "1,0,1\n0,1,0\n"] {
         let message = refusal(&rows(headless));
@@ -141,7 +140,7 @@ fn a_header_that_is_a_row_is_seen() {
 }
 
 #[test]
-fn labels_that_are_no_classes_are_refused() {
+fn labels_that_are_not_classes_are_refused() {
     let table = |label: &dyn Fn(u32) -> String| {
         format!("size,price\n{}", rows(400, |row| format!("{row},{}\n", label(row))))
     };
@@ -195,9 +194,9 @@ fn a_named_target_is_a_standardised_number() {
     assert!(read(&same).contains("the target is 5 in all training rows"), "{}", read(&same));
 }
 
-/// Columns in another order, and one more; then a single row, of no known class.
+/// Tests columns in another order, and an additional one; then a single row of an unknown class.
 #[test]
-fn another_table_is_read_by_the_names_of_the_first() {
+fn another_table_is_read_by_the_column_names_of_the_first() {
     let directory = TestDirectory::new();
     let kinds = ["cat", "ant", "dog"];
     let known = rows(30, |row| format!("{row},{},{}\n", row * row, kinds[row as usize % 3]));
@@ -228,7 +227,7 @@ fn another_table_is_read_by_the_names_of_the_first() {
 }
 
 #[test]
-fn files_with_one_header_are_one_table() {
+fn files_with_the_same_header_are_one_table() {
     let directory = TestDirectory::new();
     let part = |from: u32| rows(10, |row| format!("{},{}\n", from + row, row % 3));
     directory.file("part-0.csv", format!("a,label\n{}", part(0)));
@@ -250,7 +249,7 @@ fn files_with_one_header_are_one_table() {
 }
 
 #[test]
-fn a_table_larger_than_memory_gives_the_same_batches() {
+fn a_table_larger_than_memory_has_the_same_batches() {
     let directory = TestDirectory::new();
     let text = rows(50, |row| format!("{}.3,{},{}\n", row * row, 7.7 / f64::from(row + 1), row % 4));
     let file = directory.file("table.csv", format!("a,b,label\n{text}"));

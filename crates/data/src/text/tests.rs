@@ -1,4 +1,4 @@
-//! Texts, their tokens and their windows.
+//! Tests of texts, their tokens and their windows.
 
 use super::super::{Inputs, Pass, testing::TestDirectory};
 use super::*;
@@ -29,7 +29,7 @@ fn tokens_index_the_sorted_vocabulary() {
 }
 
 #[test]
-fn targets_are_the_inputs_one_character_on() {
+fn targets_are_the_inputs_shifted_by_one_character() {
     let directory = TestDirectory::new();
     let data = read(&directory.file("text", alphabet(1000)), CONTEXT).unwrap();
     assert_eq!(data.train.len(), 900 / CONTEXT - 1);
@@ -59,7 +59,7 @@ fn every_shift_fits_every_window() {
 }
 
 #[test]
-fn shifts_depend_on_seed_and_epoch_alone() {
+fn shifts_depend_only_on_seed_and_epoch() {
     let split = blank(100);
     let shifts = |seed| -> Vec<usize> { (0..50).map(|e| split.shift(seed, e)).collect() };
     assert_eq!(shifts(1), shifts(1));
@@ -68,7 +68,7 @@ fn shifts_depend_on_seed_and_epoch_alone() {
 }
 
 #[test]
-fn the_shortest_text_is_as_the_error_says() {
+fn the_shortest_text_has_the_length_in_the_error() {
     let directory = TestDirectory::new();
     let short = directory.file("short", alphabet(20 * CONTEXT - 1));
     let message = read(&short, CONTEXT).unwrap_err().to_string();
@@ -77,7 +77,7 @@ fn the_shortest_text_is_as_the_error_says() {
 }
 
 #[test]
-fn what_is_no_text_is_refused() {
+fn invalid_texts_are_refused() {
     let directory = TestDirectory::new();
     let broken = directory.file("broken", b"abc\xff\xfe");
     let message = read(&broken, CONTEXT).unwrap_err().to_string();
@@ -89,9 +89,9 @@ fn what_is_no_text_is_refused() {
     assert!(read(&broken, 0).unwrap_err().to_string().starts_with("the context is 0: "));
 }
 
-/// Characters of one to four bytes, in files that end within a stride.
+/// Tests characters of one to four bytes, in files that end within a stride.
 #[test]
-fn a_text_larger_than_memory_gives_the_same_batches() {
+fn a_text_larger_than_memory_has_the_same_batches() {
     let directory = TestDirectory::new();
     let mixed: String = ["a", "é", "€", "\u{10ffff}", "b"].iter().cycle().take(3000).copied().collect();
     let names = [
@@ -120,7 +120,7 @@ fn a_text_larger_than_memory_gives_the_same_batches() {
 }
 
 #[test]
-fn a_text_that_changes_under_a_run_is_named() {
+fn a_text_that_changes_during_a_run_is_reported() {
     let directory = TestDirectory::new();
     let path = directory.file("text", alphabet(1000));
     let options = Options { context: CONTEXT, in_memory_bytes: 0, ..Options::default() };
@@ -138,7 +138,7 @@ fn a_text_that_changes_under_a_run_is_named() {
 }
 
 #[test]
-fn characters_may_end_anywhere_in_a_block() {
+fn characters_may_cross_a_block_boundary() {
     let directory = TestDirectory::new();
     for before in 0..4 {
         let text = "x".repeat(BLOCK - before) + "\u{10ffff}" + &"y".repeat(1000);

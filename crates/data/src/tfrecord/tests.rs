@@ -1,4 +1,4 @@
-//! Valid and invalid records.
+//! Tests of valid and invalid records.
 
 use std::io::{Cursor, Write};
 use std::time::{Duration, Instant};
@@ -24,13 +24,13 @@ fn integer(number: i64) -> Values {
     Values::Integers(Int64List { value: vec![number] })
 }
 
-/// Returns a record of these features.
+/// Returns a record with these features.
 fn example<const N: usize>(features: [(&str, Values); N]) -> Vec<u8> {
     let feature = features.map(|(name, values)| (name.to_owned(), Feature { values: Some(values) }));
     Example { features: Some(Features { feature: feature.into() }) }.encode_to_vec()
 }
 
-/// Returns a record of a plain image of 2x2 raw grey levels.
+/// Returns a record with an image of 2x2 raw grey levels, all equal.
 fn plain(grey: u8, label: i64) -> Vec<u8> {
     example([("image", bytes(&[grey; 4])), ("label", integer(label))])
 }
@@ -43,7 +43,7 @@ fn frames(records: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     file
 }
 
-/// Twenty plain images of three classes; training sample i is image i + i / 9.
+/// Returns twenty images of one grey level each, in three classes. Training sample i is image i + i / 9.
 fn twenty() -> Vec<u8> {
     frames((0..20).map(|number| plain(number, i64::from(number % 3))))
 }
@@ -54,7 +54,7 @@ fn load(file: impl AsRef<[u8]>, options: &Options) -> Result<Dataset, DataError>
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn records_are_read_as_written() {
     let data = load(twenty(), &Options::default()).unwrap();
     assert_eq!(data.kind, Kind::Images { height: 2, width: 2, channels: 1, classes: 3 });
     assert_eq!((data.train.len(), data.test.len()), (18, 2));
@@ -66,7 +66,7 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn files_of_a_directory_are_trained_or_tested_on() {
+fn file_names_select_training_and_test_files() {
     let directory = TestDirectory::new();
     directory.file("x-train.tfrecord-00001-of-00002", frames([plain(3, 0)]));
     directory.file("x-train.tfrecord-00000-of-00002", frames([plain(1, 1), plain(2, 2)]));
@@ -83,7 +83,7 @@ fn files_of_a_directory_are_trained_or_tested_on() {
 }
 
 #[test]
-fn images_are_decoded_or_raw() {
+fn encoded_and_raw_images_are_read() {
     let mut png = Cursor::new(vec![]);
     GrayImage::from_fn(3, 2, |x, y| Luma([(10 * x + y) as u8])).write_to(&mut png, ImageFormat::Png).unwrap();
     let encoded = example([("image/encoded", bytes(png.get_ref())), ("image/class/label", integer(1))]);
@@ -102,14 +102,14 @@ fn images_are_decoded_or_raw() {
 }
 
 #[test]
-fn a_flipped_byte_is_named_by_its_record() {
+fn a_flipped_byte_is_reported_with_its_record() {
     let frame = frames([plain(0, 0)]).len();
     let with_flip = |at: usize| {
         let mut file = twenty();
         file[at] ^= 1;
         file
     };
-    // In a record: detected only when it is read.
+    // In a record, it is detected only when the record is read.
     let classes = Options { classes: Some(3), ..Options::default() };
     let data = load(with_flip(4 * frame + HEADER_BYTES + 9), &classes).unwrap();
     let message = data.train.batch(&[3, 4], Pass::Evaluation).unwrap_err().to_string();
@@ -118,7 +118,7 @@ fn a_flipped_byte_is_named_by_its_record() {
     // All records are read if the number of classes is not given.
     let message = load(with_flip(4 * frame + HEADER_BYTES + 9), &Options::default()).unwrap_err().to_string();
     assert!(message.contains("record 4: its checksum"), "{message}");
-    // A damaged one is left out, if it may be skipped.
+    // A damaged record is left out if it may be skipped.
     let skips = Options { on_bad_sample: OnBadSample::Skip { most: None }, ..Options::default() };
     let data = load(with_flip(4 * frame + HEADER_BYTES + 9), &skips).unwrap();
     let batch = data.train.batch(&[3, 4, 5], Pass::Evaluation).unwrap();
@@ -134,7 +134,7 @@ fn a_flipped_byte_is_named_by_its_record() {
 }
 
 #[test]
-fn what_a_record_lacks_is_named() {
+fn missing_features_are_named() {
     let refusal = |record: Vec<u8>| {
         let records = [plain(0, 0), plain(0, 0), record].into_iter().chain(vec![plain(0, 1); 9]);
         let data = load(frames(records), &Options { classes: Some(2), ..Options::default() }).unwrap();
@@ -167,7 +167,7 @@ fn too_few_records_are_refused() {
     assert!(load(twenty(), &none).unwrap_err().to_string().starts_with("the number of classes is 0: "));
 }
 
-/// Compressed as TensorFlow does, independent of the name.
+/// Tests that compression is detected independently of the name.
 #[test]
 fn compressed_records_are_read_like_plain_ones() {
     let content = twenty();
@@ -189,9 +189,9 @@ fn compressed_records_are_read_like_plain_ones() {
     }
 }
 
-/// A few megabytes that unpack to more than a gigabyte.
+/// Tests a few megabytes that decompress to more than a gigabyte.
 #[test]
-fn a_record_is_verified_before_the_next_one_is_unpacked() {
+fn a_record_is_verified_before_the_next_one_is_decompressed() {
     let packed = |parts: &[&[u8]]| {
         let mut gzip = GzEncoder::new(vec![], Compression::fast());
         parts.iter().for_each(|part| gzip.write_all(part).unwrap());
@@ -225,7 +225,7 @@ fn a_record_is_verified_before_the_next_one_is_unpacked() {
 }
 
 #[test]
-fn patterns_name_the_files_of_both_parts() {
+fn patterns_select_the_files_of_both_parts() {
     let directory = TestDirectory::new();
     directory.file("train-1", frames([plain(3, 0)]));
     directory.file("train-0", frames([plain(1, 1), plain(2, 2)]));

@@ -1,4 +1,4 @@
-//! Valid and invalid tar files.
+//! Tests of valid and invalid tar files.
 
 use std::io::{Cursor, Write};
 
@@ -29,7 +29,7 @@ fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
     archive.into_inner().unwrap()
 }
 
-/// Samples with these numbers; their classes, in turn of both kinds, are the numbers modulo 3.
+/// Returns samples with these numbers. Their classes, alternating between both forms, are the numbers modulo 3.
 fn shard(numbers: Range<u8>) -> Vec<u8> {
     let mut members = vec![];
     for number in numbers {
@@ -74,7 +74,7 @@ fn a_damaged_image_is_named_or_skipped() {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn samples_are_read_as_written() {
     let mut packed = GzEncoder::new(vec![], Compression::fast());
     packed.write_all(&shard(0..20)).unwrap();
     for file in [shard(0..20), packed.finish().unwrap()] {
@@ -89,7 +89,7 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn what_follows_the_end_of_a_gzipped_file_is_not_kept() {
+fn content_after_the_end_of_a_gzipped_file_is_discarded() {
     let mut packed = GzEncoder::new(vec![], Compression::fast());
     packed.write_all(&shard(0..20)).unwrap();
     packed.write_all(&vec![0; 64 << 20]).unwrap();
@@ -126,11 +126,11 @@ fn shards_are_found_by_directory_pattern_and_braces() {
     assert!(message.contains("contains no file whose name ends in .tar"), "{message}");
 }
 
-/// The first members of a file, and their errors.
+/// The first members of a file, and the expected error.
 type Case<'a> = (&'a [(&'a str, &'a [u8])], &'a str);
 
 #[test]
-fn what_is_wrong_is_named_by_file_and_key() {
+fn errors_name_file_and_key() {
     let png = picture(1, ImageFormat::Png);
     let jpeg = picture(1, ImageFormat::Jpeg);
     let cases: [Case; 11] = [
@@ -157,13 +157,13 @@ fn what_is_wrong_is_named_by_file_and_key() {
     }
 }
 
-/// Returns the members of ten more samples.
+/// Returns the names of the members of ten more samples.
 fn names() -> Vec<(String, String)> {
     (10..20).map(|key| (format!("{key}.png"), format!("{key}.cls"))).collect()
 }
 
 #[test]
-fn members_that_are_no_samples_are_passed_over() {
+fn members_that_belong_to_no_sample_are_skipped() {
     let png = picture(1, ImageFormat::Png);
     let names = names();
     let samples = names.iter().flat_map(|name| [(&*name.0, &*png), (&*name.1, &b"0"[..])]);
@@ -172,7 +172,7 @@ fn members_that_are_no_samples_are_passed_over() {
 }
 
 #[test]
-fn a_file_that_is_cut_off_is_refused_wherever_it_is() {
+fn a_truncated_file_is_refused() {
     let whole = shard(0..12);
     let end = whole.len() - 2 * BLOCK as usize;
     for at in (1..=end).step_by(1999).chain((BLOCK as usize..=end).step_by(8 * BLOCK as usize)) {

@@ -1,5 +1,5 @@
-//! Sources on servers: the same as local ones, fetched once, and never half there. Processes load them, since some are killed and
-//! since credentials come from the environment.
+//! Tests of remote sources: equal to local ones, fetched once, and never partial. Processes load them, since some are killed and credentials come
+//! from the environment.
 
 mod server;
 
@@ -20,19 +20,19 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_folder_on_s3_is_as_a_local_one,
-        an_object_by_http_is_as_a_local_file,
-        processes_that_start_at_once_fetch_once,
-        what_is_killed_leaves_nothing_half,
-        only_what_has_changed_is_fetched_anew,
-        a_connection_that_is_cut_is_taken_up_again,
-        what_changes_meanwhile_is_refused,
-        what_cannot_be_had_is_named,
-        what_does_not_fit_is_refused_before_it_is_fetched,
+        a_folder_on_s3_equals_a_local_one,
+        an_object_over_http_equals_a_local_file,
+        concurrent_processes_fetch_once,
+        a_killed_process_leaves_no_partial_files,
+        only_changed_objects_are_fetched_again,
+        an_interrupted_download_resumes,
+        an_object_that_changes_during_a_download_is_refused,
+        unavailable_objects_are_reported,
+        objects_that_exceed_the_free_space_are_not_fetched,
     ]
 }
 
-/// Loads the source of the first argument by the cache of the second.
+/// Loads the source of the first argument with the cache of the second.
 pub(crate) fn play(_: &str) -> ExitCode {
     let arguments: Vec<_> = std::env::args().collect();
     match load(&arguments[1], Path::new(&arguments[2])).and_then(|data| data.fingerprint()) {
@@ -47,7 +47,7 @@ fn load(source: &str, cache: &Path) -> Result<Dataset, DataError> {
     unisono_data::load(&source.parse()?, &Options { cache, ..Options::default() })
 }
 
-/// A process that loads; killed when it is dropped.
+/// A loading process, killed when it is dropped.
 struct Loading(Child);
 
 impl Loading {
@@ -62,7 +62,7 @@ impl Loading {
         Self(command.spawn().unwrap())
     }
 
-    /// Returns whether it fetches, or waits for the one that does.
+    /// Returns whether the process fetches, or waits for another one that does.
     fn has_opened_the_lock(&self) -> bool {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.0.id())).into_iter().flatten().flatten();
         open.filter_map(|file| std::fs::read_link(file.path()).ok()).any(|path| path.ends_with("lock"))
@@ -79,7 +79,7 @@ impl Loading {
 
 impl Drop for Loading {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -98,7 +98,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 const TABLE: &str =
     "a,b,label\n1,2,x\n3,4,y\n5,6,x\n7,8,y\n9,1,x\n2,3,y\n4,5,x\n6,7,y\n8,9,x\n1,3,y\n2,4,x\n3,5,y\n";
 
-/// Images of two classes, by their path below a folder.
+/// Returns images of two classes, with their paths below a folder.
 fn images() -> Vec<(String, Vec<u8>)> {
     let image = |number: usize| {
         let path = format!("{}/{number:02}.png", ["ant hill", "bee"][number % 2]);
@@ -164,16 +164,16 @@ const IMAGES: &str = "images:s3://bucket/some/train/";
 
 // ===== Tests. =====
 
-fn a_folder_on_s3_is_as_a_local_one() {
+fn a_folder_on_s3_equals_a_local_one() {
     let (server, cache) = (bucket(), cache());
     assert_eq!(Loading::start(&server, IMAGES, cache.path()).output(), of_local_images());
     assert_eq!(server.state().gets.len(), images().len());
-    // Without a slash it may be an object, and is none.
+    // Without a slash, the URL could name an object, but none exists.
     let without = Loading::start(&server, "images:s3://bucket/some/train", cache.path()).output();
     assert_eq!(without, of_local_images());
 }
 
-fn an_object_by_http_is_as_a_local_file() {
+fn an_object_over_http_equals_a_local_file() {
     let (server, cache) = (Server::new(&[("some dir/a.csv", TABLE.as_bytes())]), cache());
     let local = cache.path().join("local.csv");
     std::fs::write(&local, TABLE).unwrap();
@@ -184,7 +184,7 @@ fn an_object_by_http_is_as_a_local_file() {
     assert_eq!(server.state().gets.len(), 1);
 }
 
-fn processes_that_start_at_once_fetch_once() {
+fn concurrent_processes_fetch_once() {
     let (server, cache) = (bucket(), cache());
     server.state().waits = true;
     let loading: Vec<_> = (0..3).map(|_| Loading::start(&server, IMAGES, cache.path())).collect();
@@ -196,7 +196,7 @@ fn processes_that_start_at_once_fetch_once() {
     assert_eq!(server.state().gets.len(), images().len());
 }
 
-fn what_is_killed_leaves_nothing_half() {
+fn a_killed_process_leaves_no_partial_files() {
     let (server, cache) = (bucket(), cache());
     server.state().waits = true;
     let killed = Loading::start(&server, IMAGES, cache.path());
@@ -212,7 +212,7 @@ fn what_is_killed_leaves_nothing_half() {
     assert!(files(&only(&cache).join("parts")).is_empty());
 }
 
-fn only_what_has_changed_is_fetched_anew() {
+fn only_changed_objects_are_fetched_again() {
     let (server, cache) = (bucket(), cache());
     Loading::start(&server, IMAGES, cache.path()).output();
     let (of_another, changed, vanished) =
@@ -229,7 +229,7 @@ fn only_what_has_changed_is_fetched_anew() {
     assert_eq!(std::fs::read(mirror.join("bee/03.png")).unwrap(), of_another);
     assert!(!mirror.join("bee/05.png").exists());
     assert_eq!(files(&mirror).len(), images().len() - 1);
-    // And a whole class, beside a file that a process left that was killed before it could write that down.
+    // Removes a whole class, and leaves a file that a killed process did not record.
     server.state().objects.retain(|path, _| !path.contains("/bee"));
     std::fs::write(mirror.join("ant hill/99.png"), "of before").unwrap();
     Loading::start(&server, IMAGES, cache.path()).output();
@@ -237,14 +237,14 @@ fn only_what_has_changed_is_fetched_anew() {
     assert_eq!(files(&mirror).len(), 12);
 }
 
-fn a_connection_that_is_cut_is_taken_up_again() {
+fn an_interrupted_download_resumes() {
     let (server, cache) = (Server::new(&[("a.csv", TABLE.as_bytes())]), cache());
     server.state().cuts = 2;
     let source = format!("csv:{}", server.url("a.csv"));
     let loaded = load(&source, cache.path()).unwrap();
     assert_eq!(loaded.train.len() + loaded.test.len(), 12);
     assert_eq!(files(&only(&cache).join("files"))[0].1, TABLE.as_bytes());
-    // One that is always cut.
+    // An object with a connection that is always cut.
     server.state().objects.insert("b.csv".into(), TABLE.replace('1', "2").into());
     server.state().cuts = usize::MAX;
     let cache = self::cache();
@@ -253,7 +253,7 @@ fn a_connection_that_is_cut_is_taken_up_again() {
     assert!(files(&only(&cache).join("files")).is_empty());
 }
 
-fn what_changes_meanwhile_is_refused() {
+fn an_object_that_changes_during_a_download_is_refused() {
     let (server, cache) = (Server::new(&[("a.csv", TABLE.as_bytes())]), cache());
     server.state().changes = vec![("a.csv".into(), TABLE.replace('9', "7").into())];
     let source = format!("csv:{}", server.url("a.csv"));
@@ -268,7 +268,7 @@ fn what_changes_meanwhile_is_refused() {
     load(&source, cache.path()).unwrap();
 }
 
-fn what_cannot_be_had_is_named() {
+fn unavailable_objects_are_reported() {
     let (server, cache) = (bucket(), cache());
     let message = load(&format!("text:{}", server.url("none.txt")), cache.path()).unwrap_err().to_string();
     assert!(message.ends_with("/none.txt`: is not there: check the name"), "{message}");
@@ -287,7 +287,7 @@ fn what_cannot_be_had_is_named() {
     assert!(message.contains("refused"), "{message}");
 }
 
-fn what_does_not_fit_is_refused_before_it_is_fetched() {
+fn objects_that_exceed_the_free_space_are_not_fetched() {
     let (server, cache) = (Server::new(&[("a.csv", TABLE.as_bytes())]), cache());
     server.state().claims = Some(1 << 60);
     let message = load(&format!("csv:{}", server.url("a.csv")), cache.path()).unwrap_err().to_string();

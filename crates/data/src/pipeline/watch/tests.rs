@@ -1,4 +1,4 @@
-//! Reports of stages that sleep and compute.
+//! Tests of the reports of stages that sleep and compute.
 
 use std::thread;
 
@@ -6,8 +6,8 @@ use super::*;
 use crate::error::DataError;
 use crate::pipeline::{Depth, Pipeline, Threads};
 
-/// Returns a pipeline that reads, decodes and augments, the stage with this name slowly, and a consumer that
-/// computes.
+/// Runs a pipeline that reads, decodes and augments, the stage with this name slowly, and a consumer that computes. Returns the reports, and the
+/// fraction of the time that the consumer waited.
 fn stages(slow: &str, compute: Duration) -> (Vec<StageReport>, f64) {
     let sleeps = |name: &str| Duration::from_millis(if name == slow { 4 } else { 1 });
     let [read, decode, augment] = ["source", "decode", "augment"].map(sleeps);
@@ -36,7 +36,7 @@ mod timed {
     use super::*;
 
     #[test]
-    fn the_slow_stage_is_named_every_time() {
+    fn the_slow_stage_is_the_bottleneck() {
         for round in 0..20 {
             let slow = ["source", "decode", "augment"][round % 3];
             let (stages, waited) = stages(slow, Duration::ZERO);
@@ -46,7 +46,7 @@ mod timed {
     }
 
     #[test]
-    fn shares_add_up_and_parts_are_of_their_stage() {
+    fn fractions_add_up_and_parts_belong_to_their_stage() {
         let (stages, waited) = stages("", Duration::from_millis(12));
         assert_eq!(
             stages.iter().map(|stage| stage.name).collect::<Vec<_>>(),
@@ -59,13 +59,13 @@ mod timed {
         assert!(matches!(stages[1].parts[..], [("pixels", share)] if share > 0.9), "{stages:?}");
         assert!(stages[3].ready > 0.0 && stages[2].full > 0.3, "{stages:?}");
         assert!(waited < 0.3, "{waited}");
-        // They sleep.
+        // These stages sleep.
         assert!(stages[1..3].iter().all(|stage| stage.processor < 0.5), "{stages:?}");
     }
 }
 
 #[test]
-fn files_that_are_read_side_by_side_count_as_one_stage() {
+fn concurrently_read_files_count_as_one_stage() {
     let slow = |from: u64| {
         Pipeline::new((from..from + 5).map(|element| {
             thread::sleep(Duration::from_millis(2));
@@ -82,7 +82,7 @@ fn files_that_are_read_side_by_side_count_as_one_stage() {
 }
 
 #[test]
-fn a_report_begins_anew_and_tells_who_computes() {
+fn a_report_restarts_and_shows_processor_time() {
     let mut elements = Pipeline::of(0..50_u64)
         .map(Threads::Fixed(1), |element| {
             let began = processor_time();
@@ -95,13 +95,13 @@ fn a_report_begins_anew_and_tells_who_computes() {
     watch.restart();
     assert_eq!(elements.by_ref().count(), 40);
     let compute = &watch.stages()[1];
-    // Two may have been made before.
+    // Two may have been made before the restart.
     assert!((38..=40).contains(&compute.elements), "{compute:?}");
     assert!(compute.processor > 0.1 && compute.busy > 0.0 && compute.busy <= 1.0, "{compute:?}");
 }
 
 #[test]
-fn what_repeated_pipelines_make_without_threads_is_the_source() {
+fn repeated_pipelines_without_threads_count_as_the_source() {
     let slow = |epoch: u64| {
         Ok(Pipeline::new((0..5).map(move |element| {
             thread::sleep(Duration::from_millis(2));

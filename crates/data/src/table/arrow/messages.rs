@@ -1,6 +1,6 @@
-//! The messages of an Arrow file: one after the other in the stream format, and where the footer says in the file format.
+//! The messages of an Arrow file: one after the other in the stream format, and at the offsets in the footer in the file format.
 //!
-//! The claims of a damaged file are compared with what is there before anything is allocated for it.
+//! Sizes in a damaged file are validated against the file before anything is allocated for them.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -18,20 +18,20 @@ use crate::error::DataError;
 const MAGIC: &[u8] = b"ARROW1";
 /// Bytes at the end of such a file: the length of the footer before them, and the magic.
 const ENDING: usize = 10;
-/// The most bytes that one byte of LZ4 can expand to.
+/// The maximum number of bytes to which one byte of LZ4 can expand.
 const MOST_FROM_A_BYTE: i64 = 255;
 
-/// A message: what it says, and the bytes that it describes.
+/// A message: its header, and the body that the header describes.
 pub(super) struct Message {
     pub(super) header: MessageBuffer,
     pub(super) body: Vec<u8>,
 }
 
-/// The start of the next message.
+/// The position of the next message.
 enum Next {
-    /// There, if the file does not end there.
+    /// The next message starts at this offset, unless the file ends there.
     Stream(u64),
-    /// At the first of these, if any is left.
+    /// The next message starts at the first of these offsets, if any is left.
     Footer(IntoIter<i64>),
 }
 
@@ -78,7 +78,7 @@ impl Messages {
         Ok(message)
     }
 
-    /// Reads the footer, which has the schema too, and says where the other messages are: dictionaries first.
+    /// Reads the footer, which has the schema and the offsets of the other messages, dictionaries first.
     fn read_footer(&mut self) -> Result<Schema, DataError> {
         let refused = |problem: &dyn Display| self.refused(format!("its footer: {problem}"));
         let end = self.file.length().saturating_sub(ENDING as u64);
@@ -95,14 +95,13 @@ impl Messages {
         Ok(schema)
     }
 
-    /// Returns the message that starts at a byte, or `None` where a stream says that it ends; and the byte
-    /// after it.
+    /// Returns the message that starts at an offset, or `None` at the end marker of a stream. Also returns the offset after it.
     fn message(&self, start: u64) -> Result<(Option<Message>, u64), DataError> {
         let number = |at| {
             let bytes = self.bytes(at, 4)?.try_into().expect("so many were asked for");
             Ok::<_, DataError>(i32::from_le_bytes(bytes))
         };
-        // Before Arrow 0.15 there was no mark in front of the length.
+        // Before Arrow 0.15, there was no marker before the length.
         let (length, start) = match number(start)? {
             -1 => (number(start + 4)?, start + 8),
             length => (length, start + 4),
@@ -119,7 +118,7 @@ impl Messages {
         Ok((Some(Message { header, body }), end))
     }
 
-    /// This many bytes from a byte on, if they are in the file.
+    /// Reads this many bytes from an offset, if they are in the file.
     fn bytes(&self, start: u64, length: i64) -> Result<Vec<u8>, DataError> {
         let end = u64::try_from(length).ok().and_then(|length| start.checked_add(length));
         if end.is_none_or(|end| end > self.file.length()) {
@@ -144,7 +143,7 @@ fn converted(schema: Option<arrow_ipc::Schema>) -> Result<Schema, String> {
 }
 
 impl Message {
-    /// Refuses columns that are not in the body, or that claim to unpack to more than they can: to be asked before they are decoded.
+    /// Returns an error for columns that are not in the body, or that claim an impossible decompressed size. Call it before decoding them.
     pub(super) fn check(&self) -> Result<(), String> {
         let header = self.header.as_ref();
         let of_dictionary = || header.header_as_dictionary_batch().and_then(|dictionary| dictionary.data());
@@ -179,7 +178,7 @@ fn is_packed(batch: RecordBatch) -> Result<bool, String> {
     }
 }
 
-/// Checks the number in front of compressed bytes: to how many they unpack, or -1 where they are plain.
+/// Checks the number before compressed bytes: their decompressed size, or -1 for plain bytes.
 fn check_packed(bytes: &[u8]) -> Result<(), String> {
     if bytes.is_empty() {
         return Ok(());

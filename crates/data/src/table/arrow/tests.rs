@@ -1,4 +1,4 @@
-//! Valid and invalid Arrow files, in both formats.
+//! Tests of valid and invalid Arrow files, in both formats.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -35,7 +35,7 @@ fn refusal(bytes: impl AsRef<[u8]>) -> String {
     read_arrow(&directory.file("some.arrow", bytes)).unwrap_err().to_string()
 }
 
-/// Returns a file of these batches.
+/// Returns a file with these batches.
 fn written(is_stream: bool, compression: Option<CompressionType>, batches: &[RecordBatch]) -> Vec<u8> {
     let options = IpcWriteOptions::default().try_with_compression(compression).unwrap();
     let options = options.with_dictionary_handling(match is_stream {
@@ -58,7 +58,7 @@ fn batch<const N: usize>(columns: [(&str, ArrayRef); N]) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-/// Rows with a third of their number, the number, and one of three kinds, as `labels` stores these.
+/// Returns rows with a third of their number, the number, and one of three classes, in the form that `labels` makes.
 fn rows(rows: Range<i32>, labels: impl Fn(Vec<&'static str>) -> ArrayRef) -> RecordBatch {
     batch([
         ("a", Arc::new(Float64Array::from_iter_values(rows.clone().map(third)))),
@@ -109,9 +109,9 @@ fn a_table_is_the_same_as_in_csv() {
     }
 }
 
-/// Every type of number as a feature, and as a label.
+/// Tests every type of number, as a feature and as a label.
 #[test]
-fn numbers_are_those_of_csv() {
+fn numbers_equal_those_of_csv() {
     let columns: [ArrayRef; 13] = [
         Arc::new(Int8Array::from_iter_values((0..20).map(|row| row % 3 - 1))),
         Arc::new(Int16Array::from_iter_values((0..20).map(|row| row % 3 - 300))),
@@ -159,7 +159,7 @@ fn numbers_are_those_of_csv() {
 }
 
 #[test]
-fn values_are_those_that_were_written() {
+fn values_are_read_as_written() {
     type Half = <Float16Type as ArrowPrimitiveType>::Native;
     let array: ArrayRef = Arc::new(UInt64Array::from(vec![0, u64::MAX]));
     assert_eq!(batches::numbers(&array), Some(vec![0.0, 18_446_744_073_709_551_615.0]));
@@ -175,9 +175,9 @@ fn values_are_those_that_were_written() {
     assert_eq!(batches::numbers(&NullArray::new(3)), None);
 }
 
-/// A dictionary that is replaced in a stream, and one that grows in a file.
+/// Tests a dictionary that is replaced in a stream, and one that grows in a file.
 #[test]
-fn dictionaries_change_from_batch_to_batch() {
+fn dictionaries_may_change_between_batches() {
     let labels: Vec<_> =
         (0..20).map(|row| ["b", "a"][row % 2]).chain((0..20).map(|row| ["c", "a"][row % 2])).collect();
     let table = |labels: &[&'static str]| {
@@ -205,7 +205,7 @@ fn dictionaries_change_from_batch_to_batch() {
 }
 
 #[test]
-fn what_is_wrong_is_named_by_file_column_and_row() {
+fn errors_name_file_column_and_row() {
     let numbers = || Arc::new(Int32Array::from_iter_values((0..20).map(|row| row % 2))) as ArrayRef;
     let table = |column: ArrayRef| {
         let whole = batch([("a", column), ("label", numbers())]);
@@ -253,7 +253,7 @@ fn what_is_wrong_is_named_by_file_column_and_row() {
     for is_stream in IS_STREAM {
         let message = refusal(written(is_stream, LZ4, &[rows(0..9, words)]));
         assert!(message.contains("too short: 9 rows, expected at least 10"), "{message}");
-        // Columns without rows are not compressed, which this build could not do.
+        // This build cannot compress by ZSTD, but columns without rows are not compressed.
         let message = refusal(written(is_stream, Some(CompressionType::ZSTD), std::slice::from_ref(&none)));
         let expected = "cannot be decoded from row 0 on: it is compressed by ZSTD: expected LZ4";
         assert!(message.contains(expected), "{message}");
@@ -265,7 +265,7 @@ fn what_is_wrong_is_named_by_file_column_and_row() {
 }
 
 #[test]
-fn files_have_the_same_columns() {
+fn files_must_have_the_same_columns() {
     let directory = TestDirectory::new();
     directory.file("a.arrow", written(true, None, &[rows(0..20, words)]));
     let other = batch([("a", words(vec!["1"])), ("label", words(vec!["x"]))]);
@@ -273,16 +273,16 @@ fn files_have_the_same_columns() {
     let message = read_arrow(&directory.path().join("{a,b}.arrow")).unwrap_err().to_string();
     let expected = "b.arrow`: has the columns `a`, `label`: expected `a`, `b`, `kind`, as in `";
     assert!(message.contains(expected), "{message}");
-    // The formats, and the types of the same columns, may be others.
+    // The formats, and the types of the same columns, may differ.
     directory.file("b.arrow", written(false, LZ4, &[rows(20..50, dictionary)]));
     let both = read_arrow(&directory.path().join("{a,b}.arrow")).unwrap();
     let whole = written(true, None, &[rows(0..50, words)]);
     assert_eq!(both, read_arrow(&directory.file("whole.arrow", whole)).unwrap());
 }
 
-/// Columns that are not asked for are of any type.
+/// Tests that unused columns may have any type.
 #[test]
-fn other_columns_are_ignored() {
+fn unused_columns_are_ignored() {
     let directory = TestDirectory::new();
     let table = rows(0..50, words);
     let known = read_arrow(&directory.file("known.arrow", written(true, None, std::slice::from_ref(&table))))
@@ -308,8 +308,7 @@ fn other_columns_are_ignored() {
     }
 }
 
-/// A file that has another byte anywhere, or is cut off anywhere, is read or refused; it takes no memory that it only claims to
-/// need.
+/// Tests that a file with a changed byte, or that is truncated, is read or refused, and allocates no memory that it only claims to need.
 #[test]
 fn damaged_files_never_panic() {
     let directory = TestDirectory::new();
@@ -341,9 +340,9 @@ fn damaged_files_never_panic() {
     }
 }
 
-/// Eight bytes before compressed ones say what these unpack to.
+/// The eight bytes before compressed ones are their decompressed size.
 #[test]
-fn what_cannot_be_so_long_is_not_allocated() {
+fn impossible_decompressed_sizes_are_not_allocated() {
     let whole = written(true, LZ4, &[rows(0..100, words)]);
     let claim = 800_i64.to_le_bytes();
     let at = whole.windows(8).position(|bytes| bytes == claim).unwrap();

@@ -1,4 +1,4 @@
-//! Valid and invalid Parquet files.
+//! Tests of valid and invalid Parquet files.
 
 use parquet::basic::Compression;
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int32Type, Int64Type};
@@ -25,7 +25,7 @@ fn read_parquet_as(path: &Path, known: &Schema, classes: usize) -> Result<Datase
 
 const COLUMNS: &str = "message table { required double a; required int32 b (INTEGER(8, false)); required binary kind (STRING); }";
 
-/// Groups of rows whose numbers are between these: a third of the number, the number, and one of three kinds.
+/// Returns groups of rows between these numbers: a third of the row number, the number, and one of three classes.
 fn file(compression: Compression, ends: &[i32]) -> Vec<u8> {
     let schema = Arc::new(parse_message_type(COLUMNS).unwrap());
     let properties = Arc::new(WriterProperties::builder().set_compression(compression).build());
@@ -50,7 +50,7 @@ fn file(compression: Compression, ends: &[i32]) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// One column, some of whose values may be missing, and a label.
+/// Returns a file of one column, some of whose values may be missing, and a label.
 fn one_column(declared: &str, numbers: &[Option<i64>]) -> Vec<u8> {
     let schema = format!("message table {{ {declared} a; required int64 label; }}");
     let mut writer =
@@ -96,7 +96,7 @@ fn a_table_is_the_same_as_in_csv() {
 }
 
 #[test]
-fn what_is_wrong_is_named_by_file_and_column() {
+fn errors_name_file_and_column() {
     let directory = TestDirectory::new();
     let refusal = |bytes: &[u8]| {
         read_parquet(&directory.file("some.parquet", bytes), &Options::default()).unwrap_err().to_string()

@@ -1,4 +1,4 @@
-//! A server of objects, by HTTP and as S3 lists them.
+//! A server of objects, over HTTP and with the list requests of S3.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -8,27 +8,27 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The longest silence of a connection.
+/// The maximum silence of a connection.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The most objects in one answer to a list request.
+/// The maximum number of objects in one response to a list request.
 const PAGE: usize = 3;
 
 /// The objects of the server, its faults, and the requests it received.
 #[derive(Default)]
 pub(crate) struct State {
-    /// By path: `bucket/key`, or what follows the host.
+    /// The objects by path: `bucket/key`, or the part after the host.
     pub(crate) objects: BTreeMap<String, Vec<u8>>,
-    /// Ends this many answers after half of an object.
+    /// The number of responses to end after half of an object.
     pub(crate) cuts: usize,
-    /// Waits in the middle of each object while this is so.
+    /// Set to block in the middle of each object.
     pub(crate) waits: bool,
-    /// Says that objects are of this size.
+    /// The size to report for objects.
     pub(crate) claims: Option<u64>,
-    /// Objects to put in place once they were asked about.
+    /// The objects to replace after they were queried.
     pub(crate) changes: Vec<(String, Vec<u8>)>,
-    /// Refuses everything.
+    /// Set to refuse every request.
     pub(crate) forbids: bool,
-    /// The paths of the objects that were asked for, in order.
+    /// The paths of the requested objects, in order.
     pub(crate) gets: Vec<String>,
 }
 
@@ -74,7 +74,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
-        // Wakes it.
+        // Wakes the thread that accepts.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         let _ = self.thread.take().map(JoinHandle::join);
     }
@@ -139,7 +139,7 @@ fn answer(mut stream: TcpStream, state: &Mutex<State>, is_over: &AtomicBool) -> 
     if request.headers.get("if-match").is_some_and(|wanted| *wanted != etag) {
         return respond(&mut stream, "412 Precondition Failed", &[], b"");
     }
-    // `bytes=FROM-`, as one asks who goes on after a cut.
+    // `bytes=FROM-`, as in a retry after a cut.
     let range = request.headers.get("range").and_then(|range| range.strip_prefix("bytes="));
     let from = range.and_then(|range| range.split('-').next()?.parse().ok()).unwrap_or(0);
     let (status, more) = match range {
@@ -170,7 +170,7 @@ fn answer(mut stream: TcpStream, state: &Mutex<State>, is_over: &AtomicBool) -> 
 
 const DATE: &str = "Thu, 01 Jan 2026 00:00:00 GMT";
 
-/// Depends on the content alone.
+/// Returns a tag that depends only on the content.
 fn etag(object: &[u8]) -> String {
     let sum =
         object.iter().fold(object.len() as u64, |sum, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
@@ -187,7 +187,7 @@ fn respond(stream: &mut TcpStream, status: &str, headers: &[&str], body: &[u8]) 
     stream.write_all(body)
 }
 
-/// Returns a page of the objects of a bucket, as `ListObjectsV2` has it.
+/// Returns a page of the objects of a bucket, in the form of `ListObjectsV2`.
 fn list(state: &State, request: &Request) -> String {
     let bucket = request.path.trim_end_matches('/');
     let of = |name| request.query.get(name).map_or("", String::as_str);
