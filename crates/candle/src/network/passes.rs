@@ -159,7 +159,7 @@ impl Passes {
             sums[HEADER..][..own.len()].copy_from_slice(own);
         }
         comm.all_reduce(&mut sums, ReduceOp::Sum).map_err(candle_core::Error::wrap)?;
-        // Equality in the inequality of Cauchy and Schwarz: all name the same.
+        // Equality in the Cauchy-Schwarz inequality: all ranks send the same identifier.
         if sums[0] * sums[2] != sums[1] * sums[1] {
             let own = at.map_or_else(
                 || "no samples".to_owned(),
