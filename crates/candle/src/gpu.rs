@@ -39,6 +39,7 @@ impl fmt::Debug for Gpu {
 impl Gpu {
     /// Returns the GPU that holds these parameters.
     ///
+    /// # Errors
     /// [`TrainError::Setting`] if a GPU does not support these settings or this optimizer, or if the parameters are on another rank's GPU. Errors of
     /// the driver.
     pub(crate) fn new(

@@ -38,6 +38,7 @@ impl Config {
     /// Loads the data and builds the model on every rank. All ranks then receive the parameters of rank 0, or of a checkpoint. Called by all ranks
     /// with the same settings. A failure on one rank is a failure on all.
     ///
+    /// # Errors
     /// [`TrainError`] names the problem with the settings, the data or the model. On ranks without an error, [`TrainError::Elsewhere`] names the
     /// lowest rank that has one.
     pub fn trainer<'a>(
