@@ -13,8 +13,8 @@ use unisono::Communicator;
 use crate::values::with_values;
 use unisono_train::{Means, Parameter};
 
-/// Averages gradients of a candle model's variables: each rank computes the gradients of its own samples, and receives the means over all ranks.
-/// Three lines make a program data-parallel:
+/// The variables of a candle model with averaged gradients: each rank computes the gradients of its own samples, and receives the means over all
+/// ranks. Three lines make a program data-parallel:
 ///
 /// ```
 /// # use candle_core::{DType, Device, Result, Tensor};

@@ -21,7 +21,7 @@ const IMAGE_FILES: &str = "--data images:DIR, tfrecord:FILES_OR_DIR or webdatase
 const MAY_VARY: &str =
     "--data images:DIR, tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR, npy:DIR or cifar:DIR";
 
-/// The options that only the data server accepts.
+/// The options that belong to the data server, with `--data service`.
 const SERVED: [&str; 7] = ["context", "target", "colour", "image-size", "normalize", "augment", "snapshot"];
 
 impl Config {

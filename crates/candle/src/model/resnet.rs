@@ -127,7 +127,7 @@ impl Normed {
     }
 }
 
-/// Selects every pixel at a multiple of the stride. Channels that the input lacks are zero.
+/// A shortcut: every pixel at a multiple of the stride, with zeros in the channels that the input lacks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shortcut {
     pub(super) stride: usize,

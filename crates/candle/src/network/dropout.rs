@@ -9,7 +9,7 @@ use super::chain::apply;
 use super::operation::{Function, Operation, Part};
 use super::parameters::{Parameters, is_training};
 
-/// Sets values to zero at random in a training pass, and scales the others up to preserve the mean. Does nothing outside training.
+/// A layer that sets values to zero at random in a training pass, and scales the others up to preserve the mean. Does nothing outside training.
 ///
 /// A hash of the seed, the layer, the step, the rank with its pass, and the position in the tensor selects the dropped values. The steps are counted
 /// in a buffer of the model, `dropout.steps`, so a resumed run drops the same values as an uninterrupted one.
@@ -20,7 +20,7 @@ use super::parameters::{Parameters, is_training};
 ///
 /// let dropout = Dropout::new(&Parameters::new(7), 0.5)?;
 /// let x = Tensor::new(&[1.0_f32, 2.0], &Device::Cpu)?;
-/// This is not a training pass.
+/// // This is not a training pass.
 /// assert_eq!(dropout.forward(&x)?.to_vec1::<f32>()?, [1.0, 2.0]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```

@@ -133,7 +133,7 @@ pub(crate) fn check_same_gradients<R: Replica, S: Replica<Batch = R::Batch>>(
     }
 }
 
-/// Receives gradients, and provides the values of parameters to a pass that begins without them.
+/// A receiver of gradients that provides the values of parameters to a pass that begins without them.
 struct Brings {
     values: Vec<Vec<f32>>,
     /// The indices of parameters, in the order in which their values were requested.

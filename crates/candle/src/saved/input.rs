@@ -158,7 +158,7 @@ pub(super) fn tokens(text: impl Iterator<Item = char>, vocabulary: &[char]) -> R
     if unknown.is_empty() { Ok(tokens) } else { Err(unknown) }
 }
 
-/// Displays characters in a message, abbreviated to a readable number.
+/// A list of characters in a message, abbreviated to a readable number.
 pub(super) struct Characters<'a>(pub(super) &'a [char]);
 
 impl fmt::Display for Characters<'_> {
@@ -170,7 +170,7 @@ impl fmt::Display for Characters<'_> {
     }
 }
 
-/// Displays a kind of sample.
+/// The description of a kind of sample.
 pub(super) struct Described<'a>(pub(super) &'a Kind);
 
 impl fmt::Display for Described<'_> {

@@ -94,7 +94,7 @@ fn struct_closure_and_file_give_the_same_run() {
     assert_eq!(run(&Config::read(&file).unwrap()).unwrap().parameters_hash, by_struct.parameters_hash);
 }
 
-/// Stops a run after its second epoch.
+/// A callback that stops a run after its second epoch.
 struct AfterTwo;
 
 impl Callback for AfterTwo {

@@ -269,7 +269,7 @@ impl Replica for Slow {
     }
 }
 
-/// Produces steps in which each share is its number.
+/// A feed of steps in which each share is its number.
 struct Numbers(usize);
 
 impl Feed for Numbers {
