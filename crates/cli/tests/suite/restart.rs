@@ -20,10 +20,10 @@ pub(crate) fn tests() -> Vec<Test> {
     use supervised::*;
 
     let mut tests = tests![
-        run_killed_at_random_moments_matches_the_uninterrupted_run,
-        killed_workers_join_again,
-        killed_workers_do_not_block_the_others,
-        killed_parameter_server_ends_the_run,
+        killed_at_random_moments_a_run_resumes_with_the_same_result,
+        workers_join_again_after_being_killed,
+        lost_workers_do_not_block_the_others,
+        lost_parameter_server_ends_the_run,
         every_sample_is_read_once_per_epoch_on_4_2_and_3_ranks,
         signal_to_supervise_saves_a_run_that_resumes_with_the_same_result,
         signal_to_one_rank_stops_all_ranks,
@@ -32,9 +32,9 @@ pub(crate) fn tests() -> Vec<Test> {
         supervise_resumes_and_counts_all_restarts,
         no_process_outlives_a_supervised_run,
         supervise_kills_commands_that_do_not_stop,
-        killed_parameter_server_run_matches_the_uninterrupted_run,
+        killed_run_with_a_parameter_server_has_the_same_result,
     ];
-    let more = tests![killed_run_with_compressed_gradients_matches, killed_run_with_overlap_matches];
+    let more = tests![killed_run_with_compression_has_the_same_result, killed_run_with_overlap_has_the_same_result];
     tests.extend(more.into_iter().map(Test::deep));
     let full = Test::new("a_full_disk_ends_all_ranks_and_spares_older_checkpoints", disk::full);
     tests.push(full.unless(disk::unavailable));

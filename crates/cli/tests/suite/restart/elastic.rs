@@ -33,7 +33,7 @@ fn count(file: &Path, what: &str) -> usize {
 }
 
 /// Kills workers while the others continue, and waits each time for the replacement to join.
-pub(crate) fn killed_workers_join_again() {
+pub(crate) fn workers_join_again_after_being_killed() {
     let kills = kills();
     let (epochs, restarts) = ((4 + 3 * kills).to_string(), kills.to_string());
     let directory = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ pub(crate) fn killed_workers_join_again() {
 }
 
 /// Without a remaining restart, the other workers continue. Without any worker, the run ends with an error.
-pub(crate) fn killed_workers_do_not_block_the_others() {
+pub(crate) fn lost_workers_do_not_block_the_others() {
     let train =
         ["--strategy", "parameter-server", "--staleness", "unbounded", "--elastic", "--format", "json"];
     let directory = tempfile::tempdir().unwrap();
@@ -121,7 +121,7 @@ pub(crate) fn killed_workers_do_not_block_the_others() {
 }
 
 /// A killed server ends the run, even if the launcher may restart ranks.
-pub(crate) fn killed_parameter_server_ends_the_run() {
+pub(crate) fn lost_parameter_server_ends_the_run() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("output");
     let mut command = Command::new(UNISONO);

@@ -52,12 +52,12 @@ pub(crate) fn kills() -> usize {
     }
 }
 
-pub(crate) fn run_killed_at_random_moments_matches_the_uninterrupted_run() {
+pub(crate) fn killed_at_random_moments_a_run_resumes_with_the_same_result() {
     ends_as_undisturbed(kills(), train);
 }
 
 /// One rank is the server of the other.
-pub(crate) fn killed_parameter_server_run_matches_the_uninterrupted_run() {
+pub(crate) fn killed_run_with_a_parameter_server_has_the_same_result() {
     ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
         let mut command = train(epochs, more);
         command.args(["--strategy", "parameter-server"]);
@@ -66,7 +66,7 @@ pub(crate) fn killed_parameter_server_run_matches_the_uninterrupted_run() {
 }
 
 /// Residuals are restored too.
-pub(crate) fn killed_run_with_compressed_gradients_matches() {
+pub(crate) fn killed_run_with_compression_has_the_same_result() {
     ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
         let mut command = train(epochs, more);
         // Each rank is a node, because gradients are compressed only between nodes.
@@ -76,7 +76,7 @@ pub(crate) fn killed_run_with_compressed_gradients_matches() {
 }
 
 /// A checkpoint contains all updates, even if buckets were in flight at the end of the step.
-pub(crate) fn killed_run_with_overlap_matches() {
+pub(crate) fn killed_run_with_overlap_has_the_same_result() {
     ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
         let mut command = train(epochs, more);
         command.args(["--overlap", "across", "--bucket-bytes", "16K"]);

@@ -31,7 +31,7 @@ fn columns_are_found_by_name_and_a_row_is_standardised_as_in_training() {
     let evaluated = objects(&["evaluate", "--checkpoint", checkpoint, "--data", &other]).pop().unwrap();
     assert_eq!((&evaluated["accuracy"], &evaluated["loss"]), (&last["test_accuracy"], &last["test_loss"]));
 
-    // The table is found automatically, without naming its kind.
+    // A single row, without its class, gets the same prediction.
     let all = predicted(&source(&directory.path().join("table.csv")));
     for at in [9, 19, 29] {
         let (near, far, kind) = row(at);
