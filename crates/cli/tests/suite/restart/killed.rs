@@ -57,7 +57,7 @@ pub(crate) fn killed_at_random_moments_a_run_resumes_with_the_same_result() {
 }
 
 /// One rank is the server of the other.
-pub(crate) fn killed_run_with_a_parameter_server_has_the_same_result() {
+pub(crate) fn killed_run_with_a_parameter_server_is_resumed() {
     ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
         let mut command = train(epochs, more);
         command.args(["--strategy", "parameter-server"]);
@@ -66,7 +66,7 @@ pub(crate) fn killed_run_with_a_parameter_server_has_the_same_result() {
 }
 
 /// Residuals are restored too.
-pub(crate) fn killed_run_with_compression_has_the_same_result() {
+pub(crate) fn killed_run_with_compression_is_resumed() {
     ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
         let mut command = train(epochs, more);
         // Each rank is a node, because gradients are compressed only between nodes.
@@ -76,7 +76,7 @@ pub(crate) fn killed_run_with_compression_has_the_same_result() {
 }
 
 /// A checkpoint contains all updates, even if buckets were in flight at the end of the step.
-pub(crate) fn killed_run_with_overlap_has_the_same_result() {
+pub(crate) fn killed_run_with_overlap_is_resumed() {
     ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
         let mut command = train(epochs, more);
         command.args(["--overlap", "across", "--bucket-bytes", "16K"]);
