@@ -1,4 +1,4 @@
-//! An ordinary candle program, made data-parallel by three lines: `mpirun -n 2 data_parallel`.
+//! An ordinary candle program that three lines make data-parallel: `mpirun -n 2 data_parallel`.
 
 use candle_core::{D, DType, Device, Tensor};
 use candle_nn::{AdamW, Module, Optimizer, VarBuilder, VarMap, linear, loss, seq};
@@ -7,7 +7,7 @@ use unisono_data::{Options, Source, Split};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Inputs and classes of some samples.
+/// Returns the inputs and classes of these samples.
 fn batch(split: &dyn Split, samples: &[usize]) -> Result<(Tensor, Tensor)> {
     let batch = split.batch(samples, unisono_data::Pass::Evaluation)?;
     Ok((model::inputs(&batch)?, Tensor::new(&*batch.targets, &Device::Cpu)?))

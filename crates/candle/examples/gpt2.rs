@@ -1,4 +1,4 @@
-//! Fine-tunes GPT-2 on a text: `mpirun -n 2 gpt2 FOLDER TEXT`, where FOLDER has the three files that Hugging Face publishes of a model.
+//! Fine-tunes GPT-2 on a text: `mpirun -n 2 gpt2 FOLDER TEXT`. FOLDER holds the three files that Hugging Face publishes for a model.
 
 use std::{env::args, fs, path::Path};
 

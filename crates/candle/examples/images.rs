@@ -1,4 +1,4 @@
-//! Classifies photos of any sizes, in a folder with a folder for each class: `mpirun -n 2 images FOLDER`.
+//! Classifies photos of any size. The folder has one subfolder per class: `mpirun -n 2 images FOLDER`.
 
 use candle_core::{Device, Tensor};
 use candle_nn::{Conv2dConfig, Module, conv2d, linear};

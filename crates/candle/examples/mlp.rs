@@ -1,4 +1,4 @@
-//! An MLP that learns the classes in a CSV file, in its column `label` or the last one: `mpirun -n 2 mlp FILE`.
+//! An MLP that classifies the rows of a CSV file. The class is in the column `label`, or else in the last one: `mpirun -n 2 mlp FILE`.
 
 use std::sync::Arc;
 

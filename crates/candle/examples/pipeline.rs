@@ -1,5 +1,5 @@
-//! A model cut into stages: `cargo run --release --example pipeline` runs two ranks as threads, each with one stage; `mpirun -n 4 pipeline
-//! 2 1f1b 8` four as processes: pipelines of two ranks, two of them, and eight micro-batches a step.
+//! A model cut into stages. `cargo run --release --example pipeline` runs two ranks as threads, each with one stage. `mpirun -n 4 pipeline 2 1f1b 8`
+//! runs four processes: two pipelines of two ranks, with eight micro-batches per step.
 
 use std::env::args;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const MICRO_BATCH: usize = 128;
 const SAMPLES: usize = 10_000;
 const SEED: u64 = 7;
 
-/// One stage: some layers, and at the end of the model the last one and the loss.
+/// Returns a stage: some layers and, in the last stage, also the output layer and the loss.
 fn stage(number: usize, stages: usize) -> Result<impl Stage<Batch = Batch>> {
     let parameters = Parameters::new(SEED);
     let layer =
@@ -111,7 +111,7 @@ fn train(comm: &mut Communicator) -> std::result::Result<(), TrainError> {
 }
 
 fn main() -> std::process::ExitCode {
-    // Processes if a launcher started this one, otherwise threads.
+    // Ranks are processes if a launcher started this program, and threads otherwise.
     #[cfg(feature = "mpi")]
     if unisono::config::Launcher::detect().rank.is_some() {
         return unisono::run(train);

@@ -1,4 +1,4 @@
-//! The configuration of a run: the values of a file, the command line and code, with defaults that suit a built-in model.
+//! The configuration of a run. Values come from a file, the command line or code; defaults suit the built-in model.
 
 use std::path::PathBuf;
 
@@ -302,11 +302,11 @@ pub struct Config {
     #[arg(skip)]
     #[serde(skip)]
     pub factors: Option<fn(&str, &[usize]) -> Factors>,
-    /// Is told of downloads and of waits for data ([`unisono_data::Cache::tell`]).
+    /// Receives messages about downloads and about waits for data ([`unisono_data::Cache::tell`]).
     #[arg(skip)]
     #[serde(skip)]
     pub tell: Option<fn(&str)>,
-    /// Asks the run to save and stop, if it is set on any rank.
+    /// Makes the run save a checkpoint and stop, if set on any rank.
     #[arg(skip)]
     #[serde(skip)]
     pub stop: Stop,
@@ -320,7 +320,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Defaults that suit this model, found on two ranks.
+    /// Returns the defaults for this model, found on two ranks.
     pub fn new(data: Source, model: ModelKind) -> Self {
         let for_mlp = Self { data, model, ..Self::of_nothing() };
         match model {

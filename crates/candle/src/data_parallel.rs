@@ -1,4 +1,4 @@
-//! Data-parallel training of an ordinary candle program, with a loop and an optimizer of its own.
+//! Data-parallel training of an ordinary candle program, with a custom loop and optimizer.
 
 use std::borrow::BorrowMut;
 use std::collections::HashMap;
@@ -13,8 +13,8 @@ use unisono::Communicator;
 use crate::values::with_values;
 use unisono_train::{Means, Parameter};
 
-/// The variables of a candle model that all ranks train together: each rank computes the gradients of its own samples, and gets the
-/// means over all ranks. Three lines make a program data-parallel:
+/// The variables of a candle model with averaged gradients: each rank computes the gradients of its own samples, and receives the means over all
+/// ranks. Three lines make a program data-parallel:
 ///
 /// ```
 /// # use candle_core::{DType, Device, Result, Tensor};
@@ -40,11 +40,11 @@ use unisono_train::{Means, Parameter};
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 ///
-/// Ranks hold the same bits, as long as their optimizers are the same. `C` is a [`Communicator`], or a reference to one.
+/// All ranks have identical parameters as long as their optimizers are the same. `C` is a [`Communicator`], or a reference to one.
 ///
-/// The mean is computed once the backward pass has ended: candle has no hooks for variables. Buckets are on their way while the next ones
-/// are packed. A model that takes its variables from [`Parameters`](crate::network::Parameters) is trained by a [`Mirror`](unisono_train::Mirror) with
-/// buckets that overlap the backward pass.
+/// The mean is computed after the backward pass has ended, because candle has no hooks for variables. The all-reduce of a bucket overlaps the packing
+/// of the next ones. A [`Mirror`](unisono_train::Mirror) trains a model that takes its variables from [`Parameters`](crate::network::Parameters),
+/// with buckets that overlap the backward pass.
 pub struct DataParallel<C = Communicator> {
     comm: C,
     /// By name.
@@ -61,11 +61,11 @@ impl<C> fmt::Debug for DataParallel<C> {
 }
 
 impl<C: BorrowMut<Communicator>> DataParallel<C> {
-    /// Gives all ranks the values of rank 0's variables. All ranks call it, once the model has been built, with the same variables.
+    /// Broadcasts the values of rank 0's variables to all ranks. Called by all ranks after building the model, with the same variables.
     ///
     /// # Errors
-    /// On all ranks, if the variables of a rank differ from rank 0's in name or shape. If there is none, or one is not of `f32` on the
-    /// CPU. Errors of the collectives, such as a rank that has failed.
+    /// Fails on all ranks if the variables of a rank differ from rank 0's in name or shape. Fails if there is no variable, or one is not of `f32` on
+    /// the CPU. Also returns errors of the collectives, such as a failed rank.
     pub fn new(mut comm: C, varmap: &VarMap) -> Result<Self> {
         let variables = variables(varmap);
         let unsupported =
@@ -88,27 +88,27 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
         Ok(Self { comm, variables, varmap: varmap.clone(), means })
     }
 
-    /// Returns the communicator, for instance to share out samples by its rank, or to add up metrics.
+    /// Returns the communicator, for instance to divide samples among ranks, or to sum metrics.
     pub fn comm(&mut self) -> &mut Communicator {
         self.comm.borrow_mut()
     }
 
-    /// Returns the mean over all ranks of the gradients of this rank's loss, a scalar: in place of `loss.backward()`. All ranks
-    /// call it. A variable on which no rank's loss depends has no gradient.
+    /// Returns the mean over all ranks of the gradients of this rank's loss, a scalar. Replaces `loss.backward()`. Called by all ranks. A variable on
+    /// which no rank's loss depends has no gradient.
     ///
     /// If losses are means over different numbers of targets, see [`DataParallel::backward_weighted`].
     ///
     /// # Errors
-    /// Those of candle. On all ranks, if a mean is not finite. Errors of the collectives.
+    /// Errors of candle. Fails on all ranks if a mean is not finite. Errors of the collectives.
     pub fn backward(&mut self, loss: &Tensor) -> Result<GradStore> {
         self.backward_weighted(loss, 1)
     }
 
-    /// Returns the gradients of the mean loss over the targets of all ranks, of which this one has `targets`, perhaps none, with
-    /// this sum of losses. All ranks call it.
+    /// Returns the gradients of the mean loss over the targets of all ranks. This rank has `targets` of them, perhaps none, and the sum of their
+    /// losses. Called by all ranks.
     ///
     /// # Errors
-    /// As [`DataParallel::backward`], and on all ranks if none has a target.
+    /// As [`DataParallel::backward`]. Fails on all ranks if no rank has a target.
     pub fn backward_weighted(&mut self, loss_sum: &Tensor, targets: usize) -> Result<GradStore> {
         if lock(&self.varmap).len() != self.variables.len() {
             bail!("variables were added after DataParallel::new: build the whole model before it");
@@ -124,7 +124,7 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
             .of(self.comm.borrow_mut(), &own, targets as f64, |own, put| Ok(with_values(own, put)?));
         for ((_, var), mean) in self.variables.iter().zip(means.map_err(Error::wrap)?) {
             if let Some(mean) = mean {
-                // Where candle's optimizers look for gradients.
+                // Candle's optimizers look up gradients under this key.
                 gradients.insert(var, Tensor::from_vec(mean, var.shape(), var.device())?);
             }
         }
@@ -136,7 +136,7 @@ fn lock(varmap: &VarMap) -> MutexGuard<'_, HashMap<String, Var>> {
     varmap.data().lock().expect("who holds the map does not panic")
 }
 
-/// Returns the variables in the order of their names, since that of the map is random.
+/// Returns the variables sorted by name, since the order of the map is random.
 fn variables(varmap: &VarMap) -> Vec<(String, Var)> {
     let mut variables: Vec<_> = lock(varmap).iter().map(|(name, var)| (name.clone(), var.clone())).collect();
     variables.sort_by(|(one, _), (other, _)| one.cmp(other));

@@ -1,7 +1,7 @@
 //! The device of a model: the CPU or, with the feature `cuda`, this rank's GPU.
 //!
-//! On a GPU, gradients and parameters stay there. Values pass through the host when they are broadcast, compared, saved or
-//! read, which is rare; so files and hashes are the same as on the CPU.
+//! On a GPU, gradients and parameters stay in its memory. Values pass through the host only when they are broadcast, compared, saved or read, which
+//! is rare. Files and hashes are therefore the same as on the CPU.
 
 #[cfg(feature = "cuda")]
 mod ahead;
@@ -39,9 +39,8 @@ named! {
 }
 
 impl DeviceKind {
-    /// Chooses this rank's device, of the same kind on all ranks, and describes the choice where there was one: without a GPU on
-    /// any machine, [`DeviceKind::Auto`] is the CPU. `refused` is a setting of the run that a GPU does not support. All ranks
-    /// call it.
+    /// Chooses this rank's device, of the same kind on all ranks, and describes the choice if there were alternatives. Without a GPU on any machine,
+    /// [`DeviceKind::Auto`] is the CPU. `refused` is a setting of the run that a GPU does not support. Called by all ranks.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if GPUs are requested but unavailable.
@@ -86,14 +85,14 @@ struct NoGpu {
     advice: &'static str,
 }
 
-/// Finds this rank's GPU, and its name.
+/// Finds this rank's GPU and its name.
 #[cfg(feature = "cuda")]
 fn find(comm: &Communicator) -> Result<(Device, String), NoGpu> {
     let found = comm.device().map_err(TrainError::from).and_then(|context| {
         let ordinal = context.ordinal();
         let name =
             context.name().map_err(|cause| unisono::Error::Cuda { what: "the name of a GPU", cause })?;
-        // On a separate stream: candle's default stream synchronises with all others of its kind.
+        // A separate stream, because candle's default stream synchronises with all others of its kind.
         let device = Device::new_cuda_with_stream(ordinal).map_err(failed)?;
         Ok((device, format!("GPU {ordinal}, {name}")))
     });
@@ -103,7 +102,7 @@ fn find(comm: &Communicator) -> Result<(Device, String), NoGpu> {
     })
 }
 
-/// Lets this rank's input pipeline, and all other threads that it starts from now on, run near its GPU; says so.
+/// Binds this thread, and with it all threads that it starts from now on, such as the input pipeline, to cores near its GPU. Returns a notice.
 #[cfg(feature = "cuda")]
 fn stay_near(device: &Device) -> String {
     use unisono::cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -121,7 +120,7 @@ fn stay_near(device: &Device) -> String {
     said.map(|said| format!(" ({said})")).unwrap_or_default()
 }
 
-/// Returns the copier of batches to the device of the model: none, since without the feature `cuda` that is the CPU.
+/// Returns no copier of batches: without the feature `cuda` the model is on the CPU.
 #[cfg(not(feature = "cuda"))]
 pub(super) fn ahead(_: &mut Communicator, _: &Device) -> Result<Option<PassOn<Placed>>, TrainError> {
     Ok(None)
@@ -144,7 +143,7 @@ fn find(_: &Communicator) -> Result<(Device, String), NoGpu> {
 mod tests {
     use super::*;
 
-    /// On two ranks.
+    /// Chooses the device on two ranks.
     fn choose(kind: DeviceKind, refused: Option<&str>) -> Vec<Result<Option<String>, TrainError>> {
         unisono::threads(2, |mut comm| {
             kind.choose(&mut comm, refused.map(str::to_owned)).map(|(device, told)| {
@@ -155,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_is_there_for_whoever_asks() {
+    fn cpu_is_always_available() {
         for told in choose(DeviceKind::Cpu, None) {
             assert_eq!(told.unwrap().as_deref(), Some("on the CPU: requested"));
         }
     }
 
     #[test]
-    fn auto_takes_the_cpu_and_says_why_where_there_are_gpus() {
+    fn auto_falls_back_to_the_cpu_and_reports_the_reason() {
         let why = (gpus() > 0).then_some("on the CPU: on a GPU this is not done");
         for told in choose(DeviceKind::Auto, Some("on a GPU this is not done")) {
             assert_eq!(told.unwrap().as_deref(), why);
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_a_gpu_gets_no_other_device() {
+    fn requested_gpu_is_not_replaced_by_another_device() {
         let mut refused = choose(DeviceKind::Cuda, Some("on a GPU this is not done")).into_iter();
         let message = refused.next().unwrap().unwrap_err().to_string();
         assert_eq!(
@@ -182,7 +181,7 @@ mod tests {
 
     #[cfg(not(feature = "cuda"))]
     #[test]
-    fn without_the_feature_there_is_no_gpu() {
+    fn gpu_is_unavailable_without_the_feature() {
         let why = (gpus() > 0).then_some("on the CPU: this program was built without the feature `cuda`");
         for told in choose(DeviceKind::Auto, None) {
             assert_eq!(told.unwrap().as_deref(), why);

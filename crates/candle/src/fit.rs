@@ -1,4 +1,4 @@
-//! A whole run of a user's model in one call.
+//! Trains a user's model in one call.
 
 use candle_core::Result;
 use unisono::Communicator;
@@ -46,12 +46,12 @@ use unisono_train::{Callback, Sampled, Samples, Summary, TrainError, Trainer};
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// [`Parameters`] with a closure that computes the loss are a model too: `(parameters, |batch: &[(f32, f32)]| …)`.
+/// [`Parameters`] with a closure that computes the loss also implement this trait: `(parameters, |batch: &[(f32, f32)]| …)`.
 pub trait Model<S> {
     /// Returns the parameters that the model was built from.
     fn parameters(&self) -> &Parameters;
 
-    /// Returns the loss of a batch, of classes or numbers, in training and in evaluations.
+    /// Returns the loss of a batch, of a classification or a regression, in training and in evaluations.
     ///
     /// # Errors
     /// Errors of candle, which end the run on all ranks.
@@ -68,16 +68,16 @@ impl<S, F: Fn(&[S]) -> Result<Loss>> Model<S> for (Parameters, F) {
     }
 }
 
-/// Trains a model on all ranks as the [`Config`] says: each takes its share of every global batch of `train`, and of the evaluations of
-/// `held_out` (perhaps empty) at the end of every epoch. All ranks call it, with the same arguments.
+/// Trains a model on all ranks with this [`Config`]. Each rank takes its share of every global batch of `train`, and of the evaluations of `held_out`
+/// (perhaps empty) at the end of every epoch. Called by all ranks with the same arguments.
 ///
-/// The configuration is that of `unisono train`, so a program may [read](Config::read) it from a file, or have its
-/// [options](Config::options) on the command line. What describes built-in data and models, or places them on a device, must be at its
-/// default. [`Config::learning_rate`] is the highest rate of the run: it is not scaled by the batch. [`Config::batch_size`] samples are
-/// computed at a time on each rank; a global batch is one of them for every rank, unless [`Config::global_batch`] says otherwise.
-/// [`Config::seed`] determines the order of samples. With [`Config::resume`] the run goes on from its newest checkpoint.
+/// `unisono train` has the same configuration, so a program may [read](Config::read) it from a file, or accept its [options](Config::options) on the
+/// command line. Options of built-in data and models and of the device must be at their defaults. [`Config::learning_rate`] is the peak rate of the
+/// run: it is not scaled by the batch. Each pass of a rank has [`Config::batch_size`] samples. A global batch is one pass of every rank, unless
+/// [`Config::global_batch`] is set. [`Config::seed`] determines the order of samples. With [`Config::resume`] the run continues from its newest
+/// checkpoint.
 ///
-/// It is a [`Trainer`] with a [`Sampled`] feed and a [`Network`]: buckets overlap the backward pass, and batches are made ahead.
+/// This runs a [`Trainer`] with a [`Sampled`] feed and a [`Network`]: buckets overlap the backward pass, and batches are prefetched.
 ///
 /// # Errors
 /// [`TrainError`] of the model, the samples, the configuration, the collectives, or of a file.
@@ -90,7 +90,7 @@ pub fn fit<S: Samples>(
     fit_with(comm, model, samples, config, |_| ())
 }
 
-/// As [`fit`], with a [`Callback`], such as a closure that takes every [`Event`](unisono_train::Event).
+/// As [`fit`], with a [`Callback`], such as a closure that receives every [`Event`](unisono_train::Event).
 ///
 /// # Errors
 /// As [`fit`]; [`TrainError::CallbacksDiffer`] if the callbacks of ranks decide differently.

@@ -1,7 +1,7 @@
-//! A GPU: gradients and parameters stay in its memory. Each gradient is copied into its bucket as soon as the backward pass
-//! knows it, full buckets are all-reduced during that pass, and the update uses candle operations.
+//! Training on a GPU: gradients and parameters stay in its memory. Each gradient is copied into its bucket as soon as the backward pass has computed
+//! it. Full buckets are all-reduced during that pass, and the update uses candle operations.
 //!
-//! Everything is only queued on candle's stream, so the host waits where a step's times are taken.
+//! Operations are only enqueued on candle's stream, so the host blocks where the times of a step are measured.
 
 use std::fmt;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) struct Gpu {
     optimizer: TensorOptimizer,
     /// The replica's values, in place.
     values: Vec<Tensor>,
-    /// A copy of the optimizer, from when its state was last saved or restored.
+    /// A copy of the optimizer from the last save or restore of its state.
     optimizer_on_host: Optimizer,
 }
 
@@ -37,11 +37,11 @@ impl fmt::Debug for Gpu {
 }
 
 impl Gpu {
-    /// Returns the GPU on which these parameters have their values.
+    /// Returns the GPU that holds these parameters.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if a GPU does not support these settings or this optimizer, or the values are on another rank's; what the driver
-    /// objects to.
+    /// [`TrainError::Setting`] if a GPU does not support these settings or this optimizer, or if the parameters are on another rank's GPU. Errors of
+    /// the driver.
     pub(crate) fn new(
         comm: &mut Communicator,
         (parameters, values): (&[Parameter], &[Tensor]),
@@ -71,12 +71,12 @@ impl Backend for Gpu {
         let mut filling = self.buckets.fill(comm, pass);
         match run(&mut filling) {
             Ok(()) => filling.end(),
-            // The cause that kept a gradient from being put is more precise than the end of the pass.
+            // The cause of a failed `put` is more precise than the error at the end of the pass.
             Err(error) => Err(filling.into_failure().unwrap_or_else(|| error.into())),
         }
     }
 
-    /// Passes do not wait for other ranks, so this ends.
+    /// Passes do not wait for other ranks, so this always returns.
     fn wait_for_passes(&self) -> Result<(), TrainError> {
         self.device.synchronize().map_err(failed)
     }
@@ -90,7 +90,7 @@ impl Backend for Gpu {
         self.buckets.complete(comm)
     }
 
-    /// In `f64`, as on the host.
+    /// Computes in `f64`, as on the host.
     fn square_sum(&mut self, index: usize) -> Result<f64, TrainError> {
         let gradient = self.buckets.gradient(index)?;
         let sum = || gradient.to_dtype(DType::F64)?.sqr()?.sum_all()?.to_scalar();
@@ -113,7 +113,7 @@ impl Backend for Gpu {
         Ok(())
     }
 
-    /// The GPU knows what was hidden, and is not asked.
+    /// The GPU does not report hidden communication.
     fn times(&self, passes: Duration, rest: Duration) -> Times {
         let exposed = self.buckets.exposed();
         Times { compute: passes, exposed, update: rest.saturating_sub(exposed), ..Times::default() }

@@ -1,16 +1,16 @@
-//! Data-parallel training of [candle](candle_core) models: the framework under [`unisono_train`].
+//! Data-parallel training of [candle](candle_core) models: the candle integration of [`unisono_train`].
 //!
-//! - [`DataParallel`] averages gradients in a training loop of your own.
-//! - [`fit`] is a whole run of your [`Model`] in one call.
-//! - [`Network`] and [`StageNetwork`] are a model, and a stage of one, for the parts of [`unisono_train`].
-//! - [`Config`] describes a run, of your model or of one of the [models](model) that `unisono train` trains.
-//! - [`Saved`] reads a model from a checkpoint, and [`Predictor`] computes with it.
+//! - [`DataParallel`] averages gradients in a custom training loop.
+//! - [`fit`] trains your [`Model`] in one call.
+//! - [`Network`] and [`StageNetwork`] adapt a model, or a stage of one, to the components of [`unisono_train`].
+//! - [`Config`] configures a run of your model, or of one of the [models](model) that `unisono train` trains.
+//! - [`Saved`] reads a model from a checkpoint, and [`Predictor`] makes predictions with it.
 //!
-//! Tensor operations use `RAYON_NUM_THREADS` threads, or all cores if it is not set. Ranks on the same node must
-//! share its cores: see `config::share_cores`.
+//! Tensor operations use `RAYON_NUM_THREADS` threads, or all cores if it is not set. Ranks on the same node must divide its cores among them: see
+//! `config::share_cores`.
 //!
-//! A program that trains candle models should choose an allocator that keeps large blocks: with the system's, page faults take up to a
-//! third of a step. Add `mimalloc = { version = "0.1", default-features = false }` to its dependencies, and to its `main.rs`
+//! A program that trains candle models should use an allocator that keeps large blocks: with the system's allocator, page faults take up to a third
+//! of a step. Add `mimalloc = { version = "0.1", default-features = false }` to its dependencies, and to its `main.rs`
 //! ```ignore (the crate does not choose an allocator for its users)
 //! #[global_allocator]
 //! static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,4 +1,4 @@
-//! The built-in models, and how to build one for a data set.
+//! The built-in models, and functions that build one for a data set.
 
 mod cnn;
 mod gpt2;
@@ -39,20 +39,20 @@ named! {
     }
 }
 
-/// The numbers that a model stores and computes, before it is built. Floating-point, so that nothing overflows.
+/// The numbers of values that a model stores and computes, before it is built. They are floating-point, so they cannot overflow.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Size {
     /// The number of parameters.
     pub parameters: f64,
-    /// The numbers of a sample.
+    /// The number of input values of a sample.
     pub inputs: f64,
-    /// The numbers that a forward pass computes for a sample, and keeps until the backward pass.
+    /// The number of values that a forward pass computes for a sample and keeps until the backward pass.
     pub activations: f64,
-    /// The ratio of the peak during a backward pass, which includes gradients, to these activations. Measured.
+    /// The measured ratio of the peak during a backward pass, which includes gradients, to these activations.
     pub with_backward: f64,
 }
 
-/// Returns the numbers of a sample, besides its targets.
+/// Returns the number of values of a sample, without its targets.
 pub(crate) fn inputs_of(data: &Kind) -> usize {
     match data {
         Kind::Images { height, width, channels, .. } => height * width * channels,
@@ -61,10 +61,10 @@ pub(crate) fn inputs_of(data: &Kind) -> usize {
     }
 }
 
-/// Returns the size of a model for this data, with these widths of its hidden layers, as for [`classifier`].
+/// Returns the size of a model for this data with these widths of its hidden layers, as for [`classifier`].
 ///
 /// # Errors
-/// [`TrainError::Setting`] if there is no such model for such data.
+/// [`TrainError::Setting`] if there is no such model for this data.
 pub fn size(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> Result<Size, TrainError> {
     let with_backward = if kind == ModelKind::Transformer { 1.4 } else { 3.0 };
     let mut size = Size { parameters: 0.0, inputs: inputs_of(data) as f64, activations: 0.0, with_backward };
@@ -112,7 +112,7 @@ pub(crate) fn layers(
     layers.map_err(TrainError::Setting)
 }
 
-/// Builds a model for `data` on these parameters, of which there are none yet. It turns a batch into logits, one row per target.
+/// Builds a model for `data` on these parameters, which must be empty. The model turns a batch into logits, one row per target.
 pub(crate) fn build(
     kind: ModelKind,
     hidden: Option<&[usize]>,
@@ -124,15 +124,15 @@ pub(crate) fn build(
     built.map_err(|error| TrainError::Setting(error.to_string()))
 }
 
-/// Builds a model for `data` as a replica for the trainer, which classifies each target of a batch, or predicts it if it is a number.
-/// `hidden` gives the widths of the MLP's hidden layers or of the blocks of the residual network or the transformer, `None` the default;
-/// `dropout` is the probability with which hidden values of the MLP and the transformer are dropped in training, from 0 to below 1.
+/// Builds a model for `data` as a replica for the trainer. It classifies each target of a batch, or predicts it if it is a number. `hidden` sets the
+/// widths of the MLP's hidden layers, or of the blocks of the residual network or the transformer; `None` is the default. `dropout` is the
+/// probability with which hidden values of the MLP and the transformer are dropped in training, from 0 to below 1.
 ///
-/// The initial values depend only on the seed and the names, so all ranks that call this build the same model. It computes on the device of
-/// these parameters, of which there are none yet.
+/// The initial values depend only on the seed and the names, so all ranks that call this build the same model. It computes on the device of these
+/// parameters, which must be empty.
 ///
 /// # Errors
-/// [`TrainError::Setting`] if the model is for another kind of data, or has no such widths.
+/// [`TrainError::Setting`] if the model is for another kind of data, or does not support these widths.
 pub fn classifier(
     kind: ModelKind,
     hidden: Option<&[usize]>,
@@ -148,7 +148,8 @@ pub fn classifier(
     }))
 }
 
-/// Returns the loss of a batch, one row of outputs per target; `ahead` are those on a device. A model with one output predicts a number.
+/// Returns the loss of a batch, with one row of outputs per target. `ahead` is a copy of the targets on a device. A model with one output predicts a
+/// number.
 fn loss(outputs: &Tensor, targets: &[u32], ahead: Option<&Tensor>) -> candle_core::Result<Loss> {
     match outputs.dim(D::Minus1)? {
         1 => Loss::of_numbers(outputs, targets),

@@ -1,7 +1,7 @@
-//! [candle](candle_core) models in the trainer.
+//! [candle](candle_core) models as replicas of the trainer.
 //!
-//! Model code stays unchanged: it requests its variables from [`Parameters::var_builder`], as any `candle_nn` model does,
-//! and gets tensors whose gradient is reported as soon as the backward pass knows it.
+//! Model code stays unchanged. It requests its variables from [`Parameters::var_builder`], as any `candle_nn` model does, and receives tensors whose
+//! gradients are reported as soon as the backward pass has computed them.
 
 use std::fmt;
 
@@ -94,7 +94,7 @@ use parameters::{EVALUATION, GRADIENTS, VALUES};
 pub struct Network<B, F> {
     parameters: Parameters,
     arrays: Arrays,
-    /// The indices of parameters that no layer brings.
+    /// The indices of parameters whose values no layer waits for.
     without_layer: Vec<usize>,
     loss: F,
     batch: std::marker::PhantomData<fn(&B)>,
@@ -107,7 +107,7 @@ impl<B, F> fmt::Debug for Network<B, F> {
 }
 
 impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
-    /// Returns a model that was built from these parameters, all of which must exist by now.
+    /// Returns a model that was built from these parameters. All of them must exist by now.
     pub fn new(parameters: &Parameters, loss: F) -> Self {
         let all = parameters.all();
         let without_layer = (0..all.len()).filter(|&index| !all[index].is_of_layer).collect();
@@ -115,7 +115,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
         Self { parameters, arrays, without_layer, loss, batch: std::marker::PhantomData }
     }
 
-    /// Brings the values of these parameters.
+    /// Waits for the values of these parameters.
     fn wait_for_param(
         &self,
         gradients: &mut dyn Gradients,
@@ -129,7 +129,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
         self.parameters.passes().begin();
         self.wait_for_param(gradients, self.without_layer.iter().copied())?;
         let Loss { sum, tally } = VALUES.set(gradients, || (self.loss)(batch))?;
-        // Parameters of layers that this batch did not reach.
+        // The remaining parameters belong to layers that this batch did not reach.
         self.wait_for_param(gradients, 0..self.arrays.tensors.len())?;
         gradients.record_loss(tally);
         GRADIENTS.set(gradients, || sum.backward())?;
@@ -181,7 +181,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 
     fn brings_values(&self) -> bool {
-        // Ranks that wait for each other in the forward pass must not wait for updates too, each for others.
+        // Ranks that wait for each other in the forward pass must not also wait for parameter updates: they could deadlock.
         !self.shares_values()
             && !self.synchronizes()
             && self.arrays.tensors.iter().all(|tensor| tensor.device().is_cpu())

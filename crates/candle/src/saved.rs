@@ -1,6 +1,6 @@
 //! A saved model, for evaluation or prediction without training.
 //!
-//! Only the checkpoint is needed: it describes the model and its training data.
+//! Only the checkpoint is needed, because it describes the model and its training data.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,13 +41,13 @@ pub struct Saved {
     pub path: PathBuf,
     /// The progress of the run; its description holds all settings that were saved.
     pub progress: Progress,
-    /// The settings that determine the model, and its data.
+    /// The settings that determine the model and its data.
     pub description: Description,
     /// The parameters.
     pub parameters: Vec<Tensor>,
-    /// The place of the objects of a data set on a server; the default, unless it is set.
+    /// The local cache for data sets on servers. The default location, unless it is set.
     pub cache: Cache,
-    /// Newer checkpoints that are damaged; only on the rank that read them.
+    /// Newer checkpoints that are damaged. Empty except on the rank that read them.
     pub passed_over: Vec<PassedOver>,
 }
 
@@ -57,14 +57,14 @@ pub struct Description {
     /// The data set that the model was trained on.
     #[serde(rename = "data", with = "text")]
     pub source: Source,
-    /// The kind of samples, and so the model's input and output.
+    /// The kind of samples, which determines the model's input and output.
     pub kind: Kind,
     /// The names of classes and columns; `None` in checkpoints from before names were stored.
     pub schema: Option<Schema>,
     /// The kind of model.
     #[serde(with = "text")]
     pub model: ModelKind,
-    /// The widths of the MLP's hidden layers, or of the blocks of the residual network or the transformer; `None` for the default.
+    /// The widths of the MLP's hidden layers, or of the blocks of the residual network or the transformer. `None` is the default.
     pub hidden: Option<Vec<usize>>,
     /// The dropout in training, if there was any.
     pub dropout: Option<f64>,
@@ -73,7 +73,7 @@ pub struct Description {
 }
 
 impl Description {
-    /// Returns the column that a regression predicts; `None` for classes.
+    /// Returns the column that a regression predicts, or `None` for a classification.
     fn target(&self) -> Option<&Column> {
         self.schema.as_ref()?.target.as_ref()
     }
@@ -101,12 +101,11 @@ impl Part {
 }
 
 impl Saved {
-    /// Reads a checkpoint, or the newest complete one in a directory; the [averages](unisono_train::optimizer::Averaged) of its parameters if it
+    /// Reads a checkpoint, or the newest complete one in a directory. Parameters are [averages](unisono_train::optimizer::Averaged) if the checkpoint
     /// has them.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if there is none, or it does not describe its model;
-    /// [`TrainError::Checkpoint`] if it is damaged.
+    /// [`TrainError::Setting`] if there is no checkpoint, or it does not describe its model. [`TrainError::Checkpoint`] if it is damaged.
     pub fn open(path: &Path) -> Result<Self, TrainError> {
         let Some(Loaded { mut checkpoint, path, passed_over }) = checkpoint::load_newest(path)? else {
             let expected = "expected a directory that `unisono train --checkpoint-dir` has saved to";
@@ -122,11 +121,11 @@ impl Saved {
         Self::new(path, checkpoint.state, checkpoint.parameters, passed_over)
     }
 
-    /// Like [`open`](Self::open), read by rank 0 alone and broadcast, so that all ranks have the same even while
-    /// newer checkpoints are being saved. Called by all ranks.
+    /// As [`open`](Self::open), but only rank 0 reads, and broadcasts the result. All ranks have the same checkpoint even while newer ones are being
+    /// saved. Called by all ranks.
     ///
     /// # Errors
-    /// As [`open`](Self::open), on all ranks; errors of the collectives.
+    /// As [`open`](Self::open), on all ranks. Errors of the collectives.
     pub fn open_on_all(comm: &mut Communicator, path: &Path) -> Result<Self, TrainError> {
         let read = if comm.rank() == 0 { Self::open(path).map(Some) } else { Ok(None) };
         let read = agree(comm, read)?;
@@ -185,7 +184,7 @@ impl Saved {
         let Description { model, hidden, dropout, kind, seed, .. } = &self.description;
         let (parameters, dropout) = (Parameters::new(*seed), dropout.unwrap_or(0.0));
         let network = model::build(*model, hidden.as_deref(), dropout, kind, &parameters)?;
-        // It shares its values with the model, and only serves to write them.
+        // This network shares its values with the model, and serves only to overwrite them.
         self.fill(&mut Network::new(&parameters, |(): &()| candle_core::bail!("it has no loss")))?;
         Ok(Predictor { network, description: self.description.clone() })
     }
@@ -200,13 +199,12 @@ impl Saved {
         })
     }
 
-    /// Returns the value of a regression's target in its column's units, from what a batch has as its target; `None` for
-    /// classes.
+    /// Converts a target in a batch to a value in the units of a regression's target column. Returns `None` for a classification.
     pub fn target_value(&self, target: u32) -> Option<f32> {
         Some(self.description.target()?.original(f32::from_bits(target)) as f32)
     }
 
-    /// Returns the name of a class; its number if it has no name.
+    /// Returns the name of a class, or its number if it has no name.
     pub fn class_name(&self, class: u32) -> String {
         self.description.schema.as_ref().map_or_else(|| class.to_string(), |schema| schema.class(class))
     }
@@ -219,11 +217,11 @@ impl Saved {
         Ok(format!("{:016x}", hash_with_buffers(&mut self.replica()?)?))
     }
 
-    /// Evaluates the model on a part of a data set, by default its training data set. The results are the same, to the
-    /// last bit, on any number of ranks. Called by all ranks, each with the same model.
+    /// Evaluates the model on a part of a data set, by default its training data set. The results are identical to the last bit on any number of
+    /// ranks. Called by all ranks, each with the same model.
     ///
     /// # Errors
-    /// [`TrainError`] of the data, the model or the collectives; see [`dataset`](Self::dataset).
+    /// [`TrainError`] of the data, the model or the collectives. See [`dataset`](Self::dataset).
     pub fn evaluate(
         &self,
         comm: &mut Communicator,

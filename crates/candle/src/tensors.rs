@@ -15,7 +15,8 @@ pub(crate) use optimizer::TensorOptimizer;
 
 /// The tensor form of an [`UpdateRule`](unisono_train::optimizer::UpdateRule).
 pub trait TensorRule: Debug + Send + Sync {
-    /// Updates the state with a gradient, which is scaled already, and returns what, times the learning rate, is subtracted from `value`.
+    /// Updates the state with a gradient that is already scaled. Returns the amount that is multiplied by the learning rate and subtracted from
+    /// `value`.
     ///
     /// # Errors
     /// An error of candle.
@@ -23,7 +24,7 @@ pub trait TensorRule: Debug + Send + Sync {
     -> Result<Tensor>;
 }
 
-/// A tensor form, as [`UpdateRule::on_tensors`](unisono_train::optimizer::UpdateRule::on_tensors) returns it: a rule of your own whose
-/// tensor form is `form` returns `Some(Box::new(TensorForm(Box::new(form))))`. SGD and AdamW have theirs, with averages and without.
+/// A tensor form, as [`UpdateRule::on_tensors`](unisono_train::optimizer::UpdateRule::on_tensors) returns it. A custom rule with the tensor form
+/// `form` returns `Some(Box::new(TensorForm(Box::new(form))))`. SGD and AdamW have tensor forms, with averages and without.
 #[derive(Debug)]
 pub struct TensorForm(pub Box<dyn TensorRule>);

@@ -40,12 +40,12 @@ pub(crate) fn overwrite(tensor: &Tensor, values: &Tensor) -> Result<()> {
     tensor.detach().flatten_all()?.slice_set(&values.detach().flatten_all()?, 0, 0)
 }
 
-/// Calls `see` with the values of a contiguous tensor on the CPU, which it may change in place.
+/// Calls `see` with the values of a contiguous tensor on the CPU. It may change them in place.
 pub(crate) fn see(tensor: &Tensor, see: Seer<'_>) -> Result<()> {
     tensor.inplace_op1(&See(RefCell::new(see)))
 }
 
-/// Calls a function with a tensor's values, which it may change in place.
+/// Calls a function with a tensor's values. It may change them in place.
 struct See<'a>(RefCell<Seer<'a>>);
 
 type Seer<'a> = &'a mut dyn FnMut(&mut [f32]);

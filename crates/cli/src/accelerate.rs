@@ -1,4 +1,4 @@
-//! `unisono accelerate`: runs an MPI program with the library preloaded that carries out its collectives.
+//! `unisono accelerate`: runs an MPI program with a preloaded library that executes its collectives.
 
 use std::ffi::OsString;
 use std::fs;
@@ -57,7 +57,7 @@ impl Family {
         }
     }
 
-    /// The names by which programs are linked with it, for C and for Fortran.
+    /// Returns the names under which programs are linked with this library, for C and for Fortran.
     fn linked_as(self) -> &'static [&'static str] {
         match self {
             Self::Openmpi => &["libmpi.so.40", "libmpi_mpifh.so.40", "libmpi_usempif08.so.40"],
@@ -66,7 +66,7 @@ impl Family {
         }
     }
 
-    /// Returns the family of the launcher, which starts programs of no other, but those of the standard ABI.
+    /// Returns the launcher's family. A launcher starts only programs of its own family and of the standard ABI.
     fn launched() -> Option<Self> {
         match Launcher::detect().starter {
             Some(Starter::OpenMpi) => Some(Self::Openmpi),
@@ -76,7 +76,7 @@ impl Family {
     }
 }
 
-/// Replaces this process by the program. Returns why it cannot.
+/// Replaces this process by the program. Returns the failure if it cannot.
 pub(super) fn run(args: &Args) -> Failure {
     match prepared(args) {
         Ok(mut command) => {
@@ -103,7 +103,7 @@ fn prepared(args: &Args) -> Result<Command, String> {
     Ok(command)
 }
 
-/// The MPI of a program, from what it is linked with and what started it. A script is linked with none.
+/// Determines a program's MPI from the libraries that it is linked with and from its launcher. A script is linked with none.
 fn family_of(linked: Option<Family>, launched: Option<Family>) -> Result<Family, String> {
     match (linked, launched) {
         (Some(linked), Some(launched)) if linked != Family::Abi && linked != launched => Err(format!(
@@ -120,23 +120,23 @@ fn family_of(linked: Option<Family>, launched: Option<Family>) -> Result<Family,
     }
 }
 
-/// The MPI that a program is linked with, if it is an executable that is linked with one directly.
+/// Returns the MPI that a program is directly linked with, if it is an executable.
 fn linked_with(program: &Path) -> Option<Family> {
     let bytes = fs::read(find_program(program)?).ok().filter(|bytes| bytes.starts_with(b"\x7fELF"))?;
-    // The names of libraries are strings between zero bytes.
+    // Library names are strings between zero bytes.
     let names: Vec<_> = bytes.split(|&byte| byte == 0).filter(|name| name.starts_with(b"libmp")).collect();
     let is_linked = |family: &Family| family.linked_as().iter().any(|name| names.contains(&name.as_bytes()));
     Family::value_variants().iter().copied().find(is_linked)
 }
 
-/// The library for a family.
+/// Returns the path of the library for a family.
 fn library(folder: Option<&Path>, family: Family) -> Result<PathBuf, String> {
     let folder = match folder {
         Some(folder) => folder.to_owned(),
         None => beside_this_command().ok_or("this command does not know where it is: use --libraries")?,
     };
     let library = folder.join(family.library());
-    // The program may change its directory before it starts others.
+    // The path is absolute, because the program may change its directory before it starts others.
     library.canonicalize().map_err(|error| {
         format!(
             "there is no library for {} ({}: {error}): `scripts/install-preload --prefix FOLDER` builds one for each MPI \
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_is_what_the_program_and_the_launcher_agree_on() {
+    fn family_follows_the_program_and_the_launcher() {
         use Family::{Abi, Mpich, Openmpi};
         assert_eq!(family_of(None, Some(Openmpi)), Ok(Openmpi));
         assert_eq!(family_of(Some(Mpich), None), Ok(Mpich));
@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_library_is_told_with_what_builds_it() {
+    fn missing_library_error_names_the_build_command() {
         let folder = tempfile::tempdir().unwrap();
         let why = library(Some(folder.path()), Family::Mpich).unwrap_err();
         assert!(why.contains("no library for MPICH") && why.contains("scripts/install-preload"), "{why}");
     }
 
     #[test]
-    fn names_of_libraries_are_read_from_executables_alone() {
+    fn library_names_are_read_only_from_executables() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("program");
         for (bytes, expected) in [

@@ -92,7 +92,7 @@ impl Contenders {
     }
 }
 
-/// A benchmark stores the time of each iteration.
+/// The maximum number of iterations. A benchmark stores the time of each.
 const MOST_ITERATIONS: usize = 10_000_000;
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -171,7 +171,7 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
     Ok(())
 }
 
-/// The lines about a benchmark; `route` is that of GPU arrays.
+/// Returns the header lines about a benchmark. `route` is the transport of GPU arrays.
 fn about(comm: &Communicator, settings: &Settings, route: Option<String>) -> Vec<String> {
     let (ranks, nodes, transport) = (comm.ranks(), comm.topology().nodes(), comm.transport());
     let Settings { op, dtype, memory, .. } = settings;
@@ -187,7 +187,7 @@ fn about(comm: &Communicator, settings: &Settings, route: Option<String>) -> Vec
     lines
 }
 
-/// The collectives to compare `auto` with, if there are some here. All ranks find the same.
+/// Returns the collectives to compare `auto` with, if there are any. The result is identical on all ranks.
 fn baseline(comm: &mut Communicator, settings: &Settings) -> Option<Choice> {
     if settings.memory == Memory::Device {
         return cfg!(feature = "nccl").then_some(Vendor::Nccl.into());
@@ -196,7 +196,7 @@ fn baseline(comm: &mut Communicator, settings: &Settings) -> Option<Choice> {
     (has_collectives && without_mpi(comm, settings).is_none()).then_some(Vendor::Mpi.into())
 }
 
-/// The contenders left out, one line per reason.
+/// Returns one line per reason for leaving out contenders.
 fn left_out_of(mut rest: Vec<(Choice, String)>) -> Vec<String> {
     let mut lines = Vec::new();
     while let Some((_, why)) = rest.first().cloned() {
@@ -208,7 +208,7 @@ fn left_out_of(mut rest: Vec<(Choice, String)>) -> Vec<String> {
     lines
 }
 
-/// The error for contenders that cannot run in this kind of memory: NCCL needs GPU memory.
+/// Returns the error for contenders that cannot run in this kind of memory: NCCL needs GPU memory.
 fn without_gpu(contenders: &[Choice], memory: Memory) -> Option<String> {
     let is_nccl = |choice: &&Choice| choice.vendor() == Some(Vendor::Nccl);
     let choice = contenders.iter().find(is_nccl).filter(|_| memory != Memory::Device)?;
@@ -217,8 +217,8 @@ fn without_gpu(contenders: &[Choice], memory: Memory) -> Option<String> {
     ))
 }
 
-/// The error for an invalid benchmark: MPI's own collectives are not available everywhere, and GPU arrays support only
-/// all-reduce. Every rank reaches the same verdict.
+/// Returns the error for an invalid benchmark. MPI's own collectives are not available everywhere, and GPU arrays support only all-reduce. The result
+/// is identical on all ranks.
 fn refused(comm: &mut Communicator, settings: &Settings) -> Option<String> {
     if settings.memory == Memory::Device
         && let Some(operation) =
@@ -231,7 +231,7 @@ fn refused(comm: &mut Communicator, settings: &Settings) -> Option<String> {
     if settings.contenders.contains(&Vendor::Mpi.into()) { without_mpi(comm, settings) } else { None }
 }
 
-/// The error if MPI's own collectives cannot be measured.
+/// Returns the error if MPI's own collectives cannot be measured.
 fn without_mpi(comm: &mut Communicator, settings: &Settings) -> Option<String> {
     if let Err(error) = comm.collective(Vendor::Mpi) {
         return Some(error.to_string());
@@ -241,7 +241,7 @@ fn without_mpi(comm: &mut Communicator, settings: &Settings) -> Option<String> {
     reduces_halves.then(|| format!("MPI has no {dtype}: remove mpi, or choose another --dtype"))
 }
 
-/// The route of GPU arrays. If a rank has no GPU, all ranks know why, and rank 0 reports it.
+/// Returns the transport of GPU arrays. If a rank has no GPU, all ranks get the reason, and rank 0 reports it.
 #[cfg(feature = "nccl")]
 fn device_route(comm: &mut Communicator) -> Result<String, Failure> {
     comm.device_route().map_err(|error| match error {

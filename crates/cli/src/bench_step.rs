@@ -1,5 +1,5 @@
-//! `unisono bench-step`: times a data-parallel training step, breaks down its time, and compares it with ranks that step at the same
-//! time without communicating.
+//! `unisono bench-step`: times a data-parallel training step, breaks down its time, and compares it with ranks that step concurrently without
+//! communicating.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -70,22 +70,22 @@ pub(super) struct Args {
     world: World,
 }
 
-/// Unmeasured steps at the start of a round: also to agree on the order of buckets.
+/// Unmeasured steps at the start of a round, in which ranks also agree on the order of buckets.
 const WARM_UP: usize = 8;
-/// The number of turns of ranks that communicate and ranks that do not.
+/// The number of rounds, each of independent steps and then communicating ones.
 const ROUNDS: usize = 4;
 
-/// The shape of images: MNIST's. Texts have as many different characters as an English one.
+/// The side of images, as in MNIST. Texts have as many distinct characters as an English one.
 const SIDE: usize = 28;
 const CLASSES: usize = 10;
 const CHARACTERS: u8 = 65;
 /// The default widths of the MLP.
 const MLP: [usize; 2] = [1024, 1024];
 
-/// The learning rate, whose value does not change the cost.
+/// The learning rate. Its value does not change the cost.
 const RATE: f64 = 1e-3;
 
-/// Means over rounds of the medians over steps, of the slowest rank of each; or of means, if steps cannot be timed one by one.
+/// The means over rounds of the median step time of the slowest rank. Mean step times replace medians if steps cannot be timed one by one.
 #[derive(Debug, Serialize)]
 struct Row {
     framework: &'static str,
@@ -100,14 +100,14 @@ struct Row {
     hidden_communication_ms: f64,
     exposed_communication_ms: f64,
     update_ms: f64,
-    /// A step of ranks that step at the same time and do not communicate; `None` for one rank.
+    /// The time of a step of ranks that step concurrently without communicating; `None` for one rank.
     independent_ms_per_step: Option<f64>,
-    /// The share of the independent ranks' throughput that this step reaches.
+    /// The fraction of the independent ranks' throughput that this step reaches.
     scaling_percent: Option<f64>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    // SAFETY: the command line was read, and nothing has started a thread yet.
+    // SAFETY: the command line has been read, and no thread has been started yet.
     unsafe { share_cores(args.world.local_ranks()) };
     args.world.run(|comm| {
         let row = measure(comm, args).map_err(|error| match error {
@@ -127,7 +127,7 @@ impl Args {
         self.hidden.as_deref().or(default)
     }
 
-    /// The kind of data that the model learns from.
+    /// Returns the kind of data for the model.
     fn kind(&self) -> Kind {
         match self.model {
             ModelKind::Transformer => {
@@ -140,7 +140,7 @@ impl Args {
     }
 }
 
-/// Refuses what cannot be measured, and applies the choice of an algorithm.
+/// Rejects settings that cannot be measured, and applies the choice of an algorithm.
 fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), TrainError> {
     if args.bucket_bytes == BucketBytes::Fixed(0) {
         return Err(TrainError::Setting("the bytes of a bucket must be at least 1".to_owned()));
@@ -160,7 +160,7 @@ fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), Trai
         needs.optimizer /= comm.ranks() as f64;
     }
     if comm.ranks() > 1 {
-        // Two models: one of them steps alone.
+        // There are two models, because one steps independently.
         needs.parameters *= 2.0;
         needs.gradients *= 2.0;
         needs.optimizer *= 2.0;
@@ -189,7 +189,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         _ => Some(Independent::new(comm, classifier()?, optimizer.clone())?),
     };
     let mut mirror = Mirror::new(comm, replica, optimizer, &buckets, None)?;
-    // Alternating: the speed of a shared machine drifts.
+    // Alternating, because the speed of a shared machine drifts.
     let steps = args.steps.div_ceil(ROUNDS);
     let (mut all_ms, mut independent_ms) = ([0.0; 5], 0.0);
     for _ in 0..ROUNDS {
@@ -221,7 +221,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     })
 }
 
-/// The parts of a mirrored step, in milliseconds.
+/// Returns the parts of a mirrored step in milliseconds.
 fn times<R: Replica>(
     comm: &mut Communicator,
     mirror: &mut Mirror<R>,
@@ -231,7 +231,7 @@ fn times<R: Replica>(
 ) -> Result<[f64; 5], TrainError> {
     match (args.local_steps, args.overlap) {
         (None, Overlap::Auto | Overlap::Beside | Overlap::InTurn) => medians(comm, mirror, batches, steps),
-        // Whole rounds: only the last step of each communicates.
+        // Measures whole rounds, because only the last step of each communicates.
         (Some(round), _) => {
             let steps = steps.next_multiple_of(round.get() as usize);
             means(comm, mirror, batches, steps)
@@ -247,14 +247,14 @@ struct Independent<R> {
 }
 
 impl<R: Replica> Independent<R> {
-    /// All ranks of `all` call it.
+    /// Creates a replica with a communicator for this rank only. Called by all ranks of `all`.
     fn new(all: &mut Communicator, replica: R, optimizer: OptimizerSettings) -> Result<Self, TrainError> {
         let mut comm = all.split(Some(all.rank()), 0)?.expect("every rank has a color");
         let mirror = Mirror::new(&mut comm, replica, optimizer, &BucketSettings::default(), None)?;
         Ok(Self { comm, mirror })
     }
 
-    /// The median over steps, of the slowest rank. All ranks of `all` call it, so that they step at the same time.
+    /// Returns the median step time of the slowest rank. Called by all ranks of `all`, so that they step concurrently.
     fn steps(
         &mut self,
         all: &mut Communicator,
@@ -268,7 +268,7 @@ impl<R: Replica> Independent<R> {
     }
 }
 
-/// The parts of a step of the slowest rank of each, in milliseconds: medians over this many steps.
+/// Measures the parts of each step on the slowest rank, and returns the medians over this many steps in milliseconds.
 fn medians<R: Replica>(
     comm: &mut Communicator,
     mirror: &mut Mirror<R>,
@@ -292,7 +292,7 @@ fn medians<R: Replica>(
     }))
 }
 
-/// Measures the slowest rank of all, as means over this many steps that no rank waits between.
+/// Measures the slowest rank, as means over this many steps without waits in between.
 fn means<R: Replica>(
     comm: &mut Communicator,
     mirror: &mut Mirror<R>,
@@ -321,14 +321,14 @@ fn milliseconds(whole: Duration, parts: Times) -> [f64; 5] {
     [whole, compute, hidden, exposed, update].map(|time| 1e3 * time.as_secs_f64())
 }
 
-/// Returns the greatest times of all ranks. Uses Unisono's algorithms in any case: not every MPI has this reduction.
+/// Returns the maximum of each time over all ranks. Always uses Unisono's algorithms, because not every MPI has this reduction.
 fn slowest(comm: &mut Communicator, times: &mut [f64]) -> Result<(), TrainError> {
     let call = Call::all_reduce(DType::F64, ReduceOp::Max, times.len());
     comm.collective(Choice::Auto)?.run(&call, bytemuck::cast_slice_mut(times))?;
     Ok(())
 }
 
-/// Synthetic samples: the cost of a step does not depend on their content.
+/// Returns synthetic samples. The cost of a step does not depend on their content.
 fn batch(samples: usize, kind: &Kind) -> Batch {
     let classes = |count: usize, classes: usize| -> Vec<u32> {
         (0..count).map(|at| (at * 37 % classes) as u32).collect()

@@ -1,4 +1,4 @@
-//! `unisono completions`: prints what a shell loads to complete command lines.
+//! `unisono completions`: prints the script that completes command lines in a shell.
 
 use clap::Args as ClapArgs;
 use clap_complete::{Shell, generate};

@@ -21,7 +21,7 @@ const FINDING_AT: usize = 19;
 /// The exit code if a finding is `WRONG`.
 const WRONG: u8 = 1;
 
-/// Exits with [`WRONG`] if a finding is, on this rank or on the one that reports it.
+/// Exits with [`WRONG`] if a finding is wrong, on this rank or on the rank that reports it.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let is_wrong = AtomicBool::new(false);
     let tell = |findings: Vec<Finding>| {
@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         Ok(())
     });
     match ran {
-        // Ranks that cannot form a world are a finding, not a failure of the command.
+        // A failure to form a world is a finding, not a failure of the command.
         Err(Failure::BadInput(why)) => tell(examine_refused(&why)),
         Err(Failure::SaidElsewhere) => return Ok(left_to_another(WRONG)),
         ran => ran?,

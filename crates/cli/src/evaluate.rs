@@ -41,11 +41,11 @@ pub(super) struct Args {
     world: World,
 }
 
-/// The results; the same on any number of ranks.
+/// The results, which are identical on any number of ranks.
 #[derive(Debug, Serialize)]
 struct Line {
     event: &'static str,
-    /// Mean over targets, in nats.
+    /// The mean over targets, in nats.
     loss: f64,
     /// Top-1 accuracy, 0 to 1.
     accuracy: f64,
@@ -98,8 +98,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Opens a saved model for results on these data, or on those that it was trained on. Rank 0 prints warnings about them. Called by all
-/// ranks.
+/// Opens a saved model for results on these data, or on its training data. Rank 0 prints warnings about them. Called by all ranks.
 pub(super) fn open(
     comm: &mut Communicator,
     checkpoint: &Path,

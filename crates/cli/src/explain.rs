@@ -1,4 +1,4 @@
-//! `unisono explain`: draws a schedule, or the programs that carry it out.
+//! `unisono explain`: draws a schedule, or the programs that execute it.
 
 use clap::{Args as ClapArgs, Subcommand};
 use unisono::{Algorithm, Operation, Topology};
@@ -60,7 +60,7 @@ struct Pipeline {
 }
 
 const MOST_RANKS: usize = 1024;
-/// A wider or longer drawing is of no use.
+/// The maximum number of stages and micro-batches. Larger drawings are unreadable.
 const MOST_STAGES: usize = 256;
 const ELEMENT_SIZE_BYTES: usize = 4;
 
@@ -118,7 +118,7 @@ fn draw_pipeline(args: &Pipeline) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Parses the name of an operation; its root is rank 0.
+/// Parses the name of an operation. Its root is rank 0.
 fn operation(name: &str) -> Result<Operation, names::UnknownName> {
     names::find("operation", name, &Operation::all(0), Operation::name)
 }

@@ -13,25 +13,25 @@ use rustix::process::{
 };
 use signal_hook::low_level::signal_name;
 
-/// The interval of polls of commands and signals.
+/// The polling interval for commands and signals.
 pub(super) const POLL: Duration = Duration::from_millis(20);
 /// The time that a command may take to clean up after SIGTERM.
 pub(super) const TO_END: Duration = Duration::from_secs(10);
-/// The time that processes may take to disappear after SIGKILL: long enough for one that writes to a slow disk.
+/// The time that processes may take to disappear after SIGKILL. A process that writes to a slow disk needs long.
 const TO_DIE: Duration = Duration::from_secs(30);
 
-/// Makes this process the reaper of orphaned descendants, in any session or group: for example ranks of a
-/// killed launcher, which would otherwise run alongside those of the next run.
+/// Makes this process the reaper of orphaned descendants, in any session or group. Ranks of a killed launcher are an example: they would otherwise
+/// run alongside the ranks of the next run.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// A running command in its own process group: signals typed at a terminal reach it only through this process.
+/// A running command in its own process group. Signals from a terminal reach it only through this process.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) child: Child,
     pid: Pid,
-    /// Where signals are written for a command that runs elsewhere, each as a byte.
+    /// The pipe for signals to a command that runs on another host. Each signal is a byte.
     pub(super) input: Option<ChildStdin>,
     /// The threads that forward its output.
     pub(super) forwards: Vec<JoinHandle<()>>,
@@ -45,30 +45,30 @@ impl Member {
         Ok(Self { child, pid, input: None, forwards: Vec::new() })
     }
 
-    /// Sends a signal to the command itself and to no other process; a launcher forwards it as it sees fit. The command has not been
-    /// waited for, so its process id is still valid; if it has just ended, the signal has no effect.
+    /// Sends a signal to the command itself and to no other process. A launcher decides whether to forward it. The command has not been waited for,
+    /// so its process id is still valid. If it has just ended, the signal has no effect.
     pub(super) fn signal(&self, signal: Signal) {
         let _ = kill_process(self.pid, signal);
     }
 
-    /// Sends a signal to its whole process group, as a terminal does: the command may be a script that wraps the program.
+    /// Sends a signal to the whole process group, as a terminal does: the command may be a script that wraps the program.
     pub(super) fn signal_group(&mut self, signal: Signal) {
         let Some(input) = &mut self.input else {
             let _ = kill_process_group(self.pid, signal);
             return;
         };
         let number = u8::try_from(signal.as_raw()).expect("signals are small numbers");
-        // If it cannot be written, the command has ended or lost its connection. The next signal to kill ends the connection.
+        // On a write error, the command has ended or lost its connection. The next SIGKILL ends the connection.
         if input.write_all(&[number]).is_err() || signal == Signal::KILL {
             self.input = None;
         }
     }
 }
 
-/// Kills all remaining descendants and returns how many there were. Call it once all commands have ended or must end.
+/// Kills all remaining descendants, and returns their number. Call it after all commands have ended or must end.
 ///
 /// # Errors
-/// If some are still alive after a time.
+/// If descendants are still alive after a timeout.
 pub(super) fn end() -> io::Result<usize> {
     let (began, mut killed) = (Instant::now(), HashSet::new());
     loop {
@@ -92,17 +92,17 @@ pub(super) fn end() -> io::Result<usize> {
     }
 }
 
-/// The exit code for a command that did not start, as a shell has it: 127 if it was not found, otherwise 126.
+/// Returns the exit code for a command that did not start, as a shell does: 127 if it was not found, otherwise 126.
 pub(super) fn code_of_unstarted(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
-/// Whether an exit code means that the command cannot be run.
+/// Returns whether an exit code means that the command cannot be run.
 pub(super) fn is_unrunnable(code: u8) -> bool {
     matches!(code, 126 | 127)
 }
 
-/// The exit code as a shell reports it: 128 plus the signal for a killed command.
+/// Returns the exit code as a shell reports it: 128 plus the signal for a killed command.
 pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
@@ -125,16 +125,16 @@ pub(super) fn how(status: ExitStatus) -> String {
 struct Process {
     pid: i32,
     parent: i32,
-    /// Whether it has not ended and only waits to be waited for.
+    /// Whether the process is running, and not a zombie.
     runs: bool,
 }
 
-/// All processes that come of this one, as the system knows them now.
+/// Returns all current descendants of this process.
 fn descendants() -> io::Result<Vec<Process>> {
     let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // One that has ended meanwhile has no parent.
+        // A process that has ended in the meantime has no parent.
         let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         if let Some(process) = process(pid, &status) {
             children.entry(process.parent).or_default().push(process);
@@ -150,7 +150,7 @@ fn descendants() -> io::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// Parses `/proc/PID/stat`: `PID (NAME) STATE PARENT …`, where the name may hold anything.
+/// Parses `/proc/PID/stat`: `PID (NAME) STATE PARENT …`. The name may contain any characters.
 fn process(pid: i32, status: &str) -> Option<Process> {
     let mut fields = status.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_told_as_a_shell_has_it() {
+    fn exit_codes_match_those_of_a_shell() {
         for (raw, expected) in [(3 << 8, (3, "failed with exit code 3")), (9, (137, "was killed by SIGKILL"))]
         {
             let status = ExitStatus::from_raw(raw);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_hold_anything() {
+    fn process_name_may_contain_any_characters() {
         assert_eq!(process(7, "7 (a b) c) S 42 7 7 0"), Some(Process { pid: 7, parent: 42, runs: true }));
         assert_eq!(process(7, "7 (a) Z 42 7 7 0"), Some(Process { pid: 7, parent: 42, runs: false }));
         assert_eq!(process(7, ""), None);

@@ -1,10 +1,10 @@
-//! The parts that this program was built without, and the features that provide them.
+//! Lists the features of this program, and reports missing ones.
 
 use std::sync::LazyLock;
 
 use unisono::internals::MpiLibrary;
 
-/// The commands that not every build has: the feature that brings each, and whether it is compiled in.
+/// The optional commands: the feature that provides each, and whether it is compiled in.
 const COMMANDS: [(&str, &str, bool); 7] = [
     ("train", "candle", cfg!(feature = "candle")),
     ("inspect-input", "candle", cfg!(feature = "candle")),
@@ -29,7 +29,7 @@ const FEATURES: [(&str, bool); 10] = [
     ("plot", cfg!(feature = "plot")),
 ];
 
-/// The answer to `--version`: the version, the MPI that this program was compiled for, and its features.
+/// The output of `--version`: the version, the MPI that this program was compiled for, and its features.
 pub(super) static VERSION: LazyLock<String> = LazyLock::new(|| {
     let mpi = MpiLibrary::compiled_for().unwrap_or_else(|| "none".to_owned());
     let features = FEATURES.iter().filter(|(_, is_built_in)| *is_built_in).map(|(name, _)| *name);
@@ -38,14 +38,14 @@ pub(super) static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{}\nMPI: {mpi}\nfeatures: {listed}", env!("CARGO_PKG_VERSION"))
 });
 
-/// The error for a command that is not compiled in.
+/// Returns the error for a command that is not compiled in.
 pub(super) fn missing_command(name: &str) -> Option<String> {
     let &(_, feature, _) =
         COMMANDS.iter().find(|&&(command, _, is_built_in)| command == name && !is_built_in)?;
     Some(format!("`{name}` {}", needs(&[feature])))
 }
 
-/// Says which features something needs, and how to build with them.
+/// Returns a message with the required features, and how to build with them.
 pub(super) fn needs(features: &[&str]) -> String {
     let nouns = if features.len() == 1 { "feature" } else { "features" };
     let names = features.join("` and `");
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn features_are_listed_as_cargo_takes_them() {
+    fn features_are_listed_in_the_syntax_of_cargo() {
         let command = "build with `cargo build --release -p unisono-cli --features";
         assert_eq!(needs(&["plot"]), format!("needs the feature `plot`; {command} plot`"));
         let both = format!("needs the features `parquet` and `remote`; {command} parquet,remote`");
@@ -89,7 +89,7 @@ mod tests {
 
     #[cfg(feature = "candle")]
     #[test]
-    fn a_scheme_that_is_not_compiled_in_is_refused() {
+    fn scheme_that_is_not_compiled_in_is_refused() {
         for (name, feature, is_built_in) in [
             ("parquet:a", "parquet", cfg!(feature = "parquet")),
             ("arrow:a", "arrow", cfg!(feature = "arrow")),

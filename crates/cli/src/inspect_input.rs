@@ -25,7 +25,7 @@ pub(super) struct Args {
     format: Format,
 }
 
-/// The meaning of an option that is another one in training.
+/// The help of an option whose meaning differs from training.
 const EPOCHS: &str =
     "Times to read all training samples; from the second on, the system has files in memory [default: 2]";
 
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Samples per second of an epoch that nothing but the pipeline takes time in.
+/// Returns the samples per second of an epoch in which only the pipeline takes time.
 fn measure(feed: &mut Sampled, epoch: usize, samples: usize) -> Result<f64, DataError> {
     let began = Instant::now();
     for step in feed.epoch(epoch, 0)? {

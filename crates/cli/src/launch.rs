@@ -1,5 +1,5 @@
-//! `unisono launch`: starts the ranks of a world as processes, on this machine, on other hosts over ssh, or its part of them on each of
-//! several, without MPI.
+//! `unisono launch`: starts the ranks of a world as processes without MPI: on this machine, on other hosts over ssh, or this machine's part of the
+//! ranks.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -84,7 +84,7 @@ struct Machines {
 }
 
 impl Args {
-    /// The ranks of this machine, which meet in `directory` if it is the only one.
+    /// Returns the ranks of this machine. They connect through `directory` if it is the only machine.
     fn machine(&self, output: Output, directory: Option<&Directory>) -> Result<Machine, Failure> {
         let machines = &self.machines;
         let (node, meeting) = if let Some(directory) = directory {
@@ -112,7 +112,7 @@ impl Args {
         })
     }
 
-    /// The hosts, each with its part of the ranks.
+    /// Returns the hosts, each with its part of the ranks.
     fn hosts(&self, output: &Output) -> Result<Hosts, Failure> {
         let Machines { hosts, export, master_addr, master_port, .. } = &self.machines;
         let unset =
@@ -146,18 +146,18 @@ impl Args {
     }
 }
 
-/// A secret of this launch.
+/// Generates a secret for this launch.
 fn secret() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.map(|byte| format!("{byte:02x}")).concat())
 }
 
-/// The limit of `--threads`.
+/// The maximum number of ranks, as for `--threads`.
 const MOST_RANKS: usize = 1024;
 
-/// Runs one process per rank until all have ended. Exits with the exit code of the rank that failed first, or with 75 if ranks
-/// stopped on request and none failed.
+/// Runs one process per rank until all have ended. Exits with the exit code of the first rank that failed, or with 75 if ranks stopped on request and
+/// none failed.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(ranks @ 2..) = Launcher::detect().ranks {
         // All ranks find the same error.
@@ -181,7 +181,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(code_of(launch(&machine, restarts, grace)))
 }
 
-/// Runs the part of this host in a launch from another one.
+/// Runs this host's part of a launch from another host.
 pub(super) fn run_part() -> ExitCode {
     code_of(hosts::run())
 }
@@ -202,7 +202,7 @@ fn launch(place: &dyn Place, restarts: Option<u32>, grace: Duration) -> io::Resu
     watch(place, restarts, &mut || signals.pending().collect(), grace)
 }
 
-/// Runs the ranks until all have ended, and all that they have started. `signals` returns the signals that have arrived.
+/// Runs the ranks until they and all their descendants have ended. `signals` returns the signals that have arrived.
 fn watch(
     place: &dyn Place,
     restarts: Option<u32>,
@@ -213,7 +213,7 @@ fn watch(
     let mut ranks = match Ranks::start(place, restarts) {
         Ok(ranks) => ranks,
         Err(error) => {
-            // The ranks already started wait for the others.
+            // The started ranks would wait for the others.
             family::end()?;
             say(&format!("cannot run `{}`: {error}", place.program()));
             return Ok(ExitCode::from(family::code_of_unstarted(&error)));
@@ -229,8 +229,8 @@ fn watch(
     Ok(ExitCode::from(code))
 }
 
-/// The signals that are forwarded to ranks. SIGHUP is one of them unless it is ignored, as under `nohup`. (If MPI loads UCX,
-/// UCX installs a handler even if SIGHUP is ignored, unless `UCX_DEBUG_SIGNO` names another signal.)
+/// Returns the signals that are forwarded to ranks. SIGHUP is one of them unless it is ignored, as under `nohup`. (If MPI loads UCX, UCX installs a
+/// handler even if SIGHUP is ignored, unless `UCX_DEBUG_SIGNO` names another signal.)
 fn heeded() -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut heeded = vec![SIGTERM, SIGINT, SIGUSR1];
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ignored_is_read() {
+    fn ignored_signals_are_detected() {
         let status =
             "Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000000\n";
         assert_eq!([1, 2, 13, 15].map(|signal| ignores(status, signal)), [true, false, true, false]);

@@ -1,4 +1,4 @@
-//! The command `unisono`: one file per subcommand. Everything they do is also available from the library.
+//! The command `unisono`, with one file per subcommand. All functionality is also available from the library.
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "all output goes through output.rs")]
 
@@ -52,8 +52,7 @@ mod world;
 
 use usage::Unrun;
 
-/// The system's allocator returns large blocks to the kernel at once, and candle would spend a third of
-/// a step in page faults.
+/// The system's allocator returns large blocks to the kernel immediately, so candle would spend a third of a step in page faults.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -131,14 +130,14 @@ enum Command {
     Supervise(supervise::Args),
 }
 
-/// The reason why a command did not succeed.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The request is invalid. Every rank knows; one of them reports it.
+    /// The request is invalid. Every rank detects this, and one of them reports it.
     BadInput(String),
     /// The request is invalid, and another rank reports it.
     SaidElsewhere,
-    /// The command to run cannot be started, for this reason; the exit code says so as a shell does.
+    /// The command to run cannot be started, for this reason. The exit code is the one that a shell would return.
     Unstarted(String, u8),
     /// Something failed at run time.
     Error(String),
@@ -150,7 +149,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// An invalid request, which all ranks know of, and this one reports if it `speaks`.
+    /// Returns the failure for an invalid request, which all ranks detect. This rank reports it if it `speaks`.
     fn refusal(speaks: bool, why: impl ToString) -> Self {
         if speaks { Self::BadInput(why.to_string()) } else { Self::SaidElsewhere }
     }
@@ -169,20 +168,20 @@ impl From<io::Error> for Failure {
 }
 
 const BAD_INPUT: u8 = 2;
-/// Stopped on request, with a checkpoint to resume from: BSD's `EX_TEMPFAIL`, which invites a retry.
+/// Stopped on request, with a checkpoint to resume from. The code is BSD's `EX_TEMPFAIL`, which invites a retry.
 const STOPPED: u8 = 75;
 
-/// A launcher ends the whole job when a rank fails, perhaps before the reporting rank has reported. The others fail this much later.
+/// The delay before the other ranks fail. A launcher ends the whole job when a rank fails, perhaps before the reporting rank has reported.
 const TO_REPORT: Duration = Duration::from_secs(1);
 
-/// The time that a rank that does not join the others tries to inform them.
+/// The time for which a rank that does not join the others tries to inform them.
 const TO_REFUSE: Duration = Duration::from_secs(10);
 
 /// The reason why a rank that shows help does not join the others.
 const SHOWS_HELP: &str = "it was started with --help or --version, or without a command";
 
-/// Runs the command. Exit code: 0 on success, 1 on failure, 2 if the command is invalid, 75 if it stopped on request, 126 or 127 if
-/// the command that it is to run cannot be started.
+/// Runs the command. The exit code is 0 on success, 1 on failure, 2 if the command is invalid, 75 if it stopped on request, and 126 or 127 if the
+/// command that it runs cannot be started.
 fn main() -> ExitCode {
     warnings::show();
     if speaks() {
@@ -252,13 +251,13 @@ fn failed(failure: &Failure) -> ExitCode {
     }
 }
 
-/// The exit code of a rank that fails, and leaves the report to another.
+/// Returns the exit code of a rank that fails, after a delay for another rank to report the error.
 fn left_to_another(code: u8) -> ExitCode {
     thread::sleep(TO_REPORT);
     ExitCode::from(code)
 }
 
-/// Shows help: on request, or because the command line is empty.
+/// Shows help, on request or because the command line is empty.
 fn told(help: &clap::Error) -> ExitCode {
     let code = u8::try_from(help.exit_code()).unwrap_or(BAD_INPUT);
     if speaks()
@@ -270,7 +269,7 @@ fn told(help: &clap::Error) -> ExitCode {
     if !is_launched() {
         return ExitCode::from(code);
     }
-    // The other ranks may have another command, and would wait for this one.
+    // The other ranks may run another command, and would wait for this one.
     exit_after_refusal(code, None);
     match told_to_all(SHOWS_HELP) {
         Some(why) if why != SHOWS_HELP => failed(&Failure::refusal(speaks(), why)),
@@ -279,8 +278,8 @@ fn told(help: &clap::Error) -> ExitCode {
     }
 }
 
-/// An error that this rank finds before it has connected to the others. They would wait for it, so it informs them, and
-/// all fail with the error of the first rank that has one.
+/// Returns an error that this rank detects before it has connected. The other ranks would wait for it, so it informs them, and all fail with the
+/// error of the first rank that has one.
 fn refused(why: String) -> Failure {
     if !is_launched() {
         return Failure::BadInput(why);
@@ -289,12 +288,12 @@ fn refused(why: String) -> Failure {
     Failure::refusal(speaks(), told_to_all(&why).unwrap_or(why))
 }
 
-/// Returns whether a launcher has started more than this rank.
+/// Returns whether a launcher has started more than one rank.
 fn is_launched() -> bool {
     matches!(Launcher::detect().ranks, Some(2..))
 }
 
-/// Ends this process, with this message, if it cannot inform the others in time: they may be busy with local work.
+/// Ends this process with this message if it cannot inform the others in time, because they may be busy with local work.
 fn exit_after_refusal(code: u8, message: Option<String>) {
     let alone = move || {
         thread::sleep(TO_REFUSE);
@@ -306,7 +305,7 @@ fn exit_after_refusal(code: u8, message: Option<String>) {
     let _ = thread::Builder::new().name("deadline".into()).spawn(alone);
 }
 
-/// Informs all ranks. Returns the message that each of them then prints, if they could be reached.
+/// Informs all ranks. Returns the message that each rank must print, if they could be reached.
 fn told_to_all(why: &str) -> Option<String> {
     match unisono::refuse(why) {
         unisono::Error::Setting(why) => Some(why),
@@ -314,8 +313,7 @@ fn told_to_all(why: &str) -> Option<String> {
     }
 }
 
-/// Returns whether this process prints before the ranks are connected: the launcher's rank 0, or the only
-/// process.
+/// Returns whether this process prints before the ranks are connected: it is the launcher's rank 0, or the only process.
 fn speaks() -> bool {
     Launcher::detect().rank.is_none_or(|rank| rank == 0)
 }

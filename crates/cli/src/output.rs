@@ -1,7 +1,7 @@
 //! All output of the command.
 //!
-//! `print!`, `println!` and `eprintln!` are the macros below. The standard library's panic when the reader has closed
-//! the pipe or the disk is full. `println!` wraps its lines, for people; [`row`] and `print!` write what programs read, as it is.
+//! `print!`, `println!` and `eprintln!` are the macros below, because the standard library's panic if the reader has closed the pipe or the disk is
+//! full. `println!` wraps its lines for people. [`row`] and `print!` write machine-readable output without changes.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write as _};
@@ -25,7 +25,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// The parser of commands whose results do not fit into rows of the same columns.
+    /// Returns the parser for commands whose results do not fit into rows with the same columns.
     #[cfg(feature = "candle")]
     pub(super) fn without_csv() -> impl TypedValueParser<Value = Self> {
         let names =
@@ -52,7 +52,7 @@ macro_rules! eprintln {
 
 /// Writes to standard output, or ends the process.
 pub(super) fn out(text: fmt::Arguments<'_>) {
-    // One write: other ranks may print at the same moment.
+    // A single write, because other ranks may print at the same moment.
     let text = text.to_string();
     let mut stdout = io::stdout().lock();
     if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -68,7 +68,7 @@ pub(super) fn row<T: Serialize>(row: &T) {
     print!("{}\n", serde_json::to_string(row).expect("rows have no maps with odd keys"));
 }
 
-/// Writes rows to standard output; `table` writes them as text.
+/// Writes rows to standard output. `table` writes them as text.
 pub(super) fn rows<T: Serialize>(rows: &[T], format: Format, table: impl FnOnce()) {
     match format {
         Format::Table => table(),
@@ -92,15 +92,15 @@ pub(super) fn tell(text: &str) {
     print!("{}\n", wrapped(text, INDENT, most_columns()));
 }
 
-/// Writes a message to standard error, wrapped if that is a terminal: in a log, a message is a line. There is nowhere to report
-/// a failure to do so.
+/// Writes a message to standard error. Wraps it if that is a terminal; in a log, a message is one line. Errors are ignored, since there is nowhere to
+/// report them.
 pub(super) fn complain(text: &str) {
     let columns = terminal_columns(io::stderr()).map_or(usize::MAX, |columns| columns.min(MOST_COLUMNS));
     let _ = io::stderr().write_all((wrapped(text, INDENT, columns) + "\n").as_bytes());
 }
 
-/// Ends the process after standard output has failed: silently and with 0 if the reader has closed the pipe, as `head` does;
-/// otherwise with an error. It does not unwind: other threads may be ranks, which would wait for this one.
+/// Ends the process after standard output has failed. Exits silently with 0 if the reader has closed the pipe, as `head` does, and otherwise with an
+/// error. It does not unwind, because other threads may be ranks, which would wait for this one.
 pub(super) fn end(error: &io::Error) -> ! {
     if error.kind() == ErrorKind::BrokenPipe {
         exit(0);
@@ -109,7 +109,7 @@ pub(super) fn end(error: &io::Error) -> ! {
     exit(1)
 }
 
-/// The width of a table in columns: 80, or the terminal's width if that is larger.
+/// Returns the width of a table in columns: 80, or the terminal's width if that is larger.
 pub(super) fn columns() -> usize {
     terminal_columns(io::stdout()).unwrap_or(0).max(LEAST_COLUMNS)
 }
@@ -120,18 +120,18 @@ pub(super) fn broken(line: &str, indent: usize) -> String {
 }
 
 const LEAST_COLUMNS: usize = 80;
-/// The longest line for people, as in the help. Files and pipes get it too: a launcher forwards its ranks' results to a terminal
-/// of unknown width.
+/// The maximum line width of text for people, as in the help. It also applies to files and pipes, because a launcher forwards its ranks' results to a
+/// terminal of unknown width.
 const MOST_COLUMNS: usize = 100;
 /// The indentation of continuation lines.
 const INDENT: usize = 4;
 
-/// The longest line of standard output.
+/// Returns the maximum line width on standard output.
 fn most_columns() -> usize {
     terminal_columns(io::stdout()).unwrap_or(MOST_COLUMNS).min(MOST_COLUMNS)
 }
 
-/// The width of the terminal, if the stream is one.
+/// Returns the width of the terminal, if the stream is one.
 fn terminal_columns(stream: impl AsFd + IsTerminal) -> Option<usize> {
     let size = stream.is_terminal().then(|| rustix::termios::tcgetwinsize(&stream).ok())??;
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
@@ -163,14 +163,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_broken_between_words() {
+    fn lines_are_broken_between_words() {
         let line = "ok    cores        this machine has two of them";
         assert_eq!(
             broken_at(line, 19, 36),
             "ok    cores        this machine has\n                   two of them"
         );
         assert_eq!(broken_at(line, 19, 47), line);
-        // A terminal that is too narrow for a word.
+        // The terminal is too narrow for a word.
         assert_eq!(broken_at("a verylongword b", 2, 4), "a verylongword\n  b");
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Args {
     out: PathBuf,
 }
 
-/// Accepts only `.svg`: another extension suggests another format, and a file of results is never overwritten.
+/// Accepts only `.svg`. Another extension suggests another format, and a file of results must never be overwritten.
 fn svg(path: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(path);
     if path.extension().is_some_and(|extension| extension == "svg") && !path.is_dir() {
@@ -61,14 +61,14 @@ fn read(paths: &[PathBuf], operation: Option<Operation>) -> Result<Comparison, S
     Comparison::of(&rows)
 }
 
-/// Writes atomically: to a temporary file, which is then renamed.
+/// Writes atomically to a temporary file, which is then renamed.
 fn write(path: &Path, figure: &str) -> Result<(), Failure> {
     let unfinished = path.with_extension(format!("svg.{}", std::process::id()));
     let said = |error| format!("cannot write `{}`: {error}", path.display());
-    // A missing directory or permission is bad input; a full disk is not.
+    // A missing directory or permission is bad input, but a full disk is not.
     let mut file = File::create(&unfinished).map_err(|error| Failure::BadInput(said(error)))?;
     file.write_all(figure.as_bytes()).and_then(|()| fs::rename(&unfinished, path)).map_err(|error| {
-        // The error to report is the first, not one from removing the partial file.
+        // The first error is reported, not an error from removing the partial file.
         let _ = fs::remove_file(&unfinished);
         Failure::Error(said(error))
     })

@@ -1,4 +1,4 @@
-//! `unisono predict`: predicts the classes or the numbers of samples, or continues a text, with a saved model.
+//! `unisono predict`: predicts the classes or the values of samples, or continues a text, with a saved model.
 
 use std::fmt;
 use std::io::{self, BufWriter, Stdout, Write};
@@ -91,7 +91,7 @@ struct Sample {
     index: usize,
     class: u32,
     probability: f64,
-    /// None if the data have no labels.
+    /// `None` if the data have no labels.
     label: Option<u32>,
     class_name: String,
     label_name: Option<String>,
@@ -108,14 +108,14 @@ impl fmt::Display for Sample {
     }
 }
 
-/// The number predicted for a row of a table.
+/// The value predicted for a row of a table.
 #[derive(Serialize)]
 struct Row {
     split: &'static str,
     index: usize,
     column: String,
     value: f32,
-    /// None if the data have no such column.
+    /// `None` if the data have no such column.
     target: Option<f32>,
 }
 
@@ -187,7 +187,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     })
 }
 
-/// Every rank computes its share, and rank 0 writes.
+/// Computes this rank's share of the predictions. Rank 0 writes the results.
 fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), Stopped> {
     let saved = open(comm, &args.checkpoint, &args.cache, args.asked.data.as_ref())?;
     let predictor = agree(comm, saved.predictor())?;
@@ -209,7 +209,7 @@ fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), S
     }
     if let Some(prompt) = prompt {
         let sampling = Sampling { temperature: args.temperature, seed: args.seed };
-        // Each character needs the one before it.
+        // Each character depends on the previous one.
         let own = (comm.rank() == 0).then(|| predictor.continued(prompt, args.length, sampling));
         if let Some(continuation) = agree(comm, own.transpose())? {
             rows.say(&Continuation { prompt, continuation })?;

@@ -1,7 +1,7 @@
 //! A progress bar that also works under mpirun.
 //!
-//! A launcher forwards the output of its ranks, so a rank's standard error is a pipe even when
-//! the launcher's is a terminal. The bar is drawn if either is a terminal.
+//! A launcher forwards the output of its ranks, so a rank's standard error is a pipe even if the launcher's is a terminal. The bar is drawn if either
+//! is a terminal.
 
 use std::fmt;
 use std::fs;
@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 /// The number of times per second that the bar is drawn.
 const REDRAWS_PER_SECOND: u8 = 5;
 
-/// The progress bar of an epoch; hidden without a terminal.
+/// Returns the progress bar of an epoch, which is hidden without a terminal.
 pub(super) fn bar() -> ProgressBar {
     let target = if io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()

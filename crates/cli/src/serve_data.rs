@@ -1,4 +1,4 @@
-//! `unisono serve-data`: makes batches for training on other machines.
+//! `unisono serve-data`: produces batches for training on other machines.
 
 use std::path::PathBuf;
 use std::thread;
@@ -41,7 +41,7 @@ pub(super) struct Args {
     dataset: DataOptions,
 }
 
-/// The interval at which a server reports its work.
+/// The interval between a server's reports of its work.
 const TOLD: Duration = Duration::from_secs(60);
 
 pub(super) fn run(args: Args) -> Result<(), Failure> {
@@ -62,7 +62,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     let (dataset, kept) = settings.kept_dataset().map_err(train::failure)?;
     dataset.notices().iter().for_each(|notice| println!("{notice}"));
     kept.iter().for_each(|report| println!("{report}"));
-    // Until then a signal ends this process at once.
+    // Before this, a signal ends the process immediately.
     for signal in [SIGTERM, SIGINT] {
         flag::register(signal, settings.stop.flag()).map_err(failed)?;
     }
@@ -99,7 +99,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses what cannot be served.
+/// Rejects data that cannot be served.
 fn unservable(settings: &Config) -> Result<(), Failure> {
     match &settings.data {
         Source::Service(servers) => Err(Failure::BadInput(format!(

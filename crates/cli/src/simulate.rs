@@ -1,4 +1,4 @@
-//! `unisono simulate`: predicts times on a cluster that you do not have.
+//! `unisono simulate`: predicts times on a hypothetical cluster.
 
 use std::fs;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ struct Cluster {
     tuning: Option<PathBuf>,
 }
 
-/// With more ranks, the steps of a single rank's ring no longer fit into a cache, and the simulation takes minutes.
+/// The maximum number of ranks. With more, the steps of a single rank's ring no longer fit into a cache, and the simulation takes minutes.
 const MOST_RANKS: u64 = 1 << 15;
 
 fn link(text: &str) -> Result<Link, String> {
@@ -110,7 +110,7 @@ impl Cluster {
             }
         };
         if let Some(link) = &self.intra {
-            // Without a measurement, a single pass costs as much as the messages that it replaces.
+            // Without a measurement, a single pass is assumed to cost as much as the messages that it replaces.
             machine.one_pass = Some(link.clone());
             machine.intra = link.clone();
         }

@@ -36,18 +36,18 @@ pub(super) struct Args {
     command: Vec<OsString>,
 }
 
-/// The longest wait before a restart, unless `--wait-s` is longer.
+/// The maximum wait before a restart, unless `--wait-s` is longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// The end of one run of the command.
 struct Ended {
     status: ExitStatus,
-    /// Whether it was asked to stop.
+    /// Whether the command was requested to stop.
     was_asked: bool,
 }
 
-/// Runs the command until it succeeds, is asked to stop, or exhausts its restarts. Exits with the command's exit code, or with 75 if
-/// it was asked to stop.
+/// Runs the command until it succeeds, is requested to stop, or exhausts its restarts. Exits with the command's exit code, or with 75 if it was
+/// requested to stop.
 pub(super) fn run(args: &Args) -> ExitCode {
     supervise(args).unwrap_or_else(|error| {
         say(&error.to_string());
@@ -117,7 +117,7 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
     }
 }
 
-/// The wait before a restart, after this many in a row.
+/// Returns the wait before a restart, after this many consecutive ones.
 fn wait(first: Duration, in_a_row: u32) -> Duration {
     let longest = LONGEST_WAIT.max(first);
     first.checked_mul(1 << in_a_row.min(16)).map_or(longest, |wait| wait.min(longest))
@@ -146,17 +146,17 @@ fn how(status: ExitStatus) -> String {
     format!("the command {}", family::how(status))
 }
 
-/// The latest request to a command that must stop.
+/// The latest request to a command to stop.
 enum Asked {
     No,
-    /// To save a checkpoint and exit.
+    /// Save a checkpoint and exit.
     ToSave,
-    /// To exit.
+    /// Exit.
     ToEnd,
 }
 
-/// Waits for the command to end, and stops it if this process gets a signal: first by asking it to save, which a launcher forwards
-/// to all ranks, then with SIGTERM; at last it kills the command and all its descendants. Another signal skips to the next stage.
+/// Waits for the command to end, and stops it if this process receives a signal. It first requests a checkpoint, which a launcher forwards to all
+/// ranks, then sends SIGTERM, and finally kills the command and all its descendants. Another signal skips to the next stage.
 fn watch(mut command: Member, signals: &mut Signals, grace: Duration) -> io::Result<Ended> {
     let (mut asked, mut deadline) = (Asked::No, None);
     let status = loop {

@@ -1,4 +1,4 @@
-//! `unisono trace`: merges the traces of all ranks into one file, in which flows connect each call of the ranks.
+//! `unisono trace`: merges the traces of all ranks into one file. Flows connect each call across ranks.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ pub(super) struct Args {
     output: Option<PathBuf>,
 }
 
-/// The parts of an event that determine its flow.
+/// The fields of an event that determine its flow.
 #[derive(Debug, Deserialize)]
 struct Event {
     pid: usize,
@@ -34,7 +34,7 @@ struct Arguments {
     call: Option<String>,
 }
 
-/// The starts of the same call on its ranks, in their order.
+/// The start times of the same call on its ranks, in order.
 #[derive(Debug, Default)]
 struct Call {
     id: usize,
@@ -42,7 +42,7 @@ struct Call {
 }
 
 impl Call {
-    /// Returns whether a flow leads to this rank, and from it. A flow leads from each rank to the one that starts next.
+    /// Returns whether a flow leads to this rank, and whether one leads from it. A flow leads from each rank to the one that starts next.
     fn flows(&self, rank: usize) -> (bool, bool) {
         let ends = [self.starts.first(), self.starts.last()];
         let [is_first, is_last] = ends.map(|end| end.is_some_and(|&(_, of)| of == rank));
@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes the first event of the trace start at 0, and connects the calls of ranks.
+/// Shifts times so that the trace starts at 0, and connects an event to the other ranks' events of the same call.
 fn connect(event: &mut Value, calls: &BTreeMap<String, Call>, first_us: f64) {
     let Some(ts) = event["ts"].as_f64() else { return };
     event["ts"] = json!(ts - first_us);
@@ -117,7 +117,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files.into_values().collect())
 }
 
-/// Reads the events of a file, each of which is a line.
+/// Reads the events of a file, one per line.
 fn events<E: for<'de> Deserialize<'de>>(
     file: &Path,
     mut each: impl FnMut(E) -> Result<(), Failure>,

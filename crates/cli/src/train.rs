@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         tensorflow::refuse_other_workers().map_err(Failure::BadInput)?;
     }
     heed_signals(&settings.stop)?;
-    // SAFETY: the command line was read, and nothing has started a thread yet.
+    // SAFETY: the command line has been read, and no thread has been started yet.
     unsafe { share_cores(args.world.local_ranks()) };
     if settings.elastic {
         return elastic::run(args, settings);
@@ -49,13 +49,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     args.world.run(|comm| on_rank(comm, args, None))
 }
 
-/// Makes signals request a stop. Must come first: until then they kill this process. A launcher forwards signals to its
-/// ranks, and a request on one rank is enough.
+/// Makes signals request a stop. Must be called first, because until then signals kill this process. A launcher forwards signals to its ranks, and a
+/// request on one rank is enough.
 fn heed_signals(stop: &Stop) -> Result<(), Failure> {
     let unheeded = |error| Failure::Error(format!("cannot install signal handlers: {error}"));
     if Launcher::detect().rank.is_none() {
-        // On a second Ctrl-C the user does not want to wait: the flag is already set, and the signal takes its default action. A
-        // launcher decides by itself what a second one does, and may deliver the first one twice.
+        // A second Ctrl-C takes its default action, because the flag is already set: the user does not want to wait. A launcher handles a second one
+        // itself, and may deliver the first one twice.
         flag::register_conditional_default(SIGINT, stop.flag()).map_err(unheeded)?;
     }
     for signal in [SIGINT, SIGTERM, SIGUSR1] {
@@ -64,7 +64,7 @@ fn heed_signals(stop: &Stop) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `folder` is where workers join, if they may.
+/// Trains on this rank. Workers join through `folder` if the run is elastic.
 fn on_rank(comm: &mut Communicator, args: &Args, folder: Option<&Path>) -> Result<(), Failure> {
     let (settings, world) = (&args.options.settings, RunWorld::of(comm));
     let summary = match settings.strategy() {
@@ -100,11 +100,11 @@ pub(super) fn failure(error: TrainError) -> Failure {
     }
 }
 
-/// The note on a run whose pipelines have one rank each.
+/// The notice for a run whose pipelines have one rank each.
 const UNCUT: &str = "each pipeline has one rank, so the model is not spread over ranks: start more ranks (--threads N or \
                      mpirun -n N), or give more --stages";
 
-/// The ranks that train, as the first lines of a run name them.
+/// The ranks that train, as described by the first lines of a run's output.
 struct RunWorld {
     rank: usize,
     ranks: usize,
@@ -119,7 +119,7 @@ impl RunWorld {
     }
 }
 
-/// Trains; rank 0 prints progress.
+/// Trains. Rank 0 prints progress.
 fn train<R: Replica, F: Feed<Batch = R::Batch>>(
     mut trainer: Trainer<'_, R, F>,
     args: &Args,
@@ -137,7 +137,7 @@ fn train<R: Replica, F: Feed<Batch = R::Batch>>(
     Ok(summary)
 }
 
-/// Prints what will be done, and how.
+/// Prints a description of the run.
 fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
     trainer: &mut Trainer<'_, R, F>,
     world: &RunWorld,
@@ -160,7 +160,7 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
         None => "in GPU memory".to_owned(),
     };
     match strategy {
-        // There are no others, so their address does not matter.
+        // The transport does not matter without other ranks.
         None if ranks == 1 => {}
         None => println!("{ranks} ranks over {transport}, all-reduce {by}"),
         Some(parts) => println!("{ranks} ranks over {transport}, {parts}"),
@@ -172,7 +172,7 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
         println!("buckets of {size}");
     }
     if wire == Wire::Compressed(Compression::OneBit) && nodes > 1 {
-        // Seen: a cnn learns nothing at its usual rate of 0.05, and as usual at 0.01.
+        // Observed: a cnn does not learn at its usual rate of 0.05, but learns as usual at 0.01.
         eprintln!(
             "unisono: onebit sends large gradients late: if the loss does not fall, try a fifth of the --learning-rate"
         );
@@ -191,7 +191,7 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
     }
 }
 
-/// Trains with parameter servers; the coordinator prints progress, and has the summary.
+/// Trains with parameter servers. The coordinator prints progress, and has the summary.
 fn serve(
     comm: &mut Communicator,
     args: &Args,

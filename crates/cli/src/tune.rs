@@ -33,7 +33,7 @@ const NOWHERE: &str = "no run would find the constants: UNISONO_TUNING is defaul
 
 fn on_rank(comm: &mut Communicator, out: Option<&Path>) -> Result<(), Failure> {
     let talks = comm.rank() == 0;
-    // Checks before measuring that the file can be written. All ranks must know the outcome.
+    // Checks that the file can be written before measuring. All ranks need the result.
     let prepare = |comm: &mut Communicator| {
         let next = || constants::file(comm).ok_or_else(|| NOWHERE.to_owned());
         let file = out.map_or_else(next, |out| Ok(out.to_owned()))?;
@@ -77,7 +77,7 @@ fn on_rank(comm: &mut Communicator, out: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reasons to distrust the measurement.
+/// Returns reasons to distrust the measurement.
 fn doubts(measured: &Measured, older: Option<&Section>) -> Vec<String> {
     let mut doubts = Vec::new();
     let [least_us, most_us] = measured.exchange_us;
@@ -115,7 +115,7 @@ fn described(measured: &Measured) -> String {
     format!("[{}] {}", reach.name(), measured.join("; "))
 }
 
-/// The existing sections of a file; none if there is no file.
+/// Returns the existing sections of a file, or none if there is no file.
 fn kept(file: &Path) -> Result<Vec<(Reach, Section)>, String> {
     let text = match fs::read_to_string(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -126,7 +126,7 @@ fn kept(file: &Path) -> Result<Vec<(Reach, Section)>, String> {
     })
 }
 
-/// Checks that the file can be written; `makes_folder` for one that this program has chosen.
+/// Checks that the file can be written. `makes_folder` is set for a file that this program has chosen.
 fn check_place(file: &Path, makes_folder: bool) -> Result<(), String> {
     let temporary = beside(file);
     let folder = file.parent().filter(|_| makes_folder);
@@ -138,14 +138,14 @@ fn check_place(file: &Path, makes_folder: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// A unique name in the same directory.
+/// Returns a unique name in the same directory.
 fn beside(file: &Path) -> PathBuf {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     file.with_file_name(name)
 }
 
-/// All sections in canonical order; new measurements replace old ones.
+/// Returns all sections in canonical order. New measurements replace old ones.
 fn merged(kept: Vec<(Reach, Section)>, measured: &[Measured]) -> Vec<(Reach, Section)> {
     let section = |reach: Reach| {
         let new = measured.iter().find(|one| one.reach == reach).map(|one| one.section.clone());

@@ -29,14 +29,13 @@ pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, Un
     })
 }
 
-/// The error if the command exists and is not compiled in.
+/// Returns the error if the command exists but is not compiled in.
 fn missing(error: &Error) -> Option<String> {
     let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else { return None };
     features::missing_command(name)
 }
 
-/// The command line parser. It takes a negative number for a value and not for an unknown option, so that the error
-/// names the range that the value must lie in.
+/// Returns the command line parser. It parses a negative number as a value and not as an unknown option, so that the error names the valid range.
 pub(super) fn command() -> Command {
     let negative = |argument: Arg| {
         let is_valued = argument.get_action().takes_values() && !argument.is_positional();
@@ -53,18 +52,18 @@ pub(super) fn command() -> Command {
     command
 }
 
-/// The name of the subcommand and a space; empty if there is no such subcommand.
+/// Returns the name of the subcommand and a space, or nothing if there is no such subcommand.
 fn asked(command: &Command, words: &[OsString]) -> String {
     let known = words.iter().skip(1).find_map(|word| command.find_subcommand(word));
     known.map_or_else(String::new, |command| format!("{} ", command.get_name()))
 }
 
-/// Clap's error in one line, without the usage and the hint at `--help`.
+/// Formats clap's error in one line, without the usage and the hint at `--help`.
 fn line(error: &Error) -> String {
     let text = error.to_string().replace("invalid digit found in string", "expected a whole number from 0");
     let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let said = said.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
-    // An error of ours has no context.
+    // Unisono's own errors have no context.
     let is_clap = error.context().next().is_some();
     said.fold(String::new(), |told, line| {
         let line = advice(line.strip_prefix("error: ").unwrap_or(line));
@@ -72,7 +71,7 @@ fn line(error: &Error) -> String {
     })
 }
 
-/// Puts values and options into backticks, as all other errors have them; clap uses apostrophes. A reason that follows is ours.
+/// Puts values and options into backticks, as in all other errors. Clap uses apostrophes. A reason after them is Unisono's text.
 fn quoted(line: &str) -> String {
     match line.split_once("': ") {
         Some((clap, reason)) => format!("{}`: {reason}", clap.replace('\'', "`")),
@@ -108,7 +107,7 @@ fn advice(line: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The error line for a command line.
+    /// Returns the error line for a command line.
     fn refused(typed: &str) -> String {
         let words = ["unisono"].into_iter().chain(typed.split_whitespace()).map(OsString::from);
         match parse(words) {
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clap_refuses_is_one_line() {
+    fn errors_of_clap_are_one_line() {
         for (typed, said) in [
             (
                 "bench --byts 8",
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_definition_is_valid() {
         command().debug_assert();
     }
 }

@@ -25,7 +25,7 @@ where
     }
 }
 
-/// The largest size in bytes. Those of a whole world stay far below overflow.
+/// The largest size in bytes. Sums over a whole world stay far below overflow.
 const MOST_BYTES: usize = 1 << 40;
 
 /// Parses a size in bytes, or 0.
@@ -65,12 +65,12 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| "expected a whole number above 0".to_owned())
 }
 
-/// Values with these names. The parser may accept others that cannot be listed.
+/// Returns a parser of values with these names. `parse` may accept other values that cannot be listed.
 pub(super) fn named<P>(names: impl IntoIterator<Item = &'static str>, parse: P) -> Named<P> {
     Named { names: names.into_iter().collect(), parse }
 }
 
-/// The values that one name stands for: the one of this name, or all.
+/// The values that one name stands for: a single value, or all.
 #[derive(Debug, Clone)]
 pub(super) struct OneOrAll<T>(pub(super) Vec<T>);
 
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_one_or_a_range() {
+    fn sizes_are_a_single_size_or_a_range() {
         assert_eq!(sizes("8:64").unwrap().0, [8, 16, 32, 64]);
         assert_eq!(sizes("1K:20K:4").unwrap().0, [1024, 4096, 16384]);
         assert_eq!(sizes("2M").unwrap().0, [2 << 20]);

@@ -37,7 +37,7 @@ fn ranks(text: &str) -> Result<RangeInclusive<usize>, String> {
     }
 }
 
-/// The most worlds to prove at once, if there are cores for it: the plans and values of 1024 ranks take half a gigabyte.
+/// The maximum number of worlds to prove concurrently, if there are enough cores. The plans and values of 1024 ranks take half a gigabyte.
 const MOST_AT_ONCE: usize = 4;
 
 pub(super) fn run(args: &Args) -> ExitCode {
@@ -83,15 +83,15 @@ struct Proof {
 /// Verifies every operation that the algorithm offers.
 fn proofs(algorithm: Algorithm, world: &Topology) -> impl Iterator<Item = Proof> {
     let ranks = world.ranks();
-    // From a root in the middle, where there is one.
+    // The root is in the middle, if there is a middle rank.
     Operation::all(ranks / 2).into_iter().filter_map(move |operation| {
         let plans = algorithm.plans(operation, world)?;
         Some(Proof { operation, ranks, defects: verify(&plans, operation) })
     })
 }
 
-/// All topologies of this many ranks that differ for an algorithm: one node, and for hierarchical algorithms
-/// also every even division into nodes and an uneven one.
+/// Returns all topologies of this many ranks that differ for an algorithm: one node and, for hierarchical algorithms, every even division into nodes
+/// and an uneven one.
 fn topologies(algorithm: Algorithm, ranks: usize) -> Vec<Topology> {
     let mut topologies = vec![Topology::single_node(ranks)];
     if algorithm.descriptor().levels.is_some() {

@@ -1,4 +1,4 @@
-//! Warnings of the libraries, which report them to `tracing`.
+//! Prints warnings that the libraries report to `tracing`.
 
 use std::fmt::{self, Write};
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ pub(super) fn show() {
     subscribed.expect("nothing else subscribes in this program");
 }
 
-/// The time in which a line is not repeated: several threads may find the same, and a server may be tried again every second.
+/// The time during which a line is not repeated. Several threads may report the same line, and a server may be retried every second.
 const REPEATED_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl Subscriber for ToStandardError {
         }
     }
 
-    // There are no spans.
+    // Unisono's crates create no spans.
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
     }

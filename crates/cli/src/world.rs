@@ -18,27 +18,27 @@ pub(super) struct World {
 }
 
 impl World {
-    /// The number of ranks on this node, as far as it is known before the ranks connect.
+    /// Returns the number of ranks on this node, as far as it is known before the ranks connect.
     #[cfg(feature = "candle")]
     pub(super) fn local_ranks(&self) -> usize {
         let launched = Launcher::detect().local_ranks.unwrap_or(1);
         self.threads.unwrap_or(launched)
     }
 
-    /// Returns whether there is one rank, without a launcher.
+    /// Returns whether there is only one rank, without a launcher.
     #[cfg(feature = "candle")]
     pub(super) fn is_alone(&self) -> bool {
         Launcher::detect().rank.is_none() && self.local_ranks() == 1
     }
 
-    /// As [`World::run`], for a model that computes: ranks share the cores of their node, and a single rank without a launcher
-    /// needs no MPI.
+    /// As [`World::run`], for a model that computes. Ranks divide the cores of their node among them, and a single rank without a launcher needs no
+    /// MPI.
     #[cfg(feature = "candle")]
     pub(super) fn run_or_alone(
         &self,
         body: impl Fn(&mut Communicator) -> Result<(), Failure> + Sync,
     ) -> Result<(), Failure> {
-        // SAFETY: the command line was read, and nothing has started a thread yet.
+        // SAFETY: the command line has been read, and no thread has been started yet.
         unsafe { share_cores(self.local_ranks()) };
         if self.is_alone() {
             return unisono::threads(1, |mut comm| body(&mut comm)).swap_remove(0);
@@ -46,7 +46,7 @@ impl World {
         self.run(body)
     }
 
-    /// As [`World::run`], for ranks that go on without one that is lost.
+    /// As [`World::run`], for ranks that continue without a lost rank.
     #[cfg(feature = "candle")]
     pub(super) fn run_elastic(
         &self,
@@ -76,7 +76,7 @@ impl World {
         let results = world.on_threads(ranks, |mut comm| guarded(&mut comm, &body));
         let results = results.map_err(|error| Failure::BadInput(error.to_string()))?;
         let failures = results.into_iter().filter_map(Result::err);
-        // The rank that reports the error takes precedence over those that leave it to another.
+        // The rank that reports the error takes precedence over ranks that leave the report to it.
         failures.min_by_key(|failure| matches!(failure, Failure::SaidElsewhere)).map_or(Ok(()), Err)
     }
 }

@@ -1,6 +1,6 @@
-//! The cost of our call compared with `ncclAllReduce` on the same communicator.
+//! Compares the cost of Unisono's call with `ncclAllReduce` on the same communicator.
 //!
-//! Ranks that share a GPU reduce more slowly than ranks with a GPU each, but this compares calls, not reductions.
+//! Ranks that share a GPU reduce more slowly than ranks with a GPU each, but this check compares calls, not reductions.
 
 use std::time::Instant;
 
@@ -13,9 +13,9 @@ use crate::report::{Failure, Figures, Outcome, median, rounded};
 
 const SIZES_BYTES: [usize; 8] = [8, 64, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20];
 const WARM_UP: usize = 10;
-/// Small arrays are measured more often: they take little time, and vary more.
+/// Small arrays have more iterations, because they take little time and vary more.
 const ITERATIONS: [usize; 8] = [300, 300, 300, 300, 100, 100, 50, 30];
-/// The allowed difference: a size fails if it exceeds both.
+/// The allowed difference. A size fails if it exceeds both limits.
 const MOST_US: f64 = 5.0;
 const MOST_PERCENT: f64 = 5.0;
 
@@ -42,7 +42,7 @@ pub(crate) fn measure(comm: &mut Communicator, route: &str) -> Outcome {
         let [mut ours, mut theirs] = <[Times; 2]>::default();
         for iteration in 0..WARM_UP + iterations {
             for turn in 0..2 {
-                // Alternate, since the second call finds the caches of the first.
+                // Alternates, since the second call benefits from the caches of the first.
                 let is_ours = (iteration + turn) % 2 == 0;
                 comm.set_choice(Choice::Auto)?;
                 comm.barrier()?;

@@ -1,5 +1,5 @@
-//! The copies of an all-reduce through the host, in segments through a small pinned memory, compared with a plain copy of
-//! the whole array to or from pinned memory of its size.
+//! Compares the copies of an all-reduce through the host, in segments through a small pinned buffer, with a plain copy of the whole array to or from
+//! pinned memory of its size.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,14 +15,14 @@ const ROUNDS: usize = 15;
 /// The required ratio to a plain copy's throughput, in each direction.
 const LEAST_RATIO: f64 = 0.8;
 
-/// Alternates both. Only one rank runs it: several would share the GPU's link.
+/// Alternates both kinds of copies. Only one rank runs it, because several would share the GPU's link.
 pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
     assert!(comm.ranks() == 1, "one rank measures copies, not {}", comm.ranks());
     let context = comm.device()?;
     let stream = context.new_stream()?;
     // SAFETY: the memory is written before it is read: the first copy is from the GPU.
     let pinned = unsafe { context.alloc_pinned::<u8>(SIZE_BYTES) }?;
-    // With the flags of Unisono's memory, which the host reads: not write-combined. SAFETY: as above.
+    // Uses the flags of Unisono's memory, which the host reads: not write-combined. SAFETY: as above.
     let cached = unsafe { context.alloc_pinned_with_flags::<u8>(SIZE_BYTES, 0) }?;
     let pattern: Vec<u8> = (0..SIZE_BYTES).map(|place| (place % 251) as u8).collect();
     let mut array = stream.clone_htod(&pattern)?;
@@ -78,7 +78,7 @@ impl Plain {
     }
 }
 
-/// Compares our copies with the faster of the two plain copies.
+/// Compares Unisono's copies with the faster of the two plain copies.
 fn told(times_us: [Vec<f64>; 7]) -> Outcome {
     let [down_combined, down_cached, down, up_combined, up_cached, up, both] = times_us.map(median);
     let gb_per_s = |time_us: f64| SIZE_BYTES as f64 / time_us / 1e3;

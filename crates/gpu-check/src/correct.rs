@@ -1,4 +1,4 @@
-//! Compares every element type and reduction with the host's result, at counts around which something changes.
+//! Compares every element type and reduction with the host's result, at counts around which the code path changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +11,7 @@ use crate::report::{Failure, Figures, Outcome};
 use crate::settings::Settings;
 use crate::values::{self, Number};
 
-/// No elements, fewer elements than chunks, odd numbers, primes (so that no two parts are equal), and segments of unequal
-/// size.
+/// No elements, fewer elements than chunks, odd numbers, primes (so that no two parts are equal), and counts with unequal segments.
 const COUNTS: [usize; 10] = [0, 1, 2, 3, 7, 31, 1009, 4099, 65_537, 1_000_003];
 /// Elements before and after the array, which must not change.
 const MARGIN: usize = 3;
@@ -27,7 +26,7 @@ struct Seen {
     first: Option<String>,
     /// The number of calls by method.
     ran: BTreeMap<&'static str, u64>,
-    /// The number of calls on inexact numbers that had the host's bits.
+    /// The number of calls on inexact values whose result has the host's bits.
     same_bits: u64,
     refused: BTreeMap<String, u64>,
 }
@@ -82,7 +81,7 @@ fn with_type<T: Number>(
             values::exact(&mut arrays.input[..count + 2 * MARGIN], op, comm.rank(), seen.calls);
             let Some(ran) = arrays.reduce(comm, settings, op, count, seen)? else { continue };
             arrays.compare(comm, op, count, &Choice::Auto, seen)?;
-            // Unisono's algorithms give the host's bits; a vendor adds in its own order.
+            // Unisono's algorithms give the host's bits. A vendor library adds in its own order.
             let own = ran.parse::<Algorithm>().ok().map(Choice::from);
             let (rank, input) = (comm.rank(), &mut arrays.input[..count + 2 * MARGIN]);
             if let Some(own) = own
@@ -106,7 +105,7 @@ struct Arrays<T> {
 }
 
 impl<T: Number> Arrays<T> {
-    /// Reduces the input on the GPU; returns the name of the method, or `None` if the call is refused.
+    /// Reduces the input on the GPU. Returns the name of the method, or `None` if the call is refused.
     fn reduce(
         &mut self,
         comm: &mut Communicator,
@@ -135,7 +134,7 @@ impl<T: Number> Arrays<T> {
         Ok(Some(ran.method.name()))
     }
 
-    /// Reduces the same input on the host, by a choice, and counts differences.
+    /// Reduces the same input on the host with the given choice, and counts differences.
     fn compare(
         &mut self,
         comm: &mut Communicator,

@@ -1,5 +1,5 @@
-//! Two ranks whose calls differ once both kinds are known, and one that does not come: each ends with an error that names it, and NCCL's
-//! kernels, which wait on the GPU, are aborted. Ranks are threads, whose failures do not end the job.
+//! Two ranks whose calls differ after both are known, and one rank that does not arrive. Each call must end with an error that names the rank, and
+//! NCCL's kernels, which wait on the GPU, are aborted. Ranks are threads, so that their failures do not end the job.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use unisono::{Communicator, ReduceOp, Result};
 use crate::report::{Failure, Figures, Outcome};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Longer than the timeout, for what follows it on a busy machine.
+/// Longer than the timeout, to leave time for the error handling on a busy machine.
 const MOST: Duration = Duration::from_secs(15);
 
 pub(crate) fn check() -> Outcome {
@@ -47,7 +47,7 @@ fn one(mut comm: Communicator, of_rank_1: &[usize]) -> Result<()> {
     comm.set_timeout(TIMEOUT);
     let counts = if comm.rank() == 1 { of_rank_1 } else { &[1000, 999] };
     if counts.is_empty() {
-        // It is there, and makes no call.
+        // This rank is alive, but makes no call.
         std::thread::sleep(TIMEOUT + Duration::from_secs(1));
     }
     counts.iter().try_for_each(|&count| call(&mut comm, count))

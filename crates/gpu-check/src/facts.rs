@@ -1,4 +1,4 @@
-//! Reports the facts of this machine.
+//! Reports the GPU driver and devices of this machine.
 
 use std::ffi::c_int;
 
@@ -12,7 +12,7 @@ pub(crate) fn tell(comm: &mut Communicator, route: &str) -> Outcome {
     let context = comm.device()?;
     let (major, minor) = context.compute_capability()?;
     let mut driver: c_int = 0;
-    // SAFETY: it may be called at any time, and writes an integer to the address, which is valid during the call.
+    // SAFETY: the function may be called at any time, and writes an integer to the address, which is valid during the call.
     unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result()?;
     let figures = Figures::default()
         .with("gpu", context.name()?)

@@ -1,5 +1,5 @@
-//! All-reduces among other work of the GPU: several at once, each on a stream of its own, with copies queued before and
-//! after that are still pending when the call is made.
+//! All-reduces concurrent with other work of the GPU: several at once, each on its own stream, with copies enqueued before and after that are still
+//! pending when the call is made.
 
 use std::sync::Arc;
 
@@ -13,8 +13,7 @@ use crate::values;
 
 const COUNTS: [usize; 6] = [1, 1009, 65_537, 1_000_003, 4_194_301, 3];
 const ROUNDS: u64 = 4;
-/// The bytes that a stream copies before it copies the input: enough to reveal a call that does not wait for
-/// it.
+/// The bytes that a stream copies before it copies the input. They are enough to reveal a call that does not wait for the input.
 const BALLAST_BYTES: usize = 64 << 20;
 const BALLAST_COPIES: usize = 8;
 
@@ -23,9 +22,8 @@ pub(crate) fn check(comm: &mut Communicator, settings: &Settings, route: &str) -
     let context = comm.device()?;
     let mut wrong = 0;
     wrong += rounds(comm, settings, &context, 0)?;
-    // cudarc tracks the users of an array, and makes streams wait for each other. Without that, only Unisono's ordering
-    // remains. SAFETY: every array created from here on is used on streams that wait for each other, and is freed after
-    // its context has been synchronised.
+    // cudarc tracks the users of an array, and makes streams wait for each other. Without this tracking, only Unisono's ordering remains. SAFETY:
+    // every array created from here on is used on streams that wait for each other, and is freed after its context has been synchronised.
     unsafe { context.disable_event_tracking() };
     wrong += rounds(comm, settings, &context, ROUNDS)?;
     let mut of_all = [wrong];
@@ -44,7 +42,7 @@ pub(crate) fn check(comm: &mut Communicator, settings: &Settings, route: &str) -
     }
 }
 
-/// An array, with the work queued around its all-reduce.
+/// An array, with the work enqueued around its all-reduce.
 struct Lane {
     stream: Arc<CudaStream>,
     input: CudaSlice<f32>,
@@ -79,7 +77,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Queues a lot of work, and after it a copy of the input to the array.
+    /// Enqueues a large amount of work, and then a copy of the input to the array.
     fn queue_before(&mut self) -> Result<CudaSlice<f32>, DriverError> {
         let [from, to] = &mut self.ballast;
         for _ in 0..BALLAST_COPIES {
@@ -90,7 +88,7 @@ impl Lane {
         Ok(array)
     }
 
-    /// Queues a copy of the array to the result, and after it a write that overwrites the array.
+    /// Enqueues a copy of the array to the result, and then a write that overwrites the array.
     fn queue_after(&mut self, array: CudaSlice<f32>, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
         let array = self.array.insert(array);
         stream.memcpy_dtod(array, &mut self.result)?;
@@ -116,7 +114,7 @@ fn rounds(
         lanes.push(Lane::new(context, count)?);
     }
     let counted = in_rounds(comm, settings, context, &mut lanes, first);
-    // Even after an error, arrays must be freed only after this.
+    // Even after an error, arrays must be freed only after this call.
     let done = context.synchronize();
     let wrong = counted?;
     done?;

@@ -1,5 +1,4 @@
-//! Checks and measures arrays on GPUs. `scripts/gpu-check` runs it under mpirun, one check at a time; rank 0 prints a line
-//! of JSON.
+//! Checks and measures arrays on GPUs. `scripts/gpu-check` runs it under mpirun, one check at a time. Rank 0 prints a line of JSON.
 //!
 //! ```sh
 //! mpirun -n 2 gpu_check correct NAME [--algorithm auto] [--must-run nccl] [--largest-mib 36]
@@ -65,7 +64,7 @@ fn check(comm: &mut Communicator, settings: &Settings) -> Outcome {
     }
 }
 
-/// Returns the route of arrays. Skips the check if a rank has no GPU.
+/// Returns the transport route of arrays. Skips the check if a rank has no GPU.
 fn route(comm: &mut Communicator) -> Result<String, Failure> {
     let error = match comm.device_route() {
         Ok(route) => return Ok(route),

@@ -1,4 +1,4 @@
-//! Collectives other than all-reduces, on arrays and streams that the library knows by their addresses only, as from C and Python.
+//! Tests collectives other than all-reduces on arrays and streams that are passed to the library as addresses, as from C and Python.
 
 use cudarc::driver::DevicePtr as _;
 use unisono::{Choice, Communicator, DeviceArray, Operation, ReduceOp};
@@ -7,7 +7,7 @@ use crate::correct::without_nccl;
 use crate::report::{Failure, Figures, Outcome};
 use crate::settings::Settings;
 
-/// No elements, numbers that no number of ranks divides, and several segments.
+/// No elements, counts that no number of ranks divides, and several segments.
 const COUNTS: [usize; 4] = [0, 7, 4099, 1_000_003];
 
 pub(crate) fn check(comm: &mut Communicator, settings: &Settings, route: &str) -> Outcome {
@@ -53,7 +53,7 @@ fn one(comm: &mut Communicator, operation: Operation, count: usize) -> Result<(u
     stream.join(memory.stream())?;
     stream.memcpy_htod(&on_host, &mut memory)?;
     let (address, raw) = (memory.device_ptr(&stream).0, stream.cu_stream().cast());
-    // SAFETY: the memory has as many elements and lives, as the stream does, until `synchronize` has returned.
+    // SAFETY: the memory has as many elements, and memory and stream live until `synchronize` has returned.
     let mut array = unsafe { DeviceArray::<f32>::new(address, count, raw)? };
     let (on, op) = (array.on(), operation.reduces().then_some(ReduceOp::Sum));
     let ran = comm.run_device(operation, op, &mut array, &on)?;

@@ -1,5 +1,5 @@
-//! Batches that are copied to the GPU while it computes, as the trainer does, compared with batches that are there already, and with
-//! copies from ordinary memory in between.
+//! Compares batches that are copied to the GPU while it computes, as in the trainer, with batches that are already there, and with copies from
+//! pageable memory between steps.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -11,20 +11,20 @@ use unisono::{Communicator, HostToDevice};
 
 use crate::report::{Failure, Figures, Outcome, median, rounded};
 
-/// The elements of a batch: 2 MiB.
+/// The number of elements of a batch: 2 MiB.
 const BATCH: usize = 1 << 19;
 const STEPS: usize = 10;
 const ROUNDS: usize = 5;
-/// The work of a step besides reading its batch: this many copies of this many bytes on the GPU.
+/// The work of a step besides reading its batch: the number of copies on the GPU, and the bytes of each.
 const WORK: usize = 16;
 const WORK_BYTES: usize = 64 << 20;
-/// As many as the trainer has, and as many batches ahead.
+/// The number of buffers in the trainer, and of batches that it prefetches.
 const BUFFERS: usize = 4;
 const AHEAD: usize = 2;
-/// The time of a step whose batch is copied ahead, at most: this many times that of a step whose batch is there already.
+/// The maximum ratio of the time of a step whose batch is copied ahead to the time of a step whose batch is already there.
 const MOST_RATIO: f64 = 1.1;
 
-/// Alternates the three. Only one rank runs it: several would share the GPU.
+/// Alternates the three variants. Only one rank runs it, because several would share the GPU.
 pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
     assert!(comm.ranks() == 1, "one rank measures copies, not {}", comm.ranks());
     let stream = comm.device()?.new_stream()?;
@@ -52,7 +52,7 @@ pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
     told(times_us)
 }
 
-/// Microseconds for each step.
+/// Returns the microseconds per step.
 fn timed(steps: impl FnOnce() -> Result<(), Failure>) -> Result<f64, Failure> {
     let began = Instant::now();
     steps()?;
@@ -62,12 +62,12 @@ fn timed(steps: impl FnOnce() -> Result<(), Failure>) -> Result<f64, Failure> {
 struct Gpu {
     stream: Arc<CudaStream>,
     work: [CudaSlice<u8>; 2],
-    /// The batches that steps have read.
+    /// The elements that steps have read from batches.
     seen: CudaSlice<u32>,
 }
 
 impl Gpu {
-    /// Reads a batch and works, and waits for the end, as a trainer does for the loss.
+    /// Reads a batch, works, and waits for the end, as a trainer waits for the loss.
     fn step(&mut self, step: usize, batch: &CudaSlice<u32>) -> Result<(), Failure> {
         let mut seen = self.seen.slice_mut(step * BATCH..(step + 1) * BATCH);
         self.stream.memcpy_dtod(batch, &mut seen)?;
@@ -78,7 +78,7 @@ impl Gpu {
         Ok(self.stream.synchronize()?)
     }
 
-    /// Each batch is copied when its step begins.
+    /// Copies each batch when its step begins.
     fn when_needed(&mut self, batches: &[u32]) -> Result<(), Failure> {
         batches.chunks_exact(BATCH).enumerate().try_for_each(|(step, batch)| {
             let batch = self.stream.clone_htod(batch)?;
@@ -86,13 +86,13 @@ impl Gpu {
         })
     }
 
-    /// Another thread starts the copies, before their steps. Returns microseconds for each step, from the time when the first batch is
-    /// on its way: a run has thousands of steps, and waits for one first batch.
+    /// Starts the copies on another thread, before their steps. Returns microseconds per step, measured from when the first batch is in flight: a run
+    /// has thousands of steps, and waits for one first batch.
     fn ahead(&mut self, copies: &mut HostToDevice, batches: &[u32]) -> Result<f64, Failure> {
         thread::scope(|scope| {
             let (sender, receiver) = mpsc::sync_channel(AHEAD - 1);
             scope.spawn(move || {
-                // A consumer that has failed takes no more.
+                // The channel is closed after the consumer has failed.
                 let _ = batches.chunks_exact(BATCH).try_for_each(|batch| sender.send(copies.copy(batch)));
             });
             let mut receiver = receiver.into_iter().enumerate().peekable();
@@ -104,7 +104,7 @@ impl Gpu {
     fn only_copies(&mut self, copies: &mut HostToDevice, batches: &[u32]) -> Result<(), Failure> {
         for batch in batches.chunks_exact(BATCH) {
             let batch = copies.copy(batch)?;
-            // Its user waits for its copy.
+            // The stream that uses the batch waits for its copy.
             self.stream.memcpy_dtod(&batch.slice(..1), &mut self.seen.slice_mut(..1))?;
         }
         Ok(self.stream.synchronize()?)

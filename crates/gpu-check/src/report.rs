@@ -1,8 +1,8 @@
-//! The result of a check, as a line of JSON.
+//! The result of a check as a line of JSON.
 
 use serde_json::{Map, Value, json};
 
-/// The figures of a check that passed, or why it did not.
+/// The figures of a check that passed, or the reason why it did not.
 pub(crate) type Outcome = Result<Figures, Failure>;
 
 /// The figures of a check.
@@ -19,7 +19,7 @@ impl Figures {
 /// The reason why a check did not pass.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something that it needs is missing.
+    /// A requirement is missing.
     Skipped(String),
     /// The program failed.
     Failed(String),

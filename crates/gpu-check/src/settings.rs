@@ -1,4 +1,4 @@
-//! The command line.
+//! Parses the command line.
 
 use unisono::Choice;
 
@@ -9,13 +9,13 @@ pub(crate) enum Kind {
     Facts,
     /// Every type and reduction, at several sizes, compared with the host.
     Correct,
-    /// Several all-reduces at once, among other work of the GPU.
+    /// Several all-reduces at once, concurrent with other work of the GPU.
     InFlight,
-    /// The copies of an all-reduce through the host, compared with plain ones.
+    /// The copies of an all-reduce through the host, compared with plain copies.
     Copies,
     /// Batches that are copied to the GPU while it computes.
     Prefetch,
-    /// Our call, compared with NCCL's.
+    /// Unisono's call, compared with NCCL's.
     Calls,
     /// Other collectives, on arrays that another library has allocated.
     Operations,
@@ -40,9 +40,9 @@ pub(crate) struct Settings {
     pub(crate) kind: Kind,
     /// The name in the output line.
     pub(crate) name: String,
-    /// The choice for arrays on GPUs.
+    /// The algorithm choice for arrays on GPUs.
     pub(crate) choice: Choice,
-    /// A method that must have been used, or the check fails.
+    /// The method that must have been used, or the check fails.
     pub(crate) must_run: Option<String>,
     /// The size of the largest arrays.
     pub(crate) largest_bytes: usize,
@@ -55,7 +55,7 @@ impl Settings {
     /// Parses the command line.
     ///
     /// # Errors
-    /// The invalid argument, and what is expected.
+    /// The invalid argument and the expected one.
     pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let names = KINDS.map(|(name, _)| name).join(", ");
         let asked = arguments.next().unwrap_or_default();

@@ -6,10 +6,10 @@ use unisono::{Element, ReduceOp};
 
 /// An element type, on the host and on GPUs.
 pub(crate) trait Number: Element + DeviceRepr + ValidAsZeroBits {
-    /// Returns a small number; its absolute value if the type is unsigned.
+    /// Returns a small number, or its absolute value if the type is unsigned.
     fn of(small: i8) -> Self;
 
-    /// Returns a number with many digits; `None` for integers, whose sums are always exact.
+    /// Returns a number with many digits, or `None` for integers, whose sums are always exact.
     fn of_many_digits(digits: u64) -> Option<Self>;
 
     /// Returns the element's bits, zero-extended.

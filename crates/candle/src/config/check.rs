@@ -1,4 +1,4 @@
-//! Checks settings: by themselves, for the strategy, and for the data.
+//! Validates settings by themselves, for the strategy, and for the data.
 
 use std::fmt;
 use std::ops::Bound::{Excluded, Included};
@@ -21,14 +21,14 @@ const IMAGE_FILES: &str = "--data images:DIR, tfrecord:FILES_OR_DIR or webdatase
 const MAY_VARY: &str =
     "--data images:DIR, tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR, npy:DIR or cifar:DIR";
 
-/// The options that are for who serves the data.
+/// The options that belong to the data server, with `--data service`.
 const SERVED: [&str; 7] = ["context", "target", "colour", "image-size", "normalize", "augment", "snapshot"];
 
 impl Config {
-    /// Refuses a configuration that is invalid for any data and any world, or options that would have no effect.
+    /// Rejects a configuration that is invalid for any data and any world, and options that would have no effect.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] names the option, and its place if it is from a file.
+    /// [`TrainError::Setting`] names the option, and its location if it comes from a file.
     pub fn check(&self) -> Result<(), TrainError> {
         let checked = self.check_counts().and_then(|()| self.check_rates());
         let checked = checked.and_then(|()| self.check_effect()).and_then(|()| self.check_together());
@@ -80,13 +80,13 @@ impl Config {
         check_range("step-factor", 0.0..=1.0, self.step_factor)
     }
 
-    /// Returns whether an option has another value than in `usual`, by its name.
+    /// Returns a predicate on option names: whether the option's value differs from its value in `usual`.
     pub(super) fn changed(&self, usual: &Self) -> impl Fn(&str) -> bool + use<> {
         let [own, usual] = [self, usual].map(|config| serde_json::to_value(config).unwrap_or_default());
         move |option| own[option] != usual[option]
     }
 
-    /// Refuses options that are not at their defaults, and without effect.
+    /// Rejects options that are not at their defaults but would have no effect.
     fn check_effect(&self) -> Result<(), TrainError> {
         let is_changed = self.changed(&Self::new(self.data.clone(), self.model));
         let is_given = |option: &&&str| is_changed(option);
@@ -144,7 +144,7 @@ impl Config {
         }
     }
 
-    /// Refuses options that do not go together.
+    /// Rejects incompatible options.
     fn check_together(&self) -> Result<(), TrainError> {
         let is_invariant = self.order == Order::Tree;
         if is_invariant && self.compresses() {
@@ -172,7 +172,7 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses what a strategy cannot do.
+    /// Rejects options that the strategy does not support.
     pub(super) fn check_strategy(&self, strategy: &Strategy) -> Result<(), TrainError> {
         let is_across = self.overlap == Overlap::Across;
         let is_invariant = self.order == Order::Tree;
@@ -223,12 +223,12 @@ impl Config {
         Ok(())
     }
 
-    /// Returns whether gradients are sent in fewer bits than they have.
+    /// Returns whether gradients are sent in fewer bits than they are computed in.
     fn compresses(&self) -> bool {
         self.wire != Wires::One(Wire::F32)
     }
 
-    /// Refuses an algorithm that would not be used.
+    /// Rejects an algorithm that would not be used.
     pub(super) fn check_choice(
         &self,
         choice: &Choice,
@@ -250,7 +250,7 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses a number of shards that the ranks cannot divide.
+    /// Rejects a number of shards that the number of ranks does not divide.
     pub(super) fn check_world(&self, ranks: usize) -> Result<(), TrainError> {
         match self.world_invariant() {
             Some(parts) if !parts.is_power_of_two() || !parts.is_multiple_of(ranks) => refuse(format!(
@@ -261,7 +261,7 @@ impl Config {
         }
     }
 
-    /// Refuses a global batch larger than the data set, and metrics that say nothing of it.
+    /// Rejects a global batch larger than the data set, and metrics that do not apply to the data.
     pub(super) fn check_data(
         &self,
         dataset: Dataset,
@@ -292,7 +292,7 @@ pub(super) fn refuse<T>(why: String) -> Result<T, TrainError> {
     Err(TrainError::Setting(why))
 }
 
-/// Refuses a value of an option outside a range, which has both bounds.
+/// Rejects an option whose value is outside a range. The range has both bounds.
 fn check_range(option: &str, range: impl RangeBounds<f64>, value: f64) -> Result<(), TrainError> {
     let expected = match (range.start_bound(), range.end_bound()) {
         _ if range.contains(&value) => return Ok(()),

@@ -1,4 +1,4 @@
-//! A configuration as a file, and as the options of a command line.
+//! Reads and writes a configuration as a file, and as the options of a command line.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use toml::{Spanned, Table};
 use super::Config;
 use unisono_train::TrainError;
 
-/// The headings of options, each with the option that it stands before.
+/// The headings of options, each with the first option below it.
 const HEADINGS: [(&str, &str); 6] = [
     ("data", "Data and model"),
     ("epochs", "Learning"),
@@ -22,15 +22,15 @@ const HEADINGS: [(&str, &str); 6] = [
     ("checkpoint_dir", "Checkpoints and logs"),
 ];
 
-/// The columns of a comment.
+/// The width of a comment in columns.
 const COLUMNS: usize = 100;
 
-/// The place of each key in the file that a configuration was read from. Errors name it.
+/// The location of each key in the file that a configuration was read from. Error messages contain it.
 #[derive(Debug, Clone, Default)]
 pub struct Origin(Vec<(String, String)>);
 
 impl Origin {
-    /// Returns the message with the place of the first option that is from the file.
+    /// Returns the message with the location of the first option in it that comes from the file.
     fn named(&self, message: &str) -> String {
         let words = message.split_inclusive(' ');
         let named = words.scan(false, |is_named, word| {
@@ -46,7 +46,7 @@ impl Origin {
 }
 
 impl Config {
-    /// Adds an option for each field, with its heading, and with its default in its help. [`Config::over`] reads them.
+    /// Adds an option for each field, with its heading, and with its default in its help. [`Config::over`] reads the values.
     pub fn options(command: Command) -> Command {
         let mut heading = "";
         let options = Self::augment_args_for_update(Command::new("options"));
@@ -60,7 +60,7 @@ impl Config {
             }
             let option = option.clone().help(help).help_heading(heading).default_value(None);
             let option = match option.get_action() {
-                // A file may say yes, and the command line no.
+                // The command line may override a `true` in the file with `false`.
                 ArgAction::SetTrue => {
                     let option = option.action(ArgAction::Set).value_name("false").hide_possible_values(true);
                     option.num_args(0..=1).require_equals(true).default_missing_value("true")
@@ -71,19 +71,19 @@ impl Config {
         })
     }
 
-    /// Returns the configuration of a file of TOML, whose keys are the names of the options.
+    /// Reads a TOML file whose keys are the names of the options.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] names the file, its line, and the key.
+    /// [`TrainError::Setting`] names the file, the line and the key.
     pub fn read(file: &Path) -> Result<Self, TrainError> {
         Self::over(Some(file), &Self::options(nothing()).get_matches_from([""; 0]))
     }
 
-    /// Returns the configuration of a command line with these [options](Self::options), over that of a file, over the defaults that
-    /// suit the model.
+    /// Returns the configuration from these [options](Self::options) of a command line. They override the values of the file, which override the
+    /// defaults for the model.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] names the file, its line, and the key.
+    /// [`TrainError::Setting`] names the file, the line and the key.
     pub fn over(file: Option<&Path>, options: &ArgMatches) -> Result<Self, TrainError> {
         let name = file.unwrap_or(Path::new("")).display();
         let text = file.map_or_else(|| Ok(String::new()), fs::read_to_string);
@@ -113,10 +113,9 @@ impl Config {
         Ok(Self { origin: Origin(keys), ..config })
     }
 
-    /// Returns the configuration of a text, over defaults for the data and the model that it or the command
-    /// line has.
+    /// Parses a configuration. Its defaults are those for the data and the model that the text or the command line specifies.
     fn of_text(text: &str, options: &ArgMatches) -> Result<Self, toml::de::Error> {
-        // Errors have their place only here.
+        // Only this parse reports the position of an error.
         let own: Self = toml::from_str(text)?;
         let table: Table = toml::from_str(text)?;
         let data = options.get_one("data").cloned().unwrap_or(own.data);
@@ -128,10 +127,10 @@ impl Config {
         all.try_into()
     }
 
-    /// Returns the configuration as a commented file of TOML, which [`Config::read`] reads.
+    /// Returns the configuration as a commented TOML file, which [`Config::read`] reads.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if TOML cannot hold a number, which is then above 2^63.
+    /// [`TrainError::Setting`] if TOML cannot represent a number, which is then above 2^63.
     pub fn to_toml(&self) -> Result<String, TrainError> {
         let values = toml::to_string(self).map_err(|error| TrainError::Setting(error.to_string()))?;
         let value = |key: &str| values.lines().find(|line| line.split(" = ").next() == Some(key));
@@ -162,7 +161,7 @@ impl Config {
         Self::from_arg_matches(&nothing).expect("every option has a default")
     }
 
-    /// Returns the error with the place of the option that it names.
+    /// Adds to an error the location in the file of the option that it names.
     pub(super) fn placed(&self, error: TrainError) -> TrainError {
         match error {
             TrainError::Setting(why) => TrainError::Setting(self.origin.named(&why)),
@@ -179,7 +178,7 @@ fn line_at(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-/// Returns a question whether a known option was meant that is spelt like this one.
+/// Returns a "did you mean" question with the known option that is spelt most like this one.
 fn nearest(known: &Command, key: &str) -> String {
     let error = known.clone().try_get_matches_from([format!("--{key}")]).err();
     match error.as_ref().and_then(|error| error.get(ContextKind::SuggestedArg)) {
@@ -188,7 +187,7 @@ fn nearest(known: &Command, key: &str) -> String {
     }
 }
 
-/// Returns a text in lines that begin as comments do.
+/// Returns a text as the lines of a comment.
 fn comment(text: &str) -> String {
     text.split_whitespace().fold(String::from("#"), |mut lines, word| {
         let used = lines.chars().rev().take_while(|&sign| sign != '\n').count();

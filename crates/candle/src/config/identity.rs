@@ -1,4 +1,4 @@
-//! A checkpoint's description of a run, and whether it is of this run.
+//! Describes a run in its checkpoints, and checks whether a checkpoint belongs to this run.
 
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -9,11 +9,11 @@ use unisono_train::optimizer::NamedRule;
 use unisono_train::rate::ScheduleKind;
 use unisono_train::{Resumed, TrainError};
 
-/// The entries on data, which are compared separately.
+/// The entries about data, which are compared separately.
 const DATA: [&str; 3] = ["data", "schema", "fingerprint"];
 
 impl Config {
-    /// Returns the entries on a built-in model and its data: what must be the same to resume a run, and what determines its model.
+    /// Returns the entries about a built-in model and its data. They determine the model, and must be equal to resume a run.
     pub(super) fn description(&self, dataset: &Dataset, fingerprint: Option<u64>) -> Value {
         json!({
             "data": self.data.to_string(),
@@ -22,7 +22,7 @@ impl Config {
             "fingerprint": fingerprint.map(|hash| format!("{hash:016x}")),
             "model": self.model.name(),
             "hidden": self.hidden,
-            // Checkpoints from before there was any have none.
+            // Older checkpoints have no entry for dropout.
             "dropout": (self.dropout != 0.0).then_some(self.dropout),
             "context": self.context,
             "augmentation": self.augmentation_identity(),
@@ -30,7 +30,7 @@ impl Config {
         })
     }
 
-    /// Returns these entries, and those that must be the same to resume a run of any model.
+    /// Adds the entries that must be equal to resume a run of any model.
     pub(super) fn with_run(&self, mut entries: Value) -> Value {
         let of_run = json!({
             "seed": self.seed,
@@ -51,7 +51,7 @@ impl Config {
         entries
     }
 
-    /// Returns the transforms of images, or whether there are the usual ones.
+    /// Returns the image transforms, or whether they are the default ones.
     fn augmentation_identity(&self) -> Value {
         match self.augmentation() {
             none if none.is_empty() => false.into(),
@@ -62,7 +62,7 @@ impl Config {
 
     fn optimizer_identity(&self) -> Value {
         let base = Self { ema: None, ..self.clone() }.optimizer().rule;
-        // As texts: in `f64` they would have digits that not every reader of JSON keeps.
+        // Written as texts, because not every JSON reader keeps all digits of an `f64`.
         json!({
             "rule": NamedRule(base).to_string(),
             "average": self.ema.map(|decay| decay.to_string()),
@@ -79,7 +79,7 @@ impl Config {
         }
     }
 
-    /// Returns the entries that checkpoints had as text before they had them as data.
+    /// Returns the entries that older checkpoints store as text.
     fn former_description(&self) -> Value {
         let schedule = match self.schedule {
             ScheduleKind::Step => {
@@ -90,7 +90,7 @@ impl Config {
         json!({ "optimizer": self.optimizer().describe(), "schedule": schedule })
     }
 
-    /// Verifies that a checkpoint is of the run that `own` describes.
+    /// Checks that a checkpoint belongs to the run that `own` describes.
     pub(super) fn compare(
         &self,
         own: &Value,
@@ -124,8 +124,7 @@ impl Config {
         }
     }
 
-    /// Describes the change of the data at the same location, if they have changed. Checkpoints from before
-    /// this was stored are not checked.
+    /// Describes a change of the data at the same location. Older checkpoints that lack this entry are not checked.
     fn changed_data(&self, own: &Value, saved: &Value) -> Option<String> {
         let schema = |description: &Value| Schema::deserialize(&description["schema"]).ok();
         let renamed = schema(saved).zip(schema(own)).and_then(|(theirs, own)| theirs.difference(&own));

@@ -1,4 +1,4 @@
-//! The input pipeline of a run, within its memory.
+//! The input pipeline of a run, within its memory limit.
 
 use super::{Config, Size};
 use crate::model;
@@ -9,7 +9,7 @@ use unisono_data::{Dataset, Depth, Kind, Threads};
 use unisono_train::{Sampled, Shares, TrainError};
 
 impl Config {
-    /// Returns the threads of an input pipeline, and the steps that it prefetches.
+    /// Returns the number of threads of an input pipeline, and the number of steps that it prefetches.
     pub(crate) fn input_threads(&self) -> (Threads, Depth) {
         (
             self.input_threads.map_or(Threads::Auto, Threads::Fixed),
@@ -17,10 +17,10 @@ impl Config {
         )
     }
 
-    /// Returns the feed of a rank, whose batches take no more memory than they may.
+    /// Returns the feed of a rank, whose batches stay within the memory limit.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if that is too little, or too little for the threads and the depth that were asked for.
+    /// [`TrainError::Setting`] if the limit is too low, or too low for the requested threads and depth.
     pub fn feed(&self, dataset: Arc<Dataset>, shares: Shares) -> Result<Sampled, TrainError> {
         let (threads, depth) = self.input_threads();
         let (threads, depth) = match self.input_memory {
@@ -31,7 +31,7 @@ impl Config {
     }
 }
 
-/// Returns the threads and the depth of a pipeline, given the size of the batches of a step.
+/// Returns the threads and the depth of a pipeline that fit the memory, given the size of a step's batches.
 fn within(bytes: u64, of_step: u64, threads: Threads, depth: Depth) -> Result<(Threads, Depth), TrainError> {
     let held = (bytes / of_step.max(1)).min(1 << 20) as usize;
     let most_threads = match threads {
@@ -42,7 +42,7 @@ fn within(bytes: u64, of_step: u64, threads: Threads, depth: Depth) -> Result<(T
         Depth::Auto => None,
         Depth::AtMost(depth) | Depth::Fixed(depth) => Some(depth),
     };
-    // A thread may have one in progress and one that is finished, and one is the trainer's.
+    // Each thread may hold a batch in progress and a finished one. The trainer holds one more.
     let spare = |used: usize| held.checked_sub(1 + used);
     let is_some = |count: &usize| *count > 0;
     let found = match (most_threads, most_ready) {

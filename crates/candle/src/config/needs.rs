@@ -1,5 +1,5 @@
-//! Estimates the memory of a run, and compares it with the available memory before allocating: otherwise the kernel would
-//! kill some process, perhaps another one.
+//! Estimates the memory of a run, and compares it with the available memory before allocating. Otherwise the kernel would kill a process, perhaps an
+//! unrelated one.
 
 use super::Config;
 use crate::model::{self, Size};
@@ -11,7 +11,7 @@ use unisono_strategies::Strategy;
 use unisono_train::internals::EVALUATION_BATCH;
 use unisono_train::{Outer, Shares, TrainError, Wire, agree};
 
-/// The size of a number in bytes.
+/// The size of a value in bytes.
 const NUMBER: f64 = size_of::<f32>() as f64;
 
 /// The estimated memory of a rank, in bytes; small items are ignored.
@@ -19,11 +19,11 @@ const NUMBER: f64 = size_of::<f32>() as f64;
 /// Floating-point, so that an absurd size does not overflow.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct MemoryEstimate {
-    /// The part of the data set that is in memory.
+    /// The part of the data set that is kept in memory.
     pub data: f64,
     /// The model's parameters.
     pub parameters: f64,
-    /// The gradient buckets, and the sums of a tree.
+    /// The gradient buckets, and the partial sums of a reduction tree.
     pub gradients: f64,
     /// The optimizer state.
     pub optimizer: f64,
@@ -34,8 +34,8 @@ pub struct MemoryEstimate {
 }
 
 impl MemoryEstimate {
-    /// Returns the needs of training a model of this size, with this number of samples per pass, arrays of optimizer state
-    /// and wire format.
+    /// Returns the estimate for training a model of this size, with this number of samples per pass, number of arrays of optimizer state, and wire
+    /// format.
     pub fn of(size: &Size, samples: usize, state_arrays: usize, wire: Wire) -> Self {
         let parameters = NUMBER * size.parameters;
         let narrow = match wire {
@@ -53,7 +53,7 @@ impl MemoryEstimate {
         }
     }
 
-    /// Refuses a run for whose ranks this node lacks memory. All ranks call it.
+    /// Rejects a run whose ranks need more memory than this node has. Called by all ranks.
     ///
     /// # Errors
     /// [`TrainError::Setting`] on the lowest rank of a node without enough memory, [`TrainError::Elsewhere`] on the others.
@@ -98,8 +98,7 @@ impl MemoryEstimate {
 }
 
 impl Config {
-    /// Returns the data set, as far as known before it is read, by the size of its files. What is larger than the limit stays
-    /// in files.
+    /// Estimates the memory of the data set from the size of its files, before it is read. Data beyond the limit stay in files.
     pub(super) fn needs_of_data(&self) -> MemoryEstimate {
         let files = self.data.size_bytes() as f64;
         let limit = Options::default().in_memory_bytes as f64;
@@ -108,15 +107,14 @@ impl Config {
             // Two files, each up to the limit.
             Source::Idx(_) => files.min(2.0 * limit),
             Source::Cifar(_) => files,
-            // Tokens, or the place of every 256th character.
+            // Tokens, or the offset of every 256th character.
             Source::Text(_) if files * NUMBER > limit => files / 32.0,
             Source::Text(_) => files * NUMBER,
-            // Raw values, up to the limit, and values as the model sees them: a value has two characters (or bytes) at least. Then
-            // labels.
+            // Raw values, up to the limit, and the values that the model receives. A value has at least two characters (or bytes). Labels are added.
             Source::Csv(_) | Source::Parquet(_) | Source::Arrow(_) => {
                 (files * NUMBER).min(2.0 * limit + files / 4.0)
             }
-            // They stay in their files, or on other machines.
+            // Samples stay in their files, or on other machines.
             Source::TfRecord(_)
             | Source::WebDataset(_)
             | Source::Npy(_)
@@ -126,7 +124,7 @@ impl Config {
         MemoryEstimate { data, ..MemoryEstimate::default() }
     }
 
-    /// Everything but the data set, once that is loaded; nothing for a model that does not fit such data.
+    /// Returns the estimate without the data set, once that is loaded. It is zero for a model that does not fit the data.
     pub(super) fn needs(
         &self,
         strategy: &Strategy,
@@ -152,7 +150,7 @@ impl Config {
         needs
     }
 
-    /// Returns the most samples of a pass.
+    /// Returns the largest number of samples of a pass.
     fn pass_of(&self, Shares { ranks, global_batch, .. }: Shares) -> usize {
         match self.world_invariant() {
             Some(parts) => global_batch.div_ceil(parts),
@@ -160,7 +158,7 @@ impl Config {
         }
     }
 
-    /// Returns the memory of a replica that computes with this many samples at a time.
+    /// Estimates the memory of a replica that computes this many samples at a time.
     fn needs_of_replica(&self, shares: Shares, pass: usize, dataset: &Dataset) -> MemoryEstimate {
         let Shares { ranks, global_batch, .. } = shares;
         let Ok(size) = model::size(self.model, self.hidden.as_deref(), &dataset.kind) else {
@@ -174,7 +172,7 @@ impl Config {
         let measured = EVALUATION_BATCH.min(dataset.test.len()) as f64;
         let mut needs =
             MemoryEstimate::of(&size, pass, self.optimizer().rule.state_names().len(), self.wires()[0]);
-        // Sums that wait for their counterpart in a tree over the shards of a rank.
+        // Partial sums that wait for their counterpart in a tree over the shards of a rank.
         let waiting = self.world_invariant().map_or(0, |parts| (parts / ranks).max(1).ilog2());
         needs.gradients += f64::from(waiting) * needs.parameters;
         needs.batches = NUMBER * ready + needs.batches.max(NUMBER * measured * size.activations);
@@ -197,14 +195,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_ranks_of_a_node_are_counted_and_what_is_saved_once() {
+    fn estimate_counts_all_ranks_of_a_node_and_one_checkpoint_copy() {
         let needs =
             MemoryEstimate { parameters: 3.0, gradients: 4.0, checkpoint: 5.0, ..MemoryEstimate::default() };
         assert_eq!((needs.of_node(4, false), needs.of_node(4, true)), (28.0, 33.0));
     }
 
     #[test]
-    fn what_nobody_has_is_refused_on_all_ranks_in_one_line() {
+    fn run_that_exceeds_memory_is_refused_on_all_ranks_in_one_line() {
         let needs = MemoryEstimate { parameters: 1e18, batches: f64::INFINITY, ..MemoryEstimate::default() };
         let refused = unisono::threads(3, |mut comm| needs.check(&mut comm).unwrap_err());
         let message = refused[0].to_string();

@@ -1,4 +1,4 @@
-//! Runs of a program's own model on its own samples.
+//! Runs of a user's model on the user's samples.
 
 use serde_json::json;
 
@@ -9,12 +9,12 @@ use unisono::Communicator;
 use unisono_strategies::Strategy;
 use unisono_train::{Replica, Resumed, RunSettings, Shares, TrainError, agree};
 
-/// The options of data and models that do not depend on which they are.
+/// The options of data and models that apply to any data and any model.
 const OF_ANY: [&str; 4] = ["seed", "input-threads", "prefetch", "initial"];
 
 impl Config {
-    /// Returns a rank's shares of the samples, the settings of a run of a replica with these parameters, and the run to resume; `samples` are the numbers of samples to train on and held out. Called by
-    /// all ranks.
+    /// Returns a rank's shares of the samples, the settings of a run of a replica with these parameters, and the run to resume. `samples` are the
+    /// numbers of training and held-out samples. Called by all ranks.
     pub(crate) fn run_of(
         &self,
         comm: &mut Communicator,
@@ -43,7 +43,7 @@ impl Config {
         Ok((shares, settings, resumed))
     }
 
-    /// Refuses what a run of a program's own model cannot do, and options that would have no effect on it.
+    /// Rejects options that a run of a user's model does not support, or that would have no effect on it.
     fn check_own(&self, strategy: &Strategy, shares_values: bool) -> Result<(), TrainError> {
         let is_changed = self.changed(&Self::default());
         let built_in = Self::of_data_and_model().into_iter().filter(|option| !OF_ANY.contains(&&**option));
@@ -69,7 +69,7 @@ impl Config {
     }
 }
 
-/// Checks that all ranks have as many samples as rank 0, of which each takes its share. Called by all ranks.
+/// Checks that all ranks have the same numbers of samples as rank 0, because each takes its share of them. Called by all ranks.
 fn same_samples(comm: &mut Communicator, own: [usize; 2]) -> Result<(), TrainError> {
     let mut first = own.map(|count| count as u64);
     comm.broadcast(&mut first, 0)?;

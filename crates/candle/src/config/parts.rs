@@ -1,4 +1,4 @@
-//! Values that follow from several options of a configuration.
+//! Values derived from several options of a configuration.
 
 use std::any::Any;
 use std::fmt;
@@ -28,9 +28,9 @@ use unisono_train::{
 /// The augmentation of training images.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Augment {
-    /// The usual one of the source: `usual`.
+    /// The default of the source: `usual`.
     Usual,
-    /// By these transforms.
+    /// These transforms.
     By(Augmentation),
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for Augment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageSize(pub [usize; 2]);
 
-/// The longest side of an image.
+/// The largest side of an image.
 const MOST_SIDE: usize = 1 << 15;
 
 impl FromStr for ImageSize {
@@ -79,7 +79,7 @@ impl fmt::Display for ImageSize {
     }
 }
 
-/// A number of bytes: `512M`.
+/// A size in bytes: `512M`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size(pub u64);
 
@@ -99,7 +99,7 @@ impl fmt::Display for Size {
 }
 
 impl Config {
-    /// Returns the optimizer with the constants that other options say.
+    /// Returns the optimizer, with the constants that other options set.
     pub fn optimizer(&self) -> OptimizerSettings {
         let mut rule = Arc::clone(&self.optimizer.0);
         if let Some(&Sgd { momentum, nesterov }) = (&*rule as &dyn Any).downcast_ref() {
@@ -116,7 +116,7 @@ impl Config {
         optimizer
     }
 
-    /// Returns the strategy; `None` for the mirrored one that [suits](Strategy::suited) the world.
+    /// Returns the strategy, or `None` for the mirrored one that [suits](Strategy::suited) the world.
     pub fn strategy(&self) -> Option<Strategy> {
         Some(match self.strategy? {
             StrategyKind::OneDevice => Strategy::OneDevice,
@@ -137,12 +137,12 @@ impl Config {
         })
     }
 
-    /// Returns the settings of steps of ranks alone, if they make any.
+    /// Returns the settings of local steps, if the run makes any.
     pub fn local_steps(&self) -> Option<LocalSteps> {
         self.local_steps.map(|steps| LocalSteps { steps, outer: self.outer })
     }
 
-    /// Returns the wire formats that the run may use, at least one.
+    /// Returns the wire formats that the run may use. There is at least one.
     pub(super) fn wires(&self) -> &[Wire] {
         match &self.wire {
             Wires::One(wire) => std::slice::from_ref(wire),
@@ -150,7 +150,7 @@ impl Config {
         }
     }
 
-    /// Returns the shards of a step, if the bits do not depend on the number of ranks.
+    /// Returns the number of shards of a step, if the result is the same on any number of ranks.
     pub(super) fn world_invariant(&self) -> Option<usize> {
         (self.order == Order::Tree).then_some(self.shards)
     }
@@ -174,7 +174,7 @@ impl Config {
         })
     }
 
-    /// Returns this configuration without its checkpoints: the run saves none, and resumes from none.
+    /// Returns this configuration without checkpoints: the run saves none, and does not resume.
     pub fn without_checkpoints(&self) -> Self {
         let usual = Self::default();
         Self {
@@ -188,7 +188,7 @@ impl Config {
         }
     }
 
-    /// Returns the metrics that are asked for, or those that take the place of accuracy in a regression.
+    /// Returns the requested metrics, or the defaults of a regression, which has no accuracy.
     pub(super) fn metrics(&self, is_regression: bool) -> Metrics {
         let measures_only_loss = self.strategy == Some(StrategyKind::ParameterServer);
         if is_regression && self.metrics.is_empty() && !measures_only_loss {
@@ -211,7 +211,7 @@ impl Config {
         self.optimizer.0.scaled_rate(self.learning_rate, global_batch as f64 / f64::from(usual))
     }
 
-    /// Returns the data set for these settings, and the report on a [snapshot](Self::snapshot) that was read or written.
+    /// Loads the data set for these settings, and reports a [snapshot](Self::snapshot) that was read or written.
     ///
     /// # Errors
     /// [`TrainError::Data`].
@@ -227,7 +227,7 @@ impl Config {
         Ok((dataset, Some(report)))
     }
 
-    /// Returns the options that the data set is loaded with.
+    /// Returns the options for loading the data set.
     pub fn data_options(&self) -> unisono_data::Options {
         let measured = self.data.has_image_files().then_some(Normalize::Measured);
         unisono_data::Options {
@@ -245,8 +245,7 @@ impl Config {
         }
     }
 
-    /// Returns the settings of a run with this global batch, this number of steps in an epoch, and this highest
-    /// learning rate.
+    /// Returns the settings of a run with this global batch, number of steps per epoch, and peak learning rate.
     pub(super) fn run_settings(&self, global_batch: usize, steps: usize, peak: f64) -> RunSettings {
         let schedule = match self.schedule {
             ScheduleKind::Constant => Schedule::Constant,
@@ -285,7 +284,7 @@ impl Config {
             shard_optimizer: self.shard_optimizer,
             local_steps: self.local_steps(),
             order: self.order,
-            // The power of two below: f16 then holds the mean over a global batch of the sums.
+            // Rounded down to a power of two. The mean of the sums over a global batch then fits f16.
             f16_scale: (global_batch as f32).log2().floor().exp2().recip(),
             ..BucketSettings::default()
         }

@@ -19,9 +19,9 @@ use unisono_train::internals::broadcast;
 use unisono_train::{Sampled, Shares, TrainError, Trainer, agree};
 
 impl Config {
-    /// As [`Config::trainer`], for a model that is cut into stages, independent of [`Config::strategy`]. The model, the data and
-    /// the global batch are those of any other strategy; a pipeline's part of a step is cut into
-    /// [micro-batches](PipelineSettings::micro_batches), and not by [`Config::batch_size`].
+    /// As [`Config::trainer`], for a model that is cut into stages, independent of [`Config::strategy`]. The model, the data and the global batch are
+    /// the same as with any other strategy. A pipeline's part of a step is cut into [micro-batches](PipelineSettings::micro_batches), and not by
+    /// [`Config::batch_size`].
     ///
     /// # Errors
     /// As [`Config::trainer`].
@@ -39,7 +39,7 @@ impl Config {
         Trainer::new(comm, replica, MicroBatches(feed), run, resumed)
     }
 
-    /// Returns this rank's stages, and what a user should know of them. Called by all ranks.
+    /// Returns this rank's stages, and a notice about them for the user. Called by all ranks.
     fn staged(
         &self,
         comm: &mut Communicator,
@@ -73,7 +73,7 @@ impl Config {
         Ok((Pipeline::new(own, schedule, built)?, Some(said)))
     }
 
-    /// Cuts the model. Called by all ranks; rank 0 measures.
+    /// Cuts the model into stages. Called by all ranks; rank 0 measures the layers.
     fn cut(
         &self,
         comm: &mut Communicator,
@@ -111,7 +111,7 @@ impl Config {
     }
 }
 
-/// Returns the first layer of each stage, from the names of those after the first.
+/// Returns the first layer of each stage, given the names of the first layers of all stages but the first.
 fn named(split_at: &[String], names: &[String], stages: usize) -> Result<Vec<usize>, TrainError> {
     let refuse = |why: String| {
         let names = names.join(", ");
@@ -137,7 +137,7 @@ struct Cut {
     firsts: Vec<usize>,
     /// The names of all layers.
     names: Vec<String>,
-    /// The time that they take, if that was measured.
+    /// The measured time of each layer, if the layers were measured.
     costs: Vec<Duration>,
 }
 
@@ -147,7 +147,7 @@ impl Cut {
     }
 }
 
-/// The layers of each stage, and how long it takes.
+/// Displays the layers of each stage, and the time that it takes.
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stage = |stage| {

@@ -1,4 +1,4 @@
-//! From settings to a run: its model, its data and its state.
+//! Prepares a run: its model, its data and its state.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use unisono_train::{
     Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire, Wires, agree,
 };
 
-/// A run that has not begun.
+/// A run that has not started.
 pub(super) struct Prepared<R> {
     pub(super) replica: R,
-    /// Its batches are on the host.
+    /// Produces batches on the host.
     pub(super) feed: Sampled,
     pub(super) device: Device,
     pub(super) run: RunSettings,
     pub(super) resumed: Option<Resumed>,
 }
 
-/// The choices from which a replica is made.
+/// The settings that a replica is built from.
 pub(super) struct Made<'a> {
     pub(super) dataset: &'a Dataset,
     pub(super) device: &'a Device,
@@ -35,12 +35,12 @@ pub(super) struct Made<'a> {
 }
 
 impl Config {
-    /// Loads the data and builds the model on every rank; then all ranks take rank 0's parameters, or those of a
-    /// checkpoint. Called by all ranks with the same settings. If it fails on one rank it fails on all.
+    /// Loads the data and builds the model on every rank. All ranks then receive the parameters of rank 0, or of a checkpoint. Called by all ranks
+    /// with the same settings. A failure on one rank is a failure on all.
     ///
     /// # Errors
-    /// [`TrainError`] names the problem with the settings, the data or the model; on ranks without
-    /// an error, [`TrainError::Elsewhere`] names the lowest rank that has one.
+    /// [`TrainError`] names the problem with the settings, the data or the model. On ranks without an error, [`TrainError::Elsewhere`] names the
+    /// lowest rank that has one.
     pub fn trainer<'a>(
         &self,
         comm: &'a mut Communicator,
@@ -75,8 +75,8 @@ impl Config {
         ParameterServer::new(comm, replica, feed.placed(None), run, servers, resumed)
     }
 
-    /// Works in place of a worker that was lost, in a run of [`Config::parameter_server`] that is
-    /// [elastic](ParameterServer::elastic): `rank` of `ranks`, as the launcher numbers them.
+    /// Replaces a lost worker in a run of [`Config::parameter_server`] that is [elastic](ParameterServer::elastic). `rank` and `ranks` are numbered
+    /// as by the launcher.
     ///
     /// # Errors
     /// As [`ParameterServer::join`].
@@ -86,7 +86,7 @@ impl Config {
         (rank, ranks): (Rank, usize),
         servers: ServerSettings,
     ) -> Result<(), TrainError> {
-        // The others are inside the run, and have settled all that ranks settle together.
+        // The other ranks are already in the run, and have made all decisions that ranks make together.
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
         let resumed = self.find(&mut alone)?;
         let global_batch = resumed.map(|resumed| resumed.progress.global_batch).or(self.global_batch);
@@ -96,7 +96,7 @@ impl Config {
         ParameterServer::join(folder, (rank, ranks), replica, feed.placed(None), &run, servers)
     }
 
-    /// As [`prepare`](Self::prepare), for a whole model on each rank, or on all ranks of a node together.
+    /// As [`prepare`](Self::prepare), for a whole model on each rank, or one shared by all ranks of a node.
     fn prepare_whole(
         &self,
         comm: &mut Communicator,
@@ -120,8 +120,8 @@ impl Config {
         })
     }
 
-    /// Gives parameters the values that they begin with, if there is a file of them; does nothing on ranks other than 0 among those that
-    /// hold the same, whose values they get, or share.
+    /// Sets parameters to the initial values from a file, if there is one. Does nothing on ranks other than 0 among those that hold the same
+    /// parameters: they receive or share the values of rank 0.
     pub(super) fn load_initial(&self, rank: Rank, parameters: &Parameters) -> Result<(), TrainError> {
         let Some(file) = self.initial.as_ref().filter(|_| rank == 0) else { return Ok(()) };
         let left = parameters.load(file).map_err(|error| TrainError::Setting(text(error)))?;
@@ -134,8 +134,8 @@ impl Config {
         )))
     }
 
-    /// Returns the model, the data and the state of a run on rank `rank` of `ranks`. `make` makes the replica, and says of it what a
-    /// user should know. Called by all ranks of a communicator.
+    /// Returns the model, the data and the state of a run on rank `rank` of `ranks`. `make` builds the replica, and returns a notice about it for the
+    /// user. Called by all ranks of a communicator.
     pub(super) fn prepare<R: Replica>(
         &self,
         comm: &mut Communicator,
@@ -154,7 +154,7 @@ impl Config {
             self.needs(strategy, ranks, shares, &dataset).check(comm)?;
         }
         let (replica, strategy) = make(comm, &Made { dataset: &dataset, device: &device, shares })?;
-        // Rank 0 saves, so it checks the directory.
+        // Only rank 0 checks the directory, since only it saves.
         let keeps = self.checkpoint_dir.is_some() && comm.rank() == 0;
         let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
         let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
@@ -164,7 +164,7 @@ impl Config {
         let run = RunSettings {
             computes,
             strategy,
-            // A data server knows the target, and this configuration may not.
+            // A data server may know the target when this configuration does not.
             metrics: self.metrics(dataset.schema.target.is_some()),
             input: input_lines(&dataset, kept),
             ..run
@@ -173,7 +173,7 @@ impl Config {
         Ok(Prepared { replica, feed, device, run, resumed })
     }
 
-    /// Chooses the algorithm, checks the places of files, and finds the run to resume and the global batch. Called by all ranks.
+    /// Chooses the algorithm, checks the paths of files, and finds the run to resume and the global batch. Called by all ranks.
     pub(super) fn begin(
         &self,
         comm: &mut Communicator,
@@ -198,7 +198,7 @@ impl Config {
         Ok(directory.map(|directory| Resumed::find(comm, directory)).transpose()?.flatten())
     }
 
-    /// Returns the shares of ranks in the samples of a step.
+    /// Returns the ranks' shares of the samples of a step.
     pub(super) fn shares(
         &self,
         strategy: &Strategy,
@@ -211,7 +211,7 @@ impl Config {
                 let samples = global_batch.div_ceil(replicas);
                 let micro_batches = pipeline.micro_batches.unwrap_or(4 * pipeline.length(ranks)).min(samples);
                 Shares {
-                    // As a grid numbers them.
+                    // Numbered as in a grid.
                     rank: rank % replicas,
                     ranks: replicas,
                     global_batch,
@@ -220,7 +220,7 @@ impl Config {
                 }
             }
             _ => Shares {
-                // Servers have none.
+                // Servers compute no samples.
                 rank: rank.min(replicas - 1),
                 ranks: replicas,
                 global_batch,
@@ -230,7 +230,7 @@ impl Config {
         }
     }
 
-    /// Returns the reason why the run cannot be on GPUs, if it cannot.
+    /// Returns the reason why the run cannot use GPUs, if there is one.
     fn refuses_device(&self, strategy: &Strategy, global_batch: usize) -> Option<String> {
         let why = match strategy {
             Strategy::ParameterServer(_) => "parameter servers hold their parameters in host memory",
@@ -245,7 +245,7 @@ impl Config {
         Some(why.to_owned())
     }
 
-    /// Returns the data set, if it suits these settings, and this many ranks that compute. Called by all ranks.
+    /// Loads the data set, and checks that it suits these settings and this number of computing ranks. Called by all ranks.
     fn load(
         &self,
         comm: &mut Communicator,
@@ -254,10 +254,10 @@ impl Config {
     ) -> Result<(Arc<Dataset>, Option<SnapshotReport>), TrainError> {
         agree(comm, self.check_world(ranks))?;
         self.needs_of_data().check(comm)?;
-        // A snapshot may have to be written.
+        // Loading may write a snapshot.
         let mut own = self.clone();
         if comm.rank() > 0 && matches!(self.data, Source::Service(_)) {
-            // All ranks wait for the same servers, and one tells it.
+            // All ranks wait for the same servers, and only one reports it.
             own.tell = None;
         }
         let loaded = comm.quiet("loading the data set", |_| own.kept_dataset());
@@ -266,8 +266,8 @@ impl Config {
         agree(comm, checked)
     }
 
-    /// Chooses the wire format, verifies that a checkpoint to resume from is of this run, and returns the settings of the run, with this
-    /// peak of the learning rate. `entries` describe the model and the data in checkpoints. Called by all ranks.
+    /// Chooses the wire format, checks that a checkpoint to resume from belongs to this run, and returns the settings of the run with this peak
+    /// learning rate. `entries` describe the model and the data in checkpoints. Called by all ranks.
     pub(super) fn settle(
         &self,
         comm: &mut Communicator,
@@ -281,15 +281,14 @@ impl Config {
         let description = chosen.with_run(entries);
         if let Some(resumed) = resumed {
             agree(comm, chosen.compare(&description, shares.global_batch, resumed))?;
-            // Checkpoints saved from now on hold everything that this version knows of the run.
+            // New checkpoints contain all entries that this version writes.
             resumed.progress.description = description.clone();
         }
         let run = chosen.run_settings(shares.global_batch, shares.steps(samples), peak);
         Ok(RunSettings { wire_choice, description, ..run })
     }
 
-    /// Returns the wire format of a run with these parameters, and why, if it was not asked for. Called by
-    /// all ranks.
+    /// Returns the wire format of a run with these parameters, and the reason if it was chosen automatically. Called by all ranks.
     fn choose_wire(
         &self,
         comm: &mut Communicator,
@@ -309,7 +308,7 @@ impl Config {
     }
 }
 
-/// Notices about the input for the user, a line each.
+/// Returns notices about the input for the user, one per line.
 fn input_lines(dataset: &Dataset, kept: Option<SnapshotReport>) -> Option<String> {
     let lines: Vec<_> =
         dataset.notices().iter().cloned().chain(kept.map(|report| report.to_string())).collect();

@@ -6,7 +6,7 @@ use super::*;
 use unisono_train::optimizer::Sgd;
 
 #[test]
-fn the_rate_follows_the_global_batch_and_not_the_ranks() {
+fn learning_rate_depends_on_the_global_batch_and_not_on_the_ranks() {
     let settings = Config::new(Source::Digits, ModelKind::Mlp);
     assert_eq!(settings.scaled_rate(256), 2.0 * settings.scaled_rate(128));
     let settings = Config { optimizer: NamedRule::new(AdamW::default()), ..settings };
@@ -14,7 +14,7 @@ fn the_rate_follows_the_global_batch_and_not_the_ranks() {
 }
 
 #[test]
-fn senseless_settings_are_refused() {
+fn invalid_settings_are_refused() {
     let settings = Config::new(Source::Digits, ModelKind::Mlp);
     let refused = |settings: Config| settings.check().unwrap_err().to_string();
     assert!(refused(Config { epochs: 0, ..settings.clone() }).contains("--epochs is 0"));
@@ -50,7 +50,7 @@ fn senseless_settings_are_refused() {
 }
 
 #[test]
-fn what_would_have_no_effect_is_refused() {
+fn options_without_effect_are_refused() {
     let settings = Config::new(Source::Digits, ModelKind::Cnn);
     let refused = |settings: Config| settings.check().unwrap_err().to_string();
     assert!(

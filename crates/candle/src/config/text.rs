@@ -1,4 +1,4 @@
-//! Values of a file in the syntax of the command line: what `FromStr` reads and `Display` writes.
+//! Serialises values of a file in the syntax of the command line, by `FromStr` and `Display`.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use serde::ser::Serializer;
 
-/// A text, which a file may give as a number: `staleness = 2`.
+/// A text, which a file may write as a number: `staleness = 2`.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "a text as on the command line, or a number")]
 enum Text {
@@ -31,7 +31,7 @@ pub(crate) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
     text.parse().map_err(Error::custom)
 }
 
-/// This syntax for optional values.
+/// Applies this syntax to optional values.
 pub(super) mod option {
     use super::*;
 

@@ -8,7 +8,7 @@ use super::*;
 
 const RANKS: usize = 3;
 
-/// Returns a model of two layers, of which the second is used if asked, and one that is never used.
+/// Returns a model of two layers, of which the second is optional, and a third that is never used.
 fn model(varmap: &VarMap, width: usize) -> Result<impl Fn(&Tensor, bool) -> Result<Tensor> + use<>> {
     let vars = VarBuilder::from_varmap(varmap, DType::F32, &Device::Cpu);
     let (first, second) = (linear(width, 5, vars.pp("first"))?, linear(5, 5, vars.pp("second"))?);
@@ -30,9 +30,9 @@ fn on_ranks<T: Send>(main: impl Fn(Communicator) -> Result<T> + Sync) -> Vec<Res
     unisono::threads(RANKS, main)
 }
 
-/// Random shapes, and as many samples as each rank happens to have, also none: candle's own gradients of all samples are the oracle.
+/// Compares random shapes, and random numbers of samples per rank, including zero, with candle's own gradients of all samples.
 #[test]
-fn gradients_are_those_of_all_samples_on_one_rank() {
+fn mean_gradients_equal_those_of_all_samples_on_one_rank() {
     for seed in 0..20 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let width = random.random_range(1..40);
@@ -40,7 +40,7 @@ fn gradients_are_those_of_all_samples_on_one_rank() {
         counts[seed as usize % RANKS] += 1;
         let total: usize = counts.iter().sum();
         let samples: Vec<f32> = (0..total * width).map(|_| random.random_range(-1.0..1.0)).collect();
-        // On some ranks the loss depends on the first layer alone.
+        // On some ranks the loss depends only on the first layer.
         let both = [true, seed % 2 == 0, seed % 3 == 0];
         let ended = on_ranks(|comm| {
             let (rank, varmap) = (comm.rank(), VarMap::new());
@@ -75,7 +75,7 @@ fn gradients_are_those_of_all_samples_on_one_rank() {
 }
 
 #[test]
-fn ranks_begin_with_the_values_of_rank_0_and_stay_together() {
+fn ranks_start_with_the_values_of_rank_0_and_stay_identical() {
     let ended = on_ranks(|comm| {
         let (rank, varmap) = (comm.rank(), VarMap::new());
         let forward = model(&varmap, 4)?;
@@ -111,13 +111,13 @@ fn ranks_begin_with_the_values_of_rank_0_and_stay_together() {
     assert!(losses[9] < 0.7 * losses[0], "{losses:?}");
 }
 
-/// Returns the error that all ranks report if each runs this.
+/// Returns the error that all ranks report if each runs `main`.
 fn refused(main: impl Fn(Communicator) -> Result<()> + Sync) -> Vec<String> {
     on_ranks(main).into_iter().map(|ended| ended.unwrap_err().to_string()).collect()
 }
 
 #[test]
-fn what_cannot_be_averaged_is_an_error_on_all_ranks() {
+fn gradients_that_cannot_be_averaged_are_an_error_on_all_ranks() {
     let said = refused(|comm| {
         let (rank, varmap) = (comm.rank(), VarMap::new());
         drop(model(&varmap, 4 + rank / 2)?);
@@ -132,7 +132,7 @@ fn what_cannot_be_averaged_is_an_error_on_all_ranks() {
         DataParallel::new(comm, &varmap).map(drop)
     });
     assert!(said.iter().all(|said| said.contains("variable bias is F64 on Cpu")), "{said:?}");
-    // Infinite on one rank; and the program may go on afterwards.
+    // The gradient is infinite on one rank. The program may continue afterwards.
     let said = refused(|comm| {
         let (rank, varmap) = (comm.rank(), VarMap::new());
         let forward = model(&varmap, 4)?;

@@ -1,4 +1,4 @@
-//! Batches that are copied to the GPU of the model while it computes.
+//! Copies batches to the model's GPU while it computes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,11 +13,10 @@ use crate::model::{Placed, shape};
 use unisono_train::internals::PassOn;
 use unisono_train::{TrainError, agree};
 
-/// Two batches may be on their way, of inputs and targets each: more do not make copies faster.
+/// Two batches may be in flight, each with inputs and targets. More do not make copies faster.
 const BUFFERS: usize = 4;
 
-/// Returns the copier of batches to this device ahead of the model, if it is a GPU. Called by all ranks, whose devices are of the
-/// same kind.
+/// Returns the copier of batches to this device ahead of the model, if it is a GPU. Called by all ranks, whose devices are of the same kind.
 pub(crate) fn ahead(comm: &mut Communicator, device: &Device) -> Result<Option<PassOn<Placed>>, TrainError> {
     let Device::Cuda(gpu) = device else { return Ok(None) };
     let copies = comm.host_to_device(&gpu.cuda_stream(), BUFFERS);
@@ -41,7 +40,7 @@ fn copy(copies: &mut HostToDevice, gpu: &CudaDevice, batch: Batch) -> unisono::R
     Ok(Placed::Device { inputs, targets, known: batch.targets })
 }
 
-/// Returns an array of the stream of a candle device as a tensor.
+/// Wraps an array on the stream of a candle device as a tensor.
 fn tensor<T: CudaDType>(array: CudaSlice<T>, shape: impl Into<Shape>, gpu: &CudaDevice) -> Tensor {
     let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(array, gpu.clone()));
     Tensor::from_storage(storage, shape, BackpropOp::none(), false)

@@ -1,4 +1,4 @@
-//! The cores near a GPU: those of its NUMA node, from which copies to it take the shortest way.
+//! The cores on a GPU's NUMA node, from which copies to the GPU are fastest.
 
 use std::fs;
 use std::path::Path;
@@ -12,8 +12,8 @@ struct Near {
     cores: Vec<usize>,
 }
 
-/// Lets this thread, and those that it starts from now on, run only near the PCI device with this address, unless somebody has bound it
-/// already; says so. Where the system does not say what is near, nothing changes.
+/// Binds this thread, and the threads that it starts from now on, to the cores near the PCI device with this address, and returns a notice. Does
+/// nothing if the thread is already bound, or if the system does not report the device's NUMA node.
 pub(super) fn stay(address: &str) -> Option<String> {
     let bound = sched_getaffinity(None).ok()?;
     let may_use: Vec<_> = (0..CpuSet::MAX_CPU).filter(|&core| bound.is_set(core)).collect();
@@ -22,18 +22,18 @@ pub(super) fn stay(address: &str) -> Option<String> {
     Some(format!("threads that it starts run on the {} cores of its NUMA node {node}", cores.len()))
 }
 
-/// Returns the cores near a device, if they are fewer than the thread may use, which is all of the machine.
+/// Returns the cores near a device, if the thread may use all cores of the machine and these are fewer.
 fn near(system: &Path, address: &str, may_use: &[usize]) -> Option<Near> {
     let read = |path: &str| fs::read_to_string(system.join(path)).ok();
     let online = listed(&read("devices/system/cpu/online")?)?;
-    // -1 where the firmware does not know.
+    // The value is -1 if the firmware does not report the node.
     let node = read(&format!("bus/pci/devices/{address}/numa_node"))?.trim().parse().ok()?;
     let cores = listed(&read(&format!("devices/system/node/node{node}/cpulist"))?)?;
     let is_part = !cores.is_empty() && cores.len() < online.len();
     (is_part && may_use == online).then_some(Near { node, cores })
 }
 
-/// Returns the numbers of a list of the kernel's, such as `0-3,8`.
+/// Parses a list in the kernel's format, such as `0-3,8`.
 fn listed(list: &str) -> Option<Vec<usize>> {
     let mut all = Vec::new();
     for range in list.trim().split(',').filter(|range| !range.is_empty()) {
@@ -55,7 +55,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn lists_of_the_kernel_are_read() {
+    fn kernel_core_lists_are_parsed() {
         assert_eq!(listed("0-3,8,10-11\n").unwrap(), [0, 1, 2, 3, 8, 10, 11]);
         assert_eq!(listed("5\n").unwrap(), [5]);
         assert_eq!(listed("\n").unwrap(), [0_usize; 0]);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_of_a_device_is_found_unless_somebody_has_chosen_cores() {
+    fn node_of_a_device_is_found_unless_the_thread_is_bound() {
         let folder = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = folder.path().join(path);
@@ -88,14 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_there_binds_nothing() {
+    fn missing_device_binds_nothing() {
         let before = sched_getaffinity(None).unwrap();
         assert_eq!(stay("ffff:ff:1f.7"), None);
         assert_eq!(sched_getaffinity(None).unwrap(), before);
     }
 
     #[test]
-    fn threads_that_a_bound_thread_starts_are_bound_too() {
+    fn threads_inherit_the_binding() {
         let may_use = |set: CpuSet| (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect::<Vec<_>>();
         let before = may_use(sched_getaffinity(None).unwrap());
         let first = before[0];

@@ -1,7 +1,7 @@
 //! Gradients in buckets of device memory.
 //!
-//! Every access to a bucket is queued on candle's stream: after the computation of a gradient, and before its use. The
-//! all-reduce, on the communicator's streams, runs between the two.
+//! Every access to a bucket is enqueued on candle's stream, after the computation of a gradient and before its use. The all-reduce runs between the
+//! two, on the communicator's streams.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -18,30 +18,30 @@ use unisono_train::{
     BucketSettings, BucketSize, Fill, Gradients, LossSums, Parameter, Pass, ReplicaError, Sums, TrainError,
 };
 
-/// The buckets of one rank's GPU, as [`Buckets`](unisono_train::Buckets) are on the host.
+/// The buckets of one rank's GPU, the counterpart of [`Buckets`](unisono_train::Buckets) on the host.
 pub(super) struct DeviceBuckets {
     device: CudaDevice,
-    /// Candle's.
+    /// Candle's stream.
     stream: Arc<CudaStream>,
     ledger: Ledger,
     buckets: Vec<Bucket>,
-    /// The sums besides gradients: they are known and needed on the host, so they are reduced there.
+    /// The sums other than gradients. They are computed and needed on the host, so they are reduced there.
     aside: Aside,
     has_others: bool,
-    /// The gradients of earlier passes of this step, by the index of the parameter.
+    /// The gradients of this step's earlier passes, by the index of the parameter.
     waiting: Vec<Option<Tensor>>,
-    /// The summed gradients of each bucket, from when they have landed to the end of the step.
+    /// The summed gradients of each bucket, from completion to the end of the step.
     landed: Vec<Tensor>,
     exposed: Duration,
 }
 
-/// Some gradients, one after the other: here, or in an all-reduce.
+/// Consecutive gradients, held here or by an all-reduce.
 struct Bucket {
     here: Option<CudaSlice<f32>>,
     request: Option<DeviceRequest<CudaSlice<f32>>>,
 }
 
-/// The numbers of [`Sums`]: here, or in an all-reduce.
+/// The values of [`Sums`], held here or by an all-reduce.
 struct Aside {
     here: Option<Registered<f32>>,
     request: Option<Request<Registered<f32>>>,
@@ -52,10 +52,10 @@ fn failed(what: &'static str) -> impl Fn(DriverError) -> TrainError {
 }
 
 impl DeviceBuckets {
-    /// Buckets for the gradients of these parameters, whose model is on `device`.
+    /// Creates buckets for the gradients of these parameters, whose model is on `device`.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if the model is not on this rank's GPU; what the driver objects to.
+    /// [`TrainError::Setting`] if the model is not on this rank's GPU. Errors of the driver.
     pub(super) fn new(
         comm: &mut Communicator,
         device: &CudaDevice,
@@ -74,7 +74,7 @@ impl DeviceBuckets {
         let mut buckets = Vec::new();
         for &count in &ledger.plan.counts {
             let memory = comm.alloc_device::<f32>(count)?;
-            // Either stream may fill it with zeros: candle's may write to it from now on.
+            // Either stream may fill it with zeros, and candle's stream may write to it afterwards.
             comm.synchronize(memory.stream())?;
             buckets.push(Bucket { here: Some(memory), request: None });
         }
@@ -95,7 +95,7 @@ impl DeviceBuckets {
         &self.ledger
     }
 
-    /// Starts a pass that fills the buckets, as [`Buckets::fill`](unisono_train::Buckets::fill).
+    /// Starts a pass that fills the buckets, as [`Buckets::fill`](unisono_train::Buckets::fill) does on the host.
     ///
     /// # Panics
     /// If buckets of the previous step are still in flight.
@@ -110,7 +110,7 @@ impl DeviceBuckets {
         Filling { buckets: self, comm, failure: None }
     }
 
-    /// Returns the sums over all ranks besides gradients. Waits for them.
+    /// Waits for the sums over all ranks other than gradients, and returns them.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -137,7 +137,7 @@ impl DeviceBuckets {
                 bucket.here = Some(request.wait(&self.stream)?);
             }
         }
-        // Here, and not where candle waits for a number: this wait has a deadline, if another rank does not come.
+        // Wait here, and not where candle reads a value: this wait has a deadline if another rank does not arrive.
         comm.synchronize(&self.stream)?;
         for bucket in &self.buckets {
             let memory = bucket.here.as_ref().expect("the bucket is back");
@@ -164,7 +164,7 @@ impl DeviceBuckets {
         gradient.and_then(|gradient| gradient.reshape(shape)).map_err(framework)
     }
 
-    /// Returns the time that this rank has waited for the buckets and sums of the step.
+    /// Returns the time for which this rank has waited for the buckets and sums of the step.
     pub(super) fn exposed(&self) -> Duration {
         self.exposed
     }
@@ -185,7 +185,7 @@ impl DeviceBuckets {
         Ok(())
     }
 
-    /// Adds a gradient, or nothing, to those of earlier passes; in the last pass, puts the sum into its bucket.
+    /// Adds a gradient, if there is one, to those of earlier passes. In the last pass, copies the sum into its bucket.
     fn put(
         &mut self,
         comm: &mut Communicator,
@@ -205,7 +205,7 @@ impl DeviceBuckets {
         Ok(())
     }
 
-    /// Copies a gradient into its bucket; zeros if there is none.
+    /// Copies a gradient into its bucket, or zeros if there is none.
     fn write(&mut self, index: usize, place: Place, gradient: Option<&Tensor>) -> Result<(), TrainError> {
         let Place { bucket, range } = place;
         if range.is_empty() {
@@ -225,7 +225,7 @@ impl DeviceBuckets {
         self.stream.memcpy_dtod(&source, &mut target).map_err(failed("copying a gradient into its bucket"))
     }
 
-    /// Launches, in order, all buckets that are full and not yet launched.
+    /// Launches all full buckets that are not yet launched, in order.
     fn launch(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
         while let Some(full) = self.ledger.full() {
             if self.has_others {
@@ -253,7 +253,7 @@ pub(super) struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    /// Ends the pass, as `Filling::end` of the host's.
+    /// Ends the pass, as `Filling::end` does on the host.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -288,7 +288,7 @@ impl Gradients for Filling<'_> {
         }
     }
 
-    /// For a replica that has its gradients on the host, though it is on a GPU.
+    /// Serves a replica that is on a GPU but has its gradients on the host.
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
         let parameter = &self.buckets.ledger.parameters[index];
         let mut values = vec![0.0; parameter.count()];
@@ -301,7 +301,7 @@ impl Gradients for Filling<'_> {
     fn put_on_device(&mut self, index: usize, gradient: &dyn Any) -> Result<bool, ReplicaError> {
         let Some(gradient) = gradient.downcast_ref() else { return Ok(false) };
         self.attempt(|buckets, comm| buckets.put(comm, index, Some(gradient)));
-        // The pass need not go on for nothing; what has failed is told at its end.
+        // Ends the pass early. Its end reports the failure.
         if self.failure.is_some() { Err("a gradient could not be reduced".into()) } else { Ok(true) }
     }
 }

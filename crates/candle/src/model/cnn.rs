@@ -15,7 +15,7 @@ const POOL: usize = 2;
 const CHANNELS: [usize; 2] = [16, 32];
 const HIDDEN: usize = 128;
 
-/// Returns the layers; `None` if the images, of this height, width and number of channels, are too small.
+/// Returns the layers, or `None` if images of this height, width and number of channels are too small.
 pub(super) fn layers([height, width, channels]: [usize; 3], classes: usize) -> Option<Vec<Layer>> {
     let (mut layers, mut sides, mut inputs) = (Vec::new(), [height, width], channels);
     for (number, outputs) in (1..).zip(CHANNELS) {

@@ -1,6 +1,6 @@
 //! GPT-2, with the names and the layout of Hugging Face's weights.
 //!
-//! **Source**: Radford et al., "Language models are unsupervised multitask learners", 2019; as `GPT2LMHeadModel` of `transformers`.
+//! **Source**: Radford et al., "Language models are unsupervised multitask learners", 2019, implemented as `GPT2LMHeadModel` of `transformers`.
 
 use std::fmt;
 
@@ -10,34 +10,34 @@ use serde::Deserialize;
 
 use crate::network::{CausalAttention, Linear, Parameters, chain};
 
-/// The deviation of initial weights.
+/// The standard deviation of initial weights.
 const DEVIATION: f64 = 0.02;
 const EPSILON: f64 = 1e-5;
 
-/// The sizes of a [`Gpt2`]. It reads from Hugging Face's `config.json`, other entries of which are ignored.
+/// The sizes of a [`Gpt2`]. It deserializes from Hugging Face's `config.json`, and ignores other entries of that file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct Gpt2Config {
-    /// Distinct tokens.
+    /// The number of distinct tokens.
     #[serde(rename = "vocab_size")]
     pub vocabulary: usize,
-    /// The most tokens of a sample.
+    /// The maximum number of tokens of a sample.
     #[serde(rename = "n_positions")]
     pub context: usize,
-    /// Numbers that stand for a token.
+    /// The number of values that represent a token.
     #[serde(rename = "n_embd")]
     pub width: usize,
-    /// Heads of each attention, a divisor of the width.
+    /// The number of heads of each attention, a divisor of the width.
     #[serde(rename = "n_head")]
     pub heads: usize,
-    /// Blocks of an attention and a perceptron.
+    /// The number of blocks, each an attention and a perceptron.
     #[serde(rename = "n_layer")]
     pub blocks: usize,
 }
 
-/// GPT-2: from the tokens of a text, the logits of each next one. Its parameters have the names and the shapes of those that Hugging Face
-/// publishes (`wte.weight`, `h.0.attn.c_attn.weight`, …), so [`Parameters::load`] reads them. There is no dropout.
+/// GPT-2: computes the logits of each next token of a text. Its parameters have the names and the shapes of Hugging Face's published weights
+/// (`wte.weight`, `h.0.attn.c_attn.weight`, …), so [`Parameters::load`] reads them. There is no dropout.
 ///
-/// Parameters that are not loaded are uniform around 0, of standard deviation 0.02.
+/// Parameters that are not loaded are uniform around 0, with standard deviation 0.02.
 pub struct Gpt2 {
     tokens: Tensor,
     positions: Tensor,
@@ -72,7 +72,7 @@ impl Gpt2 {
 }
 
 impl Module for Gpt2 {
-    /// `inputs` is `samples x tokens`, of `u32`; the result has a row for each token.
+    /// Computes the logits of `inputs`, `samples x tokens` of `u32`. The result has a row for each token.
     fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
         let (samples, length) = inputs.dims2()?;
         let (context, width) = self.positions.dims2()?;
@@ -82,7 +82,7 @@ impl Module for Gpt2 {
         let x = self.tokens.embedding(&inputs.flatten_all()?)?.reshape((samples, length, width))?;
         let x = x.broadcast_add(&self.positions.i(..length)?)?.reshape((samples * length, width))?;
         let x = self.blocks.iter().try_fold(x, |x, block| block.forward(&x, samples))?;
-        // The weights of tokens serve at both ends.
+        // The token embedding is also the output layer.
         self.norm.forward(&x)?.matmul(&self.tokens.t()?)
     }
 }
@@ -122,14 +122,14 @@ impl Block {
         x + self.contract.forward(&hidden)?
     }
 
-    /// Returns the attention of each token to those up to it; shapes as in [`forward`](Self::forward).
+    /// Computes the attention of each token to itself and earlier ones. Shapes are as in [`forward`](Self::forward).
     fn attention(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
         let attention = CausalAttention { context: x.dim(0)? / samples, heads: self.heads };
         chain(&self.attend.parameters, &[&self.attend, &attention, &self.mix], x)
     }
 }
 
-/// A layer norm whose bias is added apart: with it, candle's has no derivative.
+/// A layer norm whose bias is added separately: candle's layer norm with a bias has no derivative.
 struct Norm {
     scale: LayerNorm,
     bias: Tensor,
@@ -167,7 +167,7 @@ mod tests {
         derivatives: BTreeMap<String, f64>,
     }
 
-    /// Returns the integers of the same name in `tests/reference/gpt2.py`.
+    /// Returns the integers of the function of the same name in `tests/reference/gpt2.py`.
     fn levels(count: usize, seed: usize, modulus: usize) -> impl Iterator<Item = f32> {
         (0..count).map(move |i| ((i * i * 3 + i * 37 + seed * 11) % 101 % modulus) as f32)
     }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn logits_and_gradients_are_those_of_the_formulas() {
+    fn logits_and_gradients_match_the_reference() {
         let reference: Reference =
             serde_json::from_str(include_str!("../../tests/reference/gpt2.json")).unwrap();
         let config =
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_sizes_are_refused() {
         let config = Gpt2Config { vocabulary: 3, context: 2, width: 6, heads: 4, blocks: 1 };
         let message = |error: candle_core::Error| error.to_string();
         let refused = Gpt2::new(&Parameters::new(0), &config).map_err(message).unwrap_err();

@@ -1,4 +1,4 @@
-//! Models as sequences of layers, between which a [pipeline](unisono_strategies::pipeline) may cut them.
+//! Models as sequences of layers. A [pipeline](unisono_strategies::pipeline) may cut them between any two layers.
 
 use std::time::{Duration, Instant};
 
@@ -9,29 +9,28 @@ use super::{inputs, loss};
 use crate::network::{Cut, Parameters, StageNetwork};
 use unisono_strategies::pipeline::Stage;
 
-/// The number of times that a layer is timed.
+/// The number of measurements of a layer's time.
 const TIMES: usize = 3;
 
-/// The forward pass of a layer: from the result of the previous layer, or from the inputs, of this many
-/// samples.
+/// The forward pass of a layer. Its input is the result of the previous layer, or the model's inputs, for this many samples.
 type Forward = Box<dyn Fn(&Tensor, usize) -> Result<Tensor> + Send>;
 
 type Build = Box<dyn Fn(&Parameters) -> Result<Forward>>;
 
-/// A layer of a model, or several that belong together. It is described, and can be built.
+/// A layer of a model, or several that belong together. This is a description, from which the layer can be built.
 pub(crate) struct Layer {
-    /// No other layer of the model has this name.
+    /// The unique name in the model.
     pub(crate) name: String,
     /// The number of parameters.
     pub(super) parameters: f64,
-    /// The numbers that a forward pass computes for a sample, and keeps until the backward pass.
+    /// The number of values that a forward pass computes for a sample and keeps until the backward pass.
     pub(super) activations: f64,
     /// Adds the parameters.
     build: Build,
 }
 
 impl Layer {
-    /// Returns a layer with this name and these numbers of parameters and activations, which `build` builds.
+    /// Returns a layer with this name and these numbers of parameters and activations. `build` builds it.
     pub(super) fn new<F: Fn(&Tensor, usize) -> Result<Tensor> + Send + 'static>(
         name: impl Into<String>,
         [parameters, activations]: [f64; 2],
@@ -46,13 +45,12 @@ impl Layer {
 pub(crate) struct Sequence(Vec<Forward>);
 
 impl Sequence {
-    /// Adds the layers' parameters, in order.
+    /// Builds the layers in order, which adds their parameters.
     pub(super) fn new(layers: &[Layer], parameters: &Parameters) -> Result<Self> {
         layers.iter().map(|layer| (layer.build)(parameters)).collect::<Result<_>>().map(Self)
     }
 
-    /// Returns the result of the last layer, from what the layer before the first has computed of this many
-    /// samples.
+    /// Returns the result of the last layer, given the result of the layer before the first one for this many samples.
     pub(super) fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
         let (first, rest) = self.0.split_first().expect("a model has a layer");
         rest.iter().try_fold(first(x, samples)?, |x, layer| layer(&x, samples))
@@ -65,7 +63,7 @@ impl Module for Sequence {
     }
 }
 
-/// Consecutive layers of a model as a stage with these parameters, none of which exists yet. It ends with the loss if `is_last`. Fails if a
+/// Builds consecutive layers of a model as a stage on these parameters, which must be empty. The stage ends with the loss if `is_last`. Fails if a
 /// layer normalises over all ranks, or drops values.
 pub(crate) fn stage(
     layers: &[Layer],
@@ -83,8 +81,7 @@ pub(crate) fn stage(
     })
 }
 
-/// Returns the time that each layer takes for a batch, forward and back: the least of a few times. Only one is in
-/// memory at a time.
+/// Measures the time of each layer for a batch, forward and backward: the minimum of several measurements. Only one layer is in memory at a time.
 pub(crate) fn measure(layers: &[Layer], batch: &Batch, seed: u64) -> Result<Vec<Duration>> {
     let mut x = inputs(batch)?;
     let mut all = Vec::new();

@@ -1,9 +1,9 @@
-//! Batches where a model computes.
+//! Batches on the device of a model.
 
 use candle_core::{Device, Result, Tensor};
 use unisono_data::{Batch, Inputs};
 
-/// The batch of a built-in model: on the host, or copied ahead to the GPU of the model.
+/// The batch of a built-in model, on the host or copied ahead to the model's GPU.
 #[derive(Debug, Clone)]
 pub enum Placed {
     /// On the host.
@@ -14,7 +14,7 @@ pub enum Placed {
         inputs: Tensor,
         /// The targets.
         targets: Tensor,
-        /// The targets on the host, which checks and counts them.
+        /// The targets on the host, where they are checked and counted.
         known: Vec<u32>,
     },
 }
@@ -26,7 +26,7 @@ impl From<Batch> for Placed {
 }
 
 impl Placed {
-    /// Returns the input tensor, on this device; the targets, on the host; and those on a device, if they are there already.
+    /// Returns the input tensor on this device, the targets on the host, and their copy on a device if there is one.
     pub(super) fn tensors(&self, device: &Device) -> Result<(Tensor, &[u32], Option<&Tensor>)> {
         match self {
             Self::Host(batch) => Ok((inputs(batch)?.to_device(device)?, &batch.targets, None)),
@@ -38,7 +38,7 @@ impl Placed {
 /// Returns the input tensor of a batch, on the CPU.
 ///
 /// # Errors
-/// If the number of values does not fit the number of samples.
+/// Fails if the number of values does not fit the number of samples.
 pub fn inputs(batch: &Batch) -> Result<Tensor> {
     let shape = shape(batch);
     match &batch.inputs {
@@ -85,7 +85,7 @@ mod tests {
         }
     }
 
-    /// Returns a pass of a new model over a batch, and an evaluation.
+    /// Runs a pass of a new model over a batch, and an evaluation.
     fn reported(kind: ModelKind, data: &Kind, batch: &Placed) -> (Reported, LossSums) {
         let mut replica = classifier(kind, None, 0.0, data, &Parameters::new(3)).unwrap();
         let counts = replica.parameters().iter().map(unisono_train::Parameter::count).collect();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_computes_the_same_wherever_the_batch_is() {
+    fn location_of_the_batch_does_not_change_the_result() {
         let images = Kind::Images { height: 5, width: 4, channels: 1, classes: 3 };
         let pixels = Inputs::Pixels((0..60).map(|place| (place as f32 * 0.7).sin()).collect());
         let text = Kind::Text { context: 4, vocabulary: ('a'..='e').collect() };

@@ -1,19 +1,18 @@
-//! Pooling of the squares of an image.
+//! Max pooling over squares of an image.
 
 use candle_core::{Result, Tensor};
 
 use crate::network::{Function, image_dims};
 
-/// The maximum of each channel in every square of `side` pixels, without overlap; what is left over at the right and the
-/// bottom is dropped. The first maximum of a square, row by row, gets its gradient, as in PyTorch.
+/// The maximum of each channel in every square of `side` pixels, without overlap. Remaining pixels at the right and the bottom are dropped. The first
+/// maximum of a square, row by row, receives its gradient, as in PyTorch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MaxPool {
     pub(super) side: usize,
 }
 
 impl MaxPool {
-    /// Returns the offset of the first pixel of each square of an image; and, from there, those of its
-    /// pixels.
+    /// Returns the offset of the first pixel of each square of an image, and the offsets of a square's pixels from there.
     fn pixels(&self, dims: &[usize]) -> [Vec<usize>; 2] {
         let [_, height, width, channels] = image_dims(dims);
         let (rows, columns, side) = (height / self.side, width / self.side, self.side);
@@ -41,7 +40,7 @@ impl Function for MaxPool {
                 y.fill(f32::NEG_INFINITY);
                 for pixel in &pixels {
                     for (y, x) in y.iter_mut().zip(&x[square + pixel..][..channels]) {
-                        // A NaN stays one, so that the loss shows it.
+                        // A NaN is preserved, so that it appears in the loss.
                         *y = if *x > *y || x.is_nan() { *x } else { *y };
                     }
                 }
@@ -53,7 +52,7 @@ impl Function for MaxPool {
         dx.fill(0.0);
         let ([squares, pixels], channels) = (self.pixels(dims), dims[3]);
         let (image, pooled) = (dims[1] * dims[2] * channels, squares.len() * channels);
-        // The first maximum of a square takes the gradient and leaves zero to further ones.
+        // The first maximum of a square takes the gradient, and leaves zero to later ones.
         let mut left = vec![0.0; channels];
         let of_images = y.chunks_exact(pooled).zip(dy.chunks_exact(pooled));
         for ((x, dx), (y, dy)) in x.chunks_exact(image).zip(dx.chunks_exact_mut(image)).zip(of_images) {
@@ -79,7 +78,7 @@ impl Function for MaxPool {
         let whole = x.narrow(1, 0, rows * side)?.narrow(2, 0, columns * side)?;
         let squares = whole.reshape(&[samples, rows, side, columns, side, channels])?;
         let pixel = |at: usize| squares.narrow(2, at / side, 1)?.narrow(4, at % side, 1)?.contiguous();
-        // From the last pixel to the first, so that the first of several maxima is selected last, and has the gradient.
+        // Iterates from the last pixel to the first. The first of several maxima is then selected last, and receives the gradient.
         let mut maximum = pixel(side * side - 1)?;
         for at in (0..side * side - 1).rev() {
             let pixel = pixel(at)?;

@@ -1,7 +1,7 @@
 //! A small residual network for images.
 //!
-//! **Source**: He et al., "Deep residual learning for image recognition" (2015), section 4.2: 3x3 convolutions, each with a batch
-//! norm, in blocks of two with a shortcut without parameters (option A), then the mean over all pixels.
+//! **Source**: He et al., "Deep residual learning for image recognition" (2015), section 4.2: 3x3 convolutions, each with a batch norm, in blocks of
+//! two with a shortcut without parameters (option A), then the mean over all pixels.
 
 use candle_core::{Result, Tensor};
 
@@ -15,21 +15,21 @@ pub(super) const HIDDEN: [usize; 3] = [16, 32, 64];
 /// The side of a convolution's kernel, in pixels.
 const KERNEL: usize = 3;
 
-/// Returns the blocks: their inputs, outputs, and how many pixels they step.
+/// Returns the inputs, the outputs and the stride of each block.
 fn blocks(widths: &[usize]) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
     let before = widths.first().into_iter().chain(widths);
     before.zip(widths).map(|(&inputs, &outputs)| (inputs, outputs, if inputs == outputs { 1 } else { 2 }))
 }
 
-/// Returns the numbers of parameters and, for each pixel of the result, of activations of a convolution.
+/// Returns the number of parameters of a convolution, and its number of activations per pixel of the result.
 fn size(inputs: usize, outputs: usize) -> [f64; 2] {
     let (patch, outputs) = ((KERNEL * KERNEL) as f64 * inputs as f64, outputs as f64);
-    // Besides the product: weight, bias, running mean and variance; the patches, and the results of norm, sum and ReLU.
+    // Parameters other than the product: weight, bias, running mean and variance. Activations: the patches, and the results of norm, sum and ReLU.
     [(patch + 4.0) * outputs, patch + 4.0 * outputs]
 }
 
-/// Returns the layers: a convolution, a block of each of these widths, and the output. A block whose width differs from the
-/// one before halves the sides of the image. `None` without a width.
+/// Returns the layers: a convolution, a block of each of these widths, and the output layer. A block whose width differs from the previous one halves
+/// the sides of the image. Returns `None` without a width.
 pub(super) fn layers(image: [usize; 3], widths: &[usize], classes: usize) -> Option<Vec<Layer>> {
     let (&first_width, &last_width) = (widths.first()?, widths.last()?);
     let [height, width, channels] = image;
@@ -97,7 +97,7 @@ impl Block {
     }
 }
 
-/// A convolution that keeps the sides, or divides them by its stride, and a batch norm.
+/// A convolution that keeps the sides of the image or divides them by its stride, and a batch norm.
 struct Normed {
     convolution: Convolution,
     norm: SyncBatchNorm,
@@ -127,7 +127,7 @@ impl Normed {
     }
 }
 
-/// Every pixel at a multiple of the stride, with zeros in the channels that the input lacks.
+/// A shortcut: every pixel at a multiple of the stride, with zeros in the channels that the input lacks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shortcut {
     pub(super) stride: usize,

@@ -10,7 +10,7 @@ use crate::network::tests::{
 use crate::network::{CausalAttention, Relu, RmsNorm, SquaredRelu};
 use unisono_train::LossSums;
 
-/// Returns a model, and its parameters.
+/// Returns a model and its parameters.
 fn build(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> (Box<dyn Module>, Parameters) {
     let parameters = Parameters::new(1);
     (Box::new(super::build(kind, hidden, 0.0, data, &parameters).unwrap()), parameters)
@@ -22,7 +22,7 @@ fn text() -> Kind {
     Kind::Text { context: 12, vocabulary: ('a'..='z').collect() }
 }
 
-/// Returns every model, with data for it.
+/// Returns every model with data for it.
 fn pairings() -> [(ModelKind, Kind); 3] {
     [(ModelKind::Mlp, IMAGES), (ModelKind::Cnn, IMAGES), (ModelKind::Transformer, text())]
 }
@@ -55,7 +55,7 @@ fn loss(model: &dyn Module, data: &Kind) -> Tensor {
 }
 
 #[test]
-fn names_are_read_back() {
+fn model_names_round_trip() {
     for kind in ModelKind::ALL {
         assert_eq!(kind.to_string().parse::<ModelKind>().unwrap(), kind);
     }
@@ -68,7 +68,7 @@ fn names_are_read_back() {
 
 /// The estimate is exact for the largest items.
 #[test]
-fn parameters_are_counted_before_they_are_there() {
+fn parameter_count_is_known_before_the_model_is_built() {
     let table = Kind::Table { features: 7, classes: 3 };
     let more = [
         (ModelKind::Mlp, Some(&[5, 9][..]), IMAGES),
@@ -87,7 +87,7 @@ fn parameters_are_counted_before_they_are_there() {
 }
 
 #[test]
-fn activations_are_those_of_all_layers() {
+fn activations_are_summed_over_all_layers() {
     for (kind, hidden, data, expected) in [
         (ModelKind::Mlp, None, IMAGES, 394.0),
         (ModelKind::Cnn, None, IMAGES, 10_086.0),
@@ -99,7 +99,7 @@ fn activations_are_those_of_all_layers() {
 }
 
 #[test]
-fn a_model_refuses_data_it_cannot_learn_from() {
+fn model_refuses_unsuitable_data() {
     let refusal = |kind, data: &Kind| layers(kind, None, 0.0, data).err().unwrap().to_string();
     let message = refusal(ModelKind::Transformer, &IMAGES);
     assert_eq!(message, "the transformer does not learn from images: use the mlp, the cnn or the resnet");
@@ -124,7 +124,7 @@ fn values(kind: ModelKind, data: &Kind, seed: u64) -> Vec<(String, Vec<f32>)> {
 }
 
 #[test]
-fn the_seed_decides_every_parameter() {
+fn seed_determines_every_parameter() {
     for (kind, data) in pairings() {
         assert_eq!(values(kind, &data, 1), values(kind, &data, 1));
         assert_ne!(values(kind, &data, 1), values(kind, &data, 2));
@@ -132,7 +132,7 @@ fn the_seed_decides_every_parameter() {
 }
 
 #[test]
-fn logits_have_a_row_per_target_and_no_opinion_yet() {
+fn initial_logits_have_a_row_per_target_and_are_near_uniform() {
     for (kind, data) in pairings() {
         let (model, _) = build(kind, None, &data);
         let (inputs, targets) = batch(&data);
@@ -148,7 +148,7 @@ fn logits_have_a_row_per_target_and_no_opinion_yet() {
 }
 
 #[test]
-fn gradients_are_the_slopes_of_the_loss() {
+fn gradients_equal_the_slopes_of_the_loss() {
     for (kind, data) in pairings() {
         let (model, parameters) = build(kind, None, &data);
         check_slopes(&mut network(model, &parameters), &batch(&data));
@@ -156,7 +156,7 @@ fn gradients_are_the_slopes_of_the_loss() {
 }
 
 #[test]
-fn no_model_uses_values_before_it_has_brought_them() {
+fn models_wait_for_parameters_before_using_them() {
     for (kind, data) in pairings() {
         let (model, parameters) = build(kind, None, &data);
         let mut replica = network(model, &parameters);
@@ -188,19 +188,19 @@ struct Reference {
 #[derive(serde::Deserialize)]
 struct ReferenceGradient {
     norm: f64,
-    /// One of this many values is among `values`.
+    /// The stride at which `values` samples the values.
     every: usize,
     values: Vec<f64>,
 }
 
-/// Returns the integers of the same name in `tests/reference/cnn_gradients.py`.
+/// Returns the integers of the function of the same name in `tests/reference/cnn_gradients.py`.
 fn levels(count: usize, seed: usize, modulus: usize) -> impl Iterator<Item = f32> {
     (0..count).map(move |i| ((i * i * 3 + i * 37 + seed * 11) % 101 % modulus) as f32)
 }
 
-/// One image is black and one has a black frame: all values of a square are then equal, and before the bias many are zero.
+/// One image is black and one has a black frame. All values of a square are then equal, and many are zero before the bias.
 #[test]
-fn gradients_of_the_cnn_are_those_of_pytorch() {
+fn cnn_gradients_match_pytorch() {
     let reference = include_str!("../../tests/reference/cnn_gradients.json");
     let reference: Reference = serde_json::from_str(reference).unwrap();
     let (height, width, channels) = (20, 17, 2);
@@ -248,9 +248,9 @@ fn gradients_of_the_cnn_are_those_of_pytorch() {
     }
 }
 
-// The composition that runs on a GPU; the loops are compared function by function.
+// GPUs run this composition. The loops are compared function by function.
 #[test]
-fn models_are_composed_to_the_same() {
+fn composed_models_match_the_loops() {
     for (kind, data) in pairings() {
         let [mut fused, mut composed] = [Parameters::new(1), Parameters::composed(1)].map(|parameters| {
             let layers = layers(kind, None, 0.0, &data).unwrap();
@@ -262,7 +262,7 @@ fn models_are_composed_to_the_same() {
 }
 
 #[test]
-fn functions_are_composed_to_the_same() {
+fn composed_functions_match_the_loops() {
     let tensor = |shape: &[usize]| {
         let count = shape.iter().product::<usize>() as u32;
         let values = (0..count).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
@@ -271,7 +271,7 @@ fn functions_are_composed_to_the_same() {
     for outputs in [2, 5] {
         check_composed(|| resnet::Shortcut { stride: 2, outputs }, &tensor(&[2, 5, 4, 3]));
     }
-    // A row and a column are left over.
+    // A row and a column remain.
     check_composed(|| pool::MaxPool { side: 2 }, &tensor(&[2, 5, 7, 3]));
     // Most squares have several maxima, and most values are zero.
     let zeros_and_ones = tensor(&[2, 6, 6, 3]).relu().unwrap().ceil().unwrap();
@@ -283,9 +283,9 @@ fn functions_are_composed_to_the_same() {
     check_composed(|| SquaredRelu, &tensor(&[4, 9]));
 }
 
-// Several blocks, the last of which is not whole.
+// There are several blocks, the last of which is incomplete.
 #[test]
-fn functions_that_threads_share_are_composed_to_the_same() {
+fn composed_functions_match_the_multithreaded_loops() {
     let tensor = |shape: &[usize]| {
         let count = shape.iter().product::<usize>() as u32;
         let values = (0..count).map(|at| (at * 37 % 1009) as f32 / 500.0 - 1.0).collect();
@@ -302,7 +302,7 @@ fn functions_that_threads_share_are_composed_to_the_same() {
 
 // No token may depend on later ones.
 #[test]
-fn the_transformer_is_causal() {
+fn transformer_is_causal() {
     let (model, _) = build(ModelKind::Transformer, None, &text());
     let logits = |last: u32| -> Vec<Vec<f32>> {
         let tokens = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, last];
@@ -314,9 +314,9 @@ fn the_transformer_is_causal() {
     assert_ne!(a[11], b[11]);
 }
 
-/// Batch norm evaluates otherwise than it trains, so these are slopes of the loss of training passes.
+/// Batch norm differs between evaluation and training, so these are slopes of the loss of training passes.
 #[test]
-fn gradients_of_the_residual_network_are_the_slopes_of_its_loss() {
+fn resnet_gradients_equal_the_slopes_of_the_loss() {
     let data = Kind::Images { height: 5, width: 6, channels: 1, classes: 10 };
     let (model, parameters) = build(ModelKind::ResNet, Some(&[2, 2, 3]), &data);
     check_training_slopes(&mut network(model, &parameters), &batch(&data));

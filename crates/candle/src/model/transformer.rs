@@ -1,6 +1,6 @@
 //! A small transformer that predicts the next character (GPT: causal, pre-norm).
 //!
-//! Its layers have no bias: they learn as well without.
+//! Its layers have no bias, because they learn equally well without.
 
 use candle_core::{IndexOp, Result, Tensor};
 
@@ -11,12 +11,12 @@ use crate::network::{CausalAttention, Dropout, Linear, Parameters, Residual, Rms
 pub(super) const HIDDEN: [usize; 4] = [128; 4];
 /// The width of a head.
 const HEAD: usize = 32;
-/// The width of the hidden layer of the perceptron, in widths of a block.
+/// The width of the perceptron's hidden layer, relative to the width of the block.
 const EXPANSION: usize = 4;
-/// Small, so that at first all characters are about equally likely.
+/// Small, so that all characters are initially about equally likely.
 const OUTPUT_GAIN: f64 = 0.05;
 
-/// Returns the layers: the characters as vectors, a block of each of these widths, and the output. `None` unless the widths are
+/// Returns the layers: the embedding of characters, a block of each of these widths, and the output layer. Returns `None` unless the widths are
 /// equal, and divisible into heads.
 pub(super) fn layers(
     context: usize,
@@ -33,7 +33,7 @@ pub(super) fn layers(
     let block = |number: usize| {
         let name = format!("block{number}");
         let expansion = EXPANSION as f64;
-        // The results of six products; norms, attention, sums and squares.
+        // The results of six products, and of norms, attention, sums and squares.
         let size = [(4.0 + 2.0 * expansion) * square, (10.0 + 2.0 * expansion) * rows];
         Layer::new(name.clone(), size, move |parameters| {
             let block = Block::new(parameters, &name, [width, blocks], dropout)?;
@@ -50,8 +50,7 @@ pub(super) fn layers(
     Some([embedding].into_iter().chain((0..blocks).map(block)).chain([output]).collect())
 }
 
-/// Returns the vector of each character, `vocabulary x width`, and of each position, `context x width`; their
-/// sums are `samples*context x width`.
+/// Returns the embeddings of characters, `vocabulary x width`, and of positions, `context x width`. Their sums are `samples*context x width`.
 fn embedding(context: usize, vocabulary: usize, width: usize) -> Layer {
     let size = [(vocabulary + context) as f64 * width as f64, 3.0 * context as f64 * width as f64];
     Layer::new("embedding", size, move |parameters| {
@@ -85,7 +84,7 @@ impl Block {
         let weight = |layer: &str, inputs: usize, outputs: usize, gain: f64| {
             Linear::without_bias(parameters, &format!("{name}.{layer}"), inputs, outputs, gain)
         };
-        // The outputs of a block start small, so that at first it passes its input through.
+        // The outputs of a block are initially small, so that the block passes its input through.
         let quiet = 1.0 / (2.0 * blocks as f64);
         let hidden = EXPANSION * width;
         let query = weight("query", width, width, 1.0)?;

@@ -1,7 +1,7 @@
-//! Attention of tokens to those before them, as one operation.
+//! Causal attention as one operation.
 //!
-//! **Source**: Vaswani et al., "Attention is all you need", 2017, section 3.2. As in Dao et al., "FlashAttention", 2022, it works in
-//! blocks of queries, the probabilities of which stay in the cache, and computes these anew in the backward pass.
+//! **Source**: Vaswani et al., "Attention is all you need", 2017, section 3.2. As in Dao et al., "FlashAttention", 2022, it processes blocks of
+//! queries, whose probabilities stay in the cache, and recomputes them in the backward pass.
 
 use std::ops::Range;
 
@@ -14,14 +14,14 @@ use super::product::{Matrix, product, product_transposed, transposed_product};
 use super::softmax::Rows;
 use unisono_train::Fill;
 
-/// The queries of a block.
+/// The number of queries in a block.
 const BLOCK: usize = 32;
 
-/// The attention of each token to itself and those before it in its sample. A row is a token: the input `samples*context x 3*width` has its
-/// query, key and value side by side, each with a part of equal size for each head; the result is `samples*context x width`.
+/// The attention of each token to itself and to earlier tokens of its sample. A row is a token. Each row of the input, `samples*context x 3*width`,
+/// holds the token's query, key and value side by side, each with an equal part per head. The result is `samples*context x width`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CausalAttention {
-    /// Tokens in a sample.
+    /// The number of tokens in a sample.
     pub(crate) context: usize,
     pub(crate) heads: usize,
 }
@@ -31,7 +31,7 @@ impl CausalAttention {
         dims[1] / 3
     }
 
-    /// One over the square root of the size of a head.
+    /// Returns the reciprocal of the square root of a head's size.
     fn scale(self, width: usize) -> f32 {
         ((width / self.heads) as f32).sqrt().recip()
     }
@@ -47,7 +47,7 @@ impl CausalAttention {
         })
     }
 
-    /// Returns the queries of each block, from the last one.
+    /// Returns the queries of each block, starting with the last one.
     fn blocks(self) -> impl Iterator<Item = Range<usize>> {
         let ends = move |start| start..self.context.min(start + BLOCK);
         (0..self.context).step_by(BLOCK).rev().map(ends)
@@ -60,27 +60,27 @@ struct Head<'a> {
     /// The sample's rows.
     x: &'a [f32],
     width: usize,
-    /// The head's first column among those of the queries.
+    /// The head's first column within the queries.
     offset: usize,
     size: usize,
     scale: f32,
 }
 
 impl<'a> Head<'a> {
-    /// Returns these rows of its queries (0), keys (1) or values (2).
+    /// Returns these rows of the head's queries (0), keys (1) or values (2).
     fn part(self, number: usize, rows: Range<usize>) -> Matrix<'a> {
         let row = 3 * self.width;
         let first = rows.start * row + number * self.width + self.offset;
         Matrix::part(&self.x[first..], [rows.len(), self.size], row)
     }
 
-    /// Returns these rows of the head's columns among those of all heads' results.
+    /// Returns these rows of the head's columns in the results of all heads.
     fn of_results(self, results: &[f32], rows: Range<usize>) -> Matrix<'_> {
         let first = rows.start * self.width + self.offset;
         Matrix::part(&results[first..], [rows.len(), self.size], self.width)
     }
 
-    /// Writes how much each of these queries attends to each key up to the last of them: `queries x queries.end`.
+    /// Writes the attention probabilities of these queries to each key up to the last query: `queries x queries.end`.
     fn probabilities(self, queries: Range<usize>, target: &mut [f32]) {
         let keys = queries.end;
         let (query, key) = (self.part(0, queries.clone()), self.part(1, 0..keys));
@@ -88,7 +88,7 @@ impl<'a> Head<'a> {
         self.scores(&queries).softmax(target);
     }
 
-    /// Returns the rows of scores of these queries, for the softmax.
+    /// Returns the layout of these queries' scores for the softmax.
     fn scores(self, queries: &Range<usize>) -> Rows {
         Rows { first: queries.start, keys: queries.end, scale: self.scale }
     }

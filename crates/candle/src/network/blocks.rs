@@ -1,10 +1,11 @@
-//! Blocks of operations, which the threads of a rank share.
+//! Blocks of operations, which the threads of a rank divide among them.
 
 use candle_core::utils::get_num_threads;
 use gemm::Parallelism;
 use rayon::prelude::*;
 
-/// The values of a block of an operation on elements: enough that starting it costs little, and few enough for the L2 cache.
+/// The number of values in a block of an element-wise operation. It is large enough to amortise the cost of starting it, and small enough for the L2
+/// cache.
 pub(super) const BLOCK: usize = 1 << 14;
 
 /// Maps items on the threads of this rank. The results are in the order of the items.
@@ -19,13 +20,12 @@ pub(super) fn map<T: Send, R: Send>(
     items.into_par_iter().map(work).collect()
 }
 
-/// Returns the threads of a matrix product.
+/// Returns the number of threads for a matrix product.
 pub(super) fn parallelism() -> Parallelism {
     if is_alone() { Parallelism::None } else { Parallelism::Rayon(get_num_threads()) }
 }
 
-/// Returns whether this thread works alone: it is the only one of its rank, or one of those that share an
-/// operation.
+/// Returns whether this thread works alone: it is the only one of its rank, or it already runs a part of an operation.
 fn is_alone() -> bool {
     get_num_threads() == 1 || rayon::current_thread_index().is_some()
 }

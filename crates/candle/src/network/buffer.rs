@@ -1,17 +1,17 @@
-//! Buffers of operations, kept from one to the next: fresh memory costs as much as a pass over it.
+//! Buffers that operations reuse: fresh memory costs as much as a pass over it.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
-/// The buffers that a thread keeps, at most.
+/// The maximum number of buffers that a thread keeps.
 const KEPT: usize = 64;
 
 thread_local! {
-    /// Unused memory; what was freed last comes last.
+    /// Unused memory. The most recently freed buffer is last.
     static FREE: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A number of values that must be written before they are read. The thread that drops a buffer keeps its memory for the next one.
+/// Values that must be written before they are read. The thread that drops a buffer keeps its memory for the next one.
 #[derive(Debug)]
 pub(super) struct Buffer(Vec<f32>);
 
@@ -23,7 +23,7 @@ impl Buffer {
         });
         let mut values = free.unwrap_or_else(|| vec![0.0; count]);
         if cfg!(debug_assertions) {
-            // A read before the first write shows.
+            // NaN reveals a read before the first write.
             values.fill(f32::NAN);
         }
         Self(values)
@@ -36,7 +36,7 @@ impl Drop for Buffer {
         if values.capacity() == 0 {
             return;
         }
-        // A thread that ends has freed its buffers.
+        // A terminating thread has already freed its buffers.
         let _ = FREE.try_with(|free| {
             let mut free = free.borrow_mut();
             if free.len() == KEPT {

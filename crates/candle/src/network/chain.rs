@@ -1,5 +1,5 @@
-//! Chains of operations, each of which is one operation to candle: it does not set the gradients within to zero and add to them, which takes
-//! a tenth of a step.
+//! Chains of operations. Each chain is one operation to candle, which then does not zero the gradients within the chain and add to them. That would
+//! take a tenth of a step.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use super::operation::{Function, Operation, Part};
 use super::parameters::{EVALUATION, Parameters};
 use crate::values::{Backward, values, with_all};
 
-/// Applies `function` to `x`: by its loops on the CPU, and by its composition elsewhere.
+/// Applies `function` to `x`: by its loops on the CPU, and composed of candle operations elsewhere.
 ///
 /// # Errors
 /// If `x` is not an `f32` tensor, or on a device that the function does not support.
@@ -22,7 +22,7 @@ pub fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
     run(Chain::of(vec![Box::new(function)]), x, &anchor)
 }
 
-/// Applies `parts` to `x`, one after the other: on the CPU as one operation of candle.
+/// Applies `parts` to `x` in sequence. On the CPU, they are one operation of candle.
 ///
 /// # Errors
 /// If `x` is not an `f32` tensor, or of a shape that a part does not expect.
@@ -31,7 +31,7 @@ pub(crate) fn chain(parameters: &Parameters, parts: &[&dyn Part], x: &Tensor) ->
     if parameters.has_loops { run(chain, x, parameters.anchor()) } else { chain.composed(x) }
 }
 
-/// Runs the operation of one part, which has no other form.
+/// Runs the operation of one part that has only loops.
 pub(super) fn looped(parameters: &Parameters, part: &dyn Part, x: &Tensor) -> Result<Tensor> {
     run(Chain::new(&[part]), x, parameters.anchor())
 }
@@ -42,10 +42,10 @@ fn run(chain: Chain, x: &Tensor, anchor: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op2(anchor, Pass { chain, shape, passes_on: x.track_op() })
 }
 
-/// Operations, one after the other.
+/// Consecutive operations.
 struct Chain {
     operations: Vec<Box<dyn Operation>>,
-    /// The results of all but the last, from the forward pass.
+    /// The results of all operations but the last, from the forward pass.
     kept: OnceLock<Vec<Buffer>>,
 }
 
@@ -110,7 +110,7 @@ impl Operation for Chain {
     }
 }
 
-/// Parts whose result is added to their input, or to what `shortcut` makes of it.
+/// Parts whose result is added to their input, or to the result of `shortcut` for it.
 pub(crate) struct Residual<'a> {
     pub(crate) parts: &'a [&'a dyn Part],
     pub(crate) shortcut: Option<&'a dyn Part>,

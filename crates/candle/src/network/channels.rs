@@ -1,7 +1,6 @@
 //! The loops of a batch norm, over values whose last dimension is their channel.
 //!
-//! The constants of channels are [repeated] until they fill vector registers. Sums are in `f64`, and do not depend on the number of
-//! threads.
+//! The constants of channels are [repeated] to fill vector registers. Sums are in `f64`, and do not depend on the number of threads.
 
 use std::ops::Range;
 
@@ -11,7 +10,7 @@ use super::blocks::{self, BLOCK};
 use super::rows::Relu;
 use crate::values::Backward;
 
-/// The least number of repeated constants.
+/// The minimum number of repeated constants.
 const LEAST: usize = 64;
 
 /// Returns the constants of channels, repeated.
@@ -19,17 +18,17 @@ pub(super) fn repeated<T: Copy>(of_channels: &[T]) -> Vec<T> {
     of_channels.repeat(LEAST.div_ceil(of_channels.len().max(1)))
 }
 
-/// Returns a block of values of which `repeated` belong together.
+/// Returns the number of values of a block, a multiple of `repeated`.
 fn block(repeated: usize) -> usize {
     (BLOCK / repeated).max(1) * repeated
 }
 
-/// For each channel, the sum of the distances of values from a number near their mean, and that of their squares.
+/// For each channel, computes the sum of the distances of values from a number near their mean, and the sum of the squares of the distances.
 pub(super) fn distances(channels: usize, x: &[f32], near: &[f64]) -> [Vec<f64>; 2] {
     sums::<Distances>((channels, near.len(), x.len()), |range| (&x[range], near))
 }
 
-/// Scales distances from the mean, adds a bias, and applies a ReLU if there is one.
+/// Scales distances from the mean, adds a bias, and applies the ReLU if there is one.
 pub(super) fn normalize(x: &[f32], affine: Affine<'_>, has_relu: bool, y: &mut [f32]) {
     let beside = |range: Range<usize>| (&x[range], affine);
     match has_relu {
@@ -38,14 +37,14 @@ pub(super) fn normalize(x: &[f32], affine: Affine<'_>, has_relu: bool, y: &mut [
     }
 }
 
-/// For each channel, the sum of the derivatives before the ReLU, and that of their products with distances from the mean.
+/// For each channel, computes the sum of the derivatives before the ReLU, and the sum of their products with the distances from the mean.
 pub(super) fn products(channels: usize, all: Backward<'_>, mean: &[f64], has_relu: bool) -> [Vec<f64>; 2] {
     let sizes = (channels, mean.len(), all[0].len());
     let beside = |range: Range<usize>| (all.map(|values| &values[range.clone()]), mean);
     if has_relu { sums::<Products<true>>(sizes, beside) } else { sums::<Products<false>>(sizes, beside) }
 }
 
-/// The derivative with respect to inputs.
+/// Computes the derivative with respect to inputs.
 pub(super) fn differentiate(all: Backward<'_>, moved: Moved<'_>, has_relu: bool, dx: &mut [f32]) {
     let beside = |range: Range<usize>| (all.map(|values| &values[range.clone()]), moved);
     match has_relu {
@@ -71,7 +70,7 @@ pub(super) struct Moved<'a> {
     pub(super) slope: &'a [f32],
 }
 
-/// Returns the two sums of each channel that `P` computes from blocks of `count` values.
+/// Returns two sums per channel, which `P` computes from blocks of `count` values.
 fn sums<'a, P: Pass>(
     (channels, repeated, count): (usize, usize, usize),
     beside: impl Fn(Range<usize>) -> P::Beside<'a> + Send + Sync,
@@ -94,7 +93,7 @@ fn sums<'a, P: Pass>(
     total
 }
 
-/// Computes `target`, in blocks.
+/// Computes `target` block by block.
 fn each<'a, P: Pass>(
     repeated: usize,
     target: &mut [f32],
@@ -112,7 +111,7 @@ fn each<'a, P: Pass>(
 struct Distances;
 
 impl Pass for Distances {
-    /// The values, and the numbers.
+    /// The values, and the numbers near the means.
     type Beside<'a> = (&'a [f32], &'a [f64]);
 
     #[inline(always)]
@@ -147,7 +146,7 @@ impl<const RELU: bool> Pass for Normalize<RELU> {
     }
 }
 
-/// Returns the derivative before a ReLU.
+/// Returns the derivative before the ReLU, if there is one.
 #[inline(always)]
 fn masked<const RELU: bool>(y: f32, dy: f32) -> f32 {
     if RELU && y == 0.0 { 0.0 } else { dy }
@@ -204,9 +203,9 @@ mod tests {
         (found - expected).abs() <= 1e-5 * expected.abs().max(1.0)
     }
 
-    /// One block and several, whole and not, of few and of many channels.
+    /// The cases are one block and several, complete and incomplete, with few and with many channels.
     #[test]
-    fn loops_are_as_by_definition() {
+    fn loops_match_their_definitions() {
         for (channels, rows) in [(1, 5), (3, 20_000), (16, 2_049), (70, 700)] {
             let numbers = |step: usize| -> Vec<f32> {
                 (0..channels * rows).map(|at| (at * step % 1009) as f32 / 500.0 - 1.0).collect()

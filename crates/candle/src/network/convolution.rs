@@ -1,8 +1,8 @@
 //! A convolution as one operation: a linear layer on the patches of an image, block by block.
 //!
-//! The patches of a block stay in the cache and are not stored: the backward pass copies them again. The patches of a whole batch would be
-//! nine times as large as its images for a kernel of 3 x 3, and each pass would write and read them. (Chetlur et al., "cuDNN: efficient primitives for deep
-//! learning", 2014, section 3.1, has the same for a GPU.)
+//! The patches of a block stay in the cache and are not stored: the backward pass copies them again. For a kernel of 3 x 3, the patches of a whole
+//! batch would be nine times as large as its images, and each pass would write and read them. (Chetlur et al., "cuDNN: efficient primitives for deep
+//! learning", 2014, section 3.1, does the same on a GPU.)
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -17,10 +17,10 @@ use super::product::{Matrix, transposed_product};
 use crate::values::Backward;
 use unisono_train::Fill;
 
-/// The values of the patches of a block, if an image has no more: 512 KiB, half of an L2 cache.
+/// The number of values in the patches of a block, unless one image has more: 512 KiB, half of an L2 cache.
 const BLOCK: usize = 1 << 17;
 
-/// A [`Linear`] layer on the [`Patches`] of images, all of one size: `samples x height x width x channels`, as the result.
+/// A [`Linear`] layer on the [`Patches`] of images of equal size. Input and result are `samples x height x width x channels`.
 #[derive(Debug, Clone)]
 pub(crate) struct Convolution {
     linear: Linear,
@@ -42,14 +42,14 @@ impl Convolution {
         Ok(image)
     }
 
-    /// Returns the numbers of values of `x`, and of `y`, in a block.
+    /// Returns the numbers of values of `x` and of `y` in a block.
     fn block(&self, image: &Image) -> [usize; 2] {
         let &Image { values, patches, .. } = image;
         let images = (BLOCK / (patches * self.linear.inputs).max(1)).max(1);
         [images * values, images * patches * self.linear.outputs].map(|values| values.max(1))
     }
 
-    /// Returns the number of the patches of images, and their values.
+    /// Returns the number of patches of these images, and the values of the patches.
     fn patches_of(&self, image: &Image, images: &[f32]) -> (usize, Buffer) {
         let rows = images.len() / image.values * image.patches;
         let mut patches = Buffer::of(rows * self.linear.inputs);
@@ -57,7 +57,7 @@ impl Convolution {
         (rows, patches)
     }
 
-    /// Adds the derivative with respect to the images of a block to `dx`, and returns those with respect to bias and weight.
+    /// Adds the derivative with respect to the images of a block to `dx`, and returns the derivatives with respect to bias and weight.
     fn derivatives(
         &self,
         image: &Image,
@@ -113,7 +113,7 @@ impl Operation for Convolution {
         let blocks = blocks.map(|(x, (y, dy))| ([x, y, dy], parts.next()));
         let gradients = blocks::map(blocks, |(block, dx)| self.derivatives(image, block, dx));
         let gradients = gradients.into_iter().collect::<Result<Vec<_>>>()?;
-        // In the order of the blocks, on any number of threads.
+        // Summed in the order of the blocks, for any number of threads.
         let sum = |of: usize, target: &mut [f32], fill: Fill| {
             let fills = std::iter::once(fill).chain(std::iter::repeat(Fill::Add));
             fills.zip(&gradients).for_each(|(fill, gradients)| fill.write(target, &gradients[of]));
@@ -133,23 +133,23 @@ impl Operation for Convolution {
     }
 }
 
-/// The position of an image's patches.
+/// The positions of an image's patches.
 #[derive(Debug)]
 struct Image {
-    /// The shape of the images that came first.
+    /// The shape of the first input.
     dims: [usize; 4],
-    /// The values of an image.
+    /// The number of values of an image.
     values: usize,
     patches: usize,
-    /// The values of a patch.
+    /// The number of values of a patch.
     length: usize,
-    /// The rows of pixels of all patches, as far as they are in the image.
+    /// The rows of pixels of all patches, within the bounds of the image.
     rows: Vec<Row>,
     /// The rest of the patches, which is zero.
     padding: Vec<Range<usize>>,
 }
 
-/// Neighbouring pixels.
+/// Adjacent pixels.
 #[derive(Debug)]
 struct Row {
     /// The offset in the patches.
@@ -160,7 +160,7 @@ struct Row {
 }
 
 impl Image {
-    /// Returns the patches of images of this shape.
+    /// Computes the patch positions for images of this shape.
     fn new(patches: Patches, dims: &[usize]) -> Self {
         let [_, height, width, channels] = image_dims(dims);
         let Patches { side, stride, padding } = patches;
@@ -168,7 +168,7 @@ impl Image {
         let (mut rows, mut zeros, mut written) = (Vec::with_capacity(count * side), Vec::new(), 0);
         for place in 0..count {
             let (top, left) = (place / columns * stride, place % columns * stride);
-            // In the padded image.
+            // Coordinates in the padded image.
             let (from, to) = (left.max(padding), (left + side).min(width + padding));
             for row in (0..side).filter(|row| (padding..height + padding).contains(&(top + row))) {
                 let patch = ((place * side + row) * side + from - left) * channels;
@@ -211,8 +211,8 @@ impl Image {
     }
 }
 
-/// Every square of `side` pixels, or each at a multiple of `stride`, as a row of values: `samples*rows*columns x
-/// side*side*channels`. The image has `padding` zeros around it.
+/// Every square of `side` pixels whose position is a multiple of `stride`, as a row of values: `samples*rows*columns x side*side*channels`. The image
+/// has `padding` zeros around it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patches {
     pub(crate) side: usize,
@@ -246,7 +246,7 @@ impl Patches {
                 x.index_select(&Tensor::from_iter(places, x.device())?, dimension)
             }
         };
-        // For each pixel position in a square, the values of all squares there.
+        // For each pixel position in a square, the values at this position in all squares.
         let pixels = (0..self.side * self.side)
             .map(|at| pixel(&pixel(&x, 1, at / self.side, rows)?, 2, at % self.side, columns))
             .collect::<Result<Vec<_>>>()?;

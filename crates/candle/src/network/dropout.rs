@@ -1,6 +1,6 @@
-//! Dropout with a mask that every run draws anew in the same way.
+//! Dropout with a reproducible mask.
 //!
-//! **Source**: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 2014, scaled in training
+//! **Source**: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 2014, but values are scaled in training
 //! rather than in evaluation.
 
 use candle_core::{Result, Tensor, bail};
@@ -9,10 +9,10 @@ use super::chain::apply;
 use super::operation::{Function, Operation, Part};
 use super::parameters::{Parameters, is_training};
 
-/// Sets values to zero at random in a training pass, and scales the others up so that the mean remains; does nothing elsewhere.
+/// A layer that sets values to zero at random in a training pass, and scales the others up to preserve the mean. Does nothing outside training.
 ///
-/// Whether a value is dropped is a hash of the seed, the layer, the step, the rank with its pass, and the place in the tensor. The
-/// steps are counted in a buffer of the model, `dropout.steps`, so a resumed run drops what it would have dropped.
+/// A hash of the seed, the layer, the step, the rank with its pass, and the position in the tensor selects the dropped values. The steps are counted
+/// in a buffer of the model, `dropout.steps`, so a resumed run drops the same values as an uninterrupted one.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -20,7 +20,7 @@ use super::parameters::{Parameters, is_training};
 ///
 /// let dropout = Dropout::new(&Parameters::new(7), 0.5)?;
 /// let x = Tensor::new(&[1.0_f32, 2.0], &Device::Cpu)?;
-/// // This is no training pass.
+/// // This is not a training pass.
 /// assert_eq!(dropout.forward(&x)?.to_vec1::<f32>()?, [1.0, 2.0]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
@@ -42,7 +42,7 @@ impl Dropout {
         }
         let mut passes = parameters.passes();
         if probability > 0.0 && passes.steps.is_none() {
-            // The other number counts what the first cannot hold exactly.
+            // The second number counts multiples that the first cannot hold exactly.
             passes.steps = Some(parameters.add_buffer("dropout.steps", 2, vec![0.0; 2])?);
         }
         let layer = passes.dropouts;
@@ -51,7 +51,7 @@ impl Dropout {
         Ok(Self { parameters: parameters.clone(), layer, probability })
     }
 
-    /// Drops values of `x`, of any shape. Two calls in a pass drop the same places: make a layer for each use.
+    /// Drops values of `x`, of any shape. Two calls in a pass drop the same positions, so create a layer for each use.
     ///
     /// # Errors
     /// An error of candle.
@@ -67,7 +67,7 @@ impl Dropout {
         let passes = self.parameters.passes();
         let key = [self.parameters.seed, self.layer, passes.step, passes.pass];
         let key = key.into_iter().fold(0, |key, number| mixed(mixed(key) ^ number));
-        // A probability below 1 leaves it in range.
+        // The product is in range because the probability is below 1.
         let threshold = (self.probability * 2_f64.powi(64)) as u64;
         Some(Mask { key, threshold, scale: (1.0 - self.probability).recip() as f32 })
     }
@@ -89,7 +89,7 @@ struct Mask {
 }
 
 impl Mask {
-    /// Returns the factor of the value at this place.
+    /// Returns the factor of the value at this position.
     fn factor(self, place: usize) -> f32 {
         let hash = mixed(self.key.wrapping_add((place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         if hash < self.threshold { 0.0 } else { self.scale }

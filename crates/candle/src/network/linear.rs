@@ -1,5 +1,5 @@
-//! Linear layers. Each is one operation: one product forward, and backward two products and one sum, which write gradients
-//! directly to their buckets. Layers of one input may be joined.
+//! Linear layers. Each is one operation, with one product in the forward pass, and two products and one sum in the backward pass. They write
+//! gradients directly to their buckets. Layers with the same input may be joined.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -20,7 +20,7 @@ use unisono_train::Fill;
 #[derive(Debug, Clone)]
 pub struct Linear {
     pub(crate) parameters: Parameters,
-    /// The weight, or those of [joined](Self::joined) layers, each with its columns in the result.
+    /// The weight, or the weights of [joined](Self::joined) layers, each with its columns in the result.
     pub(super) weights: Vec<(Weight, Range<usize>)>,
     pub(super) bias: Option<Weight>,
     pub(super) inputs: usize,
@@ -29,8 +29,8 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Adds the layer `name`, with weights of variance `gain / inputs`: 2 preserves the spread of activations through a ReLU
-    /// (Kaiming), 1 without one; and a zero bias.
+    /// Adds the layer `name`, with weights of variance `gain / inputs` and a bias of zero. A gain of 2 preserves the spread of activations through a
+    /// ReLU (Kaiming), and 1 without one.
     ///
     /// # Errors
     /// If a layer of this name exists.
@@ -68,7 +68,7 @@ impl Linear {
         Self { has_relu: true, ..self }
     }
 
-    /// Appends the results of another layer of the same input. Neither has a bias or a ReLU.
+    /// Appends the results of another layer with the same input. Neither layer has a bias or a ReLU.
     pub(crate) fn joined(mut self, other: Self) -> Self {
         let is_plain = |layer: &Self| layer.bias.is_none() && !layer.has_relu && layer.inputs == self.inputs;
         assert!(is_plain(&self) && is_plain(&other), "joined layers have one input, no bias and no ReLU");
@@ -79,8 +79,8 @@ impl Linear {
         self
     }
 
-    /// `x` is `rows x inputs`, the result `rows x outputs`. Call it at most once per pass: gradients of several calls
-    /// would have to be accumulated. (For a layer used several times, create the weight with [`Parameters::add`].)
+    /// Applies the layer to `x`, `rows x inputs`. The result is `rows x outputs`. Call it at most once per pass: the gradients of several calls would
+    /// have to be accumulated. (For a layer used several times, create the weight with [`Parameters::add`].)
     ///
     /// # Errors
     /// If `x` has another shape.
@@ -88,12 +88,12 @@ impl Linear {
         chain(&self.parameters, &[self], x)
     }
 
-    /// Waits until the values are there.
+    /// Waits until the values of the parameters are available.
     pub(super) fn wait(&self) -> Result<()> {
         self.bias.iter().chain(self.weights.iter().map(|(weight, _)| weight)).try_for_each(Weight::wait)
     }
 
-    /// Computes the function of each row of `x`.
+    /// Applies the layer to each row of `x`.
     pub(super) fn of(&self, x: Matrix<'_>, y: &mut [f32]) -> Result<()> {
         if let Some(bias) = &self.bias {
             with_values(&bias.tensor, |bias| {
@@ -113,15 +113,15 @@ impl Linear {
         Ok(())
     }
 
-    /// Returns the derivative with respect to the result of the product, from that with respect to `y`.
+    /// Returns the derivative with respect to the result of the product, given the derivative with respect to `y`.
     pub(super) fn before_relu<'a>(&self, y: &[f32], dy: &'a [f32]) -> Cow<'a, [f32]> {
         let masked = |(&dy, &y): (&f32, &f32)| if y == 0.0 { 0.0 } else { dy };
         if self.has_relu { dy.iter().zip(y).map(masked).collect() } else { Cow::Borrowed(dy) }
     }
 
-    /// Writes the derivative with respect to `x`, from that with respect to the result of the product.
+    /// Writes the derivative with respect to `x`, given the derivative with respect to the result of the product.
     pub(super) fn before_product(&self, rows: usize, dy: &[f32], dx: &mut [f32]) -> Result<()> {
-        // From the last columns, as the gradients are reported.
+        // Starts with the last columns, the order in which gradients are reported.
         for (weight, columns) in self.weights.iter().rev() {
             let fill = if columns.end == self.outputs { Fill::Set } else { Fill::Add };
             with_values(&weight.tensor, |weight| {
@@ -172,7 +172,7 @@ impl Operation for Linear {
     }
 }
 
-/// Sums all rows.
+/// Sums all rows into `target`.
 pub(super) fn add_rows(target: &mut [f32], fill: Fill, rows: &[f32]) {
     if fill == Fill::Set {
         target.fill(0.0);

@@ -1,4 +1,4 @@
-//! The losses of classifications, each one operation, and of regressions.
+//! The losses of classifications, each as one operation, and of regressions.
 
 use candle_core::{D, DType, Device, Result, Tensor, bail};
 use scoped_tls_hkt::scoped_thread_local;
@@ -14,13 +14,12 @@ use unisono_train::metrics::{Outputs, SeeOutputs};
 pub struct Loss {
     /// The sum of the losses of all targets, to differentiate.
     pub sum: Tensor,
-    /// Its targets and values.
+    /// The number of targets, and the sums of the loss and of correct predictions.
     pub tally: LossSums,
 }
 
 impl Loss {
-    /// Returns the loss of a classification: [`cross_entropy`], and, but for a training pass, for how many rows the highest logit is
-    /// that of the target.
+    /// Returns the loss of a classification: [`cross_entropy`] and, outside training passes, the number of rows whose highest logit is at the target.
     ///
     /// # Errors
     /// As [`cross_entropy`].
@@ -28,7 +27,7 @@ impl Loss {
         Self::of_classes(logits, &targets.flatten_all()?.to_vec1()?, None)
     }
 
-    /// As [`Loss::cross_entropy`], of targets on the host; `there` has them on the device of the logits, if they are there already.
+    /// As [`Loss::cross_entropy`], with targets on the host. `there` is their copy on the device of the logits, if there is one.
     pub(crate) fn of_classes(logits: &Tensor, known: &[u32], there: Option<&Tensor>) -> Result<Self> {
         let targets = match there {
             Some(targets) => targets.clone(),
@@ -36,13 +35,13 @@ impl Loss {
         };
         let sum = cross_entropy_of(logits, known.to_vec(), Some(targets.clone()))?;
         let loss = f64::from(sum.to_scalar::<f32>()?);
-        // The accuracy is that of evaluations.
+        // Accuracy is only measured in evaluations.
         let correct = if is_training() { 0.0 } else { count_correct(logits, &targets)? };
         Ok(Self { sum, tally: LossSums { targets: known.len() as f64, loss, correct } })
     }
 
-    /// Returns the loss of a regression: the sum over rows of the squared difference between the output and its target. `outputs` is
-    /// `rows x 1`. There are no classes to choose from, and so no accuracy. [Metrics](unisono_train::metrics) see both.
+    /// Returns the loss of a regression: the sum over rows of the squared difference between the output and its target. `outputs` is `rows x 1`.
+    /// There are no classes, and so there is no accuracy. [Metrics](unisono_train::metrics) receive outputs and targets.
     ///
     /// # Errors
     /// If the numbers of targets and rows differ.
@@ -51,7 +50,7 @@ impl Loss {
         Self::of_numbers(outputs, &bits)
     }
 
-    /// As [`Loss::squared_error`], of the [bits](f32::to_bits) of the targets.
+    /// As [`Loss::squared_error`], with targets as [bits](f32::to_bits).
     pub(crate) fn of_numbers(outputs: &Tensor, targets: &[u32]) -> Result<Self> {
         show(outputs, 1, targets)?;
         let numbers: Vec<_> = targets.iter().map(|&bits| f32::from_bits(bits)).collect();
@@ -62,16 +61,16 @@ impl Loss {
     }
 }
 
-/// For how many rows of logits the highest is that of the target.
+/// Counts the rows whose highest logit is at the target.
 fn count_correct(logits: &Tensor, targets: &Tensor) -> Result<f64> {
     let right = logits.detach().argmax(D::Minus1)?.eq(targets)?.to_dtype(DType::F32)?;
     Ok(f64::from(right.sum_all()?.to_scalar::<f32>()?))
 }
 
-/// Returns the sum over rows of the cross-entropy between their softmax and their target, in nats: a scalar.
+/// Returns the sum over rows of the cross-entropy between their softmax and their target, in nats, as a scalar.
 ///
-/// `logits` is `rows x classes`, `targets` contains a class of type `u32` for each row. Keep targets on the CPU, where they
-/// are read, wherever the logits are. [Metrics](unisono_train::metrics) see both.
+/// `logits` is `rows x classes`. `targets` contains a class of type `u32` for each row. Keep targets on the CPU, where they are read, regardless of
+/// the device of the logits. [Metrics](unisono_train::metrics) receive both.
 ///
 /// # Errors
 /// If the numbers of targets and rows differ, or a target is not a class.
@@ -79,8 +78,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     cross_entropy_of(logits, targets.flatten_all()?.to_vec1()?, None)
 }
 
-/// Like [`cross_entropy`], of targets on the host, and `there`, where the logits are, if they are there
-/// already.
+/// As [`cross_entropy`], with targets on the host. `there` is their copy on the device of the logits, if there is one.
 ///
 /// # Errors
 /// As [`cross_entropy`].
@@ -96,7 +94,7 @@ fn cross_entropy_of(logits: &Tensor, targets: Vec<u32>, there: Option<Tensor>) -
     apply(CrossEntropy { targets, there }, logits)
 }
 
-/// Lets those who wish see what a loss is computed from.
+/// Passes the arguments of a loss to the observer, if there is one.
 fn show(outputs: &Tensor, classes: usize, targets: &[u32]) -> Result<()> {
     if SEE.is_set() {
         let values = outputs.detach().flatten_all()?.to_vec1::<f32>()?;
@@ -106,11 +104,11 @@ fn show(outputs: &Tensor, classes: usize, targets: &[u32]) -> Result<()> {
 }
 
 scoped_thread_local!(
-    /// Is called with the arguments of the losses that are computed on this thread.
+    /// Receives the arguments of the losses that are computed on this thread.
     static mut SEE: for<'a> &'a mut (dyn FnMut(&Outputs<'_>) + 'a)
 );
 
-/// Runs `compute`, whose losses show `see` what they are computed from, if it is given.
+/// Runs `compute`. Its losses call `see`, if given, with their arguments.
 pub(super) fn showing<R>(see: Option<SeeOutputs<'_>>, compute: impl FnOnce() -> R) -> R {
     match see {
         Some(see) => SEE.set(see, compute),
@@ -120,7 +118,7 @@ pub(super) fn showing<R>(see: Option<SeeOutputs<'_>>, compute: impl FnOnce() -> 
 
 pub(super) struct CrossEntropy {
     pub(super) targets: Vec<u32>,
-    /// The targets where the logits are, if they are there already.
+    /// The copy of the targets on the device of the logits, if there is one.
     pub(super) there: Option<Tensor>,
 }
 

@@ -1,7 +1,7 @@
 //! Batch normalisation over the samples of all ranks.
 //!
-//! **Source**: Ioffe and Szegedy, "Batch normalization: accelerating deep network training by reducing internal covariate shift",
-//! ICML 2015, algorithms 1 and 2; with the constants and rules of `torch.nn.SyncBatchNorm`.
+//! **Source**: Ioffe and Szegedy, "Batch normalization: accelerating deep network training by reducing internal covariate shift", ICML 2015,
+//! algorithms 1 and 2, with the constants and rules of `torch.nn.SyncBatchNorm`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,13 +15,13 @@ use super::passes::Direction;
 use super::statistics::{Moments, Statistics, narrow};
 use crate::values::{Backward, with_all, with_values};
 
-/// Batch normalisation whose mean and variance are those of the samples of *all* ranks in a pass, as `torch.nn.SyncBatchNorm`: the
-/// result does not depend on how the ranks share a batch, and ranks may have different numbers of samples, or none.
+/// Batch normalisation by the mean and variance over the samples of *all* ranks in a pass, as `torch.nn.SyncBatchNorm`. The result does not depend on
+/// how the batch is divided among ranks. Ranks may have different numbers of samples, or none.
 ///
-/// In a training pass ([`Replica::pass`](unisono_train::Replica::pass) of a [`Network`](super::Network)), it makes an all-reduce in the
-/// forward pass and one in the backward pass, and adds the statistics to the running ones. Everywhere else it uses those, and
-/// communicates nothing. They are buffers of the model, called `NAME.running_mean` and `NAME.running_var`, the same on all ranks,
-/// and in checkpoints. If a step has several passes, each has its own statistics, over the passes of this number on all ranks.
+/// A training pass ([`Replica::pass`](unisono_train::Replica::pass) of a [`Network`](super::Network)) makes an all-reduce in the forward pass and one
+/// in the backward pass, and updates the running statistics. All other passes use the running statistics, and do not communicate. These are buffers
+/// of the model, called `NAME.running_mean` and `NAME.running_var`. They are identical on all ranks, and are saved in checkpoints. If a step has
+/// several passes, each has its own statistics, over the passes with this number on all ranks.
 ///
 /// It works on the CPU, in `f32`.
 ///
@@ -63,8 +63,8 @@ pub struct SyncBatchNorm {
 }
 
 impl SyncBatchNorm {
-    /// Adds the layer `name` for values of this many channels: parameters `NAME.weight`, at first 1, and `NAME.bias`, at first 0, and
-    /// the running statistics. Called by all ranks in the same order.
+    /// Adds the layer `name` for values of this many channels: the parameters `NAME.weight`, initially 1, and `NAME.bias`, initially 0, and the
+    /// running statistics. Called by all ranks in the same order.
     ///
     /// # Errors
     /// If a layer of this name exists, or the parameters are not on the CPU.
@@ -98,12 +98,12 @@ impl SyncBatchNorm {
         Self { has_relu: true, ..self }
     }
 
-    /// Normalises each channel of `x`, whose last dimension is the channels (candle and PyTorch have them second): `rows x channels`,
-    /// or `samples x height x width x channels`. Call it once in every training pass, in the same order on all ranks.
+    /// Normalises each channel of `x`. The last dimension is the channels (candle and PyTorch have them second): `rows x channels`, or `samples x
+    /// height x width x channels`. Call it once in every training pass, in the same order on all ranks.
     ///
     /// # Errors
-    /// If the last dimension is not the number of channels; in training, if a pass has only one value per channel over all ranks, if
-    /// ranks are at different layers, and errors of the collective.
+    /// If the last dimension is not the number of channels. In training, if a pass has only one value per channel over all ranks, or if ranks are at
+    /// different layers. Errors of the collective.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         looped(&self.parameters, self, x)
     }
@@ -130,8 +130,8 @@ impl Pass {
         self.layer.parameters.passes().sum(self.layer.layer, direction, sums)
     }
 
-    /// Reports the gradients of weight and bias, which buckets sum over ranks, and returns the offset and the slope of the derivative
-    /// with respect to inputs. Those need the sums: each sample has moved the statistics of all.
+    /// Reports the gradients of weight and bias, which buckets sum over ranks. Returns the offset and the slope of the derivative with respect to
+    /// inputs. They need the sums, because each sample has changed the statistics of all.
     fn report(&self, moments: &Moments, all: Backward<'_>) -> Result<[Vec<f32>; 2]> {
         let SyncBatchNorm { statistics, weight, bias, has_relu, .. } = &self.layer;
         let [of_dy, mut of_products] =
@@ -191,7 +191,7 @@ impl Operation for Pass {
         Ok(())
     }
 
-    /// There is no other form: the layer works on the CPU.
+    /// There is no composition: the layer works only on the CPU.
     fn composed(&self, x: &Tensor) -> Result<Tensor> {
         self.layer.forward(x)
     }

@@ -1,7 +1,7 @@
 //! Unisono's operations, each a loop with a derivative.
 //!
-//! Candle's fused normalisation and softmax have no derivative, the derivative of its max-pooling is a quarter of the true
-//! one, and compositions of its elementary operations cost a pass over memory and an allocation for each.
+//! Candle's fused normalisation and softmax have no derivative, and the derivative of its max-pooling is a quarter of the true one. Compositions of
+//! its elementary operations cost a pass over memory and an allocation for each.
 
 use candle_core::{Result, Tensor, bail};
 
@@ -13,7 +13,7 @@ pub trait Function: Send + Sync + 'static {
     /// The name in error messages.
     const NAME: &'static str;
 
-    /// Whether each index of the first dimension is computed by itself: the threads of the rank then share them.
+    /// Whether each index of the first dimension is computed independently. The threads of the rank then divide the indices among them.
     const IS_SPLIT: bool = false;
 
     /// Returns the shape of the result for an input of shape `dims`.
@@ -21,18 +21,17 @@ pub trait Function: Send + Sync + 'static {
         dims.to_vec()
     }
 
-    /// Writes the function of `x`, of shape `dims`, to all of `y`, which holds the values of an earlier operation.
+    /// Writes the function of `x`, of shape `dims`, to all of `y`. `y` initially holds values of an earlier operation.
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]);
 
-    /// Writes the derivative of the loss with respect to `x`, of shape `dims`, to all of `dx`, which holds the values of an earlier
-    /// operation; `dy` is the derivative with respect to `y`.
+    /// Writes the derivative of the loss with respect to `x`, of shape `dims`, to all of `dx`, which initially holds values of an earlier operation.
+    /// `dy` is the derivative with respect to `y`.
     fn backward(&self, dims: &[usize], x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]);
 
-    /// Computes the function by candle operations, which have derivatives: for a GPU, whose memory a loop cannot
-    /// access.
+    /// Computes the function by candle operations, which have derivatives. GPUs need this, since a loop cannot access their memory.
     ///
     /// # Errors
-    /// Unless implemented: the function is then for the CPU only.
+    /// Unless implemented: the function then supports only the CPU.
     fn composed(&self, x: &Tensor) -> Result<Tensor> {
         bail!("{} works on the CPU only, and its input is on {:?}", Self::NAME, x.device().location())
     }
@@ -40,7 +39,7 @@ pub trait Function: Send + Sync + 'static {
 
 /// A layer or a function, as a part of a [`chain`](super::chain).
 pub(crate) trait Part {
-    /// Returns its operation, for one pass; `None` if it changes nothing in this one.
+    /// Returns the part's operation for one pass, or `None` if it has no effect in this pass.
     fn operation(&self) -> Option<Box<dyn Operation>>;
 }
 
@@ -50,8 +49,8 @@ impl<O: Operation + Clone + 'static> Part for O {
     }
 }
 
-/// An operation of one pass on `f32` values in row-major order: it runs forward once, and then at most once backward, in
-/// which it reports the gradients of its parameters.
+/// An operation of one pass on `f32` values in row-major order. It runs forward once, and then at most once backward, where it reports the gradients
+/// of its parameters.
 pub(crate) trait Operation: Send + Sync {
     /// Returns the shape of the result for an input of shape `dims`.
     fn shape(&self, dims: &[usize]) -> Result<Vec<usize>>;
@@ -59,8 +58,8 @@ pub(crate) trait Operation: Send + Sync {
     /// Writes all of `y`.
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()>;
 
-    /// Writes the derivative with respect to `x` to all of `dx`, if anything before needs it; `all` is `x`, `y`, and the derivative with
-    /// respect to `y`.
+    /// Writes the derivative with respect to `x` to all of `dx`, if an earlier operation needs it. `all` is `x`, `y`, and the derivative with respect
+    /// to `y`.
     fn backward(&self, dims: &[usize], all: Backward<'_>, dx: Option<&mut [f32]>) -> Result<()>;
 
     /// Applies the operation to `x`, composed of candle operations.
@@ -91,7 +90,7 @@ impl<F: Function> Operation for F {
     }
 }
 
-/// Runs a function's `work` with an input of shape `dims`, on all threads of the rank if it is long.
+/// Runs a function's `work` on an input of shape `dims`, on all threads of the rank if the input is long.
 fn run<F: Function, const N: usize>(
     dims: &[usize],
     inputs: [&[f32]; N],

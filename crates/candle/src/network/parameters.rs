@@ -1,8 +1,8 @@
-//! Parameters with reproducible initial values, and gradients that are reported.
+//! Parameters with reproducible initial values, whose gradients are reported.
 //!
-//! Candle has no hooks, but a custom operation defines its own derivative. A parameter here is the result of an operation
-//! with an empty input, created once. Its values are updated in place, so a step copies nothing; and candle calls the
-//! derivative once all uses of the parameter have added to the gradient.
+//! Candle has no hooks, but a custom operation defines its own derivative. A parameter is therefore the result of an operation with an empty input,
+//! created once. Its values are updated in place, so a step copies nothing. Candle calls the derivative after all uses of the parameter have added to
+//! the gradient.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,15 +20,15 @@ use crate::values::{see, with_values};
 use unisono_train::{Fill, Gradients, Parameter};
 
 scoped_thread_local!(
-    /// The receiver of gradients for the backward pass that runs on this thread.
+    /// The receiver of gradients for the backward pass on this thread.
     pub(super) static mut GRADIENTS: for<'a> &'a mut (dyn Gradients + 'a)
 );
 scoped_thread_local!(
-    /// The [provider](Gradients::wait_for_param) of parameter values for the forward pass of training that runs on this thread.
+    /// The [provider](Gradients::wait_for_param) of parameter values for the forward pass of training on this thread.
     pub(super) static mut VALUES: for<'a> &'a mut (dyn Gradients + 'a)
 );
 scoped_thread_local!(
-    /// Set while this thread needs no derivatives: each result of a forward pass is freed once the next one is there.
+    /// Set while this thread needs no derivatives: each result of a forward pass is freed as soon as the next one exists.
     pub(super) static EVALUATION: ()
 );
 
@@ -37,14 +37,14 @@ pub(super) fn is_training() -> bool {
     VALUES.is_set()
 }
 
-/// Brings the values of a parameter from `gradients`.
+/// Waits until `gradients` has provided the values of a parameter.
 pub(super) fn bring_from(gradients: &mut dyn Gradients, index: usize, tensor: &Tensor) -> Result<()> {
     let mut brought = Ok(());
     see(tensor, &mut |values| brought = gradients.wait_for_param(index, values))?;
     brought.map_err(Error::wrap)
 }
 
-/// Reports the gradient of a parameter to the running backward pass; ignores it if the user's program runs the pass itself.
+/// Reports the gradient of a parameter to the running backward pass. Ignores it if the user's program runs the pass itself.
 fn report(index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
     if GRADIENTS.is_set() {
         GRADIENTS.with(|gradients| gradients.put(index, write));
@@ -82,7 +82,7 @@ pub(super) struct Weight {
 }
 
 impl Weight {
-    /// Brings the values to the running forward pass of a step.
+    /// Waits until the values are available to the running forward pass of a step.
     pub(super) fn wait(&self) -> Result<()> {
         if !VALUES.is_set() {
             return Ok(());
@@ -98,9 +98,8 @@ impl Weight {
 
 /// The parameters of a model under construction, in the order in which it requests them.
 ///
-/// Candle's own store draws initial values from a generator that cannot be seeded, and lists parameters in random order.
-/// Here each parameter has a random stream keyed by the seed and its name, so that ranks agree on every value without
-/// communication.
+/// Candle's own store draws initial values from a generator that cannot be seeded, and lists parameters in random order. Here the seed and the name
+/// of each parameter select its random stream, so ranks agree on every value without communication.
 #[derive(Debug, Clone)]
 pub struct Parameters {
     pub(super) seed: u64,
@@ -110,10 +109,10 @@ pub struct Parameters {
     anchor: Var,
     /// The input for passes without derivatives.
     constant: Tensor,
-    /// Whether Unisono's operations compute gradients, and write them to their buckets: on the CPU. Elsewhere, layers are composed of candle
-    /// operations.
+    /// Whether Unisono's operations compute gradients, and write them to their buckets. This is the case on the CPU. Elsewhere, layers are composed
+    /// of candle operations.
     pub(super) has_loops: bool,
-    /// The ranks that share the values of parameters, if any do.
+    /// The communicator of the ranks that share the values of parameters, if they are shared.
     pub(super) sharing: Option<Arc<Mutex<Communicator>>>,
 }
 
@@ -134,9 +133,9 @@ impl Parameters {
         Ok(Self { seed, made, passes, anchor, constant, has_loops, sharing: None })
     }
 
-    /// Returns an empty set on the CPU whose values will exist once for all ranks of a communicator, which are on one node: for [central
-    /// storage](unisono_strategies::Strategy::CentralStorage). Its memory is given back when the process ends. All ranks call it, with the same
-    /// seed, and then add the same parameters in the same order.
+    /// Returns an empty set on the CPU for [central storage](unisono_strategies::Strategy::CentralStorage). All ranks of the communicator, which are
+    /// on one node, share one copy of the values. The memory is freed when the process ends. Called by all ranks with the same seed; they must then
+    /// add the same parameters in the same order.
     ///
     /// # Errors
     /// Errors of the collectives.
@@ -145,7 +144,7 @@ impl Parameters {
         Ok(Self { sharing: Some(Arc::new(Mutex::new(own))), ..Self::new(seed) })
     }
 
-    /// Returns the tensor that `make` makes of these values, where those of parameters lie.
+    /// Returns the tensor that `make` creates from these values, in the memory for parameters.
     fn placed(&self, values: Vec<f32>, make: impl FnOnce(Vec<f32>) -> Result<Tensor>) -> Result<Tensor> {
         match &self.sharing {
             Some(comm) => {
@@ -160,13 +159,13 @@ impl Parameters {
         self.anchor.device()
     }
 
-    /// Computes on the CPU like on a GPU.
+    /// Returns a set on the CPU whose layers are composed, as on a GPU.
     #[cfg(test)]
     pub(crate) fn composed(seed: u64) -> Self {
         Self { has_loops: false, ..Self::new(seed) }
     }
 
-    /// Adds a parameter with values uniform around 0, of standard deviation `deviation`.
+    /// Adds a parameter with values uniform around 0, with standard deviation `deviation`.
     ///
     /// # Errors
     /// If a parameter of this name exists.
@@ -200,14 +199,14 @@ impl Parameters {
         if EVALUATION.is_set() { &self.constant } else { self.anchor.as_tensor() }
     }
 
-    /// Values uniform around 0.
+    /// Returns values uniform around 0.
     pub(super) fn even(&self, name: &str, count: usize, deviation: f64) -> Vec<f32> {
         let mut rng = self.stream(name);
         let bound = (deviation * 3_f64.sqrt()) as f32;
         (0..count).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect()
     }
 
-    /// Values from a normal distribution (Box and Muller, 1958).
+    /// Returns values from a normal distribution (Box and Muller, 1958).
     pub(super) fn normal(&self, name: &str, count: usize, mean: f64, deviation: f64) -> Vec<f32> {
         let mut rng = self.stream(name);
         let mut draw = || {
@@ -228,7 +227,7 @@ impl Parameters {
         Ok(Weight { index: self.register(name, &shape, tensor.clone(), true)?, tensor })
     }
 
-    /// Adds a parameter whose gradient is reported once candle has computed all of it.
+    /// Adds a parameter whose gradient is reported after candle has computed all of it.
     pub(super) fn report_whole(&self, name: &str, shape: Shape, values: Vec<f32>) -> Result<Tensor> {
         let index = self.lock().len();
         let tensor = self.placed(values, |values| {

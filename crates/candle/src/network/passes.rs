@@ -1,8 +1,8 @@
-//! State that layers share which behave differently in training and in evaluation: the communicator of a
-//! [`SyncBatchNorm`](super::SyncBatchNorm), and the number of the pass for a [`Dropout`](super::Dropout).
+//! State shared by layers that behave differently in training and in evaluation: the communicator of a [`SyncBatchNorm`](super::SyncBatchNorm), and
+//! the number of the pass for a [`Dropout`](super::Dropout).
 //!
-//! Every exchange is one all-reduce of the same size, independent of its layer, and states which layer and direction it is of.
-//! So a rank without samples takes part without knowing the order of the layers, and ranks at different layers find out.
+//! Every exchange is one all-reduce of the same size, independent of its layer, and contains its layer and direction. A rank without samples can
+//! therefore take part without knowing the order of the layers, and ranks at different layers detect the mismatch.
 
 use std::sync::Arc;
 
@@ -12,9 +12,10 @@ use unisono::{Choice, Communicator, ReduceOp};
 use super::statistics::Statistics;
 use crate::values::see;
 
-/// The numbers before the sums of an exchange: how many ranks have samples, and the sum and the sum of squares of what they name.
+/// The values before the sums of an exchange: the number of ranks that have samples, and the sum and the sum of squares of the exchange identifiers
+/// that they send.
 const HEADER: usize = 3;
-/// The steps that a number of a buffer counts before the next one does: exact as `f32`.
+/// The number of steps that one number of the buffer counts before the next one increments. It is exact as `f32`.
 const STEPS_PER_NUMBER: u64 = 1 << 20;
 
 /// The direction of a pass.
@@ -27,14 +28,14 @@ pub(super) enum Direction {
 /// The state of the passes of a model.
 #[derive(Debug, Default)]
 pub(super) struct Passes {
-    /// Its own, so that all-reduces of buckets may be in flight; `None` with one rank.
+    /// A separate communicator, so that all-reduces of buckets may be in flight. `None` with one rank.
     comm: Option<Communicator>,
     layers: Vec<Arc<Statistics>>,
     /// The exchanges of this pass: for each layer, forward and backward.
     exchanged: Vec<[bool; 2]>,
     /// The number of layers that drop values.
     pub(super) dropouts: u64,
-    /// The steps that were begun, as a buffer of the model; only if a layer drops values.
+    /// The number of started steps, as a buffer of the model. Only present if a layer drops values.
     pub(super) steps: Option<Tensor>,
     /// The step, and the number of the pass in it, which differs between ranks.
     pub(super) step: u64,
@@ -49,12 +50,12 @@ impl Passes {
         self.layers.len() - 1
     }
 
-    /// Returns whether a layer needs other ranks.
+    /// Returns whether a layer communicates with other ranks.
     pub(super) fn synchronizes(&self) -> bool {
         !self.layers.is_empty()
     }
 
-    /// Makes a communicator of its own. Called by all ranks.
+    /// Creates the separate communicator. Called by all ranks.
     pub(super) fn connect(&mut self, comm: &mut Communicator) -> unisono::Result<()> {
         if !self.synchronizes() || comm.ranks() == 1 {
             return Ok(());
@@ -65,8 +66,8 @@ impl Passes {
         Ok(())
     }
 
-    /// Begins a step of this many passes, numbered from `first`; returns how many this rank makes, which is the most of any rank if
-    /// they need each other.
+    /// Begins a step of this many passes, numbered from `first`. Returns the number of passes that this rank makes: the maximum over all ranks if
+    /// layers communicate.
     pub(super) fn begin_step(&mut self, first: u64, passes: usize) -> Result<usize> {
         if let Some(steps) = &self.steps {
             let step = &mut self.step;
@@ -92,7 +93,7 @@ impl Passes {
     /// Ends a pass.
     ///
     /// # Errors
-    /// If a layer was left out: a rank without samples then waits for it.
+    /// If a layer was skipped. A rank without samples then waits for it.
     pub(super) fn end(&mut self) -> Result<()> {
         self.pass += 1;
         let left_out = self.exchanged.iter().position(|done| *done != [true; 2]);
@@ -105,7 +106,7 @@ impl Passes {
         }
     }
 
-    /// Tells the other ranks that this one has failed, so that none waits for it.
+    /// Reports to the other ranks that this one has failed, so that none waits for it.
     pub(super) fn fail(&mut self, why: &str) {
         if let Some(comm) = &mut self.comm {
             comm.fail(why);
@@ -115,7 +116,7 @@ impl Passes {
     /// Sums `own` over all ranks in place.
     ///
     /// # Errors
-    /// If this layer was used before in this pass, or another rank is at another layer; errors of the collective.
+    /// If this layer was already used in this pass, or another rank is at another layer. Errors of the collective.
     pub(super) fn sum(&mut self, layer: usize, direction: Direction, own: &mut [f64]) -> Result<()> {
         let done = &mut self.exchanged[layer][direction as usize];
         if std::mem::replace(done, true) {
@@ -129,14 +130,14 @@ impl Passes {
         Ok(())
     }
 
-    /// Takes part in a pass for which this rank has no samples: adds nothing to the sums of the other ranks, and updates the running
-    /// statistics as they do.
+    /// Takes part in a pass for which this rank has no samples: adds nothing to the sums of the other ranks, and updates the running statistics as
+    /// they do.
     pub(super) fn without_samples(&mut self) -> Result<()> {
         self.pass += 1;
         for _ in 0..2 * self.layers.len() {
             let Some(sums) = self.exchange(None, &[])? else { return Ok(()) };
             if sums[0] == 0.0 {
-                // No rank has any.
+                // No rank has samples.
                 return Ok(());
             }
             let named = (sums[1] / sums[0]) as usize;
@@ -158,7 +159,7 @@ impl Passes {
             sums[HEADER..][..own.len()].copy_from_slice(own);
         }
         comm.all_reduce(&mut sums, ReduceOp::Sum).map_err(candle_core::Error::wrap)?;
-        // Equality in the inequality of Cauchy and Schwarz: all name the same.
+        // Equality in the Cauchy-Schwarz inequality: all ranks send the same identifier.
         if sums[0] * sums[2] != sums[1] * sums[1] {
             let own = at.map_or_else(
                 || "no samples".to_owned(),

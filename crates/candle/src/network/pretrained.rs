@@ -1,4 +1,4 @@
-//! Parameters that begin with values from a file.
+//! Initialises parameters from a file.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use crate::error::text;
 use crate::values::overwrite;
 
 impl Parameters {
-    /// Overwrites the values of the parameters that exist by now with those of the same names in a `safetensors` file, of any type of
-    /// float. The file may have more: other names, or a prefix of all names, such as `transformer.` or `module.`.
+    /// Overwrites the values of the existing parameters with the values of the same names in a `safetensors` file, of any floating-point type. The
+    /// file may contain other names, and all its names may have a prefix, such as `transformer.` or `module.`.
     ///
-    /// Returns the names of the parameters that it lacks, or has in another shape, as the output layer for other classes: these keep
-    /// their values. A program that expects none checks that.
+    /// Returns the names of the parameters that are missing in the file or have another shape there, such as an output layer for other classes. These
+    /// keep their values. A program that expects none must check the result.
     ///
     /// # Errors
-    /// If the file cannot be read, or has no parameter of the model, or several that a name may mean.
+    /// If the file cannot be read, has no parameter of the model, or has several candidates for a name.
     #[must_use = "these parameters were not in the file"]
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Vec<String>> {
         let path = path.as_ref();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_found_by_name_under_any_prefix_and_in_any_type() {
+    fn values_are_loaded_by_name_with_any_prefix_and_float_type() {
         let parameters = Parameters::new(7);
         let all = ["a.weight", "b.weight", "c"].map(|name| parameters.add(name, 2, 0.1).unwrap());
         let before = all[2].to_vec1::<f32>().unwrap();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_model_is_refused() {
+    fn file_of_another_model_is_refused() {
         let parameters = Parameters::new(7);
         parameters.add("weight", 2, 0.1).unwrap();
         let refused =

@@ -1,18 +1,18 @@
-//! Matrix products that write to a given place.
+//! Matrix products that write to a given location.
 //!
-//! Candle's own return a new tensor each, and a gradient would be written, read and written again to get into its bucket.
+//! Candle's own products return new tensors, so a gradient would be written, read and written again to reach its bucket.
 
 use super::blocks::parallelism;
 use super::buffer::Buffer;
 use unisono_train::Fill;
 
-/// A row-major matrix, perhaps a part of the columns of a wider one.
+/// A row-major matrix, which may be a range of columns of a wider one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a> {
     values: &'a [f32],
     rows: usize,
     columns: usize,
-    /// The distance between neighbouring rows.
+    /// The stride between rows.
     row: usize,
 }
 
@@ -24,7 +24,7 @@ impl<'a> Matrix<'a> {
         Self { values, rows, columns, row: columns }
     }
 
-    /// Returns a matrix that starts with the first of these values, in rows at this distance.
+    /// Returns a matrix that starts with the first of these values, with this stride between rows.
     ///
     /// # Panics
     /// If there are too few values.
@@ -42,7 +42,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Values to write, and the distance between neighbouring rows.
+/// Values to write, and the stride between rows.
 pub(super) type Target<'a> = (&'a mut [f32], usize);
 
 /// Computes `target = a b`, or `target += a b`; `target` is `a.rows x b.columns`.
@@ -59,14 +59,14 @@ pub(super) fn transposed_product(target: Target<'_>, fill: Fill, a: Matrix<'_>, 
     strided(target, fill, (rows, columns, inner), a.transposed(), b.strided());
 }
 
-/// The elements of a matrix that stays in the L2 cache, so that it does not matter how it is read.
+/// The maximum number of elements of a matrix that stays in the L2 cache, where the access order does not matter.
 const SMALL: usize = 1 << 16;
 
 /// Computes `target = a bᵀ`, or `target += a bᵀ`; `target` is `a.rows x b.rows`.
 ///
-/// Where `b` is the larger matrix, as in a layer of a small batch, it is computed as `(b aᵀ)ᵀ`: then the product runs along the rows of
-/// `b`. (128 x 4096 by 4096 x 4096: 116 GFLOP/s instead of 50.) The matrices to transpose for that are small. In a convolution `a` has
-/// a row for each pixel, and to transpose the result would take a fifth of a step.
+/// If `b` is the larger matrix, as in a layer of a small batch, this computes `(b aᵀ)ᵀ`: the product then runs along the rows of `b`. (128 x 4096 by
+/// 4096 x 4096: 116 GFLOP/s instead of 50.) The matrices to transpose are then small. In a convolution, `a` has a row for each pixel, and transposing
+/// the result would take a fifth of a step.
 pub(super) fn product_transposed(target: Target<'_>, fill: Fill, a: Matrix<'_>, b: Matrix<'_>) {
     let (rows, columns, inner) = (b.rows, a.rows, a.columns);
     assert_eq!(inner, b.columns, "{columns} x {inner} times the other way {rows} x {}", b.columns);
@@ -95,10 +95,10 @@ fn transpose(matrix: Matrix<'_>, fill: Fill, (target, distance): Target<'_>) {
     }
 }
 
-/// Values, with the distance between neighbouring rows and between neighbouring columns.
+/// Values, with the strides between rows and between columns.
 type Strided<'a> = (&'a [f32], usize, usize);
 
-/// Returns the number of values in which a matrix lies whose rows and columns have these distances.
+/// Returns the number of values that a matrix with these strides spans.
 fn reach([rows, columns]: [usize; 2], [row, column]: [usize; 2]) -> usize {
     if rows * columns == 0 { 0 } else { (rows - 1) * row + (columns - 1) * column + 1 }
 }
@@ -117,8 +117,8 @@ fn strided(
         reach([rows, inner], [a.1, a.2]) <= a.0.len() && reach([inner, columns], [b.1, b.2]) <= b.0.len()
     );
     let alpha = if fill == Fill::Add { 1.0 } else { 0.0 };
-    // SAFETY: the three matrices lie within their slices, as was just asserted; `target` is borrowed mutably, so it overlaps
-    // none of the others, and its elements are distinct.
+    // SAFETY: the three matrices lie within their slices, as was just asserted. `target` is borrowed mutably, so it overlaps none of the others, and
+    // its elements are distinct.
     unsafe {
         gemm::gemm(
             rows,
@@ -148,7 +148,7 @@ fn strided(
 mod tests {
     use super::*;
 
-    // Small integers: their products are exact.
+    // Products of small integers are exact.
     fn numbers(count: usize, step: usize) -> Vec<f32> {
         (0..count).map(|at| (at * step % 11) as f32 - 5.0).collect()
     }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn products_are_as_by_definition() {
+    fn products_match_their_definitions() {
         for (rows, inner, columns) in [(1, 1, 1), (3, 5, 2), (17, 33, 40), (128, 70, 19), (40, 300, 260)] {
             let (a, b) = (numbers(rows * inner, 7), numbers(inner * columns, 3));
             let expected =
@@ -175,7 +175,7 @@ mod tests {
             transpose(right, Fill::Set, (&mut b_turned, inner));
             let (left_turned, right_turned) =
                 (Matrix::new(&a_turned, inner, rows), Matrix::new(&b_turned, columns, inner));
-            // Also to a part of the columns of a wider matrix, whose others stay.
+            // The target may be a range of columns of a wider matrix, whose other columns stay unchanged.
             for wider in [0, 3] {
                 let row = columns + wider;
                 let mut found = vec![7.0; rows * row];

@@ -1,13 +1,13 @@
-//! Functions of single values, and of rows, the values along a tensor's last dimension.
+//! Functions of single values, and of rows, which are the values along a tensor's last dimension.
 
 use candle_core::{D, Result, Tensor};
 
 use super::operation::Function;
 use super::softmax::dot;
 
-/// `max(x, 0)`, whose derivative at 0 is 0. Candle's is 1 there, where every value of a black image lies before its bias is trained.
+/// `max(x, 0)`, whose derivative at 0 is 0. Candle's derivative is 1 there, where all values of a black image lie before its bias is trained.
 ///
-/// A NaN stays one, so that the loss shows it.
+/// A NaN is preserved, so that it appears in the loss.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Relu;
 
@@ -41,7 +41,7 @@ impl Function for Relu {
 
 /// Scales each row to a mean square of 1.
 ///
-/// It has no gain: the linear layer that follows can represent it.
+/// It has no gain, because the following linear layer can represent it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RmsNorm;
 

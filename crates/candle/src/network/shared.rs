@@ -3,11 +3,11 @@
 use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Tensor};
 use unisono::Communicator;
 
-/// Returns the tensor that `make` makes of rank 0's values, moved to memory that all ranks share, which are on one node. Called by all ranks in
-/// the same order. The others read the values once rank 0 has met them in a collective. Their memory is freed when the process ends.
+/// Returns the tensor that `make` creates from rank 0's values, moved to memory that all ranks share. Called by all ranks, which are on one node, in
+/// the same order. The other ranks may read the values after a collective with rank 0. The memory is freed when the process ends.
 ///
 /// # Panics
-/// If `make` has not put all the values, and nothing else, into the storage of the tensor.
+/// If the storage of `make`'s tensor does not consist of exactly these values.
 pub(super) fn tensor(
     comm: &mut Communicator,
     own: Vec<f32>,
@@ -15,11 +15,11 @@ pub(super) fn tensor(
 ) -> Result<Tensor> {
     let shared = comm.alloc_shared::<f32>(own.len()).map_err(Error::wrap)?;
     if comm.rank() == 0 {
-        // SAFETY: no other rank looks before a collective.
+        // SAFETY: no other rank reads before a collective.
         unsafe { shared.slice_mut(0..own.len()) }.copy_from_slice(&own);
     }
     let tensor = make(own)?;
-    // The storage of the tensor is never dropped, so the values are never given back to the allocator, from which they are not.
+    // The storage of the tensor is never dropped, so these values are never freed to the allocator, which did not allocate them.
     std::mem::forget(tensor.clone());
     tensor.inplace_op1(&MoveTo { place: shared.as_ptr(), count: shared.len() })?;
     std::mem::forget(shared);
@@ -41,11 +41,11 @@ impl InplaceOp1 for MoveTo {
         let &Self { place, count } = self;
         let CpuStorage::F32(values) = storage else { candle_core::bail!("expected a parameter of type f32") };
         assert_eq!(values.len(), count, "the values of a parameter are not all of its storage");
-        // SAFETY: the memory is aligned, holds as many values, and is mapped as long as the process lives, since the mapping is never
-        // dropped. It is not from the allocator, which matters only when a vector grows or is dropped: candle never grows a storage, and
-        // this one is never dropped, since its only caller has leaked a tensor that holds it. Every rank has a mapping of its own, threads
-        // too. In an update each writes its part of the values, and reads no other; collectives separate that from the passes, in which
-        // all read (`unisono_strategies::central_storage`).
+        // SAFETY: the memory is aligned, holds as many values, and is mapped until the process ends, since the mapping is never dropped. It is not
+        // from the allocator, which matters only when a vector grows or is dropped. Candle never grows a storage, and this one is never dropped,
+        // since its only caller has leaked a tensor that holds it. Every rank has its own mapping, also if ranks are threads. In an update each rank
+        // writes its part of the values, and reads no other. Collectives separate updates from the passes, in which all ranks read
+        // (`unisono_strategies::central_storage`).
         *values = unsafe { Vec::from_raw_parts(place, count, count) };
         Ok(())
     }

@@ -4,33 +4,33 @@ use std::f32::consts::LOG2_E;
 
 use unisono::internals::{Lanes, Level, Pass};
 
-/// Numbers that are summed beside each other: a single sum would prevent vectorisation.
+/// The number of parallel partial sums: a single sum would prevent vectorisation.
 const LANES: usize = 16;
 
-/// Scores of consecutive queries, a row for each of them.
+/// Scores of consecutive queries, one row per query.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows {
-    /// The first query, which sees the keys up to its own number.
+    /// The first query, which attends to the keys up to its own number.
     pub(super) first: usize,
-    /// Keys in a row.
+    /// The number of keys in a row.
     pub(super) keys: usize,
     /// The factor of the scores.
     pub(super) scale: f32,
 }
 
 impl Rows {
-    /// Returns the number of keys that each row sees.
+    /// Returns the number of keys that each row attends to.
     #[inline(always)]
     fn seen(self) -> impl Iterator<Item = usize> {
         self.first + 1..
     }
 
-    /// Replaces scores by the softmax of those that are seen, times the factor, and by zero.
+    /// Replaces the scores of attended keys by their softmax after multiplication by the factor, and all other scores by zero.
     pub(super) fn softmax(self, scores: &mut [f32]) {
         Level::best().compiled::<Softmax>()(bytemuck::cast_slice_mut(scores), self);
     }
 
-    /// Replaces the derivatives with respect to probabilities by those with respect to scores.
+    /// Replaces the derivatives with respect to probabilities by derivatives with respect to scores.
     pub(super) fn before_softmax(self, probabilities: &[f32], derivatives: &mut [f32]) {
         Level::best().compiled::<Derivative>()(bytemuck::cast_slice_mut(derivatives), (self, probabilities));
     }
@@ -45,7 +45,7 @@ impl Pass for Softmax {
     fn run<L: Lanes>(_: L, scores: &mut [u8], rows: Rows) {
         let scores: &mut [f32] = bytemuck::cast_slice_mut(scores);
         for (seen, row) in rows.seen().zip(scores.chunks_exact_mut(rows.keys)) {
-            // Whole vectors of them: what is not seen counts for nothing.
+            // Whole vectors. The scores of keys that are not attended to contribute nothing.
             let end = seen.next_multiple_of(LANES).min(rows.keys);
             row[seen..end].fill(f32::NEG_INFINITY);
             let (vectors, rest) = row[..end].as_chunks_mut::<LANES>();
@@ -88,7 +88,7 @@ impl Pass for Derivative {
     }
 }
 
-/// Returns the inner product, summed in lanes.
+/// Returns the inner product, summed in `LANES` partial sums.
 #[inline(always)]
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -102,11 +102,11 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// Returns the exponential of a number that is not above 0; that of -87 for those below, and NaN for NaN. (Moshier, Cephes' `expf`: within 2
-/// units in the last place.) The standard library's takes a call for each number.
+/// Returns the exponential of a number that is at most 0. The result is exp(-87) for numbers below -87, and NaN for NaN. (Moshier, Cephes' `expf`:
+/// within 2 units in the last place.) The standard library's function needs a call per number.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
-    /// A number whose last bit is worth 1: what is added to it is rounded to a whole number.
+    /// A number whose last bit is worth 1: adding a value to it rounds the value to an integer.
     const ROUNDING: f32 = 12_582_912.0;
     /// The natural logarithm of 2, in two parts.
     const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
@@ -120,7 +120,7 @@ fn exp(x: f32) -> f32 {
     for coefficient in COEFFICIENTS {
         polynomial = polynomial * rest + coefficient;
     }
-    // The last bits of `shifted` are the whole number, here put into an exponent.
+    // The last bits of `shifted` are this integer, which becomes an exponent here.
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0_f32.to_bits()));
     (polynomial * rest * rest + rest + 1.0) * power
 }
@@ -130,7 +130,7 @@ mod tests {
     use super::exp;
 
     #[test]
-    fn exponentials_are_those_of_the_standard_library() {
+    fn exponentials_match_the_standard_library() {
         for step in 0..=870_000 {
             let x = -f32::from(u16::try_from(step % 1000).unwrap()) / 7919.0 - (step / 1000) as f32 / 10.0;
             let (found, expected) = (f64::from(exp(x.max(-87.0))), f64::from(x.max(-87.0)).exp());

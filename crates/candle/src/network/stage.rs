@@ -17,12 +17,12 @@ use unisono_train::{Gradients, Parameter, ReplicaError};
 pub enum Cut {
     /// The input of the next stage.
     Activations(Tensor),
-    /// The loss: the last stage's.
+    /// The loss, from the last stage.
     Loss(Loss),
 }
 
-/// Layers of a candle model as a [`Stage`], on the CPU: their parameters, and a closure that computes with the samples of a micro-batch and
-/// with what the stage before computed, which is none at the first.
+/// Layers of a candle model as a [`Stage`] on the CPU: their parameters, and a closure that computes the layers from the samples of a micro-batch and
+/// from the output of the previous stage. The first stage has no such output.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -66,7 +66,7 @@ pub enum Cut {
 pub struct StageNetwork<B, F> {
     arrays: Arrays,
     forward: F,
-    /// The inputs of backward passes, by the number of the micro-batch.
+    /// The inputs of backward passes, by the index of the micro-batch.
     kept: HashMap<usize, Kept>,
     batch: PhantomData<fn(&B)>,
 }
@@ -83,10 +83,10 @@ impl<B, F> fmt::Debug for StageNetwork<B, F> {
 }
 
 impl<B, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> StageNetwork<B, F> {
-    /// Layers that were built from these parameters, all of which must exist by now.
+    /// Returns layers that were built from these parameters. All of them must exist by now.
     ///
     /// # Errors
-    /// If one of them is a [`SyncBatchNorm`](super::SyncBatchNorm) or a [`Dropout`](super::Dropout): they do not know the micro-batches of a
+    /// If one of them is a [`SyncBatchNorm`](super::SyncBatchNorm) or a [`Dropout`](super::Dropout), which do not support the micro-batches of a
     /// pipeline.
     pub fn new(parameters: &Parameters, forward: F) -> candle_core::Result<Self> {
         let passes = parameters.passes();
@@ -150,7 +150,7 @@ impl<B: Send + 'static, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> 
         };
         let found = GRADIENTS.set(gradients, || sum.backward())?;
         let Some(before) = before else { return Ok(None) };
-        // Without a gradient, it does not depend on them.
+        // Without a gradient, the result does not depend on the inputs.
         let gradient =
             found.get(&before).map_or_else(|| before.zeros_like(), |gradient| Ok(gradient.clone()))?;
         Ok(Some(activations_of(&gradient)?))

@@ -1,11 +1,11 @@
-//! The mean and the variance of a layer's values: of a pass over all ranks, and running ones.
+//! The mean and the variance of a layer's values: of a pass over all ranks, and the running statistics.
 
 use candle_core::{Result, Tensor, bail};
 
 use super::channels::{distances, repeated};
 use crate::values::{see, with_values};
 
-/// Added to the variance.
+/// The constant added to the variance.
 const EPSILON: f64 = 1e-5;
 /// The weight of a pass in the running statistics.
 const MOMENTUM: f64 = 0.1;
@@ -24,7 +24,7 @@ pub(super) struct Statistics {
 pub(super) struct Moments {
     pub(super) count: f64,
     pub(super) mean: Vec<f64>,
-    /// One over the standard deviation.
+    /// The reciprocals of the standard deviations.
     pub(super) inverse: Vec<f64>,
 }
 
@@ -33,7 +33,7 @@ impl Moments {
         narrow(self.mean.iter().copied())
     }
 
-    /// Returns the weight over the standard deviation.
+    /// Returns the weights divided by the standard deviations.
     pub(super) fn scale(&self, weight: &[f32]) -> Vec<f32> {
         narrow(weight.iter().zip(&self.inverse).map(|(&weight, inverse)| f64::from(weight) * inverse))
     }
@@ -43,7 +43,7 @@ pub(super) fn narrow(values: impl Iterator<Item = f64>) -> Vec<f32> {
     values.map(|value| value as f32).collect()
 }
 
-/// One over the standard deviation.
+/// Returns the reciprocals of the standard deviations.
 fn inverse(variance: &[f64]) -> Vec<f64> {
     variance.iter().map(|variance| (variance + EPSILON).sqrt().recip()).collect()
 }
@@ -62,16 +62,15 @@ impl Statistics {
         Ok(dims.to_vec())
     }
 
-    /// Returns the most numbers that this layer sums over ranks.
+    /// Returns the maximum number of values that this layer sums over ranks.
     pub(super) fn sums(&self) -> usize {
         1 + 2 * self.channels
     }
 
-    /// Returns the number of values per channel; and, of each channel, the sum of distances from the running mean, and of their
-    /// squares.
+    /// Returns the number of values per channel and, for each channel, the sum of distances from the running mean, and the sum of their squares.
     ///
-    /// All ranks have the same running mean, and it is near the mean, so that the difference of squares that is the variance loses
-    /// next to nothing in `f64`, even far from zero.
+    /// All ranks have the same running mean, and it is near the mean. Computing the variance as a difference of squares therefore loses almost no
+    /// precision in `f64`, even far from zero.
     pub(super) fn local(&self, x: &[f32]) -> Result<Vec<f64>> {
         let count = (x.len() / self.channels) as f64;
         let near = with_values(&self.mean, |near| repeated(&wide(near)))?;
@@ -79,7 +78,7 @@ impl Statistics {
         Ok([&[count], &*first, &*second].concat())
     }
 
-    /// Adds the statistics of a pass, by their [sums](Self::local) over all ranks, to the running ones, and returns its moments.
+    /// Adds the statistics of a pass, given its [sums](Self::local) over all ranks, to the running ones, and returns its moments.
     pub(super) fn moments(&self, sums: &[f64]) -> Result<Moments> {
         let count = sums[0];
         if count < 2.0 {
@@ -93,7 +92,7 @@ impl Statistics {
         let variance: Vec<f64> = second
             .iter()
             .zip(first)
-            // Not `max`, which would hide a NaN.
+            // `max` would hide a NaN.
             .map(|(second, first)| (second - first * first / count) / count)
             .map(|variance| if variance < 0.0 { 0.0 } else { variance })
             .collect();
@@ -113,7 +112,7 @@ impl Statistics {
         Ok(Moments { count, mean, inverse: inverse(&variance) })
     }
 
-    /// Returns the running statistics. Their count is infinite: a single value does not change them.
+    /// Returns the running statistics as moments. Their count is infinite, so that a single value does not change them.
     pub(super) fn running(&self) -> Result<Moments> {
         let [mean, variance] = [&self.mean, &self.variance].map(|running| with_values(running, wide));
         Ok(Moments { count: f64::INFINITY, mean: mean?, inverse: inverse(&variance?) })

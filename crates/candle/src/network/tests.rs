@@ -46,7 +46,7 @@ pub(crate) fn gradients_of<R: Replica>(
     (tally.expect("the pass is weighed"), gradients)
 }
 
-/// Returns the sum of the squares of the results of `forward`.
+/// Returns a replica whose loss is the sum of the squares of the results of `forward`.
 fn replica<F: Fn(&Tensor) -> candle_core::Result<Tensor>>(
     parameters: &Parameters,
     forward: F,
@@ -58,12 +58,12 @@ fn replica<F: Fn(&Tensor) -> candle_core::Result<Tensor>>(
     })
 }
 
-/// Checks that every parameter has a gradient, and that the loss rises along it by its length.
+/// Checks that every parameter has a gradient, and that the loss rises along the gradient by the gradient's length.
 pub(crate) fn check_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
     check_slopes_of(replica, batch, |replica| replica.evaluate(batch, None).unwrap());
 }
 
-/// Like [`check_slopes`], of the loss of a training pass.
+/// As [`check_slopes`], with the loss of a training pass.
 pub(crate) fn check_training_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
     check_slopes_of(replica, batch, |replica| gathered(replica, batch).tally.unwrap());
 }
@@ -89,7 +89,7 @@ fn check_slopes_of<R: Replica>(replica: &mut R, batch: &R::Batch, loss: impl Fn(
     }
 }
 
-/// Checks that the composition of a function has the same values and derivative.
+/// Checks that the composition of a function has the same values and derivative as its loops.
 pub(crate) fn check_composed<F: operation::Function>(function: impl Fn() -> F, x: &Tensor) {
     let x = candle_core::Var::from_tensor(x).unwrap();
     let [(y, dx), (y_composed, dx_composed)] = [false, true].map(|is_composed| {
@@ -133,10 +133,10 @@ pub(crate) fn check_same_gradients<R: Replica, S: Replica<Batch = R::Batch>>(
     }
 }
 
-/// Receives gradients, and brings values to a pass that begins without them.
+/// A receiver of gradients that provides the values of parameters to a pass that begins without them.
 struct Brings {
     values: Vec<Vec<f32>>,
-    /// The indices of parameters, in the order in which their values came.
+    /// The indices of parameters, in the order in which their values were requested.
     brought: Vec<usize>,
     gathered: Gathered,
 }
@@ -160,7 +160,7 @@ impl Gradients for Brings {
     }
 }
 
-/// Checks that a pass uses no value before it has brought it; returns the order in which it brings them.
+/// Checks that a pass uses no value before requesting it. Returns the order of the requests.
 pub(crate) fn check_brought<R: Replica>(replica: &mut R, batch: &R::Batch) -> Vec<usize> {
     let expected = gathered(replica, batch);
     let mut values = Vec::new();
@@ -181,7 +181,7 @@ pub(crate) fn check_brought<R: Replica>(replica: &mut R, batch: &R::Batch) -> Ve
 }
 
 #[test]
-fn layers_bring_their_values_and_what_has_no_layer_comes_first() {
+fn parameters_without_a_layer_are_requested_first() {
     let parameters = Parameters::new(5);
     let first = Linear::new(&parameters, "first", 6, 5, 2.0).unwrap().with_relu();
     let second = candle_nn::linear(5, 4, parameters.var_builder().pp("second")).unwrap();
@@ -205,7 +205,7 @@ fn inputs() -> Tensor {
 }
 
 #[test]
-fn a_model_of_candle_nn_reports_its_gradients_from_the_last_layer_to_the_first() {
+fn candle_nn_model_reports_gradients_from_the_last_layer_to_the_first() {
     let parameters = Parameters::new(3);
     let builder = parameters.var_builder();
     let first = candle_nn::linear(6, 5, builder.pp("first")).unwrap();
@@ -221,7 +221,7 @@ fn a_model_of_candle_nn_reports_its_gradients_from_the_last_layer_to_the_first()
 }
 
 #[test]
-fn a_linear_layer_has_the_gradients_of_its_definition() {
+fn linear_layer_gradients_equal_the_slopes_of_the_loss() {
     for has_relu in [false, true] {
         let parameters = Parameters::new(5);
         let relu = |layer: Linear| if has_relu { layer.with_relu() } else { layer };
@@ -233,7 +233,7 @@ fn a_linear_layer_has_the_gradients_of_its_definition() {
 }
 
 #[test]
-fn a_linear_layer_is_composed_to_the_same() {
+fn composed_linear_layer_matches_the_loops() {
     let [mut fused, mut composed] = [Parameters::new(5), Parameters::composed(5)].map(|parameters| {
         let first = Linear::new(&parameters, "first", 6, 5, 2.0).unwrap().with_relu();
         let second = Linear::without_bias(&parameters, "second", 5, 3, 1.0).unwrap();
@@ -243,7 +243,7 @@ fn a_linear_layer_is_composed_to_the_same() {
 }
 
 #[test]
-fn the_cross_entropy_is_composed_to_the_same() {
+fn composed_cross_entropy_matches_the_loops() {
     let targets = vec![5_u32, 0, 2, 2];
     for there in [None, Some(Tensor::new(&*targets, &Device::Cpu).unwrap())] {
         let function = || loss::CrossEntropy { targets: targets.clone(), there: there.clone() };
@@ -252,7 +252,7 @@ fn the_cross_entropy_is_composed_to_the_same() {
 }
 
 #[test]
-fn values_are_written_where_they_lie() {
+fn values_are_written_in_place() {
     for shape in [&[2, 3][..], &[6], &[1], &[]] {
         let count = shape.iter().product::<usize>();
         let tensor = Parameters::new(1).add("one", shape, 1.0).unwrap();
@@ -262,9 +262,9 @@ fn values_are_written_where_they_lie() {
     }
 }
 
-/// Several blocks of images, whole and not, with strides and padding.
+/// The cases are several blocks of images, complete and incomplete, with strides and padding.
 #[test]
-fn convolutions_are_composed_to_the_same() {
+fn composed_convolutions_match_the_loops() {
     let shapes = [([2, 5, 4, 3], 3), ([2, 1, 2, 3], 2), ([5, 40, 42, 2], 5)];
     for ((dims, outputs), (side, stride, padding)) in
         shapes.into_iter().flat_map(|shape| [(3, 1, 1), (3, 2, 1), (1, 1, 0)].map(|patches| (shape, patches)))
@@ -277,7 +277,7 @@ fn convolutions_are_composed_to_the_same() {
             let linear = Linear::new(&parameters, "kernel", inputs, outputs, 1.0).unwrap().with_relu();
             let convolution = Convolution::new(linear, Patches { side, stride, padding });
             let (own, scale) = (parameters.clone(), parameters.add("scale", &dims[..], 1.0).unwrap());
-            // The images need a derivative.
+            // Scaling makes candle compute the derivative of the images.
             replica(&parameters, move |x| chain(&own, &[&convolution], &(x * &scale)?))
         });
         check_same_gradients(&mut fused, &mut composed, &images);
@@ -285,7 +285,7 @@ fn convolutions_are_composed_to_the_same() {
 }
 
 #[test]
-fn a_weight_that_is_used_twice_reports_the_whole_gradient_once() {
+fn weight_used_twice_reports_its_summed_gradient_once() {
     let parameters = Parameters::new(5);
     let weight = parameters.add("shared", (6, 6), 0.4).unwrap();
     let mut replica = replica(&parameters, move |x| x.matmul(&weight)?.matmul(&weight));
@@ -294,7 +294,7 @@ fn a_weight_that_is_used_twice_reports_the_whole_gradient_once() {
 }
 
 #[test]
-fn a_linear_layer_that_is_used_twice_says_so() {
+fn second_use_of_a_linear_layer_is_an_error() {
     let parameters = Parameters::new(5);
     let layer = Linear::without_bias(&parameters, "twice", 6, 6, 1.0).unwrap();
     let mut replica = replica(&parameters, move |x| layer.forward(&layer.forward(x)?));
@@ -316,7 +316,7 @@ fn pass_into_buckets(replica: &mut impl Replica<Batch = Tensor>) {
 }
 
 #[test]
-fn names_are_unique_and_shapes_are_kept() {
+fn duplicate_names_and_changed_shapes_are_refused() {
     let parameters = Parameters::new(0);
     parameters.add("weight", 3, 1.0).unwrap();
     assert!(
@@ -331,7 +331,7 @@ fn names_are_unique_and_shapes_are_kept() {
 }
 
 #[test]
-fn values_follow_from_seed_and_name() {
+fn seed_and_name_determine_initial_values() {
     let draw = |seed, name: &str| {
         let tensor = Parameters::new(seed).var_builder().get_with_hints(
             64,
@@ -346,7 +346,7 @@ fn values_follow_from_seed_and_name() {
 }
 
 #[test]
-fn the_cross_entropy_is_that_of_candle() {
+fn cross_entropy_matches_candle() {
     let logits = (inputs() * 3.0).unwrap();
     let targets = Tensor::new(&[5_u32, 0, 3, 3], &Device::Cpu).unwrap();
     let ours = cross_entropy(&logits, &targets).unwrap().to_scalar::<f32>().unwrap();

@@ -1,4 +1,4 @@
-//! [`Parameters`] as the variables of `candle_nn`'s layers.
+//! [`Parameters`] as the variables of `candle_nn` layers.
 
 use candle_core::{DType, Device, Result, Shape, Tensor, bail};
 use candle_nn::var_builder::SimpleBackend;
@@ -55,7 +55,7 @@ impl SimpleBackend for Backend {
                 }
             }
         };
-        // A batch norm of `candle_nn` copies its running statistics: what it adds to them is neither seen nor saved.
+        // A batch norm of `candle_nn` copies its running statistics, so updates of them are neither visible here nor saved.
         if matches!(name.rsplit('.').next(), Some("running_mean" | "running_var")) {
             tracing::warn!(
                 "{name} is of a BatchNorm of candle_nn, whose statistics are those of each rank's own samples, and are neither saved nor \

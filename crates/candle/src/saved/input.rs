@@ -9,18 +9,17 @@ use unisono_data::{Dataset, EncodedImages, Kind, Normalization, Normalize, Optio
 use unisono_train::TrainError;
 
 impl Saved {
-    /// Returns a data set to evaluate or predict; by default the one that the model was trained on.
+    /// Returns a data set to evaluate or predict, by default the one that the model was trained on.
     ///
-    /// A text is encoded with the model's vocabulary, and classes are matched by name.
-    /// The columns of a table are found by name, in any order, and standardised with the statistics of the training rows; so a
-    /// single row is enough, and the column of labels may be missing, unless the model is evaluated.
+    /// A text is encoded with the model's vocabulary, and classes are matched by name. The columns of a table are found by name, in any order, and
+    /// standardised with the statistics of the training rows. A single row is therefore enough. The column of labels may be missing, unless the model
+    /// is evaluated.
     ///
-    /// Checkpoints from before names were stored are the exception: then a table is standardised by its own rows, and
-    /// classes are numbered in their own order, so there must be as many as the model knows.
+    /// Older checkpoints have no names. In this case a table is standardised by its own rows, and its classes are numbered in their own order. The
+    /// number of classes must then equal the model's.
     ///
     /// # Errors
-    /// [`TrainError::Data`] if it cannot be loaded; [`TrainError::Setting`], with what was found and what was expected, if
-    /// the model cannot take it.
+    /// [`TrainError::Data`] if it cannot be loaded. [`TrainError::Setting`], with the actual and the expected data, if the model does not support it.
     pub fn dataset(&self, source: Option<&Source>) -> Result<Dataset, TrainError> {
         let source = source.unwrap_or(&self.description.source);
         if let Source::Service(_) = source {
@@ -30,7 +29,7 @@ impl Saved {
         }
         let usual = Options { seed: self.description.seed, cache: self.cache.clone(), ..Options::default() };
         let options = match self.description.kind {
-            // Records are numbered by their writer: one with a label beyond the model's is named when it is read.
+            // Labels are numbered in the record files. A label beyond the model's classes is reported when its record is read.
             Kind::Images { classes, channels, height, width } => {
                 let normalization = self.normalization();
                 Options {
@@ -51,7 +50,7 @@ impl Saved {
         self.fit(source, loaded?)
     }
 
-    /// Returns a data set, if it says what this part of it is.
+    /// Returns the data set if this part of it has labels and is not empty.
     pub(super) fn measurable(
         &self,
         dataset: Dataset,
@@ -77,7 +76,7 @@ impl Saved {
 
     /// Checks that a data set fits the model, and encodes it in the model's tokens.
     fn fit(&self, source: &Source, dataset: Dataset) -> Result<Dataset, TrainError> {
-        // Without a schema, labels that are names get their numbers from the names that are there.
+        // Without a schema, labels that are names are numbered by the names in the data.
         let is_numbered_anew = self.description.schema.is_none() && source.names_classes();
         let has_classes = |found: usize, known: usize| found == known || (!is_numbered_anew && found < known);
         let mut known = self.description.kind.clone();
@@ -103,8 +102,8 @@ impl Saved {
         )))
     }
 
-    /// Returns the images in files as input of the model: grey or in colour and normalised as it was trained, and resized and cropped if
-    /// they have another size. Their targets are meaningless.
+    /// Returns the images in files as input of the model: grey or in colour and normalised as in training, and resized and cropped if they have
+    /// another size. Their targets are meaningless.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if the model is not for images. The files are read later, batch by batch.
@@ -118,8 +117,7 @@ impl Saved {
         Ok(Arc::new(EncodedImages::of_files(files, shape, self.normalization())))
     }
 
-    /// Returns the statistics that the images of the training were normalised by, if they are not those of
-    /// MNIST.
+    /// Returns the statistics that normalised the training images, unless they are MNIST's.
     fn normalization(&self) -> Option<Normalization> {
         self.description.schema.as_ref()?.normalization.clone()
     }
@@ -160,7 +158,7 @@ pub(super) fn tokens(text: impl Iterator<Item = char>, vocabulary: &[char]) -> R
     if unknown.is_empty() { Ok(tokens) } else { Err(unknown) }
 }
 
-/// Lists characters in a message, as many as are readable.
+/// A list of characters in a message, abbreviated to a readable number.
 pub(super) struct Characters<'a>(pub(super) &'a [char]);
 
 impl fmt::Display for Characters<'_> {
@@ -172,7 +170,7 @@ impl fmt::Display for Characters<'_> {
     }
 }
 
-/// Describes a kind of sample.
+/// The description of a kind of sample.
 pub(super) struct Described<'a>(pub(super) &'a Kind);
 
 impl fmt::Display for Described<'_> {

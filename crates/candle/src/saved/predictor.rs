@@ -1,4 +1,4 @@
-//! Predictions of a model: the class or the number of a sample, or the continuation of a text.
+//! Predictions of a model: the class or the value of a sample, or the continuation of a text.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use unisono_data::{Batch, DataError, Kind, Pass, Pipeline, Split, Threads};
 use unisono_train::internals::EVALUATION_BATCH;
 use unisono_train::{ReplicaError, TrainError, agree};
 
-/// The batches that a rank predicts between two gathers.
+/// The number of batches that a rank predicts between two gathers.
 const ROUND: usize = 4;
-/// A sample's class and its probability, or its value and 1, and its target, as they travel: all are exact as `f64`.
+/// The number of values sent per sample: the class and its probability, or the value and 1, and the target. All are exact as `f64`.
 const ROW: usize = 3;
-/// The probability in the row of no sample.
+/// The probability in a row without a sample.
 const NONE: f64 = -1.0;
 
-/// A model for prediction; see [`Saved::predictor`](super::Saved::predictor).
+/// A model for prediction. See [`Saved::predictor`](super::Saved::predictor).
 pub struct Predictor {
     pub(super) network: Sequence,
     pub(super) description: Description,
@@ -63,18 +63,18 @@ impl Guess {
 /// The settings of sampling characters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// The divisor of logits before the softmax: 1 samples from the model's distribution, less sharpens
-    /// it, and 0 always takes the most probable character.
+    /// The divisor of logits before the softmax. 1 samples from the model's distribution, a lower value sharpens it, and 0 always selects the most
+    /// probable character.
     pub temperature: f64,
     /// The random seed.
     pub seed: u64,
 }
 
 impl Predictor {
-    /// Predicts each sample of a batch: images or rows like those that the model was trained on.
+    /// Predicts each sample of a batch. Samples are images or rows as in training.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if the model is for text; [`TrainError::Replica`] if the samples are of another size.
+    /// [`TrainError::Setting`] if the model is for text. [`TrainError::Replica`] if the samples are of another size.
     pub fn predict(&self, batch: &Batch) -> Result<Vec<Guess>, TrainError> {
         if let Kind::Text { .. } = self.description.kind {
             return Err(self.does_not("it continues a prompt, and predicts nothing of images or rows"));
@@ -93,15 +93,15 @@ impl Predictor {
         }
     }
 
-    /// Predicts the first `count` samples of a split, each rank its share of them. The batches are those of an evaluation on any
-    /// number of ranks, so the predictions are the same to the last bit. Called by all ranks.
+    /// Predicts the first `count` samples of a split, divided among ranks. The batches are the same as in an evaluation on any number of ranks, so
+    /// the predictions are identical to the last bit. Called by all ranks.
     ///
-    /// On rank 0, `each` gets the prediction and the target of every sample, in order, and returns whether to go on; other ranks do not
-    /// call it. Returns whether it always did, on all ranks.
+    /// On rank 0, `each` is called with the prediction and the target of every sample, in order, and returns whether to continue. It is not called on
+    /// other ranks. Returns on all ranks whether `each` always continued.
     ///
     /// # Errors
-    /// [`TrainError`] of the first batch that cannot be read or predicted, on the rank that has it, and
-    /// [`TrainError::Elsewhere`] on the others; `each` has then had every sample before it. Errors of the collectives.
+    /// [`TrainError`] of the first batch that cannot be read or predicted, on the rank that has it, and [`TrainError::Elsewhere`] on the others.
+    /// `each` has then received every sample before it. Errors of the collectives.
     ///
     /// # Panics
     /// If the split has fewer samples.
@@ -122,7 +122,7 @@ impl Predictor {
         let mut made = Pipeline::of(own).map(Threads::Auto, move |number| {
             let first = number * EVALUATION_BATCH;
             let samples: Vec<_> = (first..count.min(first + EVALUATION_BATCH)).collect();
-            // The pipeline would number it among this rank's.
+            // The pipeline would number the sample among this rank's.
             Ok(split.batch(&samples, Pass::Evaluation))
         });
         for _ in 0..rounds {
@@ -131,7 +131,7 @@ impl Predictor {
             let predicted = self.round(&mut made, &mut rows[own]);
             comm.gather(&mut rows, 0)?;
             let goes_on = rank != 0 || self.tell(&rows, &mut each);
-            // Rank 0 may have to stop, and the others with it.
+            // If rank 0 stops, the others must stop with it.
             let mut told = [u8::from(goes_on)];
             comm.broadcast(&mut told, 0)?;
             agree(comm, predicted)?;
@@ -160,7 +160,7 @@ impl Predictor {
         Ok(())
     }
 
-    /// Hands on the samples of a round, up to a batch that failed. Returns whether to go on.
+    /// Calls `each` with the samples of a round, up to a batch that failed. Returns whether to continue.
     fn tell(&self, rows: &[f64], each: &mut impl FnMut(Guess, u32) -> bool) -> bool {
         let batches = rows.chunks_exact(EVALUATION_BATCH * ROW).take_while(|batch| batch[1] != NONE);
         let mut samples = batches.flat_map(|batch| batch.chunks_exact(ROW).take_while(|row| row[1] != NONE));
@@ -176,8 +176,8 @@ impl Predictor {
     /// Continues a text by `length` characters, each sampled given those before it.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if the model is not for text, the prompt is empty or has a character that the model does not
-    /// know, or the temperature is negative or NaN.
+    /// [`TrainError::Setting`] if the model is not for text, the prompt is empty or has a character outside the model's vocabulary, or the
+    /// temperature is negative or NaN.
     pub fn continued(&self, prompt: &str, length: usize, sampling: Sampling) -> Result<String, TrainError> {
         let Kind::Text { context, vocabulary } = &self.description.kind else {
             return Err(self.does_not("it predicts something of samples, and continues no prompt"));
@@ -207,7 +207,7 @@ impl Predictor {
         let given = text.len();
         let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
         for _ in 0..length {
-            // The model knows no positions beyond its context.
+            // The model has no positions beyond its context.
             let seen = &text[text.len().saturating_sub(*context)..];
             let inputs =
                 Tensor::from_slice(seen, (1, seen.len()), &Device::Cpu).map_err(ReplicaError::from)?;
@@ -228,7 +228,7 @@ impl Predictor {
     }
 }
 
-/// Returns the index of the highest value; the first of several.
+/// Returns the index of the highest value, or of the first one if there are several.
 fn highest(logits: &[f32]) -> usize {
     (1..logits.len()).fold(0, |best, at| if logits[at] > logits[best] { at } else { best })
 }
@@ -253,6 +253,6 @@ fn draw(logits: &[f32], temperature: f64, rng: &mut ChaCha8Rng) -> u32 {
             return token;
         }
     }
-    // Rounding has left a little over.
+    // Rounding has left a small remainder.
     best
 }

@@ -1,7 +1,6 @@
-//! The optimizer steps as tensor operations, for parameters on a GPU.
+//! Optimizer steps as tensor operations, for parameters on a GPU.
 //!
-//! Weights and vectors decay differently, so each formula is applied parameter by parameter. That costs a few kernels per
-//! parameter.
+//! Weights and vectors decay differently, so each formula is applied parameter by parameter, at the cost of a few kernels per parameter.
 
 use candle_core::{Result, Tensor};
 
@@ -14,10 +13,10 @@ use unisono_train::optimizer::{Factors, Optimizer, OptimizerSettings, StateError
 pub(crate) struct TensorOptimizer {
     settings: OptimizerSettings,
     form: TensorForm,
-    /// By parameter.
+    /// The factors by parameter.
     factors: Vec<Factors>,
     steps: u64,
-    /// The state by moment, as in the host's optimizer, then by parameter; `None` stands for zeros.
+    /// The state by moment, as in the host's optimizer, then by parameter. `None` stands for zeros.
     moments: Vec<Vec<Option<Tensor>>>,
 }
 
@@ -25,7 +24,7 @@ impl TensorOptimizer {
     /// Returns an optimizer with zero state for parameters with these factors.
     ///
     /// # Errors
-    /// The reason if its rule has no tensor form.
+    /// The reason why its rule has no tensor form.
     pub(crate) fn new(
         settings: OptimizerSettings,
         factors: Vec<Factors>,
@@ -59,7 +58,7 @@ impl TensorOptimizer {
         rate: f32,
     ) -> Result<()> {
         assert!(self.steps > 0, "parameter {index} is updated before a step has begun");
-        // Detached: not part of the next pass's derivative.
+        // Detached, so that it is not part of the next pass's derivative.
         let (value, gradient) = (values.detach(), (gradient.detach() * f64::from(scale))?);
         let Self { settings: OptimizerSettings { weight_decay, .. }, form, factors, .. } = &*self;
         let Factors { decay, rate: factor } = factors[index];
@@ -144,12 +143,12 @@ mod tests {
         }
     }
 
-    /// Vectors step at half the learning rate.
+    /// Halves the learning rate of vectors.
     fn factors(shape: &[usize]) -> Factors {
         Factors { rate: if shape.len() < 2 { 0.5 } else { 1.0 }, ..Factors::of_shape(shape) }
     }
 
-    /// Makes the same steps on the host and with tensors; in between, the state is copied to the host and back.
+    /// Makes the same steps on the host and with tensors. In between, the state is copied to the host and back.
     fn check(settings: OptimizerSettings) {
         let counts = SHAPES.map(|shape| shape.iter().product::<usize>());
         let described = || SHAPES.into_iter().zip(counts).map(|(shape, count)| (count, factors(shape)));
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_those_of_the_host() {
+    fn tensor_steps_match_the_host() {
         for flag in [false, true] {
             let sgd = OptimizerSettings::new(Sgd { nesterov: flag, ..Sgd::default() });
             let adamw = OptimizerSettings::new(AdamW { amsgrad: flag, ..AdamW::default() });

@@ -63,7 +63,7 @@ impl TensorRule for AdamW {
     }
 }
 
-/// The form of [`Averaged`].
+/// The tensor form of [`Averaged`].
 #[derive(Debug)]
 struct AveragedForm {
     of: TensorForm,

@@ -1,9 +1,9 @@
-"""Writes the gradients that PyTorch computes for the built-in CNN, with which a unit test of `src/model` compares its own.
+"""Writes PyTorch's gradients of the built-in CNN, which a unit test of `src/model` compares with its own.
 
     python cnn_gradients.py > cnn_gradients.json
 
 Parameters and images are multiples of small powers of two, so both convolutions are exact in any order of additions, and equal
-maxima are equal in both frameworks. One image is black, and another has a black frame: there, all values of a square are equal.
+maxima are equal in both frameworks. One image is black, and another has a black frame. There, all values of a square are equal.
 """
 
 import json
@@ -14,17 +14,17 @@ from torch.nn import functional as F
 
 HEIGHT, WIDTH, CHANNELS, CLASSES = 20, 17, 2, 10
 TARGETS = [3, 7, 1]
-# The most values that are written of a gradient.
+# The maximum number of values that are written per gradient.
 VALUES = 24
 
 
 def levels(count, seed, modulus):
-    """Integers from 0 to below modulus, without a pattern that a convolution could cancel."""
+    """Returns integers from 0 to below modulus, without a pattern that a convolution could cancel."""
     return torch.tensor([(i * i * 3 + i * 37 + seed * 11) % 101 % modulus for i in range(count)], dtype=torch.float64)
 
 
 def images():
-    """Samples x height x width x channels, as in the built-in models."""
+    """Returns samples x height x width x channels, as in the built-in models."""
     x = (levels(3 * HEIGHT * WIDTH * CHANNELS, 5, 5) / 4).reshape(3, HEIGHT, WIDTH, CHANNELS)
     x[1] = 0
     x[2, :6] = 0

@@ -1,5 +1,5 @@
-"""Writes what GPT-2 computes, in float64 and by the formulas of `GPT2LMHeadModel` in Hugging Face's transformers, with which a unit test of
-`src/model/gpt2.rs` compares its own: the logits, the loss, and the derivative of the loss along a direction of each parameter.
+"""Writes results of GPT-2 in float64, by the formulas of `GPT2LMHeadModel` in Hugging Face's transformers: the logits, the loss, and the
+derivative of the loss along a direction of each parameter. A unit test of `src/model/gpt2.rs` compares them with its own.
 
     python gpt2.py > gpt2.json
 """

@@ -1,4 +1,4 @@
-//! Central storage, over threads.
+//! Central storage with ranks as threads.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::{Event, Order, Stop, Summary, TrainError};
 
-/// The largest difference of losses that are added up in another order.
+/// The largest difference between losses whose additions have different orders.
 const TOLERANCE: f64 = 1e-5;
 
 fn settings(strategy: Option<StrategyKind>) -> Config {
     Config {
         epochs: 1,
         hidden: Some(vec![32, 16]),
-        // Four passes on one rank, and not as many on each of three.
+        // Four passes on one rank, and different numbers of passes on three ranks.
         global_batch: Some(250),
         learning_rate: 0.02,
         clip_norm: Some(0.5),
@@ -37,7 +37,7 @@ fn last(ranks: usize, settings: &Config) -> Summary {
     first
 }
 
-fn losses_are_those_of_mirrored_training_and_bits_are_always_the_same() {
+fn losses_match_mirrored_training_and_runs_are_bitwise_reproducible() {
     let alone = last(1, &settings(None));
     assert!(alone.last.test_accuracy > 0.5, "{alone:?}");
     for ranks in [1, 2, 3] {
@@ -77,12 +77,12 @@ fn every_model_trains() {
     }
 }
 
-/// Returns a run of two epochs that saves at every 30th step, and may be asked to stop.
+/// Returns a run of two epochs that saves at every 30th step, and can be stopped.
 fn saving(directory: &Path, strategy: Option<StrategyKind>) -> Config {
     crate::saving(directory, settings(strategy))
 }
 
-/// Runs until a step, after which the run is asked to stop.
+/// Runs until the given step, and then requests a stop.
 fn until(ranks: usize, step: usize, settings: &Config) {
     let settings = Config { stop: Stop::default(), ..settings.clone() };
     let asks = |event: Event| {
@@ -96,7 +96,7 @@ fn until(ranks: usize, step: usize, settings: &Config) {
     assert!(ended.into_iter().all(|ended| ended.unwrap().stopped.is_some()), "it stops on all ranks");
 }
 
-fn a_run_goes_on_under_mirrored_training_and_back_bit_for_bit_on_one_rank() {
+fn one_rank_switches_to_mirrored_training_and_back_with_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
     let central = saving(directory.path(), Some(StrategyKind::CentralStorage));
     let undisturbed = last(1, &central.without_checkpoints());
@@ -105,13 +105,13 @@ fn a_run_goes_on_under_mirrored_training_and_back_bit_for_bit_on_one_rank() {
     assert_eq!(last(1, &central).parameters_hash, undisturbed.parameters_hash);
 }
 
-fn a_run_resumed_on_as_many_ranks_has_the_same_bits() {
+fn run_resumed_on_as_many_ranks_has_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
     let central = saving(directory.path(), Some(StrategyKind::CentralStorage));
     let undisturbed = last(2, &central.without_checkpoints());
     until(2, 50, &central);
     assert_eq!(last(2, &central).parameters_hash, undisturbed.parameters_hash);
-    // Another number of ranks adds in another order.
+    // Another number of ranks changes the order of additions.
     let directory = tempfile::tempdir().unwrap();
     let central = saving(directory.path(), Some(StrategyKind::CentralStorage));
     until(3, 50, &central);
@@ -119,7 +119,7 @@ fn a_run_resumed_on_as_many_ranks_has_the_same_bits() {
     assert!((ended.last.test_loss - undisturbed.last.test_loss).abs() < 1e-3, "{ended:?} {undisturbed:?}");
 }
 
-fn what_would_have_no_effect_is_refused() {
+fn options_without_effect_are_refused() {
     let central = settings(Some(StrategyKind::CentralStorage));
     for (settings, said) in [
         (Config { shard_optimizer: true, ..central.clone() }, "does not go with --shard-optimizer"),
@@ -131,7 +131,7 @@ fn what_would_have_no_effect_is_refused() {
     }
 }
 
-fn a_loss_that_diverges_ends_the_run_on_all_ranks() {
+fn diverging_loss_ends_the_run_on_all_ranks() {
     let settings =
         Config { learning_rate: 1e6, clip_norm: None, ..settings(Some(StrategyKind::CentralStorage)) };
     for error in run(3, &settings).into_iter().map(Result::unwrap_err) {
@@ -141,12 +141,12 @@ fn a_loss_that_diverges_ends_the_run_on_all_ranks() {
 
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
-        losses_are_those_of_mirrored_training_and_bits_are_always_the_same,
+        losses_match_mirrored_training_and_runs_are_bitwise_reproducible,
         every_model_trains,
-        a_run_goes_on_under_mirrored_training_and_back_bit_for_bit_on_one_rank,
-        what_would_have_no_effect_is_refused,
-        a_loss_that_diverges_ends_the_run_on_all_ranks,
+        one_rank_switches_to_mirrored_training_and_back_with_the_same_bits,
+        options_without_effect_are_refused,
+        diverging_loss_ends_the_run_on_all_ranks,
     ];
-    tests.extend(tests![a_run_resumed_on_as_many_ranks_has_the_same_bits].into_iter().map(Test::deep));
+    tests.extend(tests![run_resumed_on_as_many_ranks_has_the_same_bits].into_iter().map(Test::deep));
     tests
 }

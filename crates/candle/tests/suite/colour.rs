@@ -1,4 +1,4 @@
-//! Models that learn from colour images, in CIFAR-10's files.
+//! Models trained on colour images in the format of CIFAR-10.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use unisono_train::{AdamW, NamedRule};
 
 const SIDE: usize = 32;
 
-/// Numbers that look random, the same each time.
+/// Reproducible pseudorandom numbers.
 struct Noise(u32);
 
 impl Noise {
@@ -22,7 +22,7 @@ impl Noise {
     }
 }
 
-/// Images of three classes: the sum of a pixel's levels tells nothing, but which of them is the highest does.
+/// Writes images of three classes. The class is the channel with the highest level, and the sum of a pixel's levels contains no information.
 fn write(file: &Path, images: usize, noise: &mut Noise) {
     let mut bytes = Vec::new();
     for _ in 0..images {
@@ -53,7 +53,7 @@ fn settings(directory: &Path, model: ModelKind) -> Config {
     }
 }
 
-fn a_model_of_colours_takes_colours_alone() {
+fn colour_model_accepts_only_colour_images() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("checkpoints");
     let checkpoint_dir = Some(place.clone());
@@ -62,7 +62,7 @@ fn a_model_of_colours_takes_colours_alone() {
     let saved = Saved::open(&place).unwrap();
     let held_out = saved.dataset(None).unwrap().test;
     assert_eq!(held_out.len(), 100);
-    // As files: the same pixels, so the same classes.
+    // The same pixels as image files must have the same classes.
     let samples: Vec<_> = (0..4).collect();
     let batch = held_out.batch(&samples, Pass::Evaluation).unwrap();
     let records = fs::read(directory.path().join("test_batch.bin")).unwrap();
@@ -78,14 +78,14 @@ fn a_model_of_colours_takes_colours_alone() {
     assert!(refused.contains("trained on colour images of 32x32 pixels in 10 classes"), "{refused}");
 }
 
-fn grey_images_are_described_as_before_there_was_colour() {
+fn grey_images_keep_their_original_description() {
     let grey = r#"{"Images":{"height":2,"width":3,"classes":4}}"#;
     let kind = Kind::Images { height: 2, width: 3, channels: 1, classes: 4 };
     assert_eq!(serde_json::to_string(&kind).unwrap(), grey);
     assert_eq!(serde_json::from_str::<Kind>(grey).unwrap(), kind);
 }
 
-/// Red and blue discs on white, in JPEG files of several sizes: a folder for each class.
+/// Draws red and blue discs on white in JPEG files of several sizes, in one folder per class.
 fn draw_discs(directory: &Path) {
     let mut noise = Noise(5);
     for (class, colour) in [("blue", [0, 0, 255]), ("red", [255, 0, 0])] {
@@ -104,7 +104,7 @@ fn draw_discs(directory: &Path) {
     }
 }
 
-fn the_default_model_tells_red_from_blue_in_photos_of_several_sizes() {
+fn default_model_distinguishes_red_and_blue_in_photos_of_several_sizes() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("checkpoints");
     let discs = directory.path().join("discs");
@@ -123,7 +123,7 @@ fn the_default_model_tells_red_from_blue_in_photos_of_several_sizes() {
     let accuracy = trained[0].last.test_accuracy;
     assert!(accuracy >= 0.9, "{accuracy}");
 
-    // The checkpoint has the size, the colours and the statistics.
+    // The checkpoint contains the size, the colours and the statistics.
     let saved = Saved::open(&place).unwrap();
     assert!(saved.description.schema.as_ref().unwrap().normalization.as_ref().unwrap().mean.len() == 3);
     let tally =
@@ -133,11 +133,11 @@ fn the_default_model_tells_red_from_blue_in_photos_of_several_sizes() {
     let images = saved.images(&[file]).unwrap();
     let batch = images.batch(&[0], Pass::Evaluation).unwrap();
     let dataset = saved.dataset(None).unwrap();
-    // Nine of ten blue images are trained on, and then the red ones.
+    // Nine of ten blue images are training samples, followed by the red ones.
     assert_eq!(batch.inputs, dataset.train.batch(&[97], Pass::Evaluation).unwrap().inputs);
 }
 
-fn convolutions_see_colours() {
+fn convolutions_learn_from_colours() {
     for model in [ModelKind::Cnn, ModelKind::ResNet] {
         let directory = tempfile::tempdir().unwrap();
         let settings = settings(directory.path(), model);
@@ -153,9 +153,9 @@ fn convolutions_see_colours() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_model_of_colours_takes_colours_alone,
-        grey_images_are_described_as_before_there_was_colour,
-        the_default_model_tells_red_from_blue_in_photos_of_several_sizes,
-        convolutions_see_colours,
+        colour_model_accepts_only_colour_images,
+        grey_images_keep_their_original_description,
+        default_model_distinguishes_red_and_blue_in_photos_of_several_sizes,
+        convolutions_learn_from_colours,
     ]
 }

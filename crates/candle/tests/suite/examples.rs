@@ -37,7 +37,7 @@ fn pipeline() {
     assert!(said.contains("2 ranks in pipelines of 2: loss "), "{said}");
 }
 
-/// A smooth function of two columns is learnt to a tenth of its variance, which is 0.6.
+/// The model learns a smooth function of two columns. Its error is a tenth of the variance, which is 0.6.
 fn regression() {
     let mut table = "x,y,value\n".to_owned();
     for row in 0..1000 {
@@ -51,7 +51,7 @@ fn regression() {
     assert!(number(&said, "epoch 40: squared error ") < 0.06, "{said}");
 }
 
-/// Rings around a point, which no linear model tells apart: the largest class has half of the rows.
+/// Rings around a point, which no linear model separates. The largest class has half of the rows.
 fn mlp() {
     let mut table = "angle,x,y,ring\n".to_owned();
     for row in 0..1000_u32 {
@@ -67,7 +67,7 @@ fn mlp() {
     assert!(number(&said, "rank 0 of 2: accuracy ") >= 85.0, "{said}");
 }
 
-/// Photos of five sizes in two formats: bright discs or crosses, in any colour and place.
+/// Photos of five sizes in two formats show bright discs or crosses, in any colour and position.
 fn images() {
     let directory = tempfile::tempdir().expect("there is a directory");
     for number in 0..160_u32 {
@@ -92,7 +92,7 @@ fn images() {
     assert!(number(&said, "rank 0 of 2: accuracy ") >= 90.0, "{said}");
 }
 
-/// Writes a model of GPT-2's form with random weights, by the names that Hugging Face gives them.
+/// Writes a model of GPT-2's form with random weights, under Hugging Face's names.
 fn write_gpt2(folder: &Path, vocabulary: usize) {
     let config = serde_json::json!({
         "model_type": "gpt2", "vocab_size": vocabulary, "n_positions": 80, "n_embd": 48, "n_head": 4, "n_layer": 2,
@@ -103,7 +103,7 @@ fn write_gpt2(folder: &Path, vocabulary: usize) {
         let array = match name.rsplit_once('.') {
             Some((_, "bias")) => Tensor::zeros(shape, DType::F32, &Device::Cpu),
             _ if shape.len() == 1 => Tensor::ones(shape, DType::F32, &Device::Cpu),
-            // As weights are often published.
+            // Weights are often published in this type.
             _ => {
                 Tensor::randn(0_f32, 0.05, shape, &Device::Cpu).and_then(|array| array.to_dtype(DType::BF16))
             }
@@ -131,7 +131,7 @@ fn write_gpt2(folder: &Path, vocabulary: usize) {
     candle_core::safetensors::save(&arrays, folder.join("model.safetensors")).expect("it can be written");
 }
 
-/// A run that begins with the weights that another has learnt is better from its start than that one at its end.
+/// A run that starts with the weights of an earlier run is better at its start than the earlier run at its end.
 fn gpt2() {
     let directory = tempfile::tempdir().expect("there is a directory");
     let (folder, text) = (directory.path().join("model"), directory.path().join("text"));

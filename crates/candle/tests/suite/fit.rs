@@ -1,4 +1,4 @@
-//! Runs of a program's own model, by the configuration that the command has.
+//! Runs of a user's model with the configuration of the command.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::{AdamW, Callback, EpochReport, Event, Flow, NamedRule, Summary, TrainError};
 
-/// A sample: what is given, and what is wanted.
+/// A sample: inputs and target.
 type Sample = ([f32; 2], f32);
 
 /// `wanted = weight . given + bias`.
@@ -44,7 +44,7 @@ impl Model<Sample> for Plane {
     }
 }
 
-/// Some to train on, and some that are held out.
+/// Returns training samples and held-out samples.
 fn samples(count: usize) -> (Vec<Sample>, Vec<Sample>) {
     let point = |number: usize| {
         let [x, y] = [37, 53].map(|step| (number * step % 101) as f32 / 50.0 - 1.0);
@@ -58,14 +58,14 @@ fn config() -> Config {
     Config { epochs: 4, batch_size: 5, optimizer, learning_rate: 0.1, ..Config::default() }
 }
 
-/// Returns the result of rank 0 of two.
+/// Returns the result of rank 0 of two ranks.
 fn run(config: &Config) -> std::result::Result<Summary, String> {
     let train =
         |mut comm: Communicator| fit(&mut comm, &Plane::new(Parameters::new(7)), samples(100), config);
     unisono::threads(2, train).swap_remove(0).map_err(|error| error.to_string())
 }
 
-fn a_struct_a_closure_and_a_file_make_the_same_run() {
+fn struct_closure_and_file_give_the_same_run() {
     let by_struct = run(&config()).unwrap();
     assert!(by_struct.last.test_loss < 0.05, "{by_struct:?}");
     let mut rates = Vec::new();
@@ -84,7 +84,7 @@ fn a_struct_a_closure_and_a_file_make_the_same_run() {
         assert_eq!(hash, by_struct.parameters_hash);
         rates = own;
     }
-    // The rate of the configuration, for any batch, on its schedule over the steps that there are.
+    // The configured rate applies to any batch size, and the schedule covers all steps of the run.
     assert_eq!((rates.len(), rates.iter().copied().fold(0.0, f64::max)), (40, 0.1));
     assert!(rates[39] < 0.001, "{rates:?}");
 
@@ -94,7 +94,7 @@ fn a_struct_a_closure_and_a_file_make_the_same_run() {
     assert_eq!(run(&Config::read(&file).unwrap()).unwrap().parameters_hash, by_struct.parameters_hash);
 }
 
-/// Ends a run after its second epoch.
+/// A callback that stops a run after its second epoch.
 struct AfterTwo;
 
 impl Callback for AfterTwo {
@@ -107,7 +107,7 @@ fn at(directory: &Path) -> Config {
     Config { checkpoint_dir: Some(directory.to_owned()), resume: true, ..config() }
 }
 
-fn a_run_that_was_stopped_resumes_by_its_configuration_and_another_is_refused() {
+fn stopped_run_resumes_with_its_configuration_and_refuses_others() {
     let directory = tempfile::tempdir().unwrap();
     let whole = run(&config()).unwrap();
     let stopped = unisono::threads(2, |mut comm| {
@@ -129,7 +129,7 @@ fn a_run_that_was_stopped_resumes_by_its_configuration_and_another_is_refused() 
     let resumed = run(&at(directory.path())).unwrap();
     assert_eq!((resumed.last.epoch, resumed.parameters_hash), (4, whole.parameters_hash));
 
-    // Another run begins with what this one has learnt.
+    // Another run starts with the parameters of this one.
     let newest = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
     let newest = newest.filter(|path| path.is_dir()).max().unwrap().join("parameters.safetensors");
     let tuned = run(&Config { initial: Some(newest), learning_rate: 1e-9, epochs: 1, ..config() }).unwrap();
@@ -137,7 +137,7 @@ fn a_run_that_was_stopped_resumes_by_its_configuration_and_another_is_refused() 
     assert!(difference < 1e-6, "{} after {}", tuned.last.test_loss, whole.last.test_loss);
 }
 
-fn what_has_no_effect_or_cannot_be_is_refused() {
+fn invalid_options_and_options_without_effect_are_refused() {
     let refused = |config: Config| run(&config).unwrap_err();
     for (config, option) in [
         (Config { hidden: Some(vec![8]), ..config() }, "hidden"),
@@ -167,7 +167,7 @@ fn what_has_no_effect_or_cannot_be_is_refused() {
     );
 }
 
-fn ranks_that_share_parameters_train_by_central_storage() {
+fn shared_parameters_train_with_central_storage() {
     let train = |strategy| {
         unisono::threads(2, |mut comm| {
             let plane = Plane::new(Parameters::shared(7, &mut comm).unwrap());
@@ -182,9 +182,9 @@ fn ranks_that_share_parameters_train_by_central_storage() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_run_that_was_stopped_resumes_by_its_configuration_and_another_is_refused,
-        a_struct_a_closure_and_a_file_make_the_same_run,
-        ranks_that_share_parameters_train_by_central_storage,
-        what_has_no_effect_or_cannot_be_is_refused
+        stopped_run_resumes_with_its_configuration_and_refuses_others,
+        struct_closure_and_file_give_the_same_run,
+        shared_parameters_train_with_central_storage,
+        invalid_options_and_options_without_effect_are_refused
     ]
 }

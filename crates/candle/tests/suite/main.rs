@@ -18,7 +18,7 @@ mod optimizers;
 mod pipeline;
 mod server;
 
-/// Returns a run of two epochs that saves at every 30th step, and may be asked to stop.
+/// Returns a run of two epochs that saves at every 30th step, and can be stopped.
 fn saving(directory: &Path, settings: Config) -> Config {
     Config {
         epochs: 2,

@@ -15,7 +15,7 @@ fn run(ranks: usize, metrics: Metrics) -> (Vec<Evaluation>, EpochReport) {
     let settings = Config {
         epochs: 1,
         hidden: Some(vec![16]),
-        // Equal bits on any number of ranks.
+        // Gives identical bits on any number of ranks.
         order: Order::Tree,
         shards: 4,
         global_batch: Some(256),
@@ -40,7 +40,7 @@ fn run(ranks: usize, metrics: Metrics) -> (Vec<Evaluation>, EpochReport) {
     (told.into_inner().unwrap(), summaries[0].last.clone())
 }
 
-fn metrics_are_measured_at_each_evaluation_and_the_same_on_any_number_of_ranks() {
+fn metrics_of_each_evaluation_are_the_same_on_any_number_of_ranks() {
     let metrics = || -> Metrics { vec![Arc::new(TopK(1)), Arc::new(TopK(3)), Arc::new(F1)] };
     let (evaluations, last) = run(1, metrics());
     assert_eq!(evaluations.len(), 2);
@@ -67,5 +67,5 @@ fn metrics_are_measured_at_each_evaluation_and_the_same_on_any_number_of_ranks()
 }
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![metrics_are_measured_at_each_evaluation_and_the_same_on_any_number_of_ranks,]
+    tests![metrics_of_each_evaluation_are_the_same_on_any_number_of_ranks,]
 }

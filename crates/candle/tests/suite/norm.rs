@@ -1,4 +1,4 @@
-//! Layers that behave otherwise in training than in evaluation: batch norm over the samples of all ranks, and dropout.
+//! Layers that behave differently in training and in evaluation: batch norm over the samples of all ranks, and dropout.
 
 pub(crate) mod runs;
 
@@ -22,7 +22,7 @@ const SAMPLES: usize = 32;
 const INPUTS: usize = 4;
 const CHANNELS: usize = 3;
 
-/// Returns the samples in a range, far from zero, and different in each channel.
+/// Returns a range of samples. Their values are far from zero, and differ between channels.
 fn samples(range: std::ops::Range<usize>) -> Tensor {
     let value = |at: usize| 100.0 + ((at * 7919 % 1009) as f32 / 300.0) * (1 + at % INPUTS) as f32;
     let values: Vec<f32> = (range.start * INPUTS..range.end * INPUTS).map(value).collect();
@@ -47,7 +47,7 @@ impl Gradients for Gathered {
     }
 }
 
-/// Returns a loss to which every output contributes otherwise; the outputs are kept.
+/// Returns a loss with a different weight for every output, and stores the outputs.
 fn loss_of(y: &Tensor, x: &Tensor, outputs: &Mutex<Vec<f32>>) -> Result<Loss> {
     outputs.lock().unwrap().extend(y.flatten_all()?.to_vec1::<f32>()?);
     let weights = ((x.narrow(1, 0, 1)? - 100.0)? * 0.01)?;
@@ -56,7 +56,7 @@ fn loss_of(y: &Tensor, x: &Tensor, outputs: &Mutex<Vec<f32>>) -> Result<Loss> {
     Ok(Loss { sum, tally: LossSums { targets: x.dim(0)? as f64, loss, correct: 0.0 } })
 }
 
-/// Two layers with a batch norm after each: so that the second derivative goes through the first.
+/// Returns a network of two layers with a batch norm after each, so that the second derivative passes through the first.
 fn network(outputs: Arc<Mutex<Vec<f32>>>) -> impl Replica<Batch = Tensor> {
     let parameters = Parameters::new(3);
     let first = Linear::without_bias(&parameters, "first", INPUTS, CHANNELS, 1.0).unwrap();
@@ -69,7 +69,7 @@ fn network(outputs: Arc<Mutex<Vec<f32>>>) -> impl Replica<Batch = Tensor> {
     })
 }
 
-/// Returns a network of candle's operations, over the samples of one rank.
+/// Returns a network of candle's operations, for the samples of one rank.
 fn composed(outputs: Arc<Mutex<Vec<f32>>>) -> impl Replica<Batch = Tensor> {
     fn norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
         let centred = x.broadcast_sub(&x.mean_keepdim(0)?)?;
@@ -99,7 +99,7 @@ fn values(replica: &mut impl Replica) -> Vec<Vec<f32>> {
     all
 }
 
-/// One pass over these samples.
+/// Runs one pass over these samples.
 fn pass<R: Replica<Batch = Tensor>>(
     replica: &mut R,
     batch: Option<&Tensor>,
@@ -116,7 +116,7 @@ fn pass<R: Replica<Batch = Tensor>>(
     gathered
 }
 
-/// Passes in which each rank has this many of the samples: outputs and gradients over all ranks, and the values of rank 0.
+/// Runs passes in which each rank has this many of the samples. Returns outputs and gradients over all ranks, and the values of rank 0.
 fn shared(shares: &[usize]) -> Gathered {
     let of_ranks = unisono::threads(shares.len(), |mut comm| {
         let outputs = Arc::default();
@@ -150,9 +150,8 @@ fn assert_close(what: &str, found: &[f32], expected: &[f32]) {
     }
 }
 
-/// Fails if a rank normalises by its own samples, if the backward pass leaves out the samples of other ranks, or if a rank without
-/// samples counts.
-fn a_batch_is_normalised_as_a_whole_however_ranks_share_it() {
+/// Fails if a rank normalises by its own samples, if the backward pass omits the samples of other ranks, or if a rank without samples counts.
+fn batch_is_normalised_as_a_whole_for_any_division_among_ranks() {
     let whole = shared(&[SAMPLES]);
     for shares in [&[8, 8, 8, 8][..], &[1, 20, 11], &[0, 30, 0, 2], &[31, 1], &[0, 32]] {
         let found = shared(shares);
@@ -166,8 +165,8 @@ fn a_batch_is_normalised_as_a_whole_however_ranks_share_it() {
     }
 }
 
-/// Fails if a term of the derivative is left out, or if the variance is not the biased one.
-fn outputs_and_gradients_are_those_of_the_definition() {
+/// Fails if a term of the derivative is omitted, or if the variance is not the biased one.
+fn outputs_and_gradients_match_the_definition() {
     let outputs = Arc::default();
     let mut reference = composed(Arc::clone(&outputs));
     let expected = pass(&mut reference, Some(&samples(0..SAMPLES)), &outputs);
@@ -187,8 +186,8 @@ fn outputs_and_gradients_are_those_of_the_definition() {
     }
 }
 
-/// The rules of PyTorch: momentum 0.1, and the unbiased variance. Fails with the biased one, or with the weights exchanged.
-fn running_statistics_follow_the_rules_of_pytorch_and_evaluation_uses_them() {
+/// PyTorch's rules are momentum 0.1 and the unbiased variance. Fails with the biased variance, or if the weights are swapped.
+fn running_statistics_match_pytorch_and_are_used_in_evaluation() {
     let parameters = Parameters::new(0);
     let norm = Arc::new(SyncBatchNorm::new(&parameters, "norm", 1).unwrap());
     let layer = Arc::clone(&norm);
@@ -201,11 +200,11 @@ fn running_statistics_follow_the_rules_of_pytorch_and_evaluation_uses_them() {
     });
     let x = Tensor::new(&[[1.0_f32], [2.0], [3.0], [6.0]], &Device::Cpu).unwrap();
     let found = pass(&mut replica, Some(&x), &Mutex::default());
-    // Mean 3, squares around it 4 + 1 + 0 + 9 = 14, by 3.
+    // The mean is 3, and the squared deviations 4 + 1 + 0 + 9 = 14 are divided by 3.
     let (mean, variance) = (0.1 * 3.0, 0.9 + 0.1 * 14.0 / 3.0);
     assert_close("statistics", &[found.values[2][0], found.values[3][0]], &[mean, variance]);
     assert!(!replica.parameters()[2].is_trained && replica.parameters()[2].name == "norm.running_mean");
-    // A sum of normalised values is 0; that by running statistics is not.
+    // Values normalised by their own statistics sum to 0, unlike values normalised by running statistics.
     let expected = [1.0, 2.0, 3.0, 6.0].iter().map(|x| (x - mean) / (variance + 1e-5).sqrt()).sum::<f32>();
     assert_close("evaluation", &[replica.evaluate(&x, None).unwrap().loss as f32], &[expected]);
     assert_eq!(values(&mut replica), found.values, "evaluation changes nothing");
@@ -215,7 +214,7 @@ fn sgd() -> OptimizerSettings {
     OptimizerSettings::new(Sgd::default())
 }
 
-/// Steps of several passes, of which ranks have different numbers, with buckets of a few bytes in flight beside.
+/// Ranks make different numbers of passes per step, with buckets of a few bytes in flight.
 ///
 /// Fails if a rank with fewer passes does not take part in the others.
 fn ranks_may_have_different_numbers_of_passes() {
@@ -238,8 +237,8 @@ fn ranks_may_have_different_numbers_of_passes() {
     assert!(hashes.windows(2).all(|pair| pair[0] == pair[1]), "{hashes:?}");
 }
 
-/// Fails if one of the settings is taken.
-fn settings_that_contradict_it_are_refused() {
+/// Fails if one of the settings is accepted.
+fn incompatible_settings_are_refused() {
     let local = LocalSteps { steps: 2, outer: Outer::Average };
     let refused = [
         (
@@ -259,7 +258,7 @@ fn settings_that_contradict_it_are_refused() {
     }
 }
 
-/// Returns a replica whose layer is used this many times in a pass.
+/// Returns a replica that uses its layer this many times in a pass.
 fn uses(times: usize) -> impl Replica<Batch = Tensor> {
     let parameters = Parameters::new(0);
     let norm = SyncBatchNorm::new(&parameters, "norm", INPUTS).unwrap();
@@ -273,7 +272,7 @@ fn uses(times: usize) -> impl Replica<Batch = Tensor> {
     })
 }
 
-/// Fails if a mistake on one rank leaves another waiting: each ends with an error, long before a deadline.
+/// Fails if an error on one rank leaves another rank waiting: each must end with an error, long before the deadline.
 fn mistakes_end_with_an_error_on_all_ranks() {
     let ended = |times: fn(usize) -> usize, rows: usize| {
         unisono::threads(2, move |mut comm| {
@@ -298,7 +297,7 @@ fn mistakes_end_with_an_error_on_all_ranks() {
     assert!(single.iter().all(|text| text.contains("a variance needs at least 2")), "{single:?}");
 }
 
-/// Returns the places that a layer of three drops, in a step on a rank, of a model with this seed.
+/// Returns the positions that each of three layers drops in a step of a rank, for a model with this seed.
 fn dropped(seed: u64, before: usize, rank: u64, saved: Option<Vec<f32>>) -> (Vec<Vec<f32>>, Vec<f32>) {
     let parameters = Parameters::new(seed);
     let layers: Vec<_> = (0..3).map(|_| Dropout::new(&parameters, 0.25).unwrap()).collect();
@@ -324,8 +323,8 @@ fn dropped(seed: u64, before: usize, rank: u64, saved: Option<Vec<f32>>) -> (Vec
     (found, buffer)
 }
 
-/// Fails if the mask leaves out one of seed, layer, step and rank, if values are not scaled, or if a resumed run begins anew.
-fn dropout_draws_the_same_again_and_otherwise_elsewhere() {
+/// Fails if the mask ignores seed, layer, step or rank, if values are not scaled, or if a resumed run restarts the count of steps.
+fn dropout_mask_is_reproducible_and_differs_by_seed_layer_step_and_rank() {
     let (masks, buffer) = dropped(1, 2, 0, None);
     for mask in &masks {
         let kept = mask.iter().filter(|&&x| x != 0.0).count();
@@ -339,7 +338,7 @@ fn dropout_draws_the_same_again_and_otherwise_elsewhere() {
     assert_ne!(dropped(1, 2, 1, None).0, masks, "ranks differ");
     let later = dropped(1, 4, 0, None).0;
     assert_eq!(dropped(1, 1, 0, Some(buffer)).0, later, "a resumed run goes on");
-    // The number of steps is exact beyond what a single f32 can count.
+    // The number of steps is exact beyond the range of one f32.
     let (_, many) = dropped(1, 1, 0, Some(vec![(1 << 20) as f32 - 1.0, 4095.0]));
     assert_eq!(many, [1.0, 4096.0]);
     for wrong in [-0.1, 1.0, f64::NAN] {
@@ -354,12 +353,12 @@ fn dropout_draws_the_same_again_and_otherwise_elsewhere() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_batch_is_normalised_as_a_whole_however_ranks_share_it,
-        outputs_and_gradients_are_those_of_the_definition,
-        running_statistics_follow_the_rules_of_pytorch_and_evaluation_uses_them,
+        batch_is_normalised_as_a_whole_for_any_division_among_ranks,
+        outputs_and_gradients_match_the_definition,
+        running_statistics_match_pytorch_and_are_used_in_evaluation,
         ranks_may_have_different_numbers_of_passes,
-        settings_that_contradict_it_are_refused,
+        incompatible_settings_are_refused,
         mistakes_end_with_an_error_on_all_ranks,
-        dropout_draws_the_same_again_and_otherwise_elsewhere,
+        dropout_mask_is_reproducible_and_differs_by_seed_layer_step_and_rank,
     ]
 }

@@ -1,4 +1,4 @@
-//! Optimizers in whole runs: averages of parameters, and what does not go together.
+//! Optimizers in complete runs: averages of parameters, and incompatible options.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ fn averages_are_evaluated_saved_and_resumed() {
     }
 }
 
-fn what_does_not_go_with_an_optimizer_is_refused_by_name_on_all_ranks() {
+fn incompatible_optimizer_options_are_named_on_all_ranks() {
     let lamb = settings(named("lamb"));
     let average = settings(averaged(0.9));
     let central = Some(StrategyKind::CentralStorage);
@@ -97,7 +97,7 @@ fn what_does_not_go_with_an_optimizer_is_refused_by_name_on_all_ranks() {
     }
 }
 
-fn learning_rates_and_decay_follow_the_rule_of_a_user() {
+fn custom_rule_sets_learning_rates_and_decay() {
     use unisono_train::optimizer::Factors;
     let usual = settings(named("sgd"));
     let with = |factors: fn(&str, &[usize]) -> Factors| {
@@ -109,7 +109,7 @@ fn learning_rates_and_decay_follow_the_rule_of_a_user() {
     let frozen = with(|_, shape| Factors { rate: if shape.len() < 2 { 0.0 } else { 1.0 }, decay: 1.0 });
     assert!(frozen.iter().any(|(rank, values)| *rank == 1 && !values.is_empty()));
     for (rank, values) in frozen {
-        // Biases begin as zeros.
+        // Biases are initially zero.
         assert_eq!(values.iter().all(|&value| value == 0.0), rank < 2);
     }
 }
@@ -117,7 +117,7 @@ fn learning_rates_and_decay_follow_the_rule_of_a_user() {
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         averages_are_evaluated_saved_and_resumed,
-        what_does_not_go_with_an_optimizer_is_refused_by_name_on_all_ranks,
-        learning_rates_and_decay_follow_the_rule_of_a_user,
+        incompatible_optimizer_options_are_named_on_all_ranks,
+        custom_rule_sets_learning_rates_and_decay,
     ]
 }

@@ -1,4 +1,4 @@
-//! Pipelines of stages against the same model on one rank.
+//! Pipelines of stages compared with the same model on one rank.
 
 pub(crate) mod builtin;
 pub(crate) mod stages;

@@ -1,4 +1,4 @@
-//! Parameter servers, over threads.
+//! Parameter servers with ranks as threads.
 
 use std::ops::Range;
 use std::thread;
@@ -65,7 +65,7 @@ fn mirror(ranks: usize, settings: &Config) -> Summary {
     .unwrap()
 }
 
-fn without_staleness_the_bits_are_those_of_master_worker() {
+fn zero_staleness_gives_the_bits_of_master_worker() {
     for (workers, servers) in [(1, 1), (2, 1), (3, 2)] {
         let mirrored = mirror(workers, &settings());
         let servers = ServerSettings { servers, ..SYNCHRONOUS };
@@ -76,11 +76,11 @@ fn without_staleness_the_bits_are_those_of_master_worker() {
     }
 }
 
-fn stale_gradients_train_and_none_misses_more_than_it_may() {
-    // At half the usual rate, since momentum and delay together are unstable.
+fn stale_gradients_train_within_the_staleness_bound() {
+    // Half of the usual rate, since momentum and delay together are unstable.
     let two_epochs = Config { epochs: 2, learning_rate: 0.05, ..settings() };
     let steps = SAMPLES.div_ceil(3 * two_epochs.batch_size) as u64;
-    // Each kind of staleness once, and damped or not in alternation, unless there is time for all pairs.
+    // Tests each staleness once, alternately damped and not, or all pairs in the deep suite.
     for (at, (staleness, most)) in
         [(Staleness::Steps(1), 3), (Staleness::Steps(8), 24), (Staleness::Unbounded, u64::MAX)]
             .into_iter()
@@ -100,7 +100,7 @@ fn stale_gradients_train_and_none_misses_more_than_it_may() {
     }
 }
 
-fn gradients_may_travel_in_half_the_bytes() {
+fn gradients_can_be_sent_in_half_the_bytes() {
     let bits = |wire| {
         let settings = Config { wire: Wires::One(wire), ..settings() };
         let (summary, _) = serve(3, &settings, SYNCHRONOUS).unwrap();
@@ -117,7 +117,7 @@ fn gradients_may_travel_in_half_the_bytes() {
     }
 }
 
-/// Returns a run of two epochs that saves at every 50th step, and may be asked to stop.
+/// Returns a run of two epochs that saves at every 50th step, and can be stopped.
 fn saving(directory: &std::path::Path, stop: Stop) -> Config {
     Config {
         epochs: 2,
@@ -133,7 +133,7 @@ fn saving(directory: &std::path::Path, stop: Stop) -> Config {
     }
 }
 
-fn a_run_goes_on_under_another_strategy_bit_for_bit() {
+fn run_resumes_under_another_strategy_with_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
     let undisturbed = mirror(2, &saving(directory.path(), Stop::default()).without_checkpoints());
     for mirrored_first in [false, true] {
@@ -173,7 +173,7 @@ fn a_run_goes_on_under_another_strategy_bit_for_bit() {
     }
 }
 
-fn evaluations_in_an_epoch_change_nothing_and_end_a_run_early() {
+fn evaluations_within_an_epoch_keep_the_bits_and_stop_the_run_early() {
     let (plain, _) = serve(3, &settings(), SYNCHRONOUS).unwrap();
     let evaluating = Config { evaluate_every: Some(40), ..settings() };
     let (evaluated, evaluations) = on_rank_0(3, |comm| {
@@ -193,7 +193,7 @@ fn evaluations_in_an_epoch_change_nothing_and_end_a_run_early() {
     assert_eq!(early.ended_early.unwrap().step, 80);
 }
 
-fn what_does_not_go_together_is_refused_on_all_ranks() {
+fn incompatible_options_are_refused_on_all_ranks() {
     let servers = |servers| ServerSettings { servers, ..SYNCHRONOUS };
     let clipping = Config { clip_norm: Some(1.0), ..settings() };
     let resnet = Config { hidden: None, ..Config::new(Source::Digits, ModelKind::ResNet) };
@@ -226,7 +226,7 @@ fn what_does_not_go_together_is_refused_on_all_ranks() {
     assert!(two[1].contains("one-device is for one rank"), "{}", two[1]);
 }
 
-/// A model of one number, whose passes take a time, and diverge at a step.
+/// A model of one number whose passes take a fixed time, and which diverges at a step.
 struct Slow {
     parameters: Vec<Parameter>,
     value: f32,
@@ -269,7 +269,7 @@ impl Replica for Slow {
     }
 }
 
-/// Steps, each share of which is its number.
+/// A feed of steps in which each share is its number.
 struct Numbers(usize);
 
 impl Feed for Numbers {
@@ -316,8 +316,8 @@ fn numbers(
     })
 }
 
-/// One of four workers takes five times as long: alone they would make 3.2 times what a fast one does.
-fn nobody_waits_for_a_slow_worker() {
+/// One of four workers takes five times as long. If none waits, all together compute 3.2 times the shares of one fast worker.
+fn slow_worker_delays_no_other() {
     const STEPS: usize = 50;
     let takes = Duration::from_millis(10);
     let slow = |rank| Slow::new(takes * if rank == 4 { 5 } else { 1 });
@@ -337,12 +337,12 @@ fn nobody_waits_for_a_slow_worker() {
     assert!(*report.staleness.keys().max().unwrap() <= 32, "{:?}", report.staleness);
     let shares: Vec<u64> = report.workers.iter().map(|worker| worker.shares).collect();
     assert!(shares[3] * 2 < shares[0], "{shares:?}");
-    // In the same time, or nearly: a loaded machine makes both slow.
+    // Measured right afterwards, because a loaded machine slows down both.
     let (synchronous, _) = timed(Staleness::Steps(0));
     assert!(asynchronous * 5 < synchronous * 4, "{asynchronous:?}, and {synchronous:?} where all wait");
 }
 
-fn a_share_that_diverges_ends_the_run_and_is_named() {
+fn diverging_share_ends_the_run_and_is_named() {
     for staleness in [Staleness::Steps(0), Staleness::Unbounded] {
         let diverging = |_| Slow { diverges_at: Some(7), ..Slow::new(Duration::ZERO) };
         let error = numbers(20, staleness, diverging).unwrap_err().to_string();
@@ -350,7 +350,7 @@ fn a_share_that_diverges_ends_the_run_and_is_named() {
     }
 }
 
-fn a_parameter_that_diverges_ends_the_run_and_is_named_with_its_server() {
+fn diverging_parameter_ends_the_run_and_is_named_with_its_server() {
     for staleness in [Staleness::Steps(0), Staleness::Unbounded] {
         let spoiling = |_| Slow { spoils_at: Some(7), ..Slow::new(Duration::ZERO) };
         let error = numbers(20, staleness, spoiling).unwrap_err();
@@ -359,8 +359,8 @@ fn a_parameter_that_diverges_ends_the_run_and_is_named_with_its_server() {
     }
 }
 
-/// With AdamW, whose steps depend on their number.
-fn checkpoints_of_servers_count_steps_and_not_shares() {
+/// Uses AdamW, whose steps depend on their number.
+fn server_checkpoints_count_steps_and_not_shares() {
     let directory = tempfile::tempdir().unwrap();
     let when = When { every_steps: Some(10), every: None };
     let checkpoints =
@@ -385,16 +385,16 @@ fn checkpoints_of_servers_count_steps_and_not_shares() {
 
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
-        without_staleness_the_bits_are_those_of_master_worker,
-        stale_gradients_train_and_none_misses_more_than_it_may,
-        gradients_may_travel_in_half_the_bytes,
-        a_run_goes_on_under_another_strategy_bit_for_bit,
-        evaluations_in_an_epoch_change_nothing_and_end_a_run_early,
-        what_does_not_go_together_is_refused_on_all_ranks,
-        a_share_that_diverges_ends_the_run_and_is_named,
-        a_parameter_that_diverges_ends_the_run_and_is_named_with_its_server,
-        checkpoints_of_servers_count_steps_and_not_shares,
+        zero_staleness_gives_the_bits_of_master_worker,
+        stale_gradients_train_within_the_staleness_bound,
+        gradients_can_be_sent_in_half_the_bytes,
+        run_resumes_under_another_strategy_with_the_same_bits,
+        evaluations_within_an_epoch_keep_the_bits_and_stop_the_run_early,
+        incompatible_options_are_refused_on_all_ranks,
+        diverging_share_ends_the_run_and_is_named,
+        diverging_parameter_ends_the_run_and_is_named_with_its_server,
+        server_checkpoints_count_steps_and_not_shares,
     ];
-    tests.push(Test::new("nobody_waits_for_a_slow_worker", nobody_waits_for_a_slow_worker).timed());
+    tests.push(Test::new("slow_worker_delays_no_other", slow_worker_delays_no_other).timed());
     tests
 }

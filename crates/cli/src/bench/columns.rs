@@ -32,16 +32,16 @@ pub(super) const CSV: [CsvColumn<Row>; 22] = [
     ("overlap_percent", |row| text(row.overlap_percent)),
 ];
 
-/// A value, or nothing.
+/// Formats a value, or nothing.
 fn text(value: Option<impl ToString>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-/// The columns to drop, in this order, if a line is too narrow.
+/// The columns to omit, in this order, if a line is too narrow.
 const LEAST_NEEDED: [&str; 3] = ["min", "model", "algbw"];
 
-/// The columns that fit on lines of `room` characters. The column `ran` appears only if a contender may run another algorithm than
-/// the one requested.
+/// Returns the columns that fit on lines of `room` characters. The column `ran` appears only if a contender may run another algorithm than the one
+/// requested.
 pub(super) fn columns(settings: &Settings, room: usize) -> Vec<Column> {
     let Settings { contenders, checks, overlap, .. } = settings;
     let mut columns = all(contenders);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_holds_what_it_has_room_for() {
+    fn columns_fit_the_width_of_a_line() {
         let algorithms: Vec<_> = Algorithm::ALL.map(Algorithm::name).to_vec();
         let with_auto = [&algorithms[..], &["auto"]].concat();
         for (contenders, room, left_out) in [

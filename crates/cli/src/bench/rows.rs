@@ -16,12 +16,12 @@ pub(super) struct Column<R> {
     pub(super) name: &'static str,
     unit: &'static str,
     pub(super) width: usize,
-    /// Text is left-aligned, numbers are right-aligned.
+    /// Text is left-aligned, and numbers are right-aligned.
     is_text: bool,
     value: fn(&R) -> String,
 }
 
-/// A CSV column: its name, and its value for a row. No value contains commas or quotes.
+/// A CSV column: its name, and the function that formats its value for a row. No value contains commas or quotes.
 pub(super) type CsvColumn<R> = (&'static str, fn(&R) -> String);
 
 impl<R> Column<R> {

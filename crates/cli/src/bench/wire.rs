@@ -1,4 +1,4 @@
-//! `unisono bench --wire`: all-reduces that are compressed between nodes, beside an ordinary one.
+//! `unisono bench --wire`: compares all-reduces that are compressed between nodes with an uncompressed one.
 
 use unisono::Communicator;
 use unisono_bench::compressed::{Row, measure};

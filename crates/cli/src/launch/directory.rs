@@ -1,4 +1,4 @@
-//! The directory in which the ranks of a job find each other.
+//! The directory through which the ranks of a job connect.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -15,12 +15,12 @@ const PREFIX: &str = "unisono-ranks-";
 #[derive(Debug)]
 pub(super) struct Directory {
     directory: TempDir,
-    /// A lock, which the ranks inherit: the directory is in use while any of them or this process lives.
+    /// A lock that the ranks inherit. The directory is in use while any rank or this process is alive.
     _lock: OwnedFd,
 }
 
 impl Directory {
-    /// Makes a directory, and removes those of jobs that were killed.
+    /// Creates a directory, and removes the directories of jobs that were killed.
     pub(super) fn new() -> io::Result<Self> {
         Self::inside(&std::env::temp_dir()).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot create the bootstrap directory: {error}"))
@@ -33,7 +33,7 @@ impl Directory {
             let private = Permissions::from_mode(0o700);
             let directory =
                 tempfile::Builder::new().prefix(PREFIX).permissions(private).tempdir_in(temporary)?;
-            // Another job may have removed it before it was locked.
+            // Another job may have removed the directory before it was locked.
             match lock(directory.path()) {
                 Ok(lock) if directory.path().exists() => return Ok(Self { directory, _lock: lock }),
                 Ok(_) => {}
@@ -49,15 +49,15 @@ impl Directory {
     }
 }
 
-/// Locks a directory that no process has locked.
+/// Locks a directory. Fails if a process has already locked it.
 fn lock(directory: &Path) -> io::Result<OwnedFd> {
-    // Not closed on exec: ranks inherit it.
+    // The lock is not closed on exec, so ranks inherit it.
     let lock = open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
     Ok(lock)
 }
 
-/// Removes the directories of this user's jobs that were killed.
+/// Removes the directories of this user's killed jobs.
 fn remove_left(temporary: &Path) {
     let user = rustix::process::getuid().as_raw();
     for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
@@ -66,7 +66,7 @@ fn remove_left(temporary: &Path) {
             && is_own()
             && let Ok(_lock) = lock(&entry.path())
         {
-            // Otherwise the next job tries again.
+            // On failure, the next job tries again.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_directory_is_private_and_goes_away() {
+    fn directory_is_private_and_removed_on_drop() {
         let temporary = tempfile::tempdir().unwrap();
         let new = || Directory::inside(temporary.path()).unwrap();
         let (one, other) = (new(), new());
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_of_killed_jobs_are_removed_and_those_in_use_are_kept() {
+    fn directories_of_killed_jobs_are_removed_and_directories_in_use_are_kept() {
         let temporary = tempfile::tempdir().unwrap();
         let inside = |name: &str| temporary.path().join(name);
         let (killed, unrelated) = (inside("unisono-ranks-killed"), inside("unrelated"));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_outlives_the_launcher_keeps_the_directory() {
+    fn rank_that_outlives_the_launcher_keeps_the_directory() {
         let temporary = tempfile::tempdir().unwrap();
         let Directory { directory, _lock: lock } = Directory::inside(temporary.path()).unwrap();
         let mut rank = std::process::Command::new("sleep").arg("60").spawn().unwrap();

@@ -1,4 +1,4 @@
-//! Forwards the output of ranks, line by line with their numbers, and writes their logs.
+//! Forwards the output of ranks line by line with their numbers, and writes their logs.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read, Write};
@@ -9,18 +9,18 @@ use std::thread::{self, JoinHandle};
 
 use serde::{Deserialize, Serialize};
 
-/// Which lines are prefixed, and where logs are written.
+/// The settings of prefixes and logs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Output {
     pub(super) prefix: Prefix,
     pub(super) logs: Option<PathBuf>,
 }
 
-/// The lines that begin with the number of their rank.
+/// The lines that are prefixed with the number of their rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Prefix {
     None,
-    /// The lines of ranks other than 0: programs print on rank 0, perhaps a progress bar.
+    /// The lines of ranks other than 0. Programs usually print on rank 0, perhaps a progress bar.
     Others,
     All,
 }
@@ -35,14 +35,14 @@ impl Output {
         self.prefix == Prefix::All || self.prefix == Prefix::Others && rank > 0
     }
 
-    /// Makes a rank write into pipes, if its output is prefixed or logged.
+    /// Redirects a rank's output to pipes, if it is prefixed or logged.
     pub(super) fn capture(&self, rank: usize, command: &mut Command) {
         if self.prefixes(rank) || self.logs.is_some() {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
     }
 
-    /// Forwards the pipes of a rank until it and its descendants have closed them.
+    /// Forwards the pipes of a rank until the rank and its descendants have closed them.
     ///
     /// # Errors
     /// If the log cannot be written.
@@ -54,12 +54,12 @@ impl Output {
     }
 }
 
-/// Opens the log of a rank. One that is started again continues it.
+/// Opens the log of a rank. A restarted rank appends to it.
 fn log(folder: &Path, rank: usize) -> io::Result<File> {
     File::options().create(true).append(true).open(folder.join(format!("rank-{rank}.log")))
 }
 
-/// Forwards the captured output of a child by whole lines, so that those of different processes do not mix.
+/// Forwards the captured output of a child by whole lines, so that lines of different processes do not mix.
 pub(super) fn lines(child: &mut Child, prefix: &str, log: Option<&Arc<Mutex<File>>>) -> Vec<JoinHandle<()>> {
     let stdout = child.stdout.take().map(|from| spawn(from, io::stdout(), prefix, log));
     let stderr = child.stderr.take().map(|from| spawn(from, io::stderr(), prefix, log));
@@ -78,10 +78,10 @@ fn spawn(
         while from.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
             if let Some(log) = &log {
                 let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
-                // A full disk ends the log, and not the job.
+                // A full disk ends the log, but not the job.
                 let _ = log.write_all(&line[prefix.len()..]);
             }
-            // There is no reader any more: the rank gets the error as if it had written itself.
+            // Without a reader, this thread closes the pipe. The rank then gets the error of a direct write.
             if to.write_all(&line).and_then(|()| to.flush()).is_err() {
                 return;
             }

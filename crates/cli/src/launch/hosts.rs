@@ -1,4 +1,4 @@
-//! Ranks on other hosts: each host runs a part of the launch, started by ssh, which ends with its connection.
+//! Ranks on other hosts. Each host runs a part of the launch, which ssh starts. It ends when the connection ends.
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::family::{Member, TO_END, code};
 
 /// The exit code of ssh if there is no connection.
 const NO_CONNECTION: i32 = 255;
-/// No question is asked, and a host that is gone is noticed within a minute.
+/// Options that disable prompts, and detect a lost host within a minute.
 const OPTIONS: [&str; 4] =
     ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=15", "ServerAliveCountMax=3"];
 
@@ -43,8 +43,8 @@ pub(super) fn host(text: &str) -> Result<Host, String> {
     }
 }
 
-/// The part of a launch that a host runs; the first line of the standard input of its launcher. A command line would show secrets to
-/// other users.
+/// The part of a launch that a host runs. It is the first line of its launcher's standard input, because a command line would expose secrets to other
+/// users.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Part {
     pub(super) machine: Machine,
@@ -68,14 +68,14 @@ impl Place for Hosts {
         let program = std::env::current_exe()?;
         let mut command = Command::new("ssh");
         command.args(OPTIONS.iter().flat_map(|option| ["-o", option])).arg("--").arg(host);
-        // For the shell of the host.
+        // Quoted for the shell of the host.
         command.arg(format!("exec '{}' launch-part", program.display().to_string().replace('\'', "'\\''")));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut member = Member::start(command)?;
         member.forwards = forward::lines(&mut member.child, "", None);
         let mut input = member.child.stdin.take().expect("it is piped");
         let line = serde_json::to_string(part)? + "\n";
-        // If it has ended, its exit code says why.
+        // If ssh has ended, its exit code reports the cause.
         let _ = input.write_all(line.as_bytes());
         member.input = Some(input);
         Ok(member)
@@ -91,7 +91,7 @@ impl Place for Hosts {
 
     fn failure(&self, index: usize, _: u32, status: ExitStatus) -> Option<String> {
         let host = &self.parts[index].0;
-        // Otherwise the launcher there has reported it.
+        // Otherwise the launcher on the host has reported the failure.
         let is_lost = status.code() == Some(NO_CONNECTION);
         is_lost.then(|| {
             format!("cannot reach host `{host}`, or lost it: `ssh {host}` must work without a password")
@@ -103,7 +103,7 @@ impl Place for Hosts {
     }
 }
 
-/// Runs the part of a host, which standard input describes. Ends with the connection.
+/// Runs this host's part, which standard input describes. Ends with the connection.
 pub(crate) fn run() -> io::Result<ExitCode> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
@@ -117,7 +117,7 @@ pub(crate) fn run() -> io::Result<ExitCode> {
         for byte in io::stdin().lock().bytes().map_while(Result::ok) {
             let _ = sender.send(i32::from(byte));
         }
-        // The launcher or the connection has ended: so must the ranks.
+        // The launcher or the connection has ended, so the ranks must end too.
         let _ = sender.send(SIGTERM);
         thread::sleep(TO_END);
         let _ = sender.send(SIGTERM);

@@ -1,4 +1,4 @@
-//! The launched processes, until the last has ended: ranks, or the launchers of hosts.
+//! Watches the launched processes until the last one has ended: ranks, or the launchers of hosts.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
@@ -23,19 +23,19 @@ use super::say;
 pub(super) trait Place {
     /// The number of processes.
     fn count(&self) -> usize;
-    /// Starts one of them; `joins` if it is a rank that is started again.
+    /// Starts the process with this index. `joins` is set for a restarted rank.
     fn start(&self, index: usize, joins: bool) -> io::Result<Member>;
-    /// The program that is started, in errors.
+    /// Returns the name of the program for errors.
     fn program(&self) -> String;
-    /// Their name, in the plural.
+    /// Returns the name of the processes, in the plural.
     fn what(&self) -> &'static str;
-    /// The report of one that failed; `None` if it has reported that itself.
+    /// Returns the report of a failed process, or `None` if it has reported the failure itself.
     fn failure(&self, index: usize, process: u32, status: ExitStatus) -> Option<String>;
-    /// Its exit code.
+    /// Returns the exit code of a process.
     fn code(&self, status: ExitStatus) -> u8 {
         code(status)
     }
-    /// Whether the others can go on without it.
+    /// Returns whether the other processes can continue without this one.
     fn is_replaceable(&self, _index: usize, _status: ExitStatus) -> bool {
         false
     }
@@ -45,11 +45,11 @@ pub(super) trait Place {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Machine {
     pub(super) words: Vec<OsString>,
-    /// Variables to set, besides those that describe a rank.
+    /// Variables to set in addition to those that describe a rank.
     pub(super) environment: Vec<(String, String)>,
     /// The number of the first rank.
     pub(super) first: usize,
-    /// The numbers of ranks here, and in the world.
+    /// The number of ranks on this machine.
     pub(super) here: usize,
     pub(super) all: usize,
     pub(super) meeting: Meeting,
@@ -58,12 +58,12 @@ pub(super) struct Machine {
     pub(super) reads: bool,
 }
 
-/// Where ranks find each other.
+/// The location through which ranks connect.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Meeting {
     /// On one machine.
     Directory(PathBuf),
-    /// On the first of several.
+    /// The first of several machines.
     Master { host: String, port: u16 },
 }
 
@@ -102,7 +102,7 @@ impl Place for Machine {
 }
 
 impl Machine {
-    /// The command of a rank, with its environment.
+    /// Returns the command of a rank with its environment.
     fn command(&self, local_rank: usize) -> Command {
         let Self { words, environment, first, here, all, meeting, .. } = self;
         let mut command = Command::new(&words[0]);
@@ -120,7 +120,7 @@ impl Machine {
         {
             command.env(name, number.to_string());
         }
-        // No terminal: a process outside the terminal's foreground group that reads from it is stopped.
+        // A terminal is not passed on: a process outside its foreground group that reads from it is stopped.
         if rank > 0 || !self.reads || io::stdin().is_terminal() {
             command.stdin(Stdio::null());
         }
@@ -131,7 +131,7 @@ impl Machine {
 /// All processes of a launch.
 pub(super) struct Ranks<'a> {
     place: &'a dyn Place,
-    /// The number of times that a killed rank is still started again; `None` if that ends the others.
+    /// The number of remaining restarts of killed ranks. If `None`, a killed rank ends the others.
     restarts: Option<u32>,
     ranks: Vec<Rank>,
     /// Ranks that were started again.
@@ -140,7 +140,7 @@ pub(super) struct Ranks<'a> {
     failed: Option<ExitStatus>,
     /// The next measure against ranks that should have ended, and its time.
     next: Option<(Measure, Instant)>,
-    /// Whether a signal has told the ranks to end.
+    /// Whether a signal has requested the ranks to end.
     told: bool,
 }
 
@@ -150,7 +150,7 @@ struct Rank {
     status: Option<ExitStatus>,
 }
 
-/// A way to end ranks that do not end by themselves.
+/// A measure against ranks that do not end by themselves.
 #[derive(Debug, Clone, Copy)]
 enum Measure {
     Tell,
@@ -158,18 +158,18 @@ enum Measure {
 }
 
 impl<'a> Ranks<'a> {
-    /// Starts the ranks. If one other than 0 is killed, it is started again, up to `restarts` times in all, and the others go on.
+    /// Starts the ranks. A killed rank other than 0 is restarted, up to `restarts` times in total, while the others continue.
     ///
     /// # Errors
-    /// If a rank cannot be started; those before it are running.
+    /// If a rank cannot be started. The ranks before it are running.
     pub(super) fn start(place: &'a dyn Place, restarts: Option<u32>) -> io::Result<Self> {
         let start = |index| Ok(Rank { member: place.start(index, false)?, status: None });
         let ranks = (0..place.count()).map(start).collect::<io::Result<_>>()?;
         Ok(Self { place, restarts, ranks, replaced: Vec::new(), failed: None, next: None, told: false })
     }
 
-    /// Waits for all ranks to end. After one fails, the others get a grace period: they notice by themselves, and report it. Forwards
-    /// signals to the ranks.
+    /// Waits for all ranks to end. After one fails, the others get a grace period to detect and report the failure themselves. Forwards signals to
+    /// the ranks.
     pub(super) fn watch(&mut self, signals: &mut dyn FnMut() -> Vec<i32>, grace: Duration) -> io::Result<()> {
         loop {
             self.poll(grace)?;
@@ -188,11 +188,11 @@ impl<'a> Ranks<'a> {
         }
     }
 
-    /// Waits until all output has been forwarded, after all have ended; returns the exit code of the world.
+    /// Waits until all output has been forwarded after all ranks have ended. Returns the exit code of the world.
     pub(super) fn end(&mut self) -> u8 {
         let members = self.ranks.iter_mut().map(|rank| &mut rank.member).chain(&mut self.replaced);
         for forward in members.flat_map(|member| mem::take(&mut member.forwards)) {
-            // A thread that panicked has reported that.
+            // A panicking thread has already reported the panic.
             let _ = forward.join();
         }
         let has_stopped =
@@ -208,7 +208,7 @@ impl<'a> Ranks<'a> {
         self.ranks.iter_mut().filter(|rank| rank.status.is_none()).map(|rank| &mut rank.member)
     }
 
-    /// Polls the ranks, and reports the first that failed.
+    /// Polls the ranks, and reports the first failed one.
     fn poll(&mut self, grace: Duration) -> io::Result<()> {
         let running = self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.status.is_none());
         for (index, rank) in running {
@@ -238,7 +238,7 @@ impl<'a> Ranks<'a> {
         Ok(())
     }
 
-    /// Forwards a signal to the ranks. A second signal to end kills them.
+    /// Forwards a signal to the ranks. A second termination signal kills them.
     fn pass_on(&mut self, signal: i32) {
         let (signal, ends) = match signal {
             SIGUSR1 => (Signal::USR1, false),

@@ -1,4 +1,4 @@
-//! Axes: the positions of values, and the values that get a label.
+//! Axes: the positions of values, and the labelled values.
 
 use std::ops::Range;
 
@@ -45,7 +45,7 @@ impl ValueFormatter<f64> for Axis {
 const MOST_TICKS: usize = 7;
 
 impl Axis {
-    /// Array sizes: logarithmic, with labels evenly spaced down from the largest, a power of two apart.
+    /// Returns a logarithmic axis for array sizes. Labels are evenly spaced down from the largest size, a power of two apart.
     pub(super) fn sizes(bytes: impl Iterator<Item = f64> + Clone) -> Self {
         let (least, most) = ends(bytes);
         let doublings = (most / least).log2().floor() as usize;
@@ -56,7 +56,7 @@ impl Axis {
         Self::logarithmic(least, most, sizes, size)
     }
 
-    /// Times: logarithmic, with labels at powers of ten, or more where those are few.
+    /// Returns a logarithmic axis for times, with labels at powers of ten, or more if there are few.
     pub(super) fn times(us: impl Iterator<Item = f64> + Clone) -> Self {
         let (least, most) = ends(us);
         let among = |digits: &[f64]| {
@@ -73,7 +73,7 @@ impl Axis {
         Self::logarithmic(least, most, ticks, decimal)
     }
 
-    /// Bandwidths: linear, from 0.
+    /// Returns a linear axis for bandwidths, from 0.
     pub(super) fn bandwidths(gb_per_s: impl Iterator<Item = f64> + Clone) -> Self {
         let (_, most) = ends(gb_per_s);
         let most = if most > 0.0 { most } else { 1.0 };
@@ -97,7 +97,7 @@ fn ends(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     (values.clone().fold(f64::INFINITY, f64::min), values.fold(0.0, f64::max))
 }
 
-/// `8 B`, `4 KiB`, `1.5 MiB`.
+/// Formats a size: `8 B`, `4 KiB`, `1.5 MiB`.
 fn size(bytes: f64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let power = ((bytes.log2() / 10.0) as usize).min(units.len() - 1);
@@ -105,7 +105,7 @@ fn size(bytes: f64) -> String {
     format!("{} {}", (value * 100.0).round() / 100.0, units[power])
 }
 
-/// Three significant digits, or all digits of a whole number, with thousands separated.
+/// Formats three significant digits, or all digits of a whole number, with thousands separated.
 fn decimal(value: f64) -> String {
     let digits = if value > 0.0 { (2.0 - value.log10().floor()).max(0.0) } else { 0.0 };
     let text = format!("{value:.*}", digits as usize);

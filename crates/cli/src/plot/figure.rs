@@ -11,10 +11,10 @@ const CAPTION_HEIGHT: i32 = 76;
 const PANEL_HEIGHT: i32 = 620;
 const GRID: RGBColor = RGBColor(0xE2, 0xE2, 0xE2);
 
-/// With more series, their shaded ranges blur into each other.
+/// The maximum number of series with shaded ranges. More ranges blur into each other.
 const MOST_BANDS: usize = 4;
 
-/// The figure, as SVG.
+/// Draws the figure as SVG.
 pub(super) fn draw(comparison: &Comparison) -> Drawn<String> {
     let mut figure = String::new();
     let legend = Legend::of(&comparison.series);

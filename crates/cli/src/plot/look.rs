@@ -9,15 +9,15 @@ use super::series::Series;
 pub(super) type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(super) type Drawn<T = ()> = Result<T, DrawingAreaErrorKind<std::io::Error>>;
 
-/// Coordinates are whole numbers, so the canvas is twice the displayed size.
+/// The width of the canvas. It is twice the displayed width, because coordinates are integers.
 pub(super) const WIDTH: i32 = 1680;
 pub(super) const MARGIN: i32 = 24;
 
 const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const BASELINE: RGBColor = RGBColor(0x7A, 0x7A, 0x7A);
 
-/// First the colours of Okabe and Ito, which readers with any colour vision can tell apart, without their yellow, which is faint on
-/// white. Then four of Tol's and Brewer's, so that each algorithm has its own.
+/// First the colours of Okabe and Ito, which readers with any colour vision can distinguish, without their yellow, which is faint on white. Then four
+/// of Tol's and Brewer's colours, so that each algorithm has its own.
 const COLOURS: [RGBColor; 11] = [
     RGBColor(0x00, 0x72, 0xB2),
     RGBColor(0xD5, 0x5E, 0x00),
@@ -32,8 +32,8 @@ const COLOURS: [RGBColor; 11] = [
     RGBColor(0x98, 0x4E, 0xA3),
 ];
 
-/// The corners of markers around their centre; the first is a circle. Their number has no factor in common
-/// with that of colours, so that 66 series differ. Markers are outlines, so that coinciding lines all show.
+/// The corners of markers around their centre. The first is a circle. The number of markers is coprime to the number of colours, so that 66 series
+/// differ. Markers are outlines, so that coinciding lines are all visible.
 const MARKERS: [&[(i32, i32)]; 6] = [
     &[],
     &[(-9, -9), (9, -9), (9, 9), (-9, 9), (-9, -9)],
@@ -54,7 +54,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// The style of each series. Baselines are grey and dashed, and use up no colour.
+    /// Returns the style of each series. Baselines are grey and dashed, and do not use up a colour.
     pub(super) fn all(series: &[Series]) -> impl Iterator<Item = (Self, &Series)> {
         let mut others = COLOURS.into_iter().cycle().zip(MARKERS.into_iter().cycle());
         let mut baselines = [CROSS].into_iter().chain(MARKERS).cycle().map(|marker| (BASELINE, marker));
@@ -105,12 +105,12 @@ const GAP: i32 = 14;
 
 impl<'a> Legend<'a> {
     pub(super) fn of(series: &'a [Series]) -> Self {
-        // The viewer chooses the font; most letters are narrower than this.
+        // The viewer chooses the font. Most letters are narrower than this.
         let width = |label: &str| label.chars().count() as i32 * LABEL_SIZE * 6 / 10;
         let widest = series.iter().map(|series| width(&series.label)).max().unwrap_or(0);
         let column_width = SAMPLE + GAP + widest + 2 * GAP;
         let most = ((WIDTH - 2 * MARGIN) / column_width).max(1) as usize;
-        // As few lines as possible, filled evenly.
+        // Uses as few lines as possible, filled evenly.
         let lines = series.len().div_ceil(most).max(1);
         let columns = series.len().div_ceil(lines).max(1);
         Self { series, columns, column_width }
@@ -133,9 +133,9 @@ impl<'a> Legend<'a> {
     }
 }
 
-/// Text of a given height in canvas units.
+/// Returns the style of text with a given height in canvas units.
 pub(super) fn text(size: i32) -> TextStyle<'static> {
-    // plotters divides by this to leave room between lines.
+    // plotters divides by this factor to leave space between lines.
     ("sans-serif", f64::from(size) * 1.24).into_font().color(&INK)
 }
 
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn eleven_series_have_colours_that_differ() {
+    fn eleven_series_have_distinct_colours() {
         let series = series(11);
         let colours: Vec<_> = Look::all(&series).map(|(look, _)| look.colour).collect();
         for (index, one) in colours.iter().enumerate() {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_a_legend_are_even() {
+    fn lines_of_a_legend_are_filled_evenly() {
         for count in 1..=24 {
             let series = series(count);
             let legend = Legend::of(&series);

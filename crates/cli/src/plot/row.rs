@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use unisono_bench::Operation;
 
-/// The fields of a row of `unisono bench --format json` that a figure needs; others are ignored.
+/// The fields of a row of `unisono bench --format json` that a figure needs. Others are ignored.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct Row {
     /// The file and line of the row.
@@ -12,7 +12,7 @@ pub(super) struct Row {
     #[serde(skip)]
     pub(super) line: usize,
     pub(super) algorithm: String,
-    /// Old rows lack this field; they are all-reduces.
+    /// Older rows lack this field. They are all-reduces.
     #[serde(default = "all_reduce")]
     pub(super) operation: String,
     pub(super) bytes: u64,
@@ -24,7 +24,7 @@ pub(super) struct Row {
     pub(super) memory: String,
     pub(super) time_us: Times,
     pub(super) busbw_gb_per_s: f64,
-    /// None if results were not checked.
+    /// `None` if results were not checked.
     wrong: Option<u64>,
     #[serde(default)]
     pub(super) oversubscribed: bool,
@@ -43,7 +43,7 @@ pub(super) struct Times {
 }
 
 impl Row {
-    /// The reason why the row cannot be drawn, if so.
+    /// Returns the reason why the row cannot be drawn, if there is one.
     fn defect(&self) -> Option<String> {
         let Times { min, p50, p95 } = self.time_us;
         if let Some(wrong @ 1..) = self.wrong {
@@ -63,7 +63,7 @@ impl Row {
     }
 }
 
-/// Reads the rows of a file, one JSON object per line: all of them, or those of one operation.
+/// Reads the rows of a file, one JSON object per line. If an operation is given, returns only its rows.
 pub(super) fn read(file: &str, text: &str, operation: Option<Operation>) -> Result<Vec<Row>, String> {
     let lines = text.lines().zip(1..).filter(|(text, _)| !text.trim().is_empty());
     let said = |line: usize, why: String| format!("`{file}`, line {line}: {why}");
@@ -115,7 +115,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_named() {
+    fn invalid_rows_are_named() {
         let row = line("ring", 2, 8);
         for (text, said) in [
             (String::new(), "`a.json` has no rows"),

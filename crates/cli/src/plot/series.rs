@@ -1,4 +1,4 @@
-//! Groups rows into series. What all rows share goes into the title, what differs goes into the labels.
+//! Groups rows into series. Traits that all rows share are in the title, and the others are in the labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,11 +30,11 @@ pub(super) struct Point {
     pub(super) busbw_gb_per_s: f64,
 }
 
-/// The most lines that a reader can tell apart.
+/// The maximum number of lines that a reader can distinguish.
 const MOST_SERIES: usize = 24;
 
 impl Comparison {
-    /// The comparison of at least one row.
+    /// Returns the comparison of these rows, at least one.
     pub(super) fn of(rows: &[Row]) -> Result<Self, String> {
         refuse_mixed(rows)?;
         refuse_twice(rows)?;
@@ -75,8 +75,8 @@ impl Point {
 
 const TRAITS: usize = 7;
 
-/// The traits of a row besides algorithm and size, each a phrase that is empty where there is
-/// nothing to say. The file is a trait only if nothing else distinguishes two rows.
+/// Returns the traits of a row besides algorithm and size, each as a phrase, which may be empty. The file is a trait only if nothing else
+/// distinguishes two rows.
 fn traits(row: &Row, by_file: bool) -> [String; TRAITS] {
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let said = |said: bool, phrase: &str| if said { phrase.to_owned() } else { String::new() };
@@ -91,20 +91,20 @@ fn traits(row: &Row, by_file: bool) -> [String; TRAITS] {
     ]
 }
 
-/// The head, followed by the wanted phrases.
+/// Returns the head, followed by the selected phrases.
 fn phrases(head: &str, then: &str, phrases: [String; TRAITS], wanted: [bool; TRAITS]) -> String {
     let wanted = phrases.into_iter().zip(wanted).filter(|(phrase, wanted)| *wanted && !phrase.is_empty());
     let wanted: Vec<_> = wanted.map(|(phrase, _)| phrase).collect();
     if wanted.is_empty() { head.to_owned() } else { format!("{head}{then}{}", wanted.join(", ")) }
 }
 
-/// The name of an operation, capitalised for a title.
+/// Returns the name of an operation, capitalised for a title.
 fn title(operation: &str) -> String {
     let (first, rest) = operation.split_at_checked(1).unwrap_or_default();
     first.to_uppercase() + rest
 }
 
-/// Refuses rows of different operations: their times cannot be compared.
+/// Rejects rows of different operations, because their times cannot be compared.
 fn refuse_mixed(rows: &[Row]) -> Result<(), String> {
     let first = &rows[0];
     match rows.iter().find(|row| row.operation != first.operation) {
@@ -116,7 +116,7 @@ fn refuse_mixed(rows: &[Row]) -> Result<(), String> {
     }
 }
 
-/// Refuses two rows of the same series and size in one file: which to draw would be ambiguous.
+/// Rejects two rows of the same series and size in one file, because the choice between them would be ambiguous.
 fn refuse_twice(rows: &[Row]) -> Result<(), String> {
     let mut lines = BTreeMap::new();
     for row in rows {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_share_is_the_title() {
+    fn title_contains_the_shared_traits() {
         let rows = rows("a.json", &[line("ring", 2, 16), line("mpi", 2, 16), line("ring", 2, 8)]);
         let Comparison { title, series } = Comparison::of(&rows).unwrap();
         assert_eq!(title, "All-reduce: 2 ranks, 1 node, sum of f32, over threads, slice memory");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_in_the_labels() {
+    fn labels_contain_the_differing_traits() {
         let other = line("ring", 4, 8).replace("\"f32\"", "\"bf16\"").replace("slice", "registered");
         let rows = rows("a.json", &[line("ring", 2, 8), other]);
         assert_eq!(
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_of_one_operation() {
+    fn figure_shows_one_operation() {
         let broadcast = line("tree", 2, 8).replace("\"bytes\"", "\"operation\":\"broadcast\",\"bytes\"");
         let text = [line("ring", 2, 8), broadcast].join("\n");
         let why = Comparison::of(&read("a.json", &text, None).unwrap()).unwrap_err();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_told_apart_where_they_must() {
+    fn labels_contain_the_file_only_if_needed() {
         let before = rows("before.json", &[line("ring", 2, 8)]);
         let after = rows("after.json", &[line("ring", 2, 8)]);
         assert_eq!(labels(&[before.clone(), after].concat()), ["ring, before.json", "ring, after.json"]);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_drawn_is_refused() {
+    fn rows_that_cannot_be_drawn_are_refused() {
         let twice = rows("a.json", &[line("ring", 2, 8), line("tree", 2, 8), line("ring", 2, 8)]);
         let why = Comparison::of(&twice).unwrap_err();
         assert!(why.contains("`a.json`, line 3: ring at 8 B was measured in line 1 already"), "{why}");

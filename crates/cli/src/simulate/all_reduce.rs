@@ -36,12 +36,12 @@ struct Row {
     ranks_per_node: usize,
     ranks: usize,
     bytes: usize,
-    /// The steps of the rank that has most. Null, like all fields below, if there is no prediction.
+    /// The largest number of steps of a rank. Null, as all following fields, if there is no prediction.
     steps: Option<usize>,
     messages: Option<usize>,
     sent_bytes: Option<usize>,
     predicted_us: Option<f64>,
-    /// As defined by nccl-tests.
+    /// Bus bandwidth as defined by nccl-tests.
     busbw_gb_per_s: Option<f64>,
     /// The reason why there is no prediction.
     why_not: Option<String>,
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args, cluster: &Cluster) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The sort key: rows without a prediction come last.
+/// Returns the sort key. Rows without a prediction come last.
 fn time_us(row: &Row) -> f64 {
     row.predicted_us.unwrap_or(f64::INFINITY)
 }
@@ -74,7 +74,7 @@ fn row(algorithm: Algorithm, topology: &Topology, machine: &Machine, size_bytes:
     let said =
         clock::predict(algorithm, Operation::AllReduce, topology, machine, size_bytes, ELEMENT_SIZE_BYTES);
     let ranks = topology.ranks();
-    // A single rank communicates nothing.
+    // A single rank does not communicate.
     let busbw_gb_per_s = |time_us: f64| {
         let carried_bytes = size_bytes as f64 * 2.0 * (ranks - 1) as f64 / ranks as f64;
         if carried_bytes == 0.0 { 0.0 } else { carried_bytes / (time_us * 1e3) }

@@ -1,17 +1,17 @@
-//! The gradients of a model, without the model.
+//! The gradients of a model, without the model itself.
 
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Inputs and classes of the MLP of `train` and `bench-step`: images of 28 x 28 pixels, ten digits.
+/// The number of inputs of the MLP of `train` and `bench-step`: images of 28 x 28 pixels. There are ten classes.
 const MLP_INPUTS: usize = 28 * 28;
 const MLP_CLASSES: usize = 10;
 
-/// A number of parameters is taken for this many square matrices: about as many as a deep network has layers.
+/// The number of square matrices for a given number of parameters, about the number of layers of a deep network.
 const LAYERS: usize = 50;
 
-/// More do not fit any machine.
+/// The maximum number of parameters. More do not fit any machine.
 const MOST_PARAMETERS: f64 = 1e12;
 
 /// The shapes of the parameters, from the first layer to the last.
@@ -19,7 +19,7 @@ const MOST_PARAMETERS: f64 = 1e12;
 pub(super) struct Model(pub(super) Vec<Vec<usize>>);
 
 impl Model {
-    /// This many parameters in square matrices, about 50 of them.
+    /// Returns a model with this many parameters in about 50 square matrices.
     pub(super) fn of_parameters(parameters: usize) -> Self {
         let side = (parameters / LAYERS).isqrt().max(1);
         let matrices = parameters / (side * side);
@@ -29,7 +29,7 @@ impl Model {
         Self(shapes)
     }
 
-    /// A file with a shape on each line.
+    /// Reads a file with one shape per line.
     pub(super) fn read(file: &Path) -> Result<Self, String> {
         let name = file.display();
         let text = fs::read_to_string(file).map_err(|error| format!("cannot read `{name}`: {error}"))?;
@@ -54,7 +54,7 @@ impl Model {
         self.0.iter().map(|shape| shape.iter().product::<usize>()).sum()
     }
 
-    /// The shapes of the gradients in each bucket, in the order in which the backward pass fills them: as the trainer does.
+    /// Returns the shapes of the gradients in each bucket, in the order in which the backward pass fills them, as in the trainer.
     pub(super) fn buckets(&self, first_bytes: usize, bucket_bytes: usize) -> Vec<Vec<&[usize]>> {
         let mut buckets: Vec<(usize, Vec<&[usize]>)> = Vec::new();
         for shape in self.0.iter().rev() {
@@ -77,12 +77,12 @@ fn shape(text: &str) -> Option<Vec<usize>> {
     (!shape.contains(&0) && count(&shape) <= MOST_PARAMETERS).then_some(shape)
 }
 
-/// Without overflow.
+/// Returns the number of elements of a shape, as a float that cannot overflow.
 fn count(shape: &[usize]) -> f64 {
     shape.iter().map(|&size| size as f64).product()
 }
 
-/// `mlp:1024,1024`.
+/// Parses `mlp:1024,1024`.
 impl FromStr for Model {
     type Err = String;
 
@@ -101,7 +101,7 @@ impl FromStr for Model {
     }
 }
 
-/// A number of parameters; K, M and G mean thousands, millions and thousands of millions.
+/// Parses a number of parameters. K, M and G mean thousands, millions and billions.
 pub(super) fn parameters(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.chars().last() {
         Some('K' | 'k') => (&text[..text.len() - 1], 1e3),
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_has_its_parameters() {
+    fn model_has_the_requested_parameters() {
         let mlp: Model = "mlp:1024,1024".parse().unwrap();
         assert_eq!(mlp.parameters(), 1_863_690);
         for count in [1, 49, 50, 999, 25_600_000] {

@@ -80,7 +80,7 @@ enum Overlap {
     InTurn,
 }
 
-/// The default of `train`.
+/// The size of the first bucket, as in `train`.
 const FIRST_BUCKET_BYTES: usize = 1 << 20;
 /// SGD with momentum reads three arrays, and writes two.
 const UPDATE_BYTES: f64 = 20.0;
@@ -91,7 +91,7 @@ fn milliseconds(text: &str) -> Result<f64, String> {
     time_ms.ok_or_else(|| "expected milliseconds, such as 12.5".to_owned())
 }
 
-/// There are no gradients, on which depends how much `threshold` sends.
+/// Parses a wire format other than `threshold`: the amount that `threshold` sends depends on gradients, which a simulation lacks.
 fn wire(text: &str) -> Result<Wire, String> {
     match text.parse().map_err(|error: UnknownWire| error.to_string())? {
         Wire::Compressed(Compression::Threshold { .. }) => Err("how much threshold sends depends on the gradients: simulate \
@@ -123,9 +123,9 @@ struct Row {
     exposed_communication_ms: f64,
     update_ms: f64,
     samples_per_s: f64,
-    /// Samples a second over those of as many single ranks.
+    /// The throughput in relation to the same number of independent single ranks.
     efficiency: f64,
-    /// The part of the communication that is hidden; none if there is no communication.
+    /// The percentage of the communication that is hidden. `None` if there is no communication.
     hidden_percent: Option<f64>,
     strategy: &'static str,
 }
@@ -141,7 +141,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut prices = Prices::new(machine.clone());
     let mut rows = Vec::new();
     for topology in worlds(args.cluster.nodes as usize, args.cluster.ranks_per_node as usize) {
-        // One rank sends nothing.
+        // A single rank sends nothing.
         let wires = if topology.ranks() == 1 { &[Wire::F32][..] } else { &args.wire[..] };
         for &wire in wires {
             rows.push(args.row(&model, &topology, wire, &mut prices).map_err(Failure::BadInput)?);
@@ -154,7 +154,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One rank, and 1, 2, 4, … nodes up to this number of them.
+/// Returns worlds of one rank, and of 1, 2, 4, … nodes up to this number.
 fn worlds(nodes: usize, ranks_per_node: usize) -> Vec<Topology> {
     let mut sizes: Vec<_> = (0..).map(|power| 1 << power).take_while(|&size| size < nodes).collect();
     sizes.push(nodes);
@@ -179,7 +179,7 @@ impl Args {
         self.overlap.unwrap_or(by_default)
     }
 
-    /// The size of buckets; `auto` is the trainer's.
+    /// Returns the maximum size of buckets. `auto` is computed as in the trainer.
     fn most(&self, topology: &Topology, wire: Wire, prices: &mut Prices) -> usize {
         let element_bytes = match (self.bucket_bytes, wire) {
             (BucketBytes::Most(most), _) => return most,
@@ -190,7 +190,7 @@ impl Args {
             (_, Wire::Bf16 | Wire::F16) => 2,
             (_, Wire::Compressed(_)) => return USUAL_BUCKET_BYTES,
         };
-        // Without the time that encoding takes, which is the same for every byte.
+        // Excludes the time for encoding, which is the same for every byte.
         let all_reduce_us = |bytes: usize| {
             prices.all_reduce_us(topology, Wire::F32, &[&[bytes / 4 * element_bytes / 4]]).ok()
         };
@@ -248,7 +248,7 @@ impl Args {
         self.update_ms.unwrap_or(model.parameters() as f64 * UPDATE_BYTES / (UPDATE_GB_PER_S * 1e6))
     }
 
-    /// Parameter servers: with workers that wait for each other, and without.
+    /// Predicts parameter servers, with synchronous and with asynchronous workers.
     fn served(&self, model: &Model, topology: &Topology, servers: usize, machine: &Machine) -> [Row; 2] {
         let (update_ms, compute_ms) = (self.update_ms(model), self.forward_ms + self.backward_ms);
         let parameter_bytes = model.parameters() * size_of::<f32>();
@@ -259,7 +259,7 @@ impl Args {
             update_us: 1e3 * update_ms,
         };
         let workers = (topology.ranks() - servers) as f64;
-        // The time in which all make as many shares as a step has.
+        // The time in which all workers together compute as many shares as a step has.
         let asynchronous_us = workers / share.shares_per_us(topology, servers, machine);
         let row = |strategy, step_us: f64| Row {
             ranks: topology.ranks(),

@@ -15,7 +15,7 @@ const OVERWRITE: &str = "--overwrite";
 pub(super) struct Plan {
     words: Vec<OsString>,
     directory: Option<PathBuf>,
-    /// The checkpoint of another run in the directory, if the command may delete it.
+    /// The checkpoint of another run in the directory, if the command is allowed to delete it.
     overwritten: Option<Saved>,
 }
 
@@ -37,14 +37,14 @@ impl Plan {
         &self.words[0]
     }
 
-    /// The command, with no standard input: what a user types would reach one run and not the next.
+    /// Returns the command without standard input. Typed input would reach one run but not the next.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).stdin(Stdio::null());
         command
     }
 
-    /// The error if a restart would resume from another run's checkpoint.
+    /// Returns the error if a restart would resume from another run's checkpoint.
     pub(super) fn refusal(&self) -> Option<String> {
         let (directory, newest) = (self.directory.as_ref()?.display(), self.newest()?);
         (!self.has(RESUME) && !self.has(OVERWRITE)).then(|| {
@@ -55,7 +55,7 @@ impl Plan {
         })
     }
 
-    /// Makes the command resume from its checkpoints, if it names their directory and does not resume anyway.
+    /// Adds the option to resume from checkpoints, if the command names their directory and does not resume already.
     pub(super) fn resume(&mut self) {
         if self.overwritten.is_some() && self.overwritten == self.saved() {
             // The command failed before it deleted the other run's checkpoints.
@@ -68,7 +68,7 @@ impl Plan {
         }
     }
 
-    /// The name of the newest checkpoint of this run.
+    /// Returns the name of the newest checkpoint of this run.
     pub(super) fn newest_of_run(&self) -> Option<String> {
         self.saved().filter(|saved| self.overwritten.as_ref() != Some(saved)).map(|(name, _)| name)
     }
@@ -79,14 +79,14 @@ impl Plan {
         Some((name, changed.ok()))
     }
 
-    /// The name of the newest checkpoint. All names have the same length, so the newest is the greatest.
+    /// Returns the name of the newest checkpoint. All names have the same length, so the newest is the greatest.
     pub(super) fn newest(&self) -> Option<String> {
         let entries = fs::read_dir(self.directory.as_ref()?).ok()?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         names.filter(|name| name.starts_with("step-")).max()
     }
 
-    /// Where the next run starts, as text.
+    /// Describes where the next run starts.
     pub(super) fn from(&self) -> String {
         match (&self.directory, self.newest()) {
             (None, _) => format!("unchanged, since it has no {DIRECTORY}"),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_with_checkpoints_is_resumed_once() {
+    fn resume_option_is_added_once() {
         for line in ["mpirun train --checkpoint-dir D", "train --checkpoint-dir=D --epochs 2"] {
             let mut plan = plan(line);
             assert_eq!(plan.directory.as_deref(), Some("D".as_ref()), "{line}");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn another_runs_checkpoints_are_removed_once_and_then_gone_on_from() {
+    fn overwrite_applies_once_before_the_run_resumes() {
         let directory = tempfile::tempdir().unwrap();
         let checkpoint = |step: u32| directory.path().join(format!("step-000000000{step}"));
         fs::create_dir(checkpoint(7)).unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_is_found_by_its_name() {
+    fn newest_checkpoint_is_found_by_name() {
         let directory = tempfile::tempdir().unwrap();
         let plan = plan(&format!("train --checkpoint-dir {}", directory.path().display()));
         assert_eq!(plan.newest(), None);

@@ -1,4 +1,4 @@
-//! The command line of `unisono train`, and of commands that need a part of a run.
+//! The command line of `unisono train`, and of commands that use a part of a run.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::output::Format;
 use crate::values::named;
 use crate::world::World;
 
-/// The options that `-h` shows, which change from run to run; `--help` shows all.
+/// The options that usually change from run to run. `-h` shows only these, and `--help` shows all.
 pub(crate) const USUAL: [&str; 26] = [
     "data",
     "target",
@@ -66,7 +66,7 @@ const INPUT: [&str; 18] = [
     "batch_size",
 ];
 
-/// So many of them are of the data set.
+/// The number of these options that describe the data set.
 #[cfg(feature = "service")]
 const DATA: usize = 11;
 
@@ -87,17 +87,17 @@ pub(crate) struct Args {
 
 /// All options of a run.
 pub(crate) type RunOptions = Options<{ usize::MAX }>;
-/// The options of its input.
+/// The options of a run's input.
 pub(crate) type InputOptions = Options<{ INPUT.len() }>;
-/// The options of its data set.
+/// The options of a run's data set.
 #[cfg(feature = "service")]
 pub(crate) type DataOptions = Options<DATA>;
 
-/// The first options of [`INPUT`], or all of a run, over those of a file.
+/// The first options of [`INPUT`], or all options of a run, which override the values of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Options<const MOST: usize> {
     pub(crate) settings: Config,
-    /// The epochs that the command line has.
+    /// The number of epochs on the command line.
     pub(crate) epochs: Option<usize>,
 }
 
@@ -113,7 +113,7 @@ impl<const MOST: usize> ClapArgs for Options<MOST> {
         let file = file.help(
             "Read the configuration from this file; options of the command line win over those of the file",
         );
-        // An option that the command does not have is read, so that the error can say more.
+        // Unsupported options are parsed too, so that the error can be more specific.
         let options = Config::options(Command::new("options"));
         let options = options
             .mut_arg("data", |option| option.value_parser(source))
@@ -174,7 +174,7 @@ impl CacheArgs {
     }
 }
 
-/// Says what happens to data.
+/// Prints notices about data.
 fn tell(text: &str) {
     eprintln!("unisono: {text}");
 }

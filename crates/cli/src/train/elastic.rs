@@ -1,4 +1,4 @@
-//! `unisono train --elastic`: workers that are lost, and started again.
+//! `unisono train --elastic`: lost workers are started again.
 
 use unisono::config::{Launcher, Starter, bootstrap_folder, joins};
 use unisono_candle::Config;
@@ -7,7 +7,7 @@ use unisono_strategies::Strategy;
 use super::{Args, Failure, failure, on_rank};
 use crate::{refused, speaks};
 
-/// Runs this rank, which may have been started again during the run.
+/// Runs this rank, which may have been restarted during the run.
 pub(super) fn run(args: &Args, settings: &Config) -> Result<(), Failure> {
     if let Err(error) = settings.check() {
         return Err(Failure::refusal(speaks(), error));

@@ -24,7 +24,7 @@ pub(super) struct Teller {
     began: Instant,
 }
 
-/// Where a run resumes.
+/// The checkpoint that a run resumes from.
 #[derive(Serialize)]
 struct Resumed {
     step: u64,
@@ -40,7 +40,7 @@ struct Line<'a, T> {
 }
 
 impl Teller {
-    /// Shows a progress bar beside text.
+    /// Creates an output that shows a progress bar in addition to text.
     pub(super) fn new(args: &Args, is_mirrored: bool) -> Self {
         let is_json = args.format == Format::Json;
         let bar = if is_json { ProgressBar::hidden() } else { progress::bar() };
@@ -59,7 +59,7 @@ impl Teller {
                 let text = || format!("resuming after step {step}, in epoch {epoch}");
                 self.print("resumed", &Resumed { step: *step, epoch: *epoch }, text);
             }
-            // Standard output is for results.
+            // Standard output is reserved for results.
             Event::Notice(notice) => self.bar.suspend(|| eprintln!("unisono: {notice}")),
             Event::Stragglers(report) => match (self.is_json, &report.slowest) {
                 (true, _) => print_json("stragglers", report),
@@ -134,7 +134,7 @@ impl Teller {
     }
 }
 
-/// Returns the wait of ranks for input, where that matters.
+/// Returns a notice about the time that ranks wait for input, if it is significant.
 fn input(percent: f64) -> String {
     const LEAST_PERCENT: f64 = 5.0;
     if percent < LEAST_PERCENT { String::new() } else { format!("  input {percent:.0} %") }
@@ -145,12 +145,12 @@ fn evaluation(report: &Evaluation) -> String {
     format!("step {step}  test {test_loss:.4}{}{}", accuracy(*test_accuracy), measured(metrics))
 }
 
-/// The accuracy after the loss, if the model classifies.
+/// Formats the accuracy after the loss, if the model classifies.
 fn accuracy(share: f64) -> String {
     if share.is_nan() { String::new() } else { format!(", {:.2} %", 100.0 * share) }
 }
 
-/// The values of metrics, after others.
+/// Formats the values of metrics after other figures.
 pub(crate) fn measured(metrics: &Measured) -> String {
     metrics.iter().map(|(name, value)| format!(", {name} {value:.4}")).collect()
 }

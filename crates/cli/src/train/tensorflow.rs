@@ -1,14 +1,14 @@
-//! Runs that were meant to have several workers, by the way of TensorFlow.
+//! Detects runs that are configured for several workers in the manner of TensorFlow.
 
 use std::env;
 
 use serde_json::Value;
 use unisono::config::tf_config;
 
-/// A lone process whose `TF_CONFIG` names several workers would train alone, and so would each of the others.
+/// Rejects a single process whose `TF_CONFIG` names several workers. Each of them would train alone.
 ///
 /// # Errors
-/// What was meant, and how to start it here.
+/// The intended workers, and the command to start them.
 pub(super) fn refuse_other_workers() -> Result<(), String> {
     let Some(text) = tf_config().filter(|text| !text.trim().is_empty()) else { return Ok(()) };
     let workers = workers(&text)?;
@@ -28,7 +28,7 @@ pub(super) fn refuse_other_workers() -> Result<(), String> {
     ))
 }
 
-/// The addresses of the chief and of the workers: those that train.
+/// Returns the addresses of the chief and of the workers, which are the processes that train.
 fn workers(text: &str) -> Result<Vec<String>, String> {
     let wrong = |why: String| {
         format!(
@@ -47,7 +47,7 @@ fn workers(text: &str) -> Result<Vec<String>, String> {
     Ok(workers)
 }
 
-/// Without the port, which has no meaning to `mpirun`.
+/// Returns the address without the port, which has no meaning to `mpirun`.
 fn host(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_chief_and_the_workers_train() {
+    fn chief_and_workers_train() {
         let config = r#"{"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:2"], "ps": ["d:3"]}, "task": {"type": "worker", "index": 0}}"#;
         assert_eq!(workers(config).unwrap(), ["a:1", "b:1", "c:2"]);
         assert!(workers("{}").unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! Installs what `unisono accelerate` preloads as a user would, and runs MPI programs under it, over Open MPI, MPICH and MPI's standard ABI.
+//! Installs the libraries of `unisono accelerate` as a user would, and runs MPI programs with them over Open MPI, MPICH and MPI's standard ABI.
 
 use std::env;
 use std::ffi::OsStr;
@@ -18,15 +18,15 @@ use crate::UNISONO;
 mod choice;
 mod nodes;
 
-/// A build that takes longer hangs.
+/// The time limit of a build. A longer build hangs.
 const TO_BUILD: Duration = Duration::from_secs(300);
-/// A program that takes longer hangs.
+/// The time limit of a program. A longer run hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// As `--mpi` has them.
+/// The values of `--mpi`.
 const MPIS: [&str; 3] = ["openmpi", "mpich", ABI];
-/// The standard ABI, of the MPICH 5 that `scripts/setup --tests` installs.
+/// The standard ABI, provided by the MPICH 5 that `scripts/setup --tests` installs.
 const ABI: &str = "abi";
-/// Makes every function go through Unisono from the first call.
+/// The setting that makes every function use Unisono from the first call.
 const ALL: &str = "allreduce,reduce,bcast,reduce_scatter,reduce_scatter_block,allgather,allgatherv,alltoall,gather,scatter,scan,exscan,barrier";
 
 /// The folder in which the libraries are installed, and the folder of a test's programs.
@@ -65,7 +65,7 @@ pub(crate) fn tests() -> Vec<Test> {
         tests.into_iter().enumerate().filter(may_run).map(move |(at, (name, run))| {
             let test = Test::new(format!("{name}_over_{mpi}"), move || run(&Installed::new(), mpi));
             let test = test.unless(obstacle(mpi));
-            // The library is compiled for each MPI, and most of it asks none.
+            // The library is compiled for each MPI, but most of its code does not depend on the MPI.
             if mpi == "openmpi" || at < 4 { test } else { test.deep() }
         })
     };
@@ -76,7 +76,7 @@ pub(crate) fn tests() -> Vec<Test> {
     MPIS.into_iter().flat_map(of_mpi).chain(unlinked).chain(nodes::tests()).collect()
 }
 
-/// PyPI's MPICH 5.0.2 ends programs that give it a null type, as errors.c does, and has no Fortran.
+/// PyPI's MPICH 5.0.2 ends programs that pass it a null type, as errors.c does, and has no Fortran.
 const NOT_OVER_ABI: [&str; 4] = [
     "calls_that_are_not_valid_are_refused_as_by_mpi",
     "a_mismatch_is_an_error_of_mpi",
@@ -84,7 +84,7 @@ const NOT_OVER_ABI: [&str; 4] = [
     "fortran_programs_run",
 ];
 
-/// Finds out why an MPI is missing, if it is: `scripts/setup --tests` may have failed to install it.
+/// Returns a function that reports why an MPI is missing, if it is: `scripts/setup --tests` may have failed to install it.
 fn obstacle(mpi: &str) -> fn() -> Option<String> {
     let no_abi = || {
         let mpirun = command_of(ABI, "mpirun");
@@ -93,7 +93,7 @@ fn obstacle(mpi: &str) -> fn() -> Option<String> {
     if mpi == ABI { no_abi } else { || None }
 }
 
-/// The command `mpicc`, `mpif90` or `mpirun` of an MPI.
+/// Returns the command `mpicc`, `mpif90` or `mpirun` of an MPI.
 fn command_of(mpi: &str, name: &str) -> PathBuf {
     match (mpi, name) {
         (ABI, "mpicc") => root().join("target/mpi-abi/bin/mpicc_abi"),
@@ -107,7 +107,7 @@ fn install(prefix: &Path, options: &[&OsStr]) {
     let mut install = Command::new(root().join("scripts/install-preload"));
     let (target, profile) = launch::target_and_profile();
     install.arg("--prefix").arg(prefix).args(["--profile", &profile, "--with", SAME_FEATURES]).args(options);
-    // The other MPIs come first: commands of MPICH 5 have the same names.
+    // The other MPIs come first, because commands of MPICH 5 have the same names.
     let path = format!("{}:{}", env::var("PATH").unwrap(), root().join("target/mpi-abi/bin").display());
     install.env("CARGO_TARGET_DIR", target).env("PATH", path);
     launch::run(install, TO_BUILD).expect_success();
@@ -119,7 +119,7 @@ impl Installed {
         Self { prefix, programs: tempfile::tempdir().unwrap() }
     }
 
-    /// Compiles a program of crates/preload/tests; returns its path.
+    /// Compiles a program of crates/preload/tests, and returns its path.
     fn build(&self, compiler: &Path, source: &str, options: &[&str]) -> PathBuf {
         let name = compiler.file_name().unwrap().display();
         let program = self.programs.path().join(format!("{source}.{name}{}", options.concat()));
@@ -140,7 +140,7 @@ impl Installed {
         )
     }
 
-    /// `mpirun -n RANKS unisono accelerate --report PROGRAM`, with everything accelerated.
+    /// Returns the command `mpirun -n RANKS unisono accelerate --report PROGRAM`, with everything accelerated.
     fn accelerate(&self, mpi: &str, ranks: usize, program: &Path, arguments: &[&str]) -> Command {
         self.accelerate_by(mpi, mpirun(mpi, ranks), program, arguments)
     }
@@ -151,7 +151,7 @@ impl Installed {
             .arg(UNISONO)
             .args(["accelerate", "--report", "--libraries"])
             .arg(self.prefix.join("lib/unisono"));
-        // Launchers do not tell it, nor do programs that load MPI late.
+        // Neither launchers nor programs that load MPI late reveal the ABI.
         if mpi == ABI {
             launcher.args(["--mpi", ABI]);
         }
@@ -181,7 +181,7 @@ fn is_right(ended: Ended, ranks: usize) -> Ended {
     ended
 }
 
-/// Returns whether the report has a row of this function that ends so.
+/// Returns whether the report has a row of this function that ends with `carried_out_by`.
 fn reports(ended: &Ended, function: &str, carried_out_by: &str) -> bool {
     let mut rows = ended.stderr.lines().filter_map(|line| line.strip_prefix("unisono: "));
     rows.any(|row| row.starts_with(&format!("{function} ")) && row.ends_with(carried_out_by))
@@ -189,7 +189,7 @@ fn reports(ended: &Ended, function: &str, carried_out_by: &str) -> bool {
 
 fn every_call(installed: &Installed, mpi: &'static str) {
     let program = installed.c(mpi, "calls.c");
-    // Ranks of MPICH that outnumber the cores take their turns late.
+    // MPICH ranks that outnumber the cores yield late.
     for ranks in 1..=if mpi == "openmpi" { 4 } else { 3 } {
         let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
         for function in ALL.split(',') {
@@ -261,11 +261,11 @@ fn errors(installed: &Installed, mpi: &'static str) {
     for ranks in [2, 3] {
         is_right(launch::run(installed.accelerate(mpi, ranks, &program, &["no-memory"]), DEADLINE), ranks);
     }
-    // Calls that are not valid are MPI's, also if all are.
+    // MPI executes invalid calls, even if all functions are accelerated.
     let mut command = installed.accelerate(mpi, 2, &program, &["off"]);
     command.env("UNISONO_ACCELERATE", "off");
     is_right(launch::run(command, DEADLINE), 2);
-    // Open MPI itself waits for ever after such a call.
+    // Open MPI itself blocks forever after such a call.
     if mpi == "mpich" {
         let mut command = installed.accelerate(mpi, 2, &program, &["lengths"]);
         command.env_remove("UNISONO_ACCELERATE");
@@ -333,7 +333,7 @@ fn no_mpi(installed: &Installed, mpi: &'static str) {
 fn preload(installed: &Installed, mpi: &'static str, family: &str, ranks: usize, source: &str) -> Ended {
     let mut command = mpirun(mpi, ranks);
     let library = installed.prefix.join("lib/unisono").join(library(family));
-    // The names of programs have an equals sign, which `env` would take for a variable's.
+    // The names of programs contain an equals sign, which `env` would interpret as a variable assignment.
     command.args(["sh", "-c", r#"LD_PRELOAD=$0 exec "$1""#]).arg(library).arg(installed.c(mpi, source));
     is_right(launch::run(command, DEADLINE), ranks)
 }
@@ -343,7 +343,7 @@ fn library(family: &str) -> String {
 }
 
 fn other_mpi(installed: &Installed, mpi: &'static str) {
-    // The MPICH 5 that the library for the standard ABI is linked with here brings a UCX of its own, which Debian's MPICH cannot use.
+    // The library for the standard ABI is linked with an MPICH 5 that includes its own UCX, which Debian's MPICH cannot use.
     let may_be = |other: &str| other != mpi && (mpi, other) != ("mpich", ABI) && obstacle(other)().is_none();
     for other in MPIS.into_iter().filter(|other| may_be(other)) {
         let ended = preload(installed, mpi, other, 2, "calls.c");
@@ -352,12 +352,12 @@ fn other_mpi(installed: &Installed, mpi: &'static str) {
     }
 }
 
-// Without a report, for which the library makes communicators at the end.
+// Runs without a report, for which the library would create communicators at the end.
 fn alone(installed: &Installed, mpi: &'static str) {
     preload(installed, mpi, mpi, 3, "alone.c");
 }
 
-/// The library for MPICH or the standard ABI as wheels have it: it calls the MPI that the program has loaded, or a module of the program.
+/// Tests the library for MPICH or the standard ABI as in wheels: it calls the MPI that the program, or a module of the program, has loaded.
 fn unlinked(mpi: &'static str) {
     let programs = tempfile::tempdir().unwrap();
     let compiler = programs.path().join("mpicc");

@@ -1,4 +1,4 @@
-//! The command `unisono`, as a person or a program uses it.
+//! The command `unisono` as used by people and programs.
 
 use std::time::{Duration, Instant};
 
@@ -22,17 +22,17 @@ fn launched_with(ranks: usize, arguments: &[&str], variables: &[(&str, &str)]) -
     launch::run(command, DEADLINE)
 }
 
-/// Rows of `bench --format json`.
+/// Parses rows of `bench --format json`.
 fn rows(stdout: &str) -> Vec<serde_json::Value> {
     stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
 }
 
-fn verify_says_what_is_right() {
+fn verify_reports_correct_algorithms() {
     let stdout = unisono(&["verify", "--algorithm", "ring,rail", "--ranks", "1:9"]).expect_success().stdout;
     assert_eq!(count(&stdout, "right"), 2);
 }
 
-fn explain_draws_once_under_mpirun() {
+fn explain_prints_one_drawing_under_mpirun() {
     let stdout = launched(2, &["explain", "tree", "--ranks", "5"]).expect_success().stdout;
     assert_eq!(count(&stdout, "tree: all-reduce over 5 ranks"), 1);
     let how = ["explain", "rail", "--ranks", "4", "--nodes", "2", "--program", "--bytes", "16M"];
@@ -47,7 +47,7 @@ fn explain_draws_pipelines() {
     let explain = |more: &[&str]| unisono(&[&["explain", "pipeline"], more].concat());
     let stdout = explain(&["--stages", "4", "--micro-batches", "8"]).expect_success().stdout;
     assert_eq!(count(&stdout, "27.3 % of the time ranks wait"), 1, "{stdout}");
-    // No multiple of the ranks, which leaves gaps.
+    // The number of micro-batches is not a multiple of the ranks, which leaves gaps.
     let stdout = explain(&["--stages", "4", "--micro-batches", "6", "--schedule", "interleaved:2"])
         .expect_success()
         .stdout;
@@ -59,7 +59,7 @@ fn explain_draws_pipelines() {
     assert!(!ended.status.success() && ended.stderr.contains("<ALGORITHM>"), "{}", ended.stderr);
 }
 
-fn doctor_says_what_it_finds_once() {
+fn doctor_reports_each_finding_once() {
     let stdout = launched(2, &["doctor"]).expect_success().stdout;
     assert_eq!(count(&stdout, "ok    world        ranks: 2, on 1 node(s): 2\n"), 1, "{stdout}");
     for subject in ["MPI", "cores", "memory", "GPU", "/dev/shm", "files", "network"] {
@@ -76,8 +76,8 @@ fn doctor_says_what_it_finds_once() {
     );
 }
 
-/// Whichever rank cannot understand what it is to do, it is told once, and no rank waits for it.
-fn what_one_rank_cannot_understand_ends_all() {
+/// An error of any rank's command line is reported once, and no rank waits for that rank.
+fn invalid_arguments_on_one_rank_end_all_ranks() {
     let program = UNISONO;
     for (typed, by) in [(["--bytes", "--byts"], 1), (["--byts", "--bytes"], 0)] {
         let mut command = launch::mpirun(1, program);
@@ -98,7 +98,7 @@ fn host() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").expect("Linux says it").trim().to_owned()
 }
 
-fn a_variable_that_nobody_reads_is_named_once() {
+fn unknown_environment_variable_is_named_once() {
     let bench = ["bench", "--algorithm", "ring", "--bytes", "8", "--iterations", "2"];
     let stderr = launched_with(2, &bench, &[("UNISONO_TIMEOUT", "5")]).expect_success().stderr;
     let line = "unisono: the environment variable UNISONO_TIMEOUT is set, and nothing reads it; did you mean UNISONO_TIMEOUT_S?";
@@ -107,7 +107,7 @@ fn a_variable_that_nobody_reads_is_named_once() {
     assert_eq!(count(&launched_with(2, &bench, &quiet).expect_success().stderr, "nothing reads it"), 0);
 }
 
-/// Bad input: one clear line, exit code 2, said by one rank, and no rank left behind.
+/// Checks a rejection: one line, exit code 2, reported by one rank, and no rank left running.
 fn refused(ranks: usize, arguments: &[&str], said: &str) {
     refused_with(ranks, arguments, &[], said);
 }
@@ -118,7 +118,7 @@ fn refused_with(ranks: usize, arguments: &[&str], variables: &[(&str, &str)], sa
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
 }
 
-fn nonsense_is_refused_once() {
+fn invalid_arguments_are_refused_once() {
     refused(3, &["bench", "--algorithm", "buterfly"], "did you mean `butterfly`?");
     refused(2, &["bench", "--bytes", "8:4"], "or MIN:MAX[:FACTOR]");
     refused(
@@ -152,7 +152,7 @@ fn nonsense_is_refused_once() {
 }
 
 #[cfg(feature = "candle")]
-fn bad_training_is_refused_once() {
+fn invalid_training_options_are_refused_once() {
     refused(3, &["train", "--data", "idx:no/such/place"], "`no/such/place`: is no directory");
     refused(2, &["train", "--data", "text:no-such.txt"], "cannot read `no-such.txt`");
     refused(2, &["train", "--data", "cifar"], "unknown data set `cifar`");
@@ -169,7 +169,7 @@ fn bad_training_is_refused_once() {
 }
 
 #[cfg(feature = "candle")]
-fn a_run_where_another_has_saved_is_refused_once() {
+fn directory_with_checkpoints_of_another_run_is_refused_once() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
     let run = ["train", "--epochs", "1", "--hidden", "8", "--batch-size", "500", "--checkpoint-dir", place];
@@ -179,7 +179,7 @@ fn a_run_where_another_has_saved_is_refused_once() {
 }
 
 #[cfg(feature = "candle")]
-fn files_that_are_not_what_they_should_be_are_refused_once() {
+fn files_in_the_wrong_format_are_refused_once() {
     let directory = std::env::temp_dir().join(format!("unisono-refused-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let source = format!("idx:{}", directory.display());
@@ -192,12 +192,12 @@ fn files_that_are_not_what_they_should_be_are_refused_once() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// A path that no other test uses.
+/// Returns a path that no other test uses.
 fn temporary(name: &str) -> String {
     std::env::temp_dir().join(format!("unisono-{}-{name}", std::process::id())).display().to_string()
 }
 
-fn rules_decide_by_size() {
+fn rules_select_the_algorithm_by_size() {
     let rules = "tree:0-1K; butterfly:1K-64K";
     let sizes = ["--bytes", "8:512K:256", "--format", "json", "--iterations", "2"];
     let stdout =
@@ -221,7 +221,7 @@ fn rules_decide_by_size() {
     );
 }
 
-fn what_tune_writes_is_used() {
+fn constants_written_by_tune_are_used() {
     let file = temporary("tuned.toml");
     let said = launched(2, &["tune", "--out", &file]).expect_success().stdout;
     assert!(said.contains("[shm.slice] 2 ranks") && said.contains(&file), "{said}");
@@ -238,7 +238,7 @@ fn what_tune_writes_is_used() {
     let variables = [("UNISONO_TUNING", file.as_str())];
     assert_ne!(predicted(&variables), predicted(&[]), "measured constants are not the defaults");
 
-    // No user would choose one pass that takes a second.
+    // No user would choose a single pass that takes a second.
     let slow = |line: &str| match line.split_once(", gb_per_s") {
         Some((range, _)) => format!("{range}, gb_per_s = 1e-6 }},\n"),
         None => format!("{line}\n"),
@@ -248,14 +248,14 @@ fn what_tune_writes_is_used() {
     let ran = predicted(&variables).0;
     assert!(by_messages.iter().any(|name| ran == *name), "{ran}: which of these is fastest was measured");
 
-    // Threads are added to it, and what is there stays.
+    // Constants for threads are added, and existing ones are kept.
     unisono(&["tune", "--threads", "2", "--out", &file]).expect_success();
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("[shm.slice]") && text.contains("[threads]"), "{text}");
     std::fs::remove_file(&file).unwrap();
 }
 
-fn what_ranks_that_take_turns_tune_is_written_quickly() {
+fn tune_finishes_quickly_with_more_ranks_than_cores() {
     let file = temporary("turns.toml");
     let cores = std::thread::available_parallelism().expect("known").get();
     let said = launched(cores + 1, &["tune", "--out", &file]).expect_success().stdout;
@@ -265,7 +265,7 @@ fn what_ranks_that_take_turns_tune_is_written_quickly() {
     std::fs::remove_file(&file).unwrap();
 }
 
-fn constants_are_measured_at_the_first_use_of_a_machine() {
+fn constants_are_measured_on_first_use_of_a_machine() {
     let caches = temporary("caches");
     let kept = || -> Vec<_> {
         let files = std::fs::read_dir(format!("{caches}/unisono")).into_iter().flatten();
@@ -292,25 +292,25 @@ fn constants_are_measured_at_the_first_use_of_a_machine() {
         let [file] = &kept()[..] else { panic!("{:?}", kept()) };
         let text = std::fs::read_to_string(file).unwrap();
         assert!(text.contains("[shm.slice]") && text.contains("[shm.registered]"), "{text}");
-        // The next program uses what is there: here a pass that takes a second.
+        // The next program uses the cached constants: here a pass that takes a second.
         let slow = |line: &str| match line.split_once(", gb_per_s") {
             Some((range, _)) => format!("{range}, gb_per_s = 1e-6 }},\n"),
             None => format!("{line}\n"),
         };
         std::fs::write(file, text.lines().map(slow).collect::<String>()).unwrap();
         assert!(predicted_us(ranks, "auto") > 1e6);
-        // A damaged file does no harm.
+        // A damaged file is ignored.
         std::fs::write(file, "messages of nothing").unwrap();
         assert!(predicted_us(ranks, "auto") < 1e6);
         std::fs::remove_dir_all(&caches).unwrap();
     }
-    // Where nothing can be kept, each program measures.
+    // Without a writable cache, each program measures.
     std::fs::write(&caches, "").unwrap();
     assert_ne!(predicted_us(2, "auto"), default_us);
     std::fs::remove_file(&caches).unwrap();
 }
 
-fn tune_writes_where_the_next_run_reads() {
+fn tune_writes_the_file_that_the_next_run_reads() {
     let caches = temporary("tuned");
     let run = |arguments: &str| {
         let mut command = std::process::Command::new(UNISONO);
@@ -348,25 +348,25 @@ fn bad_tuning_files_are_refused_once() {
 pub(crate) fn tests() -> Vec<Test> {
     #[allow(unused_mut, reason = "some tests need a feature")]
     let mut tests = tests![
-        verify_says_what_is_right,
-        explain_draws_once_under_mpirun,
+        verify_reports_correct_algorithms,
+        explain_prints_one_drawing_under_mpirun,
         explain_draws_pipelines,
-        doctor_says_what_it_finds_once,
-        what_one_rank_cannot_understand_ends_all,
-        a_variable_that_nobody_reads_is_named_once,
-        nonsense_is_refused_once,
-        rules_decide_by_size,
-        what_ranks_that_take_turns_tune_is_written_quickly,
-        constants_are_measured_at_the_first_use_of_a_machine,
-        tune_writes_where_the_next_run_reads,
+        doctor_reports_each_finding_once,
+        invalid_arguments_on_one_rank_end_all_ranks,
+        unknown_environment_variable_is_named_once,
+        invalid_arguments_are_refused_once,
+        rules_select_the_algorithm_by_size,
+        tune_finishes_quickly_with_more_ranks_than_cores,
+        constants_are_measured_on_first_use_of_a_machine,
+        tune_writes_the_file_that_the_next_run_reads,
         bad_tuning_files_are_refused_once,
     ];
-    tests.push(Test::new("what_tune_writes_is_used", what_tune_writes_is_used).deep());
+    tests.push(Test::new("constants_written_by_tune_are_used", constants_written_by_tune_are_used).deep());
     #[cfg(feature = "candle")]
-    tests.extend(tests![bad_training_is_refused_once]);
+    tests.extend(tests![invalid_training_options_are_refused_once]);
     #[cfg(feature = "candle")]
-    tests.extend(tests![a_run_where_another_has_saved_is_refused_once]);
+    tests.extend(tests![directory_with_checkpoints_of_another_run_is_refused_once]);
     #[cfg(feature = "candle")]
-    tests.extend(tests![files_that_are_not_what_they_should_be_are_refused_once]);
+    tests.extend(tests![files_in_the_wrong_format_are_refused_once]);
     tests
 }

@@ -1,4 +1,4 @@
-//! The commands that need no ranks, as a person or a program uses them.
+//! The commands that need no ranks, as used by people and programs.
 
 use std::process::{Command, Output, Stdio};
 use unisono_testing::suite::Test;
@@ -22,7 +22,7 @@ fn stdout(arguments: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-fn simulate_names_the_fastest() {
+fn simulate_names_the_fastest_algorithm() {
     let table = stdout("all --nodes 16 --ranks-per-node 8 --bytes 1K");
     assert!(table.contains("all-reduce of 1024 bytes over 128 ranks, 8 on each of 16 node(s)"), "{table}");
     let rows: Vec<Vec<_>> = table
@@ -35,7 +35,7 @@ fn simulate_names_the_fastest() {
     assert!(table.ends_with(&format!("# {} is fastest\n", rows[0][0])), "{table}");
 }
 
-fn simulate_uses_the_links_that_it_is_given() {
+fn simulate_uses_the_given_links() {
     let time_us = |links: &str| {
         let json = stdout(&format!("ring --nodes 2 --ranks-per-node 2 --bytes 4K --format json {links}"));
         let row: serde_json::Value = serde_json::from_str(&json).expect("one object");
@@ -49,14 +49,13 @@ fn simulate_uses_the_links_that_it_is_given() {
     assert!(time_us("--intra 1,1 --inter 100,1") > 600.0);
 }
 
-fn what_is_too_large_to_simulate_is_not_left_out_in_silence() {
+fn simulate_reports_algorithms_that_are_too_large() {
     let table = stdout("ring,all-to-all --nodes 512 --ranks-per-node 8 --bytes 1M");
     assert!(table.contains(" all-to-all         more than 4194304 messages"), "{table}");
     assert!(table.contains("# ring is fastest"), "{table}");
 }
 
-/// Returns the rows of `simulate step` for these layers, over links without latency, of 1 byte a nanosecond
-/// between nodes.
+/// Returns the rows of `simulate step` for these layers, with links between nodes that have no latency and 1 byte per nanosecond.
 fn steps(layers: &str, arguments: &str) -> Vec<serde_json::Value> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("layers");
@@ -71,8 +70,8 @@ fn is_about(found: &serde_json::Value, expected: f64) {
     assert!(off.abs() < 0.01, "{found}, not {expected}");
 }
 
-fn a_step_waits_for_the_bucket_that_is_full_last() {
-    // 4 MB go there and back, half of them each time.
+fn step_waits_for_the_last_bucket() {
+    // 4 MB are sent in both directions, half of them at a time.
     let rows = steps("1000x1000 # one layer\n", "--nodes 2 --ranks-per-node 1 --batch-size 7");
     let [alone, two] = &rows[..] else { panic!("{rows:?}") };
     is_about(&alone["step_ms"], 10.0);
@@ -81,13 +80,14 @@ fn a_step_waits_for_the_bucket_that_is_full_last() {
     is_about(&two["samples_per_s"], 1000.0);
     is_about(&two["efficiency"], 10.0 / 14.0);
     assert_eq!((&two["hidden_percent"], &two["ranks"], &two["buckets"]), (&0.0.into(), &2.into(), &1.into()));
-    // The first of two buckets is on its way during the second half of the pass.
+    // The first of two buckets is in flight during the second half of the pass.
     let rows = steps("1000x500\n\n500x1000\n", "--nodes 2 --ranks-per-node 1 --bucket-bytes 1M");
     is_about(&rows[1]["step_ms"], 12.0);
     is_about(&rows[1]["hidden_percent"], 50.0);
     let in_turn = "--nodes 2 --ranks-per-node 1 --bucket-bytes 1M --overlap in-turn";
     is_about(&steps("1000x500\n500x1000\n", in_turn)[1]["step_ms"], 14.0);
-    // Four buckets, each of which takes half of a pass: the last overtakes, and the next forward pass goes on until it needs the others.
+    // There are four buckets, each of which takes half of a pass. The last one overtakes the others, and the next forward pass continues until it
+    // needs them.
     let four = "500x500\n500x500\n500x500\n500x500\n";
     let of = |overlap| {
         let more =
@@ -98,19 +98,19 @@ fn a_step_waits_for_the_bucket_that_is_full_last() {
 }
 
 fn parameter_servers_are_predicted_beside_mirrored_training() {
-    // 4 MB for each of two workers, there and back, through one port.
+    // 4 MB for each of two workers, in both directions through one port.
     let rows = steps("1000x1000\n", "--nodes 3 --ranks-per-node 1 --servers 1 --batch-size 10");
     let [.., mirrored, synchronous, asynchronous] = &rows[..] else { panic!("{rows:?}") };
     let strategies = [mirrored, synchronous, asynchronous].map(|row| row["strategy"].as_str().unwrap());
     assert_eq!(strategies, ["mirrored", "parameter-server, staleness 0", "parameter-server, unbounded"]);
-    // The pull, which has no forward pass beside it, then the push beside the backward pass.
+    // The pull, which no forward pass overlaps, followed by the push, which overlaps the backward pass.
     is_about(&synchronous["step_ms"], 8.0 + 10.0);
     is_about(&synchronous["samples_per_s"], 20.0 / 0.018);
-    // Each alone pulls for 4 ms, and its push is hidden; the port is busy for 8 of 14 ms.
+    // A single worker pulls for 4 ms, and its push is hidden. The port is busy for 8 of 14 ms.
     is_about(&asynchronous["step_ms"], 14.0);
 }
 
-fn fewer_bytes_between_nodes_take_less_of_a_step() {
+fn smaller_wire_formats_shorten_the_step_between_nodes() {
     let wires = "f32,bf16,int8,int4,onebit,topk:0.01,powersgd:4";
     let rows =
         steps("4000x4000\n", &format!("--nodes 2 --ranks-per-node 2 --bucket-bytes auto --wire {wires}"));
@@ -128,7 +128,7 @@ fn fewer_bytes_between_nodes_take_less_of_a_step() {
     assert_eq!(table.lines().filter(|line| !line.starts_with('#')).count(), 3, "{table}");
 }
 
-fn hang_report_says_what_happened_and_names_a_bad_file() {
+fn hang_report_explains_the_hang_and_names_a_bad_file() {
     let folder = tempfile::tempdir().unwrap();
     let report = || run(&format!("hang-report {}", folder.path().display()));
     let refused = |named: &str| {
@@ -160,14 +160,14 @@ fn hang_report_says_what_happened_and_names_a_bad_file() {
         ),
         "{said}"
     );
-    // The finding, wrapped; then the table after an empty line.
+    // The wrapped finding, then the table after an empty line.
     assert_eq!(said.lines().count(), 6, "{said}");
     std::fs::write(folder.path().join("rank-1.json"), "{").unwrap();
     refused("rank-1.json");
 }
 
 /// Errors are reported with a remedy, and as an exit code.
-fn doctor_fails_if_something_is_wrong() {
+fn doctor_fails_if_a_finding_is_wrong() {
     let doctor = |limit: &str| {
         let line = format!("ulimit -n {limit} && exec \"$0\" doctor --threads 2");
         let mut command = Command::new("sh");
@@ -201,7 +201,7 @@ fn run_into(stdout: impl Into<Stdio>, arguments: &str) -> (Option<i32>, String) 
     (output.status.code(), String::from_utf8(output.stderr).expect("text"))
 }
 
-fn nobody_who_reads_is_no_error() {
+fn closed_pipe_is_not_an_error() {
     for arguments in TALKING {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
@@ -209,7 +209,7 @@ fn nobody_who_reads_is_no_error() {
     }
 }
 
-fn a_full_disk_is_one_line() {
+fn full_disk_is_reported_in_one_line() {
     let line = "unisono: cannot write to standard output: No space left on device (os error 28)\n";
     for arguments in TALKING {
         let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
@@ -217,8 +217,8 @@ fn a_full_disk_is_one_line() {
     }
 }
 
-/// Requests beyond the memory of a node are refused before they are made, in one line.
-fn more_than_there_is_is_refused() {
+/// Requests that exceed the memory of a node are refused in one line before any allocation.
+fn requests_that_exceed_the_memory_are_refused() {
     let refused = |line: &str| {
         let mut command = Command::new("sh");
         let output = command.args(["-c", line, UNISONO]).output().expect("a shell");
@@ -236,8 +236,8 @@ fn more_than_there_is_is_refused() {
     assert!(said.contains("expected a whole number from 1 to 1024"), "{said}");
 }
 
-/// Bad input: one clear line, and exit code 2.
-fn nonsense_is_refused() {
+/// Checks for one line and exit code 2.
+fn invalid_arguments_are_refused() {
     let world = "--nodes 2 --ranks-per-node 2";
     for (arguments, said) in [
         (format!("rimg {world} --bytes 1K"), "did you mean `ring`?"),
@@ -286,8 +286,8 @@ fn train(device: &str) -> Output {
 }
 
 #[cfg(feature = "candle")]
-fn a_run_says_where_it_computes() {
-    // Calls that a GPU does not support are left to the CPU, which matters where there is a GPU.
+fn run_reports_its_device() {
+    // Calls that a GPU does not support run on the CPU, which matters on machines with a GPU.
     let auto = "on the CPU: on a GPU gradients are sent as f32, not as bf16\n";
     let has_gpus = unisono::internals::gpus() > 0;
     for (device, said, is_said) in
@@ -301,16 +301,16 @@ fn a_run_says_where_it_computes() {
 }
 
 #[cfg(all(feature = "candle", not(feature = "cuda")))]
-fn a_build_without_gpus_says_so_where_there_are_gpus() {
+fn build_without_cuda_reports_unused_gpus() {
     let stdout = String::from_utf8(train("--device auto").stdout).unwrap();
     let has_gpus = unisono::internals::gpus() > 0;
     let said = stdout.contains("on the CPU: this program was built without the feature `cuda`\n");
     assert_eq!(said, has_gpus, "{stdout}");
 }
 
-/// One line, and exit code 2.
+/// Checks for one line and exit code 2.
 #[cfg(feature = "candle")]
-fn gpus_that_cannot_be_had_are_refused_by_name() {
+fn unavailable_gpus_are_refused_by_name() {
     let wire = ("--device cuda --wire f16", "gradients are sent as f32, not as f16; leave it out");
     let name = ("--device gpu", "no device is called `gpu`");
     let mut refused = vec![wire, name];
@@ -348,7 +348,7 @@ fn inspect_input_names_the_stage_that_limits_training() {
         .map(|line| serde_json::from_str(line).expect("an object"))
         .collect();
     assert_eq!(lines.iter().map(|line| line["epoch"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2)]);
-    // Batches of the next epoch are made ahead, and the last one is counted just after it was passed on.
+    // Batches of the next epoch are prefetched, and the last one is counted just after it was passed on.
     let ahead = 3 + 1;
     let made = lines[1]["stages"][2]["elements"].as_u64().expect("a count");
     assert!((313 - ahead..=313).contains(&made), "{lines:?}");
@@ -362,25 +362,25 @@ fn inspect_input_names_the_stage_that_limits_training() {
 pub(crate) fn tests() -> Vec<Test> {
     #[allow(unused_mut, reason = "some tests need a feature")]
     let mut tests = tests![
-        simulate_names_the_fastest,
-        simulate_uses_the_links_that_it_is_given,
-        what_is_too_large_to_simulate_is_not_left_out_in_silence,
-        a_step_waits_for_the_bucket_that_is_full_last,
+        simulate_names_the_fastest_algorithm,
+        simulate_uses_the_given_links,
+        simulate_reports_algorithms_that_are_too_large,
+        step_waits_for_the_last_bucket,
         parameter_servers_are_predicted_beside_mirrored_training,
-        fewer_bytes_between_nodes_take_less_of_a_step,
-        hang_report_says_what_happened_and_names_a_bad_file,
-        doctor_fails_if_something_is_wrong,
-        nobody_who_reads_is_no_error,
-        a_full_disk_is_one_line,
-        more_than_there_is_is_refused,
-        nonsense_is_refused,
+        smaller_wire_formats_shorten_the_step_between_nodes,
+        hang_report_explains_the_hang_and_names_a_bad_file,
+        doctor_fails_if_a_finding_is_wrong,
+        closed_pipe_is_not_an_error,
+        full_disk_is_reported_in_one_line,
+        requests_that_exceed_the_memory_are_refused,
+        invalid_arguments_are_refused,
     ];
     #[cfg(feature = "candle")]
-    tests.extend(tests![a_run_says_where_it_computes]);
+    tests.extend(tests![run_reports_its_device]);
     #[cfg(all(feature = "candle", not(feature = "cuda")))]
-    tests.extend(tests![a_build_without_gpus_says_so_where_there_are_gpus]);
+    tests.extend(tests![build_without_cuda_reports_unused_gpus]);
     #[cfg(feature = "candle")]
-    tests.extend(tests![gpus_that_cannot_be_had_are_refused_by_name]);
+    tests.extend(tests![unavailable_gpus_are_refused_by_name]);
     #[cfg(feature = "candle")]
     tests.extend(tests![inspect_input_names_the_stage_that_limits_training]);
     tests

@@ -1,4 +1,4 @@
-//! The commands in documents: their options exist, and what a document shows is what the command prints.
+//! Commands in the documentation: their options exist, and the shown output is the actual output.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use unisono_testing::{suite::Test, tests};
 use crate::{UNISONO, all_commands};
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![shown_output_is_printed, drawings_are_printed, options_exist]
+    tests![shown_output_matches_the_commands, drawings_match_the_commands, documented_options_exist]
 }
 
 /// Returns the documents for users.
@@ -31,8 +31,8 @@ fn output(arguments: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// A block that begins with `$ unisono …` shows the first lines of what that command prints, or all of them.
-fn shown_output_is_printed() {
+/// A block that begins with `$ unisono …` shows the first lines of the command's output, or all of them.
+fn shown_output_matches_the_commands() {
     let mut shown = 0;
     for (path, text) in documents() {
         for block in text.split("\n```text\n$ unisono ").skip(1) {
@@ -55,8 +55,8 @@ fn shown_output_is_printed() {
     assert!(shown > 3, "{shown} blocks show the output of a command");
 }
 
-/// An image `![unisono …](FILE)` is what that command prints.
-fn drawings_are_printed() {
+/// An image `![unisono …](FILE)` is the output of that command.
+fn drawings_match_the_commands() {
     let mut drawn = 0;
     for (path, text) in documents() {
         for image in text.split("![unisono ").skip(1) {
@@ -70,8 +70,8 @@ fn drawings_are_printed() {
     assert!(drawn > 9, "{drawn} images show the output of a command");
 }
 
-/// Every option of a command in a block of code is one that its help names.
-fn options_exist() {
+/// Every option in a block of code is in the help of its command.
+fn documented_options_exist() {
     let known = all_commands();
     let mut helps = BTreeMap::new();
     let mut checked = 0;
@@ -93,9 +93,9 @@ fn options_exist() {
     assert!(checked > 50, "{checked} options");
 }
 
-/// Returns the commands of a line, each with its options: `launch -n 2 -- unisono train --epochs 1` has two.
+/// Returns the commands of a line, each with its options. `launch -n 2 -- unisono train --epochs 1` has two.
 fn commands(line: &str, known: &[String]) -> Vec<(String, Vec<String>)> {
-    // The end of inline code ends its command.
+    // A command ends where its inline code ends.
     let line = line.replace('`', " ` ");
     let words: Vec<_> = line.split([' ', '(', ')', ',', ';', '"']).filter(|word| !word.is_empty()).collect();
     let mut found: Vec<(String, Vec<String>)> = Vec::new();

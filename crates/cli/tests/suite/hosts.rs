@@ -1,4 +1,4 @@
-//! `unisono launch --hosts`: ranks that a real sshd starts on this machine, under the names of several hosts.
+//! `unisono launch --hosts` with a real sshd, which starts ranks on this machine under the names of several hosts.
 
 use std::fs::{self, Permissions};
 use std::net::TcpStream;
@@ -22,8 +22,7 @@ fn no_sshd() -> Option<String> {
     (!Path::new(SSHD).is_file()).then(|| "there is no sshd; scripts/setup --tests installs it".to_owned())
 }
 
-/// An sshd on this machine with keys of its own, and an ssh that reaches it as the hosts `one` and `two`. Nothing listens where it looks
-/// for `nowhere`.
+/// An sshd on this machine with its own keys, and an ssh that reaches it as the hosts `one` and `two`. Nothing listens at the address of `nowhere`.
 struct Sshd {
     folder: TempDir,
     _sshd: Guarded,
@@ -46,7 +45,7 @@ impl Sshd {
             at("authorized_keys")
         );
         fs::write(at("sshd_config"), config).unwrap();
-        // The folder of the system's service; only root needs it.
+        // The folder of the system's service, which only root needs.
         let _ = fs::create_dir_all("/run/sshd");
         let mut sshd = Command::new(SSHD);
         sshd.args(["-D", "-e", "-f", &at("sshd_config")]).stdin(Stdio::null()).stderr(Stdio::null());
@@ -64,7 +63,7 @@ impl Sshd {
         Self { folder, _sshd: sshd }
     }
 
-    /// `unisono launch` with these arguments, of a command, in the folder.
+    /// Returns `unisono launch` with these arguments and a command, in the folder.
     fn launcher(&self, arguments: &str, words: &[&str]) -> Command {
         let path = format!("{}:{}", self.folder.path().display(), std::env::var("PATH").unwrap());
         let port = free_port();
@@ -83,7 +82,7 @@ impl Sshd {
         launch::run(self.shell(arguments, script), DEADLINE)
     }
 
-    /// Waits until no rank runs, whose command names the folder; others are the launcher's, sshd's and ssh's.
+    /// Waits until no rank runs whose command names the folder. Other processes belong to the launcher, sshd and ssh.
     fn expect_none_left(&self) {
         let folder = self.folder.path().to_str().unwrap();
         let is_rank = |pid: &u32| crate::watch::words(*pid).first().is_some_and(|word| word == "sh");
@@ -117,7 +116,7 @@ fn ranks_of_hosts_form_a_world() {
     assert!(stdout.contains(r#""ranks":2,"nodes":2,"transport":"tcp""#), "{stdout}");
 }
 
-fn a_rank_that_fails_ends_those_of_all_hosts() {
+fn failed_rank_ends_the_ranks_of_all_hosts() {
     let sshd = Sshd::start();
     let began = Instant::now();
     let ended = sshd.run("-n 1 --hosts one,two --grace-s 0", "[ $RANK = 1 ] && exit 3; sleep 100; :");
@@ -131,7 +130,7 @@ fn a_rank_that_fails_ends_those_of_all_hosts() {
     assert!(ended.stderr.contains("launch: cannot run `./missing`: No such file"), "{}", ended.stderr);
 }
 
-fn a_host_that_cannot_be_reached_is_named() {
+fn unreachable_host_is_named() {
     let sshd = Sshd::start();
     let ended = sshd.run("-n 1 --hosts one,nowhere --grace-s 0", "sleep 100; :");
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
@@ -139,7 +138,7 @@ fn a_host_that_cannot_be_reached_is_named() {
     sshd.expect_none_left();
 }
 
-/// By Ctrl-C, and when the launcher is killed, which cannot report it.
+/// Ctrl-C, or a killed launcher, which cannot report its end.
 fn ranks_end_with_the_launcher() {
     let sshd = Sshd::start();
     for (signal, code) in [("INT", Some(130)), ("KILL", None)] {
@@ -160,8 +159,8 @@ pub(crate) fn tests() -> Vec<Test> {
     let tests = tests![
         ranks_are_numbered_over_all_hosts,
         ranks_of_hosts_form_a_world,
-        a_rank_that_fails_ends_those_of_all_hosts,
-        a_host_that_cannot_be_reached_is_named,
+        failed_rank_ends_the_ranks_of_all_hosts,
+        unreachable_host_is_named,
         ranks_end_with_the_launcher,
     ];
     tests.into_iter().map(|test| test.unless(no_sshd)).collect()

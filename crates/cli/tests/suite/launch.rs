@@ -1,4 +1,4 @@
-//! Launches that are wrong: the error, its count, and the time until they end.
+//! Failing launches: the error message, the number of times that it is printed, and the time until the launch ends.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use unisono_testing::tests;
 use crate::{UNISONO, count};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Refusals must arrive in a time that a person waits.
+/// Errors must arrive while a user is still waiting.
 const SOON: Duration = Duration::from_secs(20);
 /// A rank waits at least 20 s for the others to begin.
 const PATIENT: Duration = Duration::from_secs(40);
@@ -23,12 +23,12 @@ pub(crate) fn tests() -> Vec<Test> {
     [mismatches(), launchers(), preload::tests(), limits::tests()].into_iter().flatten().collect()
 }
 
-/// Makes a command start this program as a rank that plays a role.
+/// Makes a command start this program as a rank with a role.
 fn play<'a>(command: &'a mut Command, role: &str) -> &'a mut Command {
     suite::play(command, "launch", role)
 }
 
-/// Ranks of this program that play a role.
+/// Returns a command that starts ranks of this program with a role.
 fn ranks(ranks: usize, role: &str) -> Command {
     let mut command = launch::mpirun(ranks, &this_program());
     play(&mut command, role);
@@ -39,12 +39,12 @@ fn run(command: Command) -> Ended {
     launch::run(command, DEADLINE)
 }
 
-/// Returns the lines that we say, and not an MPI.
+/// Returns the lines that Unisono prints, and not an MPI.
 fn our_lines(ended: &Ended) -> Vec<&str> {
     ended.stderr.lines().filter(|line| line.starts_with("unisono: ")).collect()
 }
 
-/// Rank 0 as it should be, and rank 1 with another variable in its environment.
+/// Runs rank 0 with one value of an environment variable, and rank 1 with another.
 fn differing(name: &str, values: (&str, &str), role: &str) -> Ended {
     let mut command = ranks(1, role);
     let (program, set) = (this_program(), format!("{name}={}", values.1));
@@ -55,7 +55,7 @@ fn differing(name: &str, values: (&str, &str), role: &str) -> Ended {
     ended
 }
 
-/// Settings that one rank has otherwise.
+/// Settings whose value differs on one rank.
 fn mismatches() -> Vec<Test> {
     let settings = [
         ("UNISONO_TRANSPORT", "auto", "mpi"),
@@ -91,21 +91,21 @@ fn mismatches() -> Vec<Test> {
 fn launchers() -> Vec<Test> {
     let mut tests = tests![
         srun_without_pmi_is_refused_with_the_remedy,
-        one_process_in_a_slurm_job_of_several_warns,
-        more_ranks_than_cores_is_said_once_or_not_at_all,
-        threads_are_not_started_by_several_processes,
-        mpi_begins_once_and_a_second_world_is_refused,
+        single_process_in_a_larger_slurm_job_warns,
+        more_ranks_than_cores_is_reported_at_most_once,
+        threads_option_is_refused_with_several_processes,
+        mpi_is_initialised_once_and_a_second_world_is_refused,
     ];
-    let never = tests![ranks_that_never_begin_are_waited_for_until_the_deadline];
-    // It takes 20 s, and over the other MPI it waits in the same loop.
+    let never = tests![missing_ranks_are_waited_for_until_the_deadline];
+    // The test takes 20 s, and the wait loop is the same over the other MPI.
     let never = never.into_iter().map(|test| if launch::is_open_mpi() { test } else { test.deep() });
     tests.extend(never);
     let foreign = tests![
-        another_mpis_mpirun_is_refused_soon_with_both_names,
-        under_another_mpis_mpirun_the_command_says_it_once_and_its_doctor_finds_it
+        mpirun_of_another_mpi_is_refused_quickly_with_both_names,
+        mpirun_of_another_mpi_is_reported_once_and_found_by_doctor
     ];
     tests.extend(foreign.into_iter().map(|test| test.unless(no_foreign_mpirun)));
-    let bound = tests![ranks_that_are_bound_to_one_core_are_told_so];
+    let bound = tests![ranks_bound_to_one_core_are_reported];
     tests.extend(bound.into_iter().map(|test| test.unless(one_core)));
     tests
 }
@@ -132,7 +132,7 @@ fn foreign_mpirun(program: &str) -> Command {
     command
 }
 
-/// Returns the names of the launcher that does not belong, and of the library that does.
+/// Returns the name of the launcher from the other MPI, and the name of this program's MPI library.
 fn foreign_names() -> (&'static str, &'static str) {
     if launch::is_open_mpi() {
         ("the mpirun of MPICH", "(Open MPI v")
@@ -141,20 +141,20 @@ fn foreign_names() -> (&'static str, &'static str) {
     }
 }
 
-fn another_mpis_mpirun_is_refused_soon_with_both_names() {
+fn mpirun_of_another_mpi_is_refused_quickly_with_both_names() {
     let mut command = foreign_mpirun(&this_program());
     play(&mut command, "start");
     let started = Instant::now();
     let ended = run(command);
     assert!(started.elapsed() < SOON && !ended.status.success(), "{:?}, {ended:?}", started.elapsed());
-    // The launcher may end the others when the first has said it.
+    // The launcher may end the other ranks after the first one has reported the error.
     let (launcher, library) = foreign_names();
     let line = ended.stdout.lines().find(|line| line.contains("sees a world of 1")).unwrap_or_default();
     assert!(line.contains(launcher) && line.contains(library) && line.contains("started 3"), "{ended:?}");
     assert_eq!(count(&ended.stdout, "has begun"), 0, "{ended:?}");
 }
 
-fn under_another_mpis_mpirun_the_command_says_it_once_and_its_doctor_finds_it() {
+fn mpirun_of_another_mpi_is_reported_once_and_found_by_doctor() {
     let (launcher, _) = foreign_names();
     let mut bench = foreign_mpirun(UNISONO);
     bench.args(["bench", "--bytes", "8"]);
@@ -170,7 +170,7 @@ fn under_another_mpis_mpirun_the_command_says_it_once_and_its_doctor_finds_it() 
     }
 }
 
-/// The environment that Slurm sets for a task.
+/// Sets the environment of a Slurm task.
 fn slurm(command: &mut Command, variables: &[(&str, &str)]) {
     command.env("SLURM_JOB_ID", "7").envs(variables.iter().copied());
 }
@@ -187,7 +187,7 @@ fn srun_without_pmi_is_refused_with_the_remedy() {
     }
 }
 
-fn one_process_in_a_slurm_job_of_several_warns() {
+fn single_process_in_a_larger_slurm_job_warns() {
     let start = |variables: &[(&str, &str)]| {
         let mut script = Command::new(this_program());
         play(&mut script, "sum");
@@ -203,7 +203,7 @@ fn one_process_in_a_slurm_job_of_several_warns() {
     assert!(our_lines(&start(&[("SLURM_NTASKS", "1")])).is_empty());
 }
 
-fn ranks_that_never_begin_are_waited_for_until_the_deadline() {
+fn missing_ranks_are_waited_for_until_the_deadline() {
     let mut command = ranks(1, "start");
     command.env("UNISONO_TIMEOUT_S", "3").args([":", "-n", "1", "sleep", "50"]);
     let started = Instant::now();
@@ -213,7 +213,7 @@ fn ranks_that_never_begin_are_waited_for_until_the_deadline() {
     assert_eq!(count(&ended.stderr, "this process gives up"), 1, "{ended:?}");
 }
 
-fn more_ranks_than_cores_is_said_once_or_not_at_all() {
+fn more_ranks_than_cores_is_reported_at_most_once() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let said = format!("{} ranks on ", cores + 1);
     let line = format!("take turns on {cores} cores");
@@ -231,8 +231,8 @@ fn one_core() -> Option<String> {
     is_one.then(|| "there is one core".to_owned())
 }
 
-/// Cores that the launcher leaves out do not count.
-fn ranks_that_are_bound_to_one_core_are_told_so() {
+/// Cores that the launcher excludes do not count.
+fn ranks_bound_to_one_core_are_reported() {
     let mpirun = ranks(2, "sum");
     let mut bound = Command::new("taskset");
     bound.args(["-c", "0"]).arg(mpirun.get_program());
@@ -250,7 +250,7 @@ fn ranks_that_are_bound_to_one_core_are_told_so() {
     );
 }
 
-fn threads_are_not_started_by_several_processes() {
+fn threads_option_is_refused_with_several_processes() {
     let mut command = launch::mpirun(2, UNISONO);
     command.args(["bench", "--threads", "2", "--bytes", "8"]);
     let ended = run(command);
@@ -262,7 +262,7 @@ fn threads_are_not_started_by_several_processes() {
     );
 }
 
-fn mpi_begins_once_and_a_second_world_is_refused() {
+fn mpi_is_initialised_once_and_a_second_world_is_refused() {
     let ended = run(ranks(2, "again")).expect_success();
     assert_eq!(count(&ended.stdout, "refused: MPI was finalised in this process"), 2, "{ended:?}");
     assert_eq!(count(&ended.stderr, "MPI"), 0, "{ended:?}");

@@ -1,4 +1,4 @@
-//! `unisono launch`: what ranks are told, and how they end; any command, so a shell will do.
+//! `unisono launch`: the environment of ranks, and their end. Any command suffices, so the tests use a shell.
 
 use std::fs;
 use std::path::Path;
@@ -12,17 +12,17 @@ use unisono_testing::tests;
 use crate::UNISONO;
 use crate::watch::{self, Guarded, kill, names, until};
 
-/// For what should take no time at all, on a machine that others use too.
+/// A limit for operations that take no time on an idle machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Half of the sleep of a rank that is not ended.
 const SOON: Duration = Duration::from_secs(50);
 
-/// `unisono launch` with these arguments, of a shell's script, whose `$0` is a directory.
+/// Returns `unisono launch` with these arguments and a shell script whose `$0` is a directory.
 fn launcher(arguments: &str, script: &str, directory: &Path) -> Command {
     let mut command = Command::new(UNISONO);
     command.arg("launch").args(arguments.split_whitespace());
     command.args(["--", "sh", "-c", script]).arg(directory);
-    // Shared files of ranks are created where the test can check them.
+    // Ranks create their shared files where the test can check them.
     command.env("TMPDIR", directory);
     command
 }
@@ -38,7 +38,7 @@ fn sorted(text: &str) -> Vec<&str> {
     lines
 }
 
-/// Returns the one line that says which rank failed, without the number of its process.
+/// Returns the line that reports the failed rank, without the process id.
 fn failure(ended: &Ended) -> String {
     let failures: Vec<_> = ended.stderr.lines().filter(|line| line.contains("(process ")).collect();
     let [failure] = failures[..] else { panic!("{}", ended.stderr) };
@@ -48,7 +48,7 @@ fn failure(ended: &Ended) -> String {
     format!("{before} {after}")
 }
 
-fn ranks_are_told_who_they_are() {
+fn ranks_get_their_number_and_world_size() {
     let script = "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE";
     let ended = launched("-n 3", script).expect_success();
     assert_eq!(sorted(&ended.stdout), ["0 of 3, 0 of 3", "1 of 3, 1 of 3", "2 of 3, 2 of 3"]);
@@ -57,7 +57,7 @@ fn ranks_are_told_who_they_are() {
     assert_eq!(ended.stdout, "0 of 1, 0 of 1\n");
 }
 
-fn ranks_of_several_machines_are_numbered_over_all_and_meet_on_the_first() {
+fn ranks_of_several_machines_are_numbered_consecutively_and_meet_on_the_first() {
     let port = free_port();
     let machine = |node: usize| {
         let arguments =
@@ -83,7 +83,7 @@ fn ranks_of_several_machines_are_numbered_over_all_and_meet_on_the_first() {
     }
 }
 
-fn ranks_meet_in_a_private_place_that_is_gone_afterwards() {
+fn ranks_meet_in_a_private_directory_that_is_removed() {
     let script = "d=$UNISONO_BOOTSTRAP_DIR; mkdir $d/$RANK; echo x > $d/$RANK/file; echo $d $(stat -c %a $d)";
     for (last, code) in [("", 0), ("; exit 3", 3), ("; kill -KILL $$", 137)] {
         let directory = tempfile::tempdir().unwrap();
@@ -98,16 +98,16 @@ fn ranks_meet_in_a_private_place_that_is_gone_afterwards() {
     }
 }
 
-fn only_rank_0_reads() {
+fn only_rank_0_reads_standard_input() {
     let line = "echo hello | exec \"$0\" launch -n 3 -- sh -c 'echo $RANK:$(cat)'";
     let mut command = Command::new("sh");
     command.args(["-c", line, UNISONO]);
-    // The test's way to run gives the shell nothing to read; the launcher reads the pipe.
+    // The test harness provides no input to the shell, so the launcher reads a pipe.
     let ended = launch::run(command, DEADLINE).expect_success();
     assert_eq!(sorted(&ended.stdout), ["0:hello", "1:", "2:"]);
 }
 
-fn the_first_that_fails_ends_the_others() {
+fn first_failed_rank_ends_the_others() {
     for (end, code, said) in [
         ("exit 3", 3, "launch: rank 1 failed with exit code 3"),
         ("exit 2", 2, "launch: rank 1 failed with exit code 2"),
@@ -126,8 +126,8 @@ fn the_first_that_fails_ends_the_others() {
     }
 }
 
-/// A rank that detects a failure by itself has the time to say so.
-fn the_others_have_a_grace() {
+/// A rank that detects a failure itself has time to report it.
+fn other_ranks_have_a_grace_period() {
     let script =
         "if [ $RANK = 1 ]; then exit 3; fi; until [ -e $0/go ]; do sleep 0.05; done; echo bye; exit 4";
     let directory = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ fn the_others_have_a_grace() {
     assert_eq!(rest, ["", "bye\n"]);
 }
 
-fn who_does_not_end_is_killed() {
+fn ranks_that_do_not_end_are_killed() {
     let began = Instant::now();
     let script = "trap '' TERM; touch $0/$RANK; until [ -e $0/0 ]; do sleep 0.05; done; \
                   [ $RANK = 1 ] && exit 3; exec sleep 100";
@@ -161,7 +161,7 @@ fn who_does_not_end_is_killed() {
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }
 
-fn ranks_that_have_stopped_have_not_failed() {
+fn stopped_ranks_are_not_failures() {
     for script in ["exit 75", "[ $RANK = 1 ] || exit 75"] {
         let ended = launched("-n 2", script);
         assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(75), ""), "{script}");
@@ -171,8 +171,8 @@ fn ranks_that_have_stopped_have_not_failed() {
     assert_eq!(failure(&ended), "launch: rank 1 failed with exit code 4");
 }
 
-/// A process that has left the group and the session of its rank.
-fn nothing_is_left_running() {
+/// The process has left the group and the session of its rank.
+fn no_descendant_is_left_running() {
     let directory = tempfile::tempdir().unwrap();
     let script = "exec >/dev/null 2>&1; setsid sleep 100 & echo $! > $0/$RANK";
     let ended = launch::run(launcher("-n 2", script, directory.path()), DEADLINE).expect_success();
@@ -187,8 +187,8 @@ fn nothing_is_left_running() {
     }
 }
 
-/// Ranks write down what they are told.
-fn signals_are_passed_on() {
+/// Ranks write down the signals that they receive.
+fn signals_are_forwarded_to_ranks() {
     let directory = tempfile::tempdir().unwrap();
     let script = "for s in USR1 INT TERM HUP; do trap \"echo $s >> $0/$RANK\" $s; done; echo up >> $0/$RANK; \
                   while :; do sleep 0.05; done";
@@ -207,16 +207,16 @@ fn signals_are_passed_on() {
     heard("up\nUSR1\nINT\n");
     kill("USR1", pid);
     heard("up\nUSR1\nINT\nUSR1\n");
-    // A user who tells it once more to end does not want to wait.
+    // A user who requests termination a second time does not want to wait.
     kill("TERM", pid);
     assert_eq!(run.ended(DEADLINE).code(), Some(137));
     heard("up\nUSR1\nINT\nUSR1\n");
     assert_eq!(watch::with_argument(directory.path().to_str().unwrap()), [0; 0]);
 }
 
-/// A terminal that goes away ends the ranks too; `nohup` leaves them alone.
-fn a_hangup_is_passed_on_unless_it_is_ignored() {
-    // The process that runs the tests may ignore it, and its children would too. UCX, which Debian's MPICH loads, installs a handler
+/// A closed terminal ends the ranks too, unless they run under `nohup`.
+fn hangup_is_forwarded_unless_it_is_ignored() {
+    // The process that runs the tests may ignore the signal, and its children would inherit that. UCX, which Debian's MPICH loads, installs a handler
     // even if the signal is ignored, unless `UCX_DEBUG_SIGNO` names another one.
     let ignored = "trap '' HUP; UCX_DEBUG_SIGNO=SIGUSR2 exec";
     for (start, code) in [("exec env --default-signal=HUP", Some(129)), (ignored, Some(0))] {
@@ -236,8 +236,8 @@ fn a_hangup_is_passed_on_unless_it_is_ignored() {
     }
 }
 
-/// One clear line, exit code 2, and nothing was begun.
-fn nonsense_is_refused() {
+/// Checks for one line, exit code 2, and that no rank was started.
+fn invalid_arguments_are_refused() {
     let refused = |arguments: &str, variables: &[(&str, &str)]| {
         let mut command = Command::new(UNISONO);
         command.arg("launch").args(arguments.split_whitespace()).envs(variables.iter().copied());
@@ -282,14 +282,14 @@ fn lines_of_ranks_are_prefixed_and_logged() {
         assert!(log == "out\nhalfline" || log == "halflineout\n", "{log}");
     }
     assert_eq!(launched("-n 2 --prefix=false", "echo out").expect_success().stdout, "out\nout\n");
-    // A reader that has seen enough ends ranks as if they wrote to it themselves.
+    // A reader that closes the pipe ends ranks as if they wrote to it directly.
     let line = "exec \"$0\" launch -n 1 --prefix -- sh -c 'while echo x; do :; done 2>/dev/null' | head -n 1";
     let mut command = Command::new("sh");
     command.args(["-c", line, UNISONO]);
     assert_eq!(launch::run(command, DEADLINE).expect_success().stdout, "[0] x\n");
 }
 
-fn every_rank_fails_whose_failure_another_reports() {
+fn ranks_fail_if_another_rank_reports_the_failure() {
     let script = format!("{UNISONO} bench --byts 8; echo rank $RANK ended with $?");
     let ended = launched("-n 2", &script);
     assert_eq!(sorted(&ended.stdout), ["rank 0 ended with 2", "rank 1 ended with 2"], "{}", ended.stderr);
@@ -307,20 +307,20 @@ fn help_on_one_rank_ends_the_others() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        ranks_are_told_who_they_are,
-        ranks_of_several_machines_are_numbered_over_all_and_meet_on_the_first,
-        ranks_meet_in_a_private_place_that_is_gone_afterwards,
-        only_rank_0_reads,
-        the_first_that_fails_ends_the_others,
-        the_others_have_a_grace,
-        who_does_not_end_is_killed,
-        ranks_that_have_stopped_have_not_failed,
-        nothing_is_left_running,
-        signals_are_passed_on,
-        a_hangup_is_passed_on_unless_it_is_ignored,
-        nonsense_is_refused,
+        ranks_get_their_number_and_world_size,
+        ranks_of_several_machines_are_numbered_consecutively_and_meet_on_the_first,
+        ranks_meet_in_a_private_directory_that_is_removed,
+        only_rank_0_reads_standard_input,
+        first_failed_rank_ends_the_others,
+        other_ranks_have_a_grace_period,
+        ranks_that_do_not_end_are_killed,
+        stopped_ranks_are_not_failures,
+        no_descendant_is_left_running,
+        signals_are_forwarded_to_ranks,
+        hangup_is_forwarded_unless_it_is_ignored,
+        invalid_arguments_are_refused,
         lines_of_ranks_are_prefixed_and_logged,
-        every_rank_fails_whose_failure_another_reports,
+        ranks_fail_if_another_rank_reports_the_failure,
         help_on_one_rank_ends_the_others,
     ]
 }

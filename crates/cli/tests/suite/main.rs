@@ -1,4 +1,4 @@
-//! The integration tests of the command. What needs a feature of the command is left out of a build without it.
+//! The integration tests of the command. Builds without a feature omit its tests.
 
 use std::process::ExitCode;
 
@@ -35,10 +35,10 @@ mod watch;
 /// The command under test.
 const UNISONO: &str = env!("CARGO_BIN_EXE_unisono");
 
-/// The script that runs a program on nodes that are namespaces of this machine.
+/// The script that runs a program on nodes that are network namespaces of this machine.
 const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/two-nodes");
 
-/// Returns why there can be no such nodes.
+/// Returns the reason why such nodes are unavailable, if they are.
 fn no_two_nodes() -> Option<String> {
     match std::process::Command::new(TWO_NODES).arg("--check").output() {
         Ok(output) if output.status.success() => None,
@@ -55,7 +55,7 @@ fn unisono(arguments: &[&str]) -> unisono_testing::launch::Ended {
     unisono_testing::launch::run(command, std::time::Duration::from_secs(120))
 }
 
-/// All commands that the help lists, and those below them, such as `simulate step`.
+/// Returns all commands in the help, and their subcommands, such as `simulate step`.
 #[cfg(feature = "full")]
 fn all_commands() -> Vec<String> {
     let mut found = listed("");
@@ -64,7 +64,7 @@ fn all_commands() -> Vec<String> {
     found
 }
 
-/// The commands that the help of a command lists.
+/// Returns the commands in the help of a command.
 #[cfg(feature = "full")]
 fn listed(command: &str) -> Vec<String> {
     let arguments: Vec<_> = command.split_whitespace().chain(["-h"]).collect();
@@ -75,7 +75,7 @@ fn listed(command: &str) -> Vec<String> {
     names.map(|name| format!("{command} {name}").trim().to_owned()).collect()
 }
 
-/// Counts how often a text has another in it.
+/// Counts the occurrences of a text in another.
 #[cfg(feature = "mpi")]
 fn count(text: &str, said: &str) -> usize {
     text.matches(said).count()

@@ -1,4 +1,4 @@
-//! `unisono plot`, from rows that `unisono bench` writes.
+//! `unisono plot` with rows from `unisono bench`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use unisono_testing::tests;
 
 use crate::unisono;
 
-/// Returns an empty directory, with a file of rows.
+/// Creates an empty directory with a file of rows.
 fn measured(name: &str) -> (PathBuf, String) {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&directory);
@@ -25,7 +25,7 @@ fn count(text: &str, said: &str) -> usize {
     text.matches(said).count()
 }
 
-/// Returns the paths of lines, which are thicker than the outlines of markers.
+/// Counts the paths of lines, which are thicker than the outlines of markers.
 fn lines(figure: &str, colour: &str) -> usize {
     let line = |path: &&str| path.contains("<polyline") && path.contains("stroke-width=\"4\"");
     figure.lines().filter(line).filter(|path| path.contains(colour)).count()
@@ -50,7 +50,7 @@ fn every_series_is_drawn_and_named() {
         assert_eq!(said(&figure, label), 2, "{label} in\n{figure}");
     }
 
-    // A baseline is dashed, and files are told apart where they measured the same.
+    // A baseline is dashed, and labels name the file where files have the same measurements.
     fs::write(path("other.json"), rows.replace("\"algorithm\":\"ring\"", "\"algorithm\":\"mpi\"")).unwrap();
     unisono(&["plot", &path("rows.json"), &path("other.json"), "--out", &path("figure.svg")])
         .expect_success();
@@ -62,7 +62,7 @@ fn every_series_is_drawn_and_named() {
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 3, "nothing half written stays");
 }
 
-/// Bad input: one clear line, exit code 2, and no file.
+/// Checks for one line, exit code 2, and that no file was written.
 fn bad_input_draws_nothing() {
     let (directory, rows) = measured("bad-input");
     let path = |name: &str| directory.join(name).display().to_string();

@@ -1,5 +1,4 @@
-//! Runs of the command `train`, begun in ways that are wrong, or that must be seen to be right: what they refuse, what they
-//! leave alone, and what their checkpoints are good for.
+//! Runs of the command `train`: invalid starts, files that a run must not change, and the use of its checkpoints.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +32,7 @@ fn objects(words: &[&str]) -> Vec<Value> {
     ended.stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
 }
 
-/// Bad input: one line that says all of this, once, for any number of ranks, and exit code 2.
+/// Checks a rejection: one line that contains all these texts, printed once for any number of ranks, and exit code 2.
 fn refused(words: &[&str], said: &[&str]) {
     let ended = unisono(words);
     assert_eq!(ended.status.code(), Some(2), "{words:?}: {}\n{}", ended.stdout, ended.stderr);
@@ -43,12 +42,12 @@ fn refused(words: &[&str], said: &[&str]) {
     }
 }
 
-/// Returns a short run on this table, on two ranks, that saves its end.
+/// Returns the output of a short run on this table, on two ranks, which saves a checkpoint at its end.
 fn train(table: &Path, checkpoints: &Path, more: &[&str]) -> Vec<Value> {
     objects(&[&words(&source(table), checkpoints)[..], more].concat())
 }
 
-/// Two epochs of a small model, on two ranks.
+/// Returns the arguments of a run of two epochs of a small model on two ranks.
 fn words<'a>(source: &'a str, checkpoints: &'a Path) -> Vec<&'a str> {
     [&words_for(source, checkpoints)[..], &["--epochs", "2"]].concat()
 }
@@ -63,7 +62,7 @@ fn source(table: &Path) -> String {
     format!("csv:{}", table.display())
 }
 
-/// Two features that tell three kinds apart, one of them on another scale than the other.
+/// Returns two features that distinguish three classes. Their scales differ.
 fn row(at: usize) -> (String, String, &'static str) {
     let kind = at % 3;
     let (near, far) =
@@ -76,7 +75,7 @@ fn table(path: &Path, rows: usize) {
     fs::write(path, format!("near,far,kind\n{}", rows.collect::<String>())).unwrap();
 }
 
-/// Returns the names in a directory, in order, but for the lock.
+/// Returns the sorted names in a directory, except the lock.
 fn names_in(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -1,4 +1,4 @@
-//! A saved model, measured and asked by the command, as a person or a program uses it.
+//! Evaluations and predictions of a saved model with the command, as used by people and programs.
 
 use std::fs;
 use std::path::Path;
@@ -18,14 +18,14 @@ use crate::UNISONO;
 
 pub(crate) mod predicted;
 
-/// Trains for an epoch on four ranks, and saves the end.
+/// Trains for an epoch on four ranks, and saves a checkpoint at the end.
 fn trained(directory: &Path, settings: &Config) -> Summary {
     let settings = Config { epochs: 1, checkpoint_dir: Some(directory.into()), ..settings.clone() };
     let summaries = unisono::threads(4, |mut comm| settings.trainer(&mut comm).unwrap().run(|_| ()).unwrap());
     summaries.into_iter().next().unwrap()
 }
 
-/// A run that several tests ask.
+/// A run that several tests share.
 struct Run {
     directory: TempDir,
     summary: Summary,
@@ -36,7 +36,7 @@ static DIGITS: LazyLock<Run> = LazyLock::new(|| {
     let settings = Config {
         hidden: Some(vec![16]),
         batch_size: 250,
-        // Twenty steps: enough to learn something, not everything.
+        // Twenty steps are enough to learn something, but not everything.
         learning_rate: 0.02,
         seed: 3,
         ..Config::new(Source::Digits, ModelKind::Mlp)
@@ -45,7 +45,7 @@ static DIGITS: LazyLock<Run> = LazyLock::new(|| {
     Run { directory, summary }
 });
 
-/// Ten letters in a row that is always the same: a model can learn it at once.
+/// Ten letters in a fixed order, which a model learns quickly.
 static TEXT: LazyLock<TempDir> = LazyLock::new(|| {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("text");
@@ -75,7 +75,7 @@ fn objects(command: &str, checkpoint: &Path, arguments: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
 }
 
-/// Bad input: exit code 2, and a message that says all of this.
+/// Checks a rejection: exit code 2, and a message that contains all these texts.
 fn refused(command: &str, checkpoint: &Path, arguments: &[&str], said: &[&str]) {
     let output = unisono(command, checkpoint, arguments);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -104,7 +104,7 @@ fn metrics_are_measured_on_any_number_of_ranks() {
     );
 }
 
-fn figures_are_those_of_the_run_at_any_number_of_ranks() {
+fn figures_match_the_run_on_any_number_of_ranks() {
     let Run { directory, summary } = &*DIGITS;
     let mut alone = None;
     for threads in ["1", "2", "3", ""] {
@@ -115,14 +115,14 @@ fn figures_are_those_of_the_run_at_any_number_of_ranks() {
         assert_eq!(line["loss"].as_f64(), Some(summary.last.test_loss), "{threads:?}");
         assert_eq!(line["parameters_hash"], *summary.parameters_hash);
         assert_eq!(line["step"], 20);
-        // 64 does not divide it.
+        // 64 does not divide the number of samples.
         assert_eq!(line["targets"], 2000);
         assert_eq!(alone.get_or_insert_with(|| line.clone()), line);
     }
     assert!(summary.last.test_accuracy > 0.2, "it has learnt something: {summary:?}");
 }
 
-fn the_samples_to_train_on_are_measured_too() {
+fn training_samples_can_be_evaluated() {
     let line = |threads| {
         let arguments = ["--split", "train", "--threads", threads];
         objects("evaluate", DIGITS.directory.path(), &arguments).pop().unwrap()
@@ -131,7 +131,7 @@ fn the_samples_to_train_on_are_measured_too() {
     assert_eq!(line("1"), line("3"));
 }
 
-fn a_text_goes_on() {
+fn text_is_continued() {
     let checkpoint = TEXT.path();
     let continued = |arguments: &[&str]| {
         let arguments = [&["--prompt", "cde", "--length", "25"], arguments].concat();
@@ -141,7 +141,7 @@ fn a_text_goes_on() {
         assert_eq!(text.chars().count(), 25);
         text
     };
-    // Beyond the context of ten characters, too.
+    // The text also continues beyond the context of ten characters.
     assert_eq!(continued(&["--temperature", "0"]), "fghi\nabcdefghi\nabcdefghi\n");
     let hot = |seed| continued(&["--temperature", "50", "--seed", seed]);
     assert_eq!(hot("1"), hot("1"));
@@ -168,7 +168,7 @@ fn a_text_goes_on() {
     );
 }
 
-fn another_text_is_read_by_the_saved_vocabulary() {
+fn another_text_is_encoded_with_the_saved_vocabulary() {
     let checkpoint = TEXT.path();
     let directory = tempfile::tempdir().unwrap();
     let source = |name: &str, text: &str| {
@@ -179,7 +179,7 @@ fn another_text_is_read_by_the_saved_vocabulary() {
     let evaluated = |data: &str, threads| {
         objects("evaluate", checkpoint, &["--data", data, "--threads", threads]).pop().unwrap()
     };
-    // Fewer letters in the same order: by a vocabulary of its own every token would be another.
+    // Fewer letters in the same order. In a vocabulary of this text, every token would be different.
     let fewer = source("fewer", &"efghi".repeat(200));
     let own = objects("evaluate", checkpoint, &[]).pop().unwrap();
     let (same, other) = (own["accuracy"].as_f64().unwrap(), evaluated(&fewer, "1"));
@@ -223,7 +223,7 @@ fn data_that_do_not_fit_are_refused() {
     refused("predict", checkpoint, &["--prompt", "a"], &["the mlp of images", "continues no prompt"]);
 }
 
-fn a_table_is_measured_and_asked() {
+fn table_model_is_evaluated_and_predicts() {
     let directory = tempfile::tempdir().unwrap();
     let rows = |rows: usize| -> String {
         let row = |at: usize| format!("{},{},{}\n", at * 7 % 11, at * 5 % 13, ["no", "yes"][at % 2]);
@@ -249,7 +249,7 @@ fn a_table_is_measured_and_asked() {
     );
 }
 
-fn what_is_no_whole_checkpoint_is_refused() {
+fn incomplete_checkpoints_are_refused() {
     let empty = tempfile::tempdir().unwrap();
     for command in ["evaluate", "predict"] {
         let arguments: &[&str] =
@@ -278,7 +278,7 @@ fn what_is_no_whole_checkpoint_is_refused() {
     }
 }
 
-fn what_is_asked_makes_sense_or_is_refused() {
+fn invalid_requests_are_refused() {
     for (arguments, said) in [
         (&[][..], "required arguments were not provided"),
         (&["--data", "digits", "--prompt", "a"], "cannot be used with"),
@@ -293,7 +293,7 @@ fn what_is_asked_makes_sense_or_is_refused() {
     }
 }
 
-fn the_library_does_what_the_command_does() {
+fn library_matches_the_command() {
     let saved = Saved::open(DIGITS.directory.path()).unwrap();
     let Description { model, hidden, seed, .. } = &saved.description;
     assert_eq!((*model, hidden.as_deref(), *seed), (ModelKind::Mlp, Some(&[16][..]), 3));
@@ -306,7 +306,7 @@ fn the_library_does_what_the_command_does() {
     assert_eq!(tallies[0].0, DIGITS.summary.parameters_hash);
     assert_eq!(tallies[0].1.accuracy(), DIGITS.summary.last.test_accuracy);
 
-    // Values of another model under the same description.
+    // The values of another model with the same description.
     let mut other = saved.clone();
     other.description.hidden = Some(vec![17]);
     let message = other.replica().err().unwrap().to_string();
@@ -319,14 +319,14 @@ fn the_library_does_what_the_command_does() {
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         metrics_are_measured_on_any_number_of_ranks,
-        figures_are_those_of_the_run_at_any_number_of_ranks,
-        the_samples_to_train_on_are_measured_too,
-        a_text_goes_on,
-        another_text_is_read_by_the_saved_vocabulary,
+        figures_match_the_run_on_any_number_of_ranks,
+        training_samples_can_be_evaluated,
+        text_is_continued,
+        another_text_is_encoded_with_the_saved_vocabulary,
         data_that_do_not_fit_are_refused,
-        a_table_is_measured_and_asked,
-        what_is_no_whole_checkpoint_is_refused,
-        what_is_asked_makes_sense_or_is_refused,
-        the_library_does_what_the_command_does,
+        table_model_is_evaluated_and_predicts,
+        incomplete_checkpoints_are_refused,
+        invalid_requests_are_refused,
+        library_matches_the_command,
     ]
 }

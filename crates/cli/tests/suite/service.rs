@@ -1,4 +1,4 @@
-//! Servers of batches, and training that asks them: processes as a user starts them.
+//! Servers of batches, and training that uses them, as processes that a user starts.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader};
@@ -18,10 +18,10 @@ use unisono_testing::tests;
 
 use crate::UNISONO;
 
-/// For one command.
+/// The time limit of one command.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A folder with images of two classes, and a token.
+/// Creates a folder with images of two classes, and a token.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for number in 0..100_u32 {
@@ -45,7 +45,7 @@ fn unisono(folder: &Path, arguments: &str) -> Command {
     command
 }
 
-/// A server, which ends with the test.
+/// A server that is killed at the end of the test.
 struct Served {
     child: Child,
     address: String,
@@ -61,7 +61,7 @@ impl Served {
         let stdout = BufReader::new(child.stdout.take().unwrap());
         thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| says.send(line)));
         let mut this = Self { child, address: String::new(), lines };
-        // Reports about images come before.
+        // Reports about images precede this line.
         let ready = std::iter::repeat_with(|| this.line()).find(|line| line.starts_with("serving"));
         let ready = ready.expect("lines are without an end");
         let address = ready.rsplit(' ').next().unwrap().to_owned();
@@ -71,12 +71,12 @@ impl Served {
         this
     }
 
-    /// The next line that it prints.
+    /// Returns the next line of the server's output.
     fn line(&self) -> String {
         self.lines.recv_timeout(DEADLINE).expect("the server prints a line")
     }
 
-    /// The number of batches that it made, after it was asked to end.
+    /// Requests the server to end, and returns the number of batches that it produced.
     fn end(mut self, signal: &str) -> u64 {
         let id = self.child.id().to_string();
         Command::new("kill").args([signal, &id]).status().expect("kill starts");
@@ -89,21 +89,21 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It may have ended.
+        // The server may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 const IMAGES: &str = "--data images:images --augment";
-/// Short, and in many small batches.
+/// A short run with many small batches.
 const TRAIN: &str = "train --threads 2 --model mlp --hidden 8 --batch-size 5 --format json --seed 3";
 
 fn train(folder: &Path, arguments: &str) -> Ended {
     launch::run(unisono(folder, &format!("{TRAIN} {arguments}")), DEADLINE)
 }
 
-/// The last line of a run.
+/// Returns the last line of a run.
 fn done(ended: Ended) -> Value {
     let ended = ended.expect_success();
     let last = ended.stdout.lines().last().expect("a run says at least that it is done");
@@ -115,7 +115,7 @@ fn by(servers: &[&Served]) -> String {
     format!("--data service:{} --data-token-file token", servers.join(","))
 }
 
-fn training_ends_with_the_same_parameters_whoever_makes_its_batches() {
+fn parameters_do_not_depend_on_the_producer_of_batches() {
     let folder = folder();
     let path = folder.path();
     let local = done(train(path, &format!("{IMAGES} --epochs 3")));
@@ -128,7 +128,7 @@ fn training_ends_with_the_same_parameters_whoever_makes_its_batches() {
     assert!(one > 0 && two > 0, "{one} and {two}");
 }
 
-fn a_server_is_killed_and_another_joins_in_the_midst() {
+fn run_survives_a_killed_server_and_uses_a_joining_one() {
     let folder = folder();
     let path = folder.path();
     const EPOCHS: usize = 300;
@@ -154,14 +154,14 @@ fn a_server_is_killed_and_another_joins_in_the_midst() {
     assert!(first > 0 && third > 0, "{first} and {third}");
 }
 
-fn a_run_goes_on_with_other_servers_of_the_same_data() {
+fn run_resumes_with_other_servers_of_the_same_data() {
     let folder = folder();
     let path = folder.path();
     let whole = done(train(path, &format!("{IMAGES} --epochs 2")));
     let one = Served::start(path, IMAGES);
     let half = format!("{} --epochs 2 --checkpoint-dir saved --checkpoint-every 10", by(&[&one]));
     let mut run = unisono(path, &format!("{TRAIN} {half}"));
-    // Stopped at its first step, as a preempted run is.
+    // The run is stopped at its first step, as a preempted run is.
     let stopped = launch::run_and_interrupt(
         {
             run.args(["--resume"]);
@@ -194,7 +194,7 @@ fn a_run_goes_on_with_other_servers_of_the_same_data() {
     assert!(own.expect_success().stdout.split_whitespace().any(|word| word == "10"), "10 held-out samples");
 }
 
-fn a_wait_for_a_server_is_said_and_a_signal_ends_it() {
+fn wait_for_a_server_is_reported_and_ended_by_a_signal() {
     let folder = folder();
     for (arguments, code) in [
         ("train --threads 2 --data service:127.0.0.1:1 --data-token-file token", 75),
@@ -223,7 +223,7 @@ fn a_wait_for_a_server_is_said_and_a_signal_ends_it() {
     }
 }
 
-fn a_server_that_other_machines_can_reach_warns() {
+fn server_reachable_from_other_machines_warns() {
     let folder = folder();
     let mut command =
         unisono(folder.path(), "serve-data --listen 0.0.0.0:0 --token-file token --data digits");
@@ -235,7 +235,7 @@ fn a_server_that_other_machines_can_reach_warns() {
     assert!(said.contains("other machines can reach 0.0.0.0:") && said.contains("unencrypted"), "{said}");
 }
 
-fn what_is_wrong_is_said() {
+fn invalid_settings_are_reported() {
     let folder = folder();
     let path = folder.path();
     let refusal = |arguments: &str| {
@@ -276,11 +276,11 @@ fn what_is_wrong_is_said() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        training_ends_with_the_same_parameters_whoever_makes_its_batches,
-        a_server_is_killed_and_another_joins_in_the_midst,
-        a_run_goes_on_with_other_servers_of_the_same_data,
-        a_wait_for_a_server_is_said_and_a_signal_ends_it,
-        a_server_that_other_machines_can_reach_warns,
-        what_is_wrong_is_said,
+        parameters_do_not_depend_on_the_producer_of_batches,
+        run_survives_a_killed_server_and_uses_a_joining_one,
+        run_resumes_with_other_servers_of_the_same_data,
+        wait_for_a_server_is_reported_and_ended_by_a_signal,
+        server_reachable_from_other_machines_warns,
+        invalid_settings_are_reported,
     ]
 }

@@ -1,5 +1,5 @@
-//! The help of every command, and the errors that users meet. `UPDATE_EXPECT=1 cargo test -p unisono-cli --features full --test suite
-//! snapshots` writes them anew.
+//! Snapshots of every command's help, and of the errors that users meet. `UPDATE_EXPECT=1 cargo test -p unisono-cli --features full --test suite
+//! snapshots` rewrites them.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use unisono_testing::tests;
 
 use crate::{UNISONO, all_commands};
 
-/// Commands that are refused in a folder with the files of [`run`]. No text depends on the machine.
+/// Commands that are refused, in a folder with the files of [`run`]. No text depends on the machine.
 const REFUSED: [&str; 82] = [
     "explan",
     "bench --byts 8",
@@ -106,7 +106,7 @@ fn run(folder: &Path, arguments: &str) -> (i32, String, String) {
     (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
 }
 
-fn every_help_is_as_it_was() {
+fn help_matches_the_snapshots_of_every_command() {
     let folder = tempfile::tempdir().unwrap();
     for command in [vec![String::new()], all_commands()].concat() {
         let (code, stdout, stderr) = run(folder.path(), &format!("{command} --help"));
@@ -117,7 +117,7 @@ fn every_help_is_as_it_was() {
     }
 }
 
-fn errors_are_as_they_were() {
+fn errors_match_the_snapshots() {
     let folder = tempfile::tempdir().unwrap();
     let mut text = String::new();
     for arguments in REFUSED {
@@ -157,7 +157,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![
         bash_loads_the_completions,
         version_names_mpi_and_features,
-        every_help_is_as_it_was,
-        errors_are_as_they_were
+        help_matches_the_snapshots_of_every_command,
+        errors_match_the_snapshots
     ]
 }

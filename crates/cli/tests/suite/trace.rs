@@ -43,7 +43,7 @@ fn trace_connects_the_calls_of_ranks_and_names_a_bad_file() {
     let flows: Vec<_> = calls
         .map(|call| (call["ts"].as_f64().unwrap(), call["flow_in"] == true, call["flow_out"] == true))
         .collect();
-    // From the rank that starts first to the next, and on to the last.
+    // The flow leads from the rank that starts first to the next, and on to the last.
     assert_eq!(flows, [(1.5, true, false), (0.0, false, true), (0.5, true, true)]);
     assert!(events.iter().all(|event| event["bind_id"].is_null() == (event["name"] == "forward")));
     fs::write(file(1), "{\n{\"pid\":1}").unwrap();

@@ -1,4 +1,4 @@
-//! Training: the same on any number of ranks, and good enough on real data.
+//! Training gives the same result on any number of ranks, and reaches the expected accuracy on real data.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,21 +14,21 @@ use unisono_train::{EpochReport, Event};
 
 use crate::{TWO_NODES, UNISONO, no_two_nodes};
 
-/// The largest difference between losses of runs with the same global batch, relative to the loss: gradients
-/// are added up in another order, and after hundreds of steps rounding differences have grown to this.
+/// The largest difference between losses of runs with the same global batch, relative to the loss. Gradients are added in another order, and rounding
+/// differences grow to this after hundreds of steps.
 const TOLERANCE: f64 = 0.02;
 
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
-        the_same_global_batch_gives_the_same_losses,
+        same_global_batch_gives_the_same_losses,
         mpirun_and_threads_give_the_same_parameters,
-        a_parameter_server_gives_the_parameters_of_master_worker_over_every_launcher,
-        a_pipeline_gives_the_losses_of_one_rank_over_every_launcher,
-        central_storage_gives_the_same_over_every_launcher_in_about_half_the_memory,
-        a_world_invariant_run_gives_the_same_parameters_on_1_2_and_4_ranks,
-        a_run_that_is_killed_goes_on_bit_for_bit_on_other_ranks_too,
+        parameter_server_matches_master_worker_over_every_launcher,
+        pipeline_matches_the_losses_of_one_rank_over_every_launcher,
+        central_storage_matches_over_every_launcher_in_about_half_the_memory,
+        world_invariant_run_gives_the_same_parameters_on_1_2_and_4_ranks,
+        killed_run_resumes_with_the_same_bits_on_other_numbers_of_ranks,
         logs_and_traces_are_written,
-        digits_are_learnt_under_mpirun,
+        model_learns_digits_under_mpirun,
     ];
     let over_nodes =
         tests![a_parameter_server_gives_the_same_over_two_nodes, a_pipeline_gives_the_same_over_two_nodes];
@@ -41,7 +41,7 @@ pub(crate) fn tests() -> Vec<Test> {
 const MNIST: &str = "mnist";
 const TEXT: &str = "tinyshakespeare.txt";
 
-/// Real data, in the folder that the environment names.
+/// Returns the path of a real data set, in the folder from the environment variable.
 fn real(name: &str) -> PathBuf {
     PathBuf::from(std::env::var_os("UNISONO_TEST_DATA").unwrap_or_default()).join(name)
 }
@@ -51,7 +51,7 @@ fn missing(name: &str) -> Option<String> {
     (!is_there).then(|| format!("UNISONO_TEST_DATA names no folder that holds `{name}`"))
 }
 
-/// Returns the reports of a run on this many threads, as rank 0 sees them.
+/// Returns the reports of rank 0 of a run on this many threads.
 fn run(ranks: usize, settings: &Config) -> Vec<EpochReport> {
     let reports = unisono::threads(ranks, |mut comm| {
         let mut reports = Vec::new();
@@ -68,7 +68,7 @@ fn run(ranks: usize, settings: &Config) -> Vec<EpochReport> {
     reports.into_iter().next().unwrap()
 }
 
-fn the_same_global_batch_gives_the_same_losses() {
+fn same_global_batch_gives_the_same_losses() {
     let settings = Config { epochs: 2, ..Config::new(Source::Digits, ModelKind::Mlp) };
     let with_ranks = |ranks| run(ranks, &Config { batch_size: 120 / ranks, ..settings.clone() });
     let alone = with_ranks(1);
@@ -115,12 +115,12 @@ fn mpirun_and_threads_give_the_same_parameters() {
 const SERVED: [&str; 4] = ["--epochs", "1", "--seed", "5"];
 const BY_A_SERVER: [&str; 2] = ["--strategy", "parameter-server"];
 
-/// Returns the parameters of two ranks by `master-worker`.
+/// Returns the parameters of two ranks that use `master-worker`.
 fn by_master_worker() -> serde_json::Value {
     reference(2, &[&SERVED[..], &["--algorithm", "master-worker"]].concat())["parameters_hash"].clone()
 }
 
-fn a_parameter_server_gives_the_parameters_of_master_worker_over_every_launcher() {
+fn parameter_server_matches_master_worker_over_every_launcher() {
     let (expected, arguments) = (by_master_worker(), [&SERVED[..], &BY_A_SERVER].concat());
     assert_eq!(threads(3, &arguments)["parameters_hash"], expected, "threads");
     assert_eq!(last(&launched(3, &arguments))["parameters_hash"], expected, "MPI");
@@ -133,7 +133,7 @@ fn a_parameter_server_gives_the_parameters_of_master_worker_over_every_launcher(
 
 fn a_parameter_server_gives_the_same_over_two_nodes() {
     let mut command = Command::new(TWO_NODES);
-    // Otherwise the links see that it is one machine, and share memory.
+    // Otherwise the links detect a single machine, and use shared memory.
     command.env("UNISONO_NETWORK", "tcp");
     command.args(["--ranks", "2,1", "--", UNISONO, "train", "--format", "json"]);
     command.args([&SERVED[..], &BY_A_SERVER].concat());
@@ -141,12 +141,12 @@ fn a_parameter_server_gives_the_same_over_two_nodes() {
     assert_eq!(ended["parameters_hash"], by_master_worker());
 }
 
-/// Two stages, of two replicas each.
+/// Two stages with two replicas each.
 const STAGED: [&str; 8] =
     ["--epochs", "1", "--global-batch", "256", "--learning-rate", "0.02", "--split-at", "hidden2"];
 const IN_STAGES: [&str; 4] = ["--strategy", "pipeline", "--stages", "2"];
 
-fn a_pipeline_gives_the_losses_of_one_rank_over_every_launcher() {
+fn pipeline_matches_the_losses_of_one_rank_over_every_launcher() {
     let arguments = [&STAGED[..], &IN_STAGES].concat();
     let expected = reference(4, &arguments);
     let alone = reference(1, &STAGED[..6]);
@@ -173,7 +173,7 @@ fn a_pipeline_gives_the_same_over_two_nodes() {
 
 const AT_THE_CENTRE: [&str; 2] = ["--strategy", "central-storage"];
 
-fn central_storage_gives_the_same_over_every_launcher_in_about_half_the_memory() {
+fn central_storage_matches_over_every_launcher_in_about_half_the_memory() {
     let arguments = [&STAGED[..6], &AT_THE_CENTRE].concat();
     let (expected, alone) = (threads(2, &arguments), reference(1, &STAGED[..6]));
     for figure in ["loss", "test_loss"] {
@@ -187,13 +187,13 @@ fn central_storage_gives_the_same_over_every_launcher_in_about_half_the_memory()
     let processes = last(&launch::run(command, Duration::from_secs(120)).expect_success());
     assert_eq!(processes["parameters_hash"], expected["parameters_hash"], "processes");
 
-    // Few samples of few features, and ten million parameters: 120 MB with gradients and velocity.
+    // Few samples with few features, and ten million parameters: 120 MB with gradients and velocity.
     let folder = tempfile::tempdir().unwrap();
     let table = folder.path().join("table.csv");
     let row = |row: usize| format!("{},{},class{}\n", row % 7, row % 5, row % 2);
     std::fs::write(&table, "one,other,class\n".to_owned() + &(0..100).map(row).collect::<String>()).unwrap();
     let data = format!("csv:{}", table.display());
-    // Long enough for the allocator to give back what initial values were drawn in.
+    // Long enough for the allocator to release the memory of drawing the initial values.
     let wide = ["--data", &data, "--hidden", "3160,3160", "--epochs", "20", "--batch-size", "8"];
     let memory = |arguments: &[&str]| last(&launched(2, arguments))["memory_bytes"].as_f64().unwrap();
     let (mirrored, central) = (memory(&wide), memory(&[&wide[..], &AT_THE_CENTRE].concat()));
@@ -201,20 +201,20 @@ fn central_storage_gives_the_same_over_every_launcher_in_about_half_the_memory()
     assert!((40e6..80e6).contains(&saved), "{mirrored} and {central}: half of 120 MB is {saved}");
 }
 
-/// Returns the last line of a run in threads of one process.
+/// Returns the last line of a run with threads of one process.
 fn threads(ranks: usize, arguments: &[&str]) -> serde_json::Value {
     let mut command = Command::new(UNISONO);
     command.args(["train", "--format", "json", "--threads", &ranks.to_string()]).args(arguments);
     last(&launch::run(command, Duration::from_secs(120)).expect_success())
 }
 
-/// Returns the last line of a run in threads with which several tests compare theirs.
+/// Returns the last line of a run with threads, with which several tests compare theirs.
 fn reference(ranks: usize, arguments: &[&str]) -> serde_json::Value {
     let name = format!("train on {ranks} {}", arguments.join(" "));
     serde_json::from_str(&shared::text(&name, || threads(ranks, arguments).to_string())).unwrap()
 }
 
-fn a_world_invariant_run_gives_the_same_parameters_on_1_2_and_4_ranks() {
+fn world_invariant_run_gives_the_same_parameters_on_1_2_and_4_ranks() {
     let arguments =
         ["--epochs", "1", "--order", "world-invariant", "--global-batch", "192", "--clip-norm", "5"];
     let alone = threads(1, &arguments);
@@ -226,7 +226,7 @@ fn a_world_invariant_run_gives_the_same_parameters_on_1_2_and_4_ranks() {
     }
 }
 
-fn a_run_that_is_killed_goes_on_bit_for_bit_on_other_ranks_too() {
+fn killed_run_resumes_with_the_same_bits_on_other_numbers_of_ranks() {
     let common =
         ["--epochs", "1", "--global-batch", "128", "--order", "world-invariant", "--optimizer", "adamw"];
     let rate = ["--learning-rate", "0.001"];
@@ -239,7 +239,7 @@ fn a_run_that_is_killed_goes_on_bit_for_bit_on_other_ranks_too() {
         command.args(["train", "--format", "json", "--threads", "2"]).args(&arguments).arg(directory.path());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut run = command.spawn().unwrap();
-        // Until it has saved something new; then, during it, kill -9.
+        // Waits for a new checkpoint, and kills the run with kill -9 while it continues.
         let before = checkpoints(directory.path());
         let deadline = Instant::now() + Duration::from_secs(60);
         while checkpoints(directory.path()) == before && run.try_wait().unwrap().is_none() {
@@ -262,7 +262,7 @@ fn a_run_that_is_killed_goes_on_bit_for_bit_on_other_ranks_too() {
     }
 }
 
-/// Returns the names of the checkpoints in a directory, in order.
+/// Returns the sorted names of the checkpoints in a directory.
 fn checkpoints(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -292,7 +292,7 @@ fn logs_and_traces_are_written() {
     }
 }
 
-fn digits_are_learnt_under_mpirun() {
+fn model_learns_digits_under_mpirun() {
     let ended = launched(2, &[]);
     let events = events(&ended);
     assert!(events.len() > 2, "some epochs, and the end: {}", ended.stdout);
@@ -311,7 +311,7 @@ fn mnist() {
     assert!(last["test_accuracy"].as_f64().unwrap() > 0.97, "{last}");
 }
 
-/// One epoch is enough to see it learn; the usual two take minutes.
+/// One epoch is enough to observe learning. The usual two take minutes.
 fn text() {
     let source = format!("text:{}", real(TEXT).display());
     let last = last(&launched(2, &["--data", &source, "--epochs", "1"]));

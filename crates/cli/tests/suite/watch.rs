@@ -1,4 +1,4 @@
-//! Looking at processes and checkpoints while they come and go.
+//! Observes processes and checkpoints.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::UNISONO;
 
-/// `unisono supervise` with these arguments, `--`, and a command.
+/// Returns `unisono supervise` with these arguments, `--`, and a command.
 pub(crate) fn supervise(arguments: &[&str], command: &Command) -> Command {
     let mut supervise = Command::new(UNISONO);
     supervise.arg("supervise").args(arguments).arg("--").arg(command.get_program()).args(command.get_args());
@@ -19,7 +19,7 @@ pub(crate) fn supervise(arguments: &[&str], command: &Command) -> Command {
 
 pub(crate) fn kill(signal: &str, pid: u32) {
     let status = Command::new("kill").args([&format!("-{signal}"), "--", &pid.to_string()]).status();
-    // It may have ended meanwhile.
+    // The process may have ended in the meantime.
     let _ = status.expect("kill starts");
 }
 
@@ -39,13 +39,13 @@ impl Drop for Guarded {
 }
 
 impl Guarded {
-    /// Waits, within this time, and returns the exit code.
+    /// Waits for at most this time, and returns the exit status.
     pub(crate) fn ended(&mut self, deadline: Duration) -> ExitStatus {
         until("the command ends", deadline, || self.0.try_wait().expect("the child is ours"))
     }
 }
 
-/// Looks again and again until there is something.
+/// Polls until `look` returns a value.
 pub(crate) fn until<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -57,7 +57,7 @@ pub(crate) fn until<T>(what: &str, deadline: Duration, mut look: impl FnMut() ->
     }
 }
 
-/// Returns the numbers of all processes that come of one.
+/// Returns the process ids of all descendants of a process.
 pub(crate) fn descendants(root: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc").expect("there is /proc") {
@@ -78,14 +78,14 @@ pub(crate) fn descendants(root: u32) -> Vec<u32> {
     found
 }
 
-/// Returns all processes, of anybody, with this text in their command line.
+/// Returns all processes, of any user, with this text in their command line.
 pub(crate) fn with_argument(text: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").expect("there is /proc");
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     pids.filter(|pid| words(*pid).iter().any(|word| word.contains(text))).collect()
 }
 
-/// Returns the command line of a process; nothing if it has ended.
+/// Returns the command line of a process, or nothing if it has ended.
 pub(crate) fn words(pid: u32) -> Vec<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     line.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
@@ -107,7 +107,7 @@ pub(crate) fn newest(directory: &Path) -> Option<String> {
     names(directory).into_iter().filter(|name| name.starts_with("step-")).max()
 }
 
-/// Returns whether a checkpoint is half-written.
+/// Returns whether a checkpoint is being written.
 pub(crate) fn is_writing(directory: &Path) -> bool {
     names(directory).iter().any(|name| name.ends_with(".partial"))
 }
@@ -117,7 +117,7 @@ pub(crate) fn names(directory: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// Returns the last line of what a run wrote, in JSON, if its event is this one.
+/// Returns the last line of a run's JSON output, if it is this event.
 pub(crate) fn last_event(stdout: &str, event: &str) -> serde_json::Value {
     let mut lines = stdout.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     let last = lines.next_back().unwrap_or_else(|| panic!("no figures in {stdout:?}"));

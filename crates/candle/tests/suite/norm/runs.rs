@@ -1,10 +1,10 @@
-//! Whole runs with batch norm and dropout.
+//! Complete runs with batch norm and dropout.
 
 use super::*;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Small images whose class is their texture, in MNIST's format: plain, two directions of stripes, or squares.
+/// Writes small images in MNIST's format whose class is their texture: plain, stripes in two directions, or squares.
 fn images(directory: &std::path::Path) -> Source {
     const SIDE: usize = 9;
     for (part, count) in [("train", 120_usize), ("t10k", 70)] {
@@ -29,7 +29,7 @@ fn images(directory: &std::path::Path) -> Source {
     Source::Idx(directory.to_owned())
 }
 
-/// Trains on ranks as threads, until the run has made this many steps, or to its end; returns the hash.
+/// Trains on ranks as threads for this many steps, or to the end of the run. Returns the summary.
 fn trained(ranks: usize, settings: &Config, stop_after: Option<usize>) -> Summary {
     let settings = &Config { stop: Stop::default(), ..settings.clone() };
     let summaries = unisono::threads(ranks, |mut comm| {
@@ -48,8 +48,8 @@ fn trained(ranks: usize, settings: &Config, stop_after: Option<usize>) -> Summar
     summaries.swap_remove(0)
 }
 
-/// Runs that end in the middle of an epoch, and go on. Fails if running statistics or the steps of dropout are not saved, or are not part
-/// of what evaluation reads.
+/// Runs stop during an epoch, and resume. Fails if running statistics or the step count of dropout are not saved, or if evaluation does not read
+/// them.
 fn a_resumed_run_ends_with_the_same_bits_and_evaluates_to_the_same_on_any_number_of_ranks() {
     let directory = tempfile::tempdir().unwrap();
     let source = images(directory.path());
@@ -76,14 +76,14 @@ fn a_resumed_run_ends_with_the_same_bits_and_evaluates_to_the_same_on_any_number
                 assert_eq!(tally.mean_loss().to_bits(), whole.last.test_loss.to_bits(), "{ranks} ranks");
             }
         }
-        // On another number of ranks it goes on from the same values.
+        // On another number of ranks, the run resumes from the same values.
         let more = Config { checkpoint_dir: Some(kept("one")), resume: true, ..settings.clone() };
         let more = Config { global_batch: Some(15), ..more };
         assert_eq!(trained(2, &more, None).parameters_hash, whole.parameters_hash);
     }
 }
 
-/// Half of the digits, and narrow blocks.
+/// Trains on half of the digits, with narrow blocks.
 fn a_residual_network_learns_digits_within_an_epoch() {
     let options = Options { train_samples: 10_000, test_samples: 500, ..Options::default() };
     let dataset = Arc::new(unisono_data::load(&Source::Digits, &options).unwrap());

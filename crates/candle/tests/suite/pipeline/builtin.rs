@@ -1,4 +1,4 @@
-//! The built-in models, cut into stages by settings.
+//! The built-in models cut into stages by settings.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use unisono_testing::tests;
 use unisono_train::metrics::{F1, Named, TopK};
 use unisono_train::{EpochReport, Event, Order, Stop, Summary, TrainError};
 
-/// The largest difference of losses that are added up in another order.
+/// The largest difference between losses whose additions have different orders.
 const TOLERANCE: f64 = 1e-5;
 
 fn settings() -> Config {
@@ -22,13 +22,13 @@ fn settings() -> Config {
         global_batch: Some(250),
         learning_rate: 0.02,
         metrics: vec![Named(Arc::new(TopK(2))), Named(Arc::new(F1))],
-        // Over all stages.
+        // The norm over all stages.
         clip_norm: Some(0.5),
         ..Config::new(Source::Digits, ModelKind::Mlp)
     }
 }
 
-/// Returns the run, cut into this many stages.
+/// Returns the settings of the run cut into this many stages.
 fn cut(settings: Config, stages: usize, schedule: &str) -> Config {
     Config {
         strategy: Some(StrategyKind::Pipeline),
@@ -38,7 +38,7 @@ fn cut(settings: Config, stages: usize, schedule: &str) -> Config {
     }
 }
 
-/// Returns the summary on each rank.
+/// Runs the settings, and returns the summary of each rank.
 fn run(ranks: usize, settings: &Config) -> Vec<Result<Summary, TrainError>> {
     unisono::threads(ranks, |mut comm| match settings.strategy() {
         Some(Strategy::Pipeline(pipeline)) => settings.pipeline(&mut comm, &pipeline)?.run(|_| ()),
@@ -58,12 +58,12 @@ fn assert_near(found: &EpochReport, expected: &EpochReport, what: &str) {
         assert!((found - expected).abs() < TOLERANCE, "{what}: {found}, on one rank {expected}");
     }
     for (name, value) in &found.metrics {
-        // One or two of 2000 samples may be on the edge.
+        // One or two of 2000 samples may be at the decision boundary.
         assert!((value - expected.metrics[name]).abs() < 2e-3, "{what}: {name} {value}");
     }
 }
 
-fn losses_and_metrics_are_those_of_one_rank() {
+fn losses_and_metrics_match_one_rank() {
     let alone = last(1, &settings()).last;
     assert!(alone.test_accuracy > 0.5 && alone.metrics.len() == 2, "{alone:?}");
     for (ranks, length, schedule) in
@@ -80,7 +80,7 @@ fn optimizer_state_is_sharded_among_the_replicas_of_a_stage() {
     assert_near(&last(4, &sharded).last, &last(4, &whole).last, "sharded");
 }
 
-fn the_transformer_and_the_cnn_are_cut() {
+fn transformer_and_cnn_train_in_stages() {
     let directory = tempfile::tempdir().unwrap();
     let text = directory.path().join("text");
     std::fs::write(&text, "All work and no play makes Jack a dull boy. ".repeat(100)).unwrap();
@@ -104,12 +104,12 @@ fn the_transformer_and_the_cnn_are_cut() {
     }
 }
 
-/// Returns a run of two epochs that saves at every 30th step, and may be asked to stop.
+/// Returns a run of two epochs that saves at every 30th step, and can be stopped.
 fn saving(directory: &Path, stop: Stop) -> Config {
     crate::saving(directory, Config { stop, ..settings() })
 }
 
-/// Runs until a step, after which the run is asked to stop.
+/// Runs until the given step, and then requests a stop.
 fn until(ranks: usize, step: usize, settings: &Config) -> Summary {
     let asks = |event: Event| {
         if let Event::Step(made) = event
@@ -127,7 +127,7 @@ fn until(ranks: usize, step: usize, settings: &Config) -> Summary {
     ended.remove(0)
 }
 
-fn a_run_goes_on_under_other_strategies_and_its_checkpoints_are_whole() {
+fn complete_checkpoint_resumes_under_other_strategies() {
     let directory = tempfile::tempdir().unwrap();
     let whole = || saving(directory.path(), Stop::default());
     let undisturbed = last(1, &whole().without_checkpoints());
@@ -136,17 +136,17 @@ fn a_run_goes_on_under_other_strategies_and_its_checkpoints_are_whole() {
     until(3, 110, &whole());
     let ended = last(2, &cut(whole(), 2, "1f1b"));
     assert_near(&ended.last, &undisturbed.last, "over four worlds");
-    // One rank has it all.
+    // One rank can read the complete checkpoint.
     let saved = Saved::open(directory.path()).unwrap();
     assert_eq!(saved.parameters_hash().unwrap(), ended.parameters_hash);
     let tallies = unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test).unwrap());
     assert!((tallies[0].mean_loss() - ended.last.test_loss).abs() < 1e-12);
 }
 
-fn a_run_resumed_in_the_same_world_has_the_same_bits() {
+fn run_resumed_in_the_same_world_has_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
     let run = || Config {
-        // The measured costs of layers may differ.
+        // The measured costs of layers may differ between runs.
         split_at: Some(vec!["hidden3".to_owned()]),
         ..cut(saving(directory.path(), Stop::default()), 2, "1f1b")
     };
@@ -155,7 +155,7 @@ fn a_run_resumed_in_the_same_world_has_the_same_bits() {
     assert_eq!(last(4, &run()).parameters_hash, undisturbed.parameters_hash);
 }
 
-fn what_cannot_be_cut_is_refused_on_all_ranks() {
+fn invalid_cuts_are_refused_on_all_ranks() {
     let refused = |ranks: usize, settings: &Config| {
         let errors: Vec<_> = run(ranks, settings).into_iter().map(Result::unwrap_err).collect();
         errors.iter().map(ToString::to_string).min_by_key(|said| said.contains("on rank")).unwrap()
@@ -181,7 +181,7 @@ fn what_cannot_be_cut_is_refused_on_all_ranks() {
     assert!(said[0].contains("call Config::parameter_server or Config::pipeline"), "{said:?}");
 }
 
-fn a_loss_that_diverges_ends_the_run_on_all_ranks() {
+fn diverging_loss_ends_the_run_on_all_ranks() {
     let settings = Config { learning_rate: 1e6, clip_norm: None, ..cut(settings(), 2, "1f1b") };
     for error in run(4, &settings).into_iter().map(Result::unwrap_err) {
         let said = error.to_string();
@@ -192,13 +192,13 @@ fn a_loss_that_diverges_ends_the_run_on_all_ranks() {
 
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
-        losses_and_metrics_are_those_of_one_rank,
+        losses_and_metrics_match_one_rank,
         optimizer_state_is_sharded_among_the_replicas_of_a_stage,
-        the_transformer_and_the_cnn_are_cut,
-        a_run_goes_on_under_other_strategies_and_its_checkpoints_are_whole,
-        what_cannot_be_cut_is_refused_on_all_ranks,
-        a_loss_that_diverges_ends_the_run_on_all_ranks,
+        transformer_and_cnn_train_in_stages,
+        complete_checkpoint_resumes_under_other_strategies,
+        invalid_cuts_are_refused_on_all_ranks,
+        diverging_loss_ends_the_run_on_all_ranks,
     ];
-    tests.extend(tests![a_run_resumed_in_the_same_world_has_the_same_bits].into_iter().map(Test::deep));
+    tests.extend(tests![run_resumed_in_the_same_world_has_the_same_bits].into_iter().map(Test::deep));
     tests
 }

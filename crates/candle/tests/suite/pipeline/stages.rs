@@ -24,14 +24,14 @@ const MICRO_BATCHES: usize = 8;
 const SAMPLES: usize = 6;
 const INPUTS: usize = 5;
 const CLASSES: usize = 3;
-/// One for each stage of the longest pipeline.
+/// The width of each stage of the longest pipeline.
 const WIDTHS: [usize; 4] = [7, 9, 8, CLASSES];
 const STEPS: usize = 6;
 const SEED: u64 = 11;
 
 type Batch = (Tensor, Tensor);
 
-/// Returns the micro-batches of a replica in a step. Each has another number of samples.
+/// Returns the micro-batches of a replica in a step. Their numbers of samples differ.
 fn batches(step: usize, replica: usize) -> Vec<Batch> {
     let mut random = ChaCha8Rng::seed_from_u64((step * 10 + replica) as u64);
     let batch = |micro_batch: usize| {
@@ -62,10 +62,10 @@ fn mirror<R: Replica>(comm: &mut Communicator, replica: R) -> std::result::Resul
     Mirror::new(comm, replica, optimizer, &BucketSettings::default(), None)
 }
 
-/// The loss of each step, and that of an evaluation in the end.
+/// The loss of each step, and the loss of an evaluation at the end.
 type Losses = Vec<f64>;
 
-/// On one rank, with the batches of all replicas.
+/// Trains on one rank with the batches of all replicas.
 fn alone(replicas: usize) -> Losses {
     let losses = unisono::threads(1, |mut comm| -> std::result::Result<Losses, TrainError> {
         let parameters = Parameters::new(SEED);
@@ -92,7 +92,7 @@ fn alone(replicas: usize) -> Losses {
     losses.into_iter().next().unwrap().unwrap()
 }
 
-/// Returns a rank of a pipeline of this many ranks, in a world with several pipelines.
+/// Trains on a rank of a pipeline of this many ranks, in a world with several pipelines.
 fn piped(
     comm: &mut Communicator,
     ranks: usize,
@@ -140,7 +140,7 @@ fn check(ranks: usize, replicas: usize, schedule: &str) {
     }
 }
 
-fn losses_are_those_of_one_rank() {
+fn losses_match_one_rank() {
     for (ranks, replicas) in [(1, 1), (2, 1), (4, 1), (2, 2)] {
         for schedule in ["gpipe", "1f1b"] {
             check(ranks, replicas, schedule);
@@ -154,7 +154,7 @@ fn stages_may_be_interleaved() {
     check(1, 1, "interleaved:4");
 }
 
-fn a_trainer_runs_a_pipeline() {
+fn trainer_runs_a_pipeline() {
     let dataset = unisono_data::load(&Source::Digits, &Options { train_samples: 4000, ..Options::default() });
     let dataset = Arc::new(dataset.unwrap());
     let summaries = unisono::threads(4, |mut comm| -> std::result::Result<Summary, TrainError> {
@@ -195,13 +195,13 @@ fn a_trainer_runs_a_pipeline() {
     }
 }
 
-fn a_world_that_is_no_multiple_is_refused() {
+fn world_size_that_is_not_a_multiple_is_refused() {
     for error in unisono::threads(3, |mut comm| Grid::of(&mut comm, 2).unwrap_err().to_string()) {
         assert_eq!(error, "3 ranks cannot be cut into pipelines of 2: the ranks must be a multiple");
     }
 }
 
-fn a_stage_too_few_is_refused_on_all_ranks() {
+fn missing_stage_is_refused_on_all_ranks() {
     let errors = unisono::threads(2, |comm| {
         let parameters = Parameters::new(SEED);
         let layer = layer(&parameters, 0);
@@ -217,7 +217,7 @@ fn a_stage_too_few_is_refused_on_all_ranks() {
     assert_eq!(errors[1], "rank 1 has 0 stages, but gpipe has 1");
 }
 
-fn a_stage_has_no_layer_that_knows_its_passes() {
+fn stage_with_batch_norm_or_dropout_is_refused() {
     let forward = |_: &Batch, _: Option<&Tensor>| -> Result<Cut> { unreachable!("it is not made") };
     let (with_norm, with_dropout) = (Parameters::new(SEED), Parameters::new(SEED));
     let _norm = SyncBatchNorm::new(&with_norm, "norm", 3).unwrap();
@@ -230,11 +230,11 @@ fn a_stage_has_no_layer_that_knows_its_passes() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        losses_are_those_of_one_rank,
+        losses_match_one_rank,
         stages_may_be_interleaved,
-        a_trainer_runs_a_pipeline,
-        a_world_that_is_no_multiple_is_refused,
-        a_stage_too_few_is_refused_on_all_ranks,
-        a_stage_has_no_layer_that_knows_its_passes,
+        trainer_runs_a_pipeline,
+        world_size_that_is_not_a_multiple_is_refused,
+        missing_stage_is_refused_on_all_ranks,
+        stage_with_batch_norm_or_dropout_is_refused,
     ]
 }

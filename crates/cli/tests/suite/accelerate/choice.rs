@@ -1,4 +1,4 @@
-//! Which of MPI and Unisono carries out a class of calls: trials, and recorded decisions.
+//! The choice between MPI and Unisono for a class of calls: trials, and recorded decisions.
 
 use std::fs;
 use std::path::Path;
@@ -15,18 +15,18 @@ pub(super) struct Row<'a> {
     by_unisono: u64,
     by_mpi: u64,
     has_trial: bool,
-    /// The longer one of the times by Unisono and by MPI in the last trial.
+    /// The longer of the times by Unisono and by MPI in the last trial.
     pub(super) most_us: f64,
     chosen: &'a str,
 }
 
-/// The rows of calls that either could carry out.
+/// Returns the rows of calls that either library could execute.
 pub(super) fn rows(ended: &Ended) -> Vec<Row<'_>> {
     let rows = ended.stderr.lines().filter_map(|line| line.strip_prefix("unisono: "));
     rows.filter_map(row).filter(|row| row.function != "barrier").collect()
 }
 
-/// The fields of a row stand after the size class, which follows `<`.
+/// Parses a row. Its fields follow the size class, which follows `<`.
 fn row(text: &str) -> Option<Row<'_>> {
     let (before, after) = text.split_once(" < ")?;
     let (numbers, chosen) = after.trim_start().rsplit_once("  ")?;
@@ -42,7 +42,7 @@ fn row(text: &str) -> Option<Row<'_>> {
     })
 }
 
-/// A run of `choices.c` with a report and the given variables; a rank pauses up to `pause_us` before a call.
+/// Runs `choices.c` with a report and the given variables. A rank pauses up to `pause_us` before a call.
 fn choices(
     installed: &Installed,
     mpi: &str,
@@ -61,20 +61,20 @@ fn run(installed: &Installed, mpi: &str, ranks: usize, calls: (u32, u32), set: &
     is_right(launch::run(choices(installed, mpi, ranks, calls, set), DEADLINE), ranks)
 }
 
-/// The rounds after which every class has had a trial: after 31 calls of its communicator, and 64 of its own, of which every fourth
-/// is on another communicator and every third has its size.
+/// The rounds after which every class has had a trial. This needs 31 calls of its communicator, and 64 calls of the class. Every fourth call is on
+/// another communicator, and every third has the size of the class.
 const TRIED: u32 = 300;
-/// Fourteen functions and reductions, and three sizes of each.
+/// Fourteen functions and reductions, each with three sizes.
 const CLASSES: usize = 42;
 
 pub(super) fn ranks_agree(installed: &Installed, mpi: &'static str) {
-    // Ranks of MPICH that outnumber the cores take their turns late.
+    // MPICH ranks that outnumber the cores yield late.
     let ranks = if mpi == "openmpi" { 4 } else { 2 };
     let ended = run(installed, mpi, ranks, (TRIED, 300), &[]);
     let rows = rows(&ended);
     assert!(rows.len() == CLASSES && rows.iter().all(|row| row.has_trial), "{rows:#?}");
     assert!(rows.iter().all(|row| row.by_unisono >= 12 && row.by_mpi >= 12), "{rows:#?}");
-    // A class is tried again after a thousand calls.
+    // A class has another trial after a thousand calls.
     run(installed, mpi, 2, (4600, 0), &[]);
 }
 
@@ -92,7 +92,7 @@ pub(super) fn slow_mpi(installed: &Installed, mpi: &'static str) {
     let delay = installed.build(&command_of(mpi, "mpicc"), "delay.c", &["-shared", "-fPIC"]);
     let program = installed.c(mpi, "choices.c");
     let behind = r#"LD_PRELOAD=$LD_PRELOAD:$0 exec "$@""#;
-    // All-reduces alone, of which MPI carries out each check too.
+    // Only all-reduces, of which MPI also executes each check.
     let arguments = ["-c", behind, delay.to_str().unwrap(), program.to_str().unwrap(), "300", "0", "1"];
     let mut command = installed.accelerate(mpi, 2, Path::new("sh"), &arguments);
     command.env_remove("UNISONO_ACCELERATE");
@@ -113,7 +113,7 @@ pub(super) fn replay(installed: &Installed, mpi: &'static str) {
     run(installed, mpi, 2, (TRIED, 0), &[("UNISONO_ACCELERATE_RECORD", path)]);
     let text = fs::read_to_string(&file).unwrap();
     assert_eq!(text.lines().count(), 2 + CLASSES, "{text}");
-    // Each class is carried out by one side from the first call, even if the other one is faster.
+    // One library executes each class from the first call, even if the other one is faster.
     let setting = format!("fixed:{path}");
     for (from, to) in [("unisono", "unisono"), (" mpi\n", " unisono\n"), (" unisono\n", " mpi\n")] {
         let changed = text.replace(from, to);
@@ -124,7 +124,7 @@ pub(super) fn replay(installed: &Installed, mpi: &'static str) {
         assert_eq!(by_unisono, changed.matches(" unisono\n").count(), "{ended:?}\n{changed}");
         assert_eq!(by_unisono + by_mpi, CLASSES, "{ended:?}");
     }
-    // A class that the file lacks is MPI's.
+    // MPI executes classes that are missing in the file.
     let lines: Vec<_> = text.lines().collect();
     fs::write(&file, format!("{}\n{}\n", lines[0], lines.last().unwrap())).unwrap();
     let ended = run(installed, mpi, 2, (9, 0), &[("UNISONO_ACCELERATE", &setting)]);
@@ -156,7 +156,7 @@ pub(super) fn unusable_records(installed: &Installed, mpi: &'static str) {
         &[("UNISONO_ACCELERATE_RECORD", "/nowhere/decisions")],
         "cannot record decisions in `/nowhere/decisions`",
     );
-    // Ranks that read different files.
+    // Ranks read different files.
     fs::write(format!("{path}.1"), whole.replace("i32", "i64")).unwrap();
     let program = installed.c(mpi, "choices.c");
     let own = format!(

@@ -1,4 +1,4 @@
-//! Ranks on several nodes, which `scripts/two-nodes` makes of this machine.
+//! Ranks on several nodes, which `scripts/two-nodes` emulates on this machine.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::{TWO_NODES, no_two_nodes};
 
 pub(super) fn tests() -> Vec<Test> {
     type Run = fn(&Installed, &'static str);
-    // Whether the quick suite has them over Open MPI.
+    // Whether the quick suite includes the test over Open MPI.
     let tests: [(&str, Run, bool); 5] = [
         ("every_call_gives_what_mpi_gives_on_two_nodes", every_call, true),
         ("every_call_gives_what_mpi_gives_on_other_nodes", on_other_nodes, false),
@@ -31,7 +31,7 @@ pub(super) fn tests() -> Vec<Test> {
     MPIS.into_iter().filter(|&mpi| mpi != ABI).flat_map(of_mpi).chain([clock]).collect()
 }
 
-/// Returns the reason why nodes cannot have clocks of their own here, if they cannot.
+/// Returns the reason why nodes cannot have separate clocks here, if they cannot.
 fn no_clocks() -> Option<String> {
     let checked = Command::new("unshare").args(["--map-root-user", "--time", "--fork", "true"]).output();
     match checked {
@@ -41,13 +41,13 @@ fn no_clocks() -> Option<String> {
     }
 }
 
-/// `scripts/two-nodes --ranks NODES unisono accelerate --report PROGRAM`, with everything accelerated.
+/// Returns the command `scripts/two-nodes --ranks NODES unisono accelerate --report PROGRAM`, with everything accelerated.
 fn accelerate(installed: &Installed, mpi: &str, nodes: &str, program: &Path, arguments: &[&str]) -> Command {
     let mut launcher = Command::new(TWO_NODES);
     launcher.args(["--ranks", nodes, "--mpirun", &format!("mpirun.{mpi}"), "--"]);
-    // Otherwise Unisono sees that it is one machine, and shares memory.
+    // Otherwise Unisono detects a single machine, and uses shared memory.
     launcher.envs([("UNISONO_NODES", nodes), ("UNISONO_NETWORK", "tcp")]);
-    // Ranks of a node share a core, which Open MPI does not know.
+    // Ranks of a node share a core, which Open MPI does not detect.
     launcher.env("OMPI_MCA_mpi_yield_when_idle", "1");
     installed.accelerate_by(mpi, launcher, program, arguments)
 }
@@ -81,8 +81,8 @@ fn progress(installed: &Installed, mpi: &'static str) {
     }
 }
 
-/// The clock of the second node is ahead: without a comparison, the time of a call would be that of its rank, which waits for the other
-/// one.
+/// The clock of the second node is ahead. Without a comparison of clocks, the time of a call would be the time of the second node's rank, which waits
+/// for the other rank.
 fn clock(installed: &Installed, mpi: &'static str) {
     const AHEAD: &str =
         r#"case $(hostname) in node2) exec unshare --time --monotonic 1000 --fork "$0" ;; esac; exec "$0""#;
@@ -102,7 +102,7 @@ fn left_to_mpi(installed: &Installed, mpi: &'static str) {
     assert!(reports(&ended, "allreduce", "MPI: UNISONO_ACCELERATE leaves it to MPI"), "{ended:?}");
 }
 
-/// The one interface that ranks may use leads nowhere. They find out once, and not for each communicator.
+/// The only interface that ranks may use is unreachable. They detect this once, and not for each communicator.
 fn cut_off(installed: &Installed, mpi: &'static str) {
     let mut command = accelerate(installed, mpi, "1,1", &installed.c(mpi, "communicators.c"), &[]);
     command.env("UNISONO_INTERFACE", "lo");

@@ -6,7 +6,7 @@ use unisono_testing::launch::{self, Ended};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-fn bench_rows_are_what_the_design_says() {
+fn bench_rows_have_the_documented_fields() {
     let arguments = [
         "bench",
         "--algorithm",
@@ -78,7 +78,7 @@ const OPERATIONS: [&str; 9] = [
     "barrier",
 ];
 
-/// Holds rows of `bench --operation all` at three sizes against what they must say.
+/// Checks the rows of `bench --operation all` at three sizes.
 fn every_operation_is_right(rows: &[serde_json::Value], ranks: u64, algorithms: &[&str]) {
     for operation in OPERATIONS {
         for algorithm in algorithms {
@@ -127,7 +127,7 @@ fn bench_measures_every_operation() {
     assert!(rows.iter().all(|row| row["wrong"] == 0));
 }
 
-fn bench_leaves_out_who_does_not_offer_an_operation() {
+fn bench_omits_algorithms_that_lack_an_operation() {
     let arguments =
         "bench --threads 2 --algorithm all --operation broadcast,barrier --bytes 1K --iterations 2";
     let arguments: Vec<_> = arguments.split(' ').collect();
@@ -148,8 +148,9 @@ fn bench_leaves_out_who_does_not_offer_an_operation() {
     );
 }
 
-/// Random numbers are no sum of few large ones, and no product of thin matrices: what is left out of them can be foretold.
-fn bench_tells_the_errors_of_formats_between_nodes() {
+/// Random numbers have no small number of dominant elements, and are no product of thin matrices. The errors of compression are therefore
+/// predictable.
+fn bench_reports_the_errors_of_compressed_formats() {
     let arguments =
         "bench --wire int8,int4,onebit,topk:0.1,threshold:2,powersgd:4 --bytes 4:1M:512 --iterations 2";
     let arguments: Vec<_> = arguments.split(' ').collect();
@@ -183,7 +184,7 @@ fn bench_tells_the_errors_of_formats_between_nodes() {
     assert!(table.contains("# 3 ranks on 2 nodes") && count(&table, " powersgd:4 ") == 3, "{table}");
 }
 
-/// Latency and bandwidth of messages, between the first and the last of three ranks; and computation beside asynchronous calls.
+/// Measures the latency and bandwidth of messages between the first and the last of three ranks, and computation concurrent with asynchronous calls.
 fn bench_measures_messages_and_overlap() {
     let arguments = "bench --operation send-recv,all-reduce --bytes 8:64K:8192 --iterations 3 --warm-up 1 --overlap \
                      --check=false --format json";
@@ -209,8 +210,8 @@ fn bench_measures_messages_and_overlap() {
     }
 }
 
-/// Somebody who has seen enough is no failure of a rank.
-fn a_bench_that_is_interrupted_ends_quietly() {
+/// An interruption by the user is not reported as a failed rank.
+fn interrupted_bench_ends_quietly() {
     let folder = temporary("interrupted");
     let mut command = launch::mpirun(2, UNISONO);
     command.args(["bench", "--iterations", "1000000", "--bytes", "64K"]).env("UNISONO_FLIGHT_DIR", &folder);
@@ -222,12 +223,12 @@ fn a_bench_that_is_interrupted_ends_quietly() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        bench_rows_are_what_the_design_says,
+        bench_rows_have_the_documented_fields,
         bench_tables_and_csv,
         bench_measures_every_operation,
-        bench_leaves_out_who_does_not_offer_an_operation,
-        bench_tells_the_errors_of_formats_between_nodes,
+        bench_omits_algorithms_that_lack_an_operation,
+        bench_reports_the_errors_of_compressed_formats,
         bench_measures_messages_and_overlap,
-        a_bench_that_is_interrupted_ends_quietly,
+        interrupted_bench_ends_quietly,
     ]
 }

@@ -1,4 +1,4 @@
-//! Limits of the system that are too small, and what it forbids.
+//! System limits that are too low, and forbidden system calls.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use unisono_testing::tests;
 use super::{launch, our_lines, play, ranks, run};
 use crate::count;
 
-/// Returns a small job in a shell that has changed something first.
+/// Runs a small job in a shell after the command `before`.
 fn in_shell(before: &str, count: usize, role: &str) -> Ended {
     let mpirun = launch::mpirun(count, &this_program());
     let mut command = Command::new("sh");
@@ -22,18 +22,18 @@ fn in_shell(before: &str, count: usize, role: &str) -> Ended {
 
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
-        too_few_open_files_are_an_error_that_names_the_limit,
-        the_limit_of_open_files_is_raised_as_far_as_it_may_be,
-        too_few_addresses_are_an_error_that_names_the_limit,
+        low_limit_of_open_files_is_an_error_that_names_the_limit,
+        soft_limit_of_open_files_is_raised_to_the_hard_limit,
+        low_limit_of_address_space_is_an_error_that_names_the_limit,
     ];
     let filtered = tests![
-        copies_that_the_kernel_forbids_are_not_needed_and_their_cause_is_said_once,
-        memory_that_the_kernel_does_not_let_ranks_share_is_not_needed
+        forbidden_copies_are_replaced_and_reported_once,
+        forbidden_shared_memory_is_replaced
     ];
     tests.extend(filtered.into_iter().map(|test| test.unless(no_filters)));
-    let mounted = tests![a_tiny_shared_folder_is_said_once];
+    let mounted = tests![small_shared_memory_folder_is_reported_once];
     tests.extend(mounted.into_iter().map(|test| test.unless(no_mount)));
-    let grouped = tests![a_memory_limit_that_is_too_small_is_an_error_that_names_it_and_no_kill];
+    let grouped = tests![low_memory_limit_is_an_error_and_does_not_kill_ranks];
     tests.extend(grouped.into_iter().map(|test| test.unless(no_group)));
     tests
 }
@@ -53,7 +53,7 @@ fn no_group() -> Option<String> {
     Group::new(1 << 30).err()
 }
 
-/// Two ranks that the kernel refuses a call; the line that they report.
+/// Runs two ranks for which the kernel rejects a system call. Returns the line that they report.
 fn forbidden(role: &str, transport: &str) -> String {
     let ended = run(ranks(2, role)).expect_success();
     assert_eq!(count(&ended.stdout, &format!("has begun over {transport}\n")), 2, "{ended:?}");
@@ -62,17 +62,17 @@ fn forbidden(role: &str, transport: &str) -> String {
     lines[0].to_owned()
 }
 
-fn copies_that_the_kernel_forbids_are_not_needed_and_their_cause_is_said_once() {
+fn forbidden_copies_are_replaced_and_reported_once() {
     let line = forbidden("no copies", "shm");
     assert!(line.contains("process_vm_readv") && line.contains("a seccomp filter is set"), "{line}");
 }
 
-fn memory_that_the_kernel_does_not_let_ranks_share_is_not_needed() {
+fn forbidden_shared_memory_is_replaced() {
     let line = forbidden("no memory", "mpi");
     assert!(line.contains("cannot share memory (") && line.contains("Operation not permitted"), "{line}");
 }
 
-fn a_tiny_shared_folder_is_said_once() {
+fn small_shared_memory_folder_is_reported_once() {
     let mpirun = launch::mpirun(2, &this_program());
     let mut command = Command::new("unshare");
     let script = "mount -t tmpfs -o size=64k none /dev/shm && exec \"$0\" \"$@\"";
@@ -80,13 +80,13 @@ fn a_tiny_shared_folder_is_said_once() {
     command.envs(mpirun.get_envs().filter_map(|(name, value)| Some((name, value?))));
     play(&mut command, "sum");
     let ended = run(command);
-    // Open MPI goes another way, MPICH does not begin; neither waits.
+    // Open MPI uses another method, and MPICH does not start. Neither of them hangs.
     assert_eq!(ended.status.success(), launch::is_open_mpi(), "{ended:?}");
     let said = our_lines(&ended).into_iter().filter(|line| line.contains("/dev/shm")).collect::<Vec<_>>();
     assert!(said.len() == 1 && said[0].contains("has 64 KiB free"), "{ended:?}");
 }
 
-fn too_few_open_files_are_an_error_that_names_the_limit() {
+fn low_limit_of_open_files_is_an_error_that_names_the_limit() {
     let ended = in_shell("ulimit -n 64", 4, "arrays");
     assert!(!ended.status.success());
     assert!(count(&ended.stdout, "this process may have 64 files open") >= 1, "{ended:?}");
@@ -95,18 +95,18 @@ fn too_few_open_files_are_an_error_that_names_the_limit() {
     assert_eq!(said, 1, "before it fails, one rank says it: {ended:?}");
 }
 
-fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
+fn soft_limit_of_open_files_is_raised_to_the_hard_limit() {
     let ended = in_shell("ulimit -Sn 64", 2, "arrays").expect_success();
     assert!(our_lines(&ended).is_empty(), "{ended:?}");
 }
 
-fn too_few_addresses_are_an_error_that_names_the_limit() {
+fn low_limit_of_address_space_is_an_error_that_names_the_limit() {
     let ended = in_shell("ulimit -v 2500000", 2, "much");
     assert!(!ended.status.success());
     assert!(ended.stdout.contains("of address space: raise `ulimit -v`"), "{ended:?}");
 }
 
-/// A control group of ours that is removed at the end.
+/// A control group of this test, which is removed at the end.
 struct Group(PathBuf);
 
 impl Group {
@@ -129,7 +129,7 @@ impl Drop for Group {
     }
 }
 
-fn a_memory_limit_that_is_too_small_is_an_error_that_names_it_and_no_kill() {
+fn low_memory_limit_is_an_error_and_does_not_kill_ranks() {
     let group = Group::new(1 << 30).expect("it was possible before");
     let before = format!("echo $$ > {}/cgroup.procs", group.0.display());
     let ended = in_shell(&before, 2, "much");

@@ -1,5 +1,4 @@
-//! MPI libraries that are not what the program was compiled for: one that says so, in the place of the real one's
-//! answer.
+//! MPI libraries that differ from the one that the program was compiled for. A preloaded library replaces the version string of the real one.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +9,7 @@ use unisono_testing::tests;
 use super::{differing, launch, our_lines, ranks, run};
 use crate::count;
 
-/// Compiles a library that gives MPI another version, once for each.
+/// Compiles a library that makes MPI report another version, once for each version.
 fn library(version: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("unisono-launch-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder for temporary files");
@@ -39,14 +38,14 @@ fn versions() -> (&'static str, &'static str) {
 
 pub(crate) fn tests() -> Vec<Test> {
     let tests = tests![
-        a_library_of_another_mpi_is_refused_before_mpi_begins,
-        another_version_of_the_same_mpi_is_said_once_and_works,
-        another_version_of_mpi_on_one_rank_is_said_once_and_works,
+        library_of_another_mpi_is_refused_before_mpi_is_initialised,
+        another_version_of_the_same_mpi_is_reported_once_and_works,
+        another_version_of_mpi_on_one_rank_is_reported_once_and_works,
     ];
     tests.into_iter().map(|test| test.unless(no_compiler)).collect()
 }
 
-fn a_library_of_another_mpi_is_refused_before_mpi_begins() {
+fn library_of_another_mpi_is_refused_before_mpi_is_initialised() {
     let mut command = ranks(2, "start");
     command.env("LD_PRELOAD", library(versions().1));
     let ended = run(command);
@@ -55,7 +54,7 @@ fn a_library_of_another_mpi_is_refused_before_mpi_begins() {
     assert_eq!(count(&ended.stdout, "has begun"), 0, "{ended:?}");
 }
 
-fn another_version_of_the_same_mpi_is_said_once_and_works() {
+fn another_version_of_the_same_mpi_is_reported_once_and_works() {
     let mut command = ranks(2, "sum");
     command.env("LD_PRELOAD", library(versions().0));
     let ended = run(command).expect_success();
@@ -64,7 +63,7 @@ fn another_version_of_the_same_mpi_is_said_once_and_works() {
     assert!(lines[0].contains("was compiled for") && lines[0].contains("9.9"), "{ended:?}");
 }
 
-fn another_version_of_mpi_on_one_rank_is_said_once_and_works() {
+fn another_version_of_mpi_on_one_rank_is_reported_once_and_works() {
     let library = library(versions().0);
     let ended = differing("LD_PRELOAD", ("", library.to_str().expect("a path in UTF-8")), "sum");
     let ended = ended.expect_success();

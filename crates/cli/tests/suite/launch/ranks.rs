@@ -1,4 +1,4 @@
-//! The ranks of the tests.
+//! The roles of ranks in the tests.
 
 use std::process::ExitCode;
 use std::thread;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use unisono::{Communicator, Error, ReduceOp};
 
-/// More arrays than `ulimit -n 64` has files.
+/// More arrays than the files that `ulimit -n 64` allows.
 const ARRAYS: usize = 100;
 
-/// The time that a rank that is refused stays: a launcher ends the others when the first has left with an error, and
-/// all are to be heard.
+/// The time for which a rank with an error stays: a launcher ends the other ranks when the first one exits with an error, and all errors must be
+/// captured.
 const ALL_HEARD: Duration = Duration::from_millis(500);
 
 pub(crate) fn play(role: &str) -> ExitCode {
@@ -43,7 +43,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Sums of slices on the stack and the heap, of all sizes at which they travel otherwise.
+/// Sums slices on the stack and on the heap, in all size classes of the transport.
 fn sum(comm: &mut Communicator) -> unisono::Result<()> {
     let ranks = comm.ranks();
     for count in [1, 100, 5000, 200_000, 1_000_000] {
@@ -56,7 +56,7 @@ fn sum(comm: &mut Communicator) -> unisono::Result<()> {
     Ok(())
 }
 
-/// A second world after the first: there is none, and what is there goes on.
+/// Requests a second world, which is refused. The first one continues to work.
 fn again(mut comm: Communicator) -> unisono::Result<()> {
     sum(&mut comm)?;
     drop(comm);
@@ -67,7 +67,7 @@ fn again(mut comm: Communicator) -> unisono::Result<()> {
     Ok(())
 }
 
-/// Many arrays that are registered at the same time, and each used.
+/// Registers many arrays at the same time, and uses each.
 fn arrays(comm: &mut Communicator) -> unisono::Result<()> {
     let arrays = (0..ARRAYS).map(|_| comm.alloc::<f32>(1000)).collect::<Result<Vec<_>, _>>()?;
     for mut array in arrays {
@@ -78,12 +78,12 @@ fn arrays(comm: &mut Communicator) -> unisono::Result<()> {
     Ok(())
 }
 
-/// A filter like that of a container: the kernel refuses a call.
+/// Installs a seccomp filter as in a container: the kernel rejects a system call.
 #[allow(unsafe_code, reason = "a filter is given to the kernel as addresses")]
 fn forbid(call: libc::c_long) {
     let statement = |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut filter = [
-        // The number of the call is the first word of what the filter sees.
+        // The number of the system call is the first word of the filter's input.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
         statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
         statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),

@@ -1,5 +1,4 @@
-//! A disk that is full: a small one in memory, in a mount namespace of its own, so that no other process sees
-//! it.
+//! A full disk: a small in-memory file system in its own mount namespace, invisible to other processes.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,7 +6,7 @@ use std::time::Duration;
 use crate::UNISONO;
 use unisono_testing::launch::{self, mpirun};
 
-/// Makes the disk in `$1`, of `$2` bytes, then runs the rest.
+/// Mounts a disk at `$1` with `$2` bytes, then runs the remaining arguments.
 const MOUNT: &str = "mount -t tmpfs -o size=$2 tmpfs $1 && shift 2 && \"$@\"";
 
 fn namespace(script: &str) -> Command {
@@ -16,7 +15,7 @@ fn namespace(script: &str) -> Command {
     command
 }
 
-/// Returns the reason why there can be no such disk here, if there can be none.
+/// Returns the reason why no such disk can be mounted here, if there is one.
 pub(crate) fn unavailable() -> Option<String> {
     let directory = tempfile::tempdir().expect("there is room for a directory");
     match namespace(MOUNT).arg(directory.path()).args(["1m", "true"]).output() {
@@ -33,7 +32,7 @@ pub(crate) fn full() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
     let mut train = mpirun(2, UNISONO);
-    // A checkpoint has 1.9 MB: parameters and what SGD remembers. Two of them have room, and no third one beside them.
+    // A checkpoint has 1.9 MB: parameters and the state of SGD. There is space for two, but not for a third.
     train.args(["train", "--format", "json", "--epochs", "30", "--global-batch", "64"]);
     train.args(["--checkpoint-dir", place, "--checkpoint-every", "40", "--keep", "3"]);
     let mut command = namespace(&format!("{MOUNT}; echo code $?; ls -A {place}"));
@@ -52,7 +51,7 @@ pub(crate) fn full() {
     ] {
         assert!(said.contains(part), "no {part:?} in {said}");
     }
-    // At once, and not when the run comes to its end.
+    // The run ends immediately, and not at its last step.
     assert!(!stdout.contains(r#""epoch":3"#), "it went on: {stdout}");
     let names: Vec<_> = stdout.lines().skip_while(|line| *line != "code 1").skip(1).collect();
     assert_eq!(names, [".lock", "step-0000000040", "step-0000000080"], "only whole ones: {stdout}");

@@ -1,4 +1,4 @@
-//! Workers of a parameter server that are killed, and join again.
+//! Workers of a parameter server that are killed and join again.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::UNISONO;
 use crate::watch::{Guarded, descendants, kill, last_event, ranks, until};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// One serves.
+/// The number of ranks, one of which serves.
 const RANKS: usize = 4;
 
 /// Returns a variable in the environment of a process.
@@ -23,7 +23,7 @@ fn variable(pid: u32, name: &str) -> Option<String> {
     values.next_back()
 }
 
-/// Returns the rank that a process is, by the variable of its launcher.
+/// Returns the rank of a process from its launcher's variable.
 fn rank_of(pid: u32) -> Option<usize> {
     variable(pid, "RANK")?.parse().ok()
 }
@@ -32,8 +32,8 @@ fn count(file: &Path, what: &str) -> usize {
     fs::read_to_string(file).unwrap().matches(what).count()
 }
 
-/// Kills workers while the others go on, and waits each time for the one that joins.
-pub(crate) fn workers_that_are_killed_join_again() {
+/// Kills workers while the others continue, and waits each time for the replacement to join.
+pub(crate) fn workers_join_again_after_being_killed() {
     let kills = kills();
     let (epochs, restarts) = ((4 + 3 * kills).to_string(), kills.to_string());
     let directory = tempfile::tempdir().unwrap();
@@ -87,8 +87,8 @@ pub(crate) fn workers_that_are_killed_join_again() {
     );
 }
 
-/// Without a restart left, the others go on; without any worker, the run ends with an error.
-pub(crate) fn workers_that_are_killed_are_not_waited_for() {
+/// Without a remaining restart, the other workers continue. Without any worker, the run ends with an error.
+pub(crate) fn lost_workers_do_not_block_the_others() {
     let train =
         ["--strategy", "parameter-server", "--staleness", "unbounded", "--elastic", "--format", "json"];
     let directory = tempfile::tempdir().unwrap();
@@ -120,8 +120,8 @@ pub(crate) fn workers_that_are_killed_are_not_waited_for() {
     assert!(said.contains("the others go on without it"), "{said}");
 }
 
-/// A server that is killed ends the run, even if the launcher may start others again.
-pub(crate) fn a_parameter_server_that_is_killed_ends_the_run() {
+/// A killed server ends the run, even if the launcher may restart ranks.
+pub(crate) fn lost_parameter_server_ends_the_run() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("output");
     let mut command = Command::new(UNISONO);

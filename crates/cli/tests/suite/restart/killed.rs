@@ -1,4 +1,4 @@
-//! `kill -9` of any rank or of the launcher, at random moments and in the middle of writing a checkpoint.
+//! `kill -9` of a rank or the launcher, at random moments and while a checkpoint is written.
 
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
@@ -33,7 +33,7 @@ fn train(epochs: usize, more: &[&str]) -> Command {
     command
 }
 
-/// Draws numbers, the same each time.
+/// Reproducible pseudorandom numbers.
 pub(crate) struct Draws(pub(crate) u64);
 
 impl Draws {
@@ -43,7 +43,7 @@ impl Draws {
     }
 }
 
-/// Returns the number of times that runs are killed.
+/// Returns the number of times that a run is killed.
 pub(crate) fn kills() -> usize {
     match env::var("UNISONO_TEST_KILLS") {
         Ok(text) => text.parse().expect("UNISONO_TEST_KILLS is a number of kills"),
@@ -52,12 +52,12 @@ pub(crate) fn kills() -> usize {
     }
 }
 
-pub(crate) fn killed_at_random_moments_the_result_is_that_of_the_undisturbed_run() {
+pub(crate) fn killed_at_random_moments_a_run_resumes_with_the_same_result() {
     ends_as_undisturbed(kills(), train);
 }
 
-/// One rank serves the other.
-pub(crate) fn killed_with_a_parameter_server() {
+/// One rank is the server of the other.
+pub(crate) fn killed_run_with_a_parameter_server_is_resumed() {
     ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
         let mut command = train(epochs, more);
         command.args(["--strategy", "parameter-server"]);
@@ -66,17 +66,17 @@ pub(crate) fn killed_with_a_parameter_server() {
 }
 
 /// Residuals are restored too.
-pub(crate) fn killed_with_compressed_gradients() {
+pub(crate) fn killed_run_with_compression_is_resumed() {
     ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
         let mut command = train(epochs, more);
-        // Each rank is a node of its own: gradients are compressed between nodes alone.
+        // Each rank is a node, because gradients are compressed only between nodes.
         command.args(["--wire", "int8", "--uncompressed-steps", "30"]).env("UNISONO_NODES", "1,1");
         command
     });
 }
 
-/// A checkpoint has all updates, though buckets were on their way when the step was over.
-pub(crate) fn killed_while_the_next_forward_pass_goes_on() {
+/// A checkpoint contains all updates, even if buckets were in flight at the end of the step.
+pub(crate) fn killed_run_with_overlap_is_resumed() {
     ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
         let mut command = train(epochs, more);
         command.args(["--overlap", "across", "--bucket-bytes", "16K"]);
@@ -85,11 +85,11 @@ pub(crate) fn killed_while_the_next_forward_pass_goes_on() {
     });
 }
 
-/// Kills a run this many times, at random moments, and compares its end with that of a run without kills. `train` is the command for
-/// a number of epochs, with more arguments.
+/// Kills a run this many times at random moments, and compares its result with a run without kills. `train` returns the command for a number of
+/// epochs, with additional arguments.
 fn ends_as_undisturbed(kills: usize, train: impl Fn(usize, &[&str]) -> Command) {
     let started = Instant::now();
-    // Between two kills it makes about one epoch.
+    // The run makes about one epoch between two kills.
     let epochs = kills + kills / 2 + 2;
     let undisturbed = launch::run(train(epochs, &[]), 10 * MINUTE).expect_success();
     let expected = last_event(&undisturbed.stdout, "done");
@@ -107,7 +107,7 @@ fn ends_as_undisturbed(kills: usize, train: impl Fn(usize, &[&str]) -> Command) 
     let mut draws = Draws(11);
     let mut in_the_middle = 0;
     for round in 0..kills {
-        // Until there is something new: a run that is killed before it has saved anything new makes no progress.
+        // Wait for a new checkpoint: a run that is killed before saving makes no progress.
         let before = newest(&place);
         until("a new checkpoint", MINUTE, || {
             assert!(run.0.try_wait().unwrap().is_none(), "the run ended before kill {round}");

@@ -1,5 +1,4 @@
-//! Tests of the samples that are read by a run that is killed during epochs and goes on at other numbers of
-//! ranks.
+//! Tests the samples that a run reads if it is killed during epochs and resumes on other numbers of ranks.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -28,10 +27,10 @@ const SAMPLES: usize = 1003;
 const GLOBAL_BATCH: usize = 24;
 const STEPS: usize = SAMPLES.div_ceil(GLOBAL_BATCH);
 const EPOCHS: usize = 3;
-/// A pass takes so long, so that there is time to be killed during an epoch.
+/// The duration of a pass, long enough for a kill during an epoch.
 const PASS: Duration = Duration::from_millis(8);
 
-/// The feed under test, and a note of every sample that a step is made of.
+/// The feed under test, and a record of every sample of a step.
 struct Noting {
     feed: Sampled,
     notes: Arc<File>,
@@ -54,7 +53,7 @@ impl Feed for Noting {
         Ok(Box::new(steps.map(move |(step, passes)| {
             let passes = passes?;
             let samples: Vec<usize> = passes.iter().flatten().flat_map(indices).collect();
-            // In one piece: a killed process leaves whole lines.
+            // A single write, so that a killed process leaves whole lines.
             let line = serde_json::json!([epoch, step, samples]).to_string() + "\n";
             (&*notes).write_all(line.as_bytes()).expect("notes are written");
             Ok(passes)
@@ -70,7 +69,7 @@ impl Feed for Noting {
     }
 }
 
-/// Returns the indices of a batch's samples, each of which is its own only feature.
+/// Returns the indices of a batch's samples. Each sample's only feature is its index.
 fn indices(batch: &Batch) -> Vec<usize> {
     match &batch.inputs {
         Inputs::Pixels(values) => values.iter().map(|&value| value as usize).collect(),
@@ -78,7 +77,7 @@ fn indices(batch: &Batch) -> Vec<usize> {
     }
 }
 
-/// A number that goes to the mean of all samples.
+/// A model of one number, which converges to the mean of all samples.
 struct Mean {
     parameters: [Parameter; 1],
     value: [f32; 1],
@@ -114,7 +113,7 @@ impl Replica for Mean {
     }
 }
 
-/// One rank of such a run: goes on from what is saved in the directory, and notes there what it sees.
+/// Runs one rank: resumes from the checkpoints in the directory, and records its samples there.
 pub(crate) fn play(_: &str) -> ExitCode {
     let directory = std::env::args().nth(1).expect("a directory");
     match train(Path::new(&directory)) {
@@ -153,8 +152,7 @@ fn train(directory: &Path) -> Result<(), TrainError> {
     Trainer::new(&mut comm, replica, feed, settings, resumed)?.run(|_| ()).map(drop)
 }
 
-/// Returns the steps that a run of this many ranks was given data for, by their number in the whole run, with their
-/// samples.
+/// Returns the samples of each step for a run of this many ranks, by the number of the step in the whole run.
 fn noted(directory: &Path, ranks: usize) -> BTreeMap<usize, Vec<usize>> {
     let mut steps: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for rank in 0..ranks {
@@ -167,10 +165,10 @@ fn noted(directory: &Path, ranks: usize) -> BTreeMap<usize, Vec<usize>> {
     steps
 }
 
-pub(crate) fn every_sample_is_seen_once_an_epoch_on_4_2_and_3_ranks() {
+pub(crate) fn every_sample_is_read_once_per_epoch_on_4_2_and_3_ranks() {
     let directory = tempfile::tempdir().unwrap();
     let checkpoints = directory.path().join("checkpoints");
-    // During the first epoch, during the second, never.
+    // Killed during the first epoch, during the second, and never.
     let runs = [(4, Some(STEPS / 3)), (2, Some(STEPS + STEPS / 3)), (3, None)];
     for (ranks, killed_after) in runs {
         let mut command = mpirun(ranks, &this_program());
@@ -194,7 +192,7 @@ pub(crate) fn every_sample_is_seen_once_an_epoch_on_4_2_and_3_ranks() {
     for (ranks, _) in runs {
         let steps = noted(directory.path(), ranks);
         let first = *steps.keys().next().expect("every run makes steps");
-        // Samples after the last checkpoint are forgotten, and made again.
+        // Samples after the last checkpoint are discarded, and read again.
         let forgotten = seen.split_off(&first);
         assert!(ranks == 4 || !forgotten.is_empty(), "a run was killed when all that it had seen was saved");
         assert!(ranks == 4 || !first.is_multiple_of(STEPS), "{ranks} ranks go on in the midst of an epoch");

@@ -1,4 +1,4 @@
-//! Runs that are told to stop: by a signal to their supervisor, to one rank, or from Slurm.
+//! Runs that are stopped by a signal to their supervisor, by a signal to one rank, or by Slurm.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,10 +11,10 @@ use unisono_testing::launch::{self, is_open_mpi, mpirun};
 use unisono_testing::shared;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// The exit code of a run that was asked to stop.
+/// The exit code of a run that was stopped on request.
 const STOPPED: Option<i32> = Some(75);
 
-/// Long enough to be stopped during it.
+/// Returns a run that is long enough to be stopped.
 fn train(directory: &Path, more: &[&str]) -> Command {
     let mut command = mpirun(2, UNISONO);
     command.args(["train", "--format", "json", "--epochs", "4", "--global-batch", "64"]);
@@ -22,7 +22,7 @@ fn train(directory: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// Returns the result of an undisturbed run.
+/// Returns the result of an uninterrupted run.
 fn undisturbed() -> serde_json::Value {
     let run = || {
         let directory = tempfile::tempdir().unwrap();
@@ -31,7 +31,7 @@ fn undisturbed() -> serde_json::Value {
     last_event(&shared::text("undisturbed run", run), "done")
 }
 
-/// Starts a command, has something happen once it has saved, and says how it ended.
+/// Starts a command, calls `disturb` after its first checkpoint, and returns its exit code and output.
 fn disturbed(mut command: Command, directory: &Path, disturb: impl FnOnce(u32)) -> (Option<i32>, String) {
     let output = directory.join("output");
     command.stdin(Stdio::null()).stdout(File::create(&output).unwrap()).stderr(Stdio::null());
@@ -42,8 +42,7 @@ fn disturbed(mut command: Command, directory: &Path, disturb: impl FnOnce(u32)) 
     (status.code(), fs::read_to_string(output).unwrap())
 }
 
-/// Asserts that a stopped run is saved where its report names, and that the rest gives the result of the
-/// whole.
+/// Asserts that a stopped run is saved where its report states, and that the resumed run gives the result of an uninterrupted one.
 fn assert_goes_on(directory: &Path, output: &str) {
     let stopped = last_event(output, "stopped");
     assert_eq!(stopped["stopped"]["is_saved"], true, "{output}");
@@ -56,7 +55,7 @@ fn assert_goes_on(directory: &Path, output: &str) {
     }
 }
 
-pub(crate) fn a_signal_to_supervise_saves_on_all_ranks_and_the_rest_gives_the_same() {
+pub(crate) fn signal_to_supervise_saves_a_run_that_resumes_with_the_same_result() {
     let directory = tempfile::tempdir().unwrap();
     let command = supervise(&["--grace-s", "30"], &train(directory.path(), &[]));
     let (code, output) = disturbed(command, directory.path(), |supervisor| kill("TERM", supervisor));
@@ -64,20 +63,20 @@ pub(crate) fn a_signal_to_supervise_saves_on_all_ranks_and_the_rest_gives_the_sa
     assert_goes_on(directory.path(), &output);
 }
 
-pub(crate) fn a_signal_to_one_rank_stops_all_of_them() {
+pub(crate) fn signal_to_one_rank_stops_all_ranks() {
     let directory = tempfile::tempdir().unwrap();
     let (code, output) = disturbed(train(directory.path(), &[]), directory.path(), |launcher| {
         let ranks = ranks(launcher);
         assert_eq!(ranks.len(), 2);
         kill("USR1", ranks[1]);
     });
-    // Open MPI says what the first of them said, MPICH all of it together.
+    // Open MPI returns the exit code of the first rank, and MPICH combines the codes of all ranks.
     assert_eq!(code, STOPPED, "Open MPI: {}; {output}", is_open_mpi());
     assert_goes_on(directory.path(), &output);
 }
 
-/// With an `scontrol` that only notes what it is asked, and this machine's launcher and command first on the path.
-pub(crate) fn the_slurm_script_puts_the_job_back_into_the_queue() {
+/// Uses an `scontrol` that only records its arguments, with this machine's launcher and command first on the path.
+pub(crate) fn slurm_script_requeues_the_job() {
     let directory = tempfile::tempdir().unwrap();
     let (tools, checkpoints) = (directory.path().join("tools"), directory.path().join("checkpoints"));
     fs::create_dir(&tools).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of `unisono supervise` with a failing command; any command, so a shell will do.
+//! Tests `unisono supervise` with a failing command. Any command suffices, so the tests use a shell.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn lines(directory: &Path) -> usize {
     fs::read_to_string(directory.join("runs")).map_or(0, |text| text.lines().count())
 }
 
-pub(crate) fn supervise_gives_up_or_does_not_begin() {
+pub(crate) fn supervise_gives_up_or_refuses_to_start() {
     for (script, restarts, code, said) in [
         ("echo x >> $1/runs; exit 3", "2", 3, "giving up after 2 restarts"),
         ("echo x >> $1/runs; kill -9 $$", "2", 137, "giving up after 2 restarts"),
@@ -47,7 +47,7 @@ pub(crate) fn supervise_gives_up_or_does_not_begin() {
     assert!(ended.stderr.contains("cannot run `/there/is/no/such/command`"), "{}", ended.stderr);
 }
 
-/// Four runs that each save something new and fail, then two that do not.
+/// Four runs that each save a new checkpoint and fail, then two that fail without saving.
 pub(crate) fn supervise_resumes_and_counts_all_restarts() {
     let directory = tempfile::tempdir().unwrap();
     let script = "echo \"$@\" >> $1/runs; n=$(wc -l < $1/runs); \
@@ -62,16 +62,16 @@ pub(crate) fn supervise_resumes_and_counts_all_restarts() {
     let resumed: Vec<_> = runs.lines().map(|line| line.ends_with("--resume")).collect();
     assert_eq!(resumed, [false, true, true, true, true, true], "{runs}");
     assert!(ended.stderr.contains("from step-0000000004: restart 5 of 5"), "{}", ended.stderr);
-    // They are now those of an earlier run, and a restart must not go on from them.
+    // These checkpoints now belong to an earlier run, and a restart must not resume from them.
     let ended = launch::run(supervise(&[], &command), Duration::from_secs(60));
     assert_eq!(ended.status.code(), Some(2));
     assert!(ended.stderr.contains("contains step-0000000004"), "{}", ended.stderr);
 }
 
-/// A process that has left the group and the session of its command, as ranks of a launcher do.
-pub(crate) fn nothing_outlives_a_supervised_run() {
+/// The process has left the group and the session of its command, as a launcher's ranks do.
+pub(crate) fn no_process_outlives_a_supervised_run() {
     let directory = tempfile::tempdir().unwrap();
-    // Their output is discarded: if they stay, they keep no pipe open for which this test would wait.
+    // Their output is discarded, so that remaining processes do not keep open a pipe for which this test would wait.
     let script = "exec >/dev/null 2>&1; setsid sleep 100 & echo $! >> $1/runs; \
                   setsid sh -c 'sleep 101 & wait' & sleep 0.1; exit 1";
     let ended = supervised(&["--max-restarts", "1"], script, directory.path());
@@ -87,7 +87,7 @@ pub(crate) fn nothing_outlives_a_supervised_run() {
     assert!(ended.stderr.contains("processes that the command left behind"), "{}", ended.stderr);
 }
 
-pub(crate) fn supervise_kills_what_does_not_stop() {
+pub(crate) fn supervise_kills_commands_that_do_not_stop() {
     let directory = tempfile::tempdir().unwrap();
     let script = "trap 'echo usr1 >> $1/runs' USR1; trap 'echo term >> $1/runs' TERM; echo up >> $1/runs; \
                   while :; do sleep 0.05; done";
@@ -100,7 +100,7 @@ pub(crate) fn supervise_kills_what_does_not_stop() {
     kill("TERM", pid);
     until("it is asked to save", deadline, || (lines(directory.path()) == 2).then_some(()));
     until("it is told to end", deadline, || (lines(directory.path()) == 3).then_some(()));
-    // A user who tells it once more does not want to wait.
+    // A user who sends a second signal does not want to wait.
     kill("INT", pid);
     assert_eq!(run.ended(Duration::from_secs(5)).code(), Some(75));
     assert_eq!(fs::read_to_string(directory.path().join("runs")).unwrap(), "up\nusr1\nterm\n");

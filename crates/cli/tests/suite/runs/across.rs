@@ -1,10 +1,10 @@
-//! Runs whose next forward pass goes on while buckets are on their way: they end with the bits of others.
+//! Runs whose next forward pass overlaps the reduction of buckets: their results have the same bits as runs without overlap.
 
 use super::*;
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 
-/// Returns the hash at the end of a run of words, each rank a node of its own.
+/// Returns the hash at the end of a run with these arguments, where each rank is a node.
 fn hash(ranks: usize, launched: &[&str], words: &[&str]) -> String {
     let nodes = vec!["1"; ranks].join(",");
     let mut command = Command::new(UNISONO);
@@ -13,7 +13,7 @@ fn hash(ranks: usize, launched: &[&str], words: &[&str]) -> String {
     said.trim_end().rsplit_once(' ').expect("the last line ends with it").1.to_owned()
 }
 
-/// On threads, and on processes that are connected by TCP.
+/// Returns the hashes of the run on threads, and on processes that are connected by TCP.
 fn ended(ranks: usize, words: &[&str]) -> [String; 2] {
     let count = ranks.to_string();
     let train = [&["train"][..], words].concat();
@@ -21,7 +21,7 @@ fn ended(ranks: usize, words: &[&str]) -> [String; 2] {
     [threads, hash(ranks, &["launch", "-n", &count, "--", UNISONO], &train)]
 }
 
-fn the_bits_are_those_of_a_run_that_waits_for_all_buckets() {
+fn result_has_the_bits_of_a_run_that_waits_for_all_buckets() {
     let run = ["--global-batch", "192", "--epochs", "1", "--hidden", "64,48,32", "--bucket-bytes", "4K"];
     // Each case is four runs.
     let (all, cases): (&[usize], _) = if suite::is_deep() { (&[1, 2, 3], 5) } else { (&[2], 3) };
@@ -41,7 +41,7 @@ fn the_bits_are_those_of_a_run_that_waits_for_all_buckets() {
                 let place = ["--checkpoint-dir", directory.path().to_str().unwrap()];
                 let place: &[&str] = if more.contains(&"--checkpoint-every") { &place } else { &[] };
                 let words = [&run[..], more, &["--overlap", overlap]].concat();
-                // Each has a directory of its own: the second overwrites the first.
+                // Each run has its own directory, because the second overwrites the first.
                 ended(
                     ranks,
                     &[&words[..], place, if place.is_empty() { &[] } else { &["--overwrite"] }].concat(),
@@ -70,7 +70,7 @@ fn every_model_has_the_same_bits() {
     }
 }
 
-fn bench_step_times_steps_that_begin_before_the_last_is_over_and_rounds_of_local_steps() {
+fn bench_step_measures_overlapping_steps_and_rounds_of_local_steps() {
     let step = ["bench-step", "--hidden", "8", "--batch-size", "4", "--steps", "5", "--threads", "2"];
     for more in [
         &["--overlap", "across"][..],
@@ -86,8 +86,8 @@ fn bench_step_times_steps_that_begin_before_the_last_is_over_and_rounds_of_local
 
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
-        the_bits_are_those_of_a_run_that_waits_for_all_buckets,
-        bench_step_times_steps_that_begin_before_the_last_is_over_and_rounds_of_local_steps,
+        result_has_the_bits_of_a_run_that_waits_for_all_buckets,
+        bench_step_measures_overlapping_steps_and_rounds_of_local_steps,
     ];
     tests.extend(tests![every_model_has_the_same_bits].into_iter().map(Test::deep));
     tests

@@ -1,4 +1,4 @@
-//! The size of buckets, which is derived where they travel between nodes, as these threads are declared to do.
+//! The size of buckets, which is chosen automatically between nodes. These threads are declared to be nodes.
 
 use super::*;
 use unisono_testing::suite::Test;
@@ -11,7 +11,7 @@ fn on_nodes(nodes: &str, words: &[&str]) -> String {
     launch::run(command, Duration::from_secs(120)).expect_success().stdout
 }
 
-fn what_was_chosen_is_said_between_nodes() {
+fn chosen_bucket_size_is_reported_between_nodes() {
     let train = ["train", "--epochs", "1", "--hidden", "8"];
     let said = on_nodes("1,1", &train);
     assert!(said.contains("\nbuckets of 1M: predicted to cost at most 5 % more a byte than 64M\n"), "{said}");
@@ -20,7 +20,7 @@ fn what_was_chosen_is_said_between_nodes() {
     assert!(!on_nodes("2", &train).contains("buckets of"), "on one node there is nothing to overlap");
 }
 
-fn bench_step_takes_and_says_it() {
+fn bench_step_uses_and_reports_the_bucket_size() {
     let step = ["bench-step", "--hidden", "8", "--batch-size", "4", "--steps", "1", "--format", "json"];
     let size = |nodes: &str, more: &[&str]| {
         let row: Value = serde_json::from_str(on_nodes(nodes, &[&step[..], more].concat()).trim()).unwrap();
@@ -32,7 +32,7 @@ fn bench_step_takes_and_says_it() {
     assert_eq!(size("1,1", &["--bucket-bytes", "64K"]), (64 << 10, "it was asked for".to_owned()));
 }
 
-fn simulated_buckets_are_those_of_the_trainer() {
+fn simulated_buckets_match_the_trainer() {
     let cluster = ["--nodes", "2", "--ranks-per-node", "1", "--wire", "f32,bf16,int8", "--format", "json"];
     let model = ["simulate", "step", "--model", "mlp:8", "--backward-ms", "1"];
     let simulated = unisono(&[&model[..], &cluster].concat()).expect_success().stdout;
@@ -48,7 +48,7 @@ fn simulated_buckets_are_those_of_the_trainer() {
     }
 }
 
-fn what_is_no_size_is_refused() {
+fn invalid_bucket_sizes_are_refused() {
     refused(&["train", "--bucket-bytes", "0"], &["--bucket-bytes is 0: it must be at least 1"]);
     refused(&["bench-step", "--bucket-bytes", "0"], &["the bytes of a bucket must be at least 1"]);
     let ended = unisono(&["bench-step", "--bucket-bytes", "large"]);
@@ -58,9 +58,9 @@ fn what_is_no_size_is_refused() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        what_was_chosen_is_said_between_nodes,
-        bench_step_takes_and_says_it,
-        simulated_buckets_are_those_of_the_trainer,
-        what_is_no_size_is_refused,
+        chosen_bucket_size_is_reported_between_nodes,
+        bench_step_uses_and_reports_the_bucket_size,
+        simulated_buckets_match_the_trainer,
+        invalid_bucket_sizes_are_refused,
     ]
 }

@@ -1,4 +1,4 @@
-//! Runs whose gradients are compressed between nodes, which these threads are declared to be: what was not sent yet is saved, too.
+//! Runs whose gradients are compressed between nodes. These threads are declared to be nodes. Residuals are saved, too.
 
 use super::*;
 use unisono_testing::suite::{self, Test};
@@ -9,7 +9,7 @@ const FORMATS: [&str; 8] = [
     "onebit",
     "topk:0.05",
     "powersgd:2",
-    // Only the deep suite needs these: they are kept as one of those above is.
+    // Only the deep suite needs these, because their state is saved like the state of a format above.
     "int8",
     "int4",
     "int4:stochastic",
@@ -27,14 +27,14 @@ fn digits(nodes: &str, checkpoints: &Path, more: &[&str]) -> Value {
     serde_json::from_str(ended.stdout.lines().last().expect("it says something")).unwrap()
 }
 
-/// Leaves the checkpoint of step 40, and older ones.
+/// Keeps the checkpoint of step 40 and older ones, and deletes later ones.
 fn forget_the_end(checkpoints: &Path) {
     for name in names_in(checkpoints).iter().filter(|name| name.as_str() > "step-0000000040") {
         fs::remove_dir_all(checkpoints.join(name)).unwrap();
     }
 }
 
-fn a_resumed_run_gives_the_same_as_an_undisturbed_one() {
+fn resumed_run_has_the_same_result_as_an_uninterrupted_one() {
     for wire in &FORMATS[..if suite::is_deep() { FORMATS.len() } else { 4 }] {
         let directory = tempfile::tempdir().unwrap();
         let kept = directory.path();
@@ -46,7 +46,7 @@ fn a_resumed_run_gives_the_same_as_an_undisturbed_one() {
     }
 }
 
-fn a_run_takes_the_format_that_is_predicted_to_be_the_fastest() {
+fn run_uses_the_format_with_the_fastest_prediction() {
     let directory = tempfile::tempdir().unwrap();
     let formats = ["--wire", "auto:f32,bf16,int8"];
     let undisturbed = digits("1,1", directory.path(), &formats);
@@ -72,11 +72,11 @@ fn a_run_takes_the_format_that_is_predicted_to_be_the_fastest() {
     assert!(said("2", "2").contains("gradients are sent as f32: all ranks share a node\n"));
 }
 
-fn a_run_goes_on_with_another_number_of_nodes() {
+fn run_resumes_with_another_number_of_nodes() {
     let directory = tempfile::tempdir().unwrap();
     let kept = directory.path();
     digits("1,1", kept, &["--wire", "powersgd:2"]);
-    // More nodes, no other one; and nodes of several ranks, if there is time.
+    // Tests more nodes, a single node and, in the deep suite, nodes of several ranks.
     for &nodes in if suite::is_deep() { &["1,1,1", "2,1", "2"][..] } else { &["1,1,1", "2"] } {
         forget_the_end(kept);
         let resumed = digits(nodes, kept, &["--wire", "powersgd:2", "--resume"]);
@@ -84,7 +84,7 @@ fn a_run_goes_on_with_another_number_of_nodes() {
     }
 }
 
-fn where_gradients_are_compressed_is_said() {
+fn compression_between_nodes_is_reported() {
     for (nodes, said) in [
         ("1,2", "all-reduce in each of 2 nodes, and between them as int8\n"),
         ("3", "all ranks share a node: gradients are not sent as int8, but as f32\n"),
@@ -106,10 +106,10 @@ fn where_gradients_are_compressed_is_said() {
 
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
-        a_resumed_run_gives_the_same_as_an_undisturbed_one,
-        a_run_takes_the_format_that_is_predicted_to_be_the_fastest,
-        where_gradients_are_compressed_is_said,
+        resumed_run_has_the_same_result_as_an_uninterrupted_one,
+        run_uses_the_format_with_the_fastest_prediction,
+        compression_between_nodes_is_reported,
     ];
-    tests.extend(tests![a_run_goes_on_with_another_number_of_nodes].into_iter().map(Test::deep));
+    tests.extend(tests![run_resumes_with_another_number_of_nodes].into_iter().map(Test::deep));
     tests
 }

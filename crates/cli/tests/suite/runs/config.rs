@@ -14,7 +14,7 @@ fn written(more: &[&str]) -> String {
     unisono(&[&["train", "--write-config"], more].concat()).expect_success().stdout
 }
 
-fn a_written_configuration_gives_the_same_run() {
+fn written_configuration_gives_the_same_run() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.toml");
     let by_file = ["--config", file.to_str().unwrap()];
@@ -37,7 +37,7 @@ fn a_written_configuration_gives_the_same_run() {
     assert!(keys(&written(&[])) >= 64, "every option is there");
 }
 
-fn options_of_the_command_line_win_over_those_of_the_file() {
+fn command_line_options_override_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.toml");
     fs::write(
@@ -72,14 +72,14 @@ fn errors_name_the_line_and_the_key_of_the_file() {
         fs::write(&file, text).unwrap();
         refused(&["train", "--threads", "2", "--config", file.to_str().unwrap()], said);
     }
-    // The command line has it too.
+    // The command line sets the same option.
     fs::write(&file, "epochs = 3").unwrap();
     refused(&["train", "--config", file.to_str().unwrap(), "--epochs", "0"], &["--epochs is 0"]);
     refused(&["train", "--config", "nowhere.toml"], &["cannot read `nowhere.toml`: No such file"]);
 }
 
-/// A command that reads data has the options of data, and reads them from the file of a run.
-fn other_commands_read_the_part_that_they_need() {
+/// A command that reads data accepts the options of data, and reads them from the file of a run.
+fn other_commands_read_their_options_from_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.toml");
     fs::write(&file, "batch-size = 500\nepochs = 9\noptimizer = \"lamb\"").unwrap();
@@ -90,9 +90,9 @@ fn other_commands_read_the_part_that_they_need() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_written_configuration_gives_the_same_run,
-        options_of_the_command_line_win_over_those_of_the_file,
+        written_configuration_gives_the_same_run,
+        command_line_options_override_the_file,
         errors_name_the_line_and_the_key_of_the_file,
-        other_commands_read_the_part_that_they_need,
+        other_commands_read_their_options_from_the_file,
     ]
 }

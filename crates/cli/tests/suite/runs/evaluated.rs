@@ -1,10 +1,10 @@
-//! Evaluations during a run, and runs that they end early.
+//! Evaluations during a run, and early stopping.
 
 use super::*;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Rows of this event.
+/// Returns the rows of this event.
 fn of<'a>(rows: &'a [Value], event: &str) -> Vec<&'a Value> {
     rows.iter().filter(|row| row["event"] == event).collect()
 }
@@ -14,10 +14,10 @@ fn digits(more: &[&str]) -> Vec<Value> {
     objects(&[&run[..], more].concat())
 }
 
-fn a_run_is_evaluated_as_often_as_asked_and_stays_the_same() {
+fn evaluation_frequency_does_not_change_the_result() {
     let plain = digits(&[]);
     let evaluated = digits(&["--evaluate-every", "100"]);
-    // 313 steps an epoch.
+    // An epoch has 313 steps.
     let steps: Vec<_> =
         of(&evaluated, "evaluation").iter().map(|row| row["step"].as_u64().unwrap()).collect();
     assert_eq!(steps, [100, 200, 300, 400, 500, 600]);
@@ -31,8 +31,8 @@ fn a_run_is_evaluated_as_often_as_asked_and_stays_the_same() {
     assert!(of(&plain, "evaluation").is_empty() && evaluated.last().unwrap()["ended_early"].is_null());
 }
 
-fn a_run_that_gets_no_better_ends_early_and_a_resumed_one_goes_on_counting() {
-    // No evaluation is better by as much as this: the first is the best, and the third after it is the last.
+fn run_without_improvement_stops_early_and_resumes_its_count() {
+    // No evaluation improves by this much. The first one is therefore the best, and the third after it is the last.
     let patience = ["--evaluate-every", "100", "--patience", "3", "--min-delta", "1000"];
     let early = digits(&patience);
     let done = early.last().unwrap();
@@ -56,12 +56,12 @@ fn a_run_that_gets_no_better_ends_early_and_a_resumed_one_goes_on_counting() {
     let ended = digits(&[&place[..], &patience, &["--resume"]].concat());
     assert_eq!(ended.last().unwrap()["parameters_hash"], done["parameters_hash"]);
     assert!(of(&ended, "evaluation").is_empty(), "{ended:?}");
-    // With more patience it goes on, with the next epoch.
+    // With more patience, the run continues with the next epoch.
     let more = [&place[..], &["--resume", "--evaluate-every", "100", "--patience", "50"]].concat();
     assert_eq!(digits(&more).last().unwrap()["epoch"], 2);
 }
 
-fn a_run_says_why_it_ends_early() {
+fn run_reports_the_reason_for_an_early_stop() {
     let run = [
         "train",
         "--threads",
@@ -85,8 +85,8 @@ fn a_run_says_why_it_ends_early() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_run_is_evaluated_as_often_as_asked_and_stays_the_same,
-        a_run_that_gets_no_better_ends_early_and_a_resumed_one_goes_on_counting,
-        a_run_says_why_it_ends_early,
+        evaluation_frequency_does_not_change_the_result,
+        run_without_improvement_stops_early_and_resumes_its_count,
+        run_reports_the_reason_for_an_early_stop,
     ]
 }

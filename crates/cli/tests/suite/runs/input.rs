@@ -1,4 +1,4 @@
-//! Snapshots of what is decoded, damaged images, and the memory of the input.
+//! Snapshots of decoded images, damaged images, and the memory of the input pipeline.
 
 use std::process::Stdio;
 
@@ -7,7 +7,7 @@ use crate::watch::{Guarded, until};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Three classes of this many images with a pattern of their own, one of them of another size.
+/// Writes three classes of this many images, each with its own pattern. One class has another image size.
 fn images(folder: &Path, count: u32) -> String {
     for class in 0..3 {
         let directory = folder.join(format!("class {class}"));
@@ -39,7 +39,7 @@ fn shards(snapshots: &Path) -> Vec<String> {
     names_in(&snapshots.join(only))
 }
 
-fn a_snapshot_changes_no_bit_and_is_read_by_the_next_run() {
+fn snapshot_keeps_the_bits_and_is_read_by_the_next_run() {
     let (folder, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = images(folder.path(), 40);
     let run = [&TRAIN[..], &["--threads", "2", "--data", &source]].concat();
@@ -51,7 +51,7 @@ fn a_snapshot_changes_no_bit_and_is_read_by_the_next_run() {
     let again = unisono(&kept).expect_success().stdout;
     assert!(again.contains("samples are read from the snapshot `") && !again.contains("written"), "{again}");
 
-    // A damaged file is told, and written anew.
+    // A damaged file is reported, and written again.
     let damaged = at.path().join(&names_in(at.path())[0]).join(written.last().unwrap());
     fs::File::options().write(true).open(&damaged).unwrap().set_len(100).unwrap();
     let told = unisono(&kept).expect_success().stderr;
@@ -59,7 +59,7 @@ fn a_snapshot_changes_no_bit_and_is_read_by_the_next_run() {
     assert!(told.contains("; it is written anew"), "{told}");
     assert_eq!(hash(&kept), plain);
 
-    // The processes of a node write it together.
+    // The processes of a node write the snapshot together.
     let packed = tempfile::tempdir().unwrap();
     let launched = |more: &[&str]| {
         let run = [&["launch", "-n", "2", "--", UNISONO][..], &TRAIN, &["--data", &source], more].concat();
@@ -70,7 +70,7 @@ fn a_snapshot_changes_no_bit_and_is_read_by_the_next_run() {
     assert_eq!(shards(packed.path()), written);
 }
 
-fn what_becomes_of_images_is_told_and_may_be_asked_for() {
+fn image_preprocessing_is_reported_and_configurable() {
     let folder = tempfile::tempdir().unwrap();
     let source = images(folder.path(), 20);
     fs::write(folder.path().join("class 1/a.tiff"), "another format").unwrap();
@@ -106,7 +106,7 @@ fn what_becomes_of_images_is_told_and_may_be_asked_for() {
     assert!(!told.contains("in colour") && !told.contains("measured"), "{told}");
 }
 
-fn a_run_that_is_killed_while_it_writes_leaves_nothing_half() {
+fn run_killed_during_a_write_leaves_no_partial_snapshot() {
     let folder = tempfile::tempdir().unwrap();
     let source = images(folder.path(), 150);
     let run = [&TRAIN[..], &["--threads", "1", "--data", &source]].concat();
@@ -137,7 +137,7 @@ fn a_run_that_is_killed_while_it_writes_leaves_nothing_half() {
     assert!(cut_short > 0, "no run was killed while it wrote");
 }
 
-fn damaged_images_end_a_run_or_are_skipped_counted_and_named() {
+fn damaged_images_are_an_error_or_are_skipped_counted_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let source = images(folder.path(), 40);
     let damaged = folder.path().join("class 1/007.png");
@@ -169,10 +169,10 @@ fn damaged_images_end_a_run_or_are_skipped_counted_and_named() {
     refused(&["train", "--threads", "1", "--on-bad-sample", "keep"], &["expected `error`, `skip`"]);
 }
 
-fn the_memory_of_the_input_is_bounded_or_refused() {
+fn input_memory_is_bounded_or_refused() {
     let run = ["train", "--threads", "1", "--epochs", "1", "--batch-size", "100"];
     let plain = hash(&run);
-    // 4 steps of 100 samples of 785 numbers.
+    // 4 steps of 100 samples of 785 values.
     assert_eq!(hash(&[&run[..], &["--input-memory", "1256000"]].concat()), plain);
     refused(
         &[&run[..], &["--input-memory", "1000000"]].concat(),
@@ -182,10 +182,10 @@ fn the_memory_of_the_input_is_bounded_or_refused() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_snapshot_changes_no_bit_and_is_read_by_the_next_run,
-        what_becomes_of_images_is_told_and_may_be_asked_for,
-        a_run_that_is_killed_while_it_writes_leaves_nothing_half,
-        damaged_images_end_a_run_or_are_skipped_counted_and_named,
-        the_memory_of_the_input_is_bounded_or_refused,
+        snapshot_keeps_the_bits_and_is_read_by_the_next_run,
+        image_preprocessing_is_reported_and_configurable,
+        run_killed_during_a_write_leaves_no_partial_snapshot,
+        damaged_images_are_an_error_or_are_skipped_counted_and_named,
+        input_memory_is_bounded_or_refused,
     ]
 }

@@ -1,4 +1,4 @@
-//! Ctrl-C.
+//! Interrupts runs with Ctrl-C.
 
 use std::process::{Child, Stdio};
 use std::time::Instant;
@@ -7,12 +7,12 @@ use super::*;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// A run that is killed, with its ranks, if the test ends before it does.
+/// A run that is killed with its ranks if the test ends first.
 struct Guarded(Child);
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // A launcher kills its ranks on a second signal; they are in process groups of their own.
+        // A launcher kills its ranks on a second signal. They are in their own process groups.
         let deadline = Instant::now() + Duration::from_secs(10);
         while let Ok(None) = self.0.try_wait() {
             if Instant::now() > deadline {
@@ -32,7 +32,7 @@ fn ctrl_c_under_launch_saves_the_run_and_exits_with_75() {
     interrupted(&["launch", "-n", "2", "--", UNISONO, "train"]);
 }
 
-/// Interrupts a run once it has saved: it saves its last step and exits with 75.
+/// Interrupts a run after its first checkpoint. The run must save its last step and exit with 75.
 fn interrupted(train: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let (kept, said) = (directory.path().join("kept"), directory.path().join("said"));

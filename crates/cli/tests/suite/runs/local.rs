@@ -1,16 +1,16 @@
-//! Runs whose ranks step alone, and average their parameters.
+//! Runs with local steps of ranks, which average their parameters.
 
 use super::*;
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 
-/// Returns the final report of a run of handwritten digits. It compares the replicas of all ranks.
+/// Returns the final report of a run of handwritten digits. The run compares the replicas of all ranks.
 fn digits(ranks: &str, more: &[&str]) -> Value {
     let run = ["train", "--threads", ranks, "--global-batch", "48", "--epochs", "3", "--hidden", "64"];
     objects(&[&run, more].concat()).pop().unwrap()
 }
 
-fn it_converges() {
+fn local_steps_converge() {
     let runs = [
         &["--local-steps", "16", "--outer", "nesterov:0.7,0.6", "--verify-replicas-every", "50"][..],
         &["--local-steps", "8"],
@@ -24,8 +24,8 @@ fn it_converges() {
     }
 }
 
-fn a_checkpoint_waits_for_the_end_of_a_round_and_a_run_goes_on_with_the_same_bits() {
-    // With an outer momentum, which is saved too; without one, if there is time.
+fn checkpoint_waits_for_the_end_of_a_round_and_resumes_with_the_same_bits() {
+    // Tests an outer momentum, whose state is saved too, and plain averages in the deep suite.
     let outers = ["nesterov:0.7,0.6", "average"];
     for outer in outers.into_iter().take(if suite::is_deep() { 2 } else { 1 }) {
         let directory = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ fn a_checkpoint_waits_for_the_end_of_a_round_and_a_run_goes_on_with_the_same_bit
     }
 }
 
-fn what_contradicts_it_is_refused_and_what_it_does_is_said() {
+fn incompatible_options_are_refused_and_local_steps_are_reported() {
     let with = |more: &[&'static str]| [&["train", "--threads", "2", "--local-steps", "4"], more].concat();
     refused(&with(&["--wire", "int8"]), &["--local-steps", "--wire int8"]);
     refused(&with(&["--shard-optimizer"]), &["--local-steps", "--shard-optimizer"]);
@@ -78,8 +78,8 @@ fn what_contradicts_it_is_refused_and_what_it_does_is_said() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        it_converges,
-        a_checkpoint_waits_for_the_end_of_a_round_and_a_run_goes_on_with_the_same_bits,
-        what_contradicts_it_is_refused_and_what_it_does_is_said,
+        local_steps_converge,
+        checkpoint_waits_for_the_end_of_a_round_and_resumes_with_the_same_bits,
+        incompatible_options_are_refused_and_local_steps_are_reported,
     ]
 }

@@ -1,10 +1,10 @@
-//! The names of classes and columns, which a checkpoint keeps.
+//! The names of classes and columns, which a checkpoint contains.
 
 use super::*;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// A run on a table, and what it measured at its end.
+/// Trains on a table, and returns the checkpoints and the final measurements.
 fn trained(directory: &Path) -> (std::path::PathBuf, Value) {
     let (file, kept) = (directory.join("table.csv"), directory.join("kept"));
     table(&file, 300);
@@ -31,14 +31,14 @@ fn columns_are_found_by_name_and_a_row_is_standardised_as_in_training() {
     let evaluated = objects(&["evaluate", "--checkpoint", checkpoint, "--data", &other]).pop().unwrap();
     assert_eq!((&evaluated["accuracy"], &evaluated["loss"]), (&last["test_accuracy"], &last["test_loss"]));
 
-    // By itself, and without saying what it is.
+    // A single row, without its class, gets the same prediction.
     let all = predicted(&source(&directory.path().join("table.csv")));
     for at in [9, 19, 29] {
         let (near, far, kind) = row(at);
         let one = predicted(&file("one.csv", format!("far,near\n{far},{near}\n"))).pop().unwrap();
         let among = &all[at / 10];
         assert_eq!(one["class_name"], among["class_name"]);
-        // Sums of one row are rounded otherwise than those of many.
+        // Sums over one row are rounded differently than sums over many.
         let apart = one["probability"].as_f64().unwrap() - among["probability"].as_f64().unwrap();
         assert!(apart.abs() < 1e-6, "{one} {among}");
         assert_eq!((&one["label"], &one["label_name"]), (&Value::Null, &Value::Null));
@@ -61,7 +61,7 @@ fn columns_are_found_by_name_and_a_row_is_standardised_as_in_training() {
     refused(&["predict", "--checkpoint", checkpoint, "--data", &one, "--split", "test"], &["--split all"]);
 }
 
-fn folders_are_classes_by_their_names() {
+fn folders_are_matched_to_classes_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let folder = |set: &str, class: &str, grey: u8| {
         let folder = directory.path().join(set).join(class);
@@ -85,7 +85,7 @@ fn folders_are_classes_by_their_names() {
         objects(&["predict", "--checkpoint", checkpoint, "--image", image.to_str().unwrap()]).pop().unwrap();
     assert_eq!(said["class_name"], "dog");
 
-    // Alone it would be class 0 by its own order.
+    // Alone it would be class 0 in its own order.
     let dogs = folder("dogs", "dog", 200);
     let evaluated = objects(&["evaluate", "--checkpoint", checkpoint, "--data", &dogs]).pop().unwrap();
     assert_eq!((&evaluated["accuracy"], &evaluated["targets"]), (&1.0.into(), &2.into()));
@@ -95,13 +95,13 @@ fn folders_are_classes_by_their_names() {
     refused(&["evaluate", "--checkpoint", checkpoint, "--data", &renamed, "--threads", "2"], &said);
 }
 
-/// The size, the age and the price of a house.
+/// Returns the size, the age and the price of a house.
 fn house(row: u32) -> [f64; 3] {
     let (size, age) = (f64::from(row * 37 % 101), f64::from(row * 53 % 89));
     [size, age, 3000.0 * size - 900.0 * age + 50_000.0]
 }
 
-/// A table of 600 houses.
+/// Writes a table of 600 houses.
 fn houses(folder: &Path) -> String {
     let row = |row| house(row).map(|number| number.to_string()).join(",") + "\n";
     let table = folder.join("houses.csv");
@@ -137,8 +137,7 @@ fn a_target_is_predicted_as_a_number_on_any_number_of_ranks() {
     );
 }
 
-/// Returns the prediction of a saved MLP of one hidden layer for a house, in the units of the table, from its parameters and the
-/// numbers of the rows that it was trained on.
+/// Computes the prediction of a saved MLP with one hidden layer for a house, in the units of the table, from its parameters and the training rows.
 fn price(parameters: &[unisono_train::checkpoint::Tensor], house: [f64; 3]) -> f64 {
     let [size, age, price] = [0, 1, 2].map(|column| {
         let trained: Vec<f64> =
@@ -207,6 +206,6 @@ pub(crate) fn tests() -> Vec<Test> {
         numbers_are_predicted_in_the_units_of_their_column,
         a_target_is_predicted_as_a_number_on_any_number_of_ranks,
         columns_are_found_by_name_and_a_row_is_standardised_as_in_training,
-        folders_are_classes_by_their_names,
+        folders_are_matched_to_classes_by_name,
     ]
 }

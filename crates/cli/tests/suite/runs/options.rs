@@ -12,7 +12,7 @@ fn events(more: &[&str]) -> Vec<Value> {
     train(&data, &folder.path().join("kept"), more)
 }
 
-fn a_warm_up_takes_smaller_steps_first() {
+fn warm_up_starts_with_smaller_steps() {
     let loss = |share: &str| {
         let epochs = events(&["--schedule", "constant", "--warm-up", share]);
         epochs.iter().find_map(|event| event["loss"].as_f64()).unwrap()
@@ -22,7 +22,7 @@ fn a_warm_up_takes_smaller_steps_first() {
     refused(&["train", "--warm-up", "1.5"], &["1.5"]);
 }
 
-fn dropout_changes_training_and_the_seed_decides_it() {
+fn dropout_changes_training_and_depends_on_the_seed() {
     let hash = |more: &[&str]| events(more).pop().unwrap()["parameters_hash"].clone();
     let dropped = hash(&["--dropout", "0.5"]);
     assert_eq!(dropped, hash(&["--dropout", "0.5"]));
@@ -30,7 +30,7 @@ fn dropout_changes_training_and_the_seed_decides_it() {
     assert_ne!(dropped, hash(&[]));
 }
 
-fn a_checkpoint_is_saved_when_so_many_seconds_have_passed() {
+fn checkpoint_is_saved_after_the_given_seconds() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("kinds.csv");
     table(&data, 300);
@@ -43,7 +43,7 @@ fn a_checkpoint_is_saved_when_so_many_seconds_have_passed() {
     assert!(saved("0") > 2, "in the midst of an epoch too");
 }
 
-fn parameters_that_explode_end_all_processes_and_are_named() {
+fn diverging_parameters_end_all_processes_and_are_named() {
     let mut command = launch::mpirun(2, UNISONO);
     let run =
         "train --hidden 8 --epochs 2 --learning-rate 1e6 --warm-up 0 --optimizer sgd --schedule constant";
@@ -56,8 +56,8 @@ fn parameters_that_explode_end_all_processes_and_are_named() {
     assert!(!ended.stdout.contains("trained in"), "{}", ended.stdout);
 }
 
-/// Alone, without others to end: the cause comes last, and no page of MPI's.
-fn a_run_that_nobody_launched_fails_with_its_cause_alone() {
+/// Runs a single process. The cause is the last line, without MPI's abort message.
+fn run_without_a_launcher_fails_with_only_its_cause() {
     let run = "train --hidden 8 --epochs 1 --learning-rate 1e6 --warm-up 0 --schedule constant";
     let ended = unisono(&run.split(' ').collect::<Vec<_>>());
     assert_eq!(ended.status.code(), Some(1), "{ended}");
@@ -74,7 +74,7 @@ fn lines_for_people_have_at_most_100_columns() {
     }
 }
 
-fn a_pipeline_of_one_rank_says_so() {
+fn pipeline_of_one_rank_is_reported() {
     let run = |ranks| {
         unisono(&["train", "--hidden", "8", "--epochs", "1", "--strategy", "pipeline", "--threads", ranks])
     };
@@ -83,7 +83,7 @@ fn a_pipeline_of_one_rank_says_so() {
     assert!(!run("2").expect_success().stderr.contains(said));
 }
 
-fn help_is_short_or_whole() {
+fn short_help_omits_options_that_long_help_shows() {
     let shown = |help| {
         let ended = unisono(&["train", help]).expect_success();
         ended.stdout.lines().filter(|line| line.trim_start().starts_with("--")).count()
@@ -94,13 +94,13 @@ fn help_is_short_or_whole() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_warm_up_takes_smaller_steps_first,
-        dropout_changes_training_and_the_seed_decides_it,
-        a_checkpoint_is_saved_when_so_many_seconds_have_passed,
-        parameters_that_explode_end_all_processes_and_are_named,
-        a_run_that_nobody_launched_fails_with_its_cause_alone,
+        warm_up_starts_with_smaller_steps,
+        dropout_changes_training_and_depends_on_the_seed,
+        checkpoint_is_saved_after_the_given_seconds,
+        diverging_parameters_end_all_processes_and_are_named,
+        run_without_a_launcher_fails_with_only_its_cause,
         lines_for_people_have_at_most_100_columns,
-        a_pipeline_of_one_rank_says_so,
-        help_is_short_or_whole,
+        pipeline_of_one_rank_is_reported,
+        short_help_omits_options_that_long_help_shows,
     ]
 }

@@ -1,10 +1,10 @@
-//! Tests of the places that runs write to: not over another run, and not only at the end.
+//! Tests the directories that runs write to: they are not overwritten, and checked before the end of the run.
 
 use super::*;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-fn another_runs_checkpoints_are_left_alone_unless_told() {
+fn checkpoints_of_another_run_are_kept_without_overwrite() {
     let directory = tempfile::tempdir().unwrap();
     let (first, second) = (directory.path().join("first.csv"), directory.path().join("second.csv"));
     table(&first, 150);
@@ -13,7 +13,7 @@ fn another_runs_checkpoints_are_left_alone_unless_told() {
     let evaluated = || objects(&["evaluate", "--checkpoint", kept.to_str().unwrap()]).pop().unwrap();
     train(&first, &kept, &["--checkpoint-every", "4"]);
     let (names, before) = (names_in(&kept), evaluated());
-    // One of before is kept besides if its loss is the lowest.
+    // An older checkpoint is kept in addition if its loss is the lowest.
     let expected = [12, 16, 18].map(|step| format!("step-{step:010}"));
     assert!(names.ends_with(&expected) && names.len() <= 4, "{names:?}");
 
@@ -33,7 +33,7 @@ fn another_runs_checkpoints_are_left_alone_unless_told() {
     assert_eq!(evaluated()["parameters_hash"], done["parameters_hash"]);
 }
 
-fn what_cannot_be_written_is_refused_before_anything_is_made() {
+fn unwritable_log_directory_is_refused_before_any_file_is_created() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("table.csv");
     table(&file, 90);
@@ -49,7 +49,7 @@ fn what_cannot_be_written_is_refused_before_anything_is_made() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        another_runs_checkpoints_are_left_alone_unless_told,
-        what_cannot_be_written_is_refused_before_anything_is_made,
+        checkpoints_of_another_run_are_kept_without_overwrite,
+        unwritable_log_directory_is_refused_before_any_file_is_created,
     ]
 }

@@ -1,4 +1,4 @@
-//! Runs that are contradictory, have no effect, or are too large.
+//! Runs whose options are contradictory, have no effect, or require too much memory.
 
 use super::*;
 use unisono_testing::suite::Test;
@@ -31,7 +31,7 @@ fn options_without_effect_are_refused() {
 }
 
 /// The header matches the run.
-fn a_world_invariant_run_says_what_adds_up() {
+fn world_invariant_run_reports_its_reduction() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("table.csv");
     table(&file, 90);
@@ -42,7 +42,7 @@ fn a_world_invariant_run_says_what_adds_up() {
     assert!(said.contains("all-reduce by recursive-doubling: the order of additions"), "{said}");
 }
 
-fn numbers_are_refused_as_people_write_them() {
+fn refused_numbers_are_shown_in_readable_form() {
     for (words, said) in [
         (&["--learning-rate", "0"][..], "--learning-rate is 0: it must be above 0, and at most 1e6"),
         (&["--learning-rate", "-1"], "--learning-rate is -1: it must be above 0"),
@@ -59,8 +59,8 @@ fn numbers_are_refused_as_people_write_them() {
     );
 }
 
-/// Before any of it is asked for: no machine has so much.
-fn what_nobody_has_room_for_is_refused() {
+/// The run is refused before any allocation, because no machine has this much memory.
+fn runs_that_exceed_the_memory_are_refused() {
     let most = usize::MAX.to_string();
     let train = |words: &[&str], said: &[&str]| {
         let said = [&["of memory is available: choose a smaller model or batch"], said].concat();
@@ -87,7 +87,7 @@ fn what_nobody_has_room_for_is_refused() {
     }
 }
 
-fn several_workers_by_tensorflow_are_told_how_to_start() {
+fn tf_config_with_several_workers_is_refused_with_the_start_command() {
     let train = |config: &str, more: &[&str]| {
         let mut command = Command::new(UNISONO);
         command.env("TF_CONFIG", config).args(["train", "--epochs", "1", "--hidden", "8"]).args(more);
@@ -101,7 +101,7 @@ fn several_workers_by_tensorflow_are_told_how_to_start() {
     let broken = train("{", &[]);
     assert_eq!(broken.status.code(), Some(2), "{}", broken.stderr);
     assert!(broken.stderr.contains("TF_CONFIG is \"{\""), "{}", broken.stderr);
-    // Here the ranks are known, and one worker is what is found.
+    // Here the number of ranks is known, and matches the single worker.
     train(three, &["--threads", "2"]).expect_success();
     train(r#"{"cluster": {"worker": ["one:2222"]}}"#, &[]).expect_success();
 }
@@ -109,9 +109,9 @@ fn several_workers_by_tensorflow_are_told_how_to_start() {
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         options_without_effect_are_refused,
-        a_world_invariant_run_says_what_adds_up,
-        numbers_are_refused_as_people_write_them,
-        what_nobody_has_room_for_is_refused,
-        several_workers_by_tensorflow_are_told_how_to_start,
+        world_invariant_run_reports_its_reduction,
+        refused_numbers_are_shown_in_readable_form,
+        runs_that_exceed_the_memory_are_refused,
+        tf_config_with_several_workers_is_refused_with_the_start_command,
     ]
 }

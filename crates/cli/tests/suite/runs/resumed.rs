@@ -1,4 +1,4 @@
-//! Tests of resuming: from matching checkpoints, and never from others.
+//! Tests resuming: from matching checkpoints, and never from others.
 
 use unisono_train::Progress;
 use unisono_train::checkpoint::{self, Store};
@@ -7,7 +7,7 @@ use super::*;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-fn data_that_have_changed_are_seen() {
+fn changed_data_are_detected() {
     let directory = tempfile::tempdir().unwrap();
     let (file, kept) = (directory.path().join("table.csv"), directory.path().join("kept"));
     table(&file, 90);
@@ -32,7 +32,7 @@ fn data_that_have_changed_are_seen() {
     assert_eq!(done["event"], "done");
 }
 
-fn a_run_begins_with_the_values_of_a_file() {
+fn run_starts_with_the_parameters_of_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let (kept, table) = (folder.path().join("kept"), folder.path().join("table.csv"));
     super::table(&table, 300);
@@ -52,7 +52,7 @@ fn a_run_begins_with_the_values_of_a_file() {
         run(&["--epochs", "1", "--learning-rate", "0.001", "--initial", file, "--threads", "1"])
     );
 
-    // Each stage takes its own from the file; gradients of micro-batches are added in another order.
+    // Each stage reads its parameters from the file. Gradients of micro-batches are added in another order.
     let stages = ["--strategy", "pipeline", "--threads", "2", "--global-batch", "8"];
     let staged =
         run(&[&["--epochs", "1", "--learning-rate", "0.001", "--initial", file][..], &stages].concat());
@@ -64,7 +64,7 @@ fn a_run_begins_with_the_values_of_a_file() {
     refused(&[&words[..], &["missing"]].concat(), &["cannot read `missing` as a safetensors file"]);
 }
 
-fn one_place_has_many_names() {
+fn different_paths_to_the_same_data_are_equivalent() {
     let directory = tempfile::tempdir().unwrap();
     let folder = directory.path().join("digits");
     fs::create_dir(&folder).unwrap();
@@ -91,8 +91,8 @@ fn one_place_has_many_names() {
     }
 }
 
-/// As they were saved before names and a fingerprint were kept, and constants as data.
-fn older_checkpoints_still_serve() {
+/// Older checkpoints have no names and no fingerprint, and store constants as text.
+fn older_checkpoints_can_be_resumed() {
     let directory = tempfile::tempdir().unwrap();
     let (file, kept, old) =
         (directory.path().join("table.csv"), directory.path().join("kept"), directory.path().join("old"));
@@ -118,16 +118,16 @@ fn older_checkpoints_still_serve() {
     assert_eq!(evaluated["accuracy"], done["test_accuracy"]);
     let resumed = objects(&[&words(&source, &old)[..], &["--resume"]].concat()).pop().unwrap();
     assert_eq!(resumed["parameters_hash"], done["parameters_hash"]);
-    // Saved again, it says all.
+    // A new checkpoint contains all entries.
     let again = checkpoint::load::<Progress>(&old.join("step-0000000012")).unwrap();
     assert_eq!(again.state.description["schema"]["label"], "kind");
 }
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_run_begins_with_the_values_of_a_file,
-        data_that_have_changed_are_seen,
-        one_place_has_many_names,
-        older_checkpoints_still_serve,
+        run_starts_with_the_parameters_of_a_file,
+        changed_data_are_detected,
+        different_paths_to_the_same_data_are_equivalent,
+        older_checkpoints_can_be_resumed,
     ]
 }

@@ -1,15 +1,14 @@
-//! Runs whose optimizer is sharded: they end with the bits of others, and go on from each other's checkpoints.
+//! Runs whose optimizer is sharded: they have the same bits as unsharded runs, and either kind resumes from the other's checkpoints.
 
 use super::*;
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 
-/// Returns the readable output of a run on a small table. Of the layers, the middle one has a bucket of its
-/// own.
+/// Returns the human-readable output of a run on a small table. The middle layer has its own bucket.
 fn trained(launched: &[&str], more: &[&str]) -> String {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sharded.csv");
     if !file.exists() {
-        // Several tests may write it at once, all the same.
+        // Several tests may write the same table concurrently.
         let written = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         table(written.path(), 90);
         written.persist(&file).unwrap();
@@ -17,11 +16,11 @@ fn trained(launched: &[&str], more: &[&str]) -> String {
     let source = source(&file);
     let run = ["train", "--data", &source, "--global-batch", "16", "--epochs", "3", "--hidden", "600,600"];
     let said = unisono(&[launched, &run, more].concat()).expect_success().stdout;
-    // Without the breaks of long lines.
+    // Removes the breaks of long lines.
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the hash of the parameters at its end.
+/// Returns the final hash of the parameters.
 fn hash(said: &str) -> &str {
     let is_hash = |word: &&str| word.len() == 16 && word.bytes().all(|digit| digit.is_ascii_hexdigit());
     said.split([' ', ';']).rfind(is_hash).expect("the last line has it")
@@ -31,7 +30,7 @@ fn threads(ranks: &str, more: &[&str]) -> String {
     trained(&[], &[&["--threads", ranks], more].concat())
 }
 
-fn the_bits_are_those_of_an_unsharded_run() {
+fn sharded_run_has_the_bits_of_an_unsharded_run() {
     let all: &[&str] = if suite::is_deep() { &["1", "2", "3", "4"] } else { &["3"] };
     for ranks in all {
         for more in [
@@ -61,7 +60,7 @@ fn processes_and_threads_have_the_same_bits() {
     }
 }
 
-fn checkpoints_do_not_know_whether_the_optimizer_was_sharded() {
+fn checkpoints_do_not_depend_on_sharding() {
     let optimizer = ["--optimizer", "adamw", "--order", "world-invariant", "--checkpoint-every", "5"];
     let whole = threads("2", &optimizer[..4]);
     let changes = [(("4", true), ("2", false)), (("1", false), ("4", true)), (("2", true), ("4", true))];
@@ -83,8 +82,8 @@ fn checkpoints_do_not_know_whether_the_optimizer_was_sharded() {
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        the_bits_are_those_of_an_unsharded_run,
+        sharded_run_has_the_bits_of_an_unsharded_run,
         processes_and_threads_have_the_same_bits,
-        checkpoints_do_not_know_whether_the_optimizer_was_sharded,
+        checkpoints_do_not_depend_on_sharding,
     ]
 }

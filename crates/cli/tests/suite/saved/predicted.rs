@@ -1,4 +1,4 @@
-//! Classes of samples and image files.
+//! Predicted classes of samples and image files.
 
 use std::fs;
 use std::path::Path;
@@ -104,7 +104,7 @@ fn an_image_file_is_taken_for_what_it_is_in_a_data_set() {
     let shared = objects("predict", checkpoint, &[&arguments[..], &["--threads", "2"]].concat());
     assert_eq!(images, shared);
 
-    // Another size is no obstacle for a file.
+    // A file may have another size.
     let large = directory.path().join("large.png");
     image::RgbImage::from_pixel(90, 50, image::Rgb([0, 40, 90])).save(&large).unwrap();
     assert_eq!(objects("predict", checkpoint, &["--image", large.to_str().unwrap()]).len(), 1);
@@ -118,7 +118,7 @@ fn an_image_file_is_taken_for_what_it_is_in_a_data_set() {
         &["broken.png", "expected PNG, JPEG, WebP, BMP or GIF"],
     );
     refused("predict", checkpoint, &["--image", "missing.png"], &["cannot read `missing.png`"]);
-    // The second rank's first file, after 256 of the first.
+    // The second rank's first file, after 256 files of the first rank.
     let mut late = vec![files[0].as_str(); 256];
     late.extend(["missing.png", &files[1]]);
     let (many, said) = ([&["--threads", "2", "--image"], &late[..]].concat(), ["cannot read `missing.png`"]);
