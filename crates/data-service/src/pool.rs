@@ -85,15 +85,12 @@ impl Pool {
     /// one whose last request is the oldest.
     pub(super) fn next(self: &Arc<Self>, without: &[String], now: Instant) -> Next {
         let mut state = lock(&self.state);
+        let distinct = state.distinct();
         let State { servers, picked } = &mut *state;
-        let names: Vec<_> = servers.iter().map(|server| server.instance).collect();
-        let is_alias = |at: usize| names[at].is_some() && names[..at].contains(&names[at]);
-        let may_be_asked = servers
-            .iter_mut()
-            .enumerate()
-            .filter(|(at, server)| !is_alias(*at) && !without.contains(&server.address));
-        let (free, paused): (Vec<_>, Vec<_>) = may_be_asked
-            .map(|(_, server)| server)
+        let eligible = servers.iter_mut().zip(distinct).filter(|(_, is_distinct)| *is_distinct);
+        let (free, paused): (Vec<_>, Vec<_>) = eligible
+            .map(|(server, _)| server)
+            .filter(|server| !without.contains(&server.address))
             .partition(|server| server.resumes.is_none_or(|resumes| resumes <= now));
         if let Some(server) = free.into_iter().min_by_key(|server| (server.in_flight, server.last)) {
             *picked += 1;
@@ -138,8 +135,9 @@ impl Pool {
     /// Returns the number of batches that the servers without failures make concurrently, and one more for each of them.
     pub(super) fn threads(&self) -> usize {
         let state = lock(&self.state);
-        let answers = state.servers.iter().filter(|server| server.failures == 0);
-        answers.fold(0, |threads, server| threads.saturating_add(server.threads as usize).saturating_add(1))
+        let distinct = state.servers.iter().zip(state.distinct()).filter(|(_, is_distinct)| *is_distinct);
+        let available = distinct.map(|(server, _)| server).filter(|server| server.failures == 0);
+        available.fold(0, |threads, server| threads.saturating_add(server.threads as usize).saturating_add(1))
     }
 
     /// Formats each server with its last failure.
@@ -153,6 +151,13 @@ impl Pool {
 }
 
 impl State {
+    /// Returns, for each server, whether no earlier address leads to the same one.
+    fn distinct(&self) -> Vec<bool> {
+        let instances: Vec<_> = self.servers.iter().map(|server| server.instance).collect();
+        let is_distinct = |at: usize| instances[at].is_none() || !instances[..at].contains(&instances[at]);
+        (0..instances.len()).map(is_distinct).collect()
+    }
+
     fn find(&mut self, address: &str) -> Option<&mut Known> {
         self.servers.iter_mut().find(|server| server.address == address)
     }

@@ -104,8 +104,8 @@ fn attempt<S>(
     };
     if !matches!(there, Ok(None)) {
         // A process that waits for this lock notices that the name is gone.
-        fs::remove_file(&part).map_err(unwritten)?;
-        return there;
+        let removed = fs::remove_file(&part).map_err(unwritten);
+        return there.and_then(|there| removed.map(|()| there));
     }
     let problem = "was written, and is not as it was written: check the disk";
     open(path).map(Some).ok_or_else(|| DataError::file(path, problem))

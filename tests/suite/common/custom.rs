@@ -185,7 +185,7 @@ fn refusals(comm: &mut Communicator) {
     refused(comm.all_reduce(&mut [1_u8; 16], largest()).map(drop), "set `element_bytes`");
     if comm.collective(Vendor::Mpi).is_ok() {
         let done = comm.call().algorithm(Vendor::Mpi).all_reduce(&mut [1_u64], products()).map(drop);
-        refused(done, "MPI's own collectives do not have `product of matrices`");
+        refused(done, "MPI's own collectives do not support `product of matrices`");
     }
     let mut one = [1_u64];
     comm.all_reduce(&mut one, ReduceOp::Sum).unwrap();

@@ -92,7 +92,7 @@ impl Config {
         let is_given = |option: &&&str| is_changed(option);
         if let (Source::Service(_), Some(option)) = (&self.data, SERVED.iter().find(is_given)) {
             return refuse(format!(
-                "--{option} is up to those who serve the data: remove it here, and start serve-data with it"
+                "--{option} has no effect on served data: remove it here, and start serve-data with it"
             ));
         }
         let has_files = self.data.has_image_files();

@@ -26,10 +26,8 @@ pub(crate) fn tests() -> Vec<Test> {
         soft_limit_of_open_files_is_raised_to_the_hard_limit,
         low_limit_of_address_space_is_an_error_that_names_the_limit,
     ];
-    let filtered = tests![
-        forbidden_copies_are_replaced_and_reported_once,
-        forbidden_shared_memory_is_replaced
-    ];
+    let filtered =
+        tests![forbidden_copies_are_replaced_and_reported_once, forbidden_shared_memory_is_replaced];
     tests.extend(filtered.into_iter().map(|test| test.unless(no_filters)));
     let mounted = tests![small_shared_memory_folder_is_reported_once];
     tests.extend(mounted.into_iter().map(|test| test.unless(no_mount)));
