@@ -62,7 +62,7 @@ fn colour_model_accepts_only_colour_images() {
     let saved = Saved::open(&place).unwrap();
     let held_out = saved.dataset(None).unwrap().test;
     assert_eq!(held_out.len(), 100);
-    // The same pixels as image files must have the same classes.
+    // Image files with these pixels must have the same classes.
     let samples: Vec<_> = (0..4).collect();
     let batch = held_out.batch(&samples, Pass::Evaluation).unwrap();
     let records = fs::read(directory.path().join("test_batch.bin")).unwrap();
