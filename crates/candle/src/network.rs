@@ -15,7 +15,7 @@ use unisono_strategies::central_storage;
 #[cfg(feature = "cuda")]
 use unisono_train::agree;
 use unisono_train::internals::Backend;
-use unisono_train::metrics::SeeOutputs;
+use unisono_train::metrics::VisitOutputs;
 use unisono_train::{
     BucketSettings, Gradients, LossSums, OptimizerSettings, Parameter, Replica, ReplicaError, TrainError,
 };
@@ -168,12 +168,12 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
         Ok(self.parameters.passes().without_samples()?)
     }
 
-    fn evaluate(&mut self, batch: &B, see: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
-        Ok(EVALUATION.set(&(), || loss::showing(see, || (self.loss)(batch)))?.tally)
+    fn evaluate(&mut self, batch: &B, visit: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {
+        Ok(EVALUATION.set(&(), || loss::showing(visit, || (self.loss)(batch)))?.tally)
     }
 
-    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        self.arrays.with_values(index, see)
+    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        self.arrays.with_values(index, visit)
     }
 
     fn shares_values(&self) -> bool {
@@ -223,13 +223,13 @@ impl Arrays {
     }
 
     /// As [`Replica::with_values`].
-    fn with_values(&self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+    fn with_values(&self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
         let tensor = &self.tensors[index];
         if tensor.device().is_cpu() {
-            return Ok(values::see(tensor, see)?);
+            return Ok(values::visit(tensor, visit)?);
         }
         let mut values = tensor.flatten_all()?.to_vec1()?;
-        see(&mut values);
+        visit(&mut values);
         Ok(overwrite(tensor, &Tensor::from_vec(values, tensor.shape(), tensor.device())?)?)
     }
 }

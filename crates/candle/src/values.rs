@@ -15,10 +15,10 @@ pub(crate) fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a
     }
 }
 
-/// Calls `see` with the values of contiguous tensors, in row-major order.
+/// Calls `visit` with the values of contiguous tensors, in row-major order.
 pub(crate) fn with_all<const N: usize, T>(
     tensors: [&Tensor; N],
-    see: impl FnOnce([&[f32]; N]) -> T,
+    visit: impl FnOnce([&[f32]; N]) -> T,
 ) -> Result<T> {
     let lent = tensors.map(Tensor::storage_and_layout);
     let mut all = [&[] as &[f32]; N];
@@ -26,12 +26,12 @@ pub(crate) fn with_all<const N: usize, T>(
         let Storage::Cpu(storage) = &**storage else { bail!("expected a tensor on the CPU") };
         *part = values(storage, layout)?;
     }
-    Ok(see(all))
+    Ok(visit(all))
 }
 
-/// Calls `see` with the values of a contiguous tensor, in row-major order.
-pub(crate) fn with_values<T>(tensor: &Tensor, see: impl FnOnce(&[f32]) -> T) -> Result<T> {
-    with_all([tensor], |[values]| see(values))
+/// Calls `visit` with the values of a contiguous tensor, in row-major order.
+pub(crate) fn with_values<T>(tensor: &Tensor, visit: impl FnOnce(&[f32]) -> T) -> Result<T> {
+    with_all([tensor], |[values]| visit(values))
 }
 
 /// Copies values into a contiguous tensor in place, from another one of its shape.
@@ -40,17 +40,17 @@ pub(crate) fn overwrite(tensor: &Tensor, values: &Tensor) -> Result<()> {
     tensor.detach().flatten_all()?.slice_set(&values.detach().flatten_all()?, 0, 0)
 }
 
-/// Calls `see` with the values of a contiguous tensor on the CPU. It may change them in place.
-pub(crate) fn see(tensor: &Tensor, see: Seer<'_>) -> Result<()> {
-    tensor.inplace_op1(&See(RefCell::new(see)))
+/// Calls `visit` with the values of a contiguous tensor on the CPU. It may change them in place.
+pub(crate) fn visit(tensor: &Tensor, visit: Visit<'_>) -> Result<()> {
+    tensor.inplace_op1(&Visitor(RefCell::new(visit)))
 }
 
 /// Calls a function with a tensor's values. It may change them in place.
-struct See<'a>(RefCell<Seer<'a>>);
+struct Visitor<'a>(RefCell<Visit<'a>>);
 
-type Seer<'a> = &'a mut dyn FnMut(&mut [f32]);
+type Visit<'a> = &'a mut dyn FnMut(&mut [f32]);
 
-impl InplaceOp1 for See<'_> {
+impl InplaceOp1 for Visitor<'_> {
     fn name(&self) -> &'static str {
         "with-values"
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use unisono::Communicator;
 use unisono_steps::pipeline::{Act, Pass, PipelinePlan, PipelineSchedule};
 
-use unisono_train::metrics::SeeOutputs;
+use unisono_train::metrics::VisitOutputs;
 use unisono_train::{Gradients, LossSums, Parameter, Parts, Replica, ReplicaError, TrainError, agree};
 
 mod evaluation;
@@ -244,9 +244,9 @@ impl<S: Stage> Replica for Pipeline<S> {
     fn evaluate(
         &mut self,
         batches: &Self::Batch,
-        see: Option<SeeOutputs<'_>>,
+        visit: Option<VisitOutputs<'_>>,
     ) -> Result<LossSums, ReplicaError> {
-        self.evaluate_batches(batches, see)
+        self.evaluate_batches(batches, visit)
     }
 
     fn parts(&mut self) -> Option<Parts<'_>> {
@@ -258,8 +258,8 @@ impl<S: Stage> Replica for Pipeline<S> {
         self.waited
     }
 
-    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
         let stage = self.first.partition_point(|&first| first <= index) - 1;
-        self.stages[stage].with_values(index - self.first[stage], see)
+        self.stages[stage].with_values(index - self.first[stage], visit)
     }
 }

@@ -48,7 +48,7 @@ use worker::Worker;
 /// use unisono_train::{
 ///     RandomAccessFeed, Feed, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, RunSettings, Sgd, Steps, LossSums,
 /// };
-/// use unisono_train::metrics::SeeOutputs;
+/// use unisono_train::metrics::VisitOutputs;
 /// use unisono_train::rate::{Rate, Schedule};
 ///
 /// /// Finds the number from which all samples are least far.
@@ -66,7 +66,7 @@ use worker::Worker;
 ///         gradients.put(0, &mut |gradient, fill| fill.write(gradient, &[2.0 * off]));
 ///         Ok(())
 ///     }
-///     fn evaluate(&mut self, _: &f32, _: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
+///     fn evaluate(&mut self, _: &f32, _: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {
 ///         Ok(LossSums::default())
 ///     }
 ///     fn with_values(&mut self, _: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {

@@ -34,10 +34,10 @@ impl Parameter {
 }
 
 /// A function that calls another with the values of the parameter with this index: [`Replica::with_values`](crate::Replica::with_values).
-pub type Values<'a> = &'a mut dyn FnMut(usize, See<'_>) -> Result<(), ReplicaError>;
+pub type Values<'a> = &'a mut dyn FnMut(usize, Visit<'_>) -> Result<(), ReplicaError>;
 
 /// Reads or changes the values of a parameter, in place and in row-major order.
-pub(crate) type See<'a> = &'a mut dyn FnMut(&mut [f32]);
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(&mut [f32]);
 
 /// Receives the gradients of a pass.
 pub trait Gradients {
@@ -118,7 +118,7 @@ impl<'a> Outputs<'a> {
 }
 
 /// Receives outputs of a model.
-pub type SeeOutputs<'a> = &'a mut dyn FnMut(&Outputs<'_>);
+pub type VisitOutputs<'a> = &'a mut dyn FnMut(&Outputs<'_>);
 
 /// Sums over targets: images, or characters of a text.
 #[derive(

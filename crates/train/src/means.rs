@@ -33,11 +33,11 @@ impl Means {
     }
 
     /// Returns, for each parameter, the sum of all ranks' gradients divided by the sum of their weights; `None` if no rank has a gradient. `own`
-    /// holds this rank's gradients in the order of the parameters. `see` calls its second argument with the values of a gradient. Called by all
+    /// holds this rank's gradients in the order of the parameters. `visit` calls its second argument with the values of a gradient. Called by all
     /// ranks.
     ///
     /// # Errors
-    /// On all ranks, if a mean is not finite or all weights are 0. An error of `see`. Errors of the collectives.
+    /// On all ranks, if a mean is not finite or all weights are 0. An error of `visit`. Errors of the collectives.
     ///
     /// # Panics
     /// If a gradient has another size than its parameter.
@@ -46,7 +46,7 @@ impl Means {
         comm: &mut Communicator,
         own: &[Option<G>],
         weight: f64,
-        see: impl Fn(&G, &mut dyn FnMut(&[f32])) -> Result<(), ReplicaError>,
+        visit: impl Fn(&G, &mut dyn FnMut(&[f32])) -> Result<(), ReplicaError>,
     ) -> Result<Vec<Option<Vec<f32>>>, TrainError> {
         let mut filling = self.buckets.fill(comm, Pass::ONLY);
         filling.record_loss(LossSums { targets: weight, ..LossSums::default() });
@@ -58,7 +58,7 @@ impl Means {
             let Some(gradient) = gradient else { continue };
             let put =
                 &mut |values: &[f32]| filling.put(index, &mut |target, fill| fill.write(target, values));
-            seen = seen.and(see(gradient, put));
+            seen = seen.and(visit(gradient, put));
         }
         filling.end()?;
         let means = self.means();

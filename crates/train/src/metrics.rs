@@ -43,7 +43,7 @@ mod regression;
 
 use crate::error::TrainError;
 use crate::gradients::LossSums;
-pub use crate::gradients::{Outputs, SeeOutputs};
+pub use crate::gradients::{Outputs, VisitOutputs};
 pub use named::Named;
 pub use regression::Regression;
 

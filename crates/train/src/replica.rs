@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::backend::Backend;
 use crate::buckets::BucketSettings;
 use crate::error::TrainError;
-use crate::gradients::{Gradients, LossSums, Parameter, ReplicaError, See, SeeOutputs};
+use crate::gradients::{Gradients, LossSums, Parameter, ReplicaError, Visit, VisitOutputs};
 use crate::optimizer::OptimizerSettings;
 use unisono::Communicator;
 
@@ -68,7 +68,7 @@ pub trait Replica {
         Duration::ZERO
     }
 
-    /// Evaluates the model on a batch without changing it. If `see` is given and the model provides its outputs for the targets, calls `see` with
+    /// Evaluates the model on a batch without changing it. If `visit` is given and the model provides its outputs for the targets, calls `visit` with
     /// them, for [metrics](crate::metrics).
     ///
     /// # Errors
@@ -76,15 +76,15 @@ pub trait Replica {
     fn evaluate(
         &mut self,
         batch: &Self::Batch,
-        see: Option<SeeOutputs<'_>>,
+        visit: Option<VisitOutputs<'_>>,
     ) -> Result<LossSums, ReplicaError>;
 
-    /// Calls `see` once with the values of the parameter with this index, in place and in row-major order. The next pass uses the values that `see`
-    /// writes.
+    /// Calls `visit` once with the values of the parameter with this index, in place and in row-major order. The next pass uses the values that
+    /// `visit` writes.
     ///
     /// # Errors
     /// As [`Replica::pass`].
-    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError>;
+    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError>;
 
     /// Returns whether [`Replica::pass`] calls [`Gradients::wait_for_param`] for every trained parameter, before it uses the parameter's values and
     /// before it records the loss. A step can then [begin](crate::Overlap::Across) before the update of the previous step is complete.
@@ -114,8 +114,8 @@ pub trait Replica {
 }
 
 /// The values of a replica, as [`Values`](crate::gradients::Values).
-pub(crate) fn values(replica: &mut impl Replica) -> impl FnMut(usize, See<'_>) -> Result<(), ReplicaError> {
-    |index, see| replica.with_values(index, see)
+pub(crate) fn values(replica: &mut impl Replica) -> impl FnMut(usize, Visit<'_>) -> Result<(), ReplicaError> {
+    |index, visit| replica.with_values(index, visit)
 }
 
 /// The ranks that together hold a model, each some of its stages: the ranks of a pipeline.

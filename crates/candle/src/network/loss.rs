@@ -7,7 +7,7 @@ use super::chain::apply;
 use super::operation::Function;
 use super::parameters::is_training;
 use unisono_train::LossSums;
-use unisono_train::metrics::{Outputs, SeeOutputs};
+use unisono_train::metrics::{Outputs, VisitOutputs};
 
 /// The result of a forward pass over a batch.
 #[derive(Debug)]
@@ -96,22 +96,22 @@ fn cross_entropy_of(logits: &Tensor, targets: Vec<u32>, there: Option<Tensor>) -
 
 /// Passes the arguments of a loss to the observer, if there is one.
 fn show(outputs: &Tensor, classes: usize, targets: &[u32]) -> Result<()> {
-    if SEE.is_set() {
+    if VISIT.is_set() {
         let values = outputs.detach().flatten_all()?.to_vec1::<f32>()?;
-        SEE.with(|see| see(&Outputs { values: &values, classes, targets }));
+        VISIT.with(|visit| visit(&Outputs { values: &values, classes, targets }));
     }
     Ok(())
 }
 
 scoped_thread_local!(
     /// Receives the arguments of the losses that are computed on this thread.
-    static mut SEE: for<'a> &'a mut (dyn FnMut(&Outputs<'_>) + 'a)
+    static mut VISIT: for<'a> &'a mut (dyn FnMut(&Outputs<'_>) + 'a)
 );
 
-/// Runs `compute`. Its losses call `see`, if given, with their arguments.
-pub(super) fn showing<R>(see: Option<SeeOutputs<'_>>, compute: impl FnOnce() -> R) -> R {
-    match see {
-        Some(see) => SEE.set(see, compute),
+/// Runs `compute`. Its losses call `visit`, if given, with their arguments.
+pub(super) fn showing<R>(visit: Option<VisitOutputs<'_>>, compute: impl FnOnce() -> R) -> R {
+    match visit {
+        Some(visit) => VISIT.set(visit, compute),
         None => compute(),
     }
 }

@@ -16,7 +16,7 @@ use unisono::Communicator;
 
 use super::passes::Passes;
 use super::shared;
-use crate::values::{see, with_values};
+use crate::values::{visit, with_values};
 use unisono_train::{Fill, Gradients, Parameter};
 
 scoped_thread_local!(
@@ -40,7 +40,7 @@ pub(super) fn is_training() -> bool {
 /// Waits until `gradients` has provided the values of a parameter.
 pub(super) fn bring_from(gradients: &mut dyn Gradients, index: usize, tensor: &Tensor) -> Result<()> {
     let mut brought = Ok(());
-    see(tensor, &mut |values| brought = gradients.wait_for_param(index, values))?;
+    visit(tensor, &mut |values| brought = gradients.wait_for_param(index, values))?;
     brought.map_err(Error::wrap)
 }
 

@@ -10,7 +10,7 @@ use candle_core::{Result, Tensor, bail};
 use unisono::{Choice, Communicator, ReduceOp};
 
 use super::statistics::Statistics;
-use crate::values::see;
+use crate::values::visit;
 
 /// The values before the sums of an exchange: the number of ranks that have samples, and the sum and the sum of squares of the exchange identifiers
 /// that they send.
@@ -71,7 +71,7 @@ impl Passes {
     pub(super) fn begin_step(&mut self, first: u64, passes: usize) -> Result<usize> {
         if let Some(steps) = &self.steps {
             let step = &mut self.step;
-            see(steps, &mut |numbers| {
+            visit(steps, &mut |numbers| {
                 *step = numbers[0] as u64 + STEPS_PER_NUMBER * numbers[1] as u64;
                 numbers[0] = ((*step + 1) % STEPS_PER_NUMBER) as f32;
                 numbers[1] = ((*step + 1) / STEPS_PER_NUMBER) as f32;

@@ -9,7 +9,7 @@ use candle_core::{Device, Tensor, Var, bail};
 use super::parameters::{GRADIENTS, Parameters};
 use super::{Arrays, Loss, loss};
 use unisono_strategies::pipeline::{Activations, Stage, StageOutput};
-use unisono_train::metrics::SeeOutputs;
+use unisono_train::metrics::VisitOutputs;
 use unisono_train::{Gradients, Parameter, ReplicaError};
 
 /// The result of the layers of a stage.
@@ -160,13 +160,13 @@ impl<B: Send + 'static, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> 
         &mut self,
         batch: &B,
         before: Option<&Activations>,
-        see: Option<SeeOutputs<'_>>,
+        visit: Option<VisitOutputs<'_>>,
     ) -> Result<StageOutput, ReplicaError> {
-        Ok(loss::showing(see, || self.compute(batch, before))?.1)
+        Ok(loss::showing(visit, || self.compute(batch, before))?.1)
     }
 
-    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        self.arrays.with_values(index, see)
+    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        self.arrays.with_values(index, visit)
     }
 }
 

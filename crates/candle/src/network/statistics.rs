@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::channels::{distances, repeated};
-use crate::values::{see, with_values};
+use crate::values::{visit, with_values};
 
 /// The constant added to the variance.
 const EPSILON: f64 = 1e-5;
@@ -97,13 +97,13 @@ impl Statistics {
             .map(|variance| if variance < 0.0 { 0.0 } else { variance })
             .collect();
         let mut mean = vec![0.0; self.channels];
-        see(&self.mean, &mut |running| {
+        visit(&self.mean, &mut |running| {
             for ((running, from_near), mean) in running.iter_mut().zip(&from_near).zip(&mut mean) {
                 *mean = f64::from(*running) + from_near;
                 *running = (f64::from(*running) + MOMENTUM * from_near) as f32;
             }
         })?;
-        see(&self.variance, &mut |running| {
+        visit(&self.variance, &mut |running| {
             for (running, variance) in running.iter_mut().zip(&variance) {
                 let unbiased = variance * count / (count - 1.0);
                 *running = ((1.0 - MOMENTUM) * f64::from(*running) + MOMENTUM * unbiased) as f32;

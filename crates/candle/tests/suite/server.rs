@@ -16,7 +16,7 @@ use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
     AdamW, Batches, Checkpoints, Event, Feed, Fill, Gradients, LossSums, NamedRule, OptimizerSettings,
     Parameter, Progress, RandomAccessFeed, Replica, ReplicaError, Resumed, RunSettings, Sgd, Steps, Stop,
-    Summary, TrainError, Wire, Wires, WorkersReport, metrics::SeeOutputs,
+    Summary, TrainError, Wire, Wires, WorkersReport, metrics::VisitOutputs,
 };
 
 const SYNCHRONOUS: ServerSettings =
@@ -259,12 +259,12 @@ impl Replica for Slow {
         Ok(())
     }
 
-    fn evaluate(&mut self, _: &usize, _: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
+    fn evaluate(&mut self, _: &usize, _: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {
         Ok(LossSums::default())
     }
 
-    fn with_values(&mut self, _: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        see(std::slice::from_mut(&mut self.value));
+    fn with_values(&mut self, _: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        visit(std::slice::from_mut(&mut self.value));
         Ok(())
     }
 }

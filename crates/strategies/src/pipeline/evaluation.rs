@@ -3,7 +3,7 @@
 use unisono_steps::pipeline::Pass;
 
 use super::{Pipeline, Stage, StageOutput};
-use unisono_train::metrics::{Outputs, SeeOutputs};
+use unisono_train::metrics::{Outputs, VisitOutputs};
 use unisono_train::{LossSums, ReplicaError};
 
 /// The outputs of the last stage.
@@ -15,12 +15,12 @@ struct Shown {
 }
 
 impl<S: Stage> Pipeline<S> {
-    /// Evaluates batches, one after the other, and calls `see` with the model's outputs, if the last stage provides them. The result is the same on
+    /// Evaluates batches, one after the other, and calls `visit` with the model's outputs, if the last stage provides them. The result is the same on
     /// all ranks.
     pub(super) fn evaluate_batches(
         &mut self,
         batches: &[S::Batch],
-        see: Option<SeeOutputs<'_>>,
+        visit: Option<VisitOutputs<'_>>,
     ) -> Result<LossSums, ReplicaError> {
         let (mut tally, mut all) = (LossSums::default(), Vec::new());
         for (batch, micro_batch) in batches.iter().zip(0..) {
@@ -28,14 +28,14 @@ impl<S: Stage> Pipeline<S> {
                 let Outputs { values, classes, targets } = *outputs;
                 all.push(Shown { values: values.to_vec(), classes, targets: targets.to_vec() });
             };
-            let show: SeeOutputs<'_> = &mut show;
-            tally += self.evaluate_batch(batch, micro_batch, Some(show).filter(|_| see.is_some()))?;
+            let show: VisitOutputs<'_> = &mut show;
+            tally += self.evaluate_batch(batch, micro_batch, Some(show).filter(|_| visit.is_some()))?;
         }
         self.links.wait()?;
         let last = self.comm.ranks() - 1;
         self.comm.broadcast::<f64>(bytemuck::cast_slice_mut(std::slice::from_mut(&mut tally)), last)?;
-        if let Some(see) = see {
-            self.show(all, see)?;
+        if let Some(visit) = visit {
+            self.show(all, visit)?;
         }
         Ok(tally)
     }
@@ -45,7 +45,7 @@ impl<S: Stage> Pipeline<S> {
         &mut self,
         batch: &S::Batch,
         micro_batch: usize,
-        mut show: Option<SeeOutputs<'_>>,
+        mut show: Option<VisitOutputs<'_>>,
     ) -> Result<LossSums, ReplicaError> {
         let (rank, ranks) = (self.comm.rank(), self.comm.ranks());
         let (mut before, mut tally) = (None, LossSums::default());
@@ -54,7 +54,7 @@ impl<S: Stage> Pipeline<S> {
             if ranks > 1 && pass.stage > 0 {
                 before = Some(self.links.receive(Pass { stage: pass.stage - 1, ..pass })?.0);
             }
-            let show = show.as_mut().map(|show| &mut **show as SeeOutputs<'_>);
+            let show = show.as_mut().map(|show| &mut **show as VisitOutputs<'_>);
             let output = self.stages[number].evaluate(batch, before.as_ref(), show)?;
             match self.check(pass.stage, output)? {
                 StageOutput::Loss(of_batch) => tally = of_batch,
@@ -67,8 +67,8 @@ impl<S: Stage> Pipeline<S> {
         Ok(tally)
     }
 
-    /// Broadcasts the outputs of the last rank, and calls `see` with them on all ranks.
-    fn show(&mut self, shown: Vec<Shown>, see: SeeOutputs<'_>) -> Result<(), ReplicaError> {
+    /// Broadcasts the outputs of the last rank, and calls `visit` with them on all ranks.
+    fn show(&mut self, shown: Vec<Shown>, visit: VisitOutputs<'_>) -> Result<(), ReplicaError> {
         let last = self.comm.ranks() - 1;
         let mut count = [shown.len() as u64];
         self.comm.broadcast(&mut count, last)?;
@@ -82,7 +82,7 @@ impl<S: Stage> Pipeline<S> {
             targets.resize(rows, 0);
             self.comm.broadcast(&mut values, last)?;
             self.comm.broadcast(&mut targets, last)?;
-            see(&Outputs { values: &values, classes, targets: &targets });
+            visit(&Outputs { values: &values, classes, targets: &targets });
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! A part of a model, in the form that the pipeline needs. Any framework can implement it.
 
-use unisono_train::metrics::SeeOutputs;
+use unisono_train::metrics::VisitOutputs;
 use unisono_train::{Gradients, LossSums, Parameter, ReplicaError};
 
 /// An array that stages exchange: the activations of a micro-batch, or their gradients.
@@ -56,8 +56,8 @@ pub trait Stage {
         gradients: &mut dyn Gradients,
     ) -> Result<Option<Activations>, ReplicaError>;
 
-    /// As [`Stage::forward`], but changes and keeps nothing. If `see` is given and this is the last stage, calls it with the model's outputs, unless
-    /// the stage does not provide them.
+    /// As [`Stage::forward`], but changes and keeps nothing. If `visit` is given and this is the last stage, calls it with the model's outputs,
+    /// unless the stage does not provide them.
     ///
     /// # Errors
     /// As [`Stage::forward`].
@@ -65,12 +65,12 @@ pub trait Stage {
         &mut self,
         batch: &Self::Batch,
         before: Option<&Activations>,
-        see: Option<SeeOutputs<'_>>,
+        visit: Option<VisitOutputs<'_>>,
     ) -> Result<StageOutput, ReplicaError>;
 
     /// As [`Replica::with_values`](unisono_train::Replica::with_values).
     ///
     /// # Errors
     /// As [`Stage::forward`].
-    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError>;
+    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError>;
 }

@@ -7,7 +7,7 @@ use crate::compare::agree;
 use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::gradients::LossSums;
-use crate::metrics::{self, Measuring, Metric, SeeOutputs, Test};
+use crate::metrics::{self, Measuring, Metric, Test, VisitOutputs};
 use crate::replica::Replica;
 use crate::report::Event;
 use crate::resume::Progress;
@@ -68,8 +68,8 @@ pub fn evaluate<R: Replica>(
     let mut measuring = Measuring::new(metrics);
     let measured = feed.evaluation(own.clone()).map_err(TrainError::from).and_then(|found| {
         for ((number, tally), batch) in own.clone().zip(&mut tallies[own]).zip(found) {
-            let see: SeeOutputs<'_> = &mut |outputs| measuring.add(number, outputs);
-            *tally = replica.evaluate(&batch?, Some(see).filter(|_| !metrics.is_empty()))?;
+            let visit: VisitOutputs<'_> = &mut |outputs| measuring.add(number, outputs);
+            *tally = replica.evaluate(&batch?, Some(visit).filter(|_| !metrics.is_empty()))?;
         }
         Ok(())
     });

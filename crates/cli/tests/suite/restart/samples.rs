@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use unisono_data::{Batch, DataError, Dataset, Depth, Inputs, Kind, Schema, StoredSamples, Threads};
 use unisono_train::checkpoint::When;
-use unisono_train::metrics::SeeOutputs;
+use unisono_train::metrics::VisitOutputs;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
     Batches, Checkpoints, Feed, Gradients, LossSums, OptimizerSettings, Parameter, Replica, ReplicaError,
@@ -98,7 +98,7 @@ impl Replica for Mean {
         Ok(())
     }
 
-    fn evaluate(&mut self, batch: &Batch, _: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
+    fn evaluate(&mut self, batch: &Batch, _: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {
         let errors = indices(batch).into_iter().map(|index| f64::from(self.value[0]) - index as f64 / 1e3);
         Ok(LossSums {
             targets: batch.samples as f64,
@@ -107,8 +107,8 @@ impl Replica for Mean {
         })
     }
 
-    fn with_values(&mut self, _: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        see(&mut self.value);
+    fn with_values(&mut self, _: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        visit(&mut self.value);
         Ok(())
     }
 }

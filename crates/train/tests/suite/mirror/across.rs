@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use unisono::{Algorithm, Topology, Unisono};
-use unisono_train::metrics::SeeOutputs;
+use unisono_train::metrics::VisitOutputs;
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
     BucketBytes, BucketSettings, Gradients, LossSums, Mirror, Order, Overlap, Parameter, Replica,
@@ -74,12 +74,12 @@ impl Replica for Steps {
         Ok(())
     }
 
-    fn evaluate(&mut self, (): &(), _: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
+    fn evaluate(&mut self, (): &(), _: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {
         Ok(LossSums::default())
     }
 
-    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        see(&mut self.values[index]);
+    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        visit(&mut self.values[index]);
         (self.sees)(self.step, index);
         Ok(())
     }
@@ -250,12 +250,12 @@ impl Replica for Fails<'_> {
         if slope == 0.0 { Err("the machine fails".into()) } else { Ok(()) }
     }
 
-    fn evaluate(&mut self, seed: &usize, see: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
-        self.many.evaluate(seed, see)
+    fn evaluate(&mut self, seed: &usize, visit: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {
+        self.many.evaluate(seed, visit)
     }
 
-    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        self.many.with_values(index, see)
+    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        self.many.with_values(index, visit)
     }
 
     fn brings_values(&self) -> bool {

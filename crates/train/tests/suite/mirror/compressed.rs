@@ -2,7 +2,7 @@
 
 use unisono::{Topology, Unisono};
 use unisono_compress::Compression;
-use unisono_train::metrics::SeeOutputs;
+use unisono_train::metrics::VisitOutputs;
 use unisono_train::{
     BucketSettings, Gradients, LossSums, Mirror, Parameter, Replica, ReplicaError, Share, TrainError, Wire,
 };
@@ -75,15 +75,15 @@ impl Replica for Products {
     fn evaluate(
         &mut self,
         samples: &Vec<Sample>,
-        _: Option<SeeOutputs<'_>>,
+        _: Option<VisitOutputs<'_>>,
     ) -> Result<LossSums, ReplicaError> {
         let squares = samples.iter().flat_map(|sample| self.errors(sample));
         let loss = squares.map(|error| f64::from(error).powi(2)).sum();
         Ok(LossSums { targets: samples.len() as f64, loss, correct: 0.0 })
     }
 
-    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        see(&mut self.values[index]);
+    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        visit(&mut self.values[index]);
         Ok(())
     }
 }

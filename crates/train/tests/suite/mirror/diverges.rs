@@ -6,7 +6,7 @@ use unisono::Communicator;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::checkpoint::{self, When, load_newest};
-use unisono_train::metrics::SeeOutputs;
+use unisono_train::metrics::VisitOutputs;
 use unisono_train::{
     AdamW, BucketSettings, Checkpoints, Event, Fill, Gradients, LossSums, OptimizerSettings, OutOfData,
     Parameter, Progress, Replica, ReplicaError, Resumed, RunSettings, Stop, Summary, TrainError, Trainer,
@@ -46,13 +46,13 @@ impl Replica for Spoiled {
     fn evaluate(
         &mut self,
         points: &Vec<Point>,
-        see: Option<SeeOutputs<'_>>,
+        visit: Option<VisitOutputs<'_>>,
     ) -> Result<LossSums, ReplicaError> {
-        self.line.evaluate(points, see)
+        self.line.evaluate(points, visit)
     }
 
-    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        self.line.with_values(index, see)
+    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        self.line.with_values(index, visit)
     }
 }
 

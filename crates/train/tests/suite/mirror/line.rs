@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use unisono_train::metrics::SeeOutputs;
+use unisono_train::metrics::VisitOutputs;
 use unisono_train::optimizer::{Averaged, StepInfo, UpdateRule, largest};
 use unisono_train::{AdamW, Gradients, LossSums, OptimizerSettings, Parameter, Replica, ReplicaError, Sgd};
 
@@ -61,12 +61,16 @@ impl Replica for Line {
         Ok(())
     }
 
-    fn evaluate(&mut self, points: &Vec<Point>, _: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
+    fn evaluate(
+        &mut self,
+        points: &Vec<Point>,
+        _: Option<VisitOutputs<'_>>,
+    ) -> Result<LossSums, ReplicaError> {
         Ok(self.tally(points))
     }
 
-    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        see(&mut self.values[index]);
+    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        visit(&mut self.values[index]);
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use unisono_train::metrics::SeeOutputs;
+use unisono_train::metrics::VisitOutputs;
 use unisono_train::{
     BucketSettings, Event, Gradients, LossSums, Mirror, OutOfData, Parameter, Replica, ReplicaError,
     RunSettings, StragglerReport, Trainer,
@@ -95,13 +95,13 @@ impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
     fn evaluate(
         &mut self,
         points: &Vec<Point>,
-        see: Option<SeeOutputs<'_>>,
+        visit: Option<VisitOutputs<'_>>,
     ) -> Result<LossSums, ReplicaError> {
-        self.line.evaluate(points, see)
+        self.line.evaluate(points, visit)
     }
 
-    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        self.line.with_values(index, see)
+    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        self.line.with_values(index, visit)
     }
 }
 

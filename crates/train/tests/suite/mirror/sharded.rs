@@ -1,7 +1,7 @@
 //! A sharded optimizer has the bits of an unsharded one, a part of its memory, and the same checkpoints.
 
 use unisono::{Algorithm, Choice, Topology, Unisono};
-use unisono_train::metrics::SeeOutputs;
+use unisono_train::metrics::VisitOutputs;
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
     AdamW, BucketBytes, BucketSettings, Gradients, LossSums, Mirror, Order, Overlap, Parameter, Replica,
@@ -58,12 +58,12 @@ impl Replica for Many {
         Ok(())
     }
 
-    fn evaluate(&mut self, _: &usize, _: Option<SeeOutputs<'_>>) -> Result<LossSums, ReplicaError> {
+    fn evaluate(&mut self, _: &usize, _: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {
         Ok(LossSums::default())
     }
 
-    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        see(&mut self.values[index]);
+    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        visit(&mut self.values[index]);
         Ok(())
     }
 
