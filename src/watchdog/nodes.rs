@@ -268,12 +268,9 @@ impl Nodes {
         let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let mut all: Vec<_> =
             self.waits_on().map(|(file, writes)| PollFd::from_borrowed_fd(file, flags(writes))).collect();
-        let most = Timespec {
-            tv_sec: most.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: most.subsec_nanos().into(),
-        };
+        let most = Timespec::try_from(most).ok();
         // If it fails, the next round starts at once.
-        let _ = poll(&mut all, Some(&most));
+        let _ = poll(&mut all, most.as_ref());
     }
 
     fn lost(&mut self, rank: Rank, over: IpAddr, how: How, report: &Report) {

@@ -39,11 +39,8 @@ impl Socket for TcpStream {
 
     fn wait<'a>(awaited: impl Iterator<Item = (&'a Self, PollFlags)>, most: Duration) {
         let mut awaited: Vec<_> = awaited.map(|(socket, events)| PollFd::new(socket, events)).collect();
-        let most = Timespec {
-            tv_sec: most.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: most.subsec_nanos().into(),
-        };
+        let most = Timespec::try_from(most).ok();
         // If it fails, the rank polls again at once.
-        let _ = rustix::event::poll(&mut awaited, Some(&most));
+        let _ = rustix::event::poll(&mut awaited, most.as_ref());
     }
 }

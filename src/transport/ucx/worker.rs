@@ -299,9 +299,9 @@ impl Worker {
         }
         // SAFETY: UCX closes the file with the worker.
         let events = unsafe { BorrowedFd::borrow_raw(self.events) };
-        let most = Timespec { tv_sec: most.as_secs().cast_signed(), tv_nsec: most.subsec_nanos().into() };
+        let most = Timespec::try_from(most).ok();
         // If it fails, the rank polls again at once.
-        let _ = rustix::event::poll(&mut [PollFd::new(&events, PollFlags::IN)], Some(&most));
+        let _ = rustix::event::poll(&mut [PollFd::new(&events, PollFlags::IN)], most.as_ref());
     }
 
     /// Sends a farewell to a rank, and flushes everything that was sent to it.

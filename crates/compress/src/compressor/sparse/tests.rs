@@ -41,7 +41,7 @@ fn expected(own: &[Vec<Pair>]) -> Vec<u32> {
 #[test]
 fn all_leaders_get_the_sum_of_all_pairs() {
     for leaders in 2..=8 {
-        // No pairs; few; so many that sums have more than half of the elements; all.
+        // No pairs, few pairs, enough for sums with more than half of the elements, and all elements.
         for (per_mille, ends_dense) in [(0, Some(false)), (10, Some(false)), (300, None), (1000, Some(true))]
         {
             let own: Vec<_> = (0..leaders).map(|rank| pairs(rank, per_mille)).collect();
