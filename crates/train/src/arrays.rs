@@ -73,15 +73,15 @@ pub(crate) fn scatter(
     let described: Vec<_> = arrays.iter().map(|tensor| (&tensor.name, &tensor.shape)).collect();
     let described: Vec<(String, Vec<usize>)> = compare::broadcast(comm, &described)?;
     // The upper half of the sum is the number of ranks that want the array. If only one does, the lower half is that rank.
-    let asks = |name: &str| if wants(name) { (1 << 32) + rank as u64 } else { 0 };
-    let mut asked: Vec<u64> = described.iter().map(|(name, _)| asks(name)).collect();
-    comm.all_reduce(&mut asked, ReduceOp::Sum)?;
+    let request = |name: &str| if wants(name) { (1 << 32) + rank as u64 } else { 0 };
+    let mut requests: Vec<u64> = described.iter().map(|(name, _)| request(name)).collect();
+    comm.all_reduce(&mut requests, ReduceOp::Sum)?;
     let (mut arrays, mut kept, mut unwanted) = (arrays.into_iter(), Vec::new(), Vec::new());
-    for ((name, shape), asked) in described.into_iter().zip(asked) {
+    for ((name, shape), requested) in described.into_iter().zip(requests) {
         let is_own = wants(&name);
         let count = if is_own { shape.iter().product() } else { 0 };
         let mut values = arrays.next().map_or_else(|| vec![0.0; count], |tensor| tensor.values);
-        match (asked >> 32, asked as u32 as Rank) {
+        match (requested >> 32, requested as u32 as Rank) {
             (0, _) => unwanted.push(name.clone()),
             (1, OWNER) => {}
             (1, only) if rank == OWNER => comm.send(&values, only)?,

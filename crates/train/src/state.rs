@@ -56,11 +56,11 @@ impl RunState {
         Ok(Self { settings, progress, store, saved_at, is_stopping, log, tested })
     }
 
-    /// Logs an event, and passes it on.
+    /// Logs an event, and calls `on_event` with it.
     ///
     /// # Errors
     /// [`TrainError::Log`].
-    pub fn tell(&mut self, event: Event, on_event: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+    pub fn emit(&mut self, event: Event, on_event: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         self.log.write(self.progress.step, &event)?;
         on_event(event);
         Ok(())

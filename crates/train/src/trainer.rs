@@ -173,7 +173,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             if self.state.is_stopping {
                 return Ok(report);
             }
-            self.state.tell(Event::Epoch(report.clone()), &mut |event| callback.on_event(event))?;
+            self.state.emit(Event::Epoch(report.clone()), &mut |event| callback.on_event(event))?;
             let goes_on = self.follow(callback, &report)?;
             self.state.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
             last = Some(report);
@@ -207,7 +207,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             targets += tally.targets;
             let Progress { epoch, step_in_epoch: step, .. } = self.state.progress;
             let (loss, targets, times) = (tally.mean_loss(), tally.targets, report.times);
-            self.state.tell(
+            self.state.emit(
                 Event::Step(StepEvent { epoch, step, steps: known, loss, rate, targets, times }),
                 tell,
             )?;

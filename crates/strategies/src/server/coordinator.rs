@@ -54,7 +54,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             if self.state.is_stopping {
                 return Ok(report);
             }
-            self.state.tell(Event::Epoch(report.clone()), tell)?;
+            self.state.emit(Event::Epoch(report.clone()), tell)?;
             self.state.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
             last = Some(report);
         }
@@ -88,7 +88,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         let samples = |step| self.feed.samples(step).unwrap_or(0) as f64;
         let (seen, took) = (samples(self.state.progress.step_in_epoch) - samples(first), began.elapsed());
         let workers = self.workers_report(took);
-        self.state.tell(Event::Workers(workers), tell)?;
+        self.state.emit(Event::Workers(workers), tell)?;
         let test = if self.state.is_stopping { Test::default() } else { self.test(tell)? };
         Ok(self.report(test, took, seen))
     }
@@ -186,7 +186,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         let Progress { epoch, step_in_epoch: step, .. } = self.state.progress;
         let (steps, loss, targets) = (Some(steps), tally.mean_loss(), tally.targets);
         let times = Times::default();
-        self.state.tell(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), tell)
+        self.state.emit(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), tell)
     }
 
     /// Performs the operations that are due between two steps, while no worker computes.
@@ -198,7 +198,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             && !self.state.is_stopping
         {
             let test = self.test(tell)?;
-            self.state.tell(Event::Evaluation(test.evaluation(epoch, step)), tell)?;
+            self.state.emit(Event::Evaluation(test.evaluation(epoch, step)), tell)?;
         }
         if self.is_save_due() && !self.state.is_stopping {
             let checkpoint = self.holdings.checkpoint(&self.replica, &self.state.progress)?;

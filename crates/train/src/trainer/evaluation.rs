@@ -24,7 +24,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             return Ok(());
         }
         let test = self.test()?;
-        self.state.tell(Event::Evaluation(test.evaluation(epoch, step)), tell)
+        self.state.emit(Event::Evaluation(test.evaluation(epoch, step)), tell)
     }
 
     /// Returns the results on the held-out samples, which count for early stopping. Called by all ranks, at the end of a round.
