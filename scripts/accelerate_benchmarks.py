@@ -1,4 +1,4 @@
-"""The part of scripts/accelerate-benchmarks that runs the benchmarks with and without the library, and compares rows."""
+"""Runs benchmarks with and without `unisono accelerate`, and compares their rows. Called by scripts/accelerate-benchmarks."""
 
 import argparse
 import math
@@ -9,18 +9,18 @@ import sys
 from pathlib import Path
 
 DEADLINE_S = 900
-# The trial of a row has ended after a hundred calls: the many that follow make it negligible.
+# Enough calls per row that the hundred calls of a trial are negligible.
 IMB_FUNCTIONS = (
     "Allreduce Reduce Reduce_scatter Reduce_scatter_block Bcast Allgather Allgatherv Alltoall Alltoallv Gather Gatherv "
     "Scatter Scatterv Barrier"
 ).split()
-# The first size of a run is left out: in it a world starts.
+# The first size of a run is excluded, since a world starts during it.
 IMB_RUNS = [["-iter", "3000", "-msglog", "2:15"], ["-iter", "500", "-msglog", "15:22"]]
 IMB_OPTIONS = ["-iter_policy", "off", "-time", "60"]
 OSU = ["allgather", "alltoall", "bcast", "gather", "scatter"]
 OSU_CALLS = "skip=200, loop=1000, skip_large=200, loop_large=300"
 
-# A row of a benchmark: its name, its bytes and its microseconds. Without the library, and with it.
+# The rows of a benchmark: the time in µs by name and size in bytes.
 Rows = dict[tuple[str, int], float]
 
 
@@ -34,7 +34,7 @@ def run(command: list[str], variables: dict[str, str]) -> str:
 
 
 def imb(folder: Path, ranks: int, accelerate: list[str]) -> Rows:
-    """IMB-MPI1 over Intel MPI: the means of all ranks."""
+    """Runs IMB-MPI1 over Intel MPI. Returns the means over all ranks."""
     intel, rows = folder / "intel", {}
     variables = {"I_MPI_FABRICS": "shm", "LD_LIBRARY_PATH": str(intel / "lib")}
     launch = [str(intel / "bin/mpiexec.hydra"), "-n", str(ranks), *accelerate, str(intel / "bin/IMB-MPI1")]
@@ -60,7 +60,7 @@ def two_columns(name: str, text: str) -> Rows:
 
 
 def others(folder: Path, mpi: str, ranks: int, accelerate: list[str]) -> Rows:
-    """mpi4py's benchmarks, and that in C."""
+    """Runs mpi4py's benchmarks, and the one in C."""
     variables = {"MPI4PY_MPIABI": mpi, "PYTHONPATH": str(folder / "mpi4py-4.1.2/demo")}
     launch = [f"mpirun.{mpi}", "-n", str(ranks)]
     if mpi == "openmpi":
@@ -68,7 +68,7 @@ def others(folder: Path, mpi: str, ranks: int, accelerate: list[str]) -> Rows:
     else:
         variables["LD_LIBRARY_PATH"] = str(folder / "mpich")
     rows = two_columns("Allreduce", run([*launch, *accelerate, str(folder / f"all_reduce.{mpi}"), "4194304"], variables))
-    # In the first size a world starts.
+    # A world starts during the first size.
     del rows[min(rows)]
     python = str(folder / "python/bin/python")
     for name in OSU:
@@ -78,7 +78,7 @@ def others(folder: Path, mpi: str, ranks: int, accelerate: list[str]) -> Rows:
 
 
 def compare(name: str, rounds: int, measure) -> None:
-    """Measures both in turn, and prints a table in Markdown."""
+    """Measures with and without the library, alternating, and prints a Markdown table."""
     without: Rows = {}
     accelerated: Rows = {}
     for _ in range(rounds):
@@ -111,8 +111,8 @@ def main() -> None:
     os.environ["UNISONO_WARNINGS"] = "off"
 
     for mpi in ["impi", "openmpi", "mpich"]:
-        is_there = mpi == "impi" or (arguments.folder / f"all_reduce.{mpi}").exists()
-        if not is_there or arguments.only not in (None, mpi):
+        is_installed = mpi == "impi" or (arguments.folder / f"all_reduce.{mpi}").exists()
+        if not is_installed or arguments.only not in (None, mpi):
             continue
         family = "openmpi" if mpi == "openmpi" else "mpich"
         command = [str(arguments.prefix / "bin/unisono"), "accelerate", "--mpi", family]

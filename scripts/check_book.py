@@ -1,7 +1,7 @@
 """Completes a site that mdBook has built from docs/, and checks its links.
 
-Pages link to files elsewhere in the repository, such as examples. These are copied below `source/` of the site, and the links
-changed to there. Then every link and anchor of every page must exist. Prints the broken ones, and exits with 1 if there are any.
+Pages link to files elsewhere in the repository, such as examples. The script copies these files to `source/` of the site, and changes the
+links. Then it checks that every link and anchor of every page exists. It prints broken links, and exits with 1 if there are any.
 """
 
 import re
@@ -32,13 +32,13 @@ class Page(HTMLParser):
 
 
 def copied(book: Path, page: Path, link: str) -> str:
-    """The link to a copy of a file of the repository, or the same link if it leads to a page."""
+    """Copies a linked file of the repository, and returns the link to the copy. Returns links to pages unchanged."""
     parts = urlsplit(link)
     folder = ROOT / "docs" / page.parent.relative_to(book)
     target = (folder / unquote(parts.path)).resolve()
     if parts.scheme or not parts.path or target.is_relative_to(ROOT / "docs") or not target.is_relative_to(ROOT):
         return link
-    # mdBook turns links to .md into links to .html, also those of files that are not pages.
+    # mdBook replaces .md by .html in all links, including those to files that are not pages.
     if not target.exists() and target.suffix == ".html":
         target = target.with_suffix(".md")
     if not target.exists():

@@ -1,4 +1,4 @@
-"""Validates manifests, and starts their ranks on this machine, each with the environment of its pod: scripts/check-manifests runs it."""
+"""Validates manifests, and starts their ranks on this machine with the environments of their pods. Called by scripts/check-manifests."""
 
 import os
 import subprocess
@@ -9,14 +9,14 @@ import yaml
 
 KUBERNETES = "1.37"
 BENCH = ["bench", "--algorithm", "auto", "--bytes", "8:8", "--iterations", "3"]
-# These exist in a cluster only.
+# Replacements for values that exist only in a cluster.
 ADDRESS = "127.0.0.1"
 SECRET = "a secret of this test"
 POD_INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"
 
 
 def environment(container: dict, pod: int) -> dict[str, str]:
-    """The variables of a container in the pod with this index."""
+    """Returns the environment variables of a container in the pod with this index."""
     found = {}
     for variable in container["env"]:
         source = variable.get("valueFrom", {})
@@ -33,7 +33,7 @@ def environment(container: dict, pod: int) -> dict[str, str]:
 
 
 def validate(manifest: dict) -> None:
-    """Fails unless Kubernetes would take a manifest. Of an MPI job, which it knows from the operator alone, the pods."""
+    """Validates a manifest against the schemas of Kubernetes. They do not include MPI jobs, of which it validates the pods."""
     if manifest["kind"] != "MPIJob":
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
         return
@@ -43,7 +43,7 @@ def validate(manifest: dict) -> None:
 
 
 def stateful_set(unisono: str, spec: dict) -> tuple[int, str]:
-    """Runs a collective over all pods; returns their number and the output of the first one."""
+    """Runs a collective over all pods. Returns their number and the output of the first one."""
     (container,) = spec["template"]["spec"]["containers"]
     ranks = [
         subprocess.Popen([unisono, *BENCH], env=os.environ | environment(container, pod), stdout=subprocess.PIPE, text=True)
@@ -59,7 +59,7 @@ def stateful_set(unisono: str, spec: dict) -> tuple[int, str]:
 
 
 def mpi_job(unisono: str, spec: dict) -> tuple[int, str]:
-    """Runs a collective over the ranks that the launcher starts; returns their number and the output."""
+    """Runs a collective over the ranks that the launcher starts. Returns their number and the output."""
     (container,) = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
     command = container["command"]
     launcher = command[: command.index("unisono")]

@@ -1,9 +1,9 @@
-"""What scripts/compare-input calls: images, the input pipelines of PyTorch and TensorFlow over them, and the table.
+"""Generates images, measures the input pipelines of PyTorch and TensorFlow, and prints the table. Called by scripts/compare-input.
 
     compare_input.py generate DIR                     writes images as folders and as TFRecords
-    compare_input.py rate FRAMEWORK DIR WORKERS       prints images per second as JSON; DIR as the next line says
-    compare_input.py check FRAMEWORK DIR PIXELS       compares our pixels of the held-out images with the framework's
-    compare_input.py table FILE                       a table of the printed rates, in Markdown
+    compare_input.py rate FRAMEWORK DIR WORKERS       prints images per second as JSON
+    compare_input.py check FRAMEWORK DIR PIXELS       compares Unisono's pixels of the test images with the framework's
+    compare_input.py table FILE                       prints a Markdown table of the printed rates
 
 FRAMEWORK is torch or tensorflow. DIR is DATA/png, DATA/jpeg, DATA/png-records or DATA/jpeg-records.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 SIDE, CLASSES, TRAIN, TEST, BATCH, PADDING, EPOCHS = 160, 4, 1000, 32, 64, 4, 4
-# Our normalisation.
+# Unisono's normalisation.
 MEAN, DEVIATION = 0.1307, 0.3081
 EXTENSION = {"png": "png", "jpeg": "jpg"}
 
@@ -28,7 +28,7 @@ EXTENSION = {"png": "png", "jpeg": "jpg"}
 
 
 def picture(generator: np.random.Generator) -> Image.Image:
-    """Smooth gradients, discs and noise: compresses about as a photograph does."""
+    """Returns an image of smooth gradients, discs and noise, which compresses about as well as a photograph."""
     rows, columns = np.mgrid[0:SIDE, 0:SIDE] / SIDE
     tilt = generator.uniform(-80, 80, (2, 3))
     levels = generator.uniform(90, 160, 3) + rows[..., None] * tilt[0] + columns[..., None] * tilt[1]
@@ -48,7 +48,7 @@ def generate(target: Path) -> None:
 
     generator = np.random.default_rng(1)
     for split, count in [("train", TRAIN), ("test", TEST)]:
-        # In the order of the folders: by class, then by name.
+        # Sorted by class and then by name, the order in which folders are read.
         labels = sorted(index % CLASSES for index in range(count))
         writers = {}
         for kind in EXTENSION:
@@ -79,11 +79,11 @@ def files(folder: Path, split: str) -> list[tuple[str, int]]:
     return [(str(path), int(path.parent.name)) for path in sorted((folder / split).glob("*/*"))]
 
 
-# ===== PyTorch: ImageFolder's decoder (Pillow), transforms on tensors of bytes, floats once a batch. =====
+# ===== PyTorch: the decoder of ImageFolder (Pillow), transforms on tensors of bytes, conversion to floats per batch. =====
 
 
 def fields(message: bytes):
-    """The fields of a message of protocol buffers: PyTorch reads no TFRecords of its own."""
+    """Yields the fields of a protocol buffers message, since PyTorch has no reader of TFRecords."""
     at = 0
 
     def number() -> int:
@@ -104,7 +104,7 @@ def fields(message: bytes):
 
 
 def example(record: bytes) -> dict[str, bytes]:
-    """The one value of each feature; that of an integer is its bytes."""
+    """Returns the single value of each feature of a tf.train.Example. An integer may be encoded as bytes."""
     (_, features), *_ = fields(record)
     found = {}
     for _, entry in fields(features):
@@ -116,7 +116,7 @@ def example(record: bytes) -> dict[str, bytes]:
 
 
 class Samples:
-    """Encoded images and their classes, of a folder or of a file of records; for PyTorch's workers."""
+    """Decoded images and their classes, from a folder or a TFRecord file: a data set for PyTorch's workers."""
 
     def __init__(self, folder: Path, split: str, augment: bool) -> None:
         self.augment = augment
@@ -184,7 +184,7 @@ def of_torch(folder: Path, workers: int):
     return lambda: iter(loader)
 
 
-# ===== TensorFlow: everything in the graph, and its own choice of threads and depths. =====
+# ===== TensorFlow: all operations in the graph, with automatic numbers of threads and prefetched batches. =====
 
 
 def of_tensorflow(folder: Path, _: int):
@@ -223,7 +223,7 @@ def of_tensorflow(folder: Path, _: int):
 
 def rate(framework: str, folder: Path, workers: int) -> None:
     epoch = {"torch": of_torch, "tensorflow": of_tensorflow}[framework](folder, workers)
-    # In the first, threads and processes start, and files come to memory.
+    # The first epoch starts threads and processes and fills the page cache, so it is not counted.
     seen, seconds = 0, 0.0
     for number in range(EPOCHS):
         began = time.perf_counter()
@@ -235,11 +235,11 @@ def rate(framework: str, folder: Path, workers: int) -> None:
     print(json.dumps({"framework": name, "images_per_s": round(seen / seconds, 1)}))
 
 
-# ===== The same pictures. =====
+# ===== Checks and the table. =====
 
 
 def check(framework: str, folder: Path, pixels: Path) -> None:
-    """PNG: the same bytes. JPEG: less than a level apart on average, since decoders round and smooth differently."""
+    """Checks that pixels of PNGs are equal. JPEG decoders round differently, so their pixels may differ by a level on average."""
     samples = Samples(folder, "test", augment=False)
     ours = np.fromfile(pixels, "<f4").reshape(-1, SIDE, SIDE, 3)
     ours = np.rint((ours * DEVIATION + MEAN) * 255).astype(int)
@@ -252,26 +252,26 @@ def check(framework: str, folder: Path, pixels: Path) -> None:
         def decode(encoded: bytes) -> np.ndarray:
             if folder.name.startswith("png"):
                 return tf.io.decode_png(encoded, channels=3).numpy()
-            # By default it is quicker and less exact: over a level from Pillow's, too.
+            # The default is faster and less exact: it differs from Pillow by more than a level.
             return tf.io.decode_jpeg(encoded, channels=3, dct_method="INTEGER_ACCURATE").numpy()
 
         theirs = np.stack([decode(samples.encoded(index)[0]) for index in range(TEST)])
     apart = np.abs(ours - theirs.astype(int)).mean()
     most = 0.0 if folder.name.startswith("png") else 1.0
     if apart > most:
-        sys.exit(f"{folder.name}: {framework}'s pixels and ours are {apart:.3f} levels apart on average: expected at most {most}")
-    print(f"{folder.name}: {framework}'s pixels and ours are {apart:.3f} levels apart on average", file=sys.stderr)
+        sys.exit(f"{folder.name}: pixels of {framework} and Unisono must differ by at most {most} levels on average, got {apart:.3f}")
+    print(f"{folder.name}: pixels of {framework} and Unisono differ by {apart:.3f} levels on average", file=sys.stderr)
 
 
 def table(measured: Path) -> None:
-    """Medians, and how much faster ours is than the fastest of the others."""
+    """Prints the median rates, and Unisono's rate relative to that of the fastest other framework."""
     rates: dict[str, dict[str, list[float]]] = {}
     for line in measured.read_text().splitlines():
         folder, row = line.split("\t")
         found = json.loads(row)
         rates.setdefault(folder, {}).setdefault(found["framework"], []).append(found["images_per_s"])
     names = list(next(iter(rates.values())))
-    print("| images/s |", " | ".join(names), "| ours / the fastest other |")
+    print("| images/s |", " | ".join(names), "| unisono / fastest other |")
     print("|---" * (len(names) + 2) + "|")
     for folder, of in rates.items():
         medians = {name: statistics.median(of[name]) for name in names}

@@ -1,19 +1,19 @@
-"""The PyTorch half of scripts/compare-pytorch: data-parallel training of the same networks, and the table of both halves.
+"""Measures data-parallel training of Unisono's networks in PyTorch, and prints a table of both. Called by scripts/compare-pytorch.
 
     compare_pytorch.py measure --model mlp --hidden 1024,1024 --ranks 2
-        Trains a network, with DistributedDataParallel over gloo on several ranks, a process a rank, and prints how long a step takes
-        as one JSON object: the median over the steps of a rank, and the slowest rank's.
+        Trains a network with DistributedDataParallel over gloo, with one process per rank. Prints the time of a step as a JSON object:
+        the median over the steps, of the slowest rank.
 
     mpirun -n 2 compare_pytorch.py rank --hidden 1024,1024 --hook powersgd:4 --directory EMPTY --interface net0
-        Trains as one rank among those that Open MPI's mpirun has started, perhaps on several nodes (scripts/two-nodes), with one of
-        DistributedDataParallel's own hooks; rank 0 prints the same object. All ranks see the directory.
+        Trains as one of the ranks that Open MPI's mpirun has started, on one or several nodes (scripts/two-nodes), with a hook of PyTorch.
+        Rank 0 prints the same object. The directory must be shared by all ranks.
 
     compare_pytorch.py accuracy --model cnn --images FILE --labels FILE --program UNISONO
-        Trains a network on images and labels in MNIST's format, of which every fifth is held out, with seeds 0, 1, …, in Unisono and
-        here, each on one rank, and prints the accuracies and their means as a row in Markdown.
+        Trains a network on one rank in Unisono and in PyTorch, with seeds 0, 1, …, on images and labels in MNIST's format. Every fifth
+        image is used for testing. Prints the accuracies and their means as a Markdown row.
 
     compare_pytorch.py table FILE
-        Reads such objects, of both frameworks, one a line, and prints a table in Markdown of their medians.
+        Reads JSON objects of both frameworks, one per line, and prints a Markdown table of their medians.
 """
 
 import argparse
@@ -27,17 +27,16 @@ import tempfile
 import time
 from datetime import timedelta
 
-# MNIST's shape, and that of a text.
+# The shapes of MNIST's images and of texts.
 PIXELS, CLASSES = 784, 10
 CONTEXT, CHARACTERS = 128, 65
-# The number of batches that are made beforehand and used in turn: data comes from memory, as in a training run, but not
-# from cache.
+# The number of prepared batches, which steps use cyclically. As in a training run, data comes from memory and not from a cache.
 BATCHES = 16
 WARM_UP_STEPS = 10
 
 
 def network(model, hidden):
-    """The same network as ours of this name (crates/*/src/model): equal shapes, and operations of equal cost."""
+    """Returns the equivalent of Unisono's network of this name (crates/*/src/model), with equal shapes and operations of equal cost."""
     from torch import nn
 
     return {"mlp": perceptron, "cnn": convolutional, "resnet": residual, "transformer": transformer}[model](nn, hidden)
@@ -122,7 +121,7 @@ def transformer(nn, hidden):
 
 
 def batches(model, samples):
-    """Inputs and targets, as synthetic as ours."""
+    """Returns random inputs and targets, like those of `unisono bench-step`."""
     import torch
 
     if model == "transformer":
@@ -132,7 +131,7 @@ def batches(model, samples):
 
 
 def compress(model, hook, dist):
-    """Registers a hook of PyTorch's own: bf16, or powersgd:RANK."""
+    """Registers a hook that is part of PyTorch: bf16 or powersgd:RANK."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     if hook == "bf16":
@@ -140,7 +139,7 @@ def compress(model, hook, dist):
     elif hook is not None:
         name, rank = hook.split(":")
         if name != "powersgd":
-            sys.exit(f"compare_pytorch: there is no hook {hook}: bf16 and powersgd:RANK are")
+            sys.exit(f"compare_pytorch: --hook must be bf16 or powersgd:RANK, got `{hook}`")
         state = powerSGD_hook.PowerSGDState(
             dist.group.WORLD, matrix_approximation_rank=int(rank), start_powerSGD_iter=WARM_UP_STEPS // 2
         )
@@ -148,7 +147,7 @@ def compress(model, hook, dist):
 
 
 def train(rank, arguments, directory):
-    """One rank's run; leaves what it measured in the directory."""
+    """Trains as one rank, and writes its measurements to the directory."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -157,7 +156,7 @@ def train(rank, arguments, directory):
     torch.set_num_interop_threads(1)
     dist.init_process_group(
         "gloo",
-        # A file needs no port that another program may have.
+        # A file needs no port, which another program may use.
         init_method=f"file://{directory}/rendezvous",
         rank=rank,
         world_size=arguments.ranks,
@@ -165,7 +164,7 @@ def train(rank, arguments, directory):
     )
     torch.manual_seed(0)
     if arguments.hook is not None:
-        # PowerSGD's hook over gloo mixes up the messages of two buckets.
+        # One bucket, since PowerSGD's hook over gloo mixes up the messages of two.
         dist._DEFAULT_FIRST_BUCKET_BYTES = 1 << 30
     model = network(arguments.model, arguments.hidden)
     if arguments.ranks > 1:
@@ -186,7 +185,7 @@ def train(rank, arguments, directory):
         optimizer.step()
         times_ms.append(1000 * (time.perf_counter() - began))
     if not torch.isfinite(loss):
-        sys.exit(f"rank {rank}: the loss is {loss.item()}, so what was measured is no training")
+        sys.exit(f"rank {rank}: the loss must be finite, got {loss.item()}")
     measured = {
         "version": torch.__version__,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -194,30 +193,29 @@ def train(rank, arguments, directory):
     }
     with open(f"{directory}/{rank}.json", "w") as file:
         json.dump(measured, file)
-    # No rank takes its end of a connection away while another still trains.
+    # No rank closes its connections while another still trains.
     dist.barrier()
     dist.destroy_process_group()
 
 
 def launch(arguments):
-    """Runs all ranks to their end; ends them if they take too long."""
+    """Runs all ranks, and kills them after a timeout."""
     import torch.multiprocessing as mp
 
     with tempfile.TemporaryDirectory() as directory:
         deadline = time.monotonic() + arguments.timeout_s
-        # Raises what a rank raises, after it has ended the others.
+        # An exception of a rank is raised here, after the other ranks have been terminated.
         ranks = mp.spawn(train, (arguments, directory), nprocs=arguments.ranks, join=False, daemon=True)
         while not ranks.join(timeout=max(0, deadline - time.monotonic())):
             if time.monotonic() >= deadline:
                 for process in ranks.processes:
                     process.kill()
-                late = f"{arguments.ranks} ranks took more than {arguments.timeout_s} s"
-                sys.exit(f"compare_pytorch: {late} and were ended")
+                sys.exit(f"compare_pytorch: timeout of {arguments.ranks} ranks after {arguments.timeout_s} s")
         return figures(arguments, directory)
 
 
 def figures(arguments, directory):
-    """What all ranks have measured, as one object."""
+    """Returns the measurements of all ranks as one object."""
     measured = []
     for rank in range(arguments.ranks):
         with open(f"{directory}/{rank}.json") as file:
@@ -235,7 +233,7 @@ def figures(arguments, directory):
 
 
 def measure(arguments):
-    # Before torch is imported, and handed on to the ranks. All of them are on this machine.
+    # Set before torch is imported. The ranks inherit it. All of them are on this machine.
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     print(json.dumps(launch(arguments)))
@@ -251,7 +249,7 @@ def as_rank(arguments):
 
 
 def read_idx(path):
-    """The array in a file of MNIST's format: a magic number whose last byte is that of dimensions, these, and bytes."""
+    """Reads an array in MNIST's format: a magic number whose last byte is the number of dimensions, the dimensions, and bytes."""
     import numpy
 
     with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
@@ -264,20 +262,20 @@ def accuracy(arguments):
     import numpy
 
     images, labels = read_idx(arguments.images), read_idx(arguments.labels)
-    is_held_out = numpy.arange(len(images)) % 5 == 0
-    parts = {"train": ~is_held_out, "test": is_held_out}
+    is_test = numpy.arange(len(images)) % 5 == 0
+    parts = {"train": ~is_test, "test": is_test}
     with tempfile.TemporaryDirectory() as directory:
         for name, part in parts.items():
             numpy.save(f"{directory}/x_{name}.npy", images[part])
             numpy.save(f"{directory}/y_{name}.npy", labels[part])
-        ours = [accuracy_of_ours(arguments, directory, seed) for seed in range(arguments.seeds)]
-    theirs = [accuracy_of_theirs(arguments, images, labels, parts, seed) for seed in range(arguments.seeds)]
-    cells = (f"{', '.join(f'{100 * one:.2f}' for one in all)} | {100 * statistics.mean(all):.2f}" for all in (ours, theirs))
+        unisono = [accuracy_in_unisono(arguments, directory, seed) for seed in range(arguments.seeds)]
+    pytorch = [accuracy_in_pytorch(arguments, images, labels, parts, seed) for seed in range(arguments.seeds)]
+    cells = (f"{', '.join(f'{100 * one:.2f}' for one in all)} | {100 * statistics.mean(all):.2f}" for all in (unisono, pytorch))
     print(f"| {arguments.model} | {arguments.epochs} | {' | '.join(cells)} |")
 
 
-def accuracy_of_ours(arguments, directory, seed):
-    # `train` takes the rate for the model's usual batch, and scales it.
+def accuracy_in_unisono(arguments, directory, seed):
+    # `train` scales the learning rate from the model's default batch size.
     rate = arguments.rate * {"mlp": 128, "cnn": 64, "resnet": 64}[arguments.model] / arguments.batch_size
     options = f"--epochs {arguments.epochs} --batch-size {arguments.batch_size} --learning-rate {rate} --seed {seed}"
     constant = "--optimizer sgd --momentum 0.9 --schedule constant --warm-up 0 --weight-decay 0 --threads 1 --format json"
@@ -290,11 +288,11 @@ def accuracy_of_ours(arguments, directory, seed):
     return json.loads(done.stdout.splitlines()[-1])["test_accuracy"]
 
 
-def accuracy_of_theirs(arguments, images, labels, parts, seed):
+def accuracy_in_pytorch(arguments, images, labels, parts, seed):
     import torch
 
     torch.manual_seed(seed)
-    # By MNIST's mean and deviation, as ours.
+    # Normalised by MNIST's mean and deviation, as in Unisono.
     inputs = (torch.tensor(images).flatten(1) / 255 - 0.1307) / 0.3081
     train, test = ((inputs[part], torch.tensor(labels[part]).long()) for part in parts.values())
     model = network(arguments.model, arguments.hidden)
@@ -311,7 +309,7 @@ def accuracy_of_theirs(arguments, images, labels, parts, seed):
 
 
 def table(arguments):
-    """Medians over rounds, and the range of the ratios of rounds: each round measures both in turn."""
+    """Prints medians over rounds, and the range of the ratios. Each round measures both frameworks."""
     times_ms, version = {}, ""
     with open(arguments.file) as file:
         for line in file:
@@ -323,11 +321,13 @@ def table(arguments):
     for model, cases in times_ms.items():
         for (parameters, ranks), frameworks in sorted(cases.items()):
             if set(frameworks) != {"unisono", "pytorch"}:
-                sys.exit(f"compare_pytorch: only {', '.join(frameworks)} trained the {model} of {parameters} parameters: not the same models")
-            ours, theirs = frameworks["unisono"], frameworks["pytorch"]
-            ratios = [their / our for our, their in zip(ours, theirs)]
-            medians = f"{statistics.median(ours):.2f} | {statistics.median(theirs):.2f}"
-            print(f"| {model} | {parameters} | {ranks} | {medians} | {statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f}) |")
+                only = f"only {', '.join(frameworks)} trained the {model} with {parameters} parameters"
+                sys.exit(f"compare_pytorch: {only}; both frameworks must train the same models")
+            unisono, pytorch = frameworks["unisono"], frameworks["pytorch"]
+            ratios = [other / own for own, other in zip(unisono, pytorch)]
+            low, high = min(ratios), max(ratios)
+            medians = f"{statistics.median(unisono):.2f} | {statistics.median(pytorch):.2f}"
+            print(f"| {model} | {parameters} | {ranks} | {medians} | {statistics.median(ratios):.2f} ({low:.2f}–{high:.2f}) |")
 
 
 def widths(text):
@@ -342,19 +342,19 @@ def main():
     one.set_defaults(run=measure, hook=None)
     rank = commands.add_parser("rank")
     rank.add_argument("--hook", help="bf16 or powersgd:RANK")
-    rank.add_argument("--directory", required=True, help="empty, and the same for all ranks")
-    rank.add_argument("--interface", default="lo", help="the network interface by which the nodes reach each other")
+    rank.add_argument("--directory", required=True, help="an empty folder that all ranks share")
+    rank.add_argument("--interface", default="lo", help="the network interface that connects the nodes")
     rank.set_defaults(run=as_rank)
     for trains in (one, rank):
-        trains.add_argument("--model", default="mlp", help="mlp, cnn, resnet or transformer, as of `unisono bench-step`")
+        trains.add_argument("--model", default="mlp", help="mlp, cnn, resnet or transformer, as for `unisono bench-step`")
         trains.add_argument("--hidden", type=widths, help="widths of the layers or blocks: 1024,1024")
-        trains.add_argument("--batch-size", type=int, default=128, help="samples a rank and step")
-        trains.add_argument("--steps", type=int, default=40, help="steps that are measured")
+        trains.add_argument("--batch-size", type=int, default=128, help="samples per rank and step")
+        trains.add_argument("--steps", type=int, default=40, help="measured steps")
         trains.add_argument("--timeout-s", type=int, default=300)
     accurate = commands.add_parser("accuracy")
     accurate.add_argument("--model", required=True, help="mlp, cnn or resnet")
     accurate.add_argument("--hidden", type=widths, help="widths of the layers or blocks; the perceptron needs them")
-    accurate.add_argument("--images", required=True, help="images of 28 x 28 pixels, perhaps compressed by gzip")
+    accurate.add_argument("--images", required=True, help="images of 28 x 28 pixels; may be compressed by gzip")
     accurate.add_argument("--labels", required=True)
     accurate.add_argument("--program", default="unisono")
     accurate.add_argument("--epochs", type=int, default=5)

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md from rows of `unisono bench`: scripts/performance runs it."""
+"""Writes the tables of docs/performance.md from rows of `unisono bench`. Called by scripts/performance."""
 
 import datetime
 import json
@@ -33,8 +33,8 @@ def table(heads, rows):
     return "\n".join([lines[0], "|---" * len(heads) + "|", *lines[1:]]) + "\n"
 
 
-def beside(times, name, columns):
-    """A table of all-reduces: for each column, a name with the memory and the ranks, both times and the speed-up."""
+def comparison(times, name, columns):
+    """Returns a table of all-reduces with both times and the speed-up. A column has a name, a kind of memory and a number of ranks."""
     heads = ["bytes"] + [head for column, _, _ in columns for head in (f"{column}, µs", name, "speed-up")]
     sizes = sorted({kind[3] for kind in times if kind[:3] == ("all-reduce", *columns[0][1:])})
     rows = []
@@ -63,16 +63,16 @@ def tables(folder):
     of, keeps = ({mpi: times_of(folder / f"{mpi}{end}.json") for mpi in MPIS} for end in ("", "-keeps"))
     yield f"All tables of this section: {machine()}, `scripts/performance`.\n"
     for mpi, name in MPIS.items():
-        yield f"**In-place sum of `f32` on two ranks beside {name}**:\n"
-        yield beside(of[mpi], name, [("registered", "registered", 2), ("slice", "slice", 2)])
+        yield f"**In-place sum of `f32` on two ranks, compared with {name}**:\n"
+        yield comparison(of[mpi], name, [("registered", "registered", 2), ("slice", "slice", 2)])
     kept = [
         [size(kind[3]), *(f"{theirs / ours:.1f}" for ours, theirs in (keeps[mpi][kind] for mpi in MPIS))]
         for kind in sorted(keeps["openmpi"])
     ]
-    yield "**Large arrays**: MPI allocates pages in every call. Speed-up with registered memory where malloc is told to keep them:\n"
+    yield "**Large arrays**: MPI allocates pages in every call. Speed-up with registered memory if malloc keeps these pages:\n"
     yield table(["bytes", *MPIS.values()], kept)
-    yield "**With more ranks than cores**, registered memory, beside Open MPI:\n"
-    yield beside(of["openmpi"], "Open MPI", [("4 ranks", "registered", 4), ("8 ranks", "registered", 8)])
+    yield "**More ranks than cores**, registered memory, compared with Open MPI:\n"
+    yield comparison(of["openmpi"], "Open MPI", [("4 ranks", "registered", 4), ("8 ranks", "registered", 8)])
     others = sorted({kind[0] for kind in of["openmpi"]} - {"all-reduce"})
     sizes = sorted({kind[3] for kind in of["openmpi"] if kind[0] == others[0]})
     rows = []
@@ -80,8 +80,8 @@ def tables(folder):
         for mpi, name in MPIS.items():
             pairs = (of[mpi][operation, "registered", 2, count] for count in sizes)
             rows.append([operation, name, *(f"{ours:.2f}: {theirs / ours:.1f}" for ours, theirs in pairs)])
-    yield "**Other operations** on two ranks, registered memory: µs, and the speed-up:\n"
-    yield table(["operation", "beside", *map(size, sizes)], rows)
+    yield "**Other operations** on two ranks, registered memory: µs and speed-up:\n"
+    yield table(["operation", "compared with", *map(size, sizes)], rows)
 
 
 folder, page = map(Path, sys.argv[1:])

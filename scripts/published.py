@@ -1,7 +1,7 @@
-"""Prints the crates that are published, with the features of their build on docs.rs. Fails if metadata is missing.
+"""Prints the published crates. Fails if metadata is missing.
 
-scripts/published.py           a line for each crate: its name
-scripts/published.py --docs    a line for each library: options of cargo doc
+scripts/published.py           prints the name of each crate
+scripts/published.py --docs    prints the options of cargo doc for each library, with the features of docs.rs
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Builds the wheel `unisono-torch` for the PyTorch and the Python that run this, beside unisono, and prints its path.
+"""Builds the wheel `unisono-torch` for the Python that runs this script and its PyTorch. Prints its path. Needs the package `unisono`.
 
     target/venv/bin/python scripts/torch_wheel.py FOLDER
 
-The package has one backend, which unisono.torch looks for before it compiles one. Its version is that of unisono and that of PyTorch.
+The wheel has one compiled backend. unisono.torch searches for it before it compiles one. Its version combines those of unisono and PyTorch.
 """
 
 import base64
@@ -56,19 +56,19 @@ of PyTorch, unisono compiles its own.
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
         for name, text in files.items():
             wheel.writestr(name, text)
-        wheel.writestr(f"{info}/RECORD", record(files, f"{info}/RECORD"))
+        wheel.writestr(f"{info}/RECORD", record_of(files, f"{info}/RECORD"))
     print(path)
 
 
 def platform(library: Path) -> str:
-    """The tag of the oldest glibc that has the functions which the library calls."""
+    """Returns the platform tag of the oldest glibc that has the functions that the library calls."""
     symbols = subprocess.run(["readelf", "--version-info", "--wide", library], check=True, stdout=subprocess.PIPE, text=True).stdout
     newest = max(int(minor) for minor in re.findall(r"\bGLIBC_2\.(\d+)", symbols))
-    # PyTorch's own wheels need 2.28.
+    # PyTorch's wheels need 2.28.
     return f"manylinux_2_{max(newest, 28)}_{sysconfig.get_platform().split('-', 1)[1]}"
 
 
-def record(files: dict[str, bytes], own: str) -> str:
+def record_of(files: dict[str, bytes], own: str) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     for name, content in files.items():

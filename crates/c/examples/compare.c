@@ -1,4 +1,5 @@
-/* Compares Unisono's all-reduce with MPI's, alternating in one process, on arrays that each rank has just written. Prints the medians of the slowest rank's times, in microseconds.
+/* Compares Unisono's all-reduce with MPI's, alternating in one process, on arrays that each rank has just written. Prints the medians of the
+ * slowest rank's times in µs.
  * mpicc -O2 compare.c $(pkg-config --cflags --libs unisono) && mpirun -n 2 ./a.out */
 
 #include <mpi.h>
@@ -27,7 +28,7 @@ static int by_size(const void *one, const void *other)
     return (a > b) - (a < b);
 }
 
-/* The median over iterations of the slowest rank's time. */
+/* Returns the median over iterations of the slowest rank's time. */
 static double median(double *times, int count)
 {
     MPI_Allreduce(MPI_IN_PLACE, times, count, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
@@ -62,7 +63,7 @@ int main(int argc, char **argv)
             for (int way = 0; way < 3; way++) {
                 float *values = way == 0 ? registered : array;
                 double began;
-                /* Writes the array, which flushes the previous call's data from the caches of the other ranks, as a computation does. */
+                /* As a computation does, this invalidates the array in the caches of the other ranks. */
                 for (size_t element = 0; element < count; element++)
                     values[element] = 1;
                 MPI_Barrier(world);

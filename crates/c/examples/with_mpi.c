@@ -34,7 +34,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(world, &ranks);
     check(unisono_start(rank, ranks, gather, &world, NULL, &comm));
 
-    /* Any array is valid. In registered memory, other ranks read it in place. */
+    /* Any array is valid. Other ranks can read arrays in registered memory in place. */
     check(unisono_alloc(comm, COUNT * sizeof(float), &memory));
     gradients = unisono_address(memory);
     for (int i = 0; i < COUNT; i++)

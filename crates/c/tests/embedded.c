@@ -1,4 +1,5 @@
-/* Checks that the library starts no thread and handles no signal, and that a killed rank is an error of the others. The argument selects how they wait. Exits with 0 if all checks pass. */
+/* Checks that the library starts no thread and handles no signal, and that a killed rank is an error on the others. The argument selects
+ * how they wait. Exits with 0 if all checks pass. */
 
 #include <dirent.h>
 #include <signal.h>
@@ -75,7 +76,7 @@ int main(int count, char **arguments)
     const double took_s = now_s() - began_s;
     CHECK(code == UNISONO_ERROR_ABORTED && unisono_failed_rank() == 1);
     CHECK(strstr(unisono_last_error(), "its process was killed") != NULL);
-    /* Half a second, and a margin for a busy machine. */
+    /* The detection takes half a second; the rest is a margin for a busy machine. */
     CHECK(took_s < 3);
     /* The remaining ranks continue. */
     CHECK(unisono_shrink(&comm) == UNISONO_OK && unisono_size(comm) == 2);

@@ -23,7 +23,7 @@ enum { COUNT = 12 };
 static unisono_comm *comm;
 static int rank, ranks;
 
-/* Element i of rank r. */
+/* Returns element i of rank r. */
 static int64_t input(int r, int i)
 {
     return 10 * r + i;
@@ -35,7 +35,7 @@ static void fill(int64_t *values)
         values[i] = input(rank, i);
 }
 
-/* The sum of this many ranks. */
+/* Returns the sum over this many ranks. */
 static int64_t prefix(int count, int i)
 {
     int64_t sum = 0;
@@ -289,7 +289,7 @@ static void reductions(void)
 
 enum { TAGS = 20, TAGGED = 3000 };
 
-/* Many messages in flight around the ring, received in another order than sent. */
+/* Many messages in flight around a ring, received in another order than sent. */
 static void tags(void)
 {
     static float sent[TAGS][TAGGED], received[TAGS][TAGGED];
@@ -377,7 +377,7 @@ static void groups(void)
     CHECK(parity == NULL);
 }
 
-/* The last rank leaves a group, and the others continue. The world is not lost. */
+/* The last rank leaves a group, and the others continue. The world remains usable. */
 static void shrinks(void)
 {
     unisono_comm *group = NULL;
@@ -405,7 +405,7 @@ static void shrinks(void)
     OK(unisono_barrier(comm, NULL));
 }
 
-/* Growing without a process that joins leaves the world as it is. */
+/* If no process joins a growing world, the world remains usable. */
 static void grows(void)
 {
     unisono_comm *grown = NULL;
@@ -481,7 +481,7 @@ static void refusals(void)
     CHECK(!unisono_is_fatal(UNISONO_ERROR_ARGUMENT) && unisono_is_fatal(UNISONO_ERROR_TIMEOUT));
     unisono_free(NULL);
     unisono_release(NULL);
-    /* None of these errors has lost the communicator. */
+    /* The communicator remains usable after these errors. */
     OK(unisono_barrier(comm, NULL));
 }
 
@@ -527,11 +527,11 @@ static void forked(void)
     OK(unisono_barrier(comm, NULL));
 }
 
-/* Mismatched calls are an error that names both, and the communicator is lost. */
+/* Mismatched calls return an error that names both, and lose the communicator. */
 static void mismatch(void)
 {
     float values[2] = {0};
-    /* With more ranks, a third rank could still be in the previous barrier when two have failed, which would end it too. */
+    /* With more ranks, a third rank could still be in the previous barrier when two have failed, which would abort it too. */
     if (ranks != 2)
         return;
     const int code = unisono_all_reduce(comm, values, rank == 0 ? 1 : 2, UNISONO_F32, UNISONO_SUM, NULL);

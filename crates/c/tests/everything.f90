@@ -1,4 +1,4 @@
-! What a Fortran program does with the module of unisono.h, among processes without MPI. Ends with 0 if all results are right.
+! Tests the Fortran module of unisono.h, among processes without MPI. Exits with 0 if all results are right.
 
 program everything
   use unisono
@@ -32,7 +32,7 @@ program everything
   call ok(unisono_own_part(comm, count, start, length))
   call check(start == rank * count / ranks .and. length == count / ranks)
 
-  ! Parts of given sizes, and a count for every pair: rank 0 has 3 elements and sends all, rank 1 has 9 and sends none.
+  ! Parts of given sizes, and a count for every pair of ranks: rank 0 has 3 elements and sends all, rank 1 has 9 and sends none.
   counts = [3, 9]
   options%counts = c_loc(counts)
   values = rank
@@ -72,7 +72,7 @@ program everything
     call check(from == 0)
   end if
 
-  ! Messages in flight, received in another order than they are sent.
+  ! Messages in flight, received in another order than sent.
   do tag = 1, 2
     sent(:, tag) = 10 * rank + tag
     options%tag = tag
@@ -90,12 +90,12 @@ program everything
     call check(all(nint(received(:, tag)) == 10 * (1 - rank) + tag))
   end do
 
-  ! An error, whose text says what is wrong.
+  ! An error and its text.
   code = unisono_all_reduce(comm, c_loc(values), count, unisono_f64, 77, c_null_ptr)
   call check(code == unisono_error_argument .and. unisono_is_fatal(code) == 0)
   call check(index(unisono_error_text(), '77') > 0)
 
-  ! The ranks that are left after a failure: here, all of them.
+  ! Shrinking to the live ranks, which are all of them.
   call ok(unisono_shrink(comm))
   call check(unisono_size(comm) == ranks .and. unisono_former_rank(comm, 1) == 1)
 

@@ -1,4 +1,4 @@
-/* Tests arrays in GPU memory, with the CUDA driver that the loader finds: a stand-in in tests, and the real one under scripts/gpu-check. */
+/* Tests arrays in GPU memory, with the CUDA driver that the loader finds: a stand-in in tests, or the real one in scripts/gpu-check. */
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ static void *on_gpu(const float *values, size_t count) {
     CHECK(CUDA("cuMemAlloc_v2", (unsigned long long *, size_t))(&address, count * sizeof *values) == 0);
     CHECK(CUDA("cuMemcpyHtoD_v2", (unsigned long long, const void *, size_t))(
               address, values, count * sizeof *values) == 0);
-    /* The driver may return while it still copies from an internal buffer, and the stream of this program does not wait for that. */
+    /* The driver may return while it still copies from an internal buffer, for which the program's stream does not wait. */
     CHECK(CUDA("cuCtxSynchronize", (void))() == 0);
     return (void *)(size_t)address;
 }
@@ -66,7 +66,7 @@ int main(void) {
     for (int element = 0; element < COUNT; element++) values[element] = (float)(rank + element);
     data = on_gpu(values, COUNT);
 
-    /* The root's values, and twice the sum of all ranks' first. */
+    /* The values of the root, and twice the sum of the first values of all ranks. */
     CHECK(unisono_gpu_broadcast(comm, data, COUNT, UNISONO_F32, size - 1, stream, NULL) == UNISONO_OK);
     call.label = "sum";
     CHECK(unisono_gpu_all_reduce(comm, data, COUNT, UNISONO_F32, UNISONO_SUM, stream, &call) == UNISONO_OK);
@@ -77,7 +77,7 @@ int main(void) {
         CHECK(values[element] == (float)(size * (size - 1 + element)));
     }
 
-    /* A reduce-scatter and an all-gather are an all-reduce. */
+    /* A reduce-scatter followed by an all-gather is an all-reduce. */
     for (int element = 0; element < COUNT; element++) values[element] = (float)(rank + element);
     other = on_gpu(values, COUNT);
     CHECK(unisono_gpu_reduce_scatter(comm, other, COUNT, UNISONO_F32, UNISONO_MAX, stream, NULL) == UNISONO_OK);
@@ -91,7 +91,7 @@ int main(void) {
     CHECK(unisono_own_part(comm, COUNT, &start, &length) == UNISONO_OK);
     CHECK(values[start] == (float)(size - 1 + (int)start));
 
-    /* The program's context is still current, and arrays in host memory are refused. */
+    /* The program's context is still current, and arrays in host memory are invalid. */
     void *current = NULL;
     CHECK(CUDA("cuCtxGetCurrent", (void **))(&current) == 0 && current == context);
     CHECK(unisono_gpu_all_reduce(comm, values, COUNT, UNISONO_F32, UNISONO_SUM, stream, NULL) ==
@@ -100,7 +100,8 @@ int main(void) {
     CHECK(unisono_gpu_broadcast(comm, data, COUNT, UNISONO_F32, size, stream, NULL) == UNISONO_ERROR_ARGUMENT);
     CHECK(unisono_gpu_all_reduce(comm, NULL, 0, UNISONO_F32, UNISONO_SUM, stream, NULL) == UNISONO_OK);
 
-    /* The last rank makes another call than the others, of a kind that all have made before. Two ranks may detect the mismatch while a third is still in earlier calls, which then report it. */
+    /* The last rank makes a call that differs from the others, of a kind that all have made before. Two ranks may detect the mismatch while
+     * a third is still in earlier calls, which then report it. */
     if (size > 1) {
         size_t last = rank == size - 1 ? COUNT / 2 : COUNT;
         const size_t counts[] = {COUNT / 2, COUNT, last};

@@ -1,5 +1,4 @@
-/* The time of MPI_Allreduce by size, as the OSU benchmarks measure it: warm buffers, the mean of all ranks and calls. Written with MPI
- * alone.
+/* Prints the time of MPI_Allreduce by size, measured as in the OSU benchmarks: warm buffers, the mean of all ranks and calls. Uses only MPI.
  *
  *     mpicc -O2 all_reduce.c -o all_reduce && mpirun -n 2 all_reduce [LARGEST_BYTES]
  */

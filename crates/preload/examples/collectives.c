@@ -1,6 +1,6 @@
-/* The times of collectives by MPI and under the library, in one run: batches of calls alternate between PMPI_ functions, which the library does
- * not intercept, and MPI_ functions. Other programs disturb both, so the lower eighth of the batches is compared. Without the library both are
- * the same.
+/* Compares the times of collectives by MPI and with the library in one run. Batches of calls alternate between PMPI_ functions, which the
+ * library does not intercept, and MPI_ functions. Other programs disturb both, so the 12.5 % quantiles of the batches' times are
+ * compared. Without the library, both call MPI.
  *
  *     mpicc -O2 collectives.c -o collectives && mpirun -n 2 unisono accelerate ./collectives
  */
@@ -39,7 +39,7 @@ static char *from, *to;
         prefix##Reduce_scatter_block(from, to, bytes / 4, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);               \
     }
 
-/* Microseconds of a call in a batch, on the rank that takes longest. */
+/* Returns the microseconds per call in a batch, on the slowest rank. */
 static double batch(int function, int bytes, int calls, int is_by_mpi)
 {
     PMPI_Barrier(MPI_COMM_WORLD);

@@ -55,7 +55,7 @@ enum why {
     WHYS
 };
 
-/* Whether either side could carry out a call, which then belongs to a class of the choice. */
+/* Returns whether either side can carry out a call, which then belongs to a class of the choice. */
 static inline bool is_chosen(enum why why)
 {
     return why == BY_UNISONO || why >= FEW_CALLS;
@@ -123,7 +123,7 @@ struct call {
     /* The choice of its class, if there is one, and whether it belongs to a trial. */
     struct choice *choice;
     bool is_in_trial;
-    /* When it began, if there is a report or a trial. */
+    /* The start time, for a report or a trial. */
     double began;
 };
 
@@ -163,16 +163,16 @@ struct type {
 };
 
 void types_begin(void);
-/* Whether Unisono carries out a reduction of a type's values. It sums complex numbers part by part. For integers that it does not have,
+/* Returns whether Unisono carries out a reduction of a type's values. It sums complex numbers part by part. For integers that it does not have,
  * it carries out bitwise operations byte by byte. */
 bool is_reduced(const struct type *type, int op);
-/* Whether MPI's own function may carry out a reduction of a predefined type's values. */
+/* Returns whether MPI's own function may carry out a reduction of a predefined type's values. */
 bool is_reduced_by_mpi(const struct type *type, int op);
-/* Whether a reduction may depend on the order in which values are combined. */
+/* Returns whether a reduction may depend on the order in which values are combined. */
 bool may_round(const struct type *type, int op);
 /* Returns a predefined type; NULL for any other. */
 const struct type *type_of(MPI_Datatype handle);
-/* Whether elements of a type are contiguous bytes in the order in which MPI sends them. The first call for a type packs an element. */
+/* Returns whether elements of a type are contiguous bytes in the order in which MPI sends them. The first call for a type packs an element. */
 bool is_contiguous(MPI_Datatype handle, MPI_Comm comm);
 /* Returns the number of a reduction, or NONE. */
 int reduction_of(MPI_Op op);
@@ -200,7 +200,7 @@ struct settings {
 /* Returns the settings that are common to all ranks of MPI_COMM_WORLD. All ranks call it. Ends the job if a setting is invalid. */
 struct settings settings_agreed(void);
 
-/* Whether there is a report. */
+/* True if a report is printed. */
 extern bool report_is_wanted;
 
 /* choice.c: the choice of MPI or Unisono, by the times of the program's calls. */
@@ -238,7 +238,7 @@ void clock_translate(double *moments, size_t count, struct reading first, struct
 
 /* Reads the decisions to replay. Returns a number by which ranks compare them, or 0 if they are invalid, which is reported. */
 uint64_t record_read(const char *file);
-/* Whether Unisono carries out a class according to the decisions that were read. */
+/* Returns whether Unisono carries out a class according to the decisions that were read. */
 bool record_has(const struct class *class, const struct world *world);
 /* Opens the file of UNISONO_ACCELERATE_RECORD on rank 0. Returns false and reports it if that fails. */
 bool record_begin(void);
@@ -292,7 +292,7 @@ struct buffer {
 
 /* decide.c: decisions whether Unisono carries out a call, whose description they fill in. */
 
-/* Whether a rank gets the result of a reduction. */
+/* Returns whether a rank gets the result of a reduction. */
 static inline bool gets_result(enum function function, int rank, int root)
 {
     return function == REDUCE ? rank == root : function != EXSCAN || rank != 0;
@@ -301,7 +301,7 @@ static inline bool gets_result(enum function function, int rank, int root)
 /* The count of a reduce-scatter whose ranks have different counts. */
 #define UNEQUAL INT64_MIN
 
-/* Whether Unisono may carry out MPI_<function> at all. */
+/* Returns whether Unisono may carry out MPI_<function> at all. */
 bool is_accelerated(enum function function);
 /* Decides on a reduction of `from` to `to`, whose count and type are those of both. Buffers are passed by their address, since copies
  * of structs on the stack take more time than the rest of a repeated decision. */
@@ -310,7 +310,7 @@ bool decides_reduction(struct call *call, enum function function, MPI_Comm comm,
 /* Decides on a call that moves `from`, which is NULL if a rank has only one buffer, to `to`, one block for each rank. */
 bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to,
                   int root);
-/* Decides on a call between blocks of all ranks on the root, `whole`, and one of each rank, `part`, which the root may leave in place. */
+/* Decides on a call between blocks of all ranks on the root, `whole`, and one block of each rank, `part`, which the root may leave in place. */
 bool decides_part(struct call *call, enum function function, MPI_Comm comm, const struct buffer *part, const struct buffer *whole,
                   int root);
 /* Decides on an all-gather of blocks, one for each rank, in elements of the type of `to`, whose count is the number of ranks. `blocks`
@@ -364,7 +364,7 @@ int pack(struct packed *packed, struct buffer buffer, MPI_Comm comm, bool has_va
 int unpack(struct packed *packed);
 void discard(struct packed *packed);
 
-/* errors.c */
+/* errors.c: errors as errors of MPI. */
 
 /* Allocates memory. The program ends if there is none. */
 void *allocated(size_t bytes);

@@ -1,8 +1,8 @@
 /* Unisono carries out a call.
  *
- * Its arrays are in registered memory, which the other ranks access in place: the program's arrays go through it piece by piece, each
- * while it is in the cache. That takes no more time than a copy by which another rank would get at them otherwise, and the program's
- * buffers may lie anywhere. */
+ * Its arrays are in registered memory, which the other ranks access in place. The program's arrays are copied through it piece by piece,
+ * while each piece is in the cache. Without it, other ranks would need a copy too, which takes as long. The program's buffers may be in any
+ * memory. */
 
 #include "accelerate.h"
 
@@ -80,7 +80,7 @@ static void get(const struct arrays *arrays, const char *stage, size_t start, si
     }
 }
 
-/* Whether a call has a block of each rank, and not one array. */
+/* Returns whether a call has a block of each rank, and not one array. */
 static bool is_of_blocks(enum function function)
 {
     return function != ALLREDUCE && function != REDUCE && function != SCAN && function != EXSCAN;

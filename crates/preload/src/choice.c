@@ -143,14 +143,14 @@ static void sort_times(const struct samples *samples, enum side side, int calls,
     qsort(times, count, sizeof(*times), ascending);
 }
 
-/* Whether times are clearly shorter: the median is below nearly all of the other side's times. Disturbances by other programs rarely
+/* Returns whether times are clearly shorter: the median is below nearly all of the other side's times. Disturbances by other programs rarely
  * cause that. */
 static bool are_clearly_shorter(const double times[SAMPLES / SIDES], const double others[SAMPLES / SIDES])
 {
     return times[SAMPLES / SIDES / 2] < CLEARLY_FASTER * others[SECOND];
 }
 
-/* Whether Unisono's runs take longer than MPI's, although its calls may not: in MPI's calls, a rank may leave before others arrive, and
+/* Returns whether Unisono's runs take longer than MPI's, although its calls may not: in MPI's calls, a rank may leave before others arrive, and
  * start the next call. */
 static bool are_runs_longer(const struct samples *samples)
 {

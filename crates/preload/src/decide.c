@@ -1,6 +1,6 @@
-/* Whether Unisono carries out a call. All ranks must make the same decision, so it depends only on values that MPI requires to be
- * identical on all of them: the function, the operation, the root, and the number of bytes. Ranks may describe equal bytes by different
- * types, one by a type of its own, so a type matters only where values are reduced. */
+/* The decision whether Unisono carries out a call. All ranks must make the same decision, so it depends only on values that MPI requires to
+ * be identical on all of them: the function, the operation, the root, and the number of bytes. Ranks may describe equal bytes by different
+ * types, so the type matters only if values are reduced. */
 
 #include "repeat.h"
 
@@ -93,7 +93,7 @@ static int error_in_reduction(enum function function, struct buffer from, struct
     return error == MPI_SUCCESS ? error_of_alias(function, from, to) : error;
 }
 
-/* Refuses an invalid call. MPIs may not: some access missing buffers. */
+/* Checks the arguments of a call, since some MPIs access missing buffers. */
 static bool refuse(struct call *call, int error)
 {
     int is_inter;
@@ -106,13 +106,13 @@ static bool refuse(struct call *call, int error)
     return leave(call, INVALID);
 }
 
-/* Whether MPI's own function reduces elements so large that the registered memory cannot hold one of each rank. */
+/* Returns whether MPI's own function reduces elements so large that the registered memory cannot hold one of each rank. */
 static bool exceeds_stage(const struct call *call, int ranks)
 {
     return call->mpi_op != MPI_OP_NULL && call->element_bytes > STAGE_BYTES / (size_t)ranks;
 }
 
-/* Whether a call has more bytes than MPI can pack and unpack at once. */
+/* Returns whether a call has more bytes than MPI can pack and unpack at once. */
 static bool is_too_large(const struct call *call, int ranks)
 {
     return call->op == NONE && call->bytes * (size_t)(call->function == BCAST ? 1 : ranks) > INT_MAX;
@@ -217,7 +217,7 @@ static void describe(struct call *call, const struct buffer *to, MPI_Op op, bool
     call->element_bytes = type->dtype == NONE ? 1 : size_bytes / (type->kind == COMPLEX ? 2 : 1);
 }
 
-/* Whether MPI's own function may reduce the values of a type that Unisono does not. */
+/* Returns whether MPI's own function may reduce the values of a type that Unisono does not. */
 static bool is_for_function(const struct call *call, MPI_Datatype handle, const struct type *type)
 {
     if (type != NULL)
@@ -326,7 +326,7 @@ bool decides_part(struct call *call, enum function function, MPI_Comm comm, cons
     return is_for_unisono;
 }
 
-/* Unisono's blocks are equal, so shorter ones are padded, unless the padding would dominate. */
+/* Unisono's blocks are equal, so shorter blocks are padded, unless most bytes would be padding. */
 bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct buffer to, const struct block *blocks)
 {
     begin(call, ALLGATHERV, comm, 0);
@@ -341,7 +341,7 @@ bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct
         all += blocks[rank].count;
         most = most < blocks[rank].count ? blocks[rank].count : most;
     }
-    /* Without elements there may be no buffer. */
+    /* The buffer may be missing if there are no elements. */
     int error = error_in_both(from, (struct buffer){ to.address, all, to.type });
     if (error != MPI_SUCCESS)
         return refuse(call, error);

@@ -119,7 +119,7 @@ static struct block *MPI(blocks)(const COUNT *counts, const DISPLACEMENT *displa
     return blocks;
 }
 
-/* Whether MPI carries out an all-gather of blocks, whose largest block has the class of the last call's. */
+/* Returns whether MPI carries out an all-gather of blocks, whose largest block has the class of the last call's. */
 static bool MPI(are_for_mpi)(MPI_Comm comm, struct buffer from, struct buffer to, const COUNT *counts, const DISPLACEMENT *displacements)
 {
     const struct repeatable *same = &last_calls[ALLGATHERV];

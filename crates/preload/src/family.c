@@ -56,7 +56,7 @@ static bool is_removed(void)
     return is_there;
 }
 
-/* Whether this is rank 0 according to the variables of launchers, since MPI is not initialised. True without a launcher. */
+/* Returns whether this is rank 0 according to the variables of launchers, since MPI is not initialised. True without a launcher. */
 static bool is_first_rank(void)
 {
     const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK" };
@@ -96,7 +96,7 @@ void bind_mpi(void)
     exit(1);
 }
 
-/* Whether the MPI that the program calls has the standard ABI: its function then returns the ABI version, and otherwise -1 or does not
+/* Returns whether the MPI that the program calls has the standard ABI: its function then returns the ABI version, and otherwise -1 or does not
  * exist. The function may also belong to the MPI with which this library is linked, which comes after the program's. */
 static bool has_abi(void)
 {

@@ -1,5 +1,5 @@
-/* The functions of Fortran that do not call those of C by their public names: all of Open MPI's, and in the module mpi_f08 of MPICH those
- * without a buffer. MPI's standard ABI has none for Fortran, which is built on that of C. */
+/* Fortran functions that do not call the C functions by their public names: all of Open MPI's, and the functions without a buffer in MPICH's
+ * module mpi_f08. MPI's standard ABI has no Fortran functions; Fortran bindings call its C functions. */
 
 #include "accelerate.h"
 

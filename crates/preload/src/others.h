@@ -1,5 +1,5 @@
-/* The collectives that always go to MPI, counted for the report: a program that spends its time in them gains nothing. entries.c
- * includes this file for both kinds of counts: int, and MPI_Count in functions that end with _c. */
+/* The collectives that always go to MPI. They are counted for the report, since a program that spends its time in them does not become
+ * faster. entries.c includes this file for both kinds of counts: int, and MPI_Count in functions that end with _c. */
 
 #define OTHER(name, parameters, arguments) \
     int MPI(name) parameters               \

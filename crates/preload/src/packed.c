@@ -1,4 +1,4 @@
-/* Buffers of any type as contiguous bytes. Those of a contiguous type need no packing. */
+/* Buffers of any type as contiguous bytes. Buffers of a contiguous type need no packing. */
 
 #include "accelerate.h"
 

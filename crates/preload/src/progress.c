@@ -3,7 +3,7 @@
 
 #include "accelerate.h"
 
-/* No message is ever sent on it. */
+/* The communicator of the probe, on which no message is sent. */
 static MPI_Comm quiet = MPI_COMM_NULL;
 
 static const char *look(void)

@@ -1,5 +1,5 @@
-/* Calls that are like the last one of their function, which are not examined again: MPI alone takes 0.2 µs for 8 bytes, and the
- * decision for MPI should take a few nanoseconds. */
+/* The fast path for calls that are like the last call of their function, which are not examined again. MPI alone takes 0.2 µs for 8 bytes,
+ * so the decision should take a few nanoseconds. */
 
 #ifndef REPEAT_H
 #define REPEAT_H
@@ -24,7 +24,7 @@ struct repeatable {
 
 extern _Thread_local struct repeatable last_calls[FUNCTIONS];
 
-/* Whether the addresses of the buffers are valid. */
+/* Returns whether the addresses of the buffers are valid. */
 static inline bool are_buffers(const struct repeatable *same, enum function function, struct buffer from, struct buffer to, int root)
 {
     bool gets = gets_result(function, same->rank, root);
@@ -38,7 +38,7 @@ static inline bool are_buffers(const struct repeatable *same, enum function func
     return from.address != NULL && from.address != (char *)to.address + same->own && from.count == to.count && from.type == to.type;
 }
 
-/* Whether a call is like the last one of its function. `to` has the count and the type of its class. */
+/* Returns whether a call is like the last one of its function. `to` has the count and the type of its class. */
 static inline bool is_like(const struct repeatable *same, enum function function, MPI_Comm comm, struct buffer from, struct buffer to,
                            MPI_Op op, int root)
 {
@@ -47,13 +47,13 @@ static inline bool is_like(const struct repeatable *same, enum function function
            are_buffers(same, function, from, to, root);
 }
 
-/* Whether MPI carries out all calls of a function that is not one of `functions`, without a report. */
+/* Returns whether MPI carries out all calls of a function that is not one of `functions`, without a report. */
 static inline bool is_left_to_mpi(enum function function, unsigned functions)
 {
     return !report_is_wanted && !(functions >> function & 1);
 }
 
-/* Whether MPI carries out a call, without a report, which needs no further examination. */
+/* Returns whether MPI carries out a call, without a report, which needs no further examination. */
 static inline bool is_for_mpi(enum function function, MPI_Comm comm, struct buffer from, struct buffer to, MPI_Op op, int root)
 {
     const struct repeatable *same = &last_calls[function];
@@ -67,7 +67,7 @@ static inline bool is_for_mpi(enum function function, MPI_Comm comm, struct buff
     return is;
 }
 
-/* Whether MPI carries out a call between blocks of all ranks on the root, and one of each rank. */
+/* Returns whether MPI carries out a call between blocks of all ranks on the root, and one of each rank. */
 static inline bool is_part_for_mpi(enum function function, MPI_Comm comm, struct buffer part, struct buffer whole, int root)
 {
     return is_for_mpi(function, comm, part, last_calls[function].rank == root ? whole : part, MPI_OP_NULL, root);

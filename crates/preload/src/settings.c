@@ -90,7 +90,7 @@ static bool read_names(struct settings *settings, const char *text)
     return is_valid;
 }
 
-/* Whether all ranks have the same number. */
+/* Returns whether all ranks have the same number. */
 static bool is_agreed(uint64_t own)
 {
     uint64_t both[] = { own, ~own };

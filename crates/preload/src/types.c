@@ -98,7 +98,7 @@ const struct type *type_of(MPI_Datatype handle)
     return NULL;
 }
 
-/* Whether packing leaves an element unchanged. Each byte is set to bits of its position, and each round tests eight bits. */
+/* Returns whether packing leaves an element unchanged. Each byte is set to bits of its position, and each round tests eight bits. */
 static bool is_packed_unchanged(MPI_Datatype handle, int bytes, MPI_Comm comm)
 {
     int room;
@@ -118,7 +118,7 @@ static bool is_packed_unchanged(MPI_Datatype handle, int bytes, MPI_Comm comm)
     return is;
 }
 
-/* Whether an element has no padding: its extent is the number of bytes that MPI sends. */
+/* Returns whether an element has no padding: its extent is the number of bytes that MPI sends. */
 static bool is_dense(MPI_Datatype handle, int *bytes)
 {
     MPI_Aint lower, extent, true_lower, true_extent;

@@ -25,7 +25,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct world *worlds;
 
 char start_error[MPI_MAX_ERROR_STRING];
-/* Whether a world over several nodes did not start. This process then starts no other one, since an attempt takes seconds. */
+/* True if a world over several nodes failed to start. This process then starts no other one, since an attempt takes seconds. */
 static atomic_bool is_cut_off;
 
 atomic_uint worlds_freed;
@@ -118,7 +118,7 @@ static int gather(void *context, const void *own, void *all, size_t size_bytes)
     return PMPI_Allgather(own, (int)size_bytes, MPI_BYTE, all, (int)size_bytes, MPI_BYTE, comm);
 }
 
-/* Returns the number of each rank in MPI_COMM_WORLD, to be freed, or NULL if other processes are among them. */
+/* Returns the number of each rank in MPI_COMM_WORLD, which the caller frees, or NULL if other processes are among them. */
 static int *numbers_in_job(MPI_Comm comm, int ranks)
 {
     MPI_Group these;
@@ -174,7 +174,7 @@ static const char *obstacle(const struct world *world)
     return are_few ? "connections with all ranks would need more than half of the open files that `ulimit -n` permits" : NULL;
 }
 
-/* Returns whether no rank has a problem. All ranks get that of the lowest rank with one. This creates no communicator: Open MPI would
+/* Returns whether no rank has a problem. All ranks get the problem of the lowest rank that has one. This creates no communicator: Open MPI would
  * use non-blocking collectives on `comm`, which crash after failed ones of the program. */
 static bool can_all(const struct world *world, MPI_Comm comm, const char *problem)
 {
@@ -268,7 +268,7 @@ static struct world *looked_up(MPI_Comm comm)
     return world;
 }
 
-/* Whether a communicator is the last one of this thread. */
+/* Returns whether a communicator is the last one of this thread. */
 static bool is_last(MPI_Comm comm)
 {
     return last.world != NULL && last.comm == comm && last.freed == atomic_load_explicit(&worlds_freed, memory_order_relaxed);

@@ -81,7 +81,7 @@ static void reductions(MPI_Comm comm, long count)
     MPI_Allreduce(MPI_IN_PLACE, ours, n, MPI_DOUBLE, MPI_SUM, comm);
     PMPI_Allreduce(from, theirs, n, MPI_DOUBLE, MPI_SUM, comm);
     check(same(ours, theirs, count), "all-reduce in place", count);
-    /* On other roots MPICH 4.0.2 itself crashes. */
+    /* MPICH 4.0.2 itself crashes with other roots. */
     memcpy(ours, from, sizeof(double) * (size_t)count);
     MPI_Reduce(rank == 0 ? MPI_IN_PLACE : from, ours, n, MPI_DOUBLE, MPI_SUM, 0, comm);
     check(rank != 0 || same(ours, theirs, count), "reduce in place on the root", count);
@@ -220,7 +220,7 @@ static void unequal_moves(MPI_Comm comm, long count, bool is_even)
     free(from), free(ours), free(theirs);
 }
 
-/* Without elements there may be no buffer. */
+/* The buffer may be missing if there are no elements. */
 static void no_elements(MPI_Comm comm)
 {
     int zeros[ranks];

@@ -1,4 +1,5 @@
-/* Calls of many classes, often enough for a choice, on ranks that arrive at different times, compared with the results of MPI. A wait that does not end reveals that ranks have chosen differently.
+/* Calls of many classes, often enough for a choice, on ranks that arrive at different times, compared with the results of MPI. If ranks make
+ * different choices, the program hangs.
  *
  *     choices ROUNDS LARGEST_PAUSE_US [FUNCTIONS]
  */

@@ -1,5 +1,5 @@
 /* Invalid calls, a lack of memory, and mismatched calls. Arguments: `off` if MPI carries out every call, `lengths`, `no-memory`, or
- * `mismatch`, perhaps with `fatal`. */
+ * `mismatch` with an optional `fatal`. */
 
 #include "ranks.h"
 

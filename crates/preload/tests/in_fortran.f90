@@ -1,4 +1,4 @@
-! The functions of Fortran, by the module mpi or, with -DMODERN, by mpi_f08.
+! Tests the Fortran functions of the module mpi or, with -DMODERN, of mpi_f08.
 program in_fortran
 #ifdef MODERN
     use mpi_f08

@@ -1,5 +1,5 @@
-/* Moves of types that the program makes, with and without gaps, in order and out of order; ranks with odd numbers describe the same
- * values by a predefined type. The buffers, including gaps, are compared with those of MPI's own functions. */
+/* Moves of derived types, with and without gaps, in order and out of order. Ranks with odd numbers describe the same values by a
+ * predefined type. The buffers, including gaps, are compared with those of MPI's own functions. */
 
 #include "ranks.h"
 
@@ -118,7 +118,7 @@ static MPI_Datatype layout(int number)
         prefix##Alltoall(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, to, n, type, comm);                               \
     }
 
-/* Whether ranks with odd numbers use a predefined type. Between types, MPICH 4.0.2 itself splits long blocks in different places. */
+/* True if ranks with odd numbers use a predefined type. Between types, MPICH 4.0.2 itself splits long blocks in different places. */
 static int is_mixed(int call, int number, int elements)
 {
     return number < LAYOUTS - 1 && (call != 2 || elements < 1000);

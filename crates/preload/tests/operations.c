@@ -46,7 +46,7 @@ static const char *const NAMES[CALLS] = {
         prefix##Allreduce(from, to, n, of->type, of->op, comm);                                  \
         break;                                                                                   \
     case 1:                                                                                      \
-        /* On other roots MPICH 4.0.2 itself crashes in place. */                                \
+        /* MPICH 4.0.2 itself crashes in place with other roots. */                              \
         root = call < IN_PLACE ? root : 0;                                                       \
         prefix##Reduce(rank == root ? from : values, to, n, of->type, of->op, root, comm);       \
         break;                                                                                   \
@@ -206,7 +206,7 @@ static void check_arguments(const void *in, const void *inout, MPI_Datatype type
     check((uintptr_t)in % alignment == 0 && (uintptr_t)inout % alignment == 0, "an operation gets values that are not aligned");
 }
 
-/* The function x -> a x + b, modulo 2^32; the operation is their composition, whose order matters. */
+/* The function x -> a x + b modulo 2^32. The operation is the composition, which is not commutative. */
 struct affine {
     uint32_t a, b;
 };

@@ -1,5 +1,5 @@
 /* A rank that waits in a collective makes progress on MPI's pending messages and one-sided accesses. Without that, these programs hang.
- * With an argument, only messages: Open MPI 4.1 has no windows over TCP. */
+ * With an argument, tests only messages, since Open MPI 4.1 has no windows over TCP. */
 
 #include "ranks.h"
 

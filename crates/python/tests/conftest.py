@@ -1,4 +1,4 @@
-"""Puts the shared modules of tests on the path."""
+"""Adds the shared modules of tests to the path."""
 
 import sys
 from pathlib import Path

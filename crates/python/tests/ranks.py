@@ -1,4 +1,4 @@
-"""Runs programs of several ranks, with a deadline after which their process groups are ended."""
+"""Runs programs on several ranks, and kills their process groups after a deadline."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEADLINE_S = 120
-# The deep suite runs cases with more ranks of the same kind.
+# The deep suite runs more cases, with more ranks.
 IS_DEEP = os.environ.get("UNISONO_TEST_DEEP") == "1"
-# Simulates ranks on two machines.
+# Emulates ranks on two machines.
 TWO_NODES = {"UNISONO_NETWORK": "tcp", "UNISONO_NODES": "1,1"}
 # When a call fails, PyTorch's flight recorder imports 800 modules to record source lines before the call
 # returns its error, which takes 15 s on a busy machine.
@@ -70,7 +70,7 @@ def start(program: str, ranks: int, folder: str, **environment: str) -> list[sub
 
 
 def finish(processes: list[subprocess.Popen[str]], deadline_s: float = DEADLINE_S) -> list[Ended]:
-    """Waits for all ranks."""
+    """Waits for all ranks, and returns their results."""
     ended = []
     try:
         for process in processes:
@@ -102,7 +102,7 @@ def output_of(command: list[str], folder: Path, deadline_s: float = DEADLINE_S, 
     variables = {
         # Tools that programs use, such as ninja, are in the folder of the interpreter.
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        # Programs keep their files in the test's folder, except for compiled ones, which later tests use again.
+        # Programs write to the test's folder, except for the compiled backend, which later tests use again.
         "HOME": str(folder),
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
         "OMP_NUM_THREADS": "1",
@@ -110,7 +110,7 @@ def output_of(command: list[str], folder: Path, deadline_s: float = DEADLINE_S, 
         "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
         **QUICK_DUMPS,
     }
-    # Into a file, since processes that a program leaves behind may keep a pipe open.
+    # A file, since processes that outlive the program may keep a pipe open.
     with (folder / "output").open("w+") as output:
         process = subprocess.Popen(
             command, env=os.environ | variables | environment, cwd=folder, start_new_session=True, stdout=output, stderr=subprocess.STDOUT

@@ -6,7 +6,7 @@ from test_torch import END, MODEL, PRELUDE
 
 
 @pytest.mark.parametrize("format", ["int8", "powersgd:2"])
-def test_gradients_compressed_between_nodes(format: str) -> None:
+def test_model_trains_with_compressed_gradients(format: str) -> None:
     check(
         PRELUDE
         + MODEL

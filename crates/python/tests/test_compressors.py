@@ -5,7 +5,7 @@ from ranks import PRELUDE, TWO_NODES, check
 
 
 @pytest.mark.parametrize("format", ["int8", "int4", "int8:stochastic", "onebit", "topk:0.1", "threshold:0.5", "powersgd:2"])
-def test_compressors(format: str) -> None:
+def test_sums_and_residuals_add_up_to_the_exact_sums(format: str) -> None:
     check(
         PRELUDE
         + f"""
@@ -22,21 +22,21 @@ for step in range(20):
     assert compressor.all_reduce(array) is array and compressor.was_finite
     everyone = np.zeros((size, array.size), "f4")
     everyone[rank] = array
-    assert (comm.all_gather(everyone) == array).all(), "all ranks have the same bits"
+    assert (comm.all_gather(everyone) == array).all(), "results differ between ranks"
     sent += array
     if step == 10:
         state = compressor.state_dict()
         compressor = unisono.Compressor(comm, shapes, format)
         compressor.load_state_dict(state)
 left = comm.all_reduce(compressor.state_dict()["residual"].astype("f8"))
-np.testing.assert_allclose(sent + left, true, atol=1e-3, err_msg="what was not sent is kept")
+np.testing.assert_allclose(sent + left, true, atol=1e-3, err_msg="sums and residuals differ from the exact sums")
 for wrong in (np.ones(5, "f4"), np.ones(true.size)):
     try:
         compressor.all_reduce(wrong)
     except ValueError as error:
         assert "the compressor sums 552 f32" in str(error), error
     else:
-        raise AssertionError("it is refused")
+        raise AssertionError("an array of another size or type is accepted")
 """,
         2,
         **TWO_NODES,
@@ -52,6 +52,6 @@ try:
 except ValueError as error:
     assert "int7" in str(error) and "int8" in str(error), error
 else:
-    raise AssertionError("it is refused")
+    raise AssertionError("an unknown format is accepted")
 """
     )

@@ -74,7 +74,7 @@ else:
     assert "Collective sequence number: 2 has errors" in found and any(text in found for text in first), found
 
 
-def test_completed_works_are_complete_in_the_record() -> None:
+def test_record_has_completed_works_as_completed() -> None:
     program = """
 import json
 

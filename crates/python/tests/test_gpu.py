@@ -11,7 +11,7 @@ from ranks import check
 
 # The folder of the stand-ins, which scripts/test builds.
 STAND_INS = os.environ.get("UNISONO_STAND_INS")
-pytestmark = pytest.mark.skipif(STAND_INS is None, reason="UNISONO_STAND_INS names no folder: scripts/test --python builds the stand-ins")
+pytestmark = pytest.mark.skipif(STAND_INS is None, reason="UNISONO_STAND_INS is not set: scripts/test --python builds the stand-ins")
 
 # Arrays with only the attributes that `__cuda_array_interface__` requires.
 ARRAYS = """
@@ -67,7 +67,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_collectives_on_the_stream_of_the_array(environment: dict[str, str], ranks: int) -> None:
+def test_collectives_are_ordered_on_the_stream_of_the_array(environment: dict[str, str], ranks: int) -> None:
     program = """
     for dtype in (np.float32, np.float64, np.float16, np.int32, np.int64, np.uint8):
         array = OnGpu(np.full((10, 10), rank + 1, dtype), stream)

@@ -6,7 +6,7 @@ import pytest
 from ranks import PRELUDE, TWO_NODES, check
 
 
-def test_messages_with_tags_in_any_order() -> None:
+def test_messages_match_by_tag_in_any_order() -> None:
     check(
         """
 import numpy as np
@@ -35,7 +35,7 @@ try:
 except (unisono.TimeoutError, unisono.AbortedError) as error:
     assert "with tag 9" in str(error), error
 else:
-    raise AssertionError("a message that no rank sends was received")
+    raise AssertionError("received a message that no rank sends")
 try:
     unisono.wait_any([])
 except ValueError as error:
@@ -45,7 +45,7 @@ except ValueError as error:
     )
 
 
-def test_missing_message_of_torch_times_out() -> None:
+def test_missing_message_of_torch_is_a_timeout() -> None:
     pytest.importorskip("torch", minversion="2.14")
     check(
         """
@@ -72,8 +72,8 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("network", ["tcp", "ucx"])
-def test_several_machines(network: str) -> None:
+def test_all_reduce_uses_the_network_between_machines(network: str) -> None:
     if network == "ucx" and find_library("ucp") is None:
-        pytest.skip("there is no libucp")
+        pytest.skip("libucp is not installed")
     settings = {**TWO_NODES, "UNISONO_NETWORK": network}
     check(PRELUDE + f"assert comm._comm.transport == '{network}' and (comm.all_reduce(np.ones(100_000)) == 2).all()", 2, **settings)

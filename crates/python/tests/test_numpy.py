@@ -8,7 +8,7 @@ from ranks import PRELUDE, TWO_NODES, Ended, check, finish, run, start
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_every_collective(ranks: int) -> None:
+def test_collectives_give_the_expected_results(ranks: int) -> None:
     check(
         PRELUDE
         + """
@@ -47,7 +47,7 @@ for step in range(5):
     except ValueError as error:
         assert "started already" in str(error), error
     else:
-        raise AssertionError("a plan is started twice")
+        raise AssertionError("a started plan is started again")
     for plan in plans:
         plan.wait()
     assert (array == size * (size - 1) // 2 + size * step).all(), (step, array)
@@ -175,7 +175,7 @@ else:
     )
 
 
-def test_messages_and_groups() -> None:
+def test_messages_and_groups_reach_the_right_ranks() -> None:
     check(
         PRELUDE
         + """
@@ -244,12 +244,12 @@ def test_uncaught_exception_is_named_on_the_other_rank() -> None:
     assert "AbortedError" in ended[0].output and "KeyError: 'a batch'" in ended[0].output, ended
 
 
-def test_ended_rank_has_left() -> None:
+def test_call_after_a_rank_has_ended_is_a_left_error() -> None:
     ended = run(PRELUDE + "if rank == 0:\n    comm.barrier()")
     assert ended[1].code == 0 and "LeftError" in ended[0].output and "rank 1 has left" in ended[0].output, ended
 
 
-def test_killed_rank_is_an_exception() -> None:
+def test_killed_rank_raises_an_exception_on_others() -> None:
     program = (
         PRELUDE
         + """
@@ -366,7 +366,7 @@ assert comm.all_reduce(np.ones(1))[0] == 2
     )
 
 
-def test_tensors_as_arrays() -> None:
+def test_collectives_accept_tensors() -> None:
     pytest.importorskip("torch")
     check(
         """

@@ -1,4 +1,4 @@
-"""The programs of docs/pytorch.md, with unisono and with gloo. Those of packages that are not installed are skipped; scripts/setup --recipes installs them."""
+"""The programs of docs/pytorch.md, with unisono and with gloo. Skipped without their packages, which scripts/setup --recipes installs."""
 
 import os
 import re
@@ -13,27 +13,27 @@ pytest.importorskip("torch", minversion="2.14")
 DOCUMENT = Path(__file__).parents[3] / "docs" / "pytorch.md"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 DEADLINE_S = 600
-only_deep = pytest.mark.skipif(not IS_DEEP, reason="only the deep suite runs it: it starts a cluster, or compiles for minutes")
+only_deep = pytest.mark.skipif(not IS_DEEP, reason="runs only in the deep suite: starts a cluster, or compiles for minutes")
 
 
 def programs(section: str) -> list[str]:
-    """The programs of a section."""
+    """Returns the programs of a section."""
     found = re.search(rf"^## {re.escape(section)}$(.*?)(?=^## |\Z)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
     assert found, section
     return re.findall(r"^```python\n(.*?)^```$", found[1], re.MULTILINE | re.DOTALL)
 
 
 def losses(text: str, backend: str) -> str:
-    """The losses that a program of the document prints at its end, after the name of the backend that it used."""
+    """Returns the losses that a program of the document prints at its end, after the name of its backend."""
     found = re.findall(rf"\b{backend} (\[[-+.e, \d]+\])", text)
     assert len(found) == 1, text
     return found[0]
 
 
 def with_gloo(program: str) -> str:
-    """The program with gloo, which exits without the interpreter's shutdown.
+    """Returns the program with gloo, and with an exit that skips the interpreter's shutdown.
 
-    PyTorch 2.15 aborts in these where a thread of gloo still holds a tensor: 9 of 100 runs on two busy cores.
+    PyTorch 2.15 aborts during the shutdown if a thread of gloo still holds a tensor: 9 of 100 runs on two busy cores.
     """
     end = r"\g<0>; import os, sys; sys.stdout.flush(); os._exit(0)"
     return re.sub(r"^ *dist\.destroy_process_group\(\)$", end, program.replace('"unisono"', '"gloo"'), flags=re.MULTILINE)
@@ -50,12 +50,12 @@ def check(section: str, folder: Path, command: list[str]) -> None:
     assert both[0] == both[1]
 
 
-def test_torchrun(tmp_path: Path) -> None:
+def test_torchrun_program_matches_gloo(tmp_path: Path) -> None:
     check("torchrun", tmp_path, TORCHRUN)
 
 
-def test_elastic_torchrun(tmp_path: Path) -> None:
-    """The program of torchrun, of which a rank is killed, and which torchrun then restarts."""
+def test_torchrun_restarts_the_program_after_a_kill(tmp_path: Path) -> None:
+    """Kills a rank of the program of torchrun, which torchrun then restarts."""
     (program,) = programs("torchrun")
     start = 'dist.init_process_group("unisono")\n'
     killed = """
@@ -64,7 +64,7 @@ import os
 if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) == 0:
     if dist.get_rank() == 1:
         os.kill(os.getpid(), 9)
-    # This ends with an error, or torchrun ends it first.
+    # Fails, unless torchrun ends the process first.
     dist.barrier()
 """
     assert program.count(start) == 1
@@ -77,11 +77,11 @@ if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) == 0:
     assert losses(text, "unisono") == losses(output_of([*TORCHRUN, "train.py"], tmp_path, DEADLINE_S), "gloo")
 
 
-def test_multiprocessing(tmp_path: Path) -> None:
+def test_multiprocessing_program_matches_gloo(tmp_path: Path) -> None:
     check("torch.multiprocessing", tmp_path, [sys.executable])
 
 
-def test_jupyter(tmp_path: Path) -> None:
+def test_jupyter_program_matches_gloo(tmp_path: Path) -> None:
     pytest.importorskip("ipykernel")
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     cells = programs("Jupyter")
@@ -100,23 +100,23 @@ def test_jupyter(tmp_path: Path) -> None:
     assert both[0] == both[1]
 
 
-def test_accelerate(tmp_path: Path) -> None:
+def test_accelerate_program_matches_gloo(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     check("Accelerate", tmp_path, TORCHRUN)
 
 
-def test_lightning(tmp_path: Path) -> None:
+def test_lightning_program_matches_gloo(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     check("Lightning", tmp_path, [sys.executable])
 
 
 @only_deep
-def test_ray_train(tmp_path: Path) -> None:
+def test_ray_train_program_matches_gloo(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     check("Ray Train", tmp_path, [sys.executable])
 
 
 @only_deep
-def test_deepspeed(tmp_path: Path) -> None:
+def test_deepspeed_program_matches_gloo(tmp_path: Path) -> None:
     pytest.importorskip("deepspeed")
     check("DeepSpeed", tmp_path, TORCHRUN)

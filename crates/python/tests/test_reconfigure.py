@@ -40,7 +40,7 @@ handles = collected("start")
 """
 
 
-def test_all_ranks_and_messages() -> None:
+def test_all_ranks_communicate_after_a_reconfiguration() -> None:
     check(
         PRELUDE
         + """
@@ -59,7 +59,7 @@ check_sum(size)
 
 
 @pytest.mark.parametrize("excluded", [1, 2])
-def test_rank_is_excluded(excluded: int) -> None:
+def test_group_continues_without_an_excluded_rank(excluded: int) -> None:
     check(
         PRELUDE
         + f"""
@@ -77,7 +77,7 @@ together("done")
     )
 
 
-def test_ranks_leave_and_join() -> None:
+def test_groups_split_and_merge() -> None:
     check(
         PRELUDE
         + """
@@ -107,13 +107,13 @@ try:
 except RuntimeError as error:
     assert "already used" in str(error), error
 else:
-    raise AssertionError("a number was used twice")
+    raise AssertionError("a uuid is accepted twice")
 """,
         3,
     )
 
 
-def test_killed_rank_is_left_out() -> None:
+def test_group_continues_without_a_killed_rank() -> None:
     ended = run(
         PRELUDE
         + """
@@ -137,7 +137,7 @@ check_sum(2)
     assert all("rank 1" in ended[rank].output for rank in (0, 2)), ended
 
 
-def test_missing_rank_is_an_error() -> None:
+def test_missing_rank_is_named() -> None:
     check(
         PRELUDE
         + """
@@ -145,9 +145,9 @@ if rank == 0:
     try:
         reconfigure(1, handles, timeout=1)
     except RuntimeError as error:
-        assert "rank 1 has not come within 1 s" in str(error), error
+        assert "rank 1 has not joined the process group within 1 s" in str(error), error
     else:
-        raise AssertionError("a world began without a rank")
+        raise AssertionError("a world starts without a rank")
     reconfigure(2, handles[:1])
     check_sum(1)
 together("done")

@@ -52,7 +52,7 @@ else:
         comm.shrink()
     except unisono.TimeoutError as error:
         assert error.rank == 1 and "is alive" in str(error), error
-        # Python's own TimeoutError, which programs without knowledge of unisono's catch.
+        # Programs may catch the built-in TimeoutError.
         assert isinstance(error, TimeoutError) and isinstance(error, unisono.UnisonoError), type(error).__mro__
         print("named")
 """
@@ -103,7 +103,7 @@ except unisono.UnisonoError as error:
         assert (end.code == 0 and "refused" in end.output) or rank == 1, ended
 
 
-def test_process_joins() -> None:
+def test_new_process_joins_a_world() -> None:
     program = (
         PRELUDE
         + """

@@ -14,7 +14,7 @@ END = "\ndist.destroy_process_group()\n"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4] if IS_DEEP else [1, 3])
-def test_every_collective(ranks: int) -> None:
+def test_collectives_give_the_expected_results(ranks: int) -> None:
     check(
         PRELUDE
         + """
@@ -110,7 +110,7 @@ assert objects == ["text", 3]
     )
 
 
-def test_works_in_flight() -> None:
+def test_several_works_may_be_in_flight() -> None:
     check(
         PRELUDE
         + """
@@ -134,7 +134,7 @@ assert (tensors[4] == size * size * 4).all()
     )
 
 
-def test_messages() -> None:
+def test_messages_match_by_sender_and_tag() -> None:
     check(
         PRELUDE
         + """
@@ -159,7 +159,7 @@ if rank == 0:
     except dist.DistBackendError as error:
         assert "of 2 f32" in str(error) and "of 4 f64" in str(error), error
     else:
-        raise AssertionError("a message of another type was received")
+        raise AssertionError("received a message of another type")
 else:
     if rank == 1:
         works = [dist.isend(torch.full((3,), 5.0), 0, tag=5), dist.isend(torch.full((3,), 7.0), 0, tag=7)]
@@ -176,7 +176,7 @@ dist.barrier()
 
 
 @pytest.mark.parametrize("compiler", ["aot_eager", "inductor"] if IS_DEEP else ["aot_eager"])
-def test_collectives_in_compiled_models(compiler: str) -> None:
+def test_compiled_models_may_call_collectives(compiler: str) -> None:
     check(
         PRELUDE
         + f"""
@@ -199,13 +199,13 @@ try:
 except ValueError as error:
     assert "xor" in str(error), error
 else:
-    raise AssertionError("a reduction that is not there")
+    raise AssertionError("an unknown reduction is accepted")
 """
         + END
     )
 
 
-def test_groups_and_meshes() -> None:
+def test_groups_and_meshes_reduce_over_their_ranks() -> None:
     check(
         PRELUDE
         + """
@@ -249,7 +249,7 @@ def averaged(model):
 """
 
 
-def test_ddp() -> None:
+def test_ddp_averages_gradients() -> None:
     check(
         PRELUDE
         + MODEL
@@ -294,7 +294,7 @@ with ddp.join():
     )
 
 
-def test_fsdp_zero_and_checkpoints() -> None:
+def test_fsdp_zero_and_checkpoints_agree_with_one_rank() -> None:
     check(
         PRELUDE
         + MODEL
@@ -333,7 +333,7 @@ for name, value in state.items():
     )
 
 
-def test_tensor_parallel() -> None:
+def test_tensor_parallel_outputs_match_one_rank() -> None:
     check(
         PRELUDE
         + MODEL
@@ -355,7 +355,7 @@ assert tensor.redistribute(mesh, [Shard(1)]).full_tensor().equal(inputs)
     )
 
 
-def test_benchmarks() -> None:
+def test_benchmarks_print_their_rows() -> None:
     torch_rows = ["--only", "all_reduce", "--only", "DDP of an MLP"]
     commands = {
         ("numpy registered",): ["bench", "--sizes", "8,4K"],
@@ -372,13 +372,13 @@ def test_benchmark_ends_when_a_rank_fails() -> None:
     programs = ("import time; time.sleep(600)", "import sys; sys.exit(3)")
     started = [subprocess.Popen([sys.executable, "-c", program]) for program in programs]
     try:
-        assert bench.ended(started) == [3]
+        assert bench.exit_codes(started) == [3]
     finally:
         started[0].kill()
         started[0].wait()
 
 
-def test_beside_nccl() -> None:
+def test_backend_works_together_with_nccl() -> None:
     check(
         PRELUDE
         + """

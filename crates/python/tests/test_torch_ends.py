@@ -50,7 +50,7 @@ def test_mismatch_is_raised_on_both_ranks() -> None:
             assert end.code == 1 and "of 2 f32" in end.output and "of 3 f32" in end.output, end
 
 
-def test_exception_ends_the_other_rank() -> None:
+def test_exception_ends_other_ranks() -> None:
     ended = run(PRELUDE + "if rank == 1:\n    raise KeyError('a batch')\ndist.barrier()")
     assert "KeyError: 'a batch'" in ended[0].output and ended[0].code == 1, ended
 
@@ -87,7 +87,7 @@ if rank == 1:
         except RuntimeError as error:
             assert "the process group was aborted" in str(error), error
         else:
-            raise AssertionError("a call outlived its group")
+            raise AssertionError("a call continues after its group has ended")
 else:
     import time
     time.sleep(1)

@@ -32,7 +32,7 @@ def load(state):
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
 
-# The manager is the only one of its replica, which has its own store.
+# A replica has one manager and its own store.
 own = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
 manager = Manager(
     pg=dist.group.WORLD, min_replica_size=1, replica_id=name, rank=0, world_size=1, lighthouse_addr=lighthouse,
@@ -70,7 +70,7 @@ def steps_of(output: Path) -> int:
 
 
 def trained(folder: Path, kills: int) -> list[str]:
-    """Trains, and kills and restarts replicas meanwhile. Returns the last line of each."""
+    """Trains, and kills and restarts replicas meanwhile. Returns the last line of output of each."""
     from torchft._torchft import LighthouseServer
 
     lighthouse = LighthouseServer(bind="[::]:0", min_replicas=1, join_timeout_ms=500)
@@ -82,8 +82,7 @@ def trained(folder: Path, kills: int) -> list[str]:
             "OMP_NUM_THREADS": "1",
             "UNISONO_FLIGHT_DIR": str(folder),
             "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
-            # Otherwise a replica whose peer was killed would be absent for longer than the limit of the
-            # others.
+            # With slow dumps, a replica whose peer was killed would be absent for longer than the timeout of the others.
             **QUICK_DUMPS,
         }
         return subprocess.Popen(command, env=variables, stdout=outputs[replica].open("w"), stderr=subprocess.DEVNULL, text=True)
@@ -95,8 +94,7 @@ def trained(folder: Path, kills: int) -> list[str]:
             assert time.monotonic() < deadline, [output.read_text()[-300:] for output in outputs]
             time.sleep(0.1)
             replica, at = chance.randrange(REPLICAS), [steps_of(output) for output in outputs]
-            # No replica is killed before all are back, nor so late that it would return after the others have
-            # ended.
+            # Kills a replica only if all are running, and early enough that it can rejoin the others before they end.
             if killed < kills and min(at) > 0 and max(at) < STEPS - 2000:
                 processes[replica].kill()
                 assert processes[replica].wait() == -9

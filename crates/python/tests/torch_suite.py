@@ -1,9 +1,9 @@
-"""Runs PyTorch's own tests of a CPU backend, from the installed package, over Unisono.
+"""Runs the tests of a CPU backend that are part of the installed PyTorch, over Unisono.
 
     python crates/python/tests/torch_suite.py [--ranks N] [-k WORD]
 
-The tests ask for gloo, and get Unisono in its place. A test that PyTorch skips for want of something (GPUs, mostly) is
-counted as skipped, with its reason. Those of `NOT_OFFERED` are not run.
+The tests request gloo, which is replaced by Unisono. Tests that PyTorch skips, mostly for lack of GPUs, are counted as skipped with the
+reason. Tests in `NOT_SUPPORTED` are not run.
 """
 
 import argparse
@@ -14,12 +14,12 @@ import sys
 import tempfile
 import unittest
 
-# Tests of features that Unisono does not offer, with the reasons. Keys match the whole name of a test.
-NOT_OFFERED = {
+# Tests of unsupported features, with the reasons. Keys match whole names of tests.
+NOT_SUPPORTED = {
     r"test_.*sparse.*": "all-reduces of sparse tensors",
     r"test_(isend|send_recv.*)_(autograd|torch)_profiler": "gloo's asynchronous events in profiles",
     r"test_ddp_logging_data_cpu": "gloo's devices in the logging data of DDP",
-    r"test_barrier_timeout_.*": "gloo's words for a timeout",
+    r"test_barrier_timeout_.*": "gloo's text of a timeout error",
 }
 
 
@@ -44,36 +44,36 @@ def main() -> int:
 def run(word: str) -> int:
     import torch
     import torch.distributed as dist
-    import torch.testing._internal.distributed.distributed_test as theirs
+    from torch.testing._internal.distributed import distributed_test
     import unisono.torch
 
     unisono.torch.register()
     dist.Backend._plugins["GLOO"] = dist.Backend._plugins["UNISONO"]
     # PyTorch assumes that a backend of gloo's type has gloo's class.
     dist.Backend.backend_type_map["gloo"] = dist.Backend.backend_type_map["unisono"]
-    theirs.INIT_METHOD = "file://"
+    distributed_test.INIT_METHOD = "file://"
     # Unisono's calls are in profiles, but not as asynchronous events with shapes, unlike gloo's.
-    theirs.PROFILING_SUPPORTED_BACKENDS.remove("gloo")
+    distributed_test.PROFILING_SUPPORTED_BACKENDS.remove("gloo")
 
-    class Unisono(theirs.TestDistBackend, theirs.DistributedTest._DistTestBase):
+    class Unisono(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
         def setUp(self) -> None:
             super().setUp()
             # Forked, since spawned processes would import PyTorch for each rank of each test.
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
     names = [name for name in unittest.TestLoader().getTestCaseNames(Unisono) if word in name]
-    refused = {name: why for name in names for what, why in NOT_OFFERED.items() if re.fullmatch(what, name)}
-    suite = unittest.TestSuite(Unisono(name) for name in names if name not in refused)
+    excluded = {name: why for name in names for pattern, why in NOT_SUPPORTED.items() if re.fullmatch(pattern, name)}
+    suite = unittest.TestSuite(Unisono(name) for name in names if name not in excluded)
     result = unittest.TextTestRunner(verbosity=2).run(suite)
     failed = len(result.failures) + len(result.errors)
-    for name, why in refused.items():
-        print(f"not offered: {name}: {why}")
+    for name, why in excluded.items():
+        print(f"not supported: {name}: {why}")
     for why, tests in collections.Counter(why for _, why in result.skipped).most_common():
         print(f"skipped: {tests} tests: {why}")
     for test, _ in result.failures + result.errors:
         print(f"FAILED: {test.id().rsplit('.', 1)[-1]}")
     passed = result.testsRun - failed - len(result.skipped)
-    print(f"{passed} passed, {failed} failed, {len(result.skipped)} skipped, {len(refused)} not offered")
+    print(f"{passed} passed, {failed} failed, {len(result.skipped)} skipped, {len(excluded)} not supported")
     return 1 if failed else 0
 
 

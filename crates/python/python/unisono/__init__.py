@@ -7,8 +7,8 @@
     gradients = np.ones(1000, np.float32)
     comm.all_reduce(gradients, "mean")     # in place
 
-Ranks are processes. Those of one machine share memory, those of several machines connect, and no MPI is needed. `unisono.torch` is a
-backend of torch.distributed, which PyTorch 2.14 and newer find by themselves: `init_process_group("unisono")`.
+Ranks are processes. They communicate through shared memory on one machine and over the network between machines, without MPI.
+`unisono.torch` is a backend of torch.distributed. PyTorch 2.14 and newer find it automatically: `init_process_group("unisono")`.
 """
 
 from ._unisono import (

@@ -14,25 +14,25 @@ def main() -> int:
     arrays = commands.add_parser("bench", help="measure all-reduces on numpy arrays")
     arrays.add_argument("--sizes", default="8,32K,512K,8M,32M", help="sizes of arrays in bytes (default: %(default)s)")
     arrays.set_defaults(run=_bench)
-    tensors = commands.add_parser("bench-torch", help="compare torch.distributed with gloo: collectives and training steps")
+    tensors = commands.add_parser("bench-torch", help="compare torch.distributed over Unisono and gloo: collectives and training steps")
     tensors.add_argument("--sizes", default="8,4K,64K,1M,16M", help="sizes of tensors in bytes (default: %(default)s)")
     tensors.add_argument("--steps", action=argparse.BooleanOptionalAction, default=True, help="measure training steps (default: yes)")
     tensors.add_argument(
-        "--only", action="append", metavar="TEXT", help="measure only the rows whose name contains this text; may be repeated"
+        "--only", action="append", metavar="TEXT", help="measure only rows whose name contains this text; may be repeated"
     )
-    tensors.add_argument("--rounds", type=_count, default=7, help="rounds of which a figure is the median (default: %(default)s)")
-    # Tests of the command need no figures.
+    tensors.add_argument("--rounds", type=_count, default=7, help="rounds, whose median is printed (default: %(default)s)")
+    # Tests of the command need no accurate measurements.
     tensors.add_argument("--round-s", type=float, default=0.3, help=argparse.SUPPRESS)
     tensors.set_defaults(run=_bench_torch)
-    tokens = commands.add_parser("bench-vllm", help="compare vLLM on CPUs with gloo and its own shared memory: all-reduces and tokens")
+    tokens = commands.add_parser("bench-vllm", help="compare vLLM on CPUs over Unisono, gloo and its shared memory: all-reduces and tokens")
     tokens.add_argument(
-        "--layers", type=_count, default=24, help="layers of the model, of the shape of Qwen2.5 0.5B (default: %(default)s)"
+        "--layers", type=_count, default=24, help="layers of the model, which has the shape of Qwen2.5 0.5B (default: %(default)s)"
     )
-    tokens.add_argument("--batches", default="1,8", help="numbers of requests at a time (default: %(default)s)")
-    tokens.add_argument("--rounds", type=_count, default=7, help="rounds of which a figure is the median (default: %(default)s)")
+    tokens.add_argument("--batches", default="1,8", help="numbers of concurrent requests (default: %(default)s)")
+    tokens.add_argument("--rounds", type=_count, default=7, help="rounds, whose median is printed (default: %(default)s)")
     tokens.set_defaults(run=_bench_vllm)
     for command in (arrays, tensors, tokens):
-        command.add_argument("-n", "--ranks", type=_count, default=2, help="ranks to start, unless a launcher has (default: 2)")
+        command.add_argument("-n", "--ranks", type=_count, default=2, help="ranks to start without a launcher (default: 2)")
     options = parser.parse_args()
     return options.run(options)
 
@@ -59,7 +59,7 @@ def _bench_torch(options: argparse.Namespace) -> int:
 
 def _bench_vllm(options: argparse.Namespace) -> int:
     if importlib.util.find_spec("vllm") is None:
-        print("bench-vllm measures vLLM, which is not installed: install vLLM for CPUs in this environment", file=sys.stderr)
+        print("bench-vllm needs vLLM: install vLLM for CPUs in this environment", file=sys.stderr)
         return 2
     if "WORLD_SIZE" not in os.environ:
         return bench.launch(options.ranks)

@@ -1,4 +1,4 @@
-"""The compiled module. Programs use the package around it."""
+"""The compiled module. Programs use the package `unisono` instead."""
 
 import builtins
 from collections.abc import Callable, Sequence

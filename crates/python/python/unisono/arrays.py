@@ -17,7 +17,7 @@ class _Comm(Protocol):
 
 
 def buffer_of(array: Any) -> Any:
-    """The array as an object with a buffer, or in GPU memory."""
+    """Converts an array to an object with a buffer, or to an array in GPU memory."""
     if isinstance(array, np.ndarray):
         return _unisono.TypedArray(array.view(np.uint16), "bf16") if _is_bf16(array) else array
     if is_on_gpu(array):
@@ -29,15 +29,15 @@ def buffer_of(array: Any) -> Any:
 
 
 def _is_bf16(array: Any) -> bool:
-    """Whether it is a tensor of PyTorch with elements of bfloat16, or an array of numpy with those of `ml_dtypes`."""
+    """Returns whether an array is a PyTorch tensor of bfloat16, or a numpy array of the bfloat16 of `ml_dtypes`."""
     if isinstance(array, np.ndarray):
-        # Looking up the name of a type takes longer than a short call.
+        # The kind is compared first, since looking up the name takes longer than a short call.
         return array.dtype.kind == "V" and array.dtype.name == "bfloat16"
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor) and array.dtype is torch.bfloat16
 
 
 def own_part_of(comm: _Comm, array: Any, counts: Sequence[int] | None) -> Any:
-    """The elements of an array that belong to this rank, flat."""
+    """Returns the elements of an array that belong to this rank, as a flat array."""
     flat = array.reshape(-1) if is_on_gpu(array) or _is_bf16(array) else np.asarray(buffer_of(array)).reshape(-1)
     return flat[comm.own_part(flat.shape[0], counts)]

@@ -1,4 +1,4 @@
-"""Measures all-reduces on numpy arrays, in ordinary and in registered memory, alternating in one process."""
+"""Measures all-reduces on numpy arrays in ordinary and in registered memory, alternating in one process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ import numpy as np
 from . import init
 from .comm import Comm
 
-# The duration of one measurement of a column, and the number of measurements whose median is shown.
+# The duration of a measurement, and the number of measurements per column, whose median is printed.
 _ROUND_S, _ROUNDS = 0.05, 9
-# The time for which other ranks may continue after a failure. They report the cause, unless they wait for
-# something other than ranks.
-_LAST_WORDS_S = 5
+# The time for which other ranks may continue after a failure, to report its cause.
+_REPORT_TIME_S = 5
 _UNITS = {"K": 10, "M": 20, "G": 30}
 
 
@@ -42,7 +41,7 @@ def run(ranks: int, sizes: list[int]) -> int:
             print(f"{'bytes':>10}" + "".join(f"{name:>18}" for name in columns))
         for size in sizes:
             calls = {name: make(max(1, size // 4)) for name, make in columns.items()}
-            seconds = measured(comm, calls, {name: calls_per_round(comm, call) for name, call in calls.items()}, _ROUNDS)
+            seconds = median_times(comm, calls, {name: calls_per_round(comm, call) for name, call in calls.items()}, _ROUNDS)
             if comm.rank == 0:
                 print(f"{size:>10}" + "".join(f"{seconds[name] * 1e6:>18.2f}" for name in columns), flush=True)
     return 0
@@ -62,30 +61,31 @@ def launch(ranks: int) -> int:
         ]
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
         try:
-            return max(ended(started))
+            return max(exit_codes(started))
         finally:
             for process in started:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
 
 
-def ended(processes: list[subprocess.Popen[bytes]]) -> list[int]:
-    """The exit codes of all processes, or of those that end within a few seconds after one has failed."""
+def exit_codes(processes: list[subprocess.Popen[bytes]]) -> list[int]:
+    """Returns the exit codes of all processes, or of those that end within a few seconds after a failure."""
     deadline = float("inf")
     while True:
         codes = [abs(code) for process in processes if (code := process.poll()) is not None]
         if len(codes) == len(processes) or time.monotonic() > deadline:
             return codes
         if any(codes):
-            deadline = min(deadline, time.monotonic() + _LAST_WORDS_S)
+            deadline = min(deadline, time.monotonic() + _REPORT_TIME_S)
         time.sleep(0.05)
 
 
-def agreed(comm: Comm, folder: str) -> str:
-    """Rank 0's folder, on all ranks."""
-    name = np.zeros(4096, np.uint8)
-    name[: len(folder)] = np.frombuffer(folder.encode(), np.uint8)
-    return bytes(comm.broadcast(name)).rstrip(b"\0").decode()
+def broadcast_text(comm: Comm, text: str) -> str:
+    """Returns rank 0's text on all ranks."""
+    encoded = np.frombuffer(text.encode(), np.uint8)
+    buffer = np.zeros(4096, np.uint8)
+    buffer[: len(encoded)] = encoded
+    return bytes(comm.broadcast(buffer)).rstrip(b"\0").decode()
 
 
 def _columns(comm: Comm) -> dict[str, Callable[[int], Callable[[], object]]]:
@@ -102,7 +102,7 @@ def _columns(comm: Comm) -> dict[str, Callable[[int], Callable[[], object]]]:
     return {"numpy": numpy, "numpy registered": registered}
 
 
-def measured(comm: Comm, calls: dict[str, Callable[[], object]], repeats: dict[str, int], rounds: int) -> dict[str, float]:
+def median_times(comm: Comm, calls: dict[str, Callable[[], object]], repeats: dict[str, int], rounds: int) -> dict[str, float]:
     """Returns the median time of each call over several rounds, in seconds. The calls alternate."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
@@ -123,13 +123,12 @@ def _time(comm: Comm, call: Callable[[], object], repeats: int) -> float:
     began = time.perf_counter()
     for _ in range(repeats):
         call()
-    # The root of a broadcast returns before the other ranks have received, so the measurement ends when all
-    # ranks are done.
+    # The root of a broadcast returns before other ranks have received, so the measurement includes a barrier.
     comm.barrier()
     return (time.perf_counter() - began) / repeats
 
 
 def processor() -> str:
-    """The name of this machine's processor."""
+    """Returns the name of the processor."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.split(": ")[1] for line in lines if line.startswith("model name")), "unknown processor")

@@ -62,7 +62,7 @@ def _broadcast(group: dist.ProcessGroup, size: int) -> Call:
 
 
 def _ping_pong(group: dist.ProcessGroup, size: int) -> Call:
-    """A round trip between ranks 0 and 1. The other ranks are idle."""
+    """A round trip between ranks 0 and 1. Other ranks are idle."""
     if dist.get_world_size() < 2:
         raise ValueError("needs at least 2 ranks")
     tensor, rank = _floats(size), dist.get_rank()
@@ -105,12 +105,12 @@ def _floats(size: int) -> torch.Tensor:
 
 
 def _blocks(group: dist.ProcessGroup, size: int) -> torch.Tensor:
-    """A whole array of about `size` bytes, with one block for each rank."""
+    """Returns an array of about `size` bytes with one block for each rank."""
     ranks = dist.get_world_size(group)
     return torch.zeros(ranks, max(1, size // 4 // ranks))
 
 
-# Each creates a call from a process group and a size in bytes.
+# Functions that create a call from a process group and a size in bytes.
 CALLS: dict[str, Callable[[dist.ProcessGroup, int], Call]] = {
     "all_reduce": _all_reduce,
     "all_reduce, asynchronous": _all_reduce_asynchronous,
@@ -125,7 +125,7 @@ CALLS: dict[str, Callable[[dist.ProcessGroup, int], Call]] = {
     "batch_isend_irecv": _ring,
     "barrier": _barrier,
 }
-# Half a round trip is the time of a message.
-CALLS_OF_ONE = {"send and recv": 2}
+# The printed time is that of one message, half a round trip.
+MESSAGES_PER_CALL = {"send and recv": 2}
 # Calls without an array, which are measured at one size only.
 WITHOUT_ARRAY = {"barrier"}

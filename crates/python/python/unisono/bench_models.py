@@ -40,7 +40,7 @@ class Embedding(nn.Module):
 
 
 def mlp() -> nn.Sequential:
-    """An MLP with 1.9 M parameters, identical on all ranks."""
+    """Returns an MLP with 1.9 M parameters, identical on all ranks."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
 
@@ -51,18 +51,18 @@ def mlp_inputs(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def gpt() -> nn.Sequential:
-    """A GPT of bytes with 10.9 M parameters, identical on all ranks. A slice of it is a stage of a pipeline."""
+    """Returns a byte-level GPT with 10.9 M parameters, identical on all ranks. A slice of it can be a pipeline stage."""
     torch.manual_seed(0)
     head = nn.Sequential(nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, VOCABULARY, bias=False))
     return nn.Sequential(Embedding(), *(Block() for _ in range(BLOCKS)), head)
 
 
 def gpt_inputs(seed: int, batch: int = GPT_BATCH) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random tokens, with the next token of each as its target."""
+    """Returns random tokens, and the next token of each as its target."""
     tokens = torch.randint(VOCABULARY, (batch, SEQUENCE + 1), generator=torch.Generator().manual_seed(seed))
     return tokens[:, :-1], tokens[:, 1:]
 
 
 def loss_of(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The cross entropy of the classes of samples, or of tokens."""
+    """Returns the cross entropy of samples or tokens."""
     return cross_entropy(outputs.flatten(0, -2), targets.flatten())

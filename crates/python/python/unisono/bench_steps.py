@@ -18,7 +18,7 @@ from .bench_models import BLOCKS, GPT_BATCH, HEADS, gpt, gpt_inputs, loss_of, ml
 
 Group = dist.ProcessGroup
 Step = Callable[[], torch.Tensor | None]
-# Creates a step of the same training with each backend, without messages, and without other ranks.
+# Functions that create a step of the same training, by backend; also without messages (SILENT) and on one rank (ALONE).
 Programs = dict[str, Callable[[], Step]]
 Inputs = tuple[torch.Tensor, torch.Tensor]
 
@@ -49,7 +49,7 @@ def _send_nothing(_state: None, bucket: dist.GradBucket) -> Future[torch.Tensor]
     return future
 
 
-# DDP checks the types of the annotations, which are strings in this file.
+# DDP checks the annotations, which are strings in this file.
 _send_nothing.__annotations__ = {"bucket": dist.GradBucket, "return": Future[torch.Tensor]}
 
 
@@ -113,7 +113,7 @@ def _tensor_parallel(groups: dict[str, Group]) -> Programs:
 
     ranks = dist.get_world_size()
     if HEADS % ranks:
-        raise ValueError(f"{ranks} ranks do not divide the {HEADS} heads of the model")
+        raise ValueError(f"the number of ranks must divide {HEADS}, the number of heads, got `{ranks}`")
 
     def divided(group: Group) -> Step:
         model, mesh = gpt(), DeviceMesh.from_group(group, "cpu")
@@ -127,12 +127,12 @@ def _tensor_parallel(groups: dict[str, Group]) -> Programs:
 
 
 def _pipeline(schedule_name: str, groups: dict[str, Group]) -> Programs:
-    """A stage on each rank. Every rank computes as much as it does alone, in micro-batches of half the size."""
+    """Trains with one stage on each rank. A rank computes as much as alone, in micro-batches of half the size."""
     from torch.distributed import pipelining
 
     ranks, rank = dist.get_world_size(), dist.get_rank()
     if ranks > BLOCKS:
-        raise ValueError(f"{ranks} ranks need as many stages, and the model has {BLOCKS} blocks")
+        raise ValueError(f"at most {BLOCKS} ranks, the number of blocks of the model, got `{ranks}`")
 
     def staged(group: Group) -> Step:
         whole = gpt()
@@ -169,5 +169,5 @@ STEPS: dict[str, Callable[[dict[str, Group]], Programs]] = {
     "pipeline of a GPT, 1F1B": partial(_pipeline, "Schedule1F1B"),
     "pipeline of a GPT, GPipe": partial(_pipeline, "ScheduleGPipe"),
 }
-# The tolerated relative difference of losses if more than two ranks add in another order.
+# The tolerated relative difference of losses if more than two ranks add in different orders.
 ROUNDING = {"FSDP2 of a GPT, bfloat16": 1e-2}

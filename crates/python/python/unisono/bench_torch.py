@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from . import init
 from . import torch as unisono_torch
-from .bench import agreed, calls_per_round, measured, processor, size_bytes
-from .bench_calls import CALLS, CALLS_OF_ONE, WITHOUT_ARRAY, Call
+from .bench import broadcast_text, calls_per_round, median_times, processor, size_bytes
+from .bench_calls import CALLS, MESSAGES_PER_CALL, WITHOUT_ARRAY, Call
 from .bench_steps import ALONE, ROUNDING, SILENT, STEPS, Programs
 from .comm import Comm
 
@@ -31,7 +31,7 @@ _NAME_WIDTH, _WIDTH = 32, 16
 
 
 class NotRunError(Exception):
-    """The reason why a row has no figures."""
+    """Raised with the reason why a row has no measurements."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,10 +47,10 @@ def run(options: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     # The hook creates its own world, which reads the deadlines from the environment.
     os.environ |= {"UNISONO_TIMEOUT_S": str(_TIMEOUT_S), "UNISONO_FIRST_TIMEOUT_S": str(_TIMEOUT_S)}
-    # Ranks that report a failure wait for those whose call runs into its deadline.
+    # Ranks that report a failure wait longer than the deadline of the calls of other ranks.
     control = 2 * _TIMEOUT_S
     with tempfile.TemporaryDirectory() as folder, init(timeout=control) as comm:
-        groups = _groups(comm, agreed(comm, folder), timedelta(seconds=control))
+        groups = _groups(comm, broadcast_text(comm, folder), timedelta(seconds=control))
         if calls:
             _print_calls(comm, groups, calls, [size_bytes(size) for size in options.sizes.split(",")], options.rounds)
         if calls and steps:
@@ -58,13 +58,13 @@ def run(options: argparse.Namespace) -> int:
         if steps:
             _print_steps(comm, groups, steps, options.rounds, options.round_s)
         dist.destroy_process_group()
-        # The store is in rank 0's folder.
+        # Rank 0's folder, which has the store, is removed after this.
         comm.barrier()
     return 0
 
 
 def _groups(comm: Comm, folder: str, control: timedelta) -> dict[str, dist.ProcessGroup]:
-    """The groups that are measured. The default group only carries reports."""
+    """Returns the measured groups. The default group only transfers reports."""
     unisono_torch.register()
     store = dist.FileStore(f"{folder}/store", comm.size)
     dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size, timeout=control)
@@ -84,8 +84,8 @@ def _print_calls(comm: Comm, groups: dict[str, dist.ProcessGroup], names: list[s
 
 def _call_cell(comm: Comm, groups: dict[str, dist.ProcessGroup], name: str, size: int, rounds: int) -> str:
     calls = {backend: _started(backend, partial(CALLS[name], group, size), 1) for backend, group in groups.items()}
-    seconds = measured(comm, calls, {backend: calls_per_round(comm, call) for backend, call in calls.items()}, rounds)
-    return f"{_ratio(seconds)} ({_figure(seconds['unisono'] * 1e6 / CALLS_OF_ONE.get(name, 1))})"
+    seconds = median_times(comm, calls, {backend: calls_per_round(comm, call) for backend, call in calls.items()}, rounds)
+    return f"{_ratio(seconds)} ({_figure(seconds['unisono'] * 1e6 / MESSAGES_PER_CALL.get(name, 1))})"
 
 
 def _print_steps(comm: Comm, groups: dict[str, dist.ProcessGroup], names: list[str], rounds: int, round_s: float) -> None:
@@ -93,7 +93,7 @@ def _print_steps(comm: Comm, groups: dict[str, dist.ProcessGroup], names: list[s
     _print(comm, f"{'':<{_NAME_WIDTH}}" + "".join(f"{column:>{_WIDTH}}" for column in ("unisono", SILENT, ALONE, "of linear")))
     for name in names:
         try:
-            row = _step_cells(comm, name, _agreed_on("all programs", partial(STEPS[name], groups)), rounds, round_s)
+            row = _step_cells(comm, name, _run_on_all("all programs", partial(STEPS[name], groups)), rounds, round_s)
         except NotRunError as error:
             row = [f"  not run: {error}"]
         _print(comm, f"{name:<{_NAME_WIDTH}}" + "".join(f"{cell:>{_WIDTH}}" for cell in row))
@@ -113,7 +113,7 @@ def _step_cells(comm: Comm, name: str, programs: Programs, rounds: int, round_s:
     calls = {program: kept(program) for program in programs}
     steps = min(calls_per_round(comm, call, round_s, _WARM_STEPS) for call in calls.values())
     # Losses are comparable only after the same number of steps.
-    seconds = measured(comm, calls, dict.fromkeys(calls, steps), rounds)
+    seconds = median_times(comm, calls, dict.fromkeys(calls, steps), rounds)
     _check_losses(name, [losses[backend] for backend in _BACKENDS])
     silent = _figure(seconds[SILENT] * 1e3) if SILENT in seconds else "-"
     unisono, alone = seconds["unisono"], seconds[ALONE]
@@ -121,8 +121,8 @@ def _step_cells(comm: Comm, name: str, programs: Programs, rounds: int, round_s:
 
 
 def _check_losses(name: str, losses: list[torch.Tensor | None]) -> None:
-    """Raises an error on all ranks if a loss differs on any of them: then one backend does not compute the same as the other."""
-    # The sum of two summands is unique. More summands are rounded in different orders.
+    """Raises an error on all ranks if the loss of any rank differs between the backends."""
+    # A sum of two values has one result. Sums of more values depend on the order.
     allowed = ROUNDING.get(name, _ROUNDING) if dist.get_world_size() > 2 else 0.0
     unisono, gloo = (0.0 if loss is None else loss.item() for loss in losses)
     is_close = math.isclose(unisono, gloo, rel_tol=allowed)
@@ -132,7 +132,7 @@ def _check_losses(name: str, losses: list[torch.Tensor | None]) -> None:
 
 
 def _started(label: str, make: Callable[[], Callable[[], object]], times: int) -> Callable[[], object]:
-    """Creates a call and runs it a few times, to test whether it is possible."""
+    """Creates a call and runs it a few times, to test whether it is supported."""
 
     def started() -> Callable[[], object]:
         call = make()
@@ -140,15 +140,15 @@ def _started(label: str, make: Callable[[], Callable[[], object]], times: int) -
             call()
         return call
 
-    return _agreed_on(label, started)
+    return _run_on_all(label, started)
 
 
-def _agreed_on(label: str, run: Callable[[], object]) -> object:
-    """Runs it on all ranks. If it fails on any of them, all raise a NotRunError."""
+def _run_on_all(label: str, run: Callable[[], object]) -> object:
+    """Runs a function on all ranks. If it fails on any of them, all raise a NotRunError."""
     result = reason = None
     try:
         result = run()
-    except Exception as error:  # PyTorch raises errors of many types for what it does not offer.
+    except Exception as error:  # PyTorch raises many types of errors for unsupported calls.
         lines = str(error).split("\n")
         reason = f"{label}: {lines[0] or type(error).__name__}"
     reason = _first(reason)
@@ -158,7 +158,7 @@ def _agreed_on(label: str, run: Callable[[], object]) -> object:
 
 
 def _first(text: str | None) -> str | None:
-    """Returns the first reported text, on all ranks. Later reports may be consequences of it."""
+    """Returns the earliest reported text on all ranks. Later reports may be consequences of it."""
     reports: list[tuple[float, str] | None] = [None] * dist.get_world_size()
     dist.all_gather_object(reports, None if text is None else (time.monotonic(), text))
     return min((report for report in reports if report is not None), default=(0.0, None))[1]
@@ -173,7 +173,7 @@ def _ratio(seconds: dict[str, float]) -> str:
 
 
 def _figure(value: float) -> str:
-    """A number with three digits, or all of those before the point."""
+    """Formats a number with three significant digits, or as an integer."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 

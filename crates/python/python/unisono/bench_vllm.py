@@ -20,7 +20,7 @@ from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicat
 from vllm.distributed.parallel_state import get_tp_group, in_the_same_node_as
 
 from . import init
-from .bench import agreed, calls_per_round, measured, processor
+from .bench import broadcast_text, calls_per_round, median_times, processor
 from .comm import Comm
 
 # The shape of Qwen2.5 0.5B. Weights are random.
@@ -40,14 +40,14 @@ MODEL = {
     "eos_token_id": 2,
 }
 _PROMPT = 32
-# The time of a token is computed from the difference between generating few and many.
+# The time per token is the difference between generating many and few tokens, divided by their number.
 _FEW, _MANY = 4, 36
 _TOKENS = (1, 8, 64, 512)
 _NAME_WIDTH, _WIDTH = 32, 16
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures on the ranks that a launcher has started. Each has a worker of vLLM in its own process."""
+    """Measures on the ranks that a launcher has started. Each rank is a worker of vLLM."""
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         if "MASTER_ADDR" not in os.environ:
             with socket.socket() as free:
                 free.bind(("localhost", 0))
-                os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": agreed(comm, str(free.getsockname()[1]))}
+                os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": broadcast_text(comm, str(free.getsockname()[1]))}
         Path(folder, "config.json").write_text(json.dumps(MODEL | {"num_hidden_layers": options.layers}))
         llm = LLM(
             model=folder,
@@ -69,20 +69,20 @@ def run(options: argparse.Namespace) -> int:
         )
         communicators = _communicators()
         if comm.rank == 0:
-            print(f"vLLM, {comm.size} workers, medians of {options.rounds} rounds, {processor()}: unisono, and unisono / the others")
+            print(f"vLLM, {comm.size} workers, medians of {options.rounds} rounds, {processor()}: unisono, and unisono / other")
             print(f"{'':<{_NAME_WIDTH}}" + "".join(f"{name:>{_WIDTH}}" for name in communicators))
         for tokens in _TOKENS:
             tensor = torch.ones(tokens, _HIDDEN, dtype=torch.bfloat16)
             calls = {name: partial(communicator.all_reduce, tensor) for name, communicator in communicators.items()}
             repeats = {name: calls_per_round(comm, call) for name, call in calls.items()}
-            _print(comm, f"all-reduce of {tokens} tokens, µs", 1e6, measured(comm, calls, repeats, options.rounds))
+            _print(comm, f"all-reduce of {tokens} tokens, µs", 1e6, median_times(comm, calls, repeats, options.rounds))
         for batch in map(int, options.batches.split(",")):
             _print(comm, f"token of {batch} requests, ms", 1e3, _generated(comm, llm, communicators, batch, options.rounds))
     return 0
 
 
 def _communicators() -> dict[str, CpuCommunicator]:
-    """Returns a communicator for each backend by which vLLM's workers can communicate here."""
+    """Returns a communicator for each backend that vLLM's workers can use on this machine."""
     group = get_tp_group()
 
     def by_vllm(unique_name: str) -> CpuCommunicator:
@@ -90,18 +90,18 @@ def _communicators() -> dict[str, CpuCommunicator]:
 
     communicators = {"unisono": group.device_communicator, "gloo": by_vllm("gloo")}
     if all(in_the_same_node_as(group.cpu_group)):
-        # vLLM derives the name of its shared memory from it. Without it, the name would always be the same,
-        # and still in use after a killed run.
+        # vLLM derives the name of its shared memory from this variable. A constant name would still be in use
+        # after a killed run.
         os.environ["VLLM_DIST_IDENT"] = os.environ["MASTER_PORT"]
         shared = by_vllm(group.unique_name)
-        # vLLM has no shared memory on some processors.
+        # vLLM does not support shared memory on some processors.
         if shared.dist_module is not dist:
             communicators["shared memory"] = shared
     return communicators
 
 
 def _generated(comm: Comm, llm: LLM, communicators: dict[str, CpuCommunicator], batch: int, rounds: int) -> dict[str, float]:
-    """Returns the median time of a token. Fails if the tokens depend on the communicator."""
+    """Returns the median time per token. Fails if tokens depend on the communicator."""
     prompts = [{"prompt_token_ids": [(7 * request + 3 * token) % 1000 for token in range(_PROMPT)]} for request in range(batch)]
     times: dict[str, list[float]] = {name: [] for name in communicators}
     generated: dict[str, list[list[int]]] = {}

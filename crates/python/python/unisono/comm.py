@@ -26,10 +26,10 @@ class Reduction(_unisono.Reduction):
     """A custom reduction by a function of the program, for the argument `op` of calls.
 
     `function(left, right)` returns the element-wise reduction of two numpy arrays of type `dtype`, as numpy's `gcd` and `hypot` do. Both
-    are read-only, and of any length. Elements have 1, 2, 4, … or 64 bytes, and may be records.
+    are read-only and may have any length. Elements have 1, 2, 4, … or 64 bytes, and may be records.
 
     The function must be associative. Unless it is `commutative`, results are x0 ∘ x1 ∘ … in the order of ranks: algorithms that do not
-    keep this order are not chosen for it, and refused if they are named. All ranks define the same function with the same name. Calls
+    keep this order are not selected, and requesting one is an error. All ranks define the same function with the same name. Calls
     with different reductions raise a MismatchError, which names both. The definition is kept until the process ends: define a reduction
     once, not for every call.
 
@@ -52,7 +52,7 @@ class Reduction(_unisono.Reduction):
             operands = np.frombuffer(left, dtype), np.frombuffer(right, dtype)
             result = np.asarray(function(*operands)).astype(dtype, casting="same_kind", copy=False)
             if result.shape != operands[0].shape:
-                raise ValueError(f"the reduction {name!r} made an array of shape {result.shape} of two of {operands[0].shape}")
+                raise ValueError(f"the reduction `{name}` must return an array of shape {operands[0].shape}, got {result.shape}")
             return result.tobytes()
 
         return super().__new__(cls, name, np.empty(1, dtype), commutative, reduce)
@@ -87,20 +87,21 @@ open_worlds: weakref.WeakSet[World] = weakref.WeakSet()
 class Comm(Streams):
     """One rank's handle to a world of ranks, or to a group of them.
 
-    All ranks make the same calls in the same order, on arrays of the same size and type. Otherwise they get a MismatchError, which names
-    both calls. Collectives work in place, and return the array: a contiguous numpy array, any object with a buffer, any array that
+    All ranks make the same calls in the same order, on arrays of the same size and type. Different calls raise a MismatchError, which
+    names both. Collectives work in place, and return the array: a contiguous numpy array, any object with a buffer, any array that
     numpy.from_dlpack accepts, or a PyTorch tensor of bfloat16. No other thread may change it during a call. Blocking collectives also
     accept arrays in GPU memory: PyTorch tensors, and objects with `__cuda_array_interface__`. They are ordered on the current stream
     (`on_stream`), and the GPU may still be working when they return (`gpu_synchronize`). Calls that only move elements accept any type of
     up to 65535 bytes: complex numbers, strings, records.
 
     Options of a call: `algorithm`, such as "ring"; `label`, a name of the call in errors; `timeout`, the timeout of waits for another
-    rank, in seconds. A reduce-scatter, all-gather, gather or scatter has `counts` too, the number of elements of each rank's part, which
-    may be 0 (MPI_Allgatherv); without it, they differ by at most one. All but the timeout are identical on all ranks.
+    rank, in seconds. A reduce-scatter, all-gather, gather or scatter also has `counts`, the number of elements of each rank's part, which
+    may be 0 (MPI_Allgatherv). Without `counts`, the parts differ by at most one element. All options except the timeout are identical on
+    all ranks.
 
-    The forms that end in `_async` return a Request. Do not access the array until its `wait` has returned. They match the blocking forms.
-    Collectives run one after the other, in the order in which they were started; messages wait neither for each other nor for
-    collectives. `wait_all` and `wait_any` wait for several.
+    Methods that end in `_async` return a Request, and match the blocking methods on other ranks. Do not access the array until `wait` of
+    the request has returned. Collectives run one after the other, in the order in which they were started. Messages wait neither for each
+    other nor for collectives. `wait_all` and `wait_any` wait for several requests.
 
     One thread at a time uses a communicator. A forked child cannot use its parent's. Ctrl-C during a call raises KeyboardInterrupt, and
     ends the communicator: other ranks get an AbortedError from the calls that they start after that. Ctrl-C while a request waits raises
@@ -114,7 +115,7 @@ class Comm(Streams):
 
     @property
     def rank(self) -> int:
-        """The number of this rank, from 0."""
+        """The rank of this process, from 0."""
         return self._comm.rank
 
     @property
@@ -162,7 +163,7 @@ class Comm(Streams):
 
     def all_to_all(self, array: Any, **options: Unpack[Options]) -> Any:
         """Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements is a multiple of
-        that of ranks."""
+        the number of ranks."""
         self._comm.call("all_to_all", buffer_of(array), **options)
         return array
 
@@ -253,7 +254,7 @@ class Comm(Streams):
         label: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Receives the earliest message with this tag from rank `source`, or from the rank that sends first. Returns its number
+        """Receives the earliest message with this tag from rank `source` or, by default, from any rank. Returns the rank of the sender
         (MPI_Recv)."""
         return self._comm.receive(buffer_of(array), source, tag, label, timeout)
 
@@ -272,7 +273,7 @@ class Comm(Streams):
         return None if group is None else Comm(group)
 
     def group(self, ranks: Sequence[int]) -> Comm | None:
-        """Creates a communicator of these ranks, numbered in this order; other ranks get None. All ranks call it, with the same list."""
+        """Creates a communicator of these ranks, numbered in this order; other ranks get None. All ranks call it with the same list."""
         group = self._comm.group(list(ranks))
         return None if group is None else Comm(group)
 
@@ -289,13 +290,13 @@ class Comm(Streams):
         """Returns a communicator of the ranks that are left, after an error that `is_fatal`, and closes this one. All of them call it. They
         keep their order and get new numbers (`former_ranks`). Further ranks may fail meanwhile.
 
-        A rank is left out if its process has ended, or if it has closed its communicator. A rank that is alive and does not call this in
-        time is a TimeoutError on the others, which names it, and reports whether its process is stopped. When the first rank calls this,
-        ranks in a call get an AbortedError, and can call it too. Ranks connected by MPI cannot shrink.
+        Ranks whose process has ended or that have closed their communicator are excluded. If a live rank does not call this in time, the
+        others get a TimeoutError, which names it and reports whether its process is stopped. When the first rank calls this, ranks in a
+        call get an AbortedError, and can call it too. Ranks connected by MPI cannot shrink.
 
-        Of several machines, the ranks that are left continue if they are most of those that may be alive. Otherwise the error has the
-        code `"partitioned"`. `minimum_ranks`, identical on all ranks, is the number that must be left. It replaces this rule: if the
-        network is divided, and both sides have this number of ranks, both continue.
+        On several machines, the ranks that are left continue only if they are the majority of those that may be alive. Otherwise the error
+        has the code `"partitioned"`. `minimum_ranks`, identical on all ranks, replaces this rule by the number of ranks that must be left.
+        If the network is partitioned and both sides have this number of ranks, both continue.
 
         The new communicator inherits the algorithm and the timeout. Groups of the old one are lost. Calls treat arrays from its `empty` as
         any other array.
@@ -318,7 +319,7 @@ class Comm(Streams):
 
     @property
     def former_ranks(self) -> list[int]:
-        """The former number of each rank, before `shrink`; empty if `shrink` did not return this communicator."""
+        """The rank of each process before `shrink`. Empty if `shrink` did not return this communicator."""
         return self._comm.former_ranks
 
     def own_part(self, count: int, counts: Sequence[int] | None = None) -> slice:
@@ -327,7 +328,7 @@ class Comm(Streams):
         return self._comm.own_part(count, counts)
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray:
-        """Returns an array of zeros in registered memory, on which a collective needs no copy. It is a local operation."""
+        """Returns an array of zeros in registered memory, in which collectives need no copy. This is a local operation."""
         shape, dtype = (shape,) if isinstance(shape, int) else tuple(shape), np.dtype(dtype)
         count = math.prod(shape)
         memory = self._comm.memory(count * dtype.itemsize)
@@ -357,7 +358,7 @@ class Comm(Streams):
 
     def leave(self, error: BaseException | None) -> None:
         """Closes the communicator. Other ranks are informed of an error that ends this one."""
-        # It may be closed or lost already, or be a forked child's copy. No rank then needs a report.
+        # The communicator may already be closed or lost, or be the copy of a forked child. Then no rank needs a report.
         with contextlib.suppress(Exception):
             if error is not None and not isinstance(error, _unisono.UnisonoError):
                 self.fail(f"{type(error).__name__}: {error}")

@@ -13,14 +13,14 @@ from .comm import Comm
 
 
 class Compressor:
-    """Sums arrays of fixed size and meaning, such as the gradients of some parameters, with fewer bytes between nodes.
+    """Sums arrays with a fixed layout, such as the gradients of some parameters, with fewer bytes between nodes.
 
     The format is "int8", "int4", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK"; the suffix ":stochastic" of "int8"
-    or "int4" selects stochastic rounding. The residual, which a call does not send, is added in the next call. All ranks end with the
-    same bits. If all ranks share a node, it is an ordinary all-reduce.
+    or "int4" selects stochastic rounding. A call adds its residual, which it does not send, to the next array. All ranks end with
+    the same bits. If all ranks share a node, a call is an ordinary all-reduce.
 
-    An array holds float32 tensors of these shapes, one after the other. All ranks create the compressor with the same arguments, and make
-    the same calls.
+    An array consists of float32 tensors of these shapes, one after the other. All ranks create the compressor with the same arguments, and
+    make the same calls.
     """
 
     def __init__(self, comm: Comm, shapes: Sequence[Sequence[int]], format: str) -> None:
@@ -34,7 +34,7 @@ class Compressor:
 
     @property
     def was_finite(self) -> bool:
-        """Whether all values of the last array were finite, on all ranks. Non-finite values corrupt the residual."""
+        """True if all values of the last array were finite on all ranks. Non-finite values corrupt the residual."""
         return self._compressor.was_finite
 
     def state_dict(self) -> dict[str, Any]:

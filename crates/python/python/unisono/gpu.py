@@ -34,7 +34,7 @@ _TORCH_ELEMENTS = {
 
 
 def is_on_gpu(array: Any) -> bool:
-    """Whether an array is in GPU memory."""
+    """Returns whether an array is in GPU memory."""
     if isinstance(array, _unisono.GpuArray):
         return True
     device = getattr(array, "__dlpack_device__", None)
@@ -44,8 +44,9 @@ def is_on_gpu(array: Any) -> bool:
 
 
 def on_stream(array: Any, stream: Any = None) -> _unisono.GpuArray:
-    """Returns an array in GPU memory for a collective, which is ordered on `stream`: a handle, or an object of PyTorch or CuPy. Without
-    one, it is PyTorch's current stream for its tensors, and for others the stream that their `__cuda_array_interface__` names, or the
+    """Returns an array in GPU memory for a collective that is ordered on `stream`, a handle or an object of PyTorch or CuPy.
+
+    The default for tensors is PyTorch's current stream. For other arrays it is the stream in their `__cuda_array_interface__`, or the
     default stream.
 
         comm.all_reduce(unisono.on_stream(gradients, stream))
@@ -59,27 +60,27 @@ def on_stream(array: Any, stream: Any = None) -> _unisono.GpuArray:
         if stream is None:
             stream = torch.cuda.current_stream(array.device)
         element = _TORCH_ELEMENTS.get(str(array.dtype))
-        return _made(array.data_ptr(), array.numel(), element, array.dtype, stream, array)
+        return _gpu_array(array.data_ptr(), array.numel(), element, array.dtype, stream, array)
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
-        raise ValueError(f"{type(array)} is on a GPU and has no __cuda_array_interface__: pass what torch.from_dlpack makes of it")
+        raise ValueError(f"{type(array)} is on a GPU and has no __cuda_array_interface__: pass the result of torch.from_dlpack")
     address, is_read_only = interface["data"]
     if is_read_only:
-        raise ValueError("the array is read-only, and the call writes to it")
+        raise ValueError("the array must be writable, got a read-only array")
     kind, shape = interface["typestr"], interface["shape"]
     strides, expected = interface.get("strides"), int(kind[2:])
     for length, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
         if stride != expected and length > 1:
-            raise ValueError("the array is not contiguous")
+            raise ValueError("the array is not contiguous: pass a contiguous copy")
         expected *= length
     if stream is None:
         stream = interface.get("stream") or 0
     element = _ELEMENTS.get(kind[1:]) if kind[0] in "<|=" else None
-    return _made(address, math.prod(shape), element, kind, stream, array)
+    return _gpu_array(address, math.prod(shape), element, kind, stream, array)
 
 
 class Streams:
-    """The calls of a communicator on streams of GPUs."""
+    """The methods of a communicator for GPU streams."""
 
     _comm: _unisono.Comm
 
@@ -89,13 +90,13 @@ class Streams:
         _unisono.gpu_barrier(self._comm, stream_handle(stream), label, timeout)
 
     def gpu_synchronize(self, stream: Any = None, *, timeout: float | None = None) -> None:
-        """Waits until the work now queued on a stream (PyTorch's current one) is done, and raises an error that names the rank if a rank
-        fails or does not make its calls. `torch.cuda.synchronize()` would wait for ever."""
+        """Waits until the work that is queued on a stream (PyTorch's current stream) is done. Raises an error that names the rank if a
+        rank fails or does not make its calls, in which case `torch.cuda.synchronize()` would wait for ever."""
         _unisono.gpu_synchronize(self._comm, stream_handle(stream), timeout)
 
 
 def stream_handle(stream: Any = None) -> int:
-    """Returns the handle of a stream; without one, that of PyTorch's current stream if PyTorch uses GPUs, or of the default stream."""
+    """Returns the handle of a stream. The default is PyTorch's current stream if PyTorch uses GPUs, and otherwise the default stream."""
     if stream is None:
         torch = sys.modules.get("torch")
         stream = torch.cuda.current_stream() if torch is not None and torch.cuda.is_initialized() else 0
@@ -104,7 +105,7 @@ def stream_handle(stream: Any = None) -> int:
     return int(stream)
 
 
-def _made(address: int, count: int, element: str | None, dtype: Any, stream: Any, array: Any) -> _unisono.GpuArray:
+def _gpu_array(address: int, count: int, element: str | None, dtype: Any, stream: Any, array: Any) -> _unisono.GpuArray:
     if element is None:
-        raise ValueError(f"no collective on GPUs of elements of type {dtype}: {', '.join(sorted(set(_TORCH_ELEMENTS.values())))} are")
+        raise ValueError(f"elements on GPUs must be {', '.join(sorted(set(_TORCH_ELEMENTS.values())))}, got `{dtype}`")
     return _unisono.GpuArray(address, count, element, stream_handle(stream), array)

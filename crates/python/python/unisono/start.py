@@ -23,19 +23,19 @@ def init(*, algorithm: str | None = None, tuning: str | os.PathLike[str] | None 
     """Joins the world of processes on this machine that a launcher has started: torchrun, mpirun, srun, `unisono launch`, or any launcher
     that sets RANK and WORLD_SIZE. Without a launcher, it is a world of one rank.
 
-    Ranks find each other by files: in the folder UNISONO_BOOTSTRAP_DIR if that is set, and otherwise in one shared by all processes that
-    torchrun, or a session with the same MASTER_PORT, has started.
+    Ranks find each other by files. The folder is UNISONO_BOOTSTRAP_DIR if that is set. Otherwise all processes that torchrun has started,
+    or that share a session and MASTER_PORT, share a folder.
 
-    `algorithm`: of all calls, such as "ring"; identical on all ranks. `tuning`: the file that `unisono tune` has written. `timeout`: the
-    timeout of waits for another rank, in seconds (600).
+    `algorithm` is the algorithm of all calls, such as "ring", and identical on all ranks. `tuning` is a file written by `unisono tune`.
+    `timeout` limits waits for another rank, in seconds (600).
     """
     return Comm(_unisono.launched(algorithm, tuning, timeout))
 
 
 def join(address: str | os.PathLike[str], *, timeout: float | None = None) -> Comm:
-    """Joins a world that grows at this address (`Comm.grow`), as one of its last ranks.
+    """Joins a world that grows at this address (`Comm.grow`), with a rank after the existing ones.
 
-    Waits for it at most `timeout` seconds (600). The algorithm and the timeouts are those of the world.
+    Waits for the world for at most `timeout` seconds (600). The algorithm and the timeouts are those of the world.
     """
     return Comm(_unisono.joined(address, timeout))
 
@@ -51,8 +51,8 @@ def from_all_gather(
 ) -> Comm:
     """Starts a world among processes that can already gather bytes from each other.
 
-    All of them call it. `all_gather(own)` returns the bytes of all ranks, rank 0's first. It is called the same number of times on all of
-    them, before this returns. The settings are those of `init`.
+    All of these processes call it. `all_gather(own)` returns the bytes of all ranks, rank 0's first. Every rank calls it the same number of
+    times, before this function returns. The settings are those of `init`.
     """
     return Comm(_unisono.gathered(rank, size, all_gather, algorithm, tuning, timeout))
 
@@ -69,7 +69,7 @@ def from_store(
 ) -> Comm:
     """Starts a world among processes that share a key-value store.
 
-    All of them call it, with a `name` that prefixes the keys and must differ from that of any other world in the store. The settings are
+    All of these processes call it. `name` prefixes the keys, and must differ from the names of other worlds in the store. The settings are
     those of `init`.
     """
     rounds = iter(range(1 << 30))
@@ -90,5 +90,5 @@ def from_mpi4py(
     tuning: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
 ) -> Comm:
-    """Starts a world of the ranks of an mpi4py communicator. All of them call it. The settings are those of `init`."""
+    """Starts a world of the ranks of an mpi4py communicator. All of these ranks call it. The settings are those of `init`."""
     return from_all_gather(comm.Get_rank(), comm.Get_size(), comm.allgather, algorithm=algorithm, tuning=tuning, timeout=timeout)

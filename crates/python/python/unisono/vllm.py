@@ -1,7 +1,7 @@
 """A plug-in of vLLM for inference on CPUs: tensor parallelism over Unisono, on one machine or several.
 
-vLLM loads it if both are installed, and logs this. Without it, vLLM uses its own shared memory on processors with AVX-512, and gloo on
-others and between machines. `VLLM_PLUGINS=` disables it.
+vLLM loads it if both packages are installed, and logs this. Without it, vLLM uses its own shared memory on processors with AVX-512, and
+gloo on other processors and between machines. `VLLM_PLUGINS=` disables it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ class Communicator(CpuCommunicator):
     def __init__(
         self, cpu_group: ProcessGroup, device: Any = None, device_group: ProcessGroup | None = None, unique_name: str = "", **options: Any
     ) -> None:
-        # vLLM opens its own shared memory for groups whose names begin with "tp", which are those for tensor
-        # parallelism.
+        # The name must not begin with "tp", for which vLLM opens its own shared memory (groups for tensor parallelism).
         name = f"unisono-{unique_name}" if unique_name.startswith("tp") else unique_name
         super().__init__(cpu_group, device, device_group, name, **options)
         self._name = "" if device_group is None else device_group.group_name
         self._all_reduce = torch.ops.unisono.all_reduce_.default
 
     def all_reduce(self, input_: torch.Tensor) -> torch.Tensor:
-        """The sum over the workers, in place."""
+        """Sums a tensor over the workers, in place."""
         self._all_reduce(input_, "sum", self._name)
         return input_
 

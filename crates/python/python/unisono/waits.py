@@ -23,8 +23,8 @@ def wait_all(requests: Iterable[Request]) -> None:
 
 
 def wait_any(requests: list[Request]) -> int:
-    """Waits until one of the calls is done, removes its request from the list, and returns its index before (MPI_Waitany). Raises
-    what the call raises."""
+    """Waits until one of the calls is done, removes its request from the list, and returns its former index (MPI_Waitany). Raises the
+    error of the call."""
     if not requests:
         raise ValueError("there is no request to wait for")
     while True:

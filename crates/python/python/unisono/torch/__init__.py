@@ -1,9 +1,9 @@
 """Unisono as a backend of torch.distributed, for tensors in host memory.
 
-    dist.init_process_group("unisono")                      # PyTorch 2.14 and newer find it by themselves
-    dist.init_process_group("cpu:unisono,cuda:nccl")        # beside NCCL
+    dist.init_process_group("unisono")                      # PyTorch 2.14 and newer find it automatically
+    dist.init_process_group("cpu:unisono,cuda:nccl")        # together with NCCL
 
-Programs need no other change. The backend is in C++, and compiled for the installed PyTorch when it is first used.
+Programs need no other change. The backend is written in C++, and compiled for the installed PyTorch on first use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["CompressState", "all_reduce_hook", "compress_hook", "dump_flight_rec
 
 
 def register() -> None:
-    """Registers the backend "unisono". PyTorch 2.14 and newer call it; with older ones, a program does."""
+    """Registers the backend "unisono". PyTorch 2.14 and newer call it. With older versions, programs must call it."""
     if not hasattr(dist.Backend, "UNISONO"):
         dist.Backend.register_backend("unisono", _create, extended_api=True, devices=["cpu"])
 
@@ -33,8 +33,8 @@ def register() -> None:
 def dump_flight_record(prefix: str | os.PathLike[str]) -> Path:
     """Writes the last calls of this rank to a file named `prefix` and its rank, which `torchfrtrace` reads, and returns its path.
 
-    PyTorch's flight recorder keeps the last 2000 calls, or the number in TORCH_FR_BUFFER_SIZE. When a call fails, PyTorch writes the same
-    file by itself, once, with TORCH_FR_DUMP_TEMP_FILE as the prefix. This needs PyTorch 2.15 or newer.
+    PyTorch's flight recorder keeps the last 2000 calls, or the number in TORCH_FR_BUFFER_SIZE. When the first call fails, PyTorch writes
+    the same file automatically, with TORCH_FR_DUMP_TEMP_FILE as the prefix. This needs PyTorch 2.15 or newer.
     """
     path = Path(f"{os.fspath(prefix)}{dist.get_rank()}")
     path.write_bytes(c10d._dump_fr_trace(backend="unisono"))
@@ -48,19 +48,19 @@ def _create(options: Any, _backend_options: Any) -> dist.ProcessGroup:
 
 
 # Strong references: `open_worlds` holds weak ones.
-_to_be_left: list[_ProcessGroups] = []
+_process_groups: list[_ProcessGroups] = []
 
 
 @functools.cache
 def _backend() -> ModuleType:
     backend = load()
-    _to_be_left.append(_ProcessGroups(backend))
-    open_worlds.update(_to_be_left)
+    _process_groups.append(_ProcessGroups(backend))
+    open_worlds.update(_process_groups)
     return backend
 
 
 class _ProcessGroups:
-    """All process groups of the program, which it leaves when it ends."""
+    """All process groups of the program, which leaves them when it ends."""
 
     def __init__(self, backend: ModuleType) -> None:
         self._backend = backend

@@ -1,4 +1,4 @@
-"""Finds the backend for the installed PyTorch in the package `unisono-torch`, or compiles it when it is first used."""
+"""Finds the backend for the installed PyTorch in the package `unisono-torch`, or compiles it on first use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KEPT_S = 30 * 24 * 3600
 
 
 def load() -> ModuleType:
-    """The compiled backend."""
+    """Loads the compiled backend."""
     path = _prebuilt() or _cached()
     # The backend calls the functions of unisono.h, which the package's module exports.
     ctypes.CDLL(_unisono.__file__, mode=ctypes.RTLD_GLOBAL)
@@ -60,7 +60,7 @@ def _prebuilt() -> Path | None:
 
 
 def _cached() -> Path:
-    """Returns the backend in the user's cache, which is compiled if it is missing."""
+    """Returns the backend in the user's cache. Compiles it if it is missing."""
     path = _folder() / f"{_NAME}.so"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def _sources() -> dict[str, bytes]:
 
 
 def backend_name() -> str:
-    """The name of the backend for this PyTorch, this Python and these sources."""
+    """Returns the name of the backend for this PyTorch, this Python and these sources."""
     parts = [torch.__version__, sysconfig.get_config_var("EXT_SUFFIX"), *_FLAGS, *map(str, _sources().items())]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{key}"
@@ -94,7 +94,7 @@ def _folder() -> Path:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Holds a lock of one process at a time. The system releases it when the process ends."""
+    """Acquires a lock that one process at a time can hold. The system releases it when the process ends."""
     deadline = time.monotonic() + _DEADLINE_S
     with path.open("w") as file:
         while True:
@@ -103,13 +103,13 @@ def _lock(path: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"another process has held {path} for {_DEADLINE_S} s, and not compiled the backend") from None
+                    raise TimeoutError(f"another process has locked {path} for {_DEADLINE_S} s without compiling the backend") from None
                 time.sleep(0.05)
         yield
 
 
 def _standard_library() -> list[str]:
-    """The C++ library that PyTorch has loaded. A compiler that finds only a static one would add a second, which crashes."""
+    """Returns the C++ library that PyTorch has loaded. A second, statically linked one would crash."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return [line.split(maxsplit=5)[5] for line in lines if "/libstdc++.so.6" in line][:1]
 
@@ -119,10 +119,10 @@ def compile_backend(path: Path) -> None:
     compiler = shlex.split(os.environ.get("CXX", "c++"))
     if shutil.which(compiler[0]) is None:
         raise RuntimeError(
-            f"unisono's backend is compiled when it is first used, and there is no C++ compiler {compiler[0]!r}: install one "
-            "(apt-get install g++), or name one in CXX"
+            f"no C++ compiler `{compiler[0]}`, which unisono's backend needs on first use: install one (apt-get install g++), "
+            "or set CXX"
         )
-    print(f"unisono: compiling the backend for PyTorch {torch.__version__}, once; it is kept in {path.parent}", file=sys.stderr)
+    print(f"unisono: compiling the backend for PyTorch {torch.__version__}, once; it is cached in {path.parent}", file=sys.stderr)
     root = Path(torch.__file__).parent
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         for name, text in _sources().items():
@@ -134,13 +134,13 @@ def compile_backend(path: Path) -> None:
         command += _standard_library()
         ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
         if ended.returncode != 0:
-            raise RuntimeError(f"unisono's backend does not compile for PyTorch {torch.__version__}:\n{ended.stderr[-4000:]}")
+            raise RuntimeError(f"unisono's backend failed to compile for PyTorch {torch.__version__}:\n{ended.stderr[-4000:]}")
         os.replace(Path(folder) / f"{_NAME}.so", path)
 
 
 def _remove_unused(cache: Path) -> None:
-    """Removes backends that no program has loaded for a long time, of other sources or other versions of PyTorch. A process that has loaded
-    one keeps it: its file lives until then."""
+    """Removes backends that no program has loaded for a long time, such as those for other versions of PyTorch. A removed file remains
+    usable by processes that have loaded it."""
     for backend in cache.glob(f"torch-*/{_NAME}.so"):
         # Another process may remove it too.
         with contextlib.suppress(FileNotFoundError):

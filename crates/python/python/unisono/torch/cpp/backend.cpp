@@ -11,7 +11,7 @@
 
 namespace unisono {
 
-// Collectives. Each checks its arguments at once.
+// Collectives. Each checks its arguments before it returns.
 class Backend final : public Group {
  public:
   using Group::Group;
@@ -32,7 +32,7 @@ class Backend final : public Group {
   c10::intrusive_ptr<Work> reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override {
     const int op = reduction(opts.reduceOp, tensors), root = opts.rootRank;
     return submit(OpType::REDUCE, "unisono:reduce", tensors, opts, [=, this, place = dense(tensors.at(0))](const unisono_call& call) {
-      // On other ranks than the root, the library leaves the array undefined, but PyTorch leaves it unchanged.
+      // Ranks other than the root use a copy: the library leaves the array undefined, but PyTorch leaves it unchanged.
       const at::Tensor target = rank_ == root ? place : place.clone(at::MemoryFormat::Contiguous);
       reduced(target, [&](void* data, size_t count, int dtype) {
         return unisono_reduce(calls(), data, count, dtype, op, root, &call);
@@ -80,7 +80,7 @@ class Backend final : public Group {
 
   c10::intrusive_ptr<Work> allgather_coalesced(
       std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
-    // Here an output consists of the tensors of one rank, and not of one tensor of all ranks.
+    // For this call, an output consists of the tensors of one rank instead of one tensor of all ranks.
     check_length(outputs.size(), "all_gather_coalesced", "output");
     std::vector<Tensors> of_inputs(inputs.size());
     for (const auto& tensors : outputs) {
@@ -231,7 +231,7 @@ class Backend final : public Group {
   }
 
  private:
-  // Makes a reducing call on a contiguous array of a type that the library has, and stores the result in the tensor.
+  // Makes a reduction on a contiguous array of a supported type, and stores the result in the tensor.
   template <typename Make>
   static void reduced(const at::Tensor& place, Make make) {
     const at::Tensor buffer = place.to(widened(place.scalar_type())).contiguous();
@@ -245,7 +245,7 @@ class Backend final : public Group {
     });
   }
 
-  // Each output gets its part of the reduction of its sources: one tensor for each rank, or one of equal parts.
+  // Stores in each output its part of the reduction of its sources, which are one tensor per rank or one tensor of equal parts.
   c10::intrusive_ptr<Work> reduce_scatter_of(Tensors& outputs, std::vector<Tensors> sources, const c10d::ReduceScatterOptions& opts) {
     const int op = reduction(opts.reduceOp, outputs);
     return submit(
@@ -258,7 +258,7 @@ class Backend final : public Group {
               call = with(call, counts);
               start = std::accumulate(counts.begin(), counts.begin() + rank_, int64_t{0});
             }
-            // The library overwrites its array.
+            // A copy, since the library overwrites its array.
             const at::Tensor buffer = joined(sources[pair]);
             reduced(buffer, [&](void* data, size_t count, int dtype) {
               return unisono_reduce_scatter(calls(), data, count, dtype, op, &call);
@@ -268,7 +268,7 @@ class Backend final : public Group {
         });
   }
 
-  // Returns whether an additional copy of a tensor takes longer than a message.
+  // Returns whether copying a tensor takes longer than a message.
   static bool is_long(const at::Tensor& tensor) { return tensor.nbytes() >= (1 << 20); }
 
   // Gathers or scatters between `single` and, on the root, one of `all` for each rank, without additional copies. The barrier
@@ -325,13 +325,13 @@ class Backend final : public Group {
     const int64_t rows = tensor.size(0), width = rows == 0 ? 0 : tensor.numel() / rows;
     if (sizes.empty()) {
       TORCH_CHECK_VALUE(
-          rows % size_ == 0, "all_to_all: the ", what, " has ", rows, " rows, which ", size_, " ranks do not divide");
+          rows % size_ == 0, "all_to_all: the number of rows of the ", what, ", ", rows, ", must be a multiple of the ", size_, " ranks");
       return Counts(size_, rows / size_ * width);
     }
     TORCH_CHECK_VALUE(
         sizes.size() == static_cast<size_t>(size_) && std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) == rows &&
             std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size >= 0; }),
-        "all_to_all: the ", what, " has ", rows, " rows, and is to be split into [", c10::Join(", ", sizes), "] for ", size_, " ranks");
+        "all_to_all: the ", what, " has ", rows, " rows, and the split sizes for ", size_, " ranks are [", c10::Join(", ", sizes), "]");
     Counts counts;
     for (const auto size : sizes) counts.push_back(size * width);
     return counts;
@@ -360,7 +360,7 @@ void all_reduce_(at::Tensor tensor, const std::string& op, const std::string& gr
   static const std::map<std::string, Op::RedOpType> kOps{
       {"sum", Op::SUM}, {"avg", Op::AVG}, {"product", Op::PRODUCT}, {"min", Op::MIN}, {"max", Op::MAX}};
   const auto found = kOps.find(op);
-  TORCH_CHECK_VALUE(found != kOps.end(), "unisono::all_reduce_: the reduction is \"", op, "\": it must be sum, avg, product, min or max");
+  TORCH_CHECK_VALUE(found != kOps.end(), "unisono::all_reduce_: the reduction must be sum, avg, product, min or max, got `", op, "`");
   c10d::AllreduceOptions opts;
   opts.reduceOp = found->second;
   opts.asyncOp = false;

@@ -27,7 +27,7 @@ class Done final : public Work {
 // All of a backend except its collectives.
 class Group : public c10d::Backend {
  public:
-  // A process group that is `reconfigurable` has no ranks until it is reconfigured.
+  // A `reconfigurable` process group has no ranks until it is reconfigured.
   Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout, bool reconfigurable)
       : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout) {
     if (!reconfigurable) world_ = std::make_shared<World>(*store_, rank, size, timeout, hooks_);
@@ -35,7 +35,7 @@ class Group : public c10d::Backend {
     alive().insert(this);
   }
 
-  // Leaves the world, after the calls in flight. They need the derived class, whose destructor calls this.
+  // Leaves the world after the calls in flight. The destructor of the derived class calls this, since these calls use its members.
   void end() {
     const bool has_lock = PyGILState_Check() != 0;
     PyThreadState* state = has_lock ? PyEval_SaveThread() : nullptr;
@@ -63,10 +63,10 @@ class Group : public c10d::Backend {
 
   void setTimeout(Milliseconds timeout) override { timeout_ = timeout; }
 
-  // Leaves the world, after the calls in flight.
+  // Leaves the world after the calls in flight.
   void shutdown() override { leave(""); }
 
-  // Leaves the world at once: the calls in flight fail, here and on other ranks.
+  // Leaves the world immediately: calls in flight fail, on this rank and on others.
   void abort() override { leave("the process group was aborted"); }
 
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override {
@@ -98,7 +98,7 @@ class Group : public c10d::Backend {
   }
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
-  // Changes of the ranks: PyTorch's interface for jobs that survive the loss of ranks, and admit new ones.
+  // Reconfiguration: PyTorch's interface for jobs that lose ranks and add new ones.
 
   bool supportsReconfigure() const override { return true; }
 
@@ -112,11 +112,11 @@ class Group : public c10d::Backend {
     return handle_;
   }
 
-  // Leaves the world, and starts a new one of the process groups with these handles, in their order, over the store of the first.
-  // All of them call it, with a `uuid` that this process group has not used.
+  // Leaves the world, and starts a new one of the process groups with these handles, in this order, over the store of the first.
+  // All of them call it with a `uuid` that this process group has not used.
   c10::intrusive_ptr<Work> reconfigure(const c10d::ReconfigureOptions& opts) override {
     auto handles = std::visit([](const auto& all) { return std::vector<std::string>(all.begin(), all.end()); }, opts.handles);
-    // A set is unordered.
+    // Sorted, since a set is unordered.
     if (opts.handles.index() == 0) std::sort(handles.begin(), handles.end());
     const auto own = std::find(handles.begin(), handles.end(), get_reconfigure_handle());
     TORCH_CHECK_VALUE(own != handles.end(), "reconfigure: this rank's handle is not among the ", handles.size(), " handles");
@@ -133,7 +133,7 @@ class Group : public c10d::Backend {
 #endif
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
-  // Completion hooks of calls and messages, for PyTorch's flight recorder, which writes a dump when one fails.
+  // Completion hooks of calls and messages. PyTorch's flight recorder uses them, and writes a dump when a call fails.
 
   bool supportsCompletionHooks() const override { return true; }
 
@@ -151,22 +151,22 @@ class Group : public c10d::Backend {
 #endif
 
  protected:
-  // Returns the options of a call that Unisono supports.
+  // Returns the supported options of a call.
   unisono_call call_of(Milliseconds timeout) const {
     unisono_call call{};
     call.timeout_s = (timeout.count() > 0 ? timeout : timeout_.load()).count() / 1e3;
     return call;
   }
 
-  // Adds the numbers of elements of parts, if they differ.
+  // Adds the numbers of elements of the parts if they differ.
   static unisono_call with(unisono_call call, const Counts& counts) {
     const bool are_equal = std::equal(counts.begin() + 1, counts.end(), counts.begin());
     call.counts = are_equal ? nullptr : counts.data();
     return call;
   }
 
-  // Makes a call, or starts it if its caller does not wait for it. A call of a backward pass, which waits for it before it returns,
-  // is also made at once if the ranks share a node, since the same cores compute and reduce. Between nodes, calls in flight overlap
+  // Makes a synchronous call, or starts an asynchronous one. A call of a backward pass, which waits for it before it returns, is
+  // also made synchronously if the ranks share a node, since the same cores compute and reduce. Between nodes, calls in flight overlap
   // with the backward pass.
   template <typename Options, typename Make>
   c10::intrusive_ptr<Work> submit(OpType type, const char* name, const Tensors& outputs, const Options& opts, Make make) {
@@ -180,7 +180,7 @@ class Group : public c10d::Backend {
   unisono_comm* calls() const { return world_->calls(); }
 
  private:
-  // Returns the process groups of this process, which leaves them when it ends.
+  // Returns the open process groups of this process, which leaves them when it ends.
   static std::set<Group*>& alive() {
     static std::set<Group*> groups;
     return groups;

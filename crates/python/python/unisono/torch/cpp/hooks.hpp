@@ -11,8 +11,8 @@
 
 namespace unisono {
 
-// Functions by number. They run without the lock, since a thread may add or remove some while another runs them, and one of them
-// may hold a lock for which the first thread waits.
+// Functions by number. They run without the lock: a function may acquire a lock that a thread holds while it adds or removes
+// functions.
 template <typename... Args>
 class Hooks {
  public:
@@ -60,7 +60,7 @@ class HookedWork : public c10d::Work {
  public:
   HookedWork(const WorkHooks& hooks, c10d::OpType type) : Work(-1, type), hooks_(hooks) {}
 
-  // Overrides a function of PyTorch 2.15. The address of a work is no key, since a later work may have it.
+  // Overrides a function of PyTorch 2.15. The key is not the address of the work, which a later work may have.
   uint64_t getCompletionKey() const { return key_; }
 
  protected:
@@ -69,7 +69,7 @@ class HookedWork : public c10d::Work {
   void complete_by(Make make) {
     std::exception_ptr error;
     try {
-      // Autograd does not track the change of the tensors' values, as for the outputs of any call.
+      // As for the outputs of any call, autograd does not track the change of the tensors' values.
       const at::AutoDispatchBelowADInplaceOrView guard;
       make();
     } catch (const c10::ValueError&) {
@@ -80,7 +80,7 @@ class HookedWork : public c10d::Work {
       run_failed();
     }
     finish(error);
-    // After completion: PyTorch polls a new work once, and otherwise waits for the hook.
+    // The hooks run after the completion, since PyTorch polls a new work once and then waits for the hook.
     if (!error) hooks_.succeeded.run(key_);
   }
 
@@ -90,7 +90,7 @@ class HookedWork : public c10d::Work {
     try {
       hooks_.failed.run();
     } catch (const std::exception& error) {
-      TORCH_WARN("a hook for failed calls failed: ", error.what());
+      TORCH_WARN("a completion hook failed: ", error.what());
     }
   }
 

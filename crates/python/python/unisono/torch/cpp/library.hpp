@@ -1,4 +1,4 @@
-// The library's functions: errors as exceptions, and waits that end.
+// Calls of the library, with errors as exceptions and with waits that can be cancelled.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -30,7 +30,7 @@ inline void check(int code) {
   C10_THROW_ERROR(DistBackendError, text);
 }
 
-// Cancellation of waits, by another thread, or by an exception of a Python signal handler, such as KeyboardInterrupt. A wait on
+// Cancellation of waits by another thread, or by an exception of a Python signal handler such as KeyboardInterrupt. A wait on
 // Python's main thread runs the handlers.
 class Waits {
  public:
@@ -39,7 +39,7 @@ class Waits {
 
   static bool is_main_thread() { return pthread_equal(main_thread(), pthread_self()) != 0; }
 
-  // Ends the waits of all threads, now and from now on. The first cause counts.
+  // Ends all current and later waits of all threads. The first cause is kept.
   void end(const std::string& cause) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (has_ended_) return;

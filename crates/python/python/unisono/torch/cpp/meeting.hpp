@@ -1,4 +1,4 @@
-// The rendezvous of ranks at a key-value store: the program's, or one that a rank serves.
+// The rendezvous of ranks through a key-value store of the program, or through one that a rank serves.
 #pragma once
 
 #include <netdb.h>
@@ -52,8 +52,8 @@ inline void set_text(c10d::Store& store, const std::string& key, const std::stri
   store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
 }
 
-// Returns the name of a new world, on all of its ranks. The store may have keys of ended ranks that an elastic launcher has
-// replaced. So rank 0 chooses the name, and answers the introduction of each rank until all have read it.
+// Returns the name of a new world on all of its ranks. The store may have keys of former ranks that an elastic launcher has
+// replaced. So rank 0 chooses the name, and answers the request of each rank until all have read it.
 inline std::string common_name(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, Waits& waits) {
   const std::string place = "unisono/", own = unique_name();
   if (rank != 0) {
@@ -74,7 +74,9 @@ inline std::string common_name(c10d::Store& store, int rank, int size, std::chro
         if (now != answered) set_text(store, place + "answer/" + now, name);
         answered = now;
       }
-      TORCH_CHECK(Clock::now() - began < timeout, "rank ", other, " has not come within ", timeout.count() / 1e3, " s");
+      TORCH_CHECK(
+          Clock::now() - began < timeout, "timeout: rank ", other, " has not joined the process group within ", timeout.count() / 1e3,
+          " s");
       waits.run_handlers();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -90,7 +92,7 @@ inline c10::intrusive_ptr<c10d::Store> store_at(const std::string& handle, std::
   options.waitWorkers = false;
   options.timeout = timeout;
   words >> kind >> host >> options.port;
-  TORCH_CHECK_VALUE(words && kind == "unisono", "reconfigure: this is no handle of a process group of unisono: ", handle);
+  TORCH_CHECK_VALUE(words && kind == "unisono", "reconfigure: expected a handle of a process group of unisono, got `", handle, "`");
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 
@@ -104,8 +106,8 @@ inline bool is_set(c10d::Store& store, const std::string& key, std::chrono::mill
   }
 }
 
-// A barrier in a store, with this number. A timeout does not lose the communicator, and rank 0 names the missing ranks. Texts are
-// gloo's.
+// A barrier in a store, with this number. After a timeout, the communicator remains usable, and rank 0 names the missing ranks. The
+// error texts are gloo's.
 inline void monitored_barrier(
     c10d::Store& store, int rank, int size, uint64_t number, std::chrono::milliseconds timeout, bool names_all) {
   const std::string place = "unisono/monitored/" + std::to_string(number) + "/";

@@ -9,11 +9,11 @@ namespace unisono {
 // The work of a message.
 class Message final : public HookedWork {
  public:
-  // Creates a message in `buffer`. A received one is copied to `target`.
+  // Creates a message in `buffer`. A received message is copied to `target`.
   Message(Waits& waits, const WorkHooks& hooks, c10d::OpType type, at::Tensor buffer, at::Tensor target, int source)
       : HookedWork(hooks, type), waits_(waits), buffer_(std::move(buffer)), target_(std::move(target)), source_(source) {}
 
-  // Returns the places for the request and for the number of the sender.
+  // Returns pointers to the request and to the rank of the sender, which the library sets.
   unisono_request** request() { return &request_; }
   int* source() { return &source_; }
 
@@ -35,7 +35,7 @@ class Message final : public HookedWork {
       const double limit_s = timeout.count() == 0 ? kForever_s : timeout.count() / 1e3;
       int is_done = 0;
       waits_.during([&] { check(unisono_wait_for(request_, limit_s, &is_done)); });
-      TORCH_CHECK(is_done != 0, "a message was not done in ", limit_s, " s");
+      TORCH_CHECK(is_done != 0, "timeout: a message was not done in ", limit_s, " s");
       complete();
     }
     if (exception_) std::rethrow_exception(exception_);
@@ -68,8 +68,8 @@ class Message final : public HookedWork {
   std::atomic<bool> is_done_{false};
 };
 
-// The messages in flight. They are kept until they are done, even if the program drops their works, since the library uses their
-// memory.
+// The messages in flight. They are kept until they are done, since the library uses their memory even if the program drops their
+// works.
 class Messages {
  public:
   void add(c10::intrusive_ptr<Message> message) {

@@ -70,8 +70,8 @@ class Call final : public HookedWork {
 
 // A queue of calls. They run one after the other in the order of submission, which is identical on all ranks.
 //
-// A thread that waits for a call runs it and the calls before it, unless another thread is running one. The queue's own thread runs calls
-// that no thread waits for. It delays them first, because a context switch takes longer than a short call.
+// A thread that waits for a call runs it and the calls before it, unless another thread is running one. The queue's own thread runs the
+// other calls after a delay, because a context switch takes longer than a short call.
 class CallQueue : public std::enable_shared_from_this<CallQueue> {
  public:
   CallQueue(Waits& waits, const WorkHooks& hooks) : waits_(waits), hooks_(hooks), process_(getpid()) {}
@@ -89,7 +89,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     if (runs_now && !is_busy_ && calls_.size() == 1) {
       run_first(lock);
       lock.unlock();
-      // The caller of a synchronous call gets its error at once.
+      // The caller of a synchronous call gets its error directly.
       if (call->exception_) std::rethrow_exception(call->exception_);
       return call;
     }
@@ -117,7 +117,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     return true;
   }
 
-  // Ends the thread, after the calls in flight.
+  // Ends the thread after the calls in flight.
   void close() {
     // A forked child has a copy of the queue without the thread.
     if (getpid() != process_) {
@@ -141,14 +141,14 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
  private:
   struct Queued {
     c10::intrusive_ptr<Call> call;
-    // The time at which the queue's thread runs it.
+    // The time at which the queue's thread runs the call.
     Clock::time_point due;
   };
 
-  // The delays before the queue's thread runs a call of at least `kLongBytes`, or a shorter one.
+  // The delays before the queue's thread runs a call of at least `kLongBytes`, and a shorter call.
   static constexpr Clock::duration kLongDelay = std::chrono::microseconds(100), kShortDelay = std::chrono::milliseconds(1);
   static constexpr int64_t kLongBytes = 256 << 10;
-  // The number of polls of an empty queue before its thread sleeps. Waking it up costs the submitting thread a system call.
+  // The number of polls of an empty queue before its thread sleeps. The submitting thread needs a system call to wake it up.
   static constexpr int kIdlePolls = 10;
 
   // Runs the first call, without the lock.
@@ -158,7 +158,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     is_busy_ = true;
     lock.unlock();
     call->run(waits_);
-    // This may free tensors, which acquires the interpreter's lock.
+    // Outside the lock: this may free tensors, which acquires the interpreter's lock.
     call.reset();
     lock.lock();
     is_busy_ = false;
@@ -200,7 +200,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
 inline bool Call::wait(std::chrono::milliseconds timeout) {
   if (!is_done_) {
-    TORCH_CHECK(queue_->run_until(*this, timeout), "a call was not done in ", timeout.count() / 1e3, " s");
+    TORCH_CHECK(queue_->run_until(*this, timeout), "timeout: a call was not done in ", timeout.count() / 1e3, " s");
   }
   if (exception_) std::rethrow_exception(exception_);
   return true;

@@ -13,15 +13,15 @@ namespace unisono {
 using Tensors = std::vector<at::Tensor>;
 using Counts = std::vector<size_t>;
 
-// Returns a dense tensor in host memory, and refuses any other.
+// Returns a dense tensor in host memory. Throws an error for other tensors.
 inline at::Tensor dense(const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(
       tensor.device().is_cpu(),
-      "unisono's backend works on tensors in host memory, and got one on ", tensor.device(),
-      ": init_process_group(\"cpu:unisono,cuda:nccl\") leaves those on GPUs to NCCL");
+      "unisono's backend needs tensors in host memory, got one on ", tensor.device(),
+      ": use init_process_group(\"cpu:unisono,cuda:nccl\") for tensors on GPUs");
   TORCH_CHECK_VALUE(
-      tensor.layout() == at::kStrided, "unisono's backend works on dense tensors, and got one of layout ", tensor.layout());
-  // Complex numbers are moved and added as pairs.
+      tensor.layout() == at::kStrided, "unisono's backend needs dense tensors, got layout ", tensor.layout());
+  // Complex numbers are moved and added as pairs of real numbers.
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
 
@@ -61,8 +61,8 @@ inline at::ScalarType widened(at::ScalarType type) {
   }
 }
 
-// The type of elements that are only moved: `width` elements of type `dtype` for each. They are bytes if the library has no such
-// type.
+// The type in which elements are moved without arithmetic: each is `width` elements of type `dtype`, or `width` bytes if the library
+// has no such type.
 struct Moved {
   explicit Moved(at::ScalarType type) : dtype(dtype_of(type)) {
     if (dtype < 0) {
@@ -85,17 +85,17 @@ inline int reduction(const c10d::ReduceOp& op, const Tensors& tensors) {
   static constexpr int kNumbers[] = {
       UNISONO_SUM, UNISONO_MEAN, UNISONO_PRODUCT, UNISONO_MIN, UNISONO_MAX, UNISONO_BIT_AND, UNISONO_BIT_OR, UNISONO_BIT_XOR};
   const auto kind = op.op_;
-  TORCH_CHECK_VALUE(kind < c10d::ReduceOp::PREMUL_SUM, "unisono's backend has no reduction ", name_of(kind));
+  TORCH_CHECK_VALUE(kind < c10d::ReduceOp::PREMUL_SUM, "unisono's backend does not support the reduction ", name_of(kind));
   const bool is_bitwise = kind >= c10d::ReduceOp::BAND;
   const bool adds = kind == c10d::ReduceOp::SUM || kind == c10d::ReduceOp::AVG;
   for (const auto& tensor : tensors) {
     const auto type = tensor.scalar_type();
     TORCH_CHECK_VALUE(
-        !is_bitwise || !(at::isFloatingType(type) || at::isComplexType(type)), name_of(kind), " has no meaning for ", type);
+        !is_bitwise || !(at::isFloatingType(type) || at::isComplexType(type)), name_of(kind), " is not defined for ", type);
     TORCH_CHECK_VALUE(
-        adds || !at::isComplexType(type), name_of(kind), " of complex numbers is not offered: sums and means are");
+        adds || !at::isComplexType(type), "the reduction of complex numbers must be SUM or AVG, got ", name_of(kind));
     TORCH_CHECK_VALUE(
-        at::isComplexType(type) || dtype_of(widened(type)) >= 0, "unisono's backend has no reduction of ", type);
+        at::isComplexType(type) || dtype_of(widened(type)) >= 0, "unisono's backend does not support reductions of ", type);
   }
   return kNumbers[kind];
 }
@@ -118,7 +118,7 @@ inline Counts counts_of(const Tensors& tensors, size_t width = 1) {
 
 inline int64_t sum(const Counts& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
-// Concatenates tensors in a new one.
+// Returns the concatenation of tensors.
 inline at::Tensor joined(const Tensors& tensors) {
   const at::Tensor buffer = at::empty({sum(counts_of(tensors))}, tensors.front().options());
   int64_t start = 0;
@@ -129,7 +129,7 @@ inline at::Tensor joined(const Tensors& tensors) {
   return buffer;
 }
 
-// Copies the parts of a tensor to others.
+// Copies the parts of a tensor to other tensors.
 inline void divide(const at::Tensor& whole, const Tensors& parts) {
   int64_t start = 0;
   for (const auto& part : parts) {
@@ -156,8 +156,8 @@ inline void check_types(const at::Tensor& one, const at::Tensor& other, const ch
 inline void check_blocks(const at::Tensor& whole, const at::Tensor& block, int ranks, const char* call, const char* what) {
   check_types(whole, block, call);
   TORCH_CHECK_VALUE(
-      whole.numel() == block.numel() * ranks, call, ": the ", what, " has ", whole.numel(), " elements, which are not ", ranks,
-      " blocks of ", block.numel());
+      whole.numel() == block.numel() * ranks, call, ": the ", what, " has ", whole.numel(), " elements, expected ", ranks, " blocks of ",
+      block.numel());
 }
 
 }  // namespace unisono

@@ -11,7 +11,8 @@
 
 namespace unisono {
 
-// The ranks of a process group: a communicator for collectives, and one for messages, so that a message starts while a collective runs.
+// The ranks of a process group. It has separate communicators for collectives and for messages, so that a message can start while a
+// collective runs.
 class World {
  public:
   // Starts a world of ranks that share a store.
@@ -37,8 +38,8 @@ class World {
 
   ~World() { leave(""); }
 
-  // Leaves the world after the collectives in flight; with a cause, at once. Calls in flight then fail, here and on other ranks,
-  // with this cause.
+  // Leaves the world after the collectives in flight or, with a cause, immediately. Calls in flight then fail with this cause, on this
+  // rank and on others.
   void leave(const std::string& cause) {
     if (!cause.empty()) waits_.end(cause);
     queue_->close();
@@ -69,12 +70,12 @@ class World {
  private:
   struct Keys {
     c10d::Store& store;
-    // The store's own timeout may be longer.
+    // The timeout of the store may be longer.
     std::chrono::milliseconds timeout;
     std::string error;
   };
 
-  // Uses the store. Its exceptions must not pass through the library.
+  // Uses the store. Its exceptions are caught, since they must not pass through the library.
   template <typename Use>
   static int with(void* context, Use use) {
     auto& keys = *static_cast<Keys*>(context);
