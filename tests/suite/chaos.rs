@@ -126,7 +126,7 @@ fn faults(name: &str, over: Over, short: u64) {
     // Worlds without faults prove nothing. If one message in ten is lost, some world must fail.
     let has_faults = soak.case.is_some() || failed > 0;
     assert!(has_faults, "none of {right} worlds had a fault: UNISONO_CHAOS injects none over {over:?}");
-    cases.tell(
+    cases.report(
         name,
         &[(right, "worlds all of whose results were right"), (failed, "whose ranks all had an error")],
     );
@@ -213,7 +213,7 @@ fn stops(name: &str, settings: &'static [(&'static str, &'static str)]) {
     });
     let (stops, calls) = (stops.into_inner(), calls.into_inner());
     assert!(stops > 0 && calls > 0, "{stops} stops, {calls} calls");
-    cases.tell(name, &[(stops, "stops"), (calls, "calls, all right")]);
+    cases.report(name, &[(stops, "stops"), (calls, "calls, all right")]);
 }
 
 /// Repeatedly stops one or several ranks for a moment, until the job has ended. Returns the number of stops.

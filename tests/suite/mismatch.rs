@@ -79,7 +79,7 @@ fn over_threads(name: &str) {
         assert!(started.elapsed() < case::DEADLINE, "{case:?} took {:?}", started.elapsed());
         counts.case();
     });
-    cases.tell(name, &counts.of_ranks());
+    cases.report(name, &counts.of_ranks());
 }
 
 fn over_processes(name: &str) {
@@ -131,7 +131,7 @@ fn in_jobs(name: &str, world: &'static str, launcher: Launcher, settings: &[(&st
         ended.stdout.lines().filter_map(Found::read).for_each(|found| counts.add(found));
         counts.case();
     });
-    cases.tell(name, &counts.of_ranks());
+    cases.report(name, &counts.of_ranks());
 }
 
 fn launched(launcher: Launcher, ranks: usize, role: &str, settings: &[(&str, &str)]) -> launch::Ended {

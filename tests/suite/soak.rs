@@ -49,7 +49,7 @@ fn over_threads(name: &str) {
     if let Some(warm) = *warm.lock().unwrap() {
         Held::now().assert_no_more_than(warm, name);
     }
-    worlds.tell(name, &[(made * CALLS as u64, "all-reduces"), (made, "worlds")]);
+    worlds.report(name, &[(made * CALLS as u64, "all-reduces"), (made, "worlds")]);
 }
 
 fn over_processes(name: &str, settings: &[(&str, &str)]) {
@@ -66,7 +66,7 @@ fn over_processes(name: &str, settings: &[(&str, &str)]) {
         *made.lock().unwrap() += WORLDS_OF_JOB;
     });
     let made = *made.lock().unwrap();
-    jobs.tell(name, &[(made * CALLS as u64, "all-reduces"), (made, "worlds")]);
+    jobs.report(name, &[(made * CALLS as u64, "all-reduces"), (made, "worlds")]);
 }
 
 /// Plays worlds one after the other, each on its own communicator. The role `0 20` has the first world and the number of worlds.

@@ -141,7 +141,7 @@ pub fn measure(
             let task = Task { operation, call, settings };
             if operation == Operation::SendRecv {
                 let others = settings.contenders.iter().filter(|&choice| *choice != Choice::Auto);
-                left_out.extend(others.map(|choice| (choice.clone(), not_offered(operation))));
+                left_out.extend(others.map(|choice| (choice.clone(), not_supported(operation))));
                 match with_type!(call.dtype, T => messages_row::<T>(comm, &task))? {
                     Ok(row) => report(row),
                     Err(why) => left_out.push((Choice::Auto, why)),
@@ -184,19 +184,19 @@ impl Task<'_> {
         let Self { operation, settings, .. } = *self;
         if settings.memory == Memory::Device && operation.collective() != Some(unisono::Operation::AllReduce)
         {
-            return Some(format!("arrays on GPUs are only all-reduced; there is no {operation} of them"));
+            return Some(format!("arrays on GPUs support only all-reduce, not {operation}"));
         }
         let algorithm = choice.method()?.algorithm()?;
         let offers = match operation.collective() {
             Some(collective) => algorithm.plan(collective, comm.topology(), comm.rank()).is_some(),
             None => *choice == Choice::from(OF_BARRIER),
         };
-        (!offers).then(|| not_offered(operation))
+        (!offers).then(|| not_supported(operation))
     }
 }
 
-fn not_offered(operation: Operation) -> String {
-    format!("{operation} is not offered")
+fn not_supported(operation: Operation) -> String {
+    format!("{operation} is not supported")
 }
 
 /// The measurements of one contender at one size, on this rank.
@@ -317,7 +317,9 @@ fn messages_row<T: Element + From<u8>>(
     let Task { operation, ref call, settings } = *task;
     let is_chosen = settings.contenders.contains(&Choice::Auto);
     if comm.ranks() == 1 || settings.memory != Memory::Slice || !is_chosen {
-        return Ok(Err(format!("{operation} needs two ranks, slices, and the algorithm auto")));
+        return Ok(Err(format!(
+            "{operation} requires at least 2 ranks, --memory slice and --algorithm auto"
+        )));
     }
     let measured = messages::measure::<T>(comm, call.count, task.effort())?;
     let time_us = slowest(comm, measured.half_trips_us)?;

@@ -50,67 +50,67 @@ pub use parts::{Augment, ImageSize, Size};
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct Config {
-    /// Data set: digits (generated), idx:DIR (MNIST format), cifar:DIR (CIFAR-10's binary files), images:DIR (one folder per class),
-    /// tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR (tar files), npy:DIR (NumPy's arrays), csv:FILES, parquet:FILES, arrow:FILES,
-    /// text:FILES or service:HOST:PORT,… (servers started by serve-data). FILES are separated by commas, or patterns such as train-*.tar and
-    /// train-{000..119}.tar; instead of a file or directory also s3://BUCKET/FOLDER_OR_OBJECT or https://HOST/FILE
+    /// Data set: digits (generated), idx:DIR (MNIST format), cifar:DIR (CIFAR-10 binary files), images:DIR (one subdirectory per class),
+    /// tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR (tar files), npy:DIR (NumPy arrays), csv:FILES, parquet:FILES, arrow:FILES, text:FILES or
+    /// service:HOST:PORT,… (servers started by serve-data). FILES is a comma-separated list of files or patterns, such as train-*.tar or
+    /// train-{000..119}.tar. A file or directory may also be s3://BUCKET/FOLDER_OR_OBJECT or https://HOST/FILE
     #[arg(long, default_value = "digits")]
     #[serde(with = "text")]
     pub data: Source,
-    /// Folder in which the files of data sets on servers are kept [default: one in the system's temporary directory]
+    /// Cache directory for files of remote data sets [default: unisono-data-cache-UID in the temporary directory of the system]
     #[arg(long, value_name = "DIR")]
     pub data_cache: Option<PathBuf>,
-    /// With --data csv:, parquet: or arrow: the column of numbers to predict, a regression [default: classes, of the column `label` or the
-    /// last one]
+    /// Column of numbers to predict by regression, with --data csv:, parquet: or arrow: [default: classification by the column `label` or the last
+    /// column]
     #[arg(long, value_name = "COLUMN")]
     pub target: Option<String>,
     /// Characters per text sample
     #[arg(long, default_value = "64", value_name = "N")]
     pub context: usize,
-    /// Read the images of images:, tfrecord: and webdataset: in colour (yes) or as grey (no) [default: in colour if they have any]
+    /// Read the images of images:, tfrecord: and webdataset: in colour (yes) or in greyscale (no) [default: in colour if any image is]
     #[arg(long, value_name = "YES_OR_NO", num_args = 0..=1, default_missing_value = "yes")]
     #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub colour: Option<bool>,
-    /// Resize and crop the images of images:, tfrecord: and webdataset: to this height and width, such as 64 or 64x48 [default: the medians]
+    /// Resize and crop the images of images:, tfrecord: and webdataset: to this height and width in pixels, such as 64 or 64x48 [default: the
+    /// medians]
     #[arg(long, value_name = "HxW")]
     #[serde(with = "text::option")]
     pub image_size: Option<ImageSize>,
-    /// Normalise images by means and deviations for each channel, such as 0.485,0.456,0.406/0.229,0.224,0.225, or by measured ones
-    /// [default: measured for images:, tfrecord: and webdataset:, MNIST's 0.1307/0.3081 for others]
+    /// Normalise images by the mean and standard deviation of each channel, such as 0.485,0.456,0.406/0.229,0.224,0.225, or measured [default:
+    /// measured for images:, tfrecord: and webdataset:, 0.1307/0.3081 (MNIST) for others]
     #[arg(long, value_name = "MEANS/DEVIATIONS")]
     #[serde(with = "text::option")]
     pub normalize: Option<Normalize>,
-    /// Vary training images at random by these transforms: affine (shifts and rotations), crop, mirror, jitter (of colours) and erase, separated
-    /// by commas, also with amounts as in crop:4 [default of --augment alone: mirror,crop for cifar:, affine for others]
+    /// Augment training images by random transforms, comma-separated: affine (shifts and rotations), crop, mirror, jitter (of colours) and erase,
+    /// optionally with amounts, as in crop:4 [default of --augment alone: mirror,crop for cifar:, affine for others]
     #[arg(long, value_name = "TRANSFORMS", num_args = 0..=1, default_missing_value = "usual")]
     #[serde(with = "text::option")]
     pub augment: Option<Augment>,
-    /// Keep the images of images:, tfrecord: and webdataset: in this directory as they are when decoded, and read them from there in every epoch
-    /// and run
+    /// Cache the decoded images of images:, tfrecord: and webdataset: in this directory, for all epochs and later runs
     #[arg(long, value_name = "DIR")]
     pub snapshot: Option<PathBuf>,
-    /// Storage format of a snapshot: none (as it is) or lz4
+    /// Compression of the snapshot: none or lz4
     #[arg(long, default_value = "none", value_name = "NAME")]
     #[serde(with = "text")]
     pub snapshot_compression: Compression,
     /// Random seed
     #[arg(long, default_value = "0", value_name = "N")]
     pub seed: u64,
-    /// Treatment of damaged images: error, skip (they are left out, counted and named), or skip:N for at most N on each rank
+    /// Policy for damaged images: error, skip (omit and report them) or skip:N (at most N per rank)
     #[arg(long, default_value = "error", value_name = "POLICY")]
     #[serde(with = "text")]
     pub on_bad_sample: OnBadSample,
-    /// The most memory for batches that are prepared at once, on each rank, such as 512M [default: no bound]
+    /// Memory limit in bytes for prepared batches per rank, such as 512M [default: no limit]
     #[arg(long, value_name = "BYTES")]
     #[serde(with = "text::option")]
     pub input_memory: Option<Size>,
-    /// With --data service: the file with the servers' token
+    /// File with the token of the data servers, with --data service:
     #[arg(long, value_name = "FILE")]
     pub data_token_file: Option<PathBuf>,
-    /// Input pipeline threads per rank [default: adjusted while running]
+    /// Input pipeline threads per rank [default: adjusted at run time]
     #[arg(long, value_name = "N")]
     pub input_threads: Option<usize>,
-    /// Steps whose batches are prefetched [default: adjusted while running]
+    /// Number of steps whose batches are prefetched [default: adjusted at run time]
     #[arg(long, value_name = "N")]
     pub prefetch: Option<usize>,
     /// Model: mlp, cnn or resnet for images, mlp for tables, transformer for text [default: mlp or transformer]
@@ -120,10 +120,10 @@ pub struct Config {
     /// Widths of the hidden layers of the MLP, or of the blocks of the resnet or the transformer, comma-separated
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     pub hidden: Option<Vec<usize>>,
-    /// Probability with which hidden values of the MLP or the transformer are dropped in training, from 0 to below 1
+    /// Dropout probability of the MLP or the transformer, from 0 to below 1
     #[arg(long, default_value = "0", value_name = "P")]
     pub dropout: f64,
-    /// Safetensors file, of a model or a checkpoint, with the values that parameters of the same names begin with
+    /// Safetensors file of a model or a checkpoint, with the initial values of parameters of the same names
     #[arg(long, value_name = "FILE")]
     pub initial: Option<PathBuf>,
     /// Number of epochs [default: depends on the model]
@@ -132,29 +132,29 @@ pub struct Config {
     /// Micro-batch size: samples per rank and pass [default: depends on the model]
     #[arg(long, default_value = "64", value_name = "PER_RANK")]
     pub batch_size: usize,
-    /// Global batch size: samples per step over all ranks; gradients accumulate over several passes if needed
-    /// [default: one pass per rank, or that of the run that is resumed]
+    /// Global batch size: samples per step over all ranks; gradients are accumulated over several passes if necessary [default: one pass per rank, or
+    /// the value of the resumed run]
     #[arg(long, value_name = "N")]
     pub global_batch: Option<usize>,
-    /// Device: cpu, cuda, or auto for GPUs if every rank finds one
+    /// Device: cpu, cuda, or auto (GPUs if every rank has one, otherwise the CPU)
     #[arg(long, default_value = "auto")]
     #[serde(with = "text")]
     pub device: DeviceKind,
-    /// Optimizer, perhaps with its constants, such as adamw:beta2=0.95,amsgrad=true [default: depends on the model]
+    /// Optimizer, optionally with hyperparameters, such as adamw:beta2=0.95,amsgrad=true [default: depends on the model]
     #[arg(long, default_value = "sgd")]
     #[serde(with = "text")]
     pub optimizer: NamedRule,
-    /// Learning rate for the model's usual global batch; scaled to the actual one [default: depends on the model]
+    /// Learning rate for the default global batch of the model; scaled to the actual global batch [default: depends on the model]
     #[arg(long, default_value = "0.1", value_name = "RATE")]
     pub learning_rate: f64,
     /// Learning rate schedule after warm-up: constant, step or cosine
     #[arg(long, default_value = "cosine")]
     #[serde(with = "text")]
     pub schedule: ScheduleKind,
-    /// Epochs between drops of the learning rate, with --schedule step
+    /// Epochs between reductions of the learning rate, with --schedule step
     #[arg(long, default_value = "3", value_name = "EPOCHS")]
     pub step_epochs: usize,
-    /// Factor by which the learning rate drops, with --schedule step
+    /// Factor of each reduction of the learning rate, with --schedule step
     #[arg(long, default_value = "0.1", value_name = "FACTOR")]
     pub step_factor: f64,
     /// Fraction of all steps spent on warm-up [default: depends on the model]
@@ -169,126 +169,121 @@ pub struct Config {
     /// Use Nesterov momentum, with --optimizer sgd
     #[arg(long)]
     pub nesterov: bool,
-    /// Evaluate and save an exponential moving average of the parameters, which every step decays by this factor, such as 0.999
+    /// Evaluate and save an exponential moving average of the parameters with this decay per step, such as 0.999
     #[arg(long, value_name = "DECAY")]
     pub ema: Option<f32>,
     /// Clip the norm of the mean gradient to this value [default: no clipping]
     #[arg(long, value_name = "NORM")]
     pub clip_norm: Option<f64>,
-    /// Sharing of the work between ranks: one-device (one rank alone), mirrored (every rank of one node holds the same model), multi-worker-mirrored (of
-    /// any number of nodes), central-storage (the ranks of one node share one copy of the parameters, their gradients and the optimizer state),
-    /// parameter-server (some ranks hold the parameters, the others compute gradients) or pipeline (the model is cut into stages, each on a rank of its
-    /// own, which pass on micro-batches) [default: one-device, mirrored or multi-worker-mirrored, by the ranks and nodes there are]
+    /// Distribution strategy: one-device (a single rank), mirrored (all ranks of one node hold the same model), multi-worker-mirrored (mirrored over
+    /// any number of nodes), central-storage (the ranks of one node share one copy of the parameters, the gradients and the optimizer state),
+    /// parameter-server (some ranks hold the parameters, the others compute gradients) or pipeline (each rank holds a stage of the model, and
+    /// micro-batches pass through the stages) [default: one-device, mirrored or multi-worker-mirrored, depending on the number of ranks and nodes]
     #[arg(long, value_name = "STRATEGY")]
     #[serde(with = "text::option")]
     pub strategy: Option<StrategyKind>,
-    /// With --strategy parameter-server: the number of ranks that serve, the first ones; the others work
+    /// Number of servers, with --strategy parameter-server: the first N ranks; the others are workers
     #[arg(long, default_value = "1", value_name = "N")]
     pub servers: usize,
-    /// With --strategy parameter-server: how many steps of updates a gradient may miss: 0 (synchronous), a number, or unbounded
+    /// Maximum staleness of gradients in steps, with --strategy parameter-server: 0 (synchronous), a number, or unbounded
     #[arg(long, default_value = "0", value_name = "STEPS")]
     #[serde(with = "text")]
     pub staleness: Staleness,
-    /// With --strategy parameter-server, under unisono launch --elastic: go on without a worker that is lost, and let it join when it is
-    /// started again
+    /// Continue without a lost worker, and let it rejoin after a restart, with --strategy parameter-server under unisono launch --elastic
     #[arg(long)]
     pub elastic: bool,
-    /// With --staleness: apply a gradient that missed the updates of n steps at 1/(1+n) of the learning rate
+    /// Scale the learning rate of a gradient that missed the updates of n steps by 1/(1+n), with --staleness
     #[arg(long)]
     pub damp_stale: bool,
-    /// With --strategy pipeline: the ranks of a pipeline, each with a stage of the model; several pipelines are replicas of each other
-    /// [default: all ranks]
+    /// Number of ranks per pipeline, with --strategy pipeline; several pipelines are replicas of each other [default: all ranks]
     #[arg(long, value_name = "N")]
     pub stages: Option<usize>,
-    /// With --strategy pipeline: into how many micro-batches a pipeline cuts its samples of a step [default: 4 per stage]
+    /// Number of micro-batches per pipeline and step, with --strategy pipeline [default: 4 per stage]
     #[arg(long, value_name = "N")]
     pub micro_batches: Option<usize>,
-    /// With --strategy pipeline: the order of passes: gpipe, 1f1b or interleaved:STAGES (of each rank)
+    /// Order of the passes, with --strategy pipeline: gpipe, 1f1b or interleaved:STAGES (STAGES per rank)
     #[arg(long, default_value = "1f1b", value_name = "SCHEDULE")]
     #[serde(with = "text")]
     pub pipeline_schedule: PipelineSchedule,
-    /// With --strategy pipeline: the layers that stages begin with, but for the first, comma-separated [default: measured, and cut evenly]
+    /// First layers of all stages except the first, comma-separated, with --strategy pipeline [default: balanced by measured times]
     #[arg(long, value_name = "LAYER,LAYER", value_delimiter = ',')]
     pub split_at: Option<Vec<String>>,
-    /// All-reduce algorithm, auto, mpi, or rules by size, such as "tree:0-8K;ring:8K-" [default:
-    /// UNISONO_ALGORITHM, or auto if it is not set]
+    /// All-reduce algorithm, or rules by size, such as "tree:0-8K;ring:8K-" [default: UNISONO_ALGORITHM, or auto if it is not set]
     #[arg(long)]
     #[serde(with = "text::option")]
     pub algorithm: Option<Choice>,
-    /// Wire format of gradients: f32, bf16, f16, or, between nodes alone, int8, int4, int8:stochastic, int4:stochastic, onebit,
-    /// topk:FRACTION, threshold:MAGNITUDE or powersgd:RANK; or that of several which is predicted to be the fastest, such as
-    /// auto:f32,bf16,int8
+    /// Wire format of gradients: f32, bf16, f16, or, between nodes only, int8, int4, int8:stochastic, int4:stochastic, onebit, topk:FRACTION,
+    /// threshold:MAGNITUDE or powersgd:RANK; auto: chooses the format with the lowest predicted time from a list, such as auto:f32,bf16,int8
     #[arg(long, default_value = "f32", value_name = "FORMAT")]
     #[serde(with = "text")]
     pub wire: Wires,
-    /// Send gradients as f32 in the first N steps, with a --wire that compresses them: the same loss in fewer steps
+    /// Number of initial steps that send gradients as f32 despite a compressed --wire, to reach the same loss in fewer steps
     #[arg(long, default_value = "0", value_name = "N")]
     pub uncompressed_steps: u64,
-    /// Gradient all-reduce: beside (overlaps the backward pass), across (and the next forward pass), in-turn (follows it) or auto
+    /// Overlap of the gradient all-reduce: beside (with the backward pass), across (with the backward pass and the next forward pass), in-turn (no
+    /// overlap) or auto (beside between nodes, in-turn on one node)
     #[arg(long, default_value = "auto")]
     #[serde(with = "text")]
     pub overlap: Overlap,
-    /// Bucket size: bytes of gradients per all-reduce; auto is 25M on one node, and between nodes the smallest that is
-    /// predicted to be about as cheap
+    /// Bucket size in bytes of gradients per all-reduce; auto is 25M on one node, and between nodes the smallest size whose predicted time is close
+    /// to the minimum
     #[arg(long, default_value = "auto", value_name = "BYTES")]
     #[serde(with = "text")]
     pub bucket_bytes: BucketBytes,
-    /// Divide the update and the optimizer state among the ranks, each with its part of the parameters (ZeRO stage 1); the
-    /// result has the same bits
+    /// Shard the optimizer state and the update across ranks (ZeRO stage 1); results are bit-identical
     #[arg(long)]
     pub shard_optimizer: bool,
-    /// Step alone N times, then average parameters: another algorithm, which communicates less (local SGD)
+    /// Number of local steps between averages of the parameters (local SGD), instead of reducing the gradients of every step
     #[arg(long, value_name = "N")]
     pub local_steps: Option<u64>,
-    /// The end of a round, with --local-steps: average, or nesterov:RATE,MOMENTUM (DiLoCo)
+    /// Outer step after each round of --local-steps: average, or nesterov:RATE,MOMENTUM (DiLoCo)
     #[arg(long, default_value = "average", value_name = "STEP")]
     #[serde(with = "text")]
     pub outer: Outer,
-    /// Order of additions: free (the fastest; results may depend on the number of ranks) or world-invariant (the same bits on any number of
-    /// ranks that divides --shards)
+    /// Order of additions: free (fastest; results may depend on the number of ranks) or world-invariant (bit-identical results on any number of ranks
+    /// that divides --shards)
     #[arg(long, default_value = "free")]
     #[serde(with = "text")]
     pub order: Order,
-    /// Shards per step, with --order world-invariant: a power of two and a multiple of the number of ranks
+    /// Number of shards per step, with --order world-invariant: a power of two and a multiple of the number of ranks
     #[arg(long, default_value = "8", value_name = "N")]
     pub shards: usize,
-    /// Check every STEPS steps that all replicas are identical
+    /// Verify every STEPS steps that all replicas are identical
     #[arg(long, value_name = "STEPS")]
     pub verify_replicas_every: Option<u64>,
     /// Compare the step times of all ranks every STEPS steps, and report a straggler
     #[arg(long, value_name = "STEPS")]
     pub straggler_every: Option<u64>,
-    /// Evaluate on the held-out samples every STEPS steps, besides the end of every epoch
+    /// Evaluate on the held-out samples every STEPS steps, in addition to the end of every epoch
     #[arg(long, value_name = "STEPS")]
     pub evaluate_every: Option<u64>,
-    /// Metrics of evaluations besides loss and accuracy, comma-separated: top-K (the accuracy if any of K guesses may be right), f1 (macro F1);
-    /// of a regression r2 and mae (the mean absolute error in standard deviations of the target), which are its default
+    /// Metrics of evaluations in addition to loss and accuracy, comma-separated: top-K (top-K accuracy) and f1 (macro F1) for classification, r2 and
+    /// mae (mean absolute error in standard deviations of the target) for regression [default: none for classification, r2,mae for regression]
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     pub metrics: Vec<Named>,
-    /// End after N evaluations in a row whose loss was not less than the least before them
+    /// Stop early after N consecutive evaluations that do not improve on the lowest loss
     #[arg(long, value_name = "N")]
     pub patience: Option<u32>,
-    /// With --patience: how much less the loss must be to count
+    /// Minimum decrease of the loss that counts as an improvement, with --patience
     #[arg(long, default_value = "0", value_name = "NATS")]
     pub min_delta: f64,
-    /// Directory for checkpoints; one is always saved at the end
+    /// Directory of checkpoints; the end of the run is always saved
     #[arg(long, value_name = "DIR")]
     pub checkpoint_dir: Option<PathBuf>,
     /// Save a checkpoint every STEPS steps
     #[arg(long, value_name = "STEPS")]
     pub checkpoint_every: Option<u64>,
-    /// Save a checkpoint when SECONDS have passed since the last
+    /// Save a checkpoint SECONDS seconds after the previous one
     #[arg(long, default_value = "600", value_name = "SECONDS")]
     pub checkpoint_every_s: u64,
-    /// Number of newest checkpoints to keep; the one with the lowest training loss, or with --patience the lowest test loss,
-    /// is kept besides
+    /// Number of newest checkpoints to keep, in addition to the one with the lowest training loss or, with --patience, the lowest test loss
     #[arg(long, default_value = "3", value_name = "N")]
     pub keep: usize,
-    /// Resume from the newest checkpoint, or start afresh if there is none: one command for the first start and every restart
+    /// Resume from the newest checkpoint, or start from the beginning if there is none, so that one command serves for starts and restarts
     #[arg(long)]
     pub resume: bool,
-    /// Delete the checkpoints of another run in the directory and start afresh; without this or --resume the command refuses
-    /// such a directory
+    /// Delete the checkpoints of another run in the directory and start from the beginning; such a directory is an error without this option or
+    /// --resume
     #[arg(long)]
     pub overwrite: bool,
     /// Write TensorBoard curves to this directory
@@ -302,10 +297,10 @@ pub struct Config {
     #[arg(skip)]
     #[serde(skip)]
     pub factors: Option<fn(&str, &[usize]) -> Factors>,
-    /// Receives messages about downloads and about waits for data ([`unisono_data::Cache::tell`]).
+    /// Receives messages about downloads and about waits for data ([`unisono_data::Cache::report`]).
     #[arg(skip)]
     #[serde(skip)]
-    pub tell: Option<fn(&str)>,
+    pub report: Option<fn(&str)>,
     /// Makes the run save a checkpoint and stop, if set on any rank.
     #[arg(skip)]
     #[serde(skip)]

@@ -62,16 +62,17 @@ impl DeviceKind {
                 TrainError::Setting(format!("cannot train on GPUs: {why}; {advice}, or train on the CPU"))
             };
             let (device, name) = agree(comm, found.map_err(refuse))?;
-            let told = format!("on GPUs, rank 0 on {name}{}: requested", stay_near(&device));
-            return Ok((device, Some(told)));
+            let description = format!("on GPUs, rank 0 on {name}{}: requested", stay_near(&device));
+            return Ok((device, Some(description)));
         }
         if lowest(comm, found.is_ok() || gpus() > 0)?.is_none() {
             return Ok((Device::Cpu, None));
         }
         match (lowest(comm, found.is_err())?, found) {
             (None, Ok((device, name))) => {
-                let told = format!("on GPUs, rank 0 on {name}{}: every rank found one", stay_near(&device));
-                Ok((device, Some(told)))
+                let description =
+                    format!("on GPUs, rank 0 on {name}{}: every rank found one", stay_near(&device));
+                Ok((device, Some(description)))
             }
             (_, Err(NoGpu { why, .. })) => on_cpu(&why),
             (rank, Ok(_)) => on_cpu(&format!("rank {} found no GPU", rank.unwrap_or_default())),
@@ -116,8 +117,8 @@ fn stay_near(device: &Device) -> String {
         let slot = number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
         Some(format!("{domain:04x}:{bus:02x}:{slot:02x}.0"))
     };
-    let said = address().and_then(|address| near::stay(&address));
-    said.map(|said| format!(" ({said})")).unwrap_or_default()
+    let cores = address().and_then(|address| near::stay(&address));
+    cores.map(|cores| format!(" ({cores})")).unwrap_or_default()
 }
 
 /// Returns no copier of batches: without the feature `cuda` the model is on the CPU.
@@ -146,25 +147,25 @@ mod tests {
     /// Chooses the device on two ranks.
     fn choose(kind: DeviceKind, refused: Option<&str>) -> Vec<Result<Option<String>, TrainError>> {
         unisono::threads(2, |mut comm| {
-            kind.choose(&mut comm, refused.map(str::to_owned)).map(|(device, told)| {
+            kind.choose(&mut comm, refused.map(str::to_owned)).map(|(device, description)| {
                 assert!(device.is_cpu());
-                told
+                description
             })
         })
     }
 
     #[test]
     fn cpu_is_always_available() {
-        for told in choose(DeviceKind::Cpu, None) {
-            assert_eq!(told.unwrap().as_deref(), Some("on the CPU: requested"));
+        for description in choose(DeviceKind::Cpu, None) {
+            assert_eq!(description.unwrap().as_deref(), Some("on the CPU: requested"));
         }
     }
 
     #[test]
     fn auto_falls_back_to_the_cpu_and_reports_the_reason() {
         let why = (gpus() > 0).then_some("on the CPU: on a GPU this is not done");
-        for told in choose(DeviceKind::Auto, Some("on a GPU this is not done")) {
-            assert_eq!(told.unwrap().as_deref(), why);
+        for description in choose(DeviceKind::Auto, Some("on a GPU this is not done")) {
+            assert_eq!(description.unwrap().as_deref(), why);
         }
     }
 
@@ -183,8 +184,8 @@ mod tests {
     #[test]
     fn gpu_is_unavailable_without_the_feature() {
         let why = (gpus() > 0).then_some("on the CPU: this program was built without the feature `cuda`");
-        for told in choose(DeviceKind::Auto, None) {
-            assert_eq!(told.unwrap().as_deref(), why);
+        for description in choose(DeviceKind::Auto, None) {
+            assert_eq!(description.unwrap().as_deref(), why);
         }
         let message = choose(DeviceKind::Cuda, None).remove(0).unwrap_err().to_string();
         assert!(message.contains("feature `cuda`") && message.contains("docs/gpu.md"), "{message}");

@@ -129,12 +129,12 @@ impl Saved {
     pub fn open_on_all(comm: &mut Communicator, path: &Path) -> Result<Self, TrainError> {
         let read = if comm.rank() == 0 { Self::open(path).map(Some) } else { Ok(None) };
         let read = agree(comm, read)?;
-        let told = read.as_ref().map(|saved| {
+        let header = read.as_ref().map(|saved| {
             let shapes: Vec<_> = saved.parameters.iter().map(|array| (&array.name, &array.shape)).collect();
             (&saved.path, &saved.progress, shapes)
         });
-        let told: Option<(_, _, Vec<_>)> = broadcast(comm, &told)?;
-        let (path, progress, shapes) = told.expect("rank 0 has read it");
+        let header: Option<(_, _, Vec<_>)> = broadcast(comm, &header)?;
+        let (path, progress, shapes) = header.expect("rank 0 has read it");
         let mut saved = match read {
             Some(saved) => saved,
             None => {
@@ -159,7 +159,7 @@ impl Saved {
     ) -> Result<Self, TrainError> {
         let description = Description::deserialize(&progress.description).map_err(|why| {
             let (path, expected) = (path.display(), "expected what `unisono train` saves");
-            TrainError::Setting(format!("`{path}` does not say which model it is of: {why}; {expected}"))
+            TrainError::Setting(format!("`{path}` does not name its model: {why}; {expected}"))
         })?;
         Ok(Self { path, progress, description, parameters, cache: Cache::default(), passed_over })
     }

@@ -10,21 +10,21 @@ use clap::{Args as ClapArgs, ValueEnum};
 use unisono::config::{ACCELERATE_REPORT, Launcher, PRELOAD, Starter, find_program, preloaded};
 
 use super::family::code_of_unstarted;
-use super::{Failure, speaks};
+use super::{Failure, is_reporter};
 
 /// The program, and how to run it.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Report at the end, on rank 0, who carried out which calls, and how long they take
+    /// Print a report on rank 0 at the end: the number and the times of the calls by MPI and by Unisono
     #[arg(long)]
     report: bool,
-    /// The program's MPI, if neither the launcher nor the program tells
+    /// MPI implementation of the program [default: detected from the program and the launcher]
     #[arg(long, value_name = "FAMILY")]
     mpi: Option<Family>,
-    /// Folder of the preloaded libraries [default: ../lib/unisono beside this command]
+    /// Directory of the preloaded libraries [default: ../lib/unisono, relative to the directory of this command]
     #[arg(long, value_name = "FOLDER")]
     libraries: Option<PathBuf>,
-    /// The program and its arguments
+    /// Program to run, and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args) -> Failure {
             Failure::Unstarted(why, code_of_unstarted(&error))
         }
         // All ranks find the same error.
-        Err(why) => Failure::refusal(speaks(), why),
+        Err(why) => Failure::refusal(is_reporter(), why),
     }
 }
 
@@ -107,14 +107,14 @@ fn prepared(args: &Args) -> Result<Command, String> {
 fn family_of(linked: Option<Family>, launched: Option<Family>) -> Result<Family, String> {
     match (linked, launched) {
         (Some(linked), Some(launched)) if linked != Family::Abi && linked != launched => Err(format!(
-            "the program is linked with {}, and was started by the mpirun of {}: its processes would not find each other",
+            "the program is linked with {}, but was started by mpirun of {}: start it with the mpirun of its own MPI",
             linked.name(),
             launched.name()
         )),
         (Some(family), _) | (None, Some(family)) => Ok(family),
         (None, None) => Err(
-            "neither the launcher nor the program tells which MPI it uses: start this command by mpirun, \
-                             or name it by --mpi openmpi, --mpi mpich or --mpi abi"
+            "cannot detect the MPI of the program: start this command under mpirun, or use --mpi openmpi, \
+                             --mpi mpich or --mpi abi"
                 .to_owned(),
         ),
     }
@@ -133,14 +133,14 @@ fn linked_with(program: &Path) -> Option<Family> {
 fn library(folder: Option<&Path>, family: Family) -> Result<PathBuf, String> {
     let folder = match folder {
         Some(folder) => folder.to_owned(),
-        None => beside_this_command().ok_or("this command does not know where it is: use --libraries")?,
+        None => beside_this_command().ok_or("cannot determine the path of this command: use --libraries")?,
     };
     let library = folder.join(family.library());
     // The path is absolute, because the program may change its directory before it starts others.
     library.canonicalize().map_err(|error| {
         format!(
-            "there is no library for {} ({}: {error}): `scripts/install-preload --prefix FOLDER` builds one for each MPI \
-             whose mpicc is there (for the standard ABI, mpicc_abi); --libraries FOLDER/lib/unisono uses them",
+            "no library for {} ({}: {error}): build one for each installed MPI with `scripts/install-preload --prefix FOLDER`, \
+             and use --libraries FOLDER/lib/unisono",
             family.name(),
             library.display()
         )
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(family_of(Some(Mpich), Some(Mpich)), Ok(Mpich));
         assert_eq!(family_of(Some(Abi), Some(Mpich)), Ok(Abi));
         assert!(
-            family_of(Some(Mpich), Some(Openmpi)).unwrap_err().contains("linked with MPICH, and was started")
+            family_of(Some(Mpich), Some(Openmpi)).unwrap_err().contains("linked with MPICH, but was started")
         );
         assert!(family_of(None, None).unwrap_err().contains("--mpi mpich"));
     }

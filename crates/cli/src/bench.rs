@@ -22,18 +22,18 @@ use rows::Rows;
 /// The benchmark, and its output.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Algorithms, comma-separated, in the same run; also rules by size, such as "tree:0-8K;ring:8K-" [default: auto, beside
-    /// the collectives of MPI, or of NCCL for --memory device, where there are some]
+    /// Algorithms to benchmark, comma-separated, or rules by size, such as "tree:0-8K;ring:8K-" [default: auto, and the collectives of MPI, or of
+    /// NCCL for --memory device, if available]
     #[arg(long, value_delimiter = ',')]
     #[arg(value_parser = named(["all"].into_iter().chain(Choice::names()), contenders))]
     algorithm: Vec<Contenders>,
-    /// Operations, comma-separated; send-recv: messages between the first and the last rank, with half the time of a round
-    /// trip, and the bandwidth of 64 messages in flight
+    /// Operations to benchmark, comma-separated; send-recv measures messages between the first and the last rank: half the round-trip time, and the
+    /// bandwidth with 64 messages in flight
     #[arg(long, default_value = "all-reduce", value_delimiter = ',')]
     #[arg(value_parser = one_or_all(Operation::ALL, Operation::name))]
     operation: Vec<OneOrAll<Operation>>,
-    /// Array sizes in bytes: one, or from MIN to MAX, growing by FACTOR (2 if omitted); the suffixes K, M and G
-    /// mean 2^10, 2^20 and 2^30
+    /// Array size in bytes, or sizes from MIN to MAX, each FACTOR times the previous one (2 by default); the suffixes K, M and G mean 2^10, 2^20 and
+    /// 2^30
     #[arg(long, value_name = "MIN:MAX[:FACTOR]", default_value = "8:16M", value_parser = sizes)]
     bytes: Sizes,
     /// Element type
@@ -43,25 +43,25 @@ pub(super) struct Args {
     #[arg(long, default_value = "sum")]
     #[arg(value_parser = named(ReduceOp::ALL.map(ReduceOp::name), str::parse::<ReduceOp>))]
     op: ReduceOp,
-    /// Kind of memory that holds the array
+    /// Memory of the array: slice (any host memory), registered (host memory that the communicator allocates) or device (GPU memory)
     #[arg(long, default_value = "slice", value_parser = named(Memory::ALL.map(Memory::name), str::parse::<Memory>))]
     memory: Memory,
-    /// Compare formats between nodes with f32, comma-separated: int8, int4, int8:stochastic, int4:stochastic, onebit, topk:FRACTION,
+    /// Wire formats between nodes to compare with f32, comma-separated: int8, int4, int8:stochastic, int4:stochastic, onebit, topk:FRACTION,
     /// threshold:MAGNITUDE, powersgd:RANK
     #[arg(long, value_name = "WIRE,WIRE", value_delimiter = ',')]
     #[arg(conflicts_with_all = ["algorithm", "operation", "dtype", "op", "memory", "overlap", "check"])]
     wire: Vec<Compression>,
-    /// Iterations per algorithm and size [default: chosen by array size]
+    /// Measured iterations per algorithm and size [default: depends on the size]
     #[arg(long, value_name = "N", value_parser = whole(1, MOST_ITERATIONS))]
     iterations: Option<usize>,
-    /// Iterations before any is measured
+    /// Warm-up iterations before the measured ones
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole(0, MOST_ITERATIONS))]
     warm_up: usize,
-    /// Compare every result with values that the rank computes by itself; exit with 1 if any is wrong
+    /// Check every result against locally computed values; exit with code 1 if an element is wrong
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true")]
     #[arg(require_equals = true, action = ArgAction::Set)]
     check: bool,
-    /// Also measure which share of an asynchronous call is hidden by computation that takes as long
+    /// Also measure the overlap: the fraction of an asynchronous call that is hidden by a computation of equal duration
     #[arg(long)]
     overlap: bool,
     /// Output format
@@ -135,19 +135,20 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<(), Failure> {
-    let talks = comm.rank() == 0;
+    let is_root = comm.rank() == 0;
     if let Some(why) = refused(comm, settings) {
-        return Err(Failure::refusal(talks, why));
+        return Err(Failure::refusal(is_root, why));
     }
     match room(comm, settings)? {
         Room::Enough => {}
         Room::TooLittle(why) => return Err(Failure::BadInput(why)),
-        Room::TooLittleElsewhere => return Err(Failure::SaidElsewhere),
+        Room::TooLittleElsewhere => return Err(Failure::ReportedElsewhere),
     }
     let route = if settings.memory == Memory::Device { Some(device_route(comm)?) } else { None };
-    let is_table = talks && args.format == Format::Table;
+    let is_table = is_root && args.format == Format::Table;
     let columns = columns::columns(settings, output::columns());
-    let told = talks.then(|| Rows::begin(args.format, &about(comm, settings, route), columns, &columns::CSV));
+    let writer =
+        is_root.then(|| Rows::begin(args.format, &about(comm, settings, route), columns, &columns::CSV));
     let (mut wrong, mut rows, mut operation) = (0, 0, "");
     let left_out = measure(comm, settings, |row| {
         wrong += row.wrong.unwrap_or(0);
@@ -155,13 +156,13 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
         if std::mem::replace(&mut operation, row.operation) != row.operation && is_table {
             println!("# {operation}");
         }
-        told.iter().for_each(|told| told.write(&row));
+        writer.iter().for_each(|writer| writer.write(&row));
     })?;
     let left_out = left_out_of(left_out);
     if rows == 0 {
-        return Err(Failure::refusal(talks, format!("nothing was measured: {}", left_out.join("; "))));
+        return Err(Failure::refusal(is_root, format!("nothing was measured: {}", left_out.join("; "))));
     }
-    left_out.iter().filter(|_| talks).for_each(|line| eprintln!("unisono: {line}"));
+    left_out.iter().filter(|_| is_root).for_each(|line| eprintln!("unisono: {line}"));
     if wrong > 0 {
         return Err(Failure::Error(format!("{wrong} elements were wrong")));
     }
@@ -181,8 +182,7 @@ fn about(comm: &Communicator, settings: &Settings, route: Option<String>) -> Vec
     ];
     lines.extend(route.map(|route| format!("arrays on GPUs: {route}")));
     if comm.is_oversubscribed() {
-        lines
-            .push("oversubscribed (more ranks than cores): times say little about the algorithms".to_owned());
+        lines.push("oversubscribed (more ranks than cores): times are not representative".to_owned());
     }
     lines
 }
@@ -203,7 +203,7 @@ fn left_out_of(mut rest: Vec<(Choice, String)>) -> Vec<String> {
         let names: Vec<_> =
             rest.extract_if(.., |(_, other)| *other == why).map(|(choice, _)| choice.to_string()).collect();
         let are = if names.len() == 1 { "is" } else { "are" };
-        lines.push(format!("{} {are} left out: {why}", names.join(", ")));
+        lines.push(format!("{} {are} skipped: {why}", names.join(", ")));
     }
     lines
 }

@@ -26,35 +26,36 @@ use super::{Failure, output};
 /// The benchmark.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Model, on synthetic images of 28x28 pixels or, for the transformer, text
+    /// Model to train, on synthetic images of 28x28 pixels, or on text for the transformer
     #[arg(long, default_value = "mlp")]
     model: ModelKind,
-    /// Widths of its layers or blocks, comma-separated, as for train [default: of the MLP 1024,1024; of others as for train]
+    /// Widths of the hidden layers or blocks, comma-separated, as for train [default: 1024,1024 for the MLP, otherwise as for train]
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = count)]
     hidden: Option<Vec<usize>>,
-    /// Characters per sample of text
+    /// Characters per text sample
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = count)]
     context: usize,
     /// Samples per rank and step
     #[arg(long, value_name = "PER_RANK", default_value_t = 128, value_parser = count)]
     batch_size: usize,
-    /// Steps to measure, after a short warm-up
+    /// Number of measured steps, after a warm-up
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = count)]
     steps: usize,
-    /// Gradient all-reduce: beside (overlaps the backward pass), across (and the next forward pass), in-turn (follows it) or auto
+    /// Overlap of the gradient all-reduce: beside (with the backward pass), across (with the backward pass and the next forward pass), in-turn (no
+    /// overlap) or auto (beside between nodes, in-turn on one node)
     #[arg(long, default_value = "auto")]
     overlap: Overlap,
-    /// Wire format of gradients: f32, bf16, f16, or, between nodes alone, int8, int4, int8:stochastic, int4:stochastic, onebit,
-    /// topk:FRACTION, threshold:MAGNITUDE or powersgd:RANK
+    /// Wire format of gradients: f32, bf16, f16, or, between nodes only, int8, int4, int8:stochastic, int4:stochastic, onebit, topk:FRACTION,
+    /// threshold:MAGNITUDE or powersgd:RANK
     #[arg(long, default_value = "f32")]
     wire: Wire,
-    /// Bucket size: bytes of gradients per all-reduce, or auto, as for train
+    /// Bucket size in bytes of gradients per all-reduce, or auto, as for train
     #[arg(long, value_name = "BYTES", default_value = "auto")]
     bucket_bytes: BucketBytes,
-    /// Divide the update and the optimizer state among the ranks, as for train
+    /// Shard the optimizer state and the update across ranks, as for train
     #[arg(long)]
     shard_optimizer: bool,
-    /// Let every rank step alone, and average the parameters every N steps, as for train
+    /// Number of local steps between averages of the parameters, as for train
     #[arg(long, value_name = "N")]
     local_steps: Option<NonZeroU64>,
     /// Optimizer, as for train
@@ -115,7 +116,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             error => Failure::Error(error.to_string()),
         })?;
         if comm.rank() == 0 {
-            output::rows(&[&row], args.format, || tell(&row));
+            output::rows(&[&row], args.format, || print_row(&row));
         }
         Ok(())
     })
@@ -143,7 +144,7 @@ impl Args {
 /// Rejects settings that cannot be measured, and applies the choice of an algorithm.
 fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), TrainError> {
     if args.bucket_bytes == BucketBytes::Fixed(0) {
-        return Err(TrainError::Setting("the bytes of a bucket must be at least 1".to_owned()));
+        return Err(TrainError::Setting("--bucket-bytes must be at least 1, got `0`".to_owned()));
     }
     if let Some(choice) = args.algorithm.as_ref().filter(|choice| choice.vendor() == Some(Vendor::Nccl)) {
         return Err(TrainError::Setting(format!(
@@ -347,7 +348,7 @@ fn batch(samples: usize, kind: &Kind) -> Batch {
 }
 
 /// Prints a row as text.
-fn tell(row: &Row) {
+fn print_row(row: &Row) {
     println!(
         "{} parameters, {} ranks over {}, in buckets of {} ({}): {:.2} ms per step; compute {:.2}, all-reduce {:.2} hidden and {:.2} exposed, \
          update {:.2}",

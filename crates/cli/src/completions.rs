@@ -3,12 +3,12 @@
 use clap::Args as ClapArgs;
 use clap_complete::{Shell, generate};
 
-use super::{speaks, usage};
+use super::{is_reporter, usage};
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Args {
-    /// Shell to complete in
+    /// Shell that loads the script
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(["bash", "zsh", "fish"]))]
     shell: String,
 }
@@ -23,7 +23,7 @@ pub(super) fn run(args: &Args) {
     let shell: Shell = args.shell.parse().expect("the command line lists the shells");
     let mut text = Vec::new();
     generate(shell, &mut usage::command(), "unisono", &mut text);
-    if speaks() {
+    if is_reporter() {
         print!("{}", String::from_utf8(text).expect("names of options are text"));
     }
 }

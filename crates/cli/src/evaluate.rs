@@ -20,10 +20,10 @@ use super::{Failure, output, train};
 /// The model, and the data to evaluate it on.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Checkpoint, or a directory of checkpoints, of which the newest is loaded
+    /// Checkpoint to load, or a directory of checkpoints, to load the newest
     #[arg(long, value_name = "DIR")]
     checkpoint: PathBuf,
-    /// Data set, as for train [default: the one that the model was trained on]
+    /// Data set, as for train [default: the training data set of the model]
     #[arg(long, value_parser = source)]
     data: Option<Source>,
     #[command(flatten)]
@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// Samples to use: test (held out) or train
     #[arg(long, default_value = "test")]
     split: Part,
-    /// Metrics besides loss and accuracy, comma-separated: top-K, f1
+    /// Metrics in addition to loss and accuracy, comma-separated: top-K, f1, r2, mae, as for train
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     metrics: Vec<Named>,
     /// Output format
@@ -120,8 +120,8 @@ fn warn(saved: &Saved, data: Option<&Source>) {
     let Description { source, schema, .. } = &saved.description;
     if schema.is_none() && data.unwrap_or(source).names_classes() {
         eprintln!(
-            "unisono: `{}` was saved before names were kept: columns are matched by position and standardised by their own \
-             rows, and classes are numbered in the order of the present names",
+            "unisono: `{}` was saved without names: columns are matched by position and standardised by statistics of the \
+             present rows, and classes are numbered in the order of the present names",
             saved.path.display()
         );
     }

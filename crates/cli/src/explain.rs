@@ -8,7 +8,7 @@ use unisono_collectives::{explain, explain_programs, explain_svg, names};
 use unisono_steps::pipeline::PipelineSchedule;
 
 use super::values::{Sizes, named, sizes, whole};
-use super::{Failure, speaks};
+use super::{Failure, is_reporter};
 
 /// The drawing.
 #[derive(Debug, ClapArgs)]
@@ -22,19 +22,19 @@ pub(super) struct Args {
     /// Number of ranks
     #[arg(long, required = true, value_name = "P", value_parser = whole(1, MOST_RANKS))]
     ranks: Option<usize>,
-    /// Number of nodes; ranks are spread over them as evenly as possible
+    /// Number of nodes, over which ranks are distributed as evenly as possible
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = whole(1, MOST_RANKS))]
     nodes: usize,
     /// Collective operation
     #[arg(long, default_value = "all-reduce", value_parser = named(Operation::all(0).map(Operation::name), operation))]
     operation: Operation,
-    /// Draw what each rank executes instead, one instruction after the other: over shared memory within a node, over the network between nodes
+    /// Draw the program of each rank, instruction by instruction, instead of the schedule; nodes have shared memory and are connected by a network
     #[arg(long)]
     program: bool,
-    /// Draw as an SVG document instead of text
+    /// Draw an SVG document instead of text
     #[arg(long, conflicts_with = "program")]
     svg: bool,
-    /// Array sizes in bytes, as for bench, of four-byte elements; with --program
+    /// Array sizes in bytes, as for bench, with --program; elements have 4 bytes
     #[arg(long, value_name = "MIN:MAX[:FACTOR]", default_value = "1M", requires = "program", value_parser = sizes)]
     bytes: Sizes,
 }
@@ -42,19 +42,19 @@ pub(super) struct Args {
 /// Drawings of other things than collectives.
 #[derive(Debug, Subcommand)]
 enum Other {
-    /// Draw the passes of a pipeline: which rank computes which micro-batch when, and how long ranks wait
+    /// Draw the schedule of a pipeline: the passes of each rank over time, and the idle time
     Pipeline(Pipeline),
 }
 
 #[derive(Debug, ClapArgs)]
 struct Pipeline {
-    /// Number of ranks, each with a stage of the model, or several if they are interleaved
+    /// Number of ranks of the pipeline; each holds one stage of the model, or several in an interleaved schedule
     #[arg(long, value_name = "S", value_parser = whole(1, MOST_STAGES))]
     stages: usize,
-    /// Number of micro-batches of a step
+    /// Number of micro-batches per step
     #[arg(long, value_name = "M", value_parser = whole(1, MOST_STAGES))]
     micro_batches: usize,
-    /// Order of passes: gpipe, 1f1b, or interleaved:STAGES of each rank
+    /// Order of the passes: gpipe, 1f1b, or interleaved:STAGES (STAGES per rank)
     #[arg(long, default_value = "1f1b")]
     schedule: PipelineSchedule,
 }
@@ -84,11 +84,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let offers = |algorithm: &Algorithm| algorithm.plans(operation, &topology).is_some();
         let others: Vec<_> = Algorithm::ALL.into_iter().filter(offers).map(Algorithm::name).collect();
         return Err(Failure::BadInput(format!(
-            "{algorithm} does not offer {operation}; these do: {}",
+            "{algorithm} does not support {operation}; supported by {}",
             others.join(", ")
         )));
     };
-    if speaks() {
+    if is_reporter() {
         let name = algorithm.name();
         if args.program {
             let capabilities = Capabilities::of(&Machine::default(), &topology);
@@ -112,7 +112,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn draw_pipeline(args: &Pipeline) -> Result<(), Failure> {
     let plan = args.schedule.plan(args.stages, args.micro_batches);
     let plan = plan.map_err(|why| Failure::BadInput(why.to_string()))?;
-    if speaks() {
+    if is_reporter() {
         print!("{}", plan.draw());
     }
     Ok(())

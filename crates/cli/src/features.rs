@@ -71,10 +71,10 @@ mod tests {
     #[test]
     fn only_missing_commands_are_refused() {
         for (name, feature, is_built_in) in COMMANDS {
-            let said = missing_command(name);
-            assert_eq!(said.is_none(), is_built_in, "{name}");
-            let said = said.unwrap_or_default();
-            assert!(is_built_in || said.ends_with(&format!("--features {feature}`")), "{said}");
+            let message = missing_command(name);
+            assert_eq!(message.is_none(), is_built_in, "{name}");
+            let message = message.unwrap_or_default();
+            assert!(is_built_in || message.ends_with(&format!("--features {feature}`")), "{message}");
         }
         assert_eq!(missing_command("trian"), None);
     }

@@ -26,8 +26,7 @@ pub(super) struct Args {
 }
 
 /// The help of an option whose meaning differs from training.
-const EPOCHS: &str =
-    "Times to read all training samples; from the second on, the system has files in memory [default: 2]";
+const EPOCHS: &str = "Number of passes over the training samples; from the second pass on, files may be in the page cache [default: 2]";
 
 /// The times of an epoch.
 #[derive(Debug, Serialize)]
@@ -79,7 +78,7 @@ fn measure(feed: &mut Sampled, epoch: usize, samples: usize) -> Result<f64, Data
 fn table(Line { epoch, samples, batch_size, samples_per_s, stages, .. }: &Line) -> String {
     let mut lines = vec![
         format!(
-            "epoch {epoch}: {samples} samples in batches of {batch_size}; training has at most {samples_per_s:.0} samples/s"
+            "epoch {epoch}: {samples} samples in batches of {batch_size}; upper bound for training: {samples_per_s:.0} samples/s"
         ),
         format!(
             "{:<10}{:>8}{:>8}{:>8}{:>9}{:>8}{:>8}  work",

@@ -15,7 +15,7 @@ use unisono::config::{Launcher, SECRET, exported};
 
 use super::family;
 use super::values::{LONGEST_S, whole};
-use super::{Failure, speaks};
+use super::{Failure, is_reporter};
 
 mod directory;
 mod forward;
@@ -30,10 +30,10 @@ use ranks::{Machine, Meeting, Place, Ranks};
 /// The command, and how many ranks of it to start.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Number of ranks to start on this machine, or on each host, one process each
+    /// Number of ranks, one process each, on this machine or on each host
     #[arg(short = 'n', long, value_name = "N", value_parser = whole(1, MOST_RANKS))]
     ranks: usize,
-    /// Begin each line of output with the number of its rank [default: on a terminal, lines of ranks other than 0]
+    /// Prefix each line of output with the rank [default: on a terminal, the lines of ranks other than 0]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     #[arg(require_equals = true, action = ArgAction::Set)]
     prefix: Option<bool>,
@@ -42,17 +42,17 @@ pub(super) struct Args {
     logs: Option<PathBuf>,
     #[command(flatten)]
     machines: Machines,
-    /// Go on without a rank, other than 0, that a signal has killed, and start it again: for programs that let it join, such as
-    /// unisono train --strategy parameter-server --elastic
+    /// Continue without a rank other than 0 that is killed by a signal, and restart it; the program must let it rejoin, as unisono train --strategy
+    /// parameter-server --elastic does
     #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "hosts"])]
     elastic: bool,
-    /// Restarts in all before going on without a rank, with --elastic
+    /// Maximum number of restarts in total, with --elastic; afterwards, the other ranks continue without a killed rank
     #[arg(long, value_name = "N", requires = "elastic", default_value_t = 3)]
     max_restarts: u32,
-    /// Time for the other ranks to exit by themselves after one has failed
+    /// Time in seconds for the other ranks to exit after one has failed, before they are terminated
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = whole(0, LONGEST_S))]
     grace_s: u64,
-    /// Command that every rank runs, after --; only rank 0 reads piped standard input, and none with --hosts
+    /// Command of every rank, after --; rank 0 receives standard input if it is a pipe, and no rank does with --hosts
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -61,24 +61,24 @@ pub(super) struct Args {
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Several machines")]
 struct Machines {
-    /// Hosts on which ssh starts the ranks, comma-separated, in this directory; this command must be there at the same path. HOST:SLOTS
-    /// has its own number of ranks
+    /// Hosts on which to start ranks over ssh, comma-separated, in the current directory; this command must be installed there at the same path.
+    /// SLOTS overrides the number of ranks on a host
     #[arg(long, value_name = "HOST[:SLOTS],…", value_delimiter = ',', value_parser = hosts::host)]
     #[arg(conflicts_with_all = ["nnodes", "node_rank"])]
     hosts: Vec<Host>,
-    /// Environment variables to set on hosts, comma-separated, besides UNISONO_…
+    /// Environment variables to export to the hosts, comma-separated, in addition to UNISONO_…
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', requires = "hosts")]
     export: Vec<String>,
-    /// Number of machines, on each of which launch is run
+    /// Number of machines; launch must be run on each
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1, MOST_RANKS))]
     nnodes: usize,
     /// Number of this machine, from 0
     #[arg(long, value_name = "K")]
     node_rank: Option<usize>,
-    /// Name or address of machine 0, which the others can reach [default: the first of --hosts]
+    /// Host name or address of machine 0, reachable from the others [default: the first of --hosts]
     #[arg(long, value_name = "HOST")]
     master_addr: Option<String>,
-    /// Port there; ranks meet at the next one
+    /// Port on machine 0, as for torchrun; ranks connect to the port after it
     #[arg(long, value_name = "PORT", default_value_t = 29500)]
     master_port: u16,
 }
@@ -115,8 +115,7 @@ impl Args {
     /// Returns the hosts, each with its part of the ranks.
     fn hosts(&self, output: &Output) -> Result<Hosts, Failure> {
         let Machines { hosts, export, master_addr, master_port, .. } = &self.machines;
-        let unset =
-            |name| format!("--export {name}: there is no such environment variable, or it is not Unicode");
+        let unset = |name| format!("--export {name}: the environment variable is not set, or is not Unicode");
         let mut environment = exported(export).map_err(|name| Failure::BadInput(unset(name)))?;
         if environment.iter().all(|(name, _)| name != SECRET) {
             environment.push((SECRET.to_owned(), secret()?));
@@ -164,7 +163,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         let why = format!(
             "launch starts the ranks itself, and cannot run as one of {ranks} ranks: start it without a launcher"
         );
-        return Err(Failure::refusal(speaks(), why));
+        return Err(Failure::refusal(is_reporter(), why));
     }
     let by_default = if io::stdout().is_terminal() { Prefix::Others } else { Prefix::None };
     let prefix = args.prefix.map_or(by_default, |all| if all { Prefix::All } else { Prefix::None });
@@ -188,12 +187,12 @@ pub(super) fn run_part() -> ExitCode {
 
 fn code_of(ended: io::Result<ExitCode>) -> ExitCode {
     ended.unwrap_or_else(|error| {
-        say(&error.to_string());
+        print_message(&error.to_string());
         ExitCode::FAILURE
     })
 }
 
-fn say(what: &str) {
+fn print_message(what: &str) {
     eprintln!("launch: {what}");
 }
 
@@ -215,7 +214,7 @@ fn watch(
         Err(error) => {
             // The started ranks would wait for the others.
             family::end()?;
-            say(&format!("cannot run `{}`: {error}", place.program()));
+            print_message(&format!("cannot run `{}`: {error}", place.program()));
             return Ok(ExitCode::from(family::code_of_unstarted(&error)));
         }
     };
@@ -224,7 +223,7 @@ fn watch(
     let code = ranks.end();
     watched?;
     if left > 0 {
-        say(&format!("killed {left} processes that the {} left behind", place.what()));
+        print_message(&format!("killed {left} processes that the {} left behind", place.what()));
     }
     Ok(ExitCode::from(code))
 }

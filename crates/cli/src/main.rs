@@ -80,15 +80,15 @@ See `unisono help COMMAND` for the options of a command.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run an MPI program, unchanged, with its collectives carried out by Unisono
+    /// Run an unmodified MPI program with Unisono's collectives
     Accelerate(accelerate::Args),
     /// Train a model, data-parallel over all ranks
     #[cfg(feature = "candle")]
     Train(Box<train::Args>),
-    /// Run an input pipeline alone, and name the stage that limits it
+    /// Run an input pipeline without training, and report its bottleneck
     #[cfg(feature = "candle")]
     InspectInput(Box<inspect_input::Args>),
-    /// Make batches of a data set for training on other machines
+    /// Serve batches of a data set for training on other machines
     #[cfg(feature = "service")]
     ServeData(Box<serve_data::Args>),
     /// Evaluate a saved model on a data set
@@ -102,7 +102,7 @@ enum Command {
     BenchStep(bench_step::Args),
     /// Benchmark all-reduce and the other collectives
     Bench(bench::Args),
-    /// Print the completions of a shell, for it to load
+    /// Print the completion script for a shell
     Completions(completions::Args),
     /// Diagnose this machine and the launch
     Doctor(doctor::Args),
@@ -110,7 +110,7 @@ enum Command {
     Explain(explain::Args),
     /// Explain a hang or failure from the ranks' flight recorders
     HangReport(hang_report::Args),
-    /// Start N ranks of a command on this machine, without MPI
+    /// Start a command on N ranks, without MPI
     Launch(launch::Args),
     /// Run the part of this host in a launch with --hosts
     #[command(hide = true)]
@@ -120,11 +120,11 @@ enum Command {
     Plot(plot::Args),
     /// Merge the ranks' traces of UNISONO_TRACE into one file for Perfetto
     Trace(trace::Args),
-    /// Prove algorithms correct for every rank of many world sizes
+    /// Verify algorithms for every rank of a range of world sizes
     Verify(verify::Args),
-    /// Measure this machine to tune the cost model behind `auto`
+    /// Measure this machine to tune the cost model of `auto`
     Tune(tune::Args),
-    /// Predict all-reduce times, or training steps, on a cluster
+    /// Predict the time of all-reduces or training steps on a cluster
     Simulate(Box<simulate::Args>),
     /// Run a training command and restart it when it fails
     Supervise(supervise::Args),
@@ -136,22 +136,22 @@ pub(crate) enum Failure {
     /// The request is invalid. Every rank detects this, and one of them reports it.
     BadInput(String),
     /// The request is invalid, and another rank reports it.
-    SaidElsewhere,
+    ReportedElsewhere,
     /// The command to run cannot be started, for this reason. The exit code is the one that a shell would return.
     Unstarted(String, u8),
     /// Something failed at run time.
     Error(String),
     /// Something failed at run time, and the ranks have already reported it.
-    Said,
+    Reported,
     /// The command stopped early on request.
     #[cfg(feature = "candle")]
     Stopped,
 }
 
 impl Failure {
-    /// Returns the failure for an invalid request, which all ranks detect. This rank reports it if it `speaks`.
-    fn refusal(speaks: bool, why: impl ToString) -> Self {
-        if speaks { Self::BadInput(why.to_string()) } else { Self::SaidElsewhere }
+    /// Returns the failure for an invalid request, which all ranks detect. This rank reports it if `reports` is set.
+    fn refusal(reports: bool, why: impl ToString) -> Self {
+        if reports { Self::BadInput(why.to_string()) } else { Self::ReportedElsewhere }
     }
 }
 
@@ -184,13 +184,13 @@ const SHOWS_HELP: &str = "it was started with --help or --version, or without a 
 /// command that it runs cannot be started.
 fn main() -> ExitCode {
     warnings::show();
-    if speaks() {
+    if is_reporter() {
         warn_of_unread_settings();
     }
     match usage::parse(std::env::args_os()) {
         Ok(cli) => run(cli.command).unwrap_or_else(|failure| failed(&failure)),
-        Err(Unrun::Help(help)) => told(&help),
-        Err(Unrun::Nonsense(why)) => failed(&refused(why)),
+        Err(Unrun::Help(help)) => show_help(&help),
+        Err(Unrun::Invalid(why)) => failed(&refused(why)),
     }
 }
 
@@ -234,16 +234,16 @@ fn failed(failure: &Failure) -> ExitCode {
             eprintln!("unisono: {message}");
             ExitCode::from(BAD_INPUT)
         }
-        Failure::SaidElsewhere => left_to_another(BAD_INPUT),
+        Failure::ReportedElsewhere => left_to_another(BAD_INPUT),
         // All ranks find the same error.
-        Failure::Unstarted(_, code) if !speaks() => left_to_another(*code),
+        Failure::Unstarted(_, code) if !is_reporter() => left_to_another(*code),
         Failure::Unstarted(message, code) => {
             eprintln!("unisono: {message}");
             ExitCode::from(*code)
         }
         #[cfg(feature = "candle")]
         Failure::Stopped => ExitCode::from(STOPPED),
-        Failure::Said => ExitCode::FAILURE,
+        Failure::Reported => ExitCode::FAILURE,
         Failure::Error(message) => {
             eprintln!("unisono: {message}");
             ExitCode::FAILURE
@@ -258,9 +258,9 @@ fn left_to_another(code: u8) -> ExitCode {
 }
 
 /// Shows help, on request or because the command line is empty.
-fn told(help: &clap::Error) -> ExitCode {
+fn show_help(help: &clap::Error) -> ExitCode {
     let code = u8::try_from(help.exit_code()).unwrap_or(BAD_INPUT);
-    if speaks()
+    if is_reporter()
         && let Err(error) = help.print()
         && !help.use_stderr()
     {
@@ -271,9 +271,9 @@ fn told(help: &clap::Error) -> ExitCode {
     }
     // The other ranks may run another command, and would wait for this one.
     exit_after_refusal(code, None);
-    match told_to_all(SHOWS_HELP) {
-        Some(why) if why != SHOWS_HELP => failed(&Failure::refusal(speaks(), why)),
-        _ if speaks() || code == 0 => ExitCode::from(code),
+    match report_to_all(SHOWS_HELP) {
+        Some(why) if why != SHOWS_HELP => failed(&Failure::refusal(is_reporter(), why)),
+        _ if is_reporter() || code == 0 => ExitCode::from(code),
         _ => left_to_another(code),
     }
 }
@@ -285,7 +285,7 @@ fn refused(why: String) -> Failure {
         return Failure::BadInput(why);
     }
     exit_after_refusal(BAD_INPUT, Some(why.clone()));
-    Failure::refusal(speaks(), told_to_all(&why).unwrap_or(why))
+    Failure::refusal(is_reporter(), report_to_all(&why).unwrap_or(why))
 }
 
 /// Returns whether a launcher has started more than one rank.
@@ -306,7 +306,7 @@ fn exit_after_refusal(code: u8, message: Option<String>) {
 }
 
 /// Informs all ranks. Returns the message that each rank must print, if they could be reached.
-fn told_to_all(why: &str) -> Option<String> {
+fn report_to_all(why: &str) -> Option<String> {
     match unisono::refuse(why) {
         unisono::Error::Setting(why) => Some(why),
         _ => None,
@@ -314,6 +314,6 @@ fn told_to_all(why: &str) -> Option<String> {
 }
 
 /// Returns whether this process prints before the ranks are connected: it is the launcher's rank 0, or the only process.
-fn speaks() -> bool {
+fn is_reporter() -> bool {
     Launcher::detect().rank.is_none_or(|rank| rank == 0)
 }

@@ -16,7 +16,7 @@ use signal_hook::low_level::exit;
 /// The format of results on standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// Text for people
+    /// Human-readable text
     Table,
     /// One JSON object per line
     Json,
@@ -42,12 +42,12 @@ macro_rules! print {
 
 /// Writes a line to standard output, wrapped.
 macro_rules! println {
-    ($($text:tt)*) => { $crate::output::tell(&format!($($text)*)) };
+    ($($text:tt)*) => { $crate::output::print_wrapped(&format!($($text)*)) };
 }
 
 /// Writes a line to standard error.
 macro_rules! eprintln {
-    ($($text:tt)*) => { $crate::output::complain(&format!($($text)*)) };
+    ($($text:tt)*) => { $crate::output::print_error(&format!($($text)*)) };
 }
 
 /// Writes to standard output, or ends the process.
@@ -88,13 +88,13 @@ fn csv<T: Serialize>(rows: &[T]) {
 }
 
 /// Writes lines to standard output, wrapped.
-pub(super) fn tell(text: &str) {
+pub(super) fn print_wrapped(text: &str) {
     print!("{}\n", wrapped(text, INDENT, most_columns()));
 }
 
 /// Writes a message to standard error. Wraps it if that is a terminal; in a log, a message is one line. Errors are ignored, since there is nowhere to
 /// report them.
-pub(super) fn complain(text: &str) {
+pub(super) fn print_error(text: &str) {
     let columns = terminal_columns(io::stderr()).map_or(usize::MAX, |columns| columns.min(MOST_COLUMNS));
     let _ = io::stderr().write_all((wrapped(text, INDENT, columns) + "\n").as_bytes());
 }

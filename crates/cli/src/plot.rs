@@ -8,7 +8,7 @@ use clap::Args as ClapArgs;
 use unisono_bench::Operation;
 
 use super::values::named;
-use super::{Failure, speaks};
+use super::{Failure, is_reporter};
 
 mod axis;
 mod figure;
@@ -24,7 +24,7 @@ pub(super) struct Args {
     /// Files written by `unisono bench --format json`
     #[arg(required = true, value_name = "RESULTS")]
     results: Vec<PathBuf>,
-    /// Operation to draw, if the files contain several
+    /// Operation to plot, if the files contain several
     #[arg(long, value_parser = named(Operation::ALL.map(Operation::name), str::parse::<Operation>))]
     operation: Option<Operation>,
     /// SVG file to write: time and bus bandwidth over array size
@@ -38,12 +38,12 @@ fn svg(path: &str) -> Result<PathBuf, String> {
     if path.extension().is_some_and(|extension| extension == "svg") && !path.is_dir() {
         Ok(path)
     } else {
-        Err("the figure is SVG: expected a file name that ends in .svg".to_owned())
+        Err("expected a file name that ends in .svg".to_owned())
     }
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    if !speaks() {
+    if !is_reporter() {
         return Ok(());
     }
     let comparison = read(&args.results, args.operation).map_err(Failure::BadInput)?;
@@ -64,12 +64,12 @@ fn read(paths: &[PathBuf], operation: Option<Operation>) -> Result<Comparison, S
 /// Writes atomically to a temporary file, which is then renamed.
 fn write(path: &Path, figure: &str) -> Result<(), Failure> {
     let unfinished = path.with_extension(format!("svg.{}", std::process::id()));
-    let said = |error| format!("cannot write `{}`: {error}", path.display());
+    let message = |error| format!("cannot write `{}`: {error}", path.display());
     // A missing directory or permission is bad input, but a full disk is not.
-    let mut file = File::create(&unfinished).map_err(|error| Failure::BadInput(said(error)))?;
+    let mut file = File::create(&unfinished).map_err(|error| Failure::BadInput(message(error)))?;
     file.write_all(figure.as_bytes()).and_then(|()| fs::rename(&unfinished, path)).map_err(|error| {
         // The first error is reported, not an error from removing the partial file.
         let _ = fs::remove_file(&unfinished);
-        Failure::Error(said(error))
+        Failure::Error(message(error))
     })
 }

@@ -21,23 +21,23 @@ use super::world::World;
 /// The model and its input.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Checkpoint, or a directory of checkpoints, of which the newest is loaded
+    /// Checkpoint to load, or a directory of checkpoints, to load the newest
     #[arg(long, value_name = "DIR")]
     checkpoint: PathBuf,
     #[command(flatten)]
     asked: Asked,
     #[command(flatten)]
     cache: CacheArgs,
-    /// Samples to use [default: test; all if none is held out or a table has no column of targets]
+    /// Samples to predict [default: test, or all if no samples are held out or a table has no target column]
     #[arg(long, conflicts_with_all = ["image", "prompt"])]
     split: Option<Samples>,
-    /// Predict at most N samples
+    /// Maximum number of samples to predict [default: no limit]
     #[arg(long, value_name = "N", conflicts_with_all = ["image", "prompt"])]
     limit: Option<usize>,
     /// Number of characters to generate
     #[arg(long, value_name = "N", conflicts_with_all = ["data", "image"], default_value_t = 200)]
     length: usize,
-    /// Sampling temperature: 1 samples from the model's distribution, 0 always takes the most probable character
+    /// Sampling temperature: 1 samples from the distribution of the model, 0 selects the most probable character
     #[arg(long, value_name = "T", conflicts_with_all = ["data", "image"], default_value_t = 1.0)]
     temperature: f64,
     /// Random seed for sampling
@@ -53,7 +53,7 @@ pub(super) struct Args {
 #[derive(Debug, ClapArgs)]
 #[group(required = true, multiple = false)]
 struct Asked {
-    /// Data set to predict, as for train (image and table models)
+    /// Data set whose samples to predict, as for train (image and table models)
     #[arg(long, value_parser = source)]
     data: Option<Source>,
     /// PNG, JPEG, WebP, BMP or GIF files to classify (image models)
@@ -197,22 +197,22 @@ fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), S
     }
     if let Some(files) = image {
         let mut names = files.iter().map(|file| file.display().to_string());
-        let mut said = Ok(());
+        let mut written = Ok(());
         let images = agree(comm, saved.images(files))?;
         predictor.predict_shared(comm, images, files.len(), |guess, _| {
             let Guess::Class { class, probability } = guess else { unreachable!("images have classes") };
             let image = names.next().expect("each guess is of a file");
-            said = rows.say(&Image { image, class, probability, class_name: saved.class_name(class) });
-            said.is_ok()
+            written = rows.write(&Image { image, class, probability, class_name: saved.class_name(class) });
+            written.is_ok()
         })?;
-        said?;
+        written?;
     }
     if let Some(prompt) = prompt {
         let sampling = Sampling { temperature: args.temperature, seed: args.seed };
         // Each character depends on the previous one.
         let own = (comm.rank() == 0).then(|| predictor.continued(prompt, args.length, sampling));
         if let Some(continuation) = agree(comm, own.transpose())? {
-            rows.say(&Continuation { prompt, continuation })?;
+            rows.write(&Continuation { prompt, continuation })?;
         }
     }
     Ok(())
@@ -245,13 +245,13 @@ fn predict(
         }
         let count = split.len().min(left);
         left -= count;
-        let (mut said, mut indices) = (Ok(()), 0..);
+        let (mut written, mut indices) = (Ok(()), 0..);
         let split_name = if is_split { part.name() } else { "all" };
         let goes_on = predictor.predict_shared(comm, split, count, |guess, target| {
             let index = indices.next().expect("there is no last");
             let target = has_targets.then_some(target);
-            said = match guess {
-                Guess::Class { class, probability } => rows.say(&Sample {
+            written = match guess {
+                Guess::Class { class, probability } => rows.write(&Sample {
                     split: split_name,
                     index,
                     class,
@@ -260,7 +260,7 @@ fn predict(
                     class_name: saved.class_name(class),
                     label_name: target.map(|label| saved.class_name(label)),
                 }),
-                Guess::Value(value) => rows.say(&Row {
+                Guess::Value(value) => rows.write(&Row {
                     split: split_name,
                     index,
                     column: column.clone(),
@@ -268,9 +268,9 @@ fn predict(
                     target: target.and_then(|target| saved.target_value(target)),
                 }),
             };
-            said.is_ok()
+            written.is_ok()
         })?;
-        said?;
+        written?;
         if !goes_on {
             break;
         }
@@ -294,13 +294,13 @@ impl Rows {
         }
     }
 
-    fn say(&mut self, row: &(impl Serialize + fmt::Display)) -> Result<(), Stopped> {
-        let said = match self {
+    fn write(&mut self, row: &(impl Serialize + fmt::Display)) -> Result<(), Stopped> {
+        let written = match self {
             Self::Text(out) => writeln!(out, "{row}"),
             Self::Json(out) => writeln!(out, "{}", serde_json::to_string(row).expect("answers are plain")),
             Self::Csv(out) => out.serialize(row).map_err(io::Error::from),
         };
-        said.map_err(Stopped::Output)
+        written.map_err(Stopped::Output)
     }
 
     fn end(&mut self) -> Result<(), Stopped> {

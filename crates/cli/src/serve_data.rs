@@ -19,22 +19,22 @@ use super::values::size_or_none;
 /// A server of batches, which any number of jobs may ask.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Address to listen on; 0.0.0.0 for all of this machine's, port 0 for any that is free
+    /// Address to listen on; 0.0.0.0 means all interfaces, port 0 any free port
     #[arg(long, value_name = "HOST:PORT")]
     listen: String,
-    /// File with the token that clients must have, at least 16 characters, which no other user may read
+    /// File with the token of the clients, at least 16 characters, not readable by other users
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
-    /// Batches to make at once [default: one per core]
+    /// Number of batches to prepare concurrently [default: the number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: Option<u16>,
-    /// Memory for batches that other jobs may ask for again, such as 64M; 0 to keep none
+    /// Cache size in bytes for batches that several jobs request, such as 64M; 0 disables the cache
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = size_or_none)]
     memory_cache: usize,
-    /// Server of the same data set to join: its clients use this one too
+    /// Address of a server of the same data set to join; its clients then use this server too
     #[arg(long, value_name = "HOST:PORT")]
     join: Option<String>,
-    /// With --join: where clients reach this server [default: the address it listens on]
+    /// Address at which clients reach this server, with --join [default: the address of --listen]
     #[arg(long, value_name = "HOST:PORT", requires = "join")]
     advertise: Option<String>,
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub(super) struct Args {
 }
 
 /// The interval between a server's reports of its work.
-const TOLD: Duration = Duration::from_secs(60);
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(super) fn run(args: Args) -> Result<(), Failure> {
     let settings = args.dataset.settings;
@@ -80,7 +80,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         );
     }
     println!("serving {source} ({train} training, {test} held-out samples) on {}", server.address());
-    let (mut told, mut at) = (Counts::default(), Instant::now());
+    let (mut reported, mut at) = (Counts::default(), Instant::now());
     while !settings.stop.is_asked() {
         thread::sleep(POLL);
         if let Some(problem) = server.take_notice() {
@@ -90,9 +90,9 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
             return Err(Failure::Error(format!("the server on {} has ended", server.address())));
         }
         let counts = server.counts();
-        if at.elapsed() >= TOLD && counts != told {
+        if at.elapsed() >= REPORT_INTERVAL && counts != reported {
             println!("{counts}");
-            (told, at) = (counts, Instant::now());
+            (reported, at) = (counts, Instant::now());
         }
     }
     println!("{}", server.stop());
@@ -103,7 +103,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
 fn unservable(settings: &Config) -> Result<(), Failure> {
     match &settings.data {
         Source::Service(servers) => Err(Failure::BadInput(format!(
-            "serve-data cannot serve what `{servers}` serve: it reads its data itself; --join them instead"
+            "serve-data cannot serve the data of `{servers}`: pass the original --data, and --join a server"
         ))),
         Source::Digits => Ok(()),
         _ if settings.seed != 0 => Err(Failure::BadInput(

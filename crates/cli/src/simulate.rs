@@ -9,7 +9,7 @@ use unisono::{Memory, Topology};
 use unisono_collectives::model::{Link, Machine};
 
 use super::values::whole;
-use super::{Failure, speaks};
+use super::{Failure, is_reporter};
 
 mod all_reduce;
 mod model;
@@ -30,16 +30,15 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Predict a data-parallel training step, all-reduces and backward pass together
+    /// Predict the time of a data-parallel training step
     ///
-    /// The assumptions: all ranks compute as fast as one alone, and all-reduces take nothing from what computes beside them. A backward
-    /// pass reaches its gradients in proportion to their number, those of the last layer first. One bucket is on its way at a time, in the
-    /// order in which they are full.
+    /// Assumptions: all ranks compute as fast as a single one, and all-reduces do not slow down concurrent computation. The backward pass produces
+    /// gradients at a constant rate, those of the last layer first. Buckets are reduced one at a time, in the order in which they fill.
     Step(step::Args),
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    if !speaks() {
+    if !is_reporter() {
         return Ok(());
     }
     match (&args.what, args.all_reduce.as_ref().zip(args.cluster.as_ref())) {
@@ -58,13 +57,13 @@ struct Cluster {
     /// Number of ranks per node
     #[arg(long, value_name = "L", value_parser = whole(1, MOST_RANKS))]
     ranks_per_node: u64,
-    /// Latency and bandwidth of messages within a node [default: of a two-core machine]
+    /// Latency in microseconds and bandwidth in GB/s of messages within a node [default: those of a two-core machine]
     #[arg(long, value_name = "ALPHA_US,GB_PER_S", value_parser = link)]
     intra: Option<Link>,
-    /// Latency and bandwidth of messages between nodes; the ranks of a node share one port of this bandwidth
+    /// Latency in microseconds and bandwidth in GB/s of messages between nodes; the ranks of a node share the bandwidth
     #[arg(long, value_name = "ALPHA_US,GB_PER_S", value_parser = link)]
     inter: Option<Link>,
-    /// Constants measured by `unisono tune`, instead of the defaults
+    /// Tuning file of `unisono tune` to use instead of the default constants
     #[arg(long, value_name = "FILE")]
     tuning: Option<PathBuf>,
 }

@@ -22,16 +22,16 @@ use plan::Plan;
 /// The command, and how often to restart it.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Restarts in all before giving up
+    /// Maximum number of restarts in total
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole(0, u32::MAX))]
     max_restarts: u32,
-    /// Wait before a restart; doubles with every restart without a new checkpoint, up to a minute
+    /// Delay in seconds before a restart; it doubles with each restart without a new checkpoint, up to 60 s
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = whole(0, LONGEST_S))]
     wait_s: u64,
-    /// Time for the command to save a checkpoint and exit when asked to stop
+    /// Time in seconds for the command to save a checkpoint and exit after a stop request
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = whole(0, LONGEST_S))]
     grace_s: u64,
-    /// Command to run, after --: mpirun … unisono train … --checkpoint-dir DIR
+    /// Command to run, after --, such as mpirun … unisono train … --checkpoint-dir DIR
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -50,12 +50,12 @@ struct Ended {
 /// requested to stop.
 pub(super) fn run(args: &Args) -> ExitCode {
     supervise(args).unwrap_or_else(|error| {
-        say(&error.to_string());
+        print_message(&error.to_string());
         ExitCode::FAILURE
     })
 }
 
-fn say(what: &str) {
+fn print_message(what: &str) {
     eprintln!("supervise: {what}");
 }
 
@@ -64,7 +64,7 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
     family::adopt_orphans()?;
     let mut plan = Plan::new(&args.command);
     if let Some(why) = plan.refusal() {
-        say(&why);
+        print_message(&why);
         return Ok(ExitCode::from(BAD_INPUT));
     }
     let mut newest = plan.newest_of_run();
@@ -73,7 +73,7 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
         let command = match Member::start(plan.command()) {
             Ok(command) => command,
             Err(error) => {
-                say(&format!("cannot run `{}`: {error}", plan.program().display()));
+                print_message(&format!("cannot run `{}`: {error}", plan.program().display()));
                 return Ok(ExitCode::from(code_of_unstarted(&error)));
             }
         };
@@ -85,16 +85,16 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
         let saved = plan.newest_of_run();
         match code {
             BAD_INPUT => {
-                say("the command is invalid (exit code 2); not restarting");
+                print_message("the command is invalid (exit code 2); not restarting");
                 return Ok(ExitCode::from(BAD_INPUT));
             }
             _ if is_unrunnable(code) => {
-                say(&format!("the command cannot be run (exit code {code}); not restarting"));
+                print_message(&format!("the command cannot be run (exit code {code}); not restarting"));
                 return Ok(ExitCode::from(code));
             }
             STOPPED => return Ok(stopped("the command stopped on request", &plan)),
             _ if was_asked => {
-                return Ok(stopped(&format!("{} after it was asked to stop", how(status)), &plan));
+                return Ok(stopped(&format!("{} after a stop request", how(status)), &plan));
             }
             _ => {}
         }
@@ -102,16 +102,16 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
             (newest, in_a_row) = (saved, 0);
         }
         if restarts == args.max_restarts {
-            say(&format!("{}; giving up after {restarts} restarts", how(status)));
+            print_message(&format!("{}; giving up after {restarts} restarts", how(status)));
             return Ok(ExitCode::from(code));
         }
         let wait = wait(Duration::from_secs(args.wait_s), in_a_row);
         restarts += 1;
         in_a_row += 1;
-        let (how, from, max) = (how(status), plan.from(), args.max_restarts);
-        say(&format!("{how}; restarting in {} s {from}: restart {restarts} of {max}", wait.as_secs()));
+        let (how, from, max, wait_s) = (how(status), plan.from(), args.max_restarts, wait.as_secs());
+        print_message(&format!("{how}; restarting in {wait_s} s {from}: restart {restarts} of {max}"));
         if is_asked_within(wait, &mut signals) {
-            return Ok(stopped("asked to stop while nothing was running", &plan));
+            return Ok(stopped("stop requested between two runs", &plan));
         }
         plan.resume();
     }
@@ -138,7 +138,8 @@ fn is_asked_within(wait: Duration, signals: &mut Signals) -> bool {
 }
 
 fn stopped(what: &str, plan: &Plan) -> ExitCode {
-    say(&format!("{what}; with --resume the next run starts {} (exit code {STOPPED})", plan.from()));
+    let from = plan.from();
+    print_message(&format!("{what}; with --resume the next run starts {from} (exit code {STOPPED})"));
     ExitCode::from(STOPPED)
 }
 
@@ -163,21 +164,21 @@ fn watch(mut command: Member, signals: &mut Signals, grace: Duration) -> io::Res
         if let Some(status) = command.child.try_wait()? {
             break status;
         }
-        let is_told = signals.pending().next().is_some();
+        let is_signalled = signals.pending().next().is_some();
         let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         match asked {
-            Asked::No if is_told => {
-                say(&format!("asking the command to save and exit within {} s", grace.as_secs()));
+            Asked::No if is_signalled => {
+                print_message(&format!("requesting a checkpoint and an exit within {} s", grace.as_secs()));
                 command.signal(Signal::USR1);
                 (asked, deadline) = (Asked::ToSave, Some(Instant::now() + grace));
             }
-            Asked::ToSave if is_told || is_over => {
-                say("the command is still running: terminating it without saving");
+            Asked::ToSave if is_signalled || is_over => {
+                print_message("the command is still running: terminating it without saving");
                 command.signal(Signal::TERM);
                 (asked, deadline) = (Asked::ToEnd, Some(Instant::now() + TO_END));
             }
-            Asked::ToEnd if is_told || is_over => {
-                say("the command is still running: killing it");
+            Asked::ToEnd if is_signalled || is_over => {
+                print_message("the command is still running: killing it");
                 command.signal(Signal::KILL);
                 deadline = Some(Instant::now() + TO_END);
             }
@@ -187,7 +188,7 @@ fn watch(mut command: Member, signals: &mut Signals, grace: Duration) -> io::Res
     };
     let left = family::end()?;
     if left > 0 {
-        say(&format!("killed {left} processes that the command left behind"));
+        print_message(&format!("killed {left} processes that the command left behind"));
     }
     Ok(Ended { status, was_asked: !matches!(asked, Asked::No) })
 }

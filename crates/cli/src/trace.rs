@@ -135,5 +135,5 @@ fn events<E: for<'de> Deserialize<'de>>(
         let event = serde_json::from_str(line.trim_end_matches(','));
         each(event.map_err(|error| bad(format!("line {}: {error}", number + 1)))?)?;
     }
-    if is_complete { Ok(()) } else { Err(bad("it is cut off".to_owned())) }
+    if is_complete { Ok(()) } else { Err(bad("it is truncated".to_owned())) }
 }

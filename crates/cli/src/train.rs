@@ -14,25 +14,25 @@ use unisono_train::rate::Rate;
 use unisono_train::{Feed, Replica, RunSettings, Stop, Summary, TrainError, Trainer, Wire};
 
 use super::output::Format;
-use super::{Failure, speaks};
+use super::{Failure, is_reporter};
 
 mod args;
 mod elastic;
-mod tell;
+mod report;
 mod tensorflow;
 
 #[cfg(feature = "service")]
 pub(super) use args::DataOptions;
 pub(super) use args::{Args, CacheArgs, InputOptions, USUAL};
-use tell::Teller;
-pub(super) use tell::measured;
+use report::Reporter;
+pub(super) use report::measured;
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let settings = &args.options.settings;
     if args.write_config {
         settings.check().map_err(failure)?;
         let text = settings.to_toml().map_err(failure)?;
-        if speaks() {
+        if is_reporter() {
             print!("{text}");
         }
         return Ok(());
@@ -88,9 +88,9 @@ fn on_rank(comm: &mut Communicator, args: &Args, folder: Option<&Path>) -> Resul
 /// Converts a trainer error into a failure of the command.
 pub(super) fn failure(error: TrainError) -> Failure {
     match error {
-        TrainError::Elsewhere { .. } => Failure::SaidElsewhere,
+        TrainError::Elsewhere { .. } => Failure::ReportedElsewhere,
         TrainError::Data(stopped @ DataError::Stopped) => {
-            if speaks() {
+            if is_reporter() {
                 eprintln!("unisono: {stopped}: there is no step to save");
             }
             Failure::Stopped
@@ -101,8 +101,8 @@ pub(super) fn failure(error: TrainError) -> Failure {
 }
 
 /// The notice for a run whose pipelines have one rank each.
-const UNCUT: &str = "each pipeline has one rank, so the model is not spread over ranks: start more ranks (--threads N or \
-                     mpirun -n N), or give more --stages";
+const UNCUT: &str = "each pipeline has one rank, so the model is not split over ranks: start more ranks (--threads N or \
+                     mpirun -n N), or increase --stages";
 
 /// The ranks that train, as described by the first lines of a run's output.
 struct RunWorld {
@@ -131,9 +131,9 @@ fn train<R: Replica, F: Feed<Batch = R::Batch>>(
     if args.format == Format::Table {
         introduce(&mut trainer, world, &args.options.settings);
     }
-    let mut teller = Teller::new(args, trainer.settings().strategy.is_none());
-    let summary = trainer.run(|event| teller.tell(&event))?;
-    teller.done(&summary);
+    let mut reporter = Reporter::new(args, trainer.settings().strategy.is_none());
+    let summary = trainer.run(|event| reporter.report(&event))?;
+    reporter.done(&summary);
     Ok(summary)
 }
 
@@ -174,20 +174,20 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
     if wire == Wire::Compressed(Compression::OneBit) && nodes > 1 {
         // Observed: a cnn does not learn at its usual rate of 0.05, but learns as usual at 0.01.
         eprintln!(
-            "unisono: onebit sends large gradients late: if the loss does not fall, try a fifth of the --learning-rate"
+            "unisono: onebit delays large gradients: if the loss does not decrease, divide the --learning-rate by 5"
         );
     }
     if let Some(local) = settings.local_steps() {
-        println!("each rank steps alone, and parameters are averaged: {local}");
+        println!("parameters are averaged after local steps: {local}");
     }
     if let Some((buckets, scattered)) = trainer.sharded().filter(|_| settings.shard_optimizer) {
         println!(
-            "each rank updates its part, and holds the optimizer state of that: {scattered} of {buckets} buckets \
-             are reduce-scattered, the others all-reduced"
+            "the update and the optimizer state are sharded: {scattered} of {buckets} buckets are reduce-scattered, \
+             the others all-reduced"
         );
     }
     if matches!(wire, Wire::Compressed(_)) && nodes == 1 {
-        println!("all ranks share a node: gradients are not sent as {wire}, but as f32");
+        println!("all ranks share a node: gradients are sent as f32 instead of {wire}");
     }
 }
 
@@ -217,14 +217,14 @@ fn serve(
         let owned: Vec<_> = owned.iter().map(usize::to_string).collect();
         let ServerSettings { servers, staleness, .. } = servers;
         println!(
-            "{ranks} ranks over {transport}: {servers} with {} buckets of at most {size}; {} work, with a staleness of {staleness}",
+            "{ranks} ranks over {transport}: {servers} server(s) with {} buckets of at most {size}; {} worker(s), with a staleness of {staleness}",
             owned.join(" and "),
             ranks - servers
         );
     }
-    let mut teller = Teller::new(args, false);
-    let summary = run.run(|event| teller.tell(&event))?;
-    summary.iter().for_each(|summary| teller.done(summary));
+    let mut reporter = Reporter::new(args, false);
+    let summary = run.run(|event| reporter.report(&event))?;
+    summary.iter().for_each(|summary| reporter.done(summary));
     Ok(summary)
 }
 

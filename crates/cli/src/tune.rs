@@ -16,8 +16,8 @@ use super::world::World;
 /// Where to write the measurements.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Tuning file to write; existing sections that this run does not measure are kept [default: the file of UNISONO_TUNING, or the
-    /// cache from which this user's next run with as many ranks on this machine takes its constants]
+    /// Tuning file to write; sections that this run does not measure are kept [default: the file of UNISONO_TUNING, or the cache of this user for the
+    /// same number of ranks on this machine]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -28,11 +28,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     args.world.run(|comm| on_rank(comm, args.out.as_deref()))
 }
 
-const NOWHERE: &str = "no run would find the constants: UNISONO_TUNING is default, nodes are declared, or there is no home \
-                       folder; name a file by --out";
+const NOWHERE: &str = "no run would load the constants: UNISONO_TUNING is `default`, nodes are declared, or there is no home \
+                       directory; set --out";
 
 fn on_rank(comm: &mut Communicator, out: Option<&Path>) -> Result<(), Failure> {
-    let talks = comm.rank() == 0;
+    let is_root = comm.rank() == 0;
     // Checks that the file can be written before measuring. All ranks need the result.
     let prepare = |comm: &mut Communicator| {
         let next = || constants::file(comm).ok_or_else(|| NOWHERE.to_owned());
@@ -41,19 +41,19 @@ fn on_rank(comm: &mut Communicator, out: Option<&Path>) -> Result<(), Failure> {
         check_place(&file, out.is_none())?;
         Ok((file, kept))
     };
-    let place = if talks { prepare(comm) } else { Ok(<(PathBuf, Vec<_>)>::default()) };
+    let place = if is_root { prepare(comm) } else { Ok(<(PathBuf, Vec<_>)>::default()) };
     let mut refused = [u8::from(place.is_err())];
     comm.broadcast(&mut refused, 0)?;
     let (file, kept) = place.map_err(Failure::BadInput)?;
     if refused != [0] {
-        return Err(Failure::SaidElsewhere);
+        return Err(Failure::ReportedElsewhere);
     }
     let known = Tuning::default().with(kept.iter().cloned());
     let measured = constants::measure(comm, &known).map_err(|error| match error {
-        Error::Unsupported(_) => Failure::refusal(talks, error),
+        Error::Unsupported(_) => Failure::refusal(is_root, error),
         error => error.into(),
     })?;
-    if !talks {
+    if !is_root {
         return Ok(());
     }
     for one in &measured {
@@ -66,11 +66,11 @@ fn on_rank(comm: &mut Communicator, out: Option<&Path>) -> Result<(), Failure> {
     write(&file, &merged(kept, &measured)).map_err(Failure::Error)?;
     if comm.is_oversubscribed() && comm.topology().nodes() == 1 {
         println!(
-            "oversubscribed (more ranks than cores): only hand-overs were measured; to measure messages, run at most one rank per core"
+            "oversubscribed (more ranks than cores): only context switches were measured; to measure messages, run at most one rank per core"
         );
     }
     let used = match out {
-        None => "the next run with as many ranks on this machine uses it".to_owned(),
+        None => "the next run with the same number of ranks on this machine uses it".to_owned(),
         Some(out) => format!("set UNISONO_TUNING={} to use it", out.display()),
     };
     println!("written to {}; {used}", file.display());
@@ -92,7 +92,7 @@ fn doubts(measured: &Measured, older: Option<&Section>) -> Vec<String> {
     if let Some((size_bytes, times)) = older.and_then(|older| measured.disagreement(older)) {
         let (size, percent) = (size::text(size_bytes), 100.0 * times);
         doubts.push(format!(
-            "the file disagrees: messages of {size} took {percent:.0} % of the present time ({}); one of the two was \
+            "the file differs: messages of {size} took {percent:.0} % of the time measured now ({}); one of the two was \
              measured under load, or with other ranks: run tune again",
             older.map_or("", |older| &older.measured)
         ));
@@ -107,7 +107,7 @@ fn described(measured: &Measured) -> String {
         format!("{typical_percent:.0} % off, at worst {worst_percent:.0} % at {at}")
     };
     let one_pass = one_pass_off.as_ref().map_or_else(String::new, |pass| format!("; one pass {}", off(pass)));
-    let hand_over = section.hand_over_us.map(|us| format!("a core switches between ranks in {us:.2} us"));
+    let hand_over = section.hand_over_us.map(|us| format!("a context switch between ranks takes {us:.2} us"));
     let messages = messages_off
         .as_ref()
         .map(|messages| format!("{}: messages {}{one_pass}", section.measured, off(messages)));

@@ -12,7 +12,7 @@ pub(super) enum Unrun {
     /// Help or version output; also help for an empty command line.
     Help(Error),
     /// The error, in one line.
-    Nonsense(String),
+    Invalid(String),
 }
 
 /// Parses a command line.
@@ -24,8 +24,8 @@ pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, Un
         ErrorKind::DisplayHelp
         | ErrorKind::DisplayVersion
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Unrun::Help(error),
-        ErrorKind::InvalidSubcommand if let Some(said) = missing(&error) => Unrun::Nonsense(said),
-        _ => Unrun::Nonsense(joined(line(&error), &format!("see unisono {}--help", asked(&command, &words)))),
+        ErrorKind::InvalidSubcommand if let Some(message) = missing(&error) => Unrun::Invalid(message),
+        _ => Unrun::Invalid(joined(line(&error), &format!("see unisono {}--help", asked(&command, &words)))),
     })
 }
 
@@ -61,13 +61,13 @@ fn asked(command: &Command, words: &[OsString]) -> String {
 /// Formats clap's error in one line, without the usage and the hint at `--help`.
 fn line(error: &Error) -> String {
     let text = error.to_string().replace("invalid digit found in string", "expected a whole number from 0");
-    let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
-    let said = said.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
+    let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
     // Unisono's own errors have no context.
     let is_clap = error.context().next().is_some();
-    said.fold(String::new(), |told, line| {
+    lines.fold(String::new(), |start, line| {
         let line = advice(line.strip_prefix("error: ").unwrap_or(line));
-        joined(told, &if is_clap { quoted(&line) } else { line })
+        joined(start, &if is_clap { quoted(&line) } else { line })
     })
 }
 
@@ -80,11 +80,11 @@ fn quoted(line: &str) -> String {
 }
 
 /// Joins two parts of a line.
-fn joined(told: String, line: &str) -> String {
-    match told.chars().last() {
+fn joined(start: String, line: &str) -> String {
+    match start.chars().last() {
         None => line.to_owned(),
-        Some(':' | '?') => format!("{told} {line}"),
-        Some(_) => format!("{told}; {line}"),
+        Some(':' | '?') => format!("{start} {line}"),
+        Some(_) => format!("{start}; {line}"),
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
     fn refused(typed: &str) -> String {
         let words = ["unisono"].into_iter().chain(typed.split_whitespace()).map(OsString::from);
         match parse(words) {
-            Err(Unrun::Nonsense(line)) => line,
+            Err(Unrun::Invalid(line)) => line,
             Err(Unrun::Help(help)) => panic!("{typed}: {help}"),
             Ok(cli) => panic!("{typed}: {cli:?}"),
         }
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn errors_of_clap_are_one_line() {
-        for (typed, said) in [
+        for (typed, message) in [
             (
                 "bench --byts 8",
                 "unexpected argument `--byts` found; did you mean `--bytes`? see unisono bench --help",
@@ -139,7 +139,7 @@ mod tests {
                 "invalid value `1025` for `--threads <N>`: expected a whole number from 1 to 1024; see unisono bench --help",
             ),
         ] {
-            assert_eq!(refused(typed), said);
+            assert_eq!(refused(typed), message);
         }
     }
 
@@ -156,8 +156,8 @@ mod tests {
             }
         }
         if cfg!(not(feature = "service")) {
-            let said = refused("serve-data --listen 127.0.0.1:0");
-            assert_eq!(said, format!("`serve-data` needs the feature `service`; {build} service`"));
+            let message = refused("serve-data --listen 127.0.0.1:0");
+            assert_eq!(message, format!("`serve-data` needs the feature `service`; {build} service`"));
         }
         if cfg!(not(feature = "candle")) {
             assert_eq!(refused("train"), format!("`train` needs the feature `candle`; {build} candle`"));
@@ -168,10 +168,10 @@ mod tests {
                 "evaluate --checkpoint a --data parquet:s3://b/a",
                 "predict --checkpoint a --data parquet:s3://b/a",
             ] {
-                let said = refused(typed);
+                let message = refused(typed);
                 let expected =
                     format!("`: needs the features `parquet` and `remote`; {build} parquet,remote`");
-                assert!(said.contains("`--data <") && said.contains(&expected), "{typed}: {said}");
+                assert!(message.contains("`--data <") && message.contains(&expected), "{typed}: {message}");
             }
         }
     }
@@ -184,8 +184,8 @@ mod tests {
             "explain ring --ranks -3",
             "supervise --wait-s -1 -- true",
         ] {
-            let said = refused(typed);
-            assert!(said.contains("`: expected a whole number "), "{typed}: {said}");
+            let message = refused(typed);
+            assert!(message.contains("`: expected a whole number "), "{typed}: {message}");
         }
         assert!(refused("bench --bytes -8").contains("or MIN:MAX"));
         assert!(refused("bench -x").starts_with("unexpected argument `-x` found; "));

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::{Defect, verify};
 
-use super::speaks;
+use super::is_reporter;
 use super::values::{OneOrAll, one_or_all};
 
 /// The worlds to verify.
@@ -41,7 +41,7 @@ fn ranks(text: &str) -> Result<RangeInclusive<usize>, String> {
 const MOST_AT_ONCE: usize = 4;
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    if !speaks() {
+    if !is_reporter() {
         return ExitCode::SUCCESS;
     }
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_AT_ONCE);
@@ -66,8 +66,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
             }
         }
         let defects: usize = proofs.iter().map(|proof| proof.defects.len()).sum();
-        let verdict = if defects == 0 { "right".to_owned() } else { format!("WRONG, {defects} defects") };
-        println!("{algorithm:<18}  {:>5} plans of whole worlds  {seconds:>6.2} s  {verdict}", proofs.len());
+        let verdict = if defects == 0 { "correct".to_owned() } else { format!("WRONG, {defects} defects") };
+        println!("{algorithm:<18}  {:>5} plans  {seconds:>6.2} s  {verdict}", proofs.len());
         right &= defects == 0;
     }
     if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }

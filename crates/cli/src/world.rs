@@ -7,12 +7,12 @@ use unisono::config::share_cores;
 use unisono::{Communicator, OnFailure, Unisono};
 
 use super::values::whole;
-use super::{Failure, refused, speaks};
+use super::{Failure, is_reporter, refused};
 
 /// Options that choose the ranks.
 #[derive(Debug, Args)]
 pub(super) struct World {
-    /// Run N ranks as threads instead of under a launcher
+    /// Run N ranks as threads of this process, without a launcher
     #[arg(long, value_name = "N", value_parser = whole(1, 1024_usize))]
     threads: Option<usize>,
 }
@@ -77,7 +77,7 @@ impl World {
         let results = results.map_err(|error| Failure::BadInput(error.to_string()))?;
         let failures = results.into_iter().filter_map(Result::err);
         // The rank that reports the error takes precedence over ranks that leave the report to it.
-        failures.min_by_key(|failure| matches!(failure, Failure::SaidElsewhere)).map_or(Ok(()), Err)
+        failures.min_by_key(|failure| matches!(failure, Failure::ReportedElsewhere)).map_or(Ok(()), Err)
     }
 }
 
@@ -88,12 +88,12 @@ fn guarded(
     body(comm).map_err(|failure| match failure {
         Failure::Error(cause) => {
             comm.fail(&cause);
-            Failure::Said
+            Failure::Reported
         }
         failure => failure,
     })
 }
 
 fn not_begun(error: unisono::Error) -> Failure {
-    Failure::refusal(speaks(), error)
+    Failure::refusal(is_reporter(), error)
 }

@@ -121,7 +121,7 @@ impl Client {
                     if seen.elapsed() < self.patience && began.elapsed() < OVERLOADED * self.patience =>
                 {
                     if seen.elapsed() > TOLD_AFTER && !self.is_told.swap(true, Ordering::Relaxed) {
-                        self.cache.tell(&waits(&self.pool, self.patience));
+                        self.cache.report(&waits(&self.pool, self.patience));
                     }
                     tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
                     continue;

@@ -71,7 +71,7 @@ pub(super) struct Membership {
 impl Membership {
     /// Joins for the first time.
     pub(super) async fn begin(&self, options: &Options) -> Result<Channel, DataError> {
-        let told = || {
+        let message = || {
             format!("waiting for the data server `{}` to join it, up to {} s", self.other, PATIENCE.as_secs())
         };
         let joined = async {
@@ -90,7 +90,7 @@ impl Membership {
             }
             Ok(channel)
         };
-        until(options, joined, told).await
+        until(options, joined, message).await
     }
 
     async fn renew(&self, channel: &Channel) -> Result<(), Status> {
@@ -106,9 +106,9 @@ impl Membership {
             tokio::time::sleep(RENEWAL).await;
             let renewed = self.renew(&channel).await;
             if let (Err(status), true) = (&renewed, was_well) {
-                let told =
+                let message =
                     format!("data server `{}`, which this one has joined: {}", self.other, problem(status));
-                *lock(&notice) = Some(told);
+                *lock(&notice) = Some(message);
             }
             was_well = renewed.is_ok();
         }

@@ -142,11 +142,11 @@ impl Pool {
 
     /// Formats each server with its last failure.
     pub(super) fn problems(&self) -> String {
-        let told = |server: &Known| {
+        let described = |server: &Known| {
             let problem = server.problem.as_deref().unwrap_or("it has not been asked yet");
             format!("`{}`: {problem}", server.address)
         };
-        lock(&self.state).servers.iter().map(told).collect::<Vec<_>>().join("; ")
+        lock(&self.state).servers.iter().map(described).collect::<Vec<_>>().join("; ")
     }
 }
 

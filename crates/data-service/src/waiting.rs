@@ -29,7 +29,7 @@ pub(super) async fn until<T>(
         }
         if !is_told && began.elapsed() > SILENT {
             is_told = true;
-            options.cache.tell(&awaited());
+            options.cache.report(&awaited());
         }
     }
 }

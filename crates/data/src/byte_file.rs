@@ -178,9 +178,9 @@ impl Read for Unpacking<'_> {
             Err(error) => Err(corrupt(self.path, &error)),
         };
         read.map_err(|error| {
-            let told = io::Error::other(error.to_string());
+            let message = io::Error::other(error.to_string());
             self.failure = Some(error);
-            told
+            message
         })
     }
 }

@@ -10,14 +10,14 @@ pub struct Cache {
     pub folder: Option<PathBuf>,
     /// Receives reports: the size and origin of the next download, the progress of another process that downloads, and data servers that do not
     /// answer. By default, reports go to `tracing`.
-    pub tell: Option<fn(&str)>,
+    pub report: Option<fn(&str)>,
 }
 
 impl Cache {
-    /// Reports a download or a wait to [`tell`](Self#structfield.tell) or, by default, to `tracing`.
-    pub fn tell(&self, text: &str) {
-        match self.tell {
-            Some(tell) => tell(text),
+    /// Reports a download or a wait to [`report`](Self#structfield.report) or, by default, to `tracing`.
+    pub fn report(&self, text: &str) {
+        match self.report {
+            Some(report) => report(text),
             None => tracing::info!("{text}"),
         }
     }

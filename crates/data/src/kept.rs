@@ -110,7 +110,7 @@ impl Dataset {
         let (test, of_test) = test.read_from(&of_test)?;
         let took = began.elapsed();
         let about = About { source: source.to_string(), format: FORMAT.to_owned(), samples };
-        say(&directory, &about)?;
+        write_about(&directory, &about)?;
         let report = SnapshotReport {
             bytes: of_train.bytes() + of_test.bytes(),
             samples: samples as u64,
@@ -148,7 +148,7 @@ fn check_room(directory: &Path, bytes: u64) -> Result<(), DataError> {
 }
 
 /// Writes the description into the directory of a snapshot.
-fn say(directory: &Path, about: &About) -> Result<(), DataError> {
+fn write_about(directory: &Path, about: &About) -> Result<(), DataError> {
     let path = directory.join(ABOUT);
     if read(&path).as_ref() == Some(about) {
         return Ok(());

@@ -68,7 +68,7 @@ pub(crate) fn measure(comm: &mut Communicator, route: &str) -> Outcome {
         rows.push(row(size_bytes, ours, theirs));
     }
     let figures = Figures::default().with("ranks", comm.ranks()).with("route", route);
-    told(rows, figures)
+    outcome(rows, figures)
 }
 
 /// Medians of both, and whether the difference is allowed.
@@ -90,7 +90,7 @@ fn row(size_bytes: usize, ours: Times, theirs: Times) -> (bool, Value) {
     (is_near, row)
 }
 
-fn told(rows: Vec<(bool, Value)>, figures: Figures) -> Outcome {
+fn outcome(rows: Vec<(bool, Value)>, figures: Figures) -> Outcome {
     let far = rows.iter().filter(|(is_near, _)| !is_near).count();
     let of = rows.len();
     let rows: Vec<Value> = rows.into_iter().map(|(_, row)| row).collect();
@@ -99,7 +99,7 @@ fn told(rows: Vec<(bool, Value)>, figures: Figures) -> Outcome {
         return Ok(figures);
     }
     let why = format!(
-        "at {far} of {of} sizes our call takes over {MOST_US} us and {MOST_PERCENT} % more than ncclAllReduce"
+        "at {far} of {of} sizes a call of Unisono takes over {MOST_US} us and {MOST_PERCENT} % more than ncclAllReduce"
     );
     Err(Failure::Missed(why, figures))
 }

@@ -31,7 +31,7 @@ pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
 
     copy_in_segments(comm, &mut array, &stream, Way::Both)?;
     if stream.clone_dtoh(&array)? != pattern {
-        return Err(Failure::Failed("an array differs after it was copied down and up again".to_owned()));
+        return Err(Failure::Failed("an array differs after a copy to the host and back".to_owned()));
     }
     let mut times_us = [const { Vec::new() }; 7];
     for _ in 0..ROUNDS {
@@ -43,7 +43,7 @@ pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
         times_us[5].push(segments_us(comm, &mut array, &stream, Way::Up)?);
         times_us[6].push(segments_us(comm, &mut array, &stream, Way::Both)?);
     }
-    told(times_us)
+    outcome(times_us)
 }
 
 fn segments_us(
@@ -79,7 +79,7 @@ impl Plain {
 }
 
 /// Compares Unisono's copies with the faster of the two plain copies.
-fn told(times_us: [Vec<f64>; 7]) -> Outcome {
+fn outcome(times_us: [Vec<f64>; 7]) -> Outcome {
     let [down_combined, down_cached, down, up_combined, up_cached, up, both] = times_us.map(median);
     let gb_per_s = |time_us: f64| SIZE_BYTES as f64 / time_us / 1e3;
     let (plain_down, plain_up) = (down_combined.min(down_cached), up_combined.min(up_cached));

@@ -43,7 +43,7 @@ pub(crate) fn check(comm: &mut Communicator, settings: &Settings, route: &str) -
     with_type::<u8>(comm, settings, &mut seen)?;
     with_type::<u32>(comm, settings, &mut seen)?;
     with_type::<u64>(comm, settings, &mut seen)?;
-    seen.told(comm, settings, route)
+    seen.outcome(comm, settings, route)
 }
 
 /// Skips a check that requires NCCL if NCCL is unavailable here, and fails if it is available but not used.
@@ -173,7 +173,7 @@ impl<T: Number> Arrays<T> {
 
 impl Seen {
     /// Combines the results of all ranks.
-    fn told(self, comm: &mut Communicator, settings: &Settings, route: &str) -> Outcome {
+    fn outcome(self, comm: &mut Communicator, settings: &Settings, route: &str) -> Outcome {
         let mut of_all = [self.wrong];
         comm.set_choice(Choice::Auto)?;
         comm.all_reduce(&mut of_all, ReduceOp::Sum)?;

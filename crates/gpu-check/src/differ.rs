@@ -17,7 +17,7 @@ pub(crate) fn check() -> Outcome {
         return Err(Failure::Skipped(format!("arrays are reduced {route}")));
     }
     let mut figures = Figures::default().with("route", route);
-    for (name, counts_of_rank_1, said) in
+    for (name, counts_of_rank_1, expected) in
         [("order", &[999, 1000][..], "of 999 f32"), ("missing", &[], "rank 1")]
     {
         let begun = Instant::now();
@@ -26,9 +26,9 @@ pub(crate) fn check() -> Outcome {
             (begun.elapsed().as_secs_f64(), ended[0].as_ref().err().map(ToString::to_string));
         let text = failed.unwrap_or_else(|| "no error".to_owned());
         figures = figures.with(&format!("{name}_s"), seconds).with(&format!("{name}_says"), text.clone());
-        if !text.contains(said) || begun.elapsed() > MOST {
+        if !text.contains(expected) || begun.elapsed() > MOST {
             return Err(Failure::Missed(
-                format!("{name}: rank 0 said after {seconds:.1} s: {text}"),
+                format!("{name}: rank 0 reported after {seconds:.1} s: {text}"),
                 figures,
             ));
         }

@@ -8,7 +8,7 @@ use unisono::{Communicator, nccl};
 use crate::report::{Figures, Outcome};
 
 /// Reports the driver, this rank's GPU, and NCCL.
-pub(crate) fn tell(comm: &mut Communicator, route: &str) -> Outcome {
+pub(crate) fn collect(comm: &mut Communicator, route: &str) -> Outcome {
     let context = comm.device()?;
     let (major, minor) = context.compute_capability()?;
     let mut driver: c_int = 0;

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 fn check(comm: &mut Communicator, settings: &Settings) -> Outcome {
     let route = route(comm)?;
     match settings.kind {
-        Kind::Facts => facts::tell(comm, &route),
+        Kind::Facts => facts::collect(comm, &route),
         Kind::Correct => correct::check(comm, settings, &route),
         Kind::InFlight => in_flight::check(comm, settings, &route),
         Kind::Copies => copies::measure(comm),

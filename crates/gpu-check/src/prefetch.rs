@@ -49,7 +49,7 @@ pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
         }
         times_us[3].push(timed(|| gpu.only_copies(&mut copies, &batches))?);
     }
-    told(times_us)
+    outcome(times_us)
 }
 
 /// Returns the microseconds per step.
@@ -116,7 +116,7 @@ impl Gpu {
     }
 }
 
-fn told(times_us: [Vec<f64>; 4]) -> Outcome {
+fn outcome(times_us: [Vec<f64>; 4]) -> Outcome {
     let [there, when_needed, ahead, copies] = times_us.map(median);
     let ratio = ahead / there;
     let figures = Figures::default()

@@ -235,10 +235,10 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
     ///
     /// # Errors
     /// [`TrainError`] of a lost server, of the model, a file or the data. Also if the loss is not finite, or if all workers are lost.
-    pub fn run(self, mut tell: impl FnMut(Event)) -> Result<Option<Summary>, TrainError> {
+    pub fn run(self, mut on_event: impl FnMut(Event)) -> Result<Option<Summary>, TrainError> {
         let Self { comm, part } = self;
         let ended = match part.rank {
-            0 => part.coordinate(&mut tell).map(Some),
+            0 => part.coordinate(&mut on_event).map(Some),
             server if server < part.servers.servers => part.serve().map(|()| None),
             _ => part.work().map(|()| None),
         };

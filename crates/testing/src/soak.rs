@@ -96,7 +96,7 @@ impl Cases {
     ///
     /// # Panics
     /// If all counts are zero.
-    pub fn tell(&self, test: &str, counts: &[(u64, &str)]) {
+    pub fn report(&self, test: &str, counts: &[(u64, &str)]) {
         assert!(counts.iter().any(|(count, _)| *count > 0), "{test}: nothing was counted");
         let counts: Vec<_> = counts.iter().map(|(count, what)| format!("{count} {what}")).collect();
         let seconds = self.started.elapsed().as_secs_f64();

@@ -49,17 +49,17 @@ fn differences(theirs: &[Described], own: &[Described], rank: Rank) -> String {
         }
         Some(_) => None,
     });
-    let mut told: Vec<String> = missing.chain(others).collect();
-    if told.is_empty() {
+    let mut differences: Vec<String> = missing.chain(others).collect();
+    if differences.is_empty() {
         // The parameters are identical, but a name occurs twice or in another place.
         let pairs = theirs.iter().zip(own).find(|(theirs, own)| theirs != own);
         let place = pairs.map(|((theirs, _), (own, _))| {
             format!("where rank 0 has {theirs}, rank {rank} has {own}: the same parameters, in another order")
         });
-        told.push(place.unwrap_or_else(|| "a name occurs more than once".to_owned()));
+        differences.push(place.unwrap_or_else(|| "a name occurs more than once".to_owned()));
     }
-    let count = told.len();
-    listed(told, count)
+    let count = differences.len();
+    listed(differences, count)
 }
 
 /// Joins the first texts. `count` is the number of all texts, of which the others are counted.

@@ -193,7 +193,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
 
     /// Runs the rest of an epoch, then evaluates on the held-out samples. If the run must stop, it skips the evaluation, for which there may be no
     /// time.
-    fn epoch(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
+    fn epoch(&mut self, on_event: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
         let first = self.state.progress.step_in_epoch;
         let mut steps = self.feed.epoch(self.state.progress.epoch, first)?;
         let (began, mut times, mut targets) = (Instant::now(), Times::default(), 0.0);
@@ -201,7 +201,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         while self.state.goes_on() && known.is_none_or(|steps| self.state.progress.step_in_epoch < steps) {
             let rate =
                 self.state.settings.rate.at(self.state.progress.step) * self.state.progress.rate_factor;
-            let Some(report) = self.step(&mut steps, rate, tell)? else { break };
+            let Some(report) = self.step(&mut steps, rate, on_event)? else { break };
             let tally = report.sums.tally;
             times += report.times;
             targets += tally.targets;
@@ -209,20 +209,20 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             let (loss, targets, times) = (tally.mean_loss(), tally.targets, report.times);
             self.state.emit(
                 Event::Step(StepEvent { epoch, step, steps: known, loss, rate, targets, times }),
-                tell,
+                on_event,
             )?;
             self.verify()?;
             // A stop waits for the end of a round, where all ranks hold the same parameters.
             self.state.is_stopping = report.sums.ranks_to_stop > 0.0 && self.mirror.is_between_rounds();
             if !self.state.is_stopping {
                 // Evaluates before saving, so that a run that resumes from this step has the evaluation.
-                self.evaluate_in_epoch(tell)?;
+                self.evaluate_in_epoch(on_event)?;
                 let saves_since = Instant::now();
                 self.save(report.sums.ranks_to_save > 0.0)?;
                 let Times { input, compute, exposed, update, .. } = report.times;
                 self.stragglers.add(input + compute + update + saves_since.elapsed(), exposed);
                 if let Some(found) = self.stragglers.report(self.world.all, self.state.progress.step)? {
-                    tell(Event::Stragglers(found));
+                    on_event(Event::Stragglers(found));
                 }
             }
         }
@@ -239,9 +239,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let own = self.feed.skipped(self.state.progress.epoch);
         let (skipped, named) = self.damage.notice(self.world.all, &own)?;
         report.skipped_samples = skipped;
-        named.into_iter().for_each(|named| tell(Event::Notice(named)));
+        named.into_iter().for_each(|named| on_event(Event::Notice(named)));
         let notice = self.starvation.notice(report.input_percent, &report.input_stages);
-        notice.into_iter().for_each(|notice| tell(Event::Notice(notice)));
+        notice.into_iter().for_each(|notice| on_event(Event::Notice(notice)));
         Ok(report)
     }
 
@@ -250,7 +250,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         &mut self,
         steps: &mut Steps<R::Batch>,
         rate: f64,
-        tell: &mut impl FnMut(Event),
+        on_event: &mut impl FnMut(Event),
     ) -> Result<Option<StepReport>, TrainError> {
         let waits_since = Instant::now();
         let Progress { epoch, step_in_epoch, .. } = self.state.progress;
@@ -275,7 +275,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         report.times.input = input;
         let (tally, out) = (report.sums.tally, report.sums.ranks_out_of_data as usize);
         for name in &report.without_gradient {
-            tell(Event::Notice(format!(
+            on_event(Event::Notice(format!(
                 "{name} has no gradient, which counts as zero: the loss does not depend on it"
             )));
         }
@@ -285,7 +285,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             }
             if out < ranks {
                 let after = format!("epoch {epoch} ends after step {step_in_epoch}");
-                tell(Event::Notice(format!("{after}: {out} of {ranks} ranks have no more data")));
+                on_event(Event::Notice(format!("{after}: {out} of {ranks} ranks have no more data")));
             }
             return Ok(None);
         }

@@ -35,14 +35,14 @@ pub(super) fn findings_without_world(why: &str) -> Vec<Finding> {
 
 fn mpi(comm: &Communicator, node: &NodeFacts, linked: Option<&MpiLibrary>) -> Finding {
     let Some(MpiLibrary { version, .. }) = linked else {
-        return Finding::note("MPI", "this program was built without it: its ranks are on one machine");
+        return Finding::note("MPI", "this program was built without MPI: its ranks run on one machine");
     };
     if !comm.has_mpi() {
         let these = if comm.transport() == "threads" { ", since they are threads" } else { "" };
-        return Finding::note("MPI", format!("{version}, which these ranks do not use{these}"));
+        return Finding::note("MPI", format!("{version}, not used by these ranks{these}"));
     }
     match &node.other_threads {
-        Ok(()) => Finding::fine("MPI", format!("{version}; any thread may call it")),
+        Ok(()) => Finding::fine("MPI", format!("{version}; calls from any thread are supported")),
         Err(error) => Finding::note("MPI", format!("{version}; {error}")),
     }
 }
@@ -87,12 +87,12 @@ fn cores(node: &NodeFacts) -> Finding {
     // In a container with a CPU quota a rank may get less CPU time than its cores suggest.
     let share = std::thread::available_parallelism().map_or(cores, usize::from);
     if ranks > cores {
-        Finding::note("cores", format!("{text}: they share cores, and are slow"))
+        Finding::note("cores", format!("{text}: oversubscribed, which is slow"))
     } else if is_limited(share) && ranks > share {
         Finding::note(
             "cores",
             format!(
-                "{text}, but a container or job is limited to the CPU time of {share}: they share cores, and are slow"
+                "{text}, but a container or job is limited to the CPU time of {share}: oversubscribed, which is slow"
             ),
         )
     } else {
@@ -133,8 +133,8 @@ fn kernel_copies(node: &NodeFacts) -> Option<Finding> {
     } else {
         Finding::note(
             "CMA",
-            "the kernel does not copy between ranks of a node: it would be slower on this processor, or is not permitted (a line at the start \
-             says why); slices are copied twice",
+            "the kernel does not copy between ranks of a node: it would be slower on this processor, or is not permitted (a warning at startup \
+             has the reason); slices are copied twice",
         )
     })
 }
@@ -179,7 +179,7 @@ fn without_nccl(gpus: usize) -> String {
     let without = "this program was built without the feature `nccl`";
     match gpus {
         0 => without.to_owned(),
-        gpus => format!("{without}, which collectives on the {gpus} GPU(s) of this node need"),
+        gpus => format!("{without}, which is required for collectives on the {gpus} GPU(s) of this node"),
     }
 }
 
@@ -196,9 +196,6 @@ mod tests {
     fn missing_feature_is_named_on_a_node_with_gpus() {
         assert_eq!(without_nccl(0), "this program was built without the feature `nccl`");
         let report = without_nccl(8);
-        assert!(
-            report.ends_with("feature `nccl`, which collectives on the 8 GPU(s) of this node need"),
-            "{report}"
-        );
+        assert!(report.ends_with("required for collectives on the 8 GPU(s) of this node"), "{report}");
     }
 }

@@ -85,7 +85,7 @@ fn network(folder: &Path, nodes: usize) -> Finding {
     interfaces.sort();
     match (interfaces.is_empty(), nodes) {
         (false, _) => Finding::fine("network", interfaces.join(", ")),
-        (true, 1) => Finding::note("network", "no interface is up; one node needs none"),
+        (true, 1) => Finding::note("network", "no interface is up; none is required for one node"),
         (true, _) => Finding::wrong("network", "no interface is up, although there are several nodes"),
     }
 }

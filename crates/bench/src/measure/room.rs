@@ -35,7 +35,7 @@ pub fn room(comm: &mut Communicator, settings: &Settings) -> Result<Room> {
         Some(available) if is_first => {
             let (array, needed) = (approximate(most_bytes as u64), approximate(needed_bytes as u64));
             Room::TooLittle(format!(
-                "arrays of {array} on {local_ranks} ranks of a node need {needed}, copies included, but only {available}"
+                "arrays of {array} on {local_ranks} ranks of a node need {needed}, including copies, but only {available}"
             ))
         }
         _ => Room::TooLittleElsewhere,

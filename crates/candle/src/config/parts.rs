@@ -239,7 +239,7 @@ impl Config {
             image_size: self.image_size.map(|ImageSize(sides)| sides),
             normalize: self.normalize.clone().or(measured),
             on_bad_sample: self.on_bad_sample,
-            cache: Cache { folder: self.data_cache.clone(), tell: self.tell },
+            cache: Cache { folder: self.data_cache.clone(), report: self.report },
             stop: self.stop.clone(),
             ..unisono_data::Options::default()
         }

@@ -56,7 +56,7 @@ impl Config {
         let layers = model::layers(self.model, self.hidden.as_deref(), self.dropout, &of.dataset.kind);
         let layers = agree(comm, layers)?;
         let cut = self.cut(comm, pipeline, &layers, of)?;
-        let said = format!(
+        let description = format!(
             "in {pipelines} pipeline(s) of {length}: {micro_batches} micro-batches of at most {micro_batch} samples by {schedule}, with a \
              bubble of {bubble:.1} %; {cut}"
         );
@@ -70,7 +70,7 @@ impl Config {
             self.load_initial(replicas.rank(), &parameters).map(|()| built)
         };
         let built = agree(comm, (0..schedule.stages_per_rank()).map(stage).collect())?;
-        Ok((Pipeline::new(own, schedule, built)?, Some(said)))
+        Ok((Pipeline::new(own, schedule, built)?, Some(description)))
     }
 
     /// Cuts the model into stages. Called by all ranks; rank 0 measures the layers.

@@ -111,12 +111,12 @@ impl Config {
             let hidden = self.hidden.as_deref();
             let replica = model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
                 .and_then(|replica| self.load_initial(comm.rank(), &parameters).map(|()| replica));
-            let said = (*strategy == Strategy::CentralStorage).then(|| {
+            let description = (*strategy == Strategy::CentralStorage).then(|| {
                 "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, and \
                  updates its part"
                     .to_owned()
             });
-            Ok((agree(comm, replica)?, said))
+            Ok((agree(comm, replica)?, description))
         })
     }
 
@@ -258,7 +258,7 @@ impl Config {
         let mut own = self.clone();
         if comm.rank() > 0 && matches!(self.data, Source::Service(_)) {
             // All ranks wait for the same servers, and only one reports it.
-            own.tell = None;
+            own.report = None;
         }
         let loaded = comm.quiet("loading the data set", |_| own.kept_dataset());
         let checked = loaded

@@ -140,7 +140,7 @@ impl Parameters {
     /// # Errors
     /// Errors of the collectives.
     pub fn shared(seed: u64, comm: &mut Communicator) -> unisono::Result<Self> {
-        let own = comm.split(Some(0), 0)?.expect("every rank says a color");
+        let own = comm.split(Some(0), 0)?.expect("every rank has a color");
         Ok(Self { sharing: Some(Arc::new(Mutex::new(own))), ..Self::new(seed) })
     }
 

@@ -60,7 +60,7 @@ impl Passes {
         if !self.synchronizes() || comm.ranks() == 1 {
             return Ok(());
         }
-        let mut own = comm.split(Some(0), 0)?.expect("every rank says a color");
+        let mut own = comm.split(Some(0), 0)?.expect("every rank has a color");
         own.set_choice(Choice::Auto)?;
         self.comm = Some(own);
         Ok(())

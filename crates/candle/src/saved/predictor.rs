@@ -130,12 +130,12 @@ impl Predictor {
             let own = comm.own_part(rows.len());
             let predicted = self.round(&mut made, &mut rows[own]);
             comm.gather(&mut rows, 0)?;
-            let goes_on = rank != 0 || self.tell(&rows, &mut each);
+            let goes_on = rank != 0 || self.report(&rows, &mut each);
             // If rank 0 stops, the others must stop with it.
-            let mut told = [u8::from(goes_on)];
-            comm.broadcast(&mut told, 0)?;
+            let mut continues = [u8::from(goes_on)];
+            comm.broadcast(&mut continues, 0)?;
             agree(comm, predicted)?;
-            if told == [0] {
+            if continues == [0] {
                 return Ok(false);
             }
         }
@@ -161,7 +161,7 @@ impl Predictor {
     }
 
     /// Calls `each` with the samples of a round, up to a batch that failed. Returns whether to continue.
-    fn tell(&self, rows: &[f64], each: &mut impl FnMut(Guess, u32) -> bool) -> bool {
+    fn report(&self, rows: &[f64], each: &mut impl FnMut(Guess, u32) -> bool) -> bool {
         let batches = rows.chunks_exact(EVALUATION_BATCH * ROW).take_while(|batch| batch[1] != NONE);
         let mut samples = batches.flat_map(|batch| batch.chunks_exact(ROW).take_while(|row| row[1] != NONE));
         samples.all(|row| {

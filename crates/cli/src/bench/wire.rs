@@ -26,18 +26,18 @@ const CSV: [CsvColumn<Row>; 13] = [
 ];
 
 pub(super) fn on_rank(comm: &mut Communicator, args: &Args) -> Result<(), Failure> {
-    let talks = comm.rank() == 0;
+    let is_root = comm.rank() == 0;
     let (ranks, nodes, transport) = (comm.ranks(), comm.topology().nodes(), comm.transport());
     if nodes == 1 {
-        let why = "--wire compares formats between nodes, and all ranks share a node: start them on several, or declare \
-                   nodes, as UNISONO_NODES=1,1 does";
-        return Err(Failure::refusal(talks, why));
+        let why = "--wire compares formats between nodes, but all ranks share a node: start ranks on several nodes, or \
+                   declare nodes, such as UNISONO_NODES=1,1";
+        return Err(Failure::refusal(is_root, why));
     }
     let about = [
         format!("{ranks} ranks on {nodes} nodes over {transport}; all-reduce, sum of f32"),
-        "times of the slowest rank, median and best; errors of the first result: its norm over the sum's,"
+        "times of the slowest rank, median and best; errors of the first result:".to_owned(),
+        "error: norm over the norm of the sum; largest: largest error over the root mean square of the sum"
             .to_owned(),
-        "and the largest over the sum's root mean square".to_owned(),
     ];
     let columns = vec![
         Column::number("size (B)", "", 10, |row| row.bytes.to_string()),
@@ -48,9 +48,9 @@ pub(super) fn on_rank(comm: &mut Communicator, args: &Args) -> Result<(), Failur
         Column::number("error", "", 9, |row| format!("{:.1e}", row.relative_error)),
         Column::number("largest", "", 9, |row| format!("{:.1e}", row.largest_error)),
     ];
-    let told = talks.then(|| Rows::begin(args.format, &about, columns, &CSV));
+    let writer = is_root.then(|| Rows::begin(args.format, &about, columns, &CSV));
     measure(comm, &args.wire, &args.bytes.0, (args.warm_up, args.iterations), |row| {
-        told.iter().for_each(|told| told.write(&row));
+        writer.iter().for_each(|writer| writer.write(&row));
     })?;
     Ok(())
 }

@@ -94,7 +94,9 @@ impl Place for Hosts {
         // Otherwise the launcher on the host has reported the failure.
         let is_lost = status.code() == Some(NO_CONNECTION);
         is_lost.then(|| {
-            format!("cannot reach host `{host}`, or lost it: `ssh {host}` must work without a password")
+            format!(
+                "cannot reach host `{host}`, or lost the connection: `ssh {host}` must work without a password"
+            )
         })
     }
 

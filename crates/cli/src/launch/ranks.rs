@@ -17,7 +17,7 @@ use unisono::config::{BOOTSTRAP_DIR, JOIN};
 use super::super::STOPPED;
 use super::super::family::{Member, POLL, TO_END, code, how};
 use super::forward::Output;
-use super::say;
+use super::print_message;
 
 /// The processes that a launch starts.
 pub(super) trait Place {
@@ -141,7 +141,7 @@ pub(super) struct Ranks<'a> {
     /// The next measure against ranks that should have ended, and its time.
     next: Option<(Measure, Instant)>,
     /// Whether a signal has requested the ranks to end.
-    told: bool,
+    is_ending: bool,
 }
 
 #[derive(Debug)]
@@ -153,7 +153,7 @@ struct Rank {
 /// A measure against ranks that do not end by themselves.
 #[derive(Debug, Clone, Copy)]
 enum Measure {
-    Tell,
+    Terminate,
     Kill,
 }
 
@@ -165,7 +165,7 @@ impl<'a> Ranks<'a> {
     pub(super) fn start(place: &'a dyn Place, restarts: Option<u32>) -> io::Result<Self> {
         let start = |index| Ok(Rank { member: place.start(index, false)?, status: None });
         let ranks = (0..place.count()).map(start).collect::<io::Result<_>>()?;
-        Ok(Self { place, restarts, ranks, replaced: Vec::new(), failed: None, next: None, told: false })
+        Ok(Self { place, restarts, ranks, replaced: Vec::new(), failed: None, next: None, is_ending: false })
     }
 
     /// Waits for all ranks to end. After one fails, the others get a grace period to detect and report the failure themselves. Forwards signals to
@@ -216,23 +216,23 @@ impl<'a> Ranks<'a> {
             let fails = |status: &ExitStatus| !status.success() && code(*status) != STOPPED;
             let Some(status) = rank.status.filter(fails) else { continue };
             let report = self.place.failure(index, rank.member.child.id(), status);
-            let ends = self.told || self.next.is_some() || !self.place.is_replaceable(index, status);
+            let ends = self.is_ending || self.next.is_some() || !self.place.is_replaceable(index, status);
             if let Some(restarts) = self.restarts.as_mut().filter(|_| !ends) {
                 let report = report.unwrap_or_default();
                 let Some(left) = restarts.checked_sub(1) else {
-                    say(&format!("{report}: the others go on without it"));
+                    print_message(&format!("{report}: the others continue without it"));
                     continue;
                 };
-                say(&format!("{report}: it is started again, and may be {left} more times"));
+                print_message(&format!("{report}: restarting it; restarts left: {left}"));
                 *restarts = left;
                 let member = self.place.start(index, true)?;
                 self.replaced.push(mem::replace(&mut rank.member, member));
                 rank.status = None;
             } else if self.failed.is_none() {
-                report.iter().for_each(|report| say(report));
+                report.iter().for_each(|report| print_message(report));
                 self.failed = Some(status);
                 // Ranks that are already being killed get no grace period.
-                self.next.get_or_insert((Measure::Tell, Instant::now() + grace));
+                self.next.get_or_insert((Measure::Terminate, Instant::now() + grace));
             }
         }
         Ok(())
@@ -247,20 +247,21 @@ impl<'a> Ranks<'a> {
             SIGKILL => (Signal::KILL, true),
             _ => (Signal::TERM, true),
         };
-        if signal == Signal::KILL || ends && self.told {
+        if signal == Signal::KILL || ends && self.is_ending {
             return self.take(Measure::Kill);
         }
-        self.told |= ends;
+        self.is_ending |= ends;
         self.running().for_each(|rank| rank.signal_group(signal));
     }
 
     fn take(&mut self, measure: Measure) {
         let running = self.running().count();
         let (signal, what) = match measure {
-            Measure::Tell => (Signal::TERM, "terminating them"),
+            Measure::Terminate => (Signal::TERM, "terminating them"),
             Measure::Kill => (Signal::KILL, "killing them"),
         };
-        say(&format!("{running} of {} {} are still running: {what}", self.ranks.len(), self.place.what()));
+        let (all, name) = (self.ranks.len(), self.place.what());
+        print_message(&format!("{running} of {all} {name} are still running: {what}"));
         self.running().for_each(|rank| rank.signal_group(signal));
         self.next = Some((Measure::Kill, Instant::now() + TO_END));
     }

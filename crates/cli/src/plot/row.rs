@@ -66,11 +66,11 @@ impl Row {
 /// Reads the rows of a file, one JSON object per line. If an operation is given, returns only its rows.
 pub(super) fn read(file: &str, text: &str, operation: Option<Operation>) -> Result<Vec<Row>, String> {
     let lines = text.lines().zip(1..).filter(|(text, _)| !text.trim().is_empty());
-    let said = |line: usize, why: String| format!("`{file}`, line {line}: {why}");
-    let rows = lines.map(|(text, line)| row(file, line, text).map_err(|why| said(line, why)));
+    let at_line = |line: usize, why: String| format!("`{file}`, line {line}: {why}");
+    let rows = lines.map(|(text, line)| row(file, line, text).map_err(|why| at_line(line, why)));
     let mut rows: Vec<_> = rows.collect::<Result<_, _>>()?;
     if rows.is_empty() {
-        return Err(format!("`{file}` has no rows: expected what `unisono bench --format json` prints"));
+        return Err(format!("`{file}` has no rows: expected the output of `unisono bench --format json`"));
     }
     if let Some(operation) = operation {
         rows.retain(|row| row.operation == operation.name());
@@ -78,7 +78,7 @@ pub(super) fn read(file: &str, text: &str, operation: Option<Operation>) -> Resu
             return Err(format!("`{file}` has no rows of {operation}"));
         }
     }
-    match rows.iter().find_map(|row| Some(said(row.line, row.defect()?))) {
+    match rows.iter().find_map(|row| Some(at_line(row.line, row.defect()?))) {
         Some(why) => Err(why),
         None => Ok(rows),
     }
@@ -86,9 +86,9 @@ pub(super) fn read(file: &str, text: &str, operation: Option<Operation>) -> Resu
 
 fn row(file: &str, line: usize, text: &str) -> Result<Row, String> {
     let row: Row = serde_json::from_str(text).map_err(|error| {
-        let said = error.to_string();
+        let message = error.to_string();
         // Serde numbers every object as line 1, which is not its line in the file.
-        let why = said.split(" at line ").next().unwrap_or_default();
+        let why = message.split(" at line ").next().unwrap_or_default();
         format!("not a row of `unisono bench --format json`: {why}")
     })?;
     Ok(Row { file: file.to_owned(), line, ..row })
@@ -117,7 +117,7 @@ pub(super) mod tests {
     #[test]
     fn invalid_rows_are_named() {
         let row = line("ring", 2, 8);
-        for (text, said) in [
+        for (text, expected) in [
             (String::new(), "`a.json` has no rows"),
             (
                 format!("{row}\nring 8"),
@@ -130,7 +130,7 @@ pub(super) mod tests {
             (line("ring", 2, 0), "all-reduce of 0 bytes"),
         ] {
             let why = read("a.json", &text, None).unwrap_err();
-            assert!(why.contains(said) && !why.contains('\n'), "{said:?} in {why:?}");
+            assert!(why.contains(expected) && !why.contains('\n'), "{expected:?} in {why:?}");
         }
     }
 }

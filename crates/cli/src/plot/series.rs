@@ -57,7 +57,7 @@ impl Comparison {
         if series.len() > MOST_SERIES {
             let count = series.len();
             return Err(format!(
-                "{count} series are too many for one figure: {MOST_SERIES} can be told apart"
+                "{count} series are too many for one figure: {MOST_SERIES} can be distinguished"
             ));
         }
         for series in &mut series {
@@ -79,15 +79,15 @@ const TRAITS: usize = 7;
 /// distinguishes two rows.
 fn traits(row: &Row, by_file: bool) -> [String; TRAITS] {
     let plural = |count: usize| if count == 1 { "" } else { "s" };
-    let said = |said: bool, phrase: &str| if said { phrase.to_owned() } else { String::new() };
+    let optional = |is_shown: bool, phrase: &str| if is_shown { phrase.to_owned() } else { String::new() };
     [
         format!("{} rank{}", row.ranks, plural(row.ranks)),
         format!("{} node{}", row.nodes, plural(row.nodes)),
         format!("{} of {}", row.op, row.dtype),
         format!("over {}", row.transport),
         format!("{} memory", row.memory),
-        said(row.oversubscribed, "oversubscribed"),
-        said(by_file, &row.file),
+        optional(row.oversubscribed, "oversubscribed"),
+        optional(by_file, &row.file),
     ]
 }
 

@@ -71,7 +71,7 @@ fn time_us(row: &Row) -> f64 {
 }
 
 fn row(algorithm: Algorithm, topology: &Topology, machine: &Machine, size_bytes: usize) -> Row {
-    let said =
+    let prediction =
         clock::predict(algorithm, Operation::AllReduce, topology, machine, size_bytes, ELEMENT_SIZE_BYTES);
     let ranks = topology.ranks();
     // A single rank does not communicate.
@@ -79,7 +79,7 @@ fn row(algorithm: Algorithm, topology: &Topology, machine: &Machine, size_bytes:
         let carried_bytes = size_bytes as f64 * 2.0 * (ranks - 1) as f64 / ranks as f64;
         if carried_bytes == 0.0 { 0.0 } else { carried_bytes / (time_us * 1e3) }
     };
-    let predicted = said.as_ref().ok();
+    let predicted = prediction.as_ref().ok();
     Row {
         algorithm: algorithm.name(),
         nodes: topology.nodes(),
@@ -91,7 +91,7 @@ fn row(algorithm: Algorithm, topology: &Topology, machine: &Machine, size_bytes:
         sent_bytes: predicted.map(|predicted| predicted.sent_bytes),
         predicted_us: predicted.map(|predicted| predicted.time_us),
         busbw_gb_per_s: predicted.map(|predicted| busbw_gb_per_s(predicted.time_us)),
-        why_not: said.as_ref().err().map(Unpredictable::to_string),
+        why_not: prediction.as_ref().err().map(Unpredictable::to_string),
     }
 }
 

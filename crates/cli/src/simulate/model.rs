@@ -37,9 +37,8 @@ impl Model {
         for (line, number) in text.lines().zip(1..) {
             let line = line.split('#').next().unwrap_or_default().trim();
             if !line.is_empty() {
-                let wrong = || {
-                    format!("`{name}`, line {number}: {line:?}, but a shape is expected, such as 64x3x7x7")
-                };
+                let wrong =
+                    || format!("`{name}`, line {number}: expected a shape, such as 64x3x7x7, got {line:?}");
                 shapes.push(shape(line).ok_or_else(wrong)?);
             }
         }

@@ -21,29 +21,30 @@ use crate::values::whole;
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Time of the forward pass of one rank
+    /// Time of the forward pass of one rank in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = milliseconds)]
     forward_ms: f64,
-    /// Time of the backward pass of one rank
+    /// Time of the backward pass of one rank in milliseconds
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     backward_ms: f64,
-    /// Time of the update [default: 20 bytes a parameter, at 30 GB/s]
+    /// Time of the update in milliseconds [default: 20 bytes per parameter at 30 GB/s]
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     update_ms: Option<f64>,
     /// Samples per rank and step
     #[arg(long, alias = "batch", value_name = "PER_RANK", default_value_t = 128)]
     batch_size: usize,
-    /// Wire formats of gradients, comma-separated: f32, bf16, f16, or, between nodes alone, int8, int4, int8:stochastic,
-    /// int4:stochastic, onebit, topk:FRACTION or powersgd:RANK
+    /// Wire formats of gradients, comma-separated: f32, bf16, f16, or, between nodes only, int8, int4, int8:stochastic, int4:stochastic, onebit,
+    /// topk:FRACTION or powersgd:RANK
     #[arg(long, value_name = "WIRE,WIRE", value_delimiter = ',', default_value = "f32", value_parser = wire)]
     wire: Vec<Wire>,
-    /// Size of a bucket of gradients; the suffixes K, M and G mean 2^10, 2^20 and 2^30. auto: as `train` chooses it
+    /// Bucket size in bytes of gradients, or auto, as for train; the suffixes K, M and G mean 2^10, 2^20 and 2^30
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = bucket_bytes)]
     bucket_bytes: BucketBytes,
-    /// All-reduces beside the backward pass, also across the next forward pass, or in turn [default: beside between nodes, in turn on one]
+    /// Overlap of the all-reduces: beside (with the backward pass), across (with the backward pass and the next forward pass) or in-turn (no overlap)
+    /// [default: beside between nodes, in-turn on one node]
     #[arg(long)]
     overlap: Option<Overlap>,
-    /// Also predict parameter servers, synchronous and asynchronous, with so many of the ranks as servers: the first ones
+    /// Also predict synchronous and asynchronous parameter servers, with the first S ranks as servers
     #[arg(long, value_name = "S", value_parser = whole(1, usize::MAX))]
     servers: Option<usize>,
     #[command(flatten)]
@@ -56,13 +57,13 @@ pub(super) struct Args {
 #[derive(Debug, ClapArgs)]
 #[group(required = true, multiple = false)]
 struct ModelArgs {
-    /// The MLP of train and bench-step, with hidden layers of these widths
+    /// MLP, as in train and bench-step, with hidden layers of these widths
     #[arg(long, value_name = "mlp:N,N")]
     model: Option<Model>,
     /// Number of parameters, in about 50 square matrices; the suffixes K, M and G mean 10^3, 10^6 and 10^9
     #[arg(long, value_name = "COUNT", value_parser = parameters)]
     parameters: Option<usize>,
-    /// File with the shape of a parameter on each line, such as 64x3x7x7, from the first layer to the last
+    /// File with one parameter shape per line, such as 64x3x7x7, from the first layer to the last
     #[arg(long, value_name = "FILE")]
     layers: Option<PathBuf>,
 }
@@ -94,8 +95,8 @@ fn milliseconds(text: &str) -> Result<f64, String> {
 /// Parses a wire format other than `threshold`: the amount that `threshold` sends depends on gradients, which a simulation lacks.
 fn wire(text: &str) -> Result<Wire, String> {
     match text.parse().map_err(|error: UnknownWire| error.to_string())? {
-        Wire::Compressed(Compression::Threshold { .. }) => Err("how much threshold sends depends on the gradients: simulate \
-                                                                topk:FRACTION, which sends as much as you expect"
+        Wire::Compressed(Compression::Threshold { .. }) => Err("the message size of threshold depends on the gradients: \
+                                                                simulate topk:FRACTION with the expected fraction"
             .to_owned()),
         wire => Ok(wire),
     }
@@ -286,14 +287,14 @@ impl Args {
 
 fn table(rows: &[Row], model: &Model, args: &Args) {
     println!(
-        "# {} parameters, {} samples a rank and step; forward pass {} ms, backward pass {} ms",
+        "# {} parameters, {} samples per rank and step; forward pass {} ms, backward pass {} ms",
         model.parameters(),
         args.batch_size,
         args.forward_ms,
         args.backward_ms
     );
-    println!("# it is assumed that all-reduces do not slow down what computes beside them");
-    println!("# efficiency: samples a second against as many ranks that each are alone");
+    println!("# assumption: all-reduces do not slow down concurrent computation");
+    println!("# efficiency: throughput relative to the same number of independent ranks");
     println!(
         "# {:>6} {:>6} {:<12} {:>8} {:>10} {:>12} {:>11} {:>9}  {}",
         "ranks", "nodes", "wire", "buckets", "step (ms)", "samples/s", "efficiency", "hidden", "strategy"

@@ -63,7 +63,7 @@ impl Plan {
         }
         if self.directory.is_some() && !self.has(RESUME) {
             self.words.retain(|word| word != OVERWRITE);
-            super::say("adding --resume to the command");
+            super::print_message("adding --resume to the command");
             self.words.push(RESUME.into());
         }
     }

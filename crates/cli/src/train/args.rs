@@ -75,7 +75,7 @@ const DATA: usize = 11;
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) options: RunOptions,
-    /// Print the configuration of this run as a file for --config, and train nothing
+    /// Print the configuration of this run as a file for --config, without training
     #[arg(long)]
     pub(super) write_config: bool,
     /// Output format
@@ -110,9 +110,8 @@ impl<const MOST: usize> Options<MOST> {
 impl<const MOST: usize> ClapArgs for Options<MOST> {
     fn augment_args(command: Command) -> Command {
         let file = Arg::new("config").long("config").value_name("FILE").value_parser(value_parser!(PathBuf));
-        let file = file.help(
-            "Read the configuration from this file; options of the command line win over those of the file",
-        );
+        let file =
+            file.help("Read the configuration from this file; options of the command line override it");
         // Unsupported options are parsed too, so that the error can be more specific.
         let options = Config::options(Command::new("options"));
         let options = options
@@ -149,7 +148,7 @@ impl<const MOST: usize> FromArgMatches for Options<MOST> {
             return Err(invalid(format!("--data {} {}", settings.data, needs(&missing))));
         }
         Ok(Self {
-            settings: Config { tell: Some(tell), ..settings },
+            settings: Config { report: Some(print_notice), ..settings },
             epochs: matches.get_one("epochs").copied(),
         })
     }
@@ -163,18 +162,18 @@ impl<const MOST: usize> FromArgMatches for Options<MOST> {
 /// Where objects of servers are kept.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct CacheArgs {
-    /// Folder in which the files of data sets on servers are kept [default: one in the system's temporary directory]
+    /// Cache directory for files of remote data sets [default: unisono-data-cache-UID in the temporary directory of the system]
     #[arg(long, value_name = "DIR")]
     data_cache: Option<PathBuf>,
 }
 
 impl CacheArgs {
     pub(crate) fn cache(&self) -> Cache {
-        Cache { folder: self.data_cache.clone(), tell: Some(tell) }
+        Cache { folder: self.data_cache.clone(), report: Some(print_notice) }
     }
 }
 
 /// Prints notices about data.
-fn tell(text: &str) {
+fn print_notice(text: &str) {
     eprintln!("unisono: {text}");
 }

@@ -5,12 +5,12 @@ use unisono_candle::Config;
 use unisono_strategies::Strategy;
 
 use super::{Args, Failure, failure, on_rank};
-use crate::{refused, speaks};
+use crate::{is_reporter, refused};
 
 /// Runs this rank, which may have been restarted during the run.
 pub(super) fn run(args: &Args, settings: &Config) -> Result<(), Failure> {
     if let Err(error) = settings.check() {
-        return Err(Failure::refusal(speaks(), error));
+        return Err(Failure::refusal(is_reporter(), error));
     }
     let launcher = Launcher::detect();
     let place = launcher.rank.zip(launcher.ranks).filter(|_| launcher.starter == Some(Starter::Variables));

@@ -15,7 +15,7 @@ use super::super::{output, progress};
 use super::{Args, Format};
 
 /// Prints progress and results.
-pub(super) struct Teller {
+pub(super) struct Reporter {
     is_json: bool,
     epochs: usize,
     /// Whether all ranks hold the parameters.
@@ -39,7 +39,7 @@ struct Line<'a, T> {
     figures: &'a T,
 }
 
-impl Teller {
+impl Reporter {
     /// Creates an output that shows a progress bar in addition to text.
     pub(super) fn new(args: &Args, is_mirrored: bool) -> Self {
         let is_json = args.format == Format::Json;
@@ -47,7 +47,7 @@ impl Teller {
         Self { is_json, epochs: args.options.settings.epochs, is_mirrored, bar, began: Instant::now() }
     }
 
-    pub(super) fn tell(&mut self, event: &Event) {
+    pub(super) fn report(&mut self, event: &Event) {
         match event {
             Event::Step(StepEvent { epoch, step, steps, loss, .. }) => {
                 self.bar.set_length(steps.unwrap_or(*step) as u64);
@@ -107,8 +107,8 @@ impl Teller {
         if let Some(EndedEarly { step, best }) = ended_early.as_ref().filter(|_| !self.is_json) {
             let Best { test_loss, step: best_step, evaluations_since } = best;
             println!(
-                "ended early after step {step}: the least test loss is {test_loss:.4}, after step {best_step} (evaluations since: \
-                 {evaluations_since})"
+                "stopped early after step {step}: the lowest test loss is {test_loss:.4}, after step {best_step} (evaluations \
+                 since: {evaluations_since})"
             );
         }
         match (self.is_json, stopped) {
@@ -120,7 +120,7 @@ impl Teller {
                     false => "parameters".to_owned(),
                 };
                 let memory = memory_bytes
-                    .map_or(String::new(), |bytes| format!("; {} of memory a rank", approximate(bytes)));
+                    .map_or(String::new(), |bytes| format!("; {} of memory per rank", approximate(bytes)));
                 println!("trained in {seconds:.1} s; {hold} {parameters_hash}{memory}");
             }
             (false, Some(Stopped { step, is_saved })) => {
@@ -162,7 +162,7 @@ fn workers(report: &WorkersReport) -> String {
         .map(|WorkerReport { rank, shares, .. }| format!("{shares} by rank {rank}"))
         .collect();
     format!(
-        "shares: {}; a gradient missed {:.1} updates, and at most {}",
+        "shares: {}; updates that a gradient missed: {:.1} on average, at most {}",
         shares.join(", "),
         report.mean_missed(),
         report.most_missed()

@@ -36,12 +36,13 @@ fn workers(text: &str) -> Result<Vec<String>, String> {
         )
     };
     let config: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
-    let cluster = config.as_object().ok_or_else(|| wrong("it is no JSON object".to_owned()))?.get("cluster");
+    let cluster = config.as_object().ok_or_else(|| wrong("it is not an object".to_owned()))?.get("cluster");
     let mut workers = Vec::new();
     for job in ["chief", "worker"] {
         let Some(addresses) = cluster.and_then(|cluster| cluster.get(job)) else { continue };
         let addresses = addresses.as_array().and_then(|list| list.iter().map(Value::as_str).collect());
-        let addresses: Vec<_> = addresses.ok_or_else(|| wrong(format!("{job} is no list of addresses")))?;
+        let addresses: Vec<_> =
+            addresses.ok_or_else(|| wrong(format!("{job} is not a list of addresses")))?;
         workers.extend(addresses.into_iter().map(str::to_owned));
     }
     Ok(workers)
@@ -64,9 +65,9 @@ mod tests {
         assert_eq!(["b:1", "[::1]:2", "c"].map(host), ["b", "[::1]", "c"]);
         for (config, why) in [
             ("{", "EOF"),
-            ("[]", "it is no JSON object"),
-            (r#"{"cluster": {"worker": "b:1"}}"#, "worker is no list of addresses"),
-            (r#"{"cluster": {"chief": [1]}}"#, "chief is no list of addresses"),
+            ("[]", "it is not an object"),
+            (r#"{"cluster": {"worker": "b:1"}}"#, "worker is not a list of addresses"),
+            (r#"{"cluster": {"chief": [1]}}"#, "chief is not a list of addresses"),
         ] {
             let error = workers(config).unwrap_err();
             assert!(error.contains(why) && error.starts_with("TF_CONFIG is "), "{error}");

@@ -29,7 +29,7 @@ fn rows(stdout: &str) -> Vec<serde_json::Value> {
 
 fn verify_reports_correct_algorithms() {
     let stdout = unisono(&["verify", "--algorithm", "ring,rail", "--ranks", "1:9"]).expect_success().stdout;
-    assert_eq!(count(&stdout, "right"), 2);
+    assert_eq!(count(&stdout, "correct"), 2);
 }
 
 fn explain_prints_one_drawing_under_mpirun() {
@@ -40,7 +40,7 @@ fn explain_prints_one_drawing_under_mpirun() {
     assert_eq!(count(&stdout, "lanes, in 32 blocks"), 1, "{stdout}");
     let ended = unisono(&["explain", "ring", "--ranks", "4", "--operation", "broadcast"]);
     assert_eq!(ended.status.code(), Some(2));
-    assert!(ended.stderr.contains("ring does not offer broadcast"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("ring does not support broadcast"), "{}", ended.stderr);
 }
 
 fn explain_draws_pipelines() {
@@ -131,7 +131,7 @@ fn invalid_arguments_are_refused_once() {
         &["bench", "--threads", "2"],
         "--threads 2 would start a separate world in each of the 2 launched processes",
     );
-    refused(2, &["bench", "--wire", "int8"], "all ranks share a node: start them on several");
+    refused(2, &["bench", "--wire", "int8"], "all ranks share a node: start ranks on several nodes");
     refused(
         2,
         &["bench", "--wire", "int9"],
@@ -259,7 +259,7 @@ fn tune_finishes_quickly_with_more_ranks_than_cores() {
     let file = temporary("turns.toml");
     let cores = std::thread::available_parallelism().expect("known").get();
     let said = launched(cores + 1, &["tune", "--out", &file]).expect_success().stdout;
-    assert!(said.contains("[shm.slice] a core switches between ranks in") && said.contains(&file), "{said}");
+    assert!(said.contains("[shm.slice] a context switch between ranks") && said.contains(&file), "{said}");
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("[shm.registered]") && text.contains("hand_over_us = "), "{text}");
     std::fs::remove_file(&file).unwrap();

@@ -228,7 +228,7 @@ fn requests_that_exceed_the_memory_are_refused() {
     };
     let said = refused("exec \"$0\" bench --threads 64 --bytes 16G --algorithm all-to-all");
     let expected =
-        "unisono: arrays of 16 GiB on 64 ranks of a node need 2048 GiB, copies included, but only ";
+        "unisono: arrays of 16 GiB on 64 ranks of a node need 2048 GiB, including copies, but only ";
     assert!(said.starts_with(expected) && said.contains("of memory is available"), "{said}");
     let said = refused("ulimit -v 4000000 && exec \"$0\" bench --threads 1024 --bytes 8");
     assert!(said.contains("raise `ulimit -v`"), "{said}");
@@ -335,7 +335,7 @@ fn inspect_input_names_the_stage_that_limits_training() {
     assert!(table.status.success(), "{}", String::from_utf8_lossy(&table.stderr));
     let lines: Vec<_> = text.lines().collect();
     assert!(
-        lines[0].starts_with("epoch 1: 20000 samples in batches of 100; training has at most "),
+        lines[0].starts_with("epoch 1: 20000 samples in batches of 100; upper bound for training: "),
         "{text}"
     );
     let names = lines[2..5].iter().map(|line| line.split_whitespace().next().unwrap_or_default());

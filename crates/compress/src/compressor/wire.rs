@@ -26,7 +26,7 @@ pub enum UnknownWire {
     Unknown(String),
     /// The speed of this format cannot be predicted.
     #[error(
-        "how much {0} sends depends on the gradients, so auto cannot predict it: remove it from the list"
+        "the message size of {0} depends on the gradients, so auto cannot predict it: remove it from the list"
     )]
     Unpredictable(String),
 }

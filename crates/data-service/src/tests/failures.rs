@@ -87,21 +87,21 @@ fn silent_connections_delay_no_client_and_are_closed() {
 
 #[test]
 fn a_wait_for_servers_is_reported_and_ends_on_request() {
-    static TOLD: Mutex<Vec<String>> = Mutex::new(vec![]);
+    static REPORTED: Mutex<Vec<String>> = Mutex::new(vec![]);
     let fixture = Fixture::new();
-    let tell = Some((|text| TOLD.lock().unwrap().push(text.to_owned())) as fn(&str));
-    let options = Options { cache: Cache { folder: None, tell }, ..Options::default() };
+    let report = Some((|text| REPORTED.lock().unwrap().push(text.to_owned())) as fn(&str));
+    let options = Options { cache: Cache { folder: None, report }, ..Options::default() };
     let (stop, nobody) = (options.stop.clone(), "127.0.0.1:1".to_owned());
     let service = Source::Service(Service { servers: vec![nobody.clone()], ..fixture.service(&[]) });
     let load = thread::spawn(move || load(&service, &options));
-    wait_until("somebody is told", || !TOLD.lock().unwrap().is_empty());
+    wait_until("the wait is reported", || !REPORTED.lock().unwrap().is_empty());
     assert!(!load.is_finished());
     stop.ask();
     wait_until("the wait ends", || load.is_finished());
     assert!(matches!(load.join().unwrap(), Err(DataError::Stopped)));
-    let told = TOLD.lock().unwrap().concat();
+    let reported = REPORTED.lock().unwrap().concat();
     let expected = format!("waiting for a data server, up to 60 s; `{nobody}`: ");
-    assert!(told.starts_with(&expected) && told.contains("refused"), "{told}");
+    assert!(reported.starts_with(&expected) && reported.contains("refused"), "{reported}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ for case in range(24):
     height, width = random.randint(1, 60), random.randint(1, 60)
     rows = random.randint(1, 12)
     columns = rows if case % 3 else random.randint(1, 12)
-    # Ratios of sides that `kept` leaves alone.
+    # Aspect ratios that `kept` does not change.
     if max(height * columns, width * rows) > 8 * min(height * columns, width * rows):
         width, columns = height, rows
     levels = bytes((at * 2654435761 >> 16) % 256 for at in range(height * width * channels))

@@ -34,7 +34,7 @@ pub struct Shard {
     /// The rank and the number of ranks, among those that read the same files and divide their samples.
     kept: (usize, usize),
     /// The choice and its reason, as text.
-    told: String,
+    description: String,
 }
 
 impl Sharding {
@@ -63,7 +63,7 @@ impl Sharding {
     /// If `rank` is not below `ranks`.
     pub fn of(self, files: &[PathBuf], rank: usize, ranks: usize) -> Result<Shard, DataError> {
         assert!(rank < ranks, "rank {rank} of {ranks} ranks");
-        let whole = |kept, told| Ok(Shard { files: files.to_vec(), kept, told });
+        let whole = |kept, description| Ok(Shard { files: files.to_vec(), kept, description });
         let (owners, above) = match self {
             Self::Off => return whole((0, 1), "off: every rank reads and keeps all samples".to_owned()),
             Self::Data => return whole((rank, ranks), kept_by_each(ranks, "as asked")),
@@ -85,10 +85,10 @@ impl Sharding {
         }
         let own = files.iter().zip(&owners).filter(|&(_, &owner)| owner == rank);
         let files = own.map(|(file, _)| file.clone()).collect();
-        let told = format!(
+        let description = format!(
             "files: each of {ranks} ranks reads files of its own, at most {above} % more than the mean"
         );
-        Ok(Shard { files, kept: (0, 1), told })
+        Ok(Shard { files, kept: (0, 1), description })
     }
 }
 
@@ -107,7 +107,7 @@ impl Shard {
 /// Formats the choice and its reason.
 impl fmt::Display for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.told)
+        f.write_str(&self.description)
     }
 }
 
@@ -180,16 +180,16 @@ mod tests {
     #[test]
     fn auto_divides_balanced_files_and_reports_the_reason() {
         let directory = TestDirectory::new();
-        let told = |sizes: &[usize], ranks| {
+        let description = |sizes: &[usize], ranks| {
             Sharding::Auto.of(&files(&directory, sizes), 0, ranks).unwrap().to_string()
         };
         let expected = "files: each of 2 ranks reads files of its own, at most 6 % more than the mean";
-        assert_eq!(told(&[50, 50, 40, 50], 2), expected);
+        assert_eq!(description(&[50, 50, 40, 50], 2), expected);
         let expected = "data: every rank reads all files and keeps one sample in 2: with files of its own, a rank would read 34 % more than the mean";
-        assert_eq!(told(&[50, 50, 50], 2), expected);
+        assert_eq!(description(&[50, 50, 50], 2), expected);
         let expected =
             "data: every rank reads all files and keeps one sample in 4: 3 file(s) are too few to divide";
-        assert_eq!(told(&[50, 50, 50], 4), expected);
+        assert_eq!(description(&[50, 50, 50], 4), expected);
     }
 
     #[test]

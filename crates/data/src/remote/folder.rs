@@ -18,7 +18,7 @@ const STALLED: Duration = Duration::from_secs(120);
 /// The interval of polls while waiting.
 const POLL: Duration = Duration::from_millis(50);
 /// The interval of reports on waiting.
-const TELL: Duration = Duration::from_secs(10);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The folder of a URL. No other process changes it while this value exists.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Folder {
     /// The lock file, locked until it is closed. Its content is the progress of the process that holds the lock.
     lock: File,
     /// When this process last wrote its progress.
-    said: Cell<Option<Instant>>,
+    written: Cell<Option<Instant>>,
 }
 
 impl Folder {
@@ -40,10 +40,10 @@ impl Folder {
         let path = root.join("lock");
         let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let lock = open.map_err(|error| cannot("open", &path, &error))?;
-        let (mut patience, mut told) = (Patience::new(STALLED), Instant::now());
+        let (mut patience, mut reported) = (Patience::new(STALLED), Instant::now());
         loop {
             match lock.try_lock() {
-                Ok(()) => return Ok(Self { root, lock, said: Cell::default() }),
+                Ok(()) => return Ok(Self { root, lock, written: Cell::default() }),
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(cannot("lock", &path, &error)),
             }
@@ -56,19 +56,19 @@ impl Folder {
                     STALLED.as_secs(),
                 ));
             }
-            if told.elapsed() > TELL {
-                cache.tell(&format!("{url}: waiting for another process to fetch it: {progress}"));
-                told = Instant::now();
+            if reported.elapsed() > REPORT_INTERVAL {
+                cache.report(&format!("{url}: waiting for another process to fetch it: {progress}"));
+                reported = Instant::now();
             }
             thread::sleep(POLL);
         }
     }
 
     /// Reports the progress of this process to waiting processes.
-    pub(super) fn say(&self, progress: impl FnOnce() -> String) {
+    pub(super) fn write_progress(&self, progress: impl FnOnce() -> String) {
         const PAUSE: Duration = Duration::from_millis(200);
-        if self.said.get().is_none_or(|said| said.elapsed() > PAUSE) {
-            self.said.set(Some(Instant::now()));
+        if self.written.get().is_none_or(|written| written.elapsed() > PAUSE) {
+            self.written.set(Some(Instant::now()));
             // On an error, a waiting process fails too early, at worst.
             let _ = self.lock.set_len(0).and_then(|()| self.lock.write_all_at(progress().as_bytes(), 0));
         }
@@ -148,7 +148,7 @@ mod tests {
     use crate::testing::TestDirectory;
 
     fn cache(above: &TestDirectory) -> Cache {
-        Cache { folder: Some(above.path().into()), tell: None }
+        Cache { folder: Some(above.path().into()), report: None }
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
     fn one_process_at_a_time_holds_the_lock() {
         let above = TestDirectory::new();
         let folder = Folder::locked("s3://b/a", &cache(&above)).unwrap();
-        folder.say(|| "half of it".into());
+        folder.write_progress(|| "half of it".into());
         assert_eq!(fs::read_to_string(folder.root.join("lock")).unwrap(), "half of it");
         thread::scope(|scope| {
             let (send, receive) = mpsc::channel();

@@ -35,8 +35,8 @@ pub(super) fn mirrored(url: &str, wanted: Wanted, cache: &Cache) -> Result<PathB
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("cannot be fetched: {error}"))?;
         let store = connect(&address.place)?;
-        let tell = |text: &str| cache.tell(&format!("fetching {url}: {text}"));
-        runtime.block_on(Mirror { store, address, folder }.update(&tell))
+        let report = |text: &str| cache.report(&format!("fetching {url}: {text}"));
+        runtime.block_on(Mirror { store, address, folder }.update(&report))
     };
     // On a separate thread, since this one may be inside another runtime.
     thread::scope(|scope| {
@@ -71,7 +71,7 @@ impl Object {
 
 impl Mirror {
     /// Fetches objects that are missing or outdated, and removes those that the server no longer has.
-    async fn update(self, tell: &dyn Fn(&str)) -> Result<PathBuf, String> {
+    async fn update(self, report: &dyn Fn(&str)) -> Result<PathBuf, String> {
         let (objects, target) = self.find().await?;
         let path = self.folder.manifest();
         let kept = |error| cannot("write", &path, &error);
@@ -86,7 +86,7 @@ impl Mirror {
                 .map_err(|error| cannot("clear", &self.folder.parts(), &error))?;
             let bytes = missing.iter().map(|object| object.version.size).sum();
             self.check_space(bytes)?;
-            tell(&format!("{} in {} files, into `{}`", amount(bytes), missing.len(), files.display()));
+            report(&format!("{} in {} files, into `{}`", amount(bytes), missing.len(), files.display()));
             self.fetch_all(missing, bytes, &mut manifest).await?;
         }
         let versions: Vec<_> = objects.into_iter().map(|object| object.version).collect();
@@ -112,7 +112,7 @@ impl Mirror {
         let mut objects = vec![];
         while let Some(meta) = found.try_next().await.map_err(|error| describe(&error))? {
             let count = objects.len();
-            self.folder.say(|| format!("{count} objects found"));
+            self.folder.write_progress(|| format!("{count} objects found"));
             let parts: Option<Vec<_>> = meta
                 .location
                 .prefix_match(path)
@@ -165,7 +165,7 @@ impl Mirror {
         let progress = |more: usize| {
             received.update(|received| received + more as u64);
             let received = received.get();
-            self.folder.say(|| format!("{received} of {bytes} bytes of {count} files"));
+            self.folder.write_progress(|| format!("{received} of {bytes} bytes of {count} files"));
         };
         let fetched = missing.into_iter().enumerate().map(|(number, object)| {
             let progress = &progress;

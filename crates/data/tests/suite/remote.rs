@@ -43,7 +43,7 @@ pub(crate) fn play(_: &str) -> ExitCode {
 }
 
 fn load(source: &str, cache: &Path) -> Result<Dataset, DataError> {
-    let cache = Cache { folder: Some(cache.into()), tell: None };
+    let cache = Cache { folder: Some(cache.into()), report: None };
     unisono_data::load(&source.parse()?, &Options { cache, ..Options::default() })
 }
 

@@ -35,27 +35,27 @@ impl PipelinePlan {
 #[expect(missing_docs, reason = "each defect's sentence names its fields")]
 pub enum PipelineDefect {
     /// A pass is made more than once.
-    #[error("rank {rank} makes the {pass} twice")]
+    #[error("rank {rank} executes the {pass} twice")]
     Twice { rank: Rank, pass: Pass },
 
     /// A rank makes a pass through a stage that it does not hold, or that does not exist.
-    #[error("rank {rank} makes the {pass}, which is not its own")]
+    #[error("rank {rank} executes the {pass}, which belongs to another rank")]
     NotOwn { rank: Rank, pass: Pass },
 
     /// A pass is never made.
-    #[error("rank {rank} does not make the {pass}")]
+    #[error("rank {rank} does not execute the {pass}")]
     Missing { rank: Rank, pass: Pass },
 
     /// A pass begins before the result that it needs is available.
-    #[error("rank {rank} makes the {pass} without the result of the {needed}")]
+    #[error("rank {rank} executes the {pass} without the result of the {needed}")]
     TooEarly { rank: Rank, pass: Pass, needed: Pass },
 
     /// A rank sends a result that it has not computed.
-    #[error("rank {rank} sends the result of the {pass} before it has made it")]
+    #[error("rank {rank} sends the result of the {pass} before executing it")]
     NothingToSend { rank: Rank, pass: Pass },
 
     /// A rank waits for a message, but the other rank sends another one or none.
-    #[error("rank {rank} waits for the result of the {pass} from rank {from}, and does not get it")]
+    #[error("rank {rank} waits for the result of the {pass} from rank {from}, which does not send it")]
     Deadlock { rank: Rank, pass: Pass, from: Rank },
 
     /// A message is never received.
@@ -63,7 +63,7 @@ pub enum PipelineDefect {
     Unreceived { rank: Rank, pass: Pass, from: Rank },
 
     /// A rank keeps more activations than the schedule permits.
-    #[error("rank {rank} keeps the activations of {kept} passes at a time, and the schedule says {most}")]
+    #[error("rank {rank} keeps the activations of {kept} passes at a time, but the schedule allows {most}")]
     Memory { rank: Rank, kept: usize, most: usize },
 }
 

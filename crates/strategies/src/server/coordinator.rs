@@ -37,8 +37,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     ///
     /// # Errors
     /// [`TrainError`] of a file or a server. Also if the loss is not finite, or if all workers are lost.
-    pub(super) fn run(mut self, tell: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
-        let ended = self.epochs(tell).and_then(|last| self.finish(last));
+    pub(super) fn run(mut self, on_event: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
+        let ended = self.epochs(on_event).and_then(|last| self.finish(last));
         match self.holdings.leave() {
             // The error that ended the run is more precise than the loss of a server.
             Err(error) if ended.is_ok() => Err(error.into()),
@@ -47,14 +47,14 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     }
 
     /// Runs all remaining epochs. Returns the report of the last one.
-    fn epochs(&mut self, tell: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
+    fn epochs(&mut self, on_event: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
         let mut last = None;
         while self.state.progress.epoch <= self.state.settings.epochs && self.state.ended_early().is_none() {
-            let report = self.epoch(tell)?;
+            let report = self.epoch(on_event)?;
             if self.state.is_stopping {
                 return Ok(report);
             }
-            self.state.emit(Event::Epoch(report.clone()), tell)?;
+            self.state.emit(Event::Epoch(report.clone()), on_event)?;
             self.state.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
             last = Some(report);
         }
@@ -62,14 +62,14 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             Some(last) => Ok(last),
             // The run has already been saved at its end.
             None => {
-                let test = self.evaluate(tell)?;
+                let test = self.evaluate(on_event)?;
                 Ok(self.state.report_of_saved(test))
             }
         }
     }
 
     /// Runs the rest of an epoch, then evaluates, unless the run must stop.
-    fn epoch(&mut self, tell: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
+    fn epoch(&mut self, on_event: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
         let Progress { epoch, step_in_epoch: first, step, .. } = self.state.progress;
         let steps = self.feed.steps().ok_or_else(|| {
             TrainError::Setting(
@@ -82,14 +82,14 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             let until = self.next_pause(steps);
             self.dispatcher.state().queue.until = until;
             self.dispatcher.wake();
-            self.watch(steps, tell)?;
-            self.pause(steps, tell)?;
+            self.watch(steps, on_event)?;
+            self.pause(steps, on_event)?;
         }
         let samples = |step| self.feed.samples(step).unwrap_or(0) as f64;
         let (seen, took) = (samples(self.state.progress.step_in_epoch) - samples(first), began.elapsed());
         let workers = self.workers_report(took);
-        self.state.emit(Event::Workers(workers), tell)?;
-        let test = if self.state.is_stopping { Test::default() } else { self.test(tell)? };
+        self.state.emit(Event::Workers(workers), on_event)?;
+        let test = if self.state.is_stopping { Test::default() } else { self.test(on_event)? };
         Ok(self.report(test, took, seen))
     }
 
@@ -104,7 +104,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     }
 
     /// Reports steps as they complete, until all permitted steps have.
-    fn watch(&mut self, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+    fn watch(&mut self, steps: usize, on_event: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let mut is_closed = false;
         loop {
             let mut state = self.dispatcher.state();
@@ -134,9 +134,9 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
                 state = self.dispatcher.wait(state, LOOKS);
             }
             drop(state);
-            self.tell_changes(tell)?;
+            self.report_changes(on_event)?;
             for tally in made {
-                self.made(tally, steps, tell)?;
+                self.made(tally, steps, on_event)?;
             }
             if is_done {
                 return Ok(());
@@ -148,18 +148,18 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     ///
     /// # Errors
     /// [`TrainError::WorkersLost`] if no worker is left and none joins in time.
-    fn tell_changes(&mut self, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+    fn report_changes(&mut self, on_event: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let mut state = self.dispatcher.state();
         let (lost, joined) = (std::mem::take(&mut state.lost), std::mem::take(&mut state.joined));
         let (left, of) = (state.workers.len(), self.workers);
         drop(state);
         for (rank, why) in &lost {
-            tell(Event::Notice(format!(
+            on_event(Event::Notice(format!(
                 "the worker on rank {rank} is lost ({why}): others do its share; {left} of {of} workers are left"
             )));
         }
         for rank in joined {
-            tell(Event::Notice(format!("a worker has joined on rank {rank}: {left} of {of} work")));
+            on_event(Event::Notice(format!("a worker has joined on rank {rank}: {left} of {of} work")));
         }
         if let Some(last) = lost.into_iter().next_back() {
             self.last_lost = Some(last);
@@ -177,7 +177,12 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     }
 
     /// Counts and reports a completed step.
-    fn made(&mut self, tally: LossSums, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+    fn made(
+        &mut self,
+        tally: LossSums,
+        steps: usize,
+        on_event: &mut dyn FnMut(Event),
+    ) -> Result<(), TrainError> {
         let rate = self.state.settings.rate.at(self.state.progress.step);
         if let Some(store) = &mut self.state.store {
             store.record_loss(self.state.progress.step, tally.mean_loss());
@@ -186,19 +191,19 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         let Progress { epoch, step_in_epoch: step, .. } = self.state.progress;
         let (steps, loss, targets) = (Some(steps), tally.mean_loss(), tally.targets);
         let times = Times::default();
-        self.state.emit(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), tell)
+        self.state.emit(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), on_event)
     }
 
     /// Performs the operations that are due between two steps, while no worker computes.
-    fn pause(&mut self, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+    fn pause(&mut self, steps: usize, on_event: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let Progress { step, epoch, step_in_epoch, .. } = self.state.progress;
         let every = self.state.settings.evaluate_every;
         if every.is_some_and(|every| step.is_multiple_of(every))
             && step_in_epoch < steps
             && !self.state.is_stopping
         {
-            let test = self.test(tell)?;
-            self.state.emit(Event::Evaluation(test.evaluation(epoch, step)), tell)?;
+            let test = self.test(on_event)?;
+            self.state.emit(Event::Evaluation(test.evaluation(epoch, step)), on_event)?;
         }
         if self.is_save_due() && !self.state.is_stopping {
             let checkpoint = self.holdings.checkpoint(&self.replica, &self.state.progress)?;
@@ -218,16 +223,16 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     }
 
     /// Makes the workers evaluate, at most once after each step. The result counts for early stopping.
-    fn test(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Test, TrainError> {
+    fn test(&mut self, on_event: &mut dyn FnMut(Event)) -> Result<Test, TrainError> {
         if let Some(test) = self.state.tested() {
             return Ok(test);
         }
-        let test = self.evaluate(tell)?;
+        let test = self.evaluate(on_event)?;
         Ok(self.state.evaluated(test))
     }
 
     /// Returns the results on the held-out samples, which have the same bits on any number of workers.
-    fn evaluate(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Test, TrainError> {
+    fn evaluate(&mut self, on_event: &mut dyn FnMut(Event)) -> Result<Test, TrainError> {
         let batches = self.feed.held_out();
         self.dispatcher.state().evaluate(batches);
         self.dispatcher.wake();
@@ -237,7 +242,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
                 return Ok(Test { tally, ..Test::default() });
             }
             drop(self.dispatcher.wait(state, LOOKS));
-            self.tell_changes(tell)?;
+            self.report_changes(on_event)?;
         }
     }
 

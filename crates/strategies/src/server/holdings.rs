@@ -50,11 +50,11 @@ impl Holdings<'_> {
         let of = |server| self.layout.of(server).map(|bucket| held[bucket].clone()).collect::<Vec<_>>();
         self.own.restore(&of(0));
         for (server, link) in (1..).zip(&mut self.others) {
-            link.tell(Message::new(Kind::Restore))?;
+            link.send(Message::new(Kind::Restore))?;
             of(server).iter().try_for_each(|held| held.send(link))?;
         }
         // Waits for all servers, because a worker may pull from them as soon as it has a share.
-        self.others.iter_mut().try_for_each(|link| link.hear().map(drop))?;
+        self.others.iter_mut().try_for_each(|link| link.receive().map(drop))?;
         Ok(())
     }
 
@@ -91,7 +91,7 @@ impl Holdings<'_> {
             held[bucket] = own;
         }
         for (server, link) in (1..).zip(&mut self.others) {
-            link.tell(Message::new(Kind::Read))?;
+            link.send(Message::new(Kind::Read))?;
             self.layout.of(server).try_for_each(|bucket| held[bucket].receive(link))?;
         }
         Ok(held)
@@ -104,6 +104,6 @@ impl Holdings<'_> {
 
     /// Ends the links to the other servers.
     pub(super) fn leave(&mut self) -> unisono::Result<()> {
-        self.others.iter_mut().try_for_each(|link| link.tell(Message::new(Kind::Leave)))
+        self.others.iter_mut().try_for_each(|link| link.send(Message::new(Kind::Leave)))
     }
 }

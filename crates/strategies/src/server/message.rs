@@ -86,20 +86,20 @@ impl Link {
         if self.comm.rank() == SERVER { CLIENT } else { SERVER }
     }
 
-    pub(super) fn tell(&mut self, message: Message) -> Result<()> {
+    pub(super) fn send(&mut self, message: Message) -> Result<()> {
         self.comm.send(bytes_of(&message), self.other())
     }
 
-    pub(super) fn hear(&mut self) -> Result<Message> {
+    pub(super) fn receive(&mut self) -> Result<Message> {
         let mut bytes = [0; size_of::<Message>()];
         self.comm.receive(&mut bytes, self.other())?;
         Ok(checked::pod_read_unaligned(&bytes))
     }
 
     /// Sends a request, and waits for the reply.
-    pub(super) fn ask(&mut self, message: Message) -> Result<Message> {
-        self.tell(message)?;
-        self.hear()
+    pub(super) fn request(&mut self, message: Message) -> Result<Message> {
+        self.send(message)?;
+        self.receive()
     }
 }
 

@@ -99,19 +99,19 @@ impl Pushing {
     }
 
     /// Sends a message to the coordinator.
-    pub(super) fn tell(&mut self, message: Message) -> Result<(), TrainError> {
-        self.links[0].tell(message).map_err(lost(0))
+    pub(super) fn send(&mut self, message: Message) -> Result<(), TrainError> {
+        self.links[0].send(message).map_err(lost(0))
     }
 
     /// Sends a request to the coordinator, and waits for the reply.
-    pub(super) fn ask(&mut self, message: Message) -> Result<Message, TrainError> {
-        self.links[0].ask(message).map_err(lost(0))
+    pub(super) fn request(&mut self, message: Message) -> Result<Message, TrainError> {
+        self.links[0].request(message).map_err(lost(0))
     }
 
     /// Requests all parameters. They arrive in the order of the forward pass, during the pass.
     pub(super) fn pull(&mut self) -> Result<(), TrainError> {
         for (server, link) in self.links.iter_mut().enumerate() {
-            link.tell(Message::new(Kind::Pull)).map_err(lost(server))?;
+            link.send(Message::new(Kind::Pull)).map_err(lost(server))?;
             let other = link.other();
             for bucket in self.layout.of(server).rev() {
                 let values = &mut self.buckets[bucket].values;
@@ -175,7 +175,7 @@ impl Pushing {
                 arrived.map_err(lost(self.layout.owner(number)))?;
             }
             for (server, link) in self.links.iter_mut().enumerate() {
-                let Message { spoiled, largest, .. } = link.hear().map_err(lost(server))?;
+                let Message { spoiled, largest, .. } = link.receive().map_err(lost(server))?;
                 if spoiled > 0 {
                     report = Message { spoiled, largest, server: server as u64, ..report };
                 }
@@ -186,9 +186,9 @@ impl Pushing {
     }
 
     /// Sends a message to all servers.
-    pub(super) fn tell_all(&mut self, message: Message) -> Result<(), TrainError> {
+    pub(super) fn send_all(&mut self, message: Message) -> Result<(), TrainError> {
         let mut links = self.links.iter_mut().enumerate();
-        links.try_for_each(|(server, link)| link.tell(message).map_err(lost(server)))
+        links.try_for_each(|(server, link)| link.send(message).map_err(lost(server)))
     }
 
     fn attempt(&mut self, act: impl FnOnce(&mut Self) -> Result<(), TrainError>) {
@@ -200,7 +200,7 @@ impl Pushing {
     /// Announces the gradients of a share to all servers.
     fn announce(&mut self) -> Result<(), TrainError> {
         let task = self.task.expect("a share has begun");
-        self.tell_all(Message { kind: Kind::Push, tally: self.ledger.own.tally, ..task })
+        self.send_all(Message { kind: Kind::Push, tally: self.ledger.own.tally, ..task })
     }
 
     /// Sends all full buckets, in order.
@@ -235,9 +235,9 @@ impl Gradients for Pushing {
             return Ok(());
         }
         self.copy_values(index, values).map_err(|error| {
-            let told = error.to_string().into();
+            let message = error.to_string().into();
             self.failure = Some(error);
-            told
+            message
         })
     }
 

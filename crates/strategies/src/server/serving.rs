@@ -38,18 +38,18 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
     }
 
     /// Serves as the first server, and controls the run.
-    pub(super) fn coordinate(mut self, tell: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
+    pub(super) fn coordinate(mut self, on_event: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
         let (shard, joins) = (&self.shard()?, self.joins()?);
         let ServerSettings { servers: first, staleness, .. } = self.servers;
         let dispatcher = &Dispatcher::new(first..self.ranks, staleness, self.settings.rate);
         let links = std::mem::take(&mut self.links);
-        let coordinator = self.coordinator(shard, dispatcher, joins.is_some(), tell)?;
+        let coordinator = self.coordinator(shard, dispatcher, joins.is_some(), on_event)?;
         thread::scope(|scope| {
             for (worker, link) in (first..).zip(links) {
                 let joins = joins.as_ref();
                 scope.spawn(move || attend_worker(worker, link, shard, Some(dispatcher), joins));
             }
-            let ended = coordinator.run(tell);
+            let ended = coordinator.run(on_event);
             // Also after an error, so that the remaining workers are informed.
             dispatcher.state().is_over = true;
             dispatcher.wake();
@@ -64,7 +64,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
         shard: &'a Shard,
         dispatcher: &'a Dispatcher,
         is_elastic: bool,
-        tell: &mut dyn FnMut(Event),
+        on_event: &mut dyn FnMut(Event),
     ) -> Result<Coordinator<'a, R, F>, TrainError> {
         let (workers, staleness) = (self.workers(), self.servers.staleness);
         let Self { ref mut replica, settings, resumed, .. } = self;
@@ -80,7 +80,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
         let mut state = RunState::open(&mut alone, settings, resumed.as_ref())?;
         state.progress.ranks = self.ranks;
-        resumed.iter().flat_map(Resumed::events).for_each(tell);
+        resumed.iter().flat_map(Resumed::events).for_each(on_event);
         Ok(Coordinator {
             replica: self.replica,
             feed: self.feed,
@@ -123,22 +123,22 @@ fn attend(mut link: Link, shard: &Shard, dispatcher: Option<(&Dispatcher, Rank)>
     let mut visit = shard.visit(&link)?;
     let mut missed = 0;
     loop {
-        let heard = link.hear()?;
-        match (heard.kind, dispatcher) {
+        let request = link.receive()?;
+        match (request.kind, dispatcher) {
             (Kind::Pull, _) => shard.give(&mut link, &mut visit)?,
-            (Kind::Push, _) => missed = shard.take(&mut link, &mut visit, &heard)?,
-            (Kind::Trained, Some((dispatcher, worker))) => dispatcher.trained(worker, &heard, missed),
-            (Kind::Evaluated, Some((dispatcher, worker))) => dispatcher.evaluated(worker, &heard),
+            (Kind::Push, _) => missed = shard.take(&mut link, &mut visit, &request)?,
+            (Kind::Trained, Some((dispatcher, worker))) => dispatcher.trained(worker, &request, missed),
+            (Kind::Evaluated, Some((dispatcher, worker))) => dispatcher.evaluated(worker, &request),
             (Kind::Ask, Some((dispatcher, worker))) => {
-                let next = dispatcher.next(worker, heard.asks_to_stop != 0);
-                link.tell(next)?;
+                let next = dispatcher.next(worker, request.asks_to_stop != 0);
+                link.send(next)?;
             }
             (Kind::Read, _) => shard.read().iter().try_for_each(|held| held.send(&mut link))?,
             (Kind::Restore, _) => {
                 let mut held = shard.read();
                 held.iter_mut().try_for_each(|held| held.receive(&mut link))?;
                 shard.restore(&held);
-                link.tell(Message::new(Kind::Done))?;
+                link.send(Message::new(Kind::Done))?;
             }
             (Kind::Leave, _) => return Ok(()),
             (kind, _) => unreachable!("a client of this server sends no {kind:?}"),

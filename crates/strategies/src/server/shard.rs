@@ -219,7 +219,7 @@ impl Shard {
                 (done.spoiled, done.largest) = (index as u64 + 1, f64::from(largest));
             }
         }
-        link.tell(done)?;
+        link.send(done)?;
         Ok(missed)
     }
 

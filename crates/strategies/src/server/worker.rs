@@ -29,7 +29,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
         loop {
             let asked = Instant::now();
             let asks_to_stop = u64::from(self.stop.is_asked());
-            let task = pushing.ask(Message { asks_to_stop, ..Message::new(Kind::Ask) })?;
+            let task = pushing.request(Message { asks_to_stop, ..Message::new(Kind::Ask) })?;
             let waited = asked.elapsed();
             match task.kind {
                 Kind::Wait => pushing.waited += waited,
@@ -37,7 +37,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
                     pushing.waited += waited;
                     holds = None;
                     let report = self.train(&mut pushing, &task)?;
-                    pushing.tell(report)?;
+                    pushing.send(report)?;
                 }
                 Kind::Evaluate => {
                     if holds != Some(task.applied) {
@@ -50,9 +50,9 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
                     for batch in self.feed.evaluation(batch..batch + 1)? {
                         tally += self.replica.evaluate(&batch?, None)?;
                     }
-                    pushing.tell(Message { kind: Kind::Evaluated, tally, ..task })?;
+                    pushing.send(Message { kind: Kind::Evaluated, tally, ..task })?;
                 }
-                Kind::Done => return pushing.tell_all(Message::new(Kind::Leave)),
+                Kind::Done => return pushing.send_all(Message::new(Kind::Leave)),
                 kind => unreachable!("the coordinator answers with no {kind:?}"),
             }
         }

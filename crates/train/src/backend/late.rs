@@ -87,9 +87,9 @@ impl Gradients for Bringing<'_> {
         self.late.waited += waited;
         self.late.updated += began.elapsed().saturating_sub(waited);
         brought.map_err(|error| {
-            let told = error.to_string();
+            let message = error.to_string();
             self.failure = Some(error);
-            told.into()
+            message.into()
         })
     }
 

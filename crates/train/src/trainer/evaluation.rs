@@ -15,7 +15,7 @@ use unisono::{Communicator, ReduceOp};
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     /// Evaluates after a step, if an evaluation is due and no round of local steps is in progress. An epoch ends with an evaluation in any case.
-    pub(super) fn evaluate_in_epoch(&mut self, tell: &mut impl FnMut(Event)) -> Result<(), TrainError> {
+    pub(super) fn evaluate_in_epoch(&mut self, on_event: &mut impl FnMut(Event)) -> Result<(), TrainError> {
         let Progress { epoch, step, step_in_epoch, .. } = self.state.progress;
         let is_last = self.feed.steps() == Some(step_in_epoch);
         let every = self.state.settings.evaluate_every;
@@ -24,7 +24,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             return Ok(());
         }
         let test = self.test()?;
-        self.state.emit(Event::Evaluation(test.evaluation(epoch, step)), tell)
+        self.state.emit(Event::Evaluation(test.evaluation(epoch, step)), on_event)
     }
 
     /// Returns the results on the held-out samples, which count for early stopping. Called by all ranks, at the end of a round.

@@ -21,7 +21,7 @@ impl<'a> World<'a> {
         let Some(part) = replica.parts().map(|parts| parts.comm.rank()) else {
             return Ok(Self { all, alike: None });
         };
-        let mut comm = all.split(Some(part), 0)?.expect("every rank says a color");
+        let mut comm = all.split(Some(part), 0)?.expect("every rank has a color");
         let members = gather(&mut comm, all.rank() as u64)?.into_iter().map(|rank| rank as Rank).collect();
         Ok(Self { all, alike: Some((comm, members)) })
     }

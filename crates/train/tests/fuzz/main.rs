@@ -49,7 +49,7 @@ fn fuzz(reader: Reader) {
     // If all inputs are accepted, or none, they are not almost valid.
     assert!(accepted > 0 && refused > 0, "{accepted} of {name} are accepted, {refused} refused");
     let counts = [(accepted, "accepted"), (refused, "refused"), (corpus.answers(), "kinds of answers")];
-    cases.tell(&format!("reading {name}"), &counts);
+    cases.report(&format!("reading {name}"), &counts);
 }
 
 /// Prints the input during a panic.

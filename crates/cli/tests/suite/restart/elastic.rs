@@ -77,7 +77,7 @@ pub(crate) fn workers_join_again_after_being_killed() {
     let status = run.ended(10 * MINUTE);
     let (output, said) = (fs::read_to_string(output).unwrap(), fs::read_to_string(said).unwrap());
     assert!(status.success(), "{status}\n{output}\n{said}");
-    assert_eq!(said.matches("it is started again").count(), kills, "{said}");
+    assert_eq!(said.matches("restarting it").count(), kills, "{said}");
     assert_eq!(said.matches("others do its share").count(), kills, "{said}");
     let end = last_event(&output, "done");
     assert!(end["test_accuracy"].as_f64().unwrap() > 0.95, "{end}");
@@ -117,7 +117,7 @@ pub(crate) fn lost_workers_do_not_block_the_others() {
     let status = run.ended(5 * MINUTE);
     let said = fs::read_to_string(said).unwrap();
     assert!(status.success() && said.contains("1 of 2 workers are left"), "{status}\n{said}");
-    assert!(said.contains("the others go on without it"), "{said}");
+    assert!(said.contains("the others continue without it"), "{said}");
 }
 
 /// A killed server ends the run, even if the launcher may restart ranks.

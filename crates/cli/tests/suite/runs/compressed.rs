@@ -87,7 +87,7 @@ fn run_resumes_with_another_number_of_nodes() {
 fn compression_between_nodes_is_reported() {
     for (nodes, said) in [
         ("1,2", "all-reduce in each of 2 nodes, and between them as int8\n"),
-        ("3", "all ranks share a node: gradients are not sent as int8, but as f32\n"),
+        ("3", "all ranks share a node: gradients are sent as f32 instead of int8\n"),
     ] {
         let mut command = Command::new(UNISONO);
         command.env("UNISONO_NODES", nodes).args([

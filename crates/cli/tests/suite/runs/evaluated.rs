@@ -76,7 +76,7 @@ fn run_reports_the_reason_for_an_early_stop() {
         "1000",
     ];
     let said = unisono(&run).expect_success().stdout;
-    assert!(said.contains("ended early after step 626: the least test loss is "), "{said}");
+    assert!(said.contains("stopped early after step 626: the lowest test loss is "), "{said}");
     assert!(said.contains(", after step 313 (evaluations since: 1)\n"), "{said}");
     refused(&["train", "--patience", "1", "--min-delta", "-1"], &["--min-delta is -1: it must be"]);
     let alone = unisono(&["train", "--min-delta", "1"]);

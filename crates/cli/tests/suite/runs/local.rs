@@ -70,10 +70,7 @@ fn incompatible_options_are_refused_and_local_steps_are_reported() {
     let ended = unisono(&with(&["--outer", "adam"]));
     assert!(ended.stderr.contains("nesterov:RATE,MOMENTUM"), "{}", ended.stderr);
     let said = unisono(&with(&["--epochs", "1", "--hidden", "8"])).expect_success().stdout;
-    assert!(
-        said.contains("each rank steps alone, and parameters are averaged: 4 steps, then average\n"),
-        "{said}"
-    );
+    assert!(said.contains("parameters are averaged after local steps: 4 steps, then average\n"), "{said}");
 }
 
 pub(crate) fn tests() -> Vec<Test> {
