@@ -22,7 +22,6 @@ use crate::transport::{Calls, Deadlines, Fabric, Messages};
 use crate::tuning::Tuning;
 
 mod all_to_all_v;
-mod counters;
 #[cfg(feature = "nccl")]
 mod device;
 mod ending;

@@ -317,7 +317,15 @@ impl Communicator {
     /// Declares that this rank cannot continue. Ranks that are threads fail at once; under MPI the job ends when the
     /// communicator is dropped. Later calls fail with [`Error::Aborted`].
     pub fn fail(&mut self, cause: &str) {
+        self.end_calls_in_flight(self.rank, cause);
         drop(self.engine_owner.engine().fail(cause));
+    }
+
+    /// Informs all ranks of a failure that rank `first` has caused, so that calls in flight end: the engine is available after them.
+    fn end_calls_in_flight(&self, first: Rank, cause: &str) {
+        if self.engine_owner.here().is_none() && self.status.failure().is_none() {
+            self.status.give_up(first, cause);
+        }
     }
 
     /// Returns the range of this rank's part in a buffer of `count` values. An element may consist of several values.

@@ -49,6 +49,7 @@ pub(crate) use bootstrap::{
     Arrival, Arrivals, Directory, Joining, NAP, Peer, REACH, Rendezvous, gather, gather_results, introduce,
     is_displaced,
 };
+pub(crate) use counters::wait_for_counter;
 pub(crate) use failure::Failure;
 use far::Far;
 pub(crate) use far::Ticket;
@@ -202,6 +203,11 @@ impl Fabric {
     #[inline]
     pub(crate) fn driven(&self) -> Option<mpi::Driven> {
         self.mpi.as_ref().and_then(|mpi| mpi.driven())
+    }
+
+    /// Returns the number of polls before a wait yields.
+    pub(crate) fn spins(&self) -> u32 {
+        self.spins
     }
 
     /// Sets whether this rank computes only when no message is in flight. Otherwise its two threads may share a core, and the thread that waits for

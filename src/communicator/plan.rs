@@ -43,6 +43,15 @@ enum State<B> {
     Failed,
 }
 
+/// Returns the codes of a planned call. Its algorithm is not agreed on.
+fn codes(call: &Call) -> Codes {
+    Codes::new(call, Method::Algorithm(OF_BARRIER))
+}
+
+fn describe(codes: &Codes, count: u64) -> String {
+    described(codes.operation(), &elements(count, &codes.dtype()), codes.op(), codes.root())
+}
+
 impl Communicator {
     /// Plans a collective on a buffer, which the plan owns. All ranks call it, with the same operation and number of elements, and then
     /// start and wait for the plan equally often.
@@ -100,16 +109,13 @@ impl Communicator {
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch), if ranks plan different calls.
     fn agree_on_plan(&mut self, call: &Call) -> Result<()> {
-        let codes = Codes::new(call, Method::Algorithm(OF_BARRIER));
         let all = self.gather_words(&[
-            codes.bits(),
+            codes(call).bits(),
             call.count as u64,
             u64::from(self.per_call.options.label as u32),
         ])?;
         let called = |words: &Vec<u64>| {
-            let codes = Codes::of_bits(words[0]);
-            let elements = elements(words[1], &codes.dtype());
-            let call = described(codes.operation(), &elements, codes.op(), codes.root());
+            let call = describe(&Codes::of_bits(words[0]), words[1]);
             let label = if words[2] == 0 { String::new() } else { format!(", label {:08x}", words[2]) };
             format!("plan of {call}{label}")
         };

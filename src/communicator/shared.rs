@@ -1,14 +1,16 @@
 //! Memory that the ranks of a node share, and waits for values there.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use unisono_collectives::Rank;
 
 use super::Communicator;
+use crate::collective::Options;
 use crate::dtype::Element;
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 use crate::memory::{Shared, SharedCounters};
-use crate::transport::{common, gather};
+use crate::record::POINT_TO_POINT;
+use crate::transport::{common, gather, wait_for_counter};
 
 impl Communicator {
     /// Returns an array that all ranks share, which must be on one node; its elements are initially zero. All ranks call it, with
@@ -85,7 +87,41 @@ impl Communicator {
     /// # Errors
     /// [`Error::Timeout`], [`Error::Left`] and [`Error::Aborted`] if that rank does not; the communicator is then lost.
     pub fn wait_until(&mut self, other: Rank, counter: &AtomicU64, value: u64) -> Result<()> {
-        self.engine_owner.engine().wait_until("wait-until", other, &self.per_call.options, (counter, value))
+        let options = self.per_call.options.clone();
+        self.wait_for_counter("wait-until", other, &options, (counter, value), None)
+    }
+
+    /// Waits until rank `other` has set a counter in shared memory to a value. Calls in flight continue meanwhile. `call` describes the call
+    /// in which this rank waits, if the other must make it too.
+    pub(super) fn wait_for_counter(
+        &mut self,
+        operation: &'static str,
+        other: Rank,
+        options: &Options,
+        (counter, value): (&AtomicU64, u64),
+        call: Option<&str>,
+    ) -> Result<()> {
+        if counter.load(Ordering::Acquire) == value {
+            return Ok(());
+        }
+        let engine = self.engine_owner.here();
+        let (deadlines, spins) = match engine {
+            Some(engine) => {
+                engine.check_alive()?;
+                (engine.deadlines(options), engine.transport.spins())
+            }
+            None => (options.deadlines(&self.engine_owner.limits().usual).into_owned(), 0),
+        };
+        let disagreement = || engine?.calls.mismatch(call?, other, &self.status);
+        let waited =
+            wait_for_counter(&self.status, other, (counter, value), (&deadlines, spins), disagreement);
+        waited.or_else(|failure| {
+            let (rank, algorithm) = (self.rank, POINT_TO_POINT);
+            let at = Place { rank, operation, sequence: value, algorithm, phase: algorithm, step: 0 };
+            let error = failure.at(at, &self.status);
+            self.end_calls_in_flight(error.failed_rank().unwrap_or(rank), &error.to_string());
+            self.engine_owner.engine().settle(Err(error))
+        })
     }
 }
 

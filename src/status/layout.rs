@@ -71,6 +71,8 @@ pub(super) struct Head {
     pub(super) terminating: AtomicU32,
     /// The number of quiet sections of the ranks of this status board, including nested ones.
     pub(super) quiet: AtomicU32,
+    /// The number of ranks whose processes have ended, as far as detected.
+    pub(super) gone: AtomicU32,
     pub(super) cause: Text<CAUSE>,
     /// The label of a quiet section of a rank that does not share this status board, if there is one.
     pub(super) elsewhere: Text<LABEL>,
@@ -216,7 +218,7 @@ impl Layout {
         unsafe { self.at(0) }
     }
 
-    /// Returns the end of a rank of the world; 0 while it has not ended.
+    /// Returns the bits of the end of a rank of the world; 0 while it has not ended.
     pub(super) fn ended(&self, rank: usize) -> &AtomicU8 {
         assert!(rank < self.ranks, "rank {rank} in a world of {}", self.ranks);
         // SAFETY: the layout has such a byte for each rank of the world.

@@ -5,24 +5,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use unisono_collectives::Rank;
 
 use super::waiting::{PeerState, Poll};
-use super::{Deadlines, Fabric, Failure, Waiting};
+use super::{Deadlines, Failure, Waiting};
+use crate::status::StatusBoard;
 
-impl Fabric {
-    /// Waits until rank `other` has set a counter in shared memory to a value.
-    pub(crate) fn wait_until(
-        &self,
-        other: Rank,
-        (counter, value): (&AtomicU64, u64),
-        deadlines: &Deadlines,
-    ) -> Result<(), Failure> {
-        let status = self.status().clone();
-        let poll = || match counter.load(Ordering::Acquire) {
-            found if found == value => Ok(Poll::Done(())),
-            _ => Ok(Poll::WaitsFor(other)),
-        };
-        let has_left = |other: Rank, _: &Waiting<'_>| {
-            Ok(Failure::left(other, &status).map_or(PeerState::Nothing, PeerState::Gone))
-        };
-        Waiting::new(self.spins, deadlines, &status).until(poll, has_left)
-    }
+/// Waits until rank `other` has set a counter in shared memory to a value, with `spins` polls before it yields. `disagreement` returns the
+/// reason if that rank never will, since it makes another call; a long wait calls it.
+pub(crate) fn wait_for_counter(
+    status: &StatusBoard,
+    other: Rank,
+    (counter, value): (&AtomicU64, u64),
+    (deadlines, spins): (&Deadlines, u32),
+    disagreement: impl Fn() -> Option<Failure>,
+) -> Result<(), Failure> {
+    let poll = || match counter.load(Ordering::Acquire) {
+        found if found == value => Ok(Poll::Done(())),
+        _ => Ok(Poll::WaitsFor(other)),
+    };
+    let check = |other: Rank, waiting: &Waiting<'_>| {
+        let disagrees = || disagreement().filter(|_| waiting.is_long());
+        Ok(Failure::left(other, status).or_else(disagrees).map_or(PeerState::Nothing, PeerState::Gone))
+    };
+    Waiting::new(spins, deadlines, status).until(poll, check)
 }

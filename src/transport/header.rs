@@ -186,6 +186,14 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
+    /// Returns the mismatch if rank `other`, for which this rank waits in a call without a number, `ours`, has made a call that this rank
+    /// has not made.
+    pub(crate) fn mismatch(&self, ours: &str, other: Rank, status: &StatusBoard) -> Option<Failure> {
+        let next = Header { sequence: self.sequence, ..Zeroable::zeroed() };
+        let theirs = next.recorded_call(self.sequence, other, status)?.describe(status);
+        Some(Failure::Mismatch { ours: ours.to_owned(), other, theirs })
+    }
+
     #[cfg(feature = "nccl")]
     pub(crate) fn history(&self) -> u64 {
         self.history

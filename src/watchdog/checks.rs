@@ -13,7 +13,7 @@ use super::report::Report;
 use super::warning::Warnings;
 use super::{Kind, Watched};
 use crate::record::{Doing, State};
-use crate::status::StatusBoard;
+use crate::status::{PROCESS_ENDED, StatusBoard};
 use crate::system::print_line;
 
 /// The shortest duration of a suspected deadlock before it is reported. Within it, every report of another node is replaced.
@@ -67,11 +67,14 @@ impl Checks {
         }
     }
 
-    /// Reports the ranks whose processes have ended, unless they have left or end for the same reason as this one.
+    /// Reports the ranks whose processes have ended, unless they end for the same reason as this one. A rank that has left may still be in
+    /// a group.
     pub(super) fn check_processes(&mut self, is_same_end: bool) {
         for rank in self.processes.ended() {
-            if !self.status.has_left(rank) && !is_same_end {
-                self.report.died(rank, "its process was killed, has crashed or called exit", None);
+            if self.status.has_left(rank) {
+                self.status.set_gone(rank);
+            } else if !is_same_end {
+                self.report.died(rank, PROCESS_ENDED, None);
             }
         }
     }

@@ -53,7 +53,7 @@ impl Report {
                 dump_all(&self.status, &format!("rank {rank} has died"));
             }
         }
-        self.status.die(rank);
+        self.status.set_gone(rank);
     }
 
     /// Records a failure that the watchdog of this rank has detected: the link with rank `first` is cut, or calls mismatch.

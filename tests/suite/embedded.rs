@@ -26,6 +26,7 @@ pub(crate) fn tests() -> Vec<Test> {
     for (role, end, cause) in [
         ("waits in a collective", Some(128 + 9), KILLED),
         ("waits in a group", Some(128 + 9), KILLED),
+        ("waits in a group of a dropped world", Some(128 + 9), KILLED),
         ("waits for a message", Some(128 + 9), KILLED),
         ("waits for a request", Some(128 + 9), KILLED),
         ("works in a pass", Some(128 + 9), KILLED),
@@ -238,6 +239,14 @@ pub(crate) fn play(role: &str) -> ExitCode {
         "waits in a group" => {
             let mut group = comm.group(&[2, 1, 0]).unwrap().unwrap();
             until_it_fails(&mut group, role, |comm| comm.all_reduce(&mut array, ReduceOp::Max).map(drop))
+        }
+        "waits in a group of a dropped world" => {
+            let group = comm.group(&[2, 1, 0]).unwrap().unwrap();
+            // Also before another rank begins to wait.
+            comm.barrier().unwrap();
+            drop(comm);
+            comm = group;
+            until_it_fails(&mut comm, role, |comm| comm.all_reduce(&mut array, ReduceOp::Max).map(drop))
         }
         "waits for a message" => {
             until_it_fails(&mut comm, role, |comm| comm.receive(&mut array, 1).map(drop))

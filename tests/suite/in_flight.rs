@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use unisono::{Communicator, Error, Operation, ReduceOp, Request};
 use unisono_testing::{suite::Test, tests};
@@ -20,6 +20,7 @@ pub(crate) fn tests() -> Vec<Test> {
         computation_overlaps_with_a_collective,
         barrier_in_flight_waits_for_all_ranks,
         panic_during_a_call_in_flight_reaches_the_other_rank,
+        failure_does_not_wait_for_calls_in_flight,
     ]
 }
 
@@ -130,4 +131,21 @@ fn panic_during_a_call_in_flight_reaches_the_other_rank() {
     assert!(results[1].is_err());
     let error = results[0].as_ref().unwrap().as_ref().unwrap_err();
     assert!(error.contains("rank 1"), "{error}");
+}
+
+fn failure_does_not_wait_for_calls_in_flight() {
+    let ended = unisono::threads(2, |mut comm| {
+        comm.set_timeout(Duration::from_secs(30));
+        let began = Instant::now();
+        let error = if comm.rank() == 0 {
+            comm.receive(&mut [0_u8], 1).unwrap_err()
+        } else {
+            let request = comm.all_reduce_async(vec![1.0_f32], ReduceOp::Sum).unwrap();
+            comm.fail("the disk is full");
+            request.wait().unwrap_err()
+        };
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}: {error}", began.elapsed());
+        error.to_string()
+    });
+    assert!(ended.iter().all(|error| error.contains("the disk is full")), "{ended:?}");
 }

@@ -7,7 +7,12 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![mismatched_plans_are_an_error_on_every_rank, unstarted_plan_of_one_rank_times_out_on_the_others,]
+    tests![
+        mismatched_plans_are_an_error_on_every_rank,
+        unstarted_plan_of_one_rank_times_out_on_the_others,
+        call_of_another_rank_in_place_of_a_plan_is_a_mismatch,
+        wait_for_a_plan_does_not_wait_for_calls_in_flight,
+    ]
 }
 
 fn mismatched_plans_are_an_error_on_every_rank() {
@@ -44,4 +49,45 @@ fn unstarted_plan_of_one_rank_times_out_on_the_others() {
     });
     assert!(matches!(&ended[0], Err(Error::Timeout { .. })), "{ended:?}");
     assert!(matches!(&ended[1], Err(Error::Aborted { .. })), "{ended:?}");
+}
+
+fn call_of_another_rank_in_place_of_a_plan_is_a_mismatch() {
+    let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
+        comm.set_timeout(Duration::from_secs(30));
+        let mut planned = comm.plan(Operation::AllReduce, Some(ReduceOp::Sum), vec![1_u8; 3])?;
+        if comm.rank() == 1 {
+            return comm.broadcast(&mut [0.0_f64; 2], 0).map(drop);
+        }
+        planned.start(&mut comm)?;
+        planned.wait(&mut comm)
+    });
+    let Err(error @ Error::Mismatch { other: 1, .. }) = &ended[0] else { panic!("{ended:?}") };
+    let both = ["called planned all-reduce of 3 u8, sum", "called broadcast #"];
+    assert!(both.iter().all(|call| error.to_string().contains(call)), "{error}");
+    assert!(ended[1].as_ref().unwrap_err().to_string().contains(both[1]), "{ended:?}");
+}
+
+fn wait_for_a_plan_does_not_wait_for_calls_in_flight() {
+    let ended = unisono::threads(2, |mut comm| -> unisono::Result<f32> {
+        comm.set_timeout(Duration::from_secs(10));
+        let mut planned = comm.plan(Operation::AllReduce, Some(ReduceOp::Sum), vec![1.0_f32])?;
+        if comm.rank() == 1 {
+            // Rank 0 is waiting for the plan by then.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        planned.start(&mut comm)?;
+        if comm.rank() == 0 {
+            let in_flight = comm.all_reduce_async(vec![1.0_f32], ReduceOp::Sum)?;
+            planned.wait(&mut comm)?;
+            comm.send(&[1_u8], 1)?;
+            in_flight.wait()?;
+        } else {
+            planned.wait(&mut comm)?;
+            // Rank 0 sends this message before its call in flight ends.
+            comm.receive(&mut [0_u8], 0)?;
+            comm.all_reduce(&mut [1.0_f32], ReduceOp::Sum)?;
+        }
+        Ok(planned[0])
+    });
+    assert!(ended.iter().all(|sum| matches!(sum, Ok(2.0))), "{ended:?}");
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use unisono_collectives::{Operation, Rank};
 
+use super::{codes, describe};
 use crate::call::Call;
 use crate::collective::Options;
 use crate::communicator::Communicator;
@@ -32,6 +33,8 @@ const POLLS: u32 = 1000;
 pub(super) struct Slots {
     memory: SharedCounters,
     call: Call,
+    /// Describes the call.
+    text: String,
     op: ReduceOp,
     kernel: Kernel,
     rank: Rank,
@@ -63,6 +66,7 @@ impl Slots {
         Ok(Self {
             memory: comm.alloc_counters(2 * ranks * stride)?,
             call: *call,
+            text: format!("planned {}", describe(&codes(call), call.count as u64)),
             op,
             kernel: kernels::kernel(call.dtype, op),
             rank,
@@ -108,12 +112,8 @@ impl Slots {
             let number = self.memory.get(slot);
             let is_there = || number.load(Ordering::Acquire) == self.number;
             if !(0..self.polls).any(|_| is_there()) {
-                comm.engine_owner.engine().wait_until(
-                    "planned all-reduce",
-                    rank,
-                    options,
-                    (number, self.number),
-                )?;
+                let (place, call) = ((number, self.number), Some(&*self.text));
+                comm.wait_for_counter("planned all-reduce", rank, options, place, call)?;
             }
             let values = if rank == 0 { &mut self.sum } else { &mut self.values };
             for (place, word) in values.iter_mut().enumerate() {

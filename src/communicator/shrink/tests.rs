@@ -46,7 +46,7 @@ fn play(status: StatusBoard, death: Option<Death>, seed: u64) -> Option<(u32, Ve
                     let number = PieceNumber { attempt, piece: survivors.pieces + 1 };
                     status.publish_piece(number, &own(rank, attempt, gather));
                 }
-                status.die(rank);
+                status.set_gone(rank);
                 return None;
             }
             match survivors.all_gather(&own(rank, attempt, gather)) {

@@ -8,9 +8,13 @@ use unisono_collectives::Rank;
 use super::guard::Guard;
 use super::{Parent, StatusBoard};
 
-/// The ways in which a rank of the world can end; 0 while it has not ended.
+/// The rank has left.
 const LEFT: u8 = 1;
-const DIED: u8 = 2;
+/// Its process has ended. A rank that has left its world may still be in a group.
+const GONE: u8 = 2;
+
+/// The cause of the failure of a rank whose process has ended although it has not left.
+pub(crate) const PROCESS_ENDED: &str = "its process was killed, has crashed or called exit";
 
 /// The first failure of a rank of the world.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +40,8 @@ impl StatusBoard {
         is_first_report
     }
 
-    /// Returns the first failure here or in the world of which these ranks are a group.
+    /// Returns the first failure here or, in a group, the first failure of its world if that concerns a member, or the first member
+    /// whose process has ended.
     pub(crate) fn failure(&self) -> Option<FirstFailure> {
         let head = self.layout.head();
         match head.failed.load(Ordering::Acquire).checked_sub(1) {
@@ -45,14 +50,25 @@ impl StatusBoard {
                 let first = head.first.load(Ordering::Relaxed).checked_sub(1).unwrap_or(by);
                 Some(FirstFailure { by: by as Rank, first: first as Rank, cause })
             }
-            None => {
-                let Parent { status, ranks } = self.parent.get()?;
-                let FirstFailure { by, first, cause } = status.failure()?;
-                let member = |of_world| ranks.iter().position(|&rank| rank == of_world);
-                let (by, first) = (member(by), member(first));
-                Some(FirstFailure { by: by.or(first)?, first: first.or(by)?, cause })
-            }
+            None => self.failure_in_world().or_else(|| self.gone_member()),
         }
+    }
+
+    /// Returns the first failure in the world of this group if a member reported or caused it.
+    fn failure_in_world(&self) -> Option<FirstFailure> {
+        let Parent { status, ranks } = self.parent.get()?;
+        let FirstFailure { by, first, cause } = status.failure()?;
+        let member = |of_world| ranks.iter().position(|&rank| rank == of_world);
+        let (by, first) = (member(by), member(first));
+        Some(FirstFailure { by: by.or(first)?, first: first.or(by)?, cause })
+    }
+
+    /// Returns the failure of a member of this group whose process has ended. The world does not report it if the rank had left the
+    /// world, or if another rank had failed there before.
+    fn gone_member(&self) -> Option<FirstFailure> {
+        let Parent { status, ranks } = self.parent.get().filter(|parent| parent.status.has_gone_ranks())?;
+        let rank = (0..ranks.len()).find(|&rank| status.is_gone(ranks[rank]) && !self.has_left(rank))?;
+        Some(FirstFailure { by: rank, first: rank, cause: PROCESS_ENDED.to_owned() })
     }
 
     /// Returns the rank that reported the first failure and the cause, as [`Self::failure`].
@@ -82,24 +98,37 @@ impl StatusBoard {
         if let Some(position) = self.position_of(rank) {
             self.layout.row(position).since.store(self.tick(), Ordering::Relaxed);
         }
-        self.layout.ended(rank).store(LEFT, Ordering::Release);
+        self.layout.ended(rank).fetch_or(LEFT, Ordering::AcqRel);
     }
 
     /// Returns whether a rank of the world is known to have left.
     pub(crate) fn has_left(&self, rank: Rank) -> bool {
-        self.layout.ended(rank).load(Ordering::Acquire) == LEFT
+        self.layout.ended(rank).load(Ordering::Acquire) & LEFT != 0
     }
 
-    /// Records that the process of a rank of the world has ended without leaving.
-    pub(crate) fn die(&self, rank: Rank) {
-        self.layout.ended(rank).store(DIED, Ordering::Release);
+    /// Records that the process of a rank of the world has ended.
+    pub(crate) fn set_gone(&self, rank: Rank) {
+        if self.layout.ended(rank).fetch_or(GONE, Ordering::AcqRel) & GONE == 0 {
+            self.layout.head().gone.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// Returns whether the process of a rank is known to have ended without leaving. It then accesses no memory any more.
     pub(crate) fn has_died(&self, rank: Rank) -> bool {
+        !self.has_left(rank) && self.is_gone(rank)
+    }
+
+    /// Returns whether the process of a rank is known to have ended.
+    fn is_gone(&self, rank: Rank) -> bool {
         let in_world =
-            || self.parent.get().is_some_and(|Parent { status, ranks }| status.has_died(ranks[rank]));
-        self.layout.ended(rank).load(Ordering::Acquire) == DIED || in_world()
+            || self.parent.get().is_some_and(|Parent { status, ranks }| status.is_gone(ranks[rank]));
+        self.layout.ended(rank).load(Ordering::Acquire) & GONE != 0 || in_world()
+    }
+
+    /// Returns whether the process of any rank is known to have ended.
+    fn has_gone_ranks(&self) -> bool {
+        let in_world = || self.parent.get().is_some_and(|parent| parent.status.has_gone_ranks());
+        self.layout.head().gone.load(Ordering::Acquire) > 0 || in_world()
     }
 
     /// Reports that this rank cannot continue because of rank `first`, which may be itself. Its guard, if it has one, informs the

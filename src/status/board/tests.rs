@@ -17,7 +17,7 @@ fn failure_is_reported_even_if_its_reporter_was_killed() {
     // The writes of rank 1 until it was killed.
     statuses[1].layout.head().failed.store(2, Ordering::Release);
     assert_eq!(statuses[0].failed(), None, "it may be about to write the cause");
-    statuses[2].die(1);
+    statuses[2].set_gone(1);
     let (by, cause) = statuses[0].failed().unwrap();
     assert!(by == 1 && cause.contains("was killed before it could report the cause"), "{cause}");
 }
@@ -64,11 +64,24 @@ fn group_fails_only_with_its_members() {
     assert!(second.is_quiet());
     world[0].fail(2, 2, "it is not a member of the group");
     assert_eq!(first.failed(), None);
+    world[0].set_gone(2);
+    assert_eq!(first.failed(), None);
+    world[0].set_gone(3);
+    assert_eq!(first.failed(), Some((1, PROCESS_ENDED.to_owned())), "the world keeps only its first failure");
+
+    let world = StatusBoard::of_threads(4).unwrap();
+    let group = of(0, &world);
+    world[0].leave(3);
+    assert!(!group.has_left(1) && group.failed().is_none());
+    world[0].set_gone(3);
+    assert!(!world[0].has_died(3) && group.has_died(1) && group.failed().is_some());
+    group.leave(1);
+    assert!(!group.has_died(1) && group.failed().is_none());
 
     let world = StatusBoard::of_threads(4).unwrap();
     let group = of(0, &world);
     world[0].fail(3, 3, "its process was killed");
-    world[0].die(3);
+    world[0].set_gone(3);
     assert!(group.has_died(1) && !group.has_died(0));
     assert_eq!(group.failed(), Some((1, "its process was killed".to_owned())));
     assert!(group.fail(0, 0, "of its own") && group.failed().unwrap().0 == 0, "its own cause comes first");

@@ -9,7 +9,7 @@ fn withdrawal_does_not_wait_for_a_dead_rank() {
     let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
     // The rank dies inside.
     std::mem::forget(board.enter(1, std::iter::once(0)).unwrap());
-    status.die(1);
+    status.set_gone(1);
     let began = Instant::now();
     board.withdraw(0, &status, || false);
     assert!(began.elapsed() < LONGEST_ACCESS);
