@@ -45,6 +45,8 @@ const QUIET_TIMEOUT: &str = "UNISONO_QUIET_TIMEOUT_S";
 const FLIGHT_DIR: &str = "UNISONO_FLIGHT_DIR";
 /// Node sizes that override the real topology: `2,2`.
 const NODES: &str = "UNISONO_NODES";
+/// The largest size of a declared node.
+const MAX_DECLARED: usize = 1 << 16;
 /// The segment size of long messages over MPI.
 const SEGMENT_BYTES: &str = "UNISONO_SEGMENT_BYTES";
 /// Permission for the kernel to copy large arrays between processes of a node (cross memory attach): `auto`, `on`
@@ -195,10 +197,10 @@ impl Config {
         config.first_timeout = seconds(FIRST_TIMEOUT, DEFAULT_FIRST_TIMEOUT.max(config.timeout))?;
         config.quiet_timeout = seconds(QUIET_TIMEOUT, DEFAULT_QUIET_TIMEOUT)?;
         config.flight_dir = value(FLIGHT_DIR, "a folder")?.map(PathBuf::from);
-        let expected = "sizes of nodes, each above 0, such as 2,2";
+        let expected = "sizes of nodes, each from 1 to 65536, such as 2,2";
         if let Some(text) = value(NODES, expected)? {
-            let sizes: Option<Vec<usize>> =
-                text.split(',').map(|size| size.trim().parse().ok().filter(|&size| size > 0)).collect();
+            let size = |text: &str| text.trim().parse().ok().filter(|size| (1..=MAX_DECLARED).contains(size));
+            let sizes: Option<Vec<usize>> = text.split(',').map(size).collect();
             let sizes = sizes.ok_or_else(|| wrong(NODES, &text, expected))?;
             config.nodes = Some(Topology::from_node_sizes(&sizes));
         }
@@ -363,6 +365,7 @@ mod tests {
             (QUIET_TIMEOUT, "inf"),
             (NODES, "2,0"),
             (NODES, ""),
+            (NODES, "99999999999"),
             (SEGMENT_BYTES, "100"),
             (TRANSPORT, "tcp"),
             (WARNINGS, "some"),

@@ -46,8 +46,8 @@ mod warnings;
 pub(crate) use bootstrap::Alone;
 pub use bootstrap::Bootstrap;
 pub(crate) use bootstrap::{
-    Arrival, Arrivals, Directory, Joining, NAP, Peer, REACH, Rendezvous, gather, gather_results, introduce,
-    is_displaced,
+    Arrival, Arrivals, Directory, Joining, MAX_TIME, NAP, Peer, REACH, Rendezvous, gather, gather_results,
+    introduce, is_displaced,
 };
 pub(crate) use counters::wait_for_counter;
 pub(crate) use failure::Failure;

@@ -31,7 +31,7 @@ pub unsafe fn share_cores(local_ranks: usize) {
 fn share(local_ranks: usize) -> usize {
     let own = usable(None).unwrap_or(1);
     let node = getppid().and_then(|launcher| usable(Some(launcher))).unwrap_or(own).max(own);
-    own.min(node / local_ranks).max(1)
+    own.min(node / local_ranks.max(1)).max(1)
 }
 
 fn usable(process: Option<Pid>) -> Option<usize> {

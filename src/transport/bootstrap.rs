@@ -13,7 +13,7 @@ mod rendezvous;
 
 pub(crate) use arrivals::{Arrival, Arrivals, REACH, introduce, is_displaced};
 pub(crate) use directory::Directory;
-pub(crate) use peer::{NAP, Peer};
+pub(crate) use peer::{MAX_TIME, NAP, Peer};
 pub(crate) use rendezvous::{Joining, Rendezvous};
 
 /// An all-gather of bytes, by which ranks set up their links. MPI, key-value stores and trainers that start their own processes can

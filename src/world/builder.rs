@@ -62,6 +62,7 @@ pub struct Builder {
     on_failure: OnFailure,
     nodes: Option<Topology>,
     ignores_environment: bool,
+    is_unobserved: bool,
     bootstrap: Option<Box<dyn Bootstrap>>,
     /// The reason why this rank refuses to take part.
     refusal: Option<String>,
@@ -103,6 +104,12 @@ impl Builder {
         Self { ignores_environment: true, ..self }
     }
 
+    /// Collects no metrics and traces of this world, also if the environment enables them. For a world besides that of the launcher, whose
+    /// ranks have other numbers: both would write to the files of these numbers.
+    pub fn unobserved(self) -> Self {
+        Self { is_unobserved: true, ..self }
+    }
+
     /// Makes this rank refuse to join the world. All ranks get the reason.
     pub(crate) fn refuse(self, why: &str) -> Self {
         Self { refusal: Some(why.to_owned()), ..self }
@@ -118,6 +125,9 @@ impl Builder {
         config.on_failure = self.on_failure;
         if let Some(choice) = &self.algorithm {
             config.algorithm = Some(choice.to_string());
+        }
+        if self.is_unobserved {
+            (config.metrics, config.trace) = (None, None);
         }
         if let Some(timeout) = self.timeout {
             (config.timeout, config.first_timeout) = (timeout, timeout);

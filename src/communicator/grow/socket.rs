@@ -13,12 +13,10 @@ use serde::de::DeserializeOwned;
 
 use crate::control::{Claim, framed};
 use crate::error::{Error, Result};
-use crate::transport::{Arrival, Arrivals, NAP, Peer, REACH, introduce, is_displaced};
+use crate::transport::{Arrival, Arrivals, MAX_TIME, NAP, Peer, REACH, introduce, is_displaced};
 
 /// The most bytes of a message.
 const MOST_BYTES: usize = 64 << 20;
-/// The longest deadline: later times overflow the system's clock.
-const MOST_TIME: Duration = Duration::from_secs(1 << 32);
 /// The claim of a process that joins. It has no rank yet.
 const JOINS: Claim = Claim { from: 0, to: 0, tag: u64::from_be_bytes(*b"joinrank") };
 
@@ -46,7 +44,7 @@ impl Connection {
     }
 
     fn until<R>(&mut self, mut attempt: impl FnMut(&mut Peer) -> io::Result<Option<R>>) -> io::Result<R> {
-        let deadline = Instant::now() + self.timeout.min(MOST_TIME);
+        let deadline = Instant::now() + self.timeout.min(MAX_TIME);
         self.peer.until(deadline, |peer| {
             let result = attempt(peer)?;
             if result.is_none() {

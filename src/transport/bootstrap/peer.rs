@@ -14,6 +14,8 @@ use crate::control::{Frames, PREFIX};
 
 /// The longest wait for a socket, and the sleep between attempts to connect.
 pub(crate) const NAP: Duration = Duration::from_millis(20);
+/// The longest time to wait for ranks: the sum of a later time and a setting would overflow.
+pub(crate) const MAX_TIME: Duration = Duration::from_secs(1 << 32);
 /// The bytes read at once.
 const CHUNK: usize = 16 << 10;
 

@@ -13,7 +13,7 @@ use unisono_collectives::Rank;
 
 use super::Bootstrap;
 use super::arrivals::{REACH, introduce};
-use super::peer::{NAP, Peer, wait};
+use super::peer::{MAX_TIME, NAP, Peer, wait};
 use crate::control::{Claim, framed};
 use crate::error::{Error, Result};
 use crate::record::named;
@@ -30,6 +30,8 @@ const WARN_AFTER: Duration = Duration::from_secs(10);
 /// The longest time in which the others must read an answer. They wait for an answer this much longer than rank 0 waits for them, so that
 /// rank 0 can report the missing ranks.
 const ANSWER: Duration = Duration::from_secs(10);
+/// The longest wait for a name server to learn the name of rank 0's machine, which may have started just before.
+const NAME_TIME: Duration = Duration::from_secs(30);
 /// The largest number of bytes of a rank in a round.
 const LONGEST: usize = 1 << 20;
 
@@ -66,10 +68,11 @@ impl Rendezvous {
                 "ranks cannot meet at {address} (MASTER_ADDR, and the port after MASTER_PORT): {error}"
             ))
         };
-        let resolved: Vec<_> = address.to_socket_addrs().map_err(cannot)?.collect();
+        let joining = Joining { timeout: joining.timeout.min(MAX_TIME), ..joining };
         let Joining { world: (rank, ranks), timeout, .. } = joining;
+        let resolved = resolve(address, timeout.min(NAME_TIME)).map_err(cannot)?;
         let peers = if rank == 0 {
-            admit(listen(&resolved).map_err(cannot)?, joining).map_err(Error::Launch)?
+            admit(listen(address, &resolved).map_err(cannot)?, joining).map_err(Error::Launch)?
         } else {
             vec![reach(address, &resolved, joining).map_err(Error::Launch)?]
         };
@@ -177,11 +180,29 @@ fn lost(rank: Rank, error: &io::Error) -> String {
     }
 }
 
-/// Listens at the first of these addresses that belongs to this machine. If none does, as behind a gateway, it listens at their port on
-/// any address.
-fn listen(resolved: &[SocketAddr]) -> io::Result<TcpListener> {
+/// Returns the addresses of `host:port`. It retries for a while if the name is unknown.
+fn resolve(address: &str, timeout: Duration) -> io::Result<Vec<SocketAddr>> {
+    let began = Instant::now();
+    loop {
+        match address.to_socket_addrs() {
+            Ok(resolved) => return Ok(resolved.collect()),
+            Err(error) if error.kind() == ErrorKind::InvalidInput || began.elapsed() >= timeout => {
+                return Err(error);
+            }
+            Err(_) => std::thread::sleep(10 * NAP),
+        }
+    }
+}
+
+/// Listens at the first of these addresses that belongs to this machine. It listens at their port on any address if none does, as behind a
+/// gateway, or if a name has only loopback addresses: many systems give their own name such an address, and other machines its real one.
+fn listen(address: &str, resolved: &[SocketAddr]) -> io::Result<TcpListener> {
     let port = resolved.first().map_or(0, SocketAddr::port);
     let any = [(Ipv6Addr::UNSPECIFIED, port).into(), ([0, 0, 0, 0], port).into()];
+    let is_name = address.parse::<SocketAddr>().is_err() && !address.starts_with("localhost:");
+    if is_name && resolved.iter().all(|at| at.ip().is_loopback()) {
+        return TcpListener::bind(&any[..]);
+    }
     TcpListener::bind(resolved).or_else(|error| match error.kind() {
         ErrorKind::AddrNotAvailable => TcpListener::bind(&any[..]),
         _ => Err(error),

@@ -51,7 +51,7 @@ impl Joins {
     pub(super) fn wait_for(&self, worker: Rank) -> Option<Link> {
         IS_OVER.set(Arc::clone(&self.is_over));
         let path = path(&self.folder, self.server, worker);
-        let grown = || Unisono::builder().threads(1)?.remove(0).grow(1, &path);
+        let grown = || Unisono::builder().unobserved().threads(1)?.remove(0).grow(1, &path);
         while !self.is_over.load(Ordering::Relaxed) {
             match while_waiting(unless_over, grown) {
                 Ok(comm) => return Some(Link { comm }),
@@ -88,7 +88,7 @@ fn path(folder: &Path, server: Rank, worker: Rank) -> PathBuf {
 /// [`TrainError::ServerLost`] if a server does not answer.
 pub(super) fn join(folder: &Path, servers: usize, worker: Rank) -> Result<Vec<Link>, TrainError> {
     let joined = |server| {
-        let joined = Unisono::builder().timeout(PATIENCE).join(path(folder, server, worker));
+        let joined = Unisono::builder().unobserved().timeout(PATIENCE).join(path(folder, server, worker));
         joined.map(|comm| Link { comm }).map_err(|error| TrainError::ServerLost { server, error })
     };
     (0..servers).map(joined).collect()

@@ -211,3 +211,21 @@ fn rank_that_does_not_read_is_named_and_the_others_receive_the_answer() {
     });
     assert_eq!(error, "rank 1 did not read for 2 s while the world began");
 }
+
+#[test]
+fn rank_0_is_reachable_from_other_machines_by_a_name_of_a_loopback_address() {
+    let port = unisono_testing::launch::free_port();
+    let loopback = [SocketAddr::from(([127, 0, 1, 1], port))];
+    let at = |address: &str| listen(address, &loopback).unwrap().local_addr().unwrap().ip();
+    assert!(at(&format!("node0:{port}")).is_unspecified());
+    assert!(at(&format!("localhost:{port}")).is_loopback());
+    assert!(at(&format!("127.0.1.1:{port}")).is_loopback());
+}
+
+#[test]
+fn unknown_name_is_an_error_after_a_while() {
+    let began = Instant::now();
+    resolve("a name without an address:1", Duration::from_millis(300)).unwrap_err();
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    assert_eq!(resolve("no port", TIMEOUT).unwrap_err().kind(), ErrorKind::InvalidInput);
+}
