@@ -102,7 +102,7 @@ pub struct Communicator {
     former_ranks: Box<[Rank]>,
     /// The number of ranks that must be left after a failure.
     minimum_ranks: Option<usize>,
-    #[cfg(feature = "nccl")]
+    /// The number of this rank among those of its node, which determines its GPU.
     local_rank: Rank,
     #[cfg(feature = "nccl")]
     device: OnceLock<Arc<cudarc::driver::CudaContext>>,

@@ -112,6 +112,7 @@ impl Engine {
     fn by_nccl(&mut self, gpu: &mut Gpu, requested: DeviceCall<'_>, span: &mut Span<'_>) -> Result<()> {
         let DeviceCall { call, options, stream } = requested;
         let deadlines = self.deadlines(options);
+        gpu.nccl().set_deadlines(deadlines);
         let method = Method::Vendor(Vendor::Nccl);
         let header = &self.begin_on_gpu(call, method, 1, options.label);
         self.agree_on_gpu(gpu, (header, method), &deadlines)?;
@@ -154,6 +155,7 @@ impl Engine {
         let deadlines = &self.deadlines(options);
         let header = &self.begin_on_gpu(call, method, segments as u64, options.label);
         if vendor.is_some() {
+            gpu.nccl().set_deadlines(*deadlines);
             self.agree_on_gpu(gpu, (header, method), deadlines)?;
         }
         let Self { agreement, executor, transport, .. } = self;

@@ -66,6 +66,11 @@ impl Engine {
 
     fn close(&mut self, first: Rank, cause: String) {
         self.messages.close(first, &cause);
+        // The GPUs of the other ranks wait for this one, and this one for that of a rank that has failed.
+        #[cfg(feature = "nccl")]
+        if let Some(nccl) = self.gpu.as_mut().and_then(|gpu| gpu.nccl.as_mut()) {
+            nccl.abort();
+        }
         self.failure = Some((first, cause));
         self.transport.end_if_stranded(self.messages.are_stranded());
     }

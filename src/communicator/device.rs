@@ -48,7 +48,8 @@ impl Communicator {
     ) -> Result<CudaSlice<T>> {
         let stream = self.device()?.default_stream();
         let array = if count == 0 { gpu::nothing(&stream) } else { stream.alloc_zeros(count) };
-        array.map_err(cuda("memory on the GPU"))
+        // Streams that do not wait for the default one may use the array too.
+        array.and_then(|array| stream.synchronize().map(|()| array)).map_err(cuda("memory on the GPU"))
     }
 
     /// Copies arrays to the GPU of `stream` while it computes, for work on that stream, through this many buffers of pinned memory: as

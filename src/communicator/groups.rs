@@ -107,9 +107,10 @@ impl Communicator {
         derived.choice = self.choice.clone();
         derived.set_constants(self.constants.clone());
         derived.engine_owner.engine().limits = self.engine_owner.engine().limits;
+        derived.local_rank = self.local_rank;
         #[cfg(feature = "nccl")]
         {
-            (derived.local_rank, derived.device) = (self.local_rank, self.device.clone());
+            derived.device = self.device.clone();
         }
         Ok(derived)
     }

@@ -60,7 +60,6 @@ impl Communicator {
             groups: 0,
             former_ranks: Box::default(),
             minimum_ranks: None,
-            #[cfg(feature = "nccl")]
             local_rank: transport.topology().local_rank(transport.rank()),
             #[cfg(feature = "nccl")]
             device: std::sync::OnceLock::new(),

@@ -164,13 +164,19 @@ impl Slot {
     fn release(&mut self) {
         let Some(mut memory) = self.memory.take() else { return };
         let begun = Instant::now();
-        while !(self.fetched.is_complete() && self.returned.is_complete()) {
-            if begun.elapsed() > LAST_COPIES {
-                tracing::warn!("copies to or from a GPU do not end; their memory is leaked");
-                std::mem::forget(memory);
-                return;
+        let is_over = || Ok(self.fetched.try_is_complete()? && self.returned.try_is_complete()?);
+        let why = loop {
+            match is_over() {
+                Ok(true) => break None,
+                Ok(false) if begun.elapsed() < LAST_COPIES => std::thread::yield_now(),
+                Ok(false) => break Some("they do not end".to_owned()),
+                Err(error) => break Some(DriverError::to_string(&error)),
             }
-            std::thread::yield_now();
+        };
+        if let Some(why) = why {
+            tracing::warn!("the pinned memory of copies to or from a GPU is leaked: {why}");
+            std::mem::forget(memory);
+            return;
         }
         let unpinned = self.context.bind_to_thread().and_then(|()| {
             // SAFETY: the memory was registered by `allocate`, and no copy uses it: both events have completed.

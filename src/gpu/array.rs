@@ -37,7 +37,8 @@ const IN_HOST_MEMORY: u32 = 1;
 pub struct DeviceArray<T> {
     address: CUdeviceptr,
     count: usize,
-    stream: Arc<CudaStream>,
+    /// `None` only when it is dropped.
+    stream: Option<Arc<CudaStream>>,
     before: CUcontext,
     elements: PhantomData<T>,
 }
@@ -63,7 +64,7 @@ impl<T: Element> DeviceArray<T> {
         let context = if count == 0 { current(before)? } else { context_of(address)? };
         // SAFETY: as the caller promises.
         let stream = unsafe { context.wrap_borrowed_stream(stream.cast()) };
-        let array = Self { address, count, stream, before, elements: PhantomData };
+        let array = Self { address, count, stream: Some(stream), before, elements: PhantomData };
         if address.is_multiple_of(align_of::<T>() as u64) {
             return Ok(array);
         }
@@ -72,7 +73,7 @@ impl<T: Element> DeviceArray<T> {
 
     /// Returns its stream.
     pub fn on(&self) -> Arc<CudaStream> {
-        Arc::clone(&self.stream)
+        Arc::clone(self.stream())
     }
 }
 
@@ -114,6 +115,8 @@ fn current(current: CUcontext) -> Result<Arc<CudaContext>> {
 
 impl<T> Drop for DeviceArray<T> {
     fn drop(&mut self) {
+        // If it is the last user of its context, that becomes current on this thread to be released.
+        self.stream = None;
         // SAFETY: the program had made this context current. Null, if it had none, is valid too.
         if let Err(error) = unsafe { sys::cuCtxSetCurrent(self.before) }.result() {
             tracing::warn!(%error, "the thread's CUDA context could not be made current again");
@@ -127,7 +130,7 @@ impl<T> DeviceSlice<T> for DeviceArray<T> {
     }
 
     fn stream(&self) -> &Arc<CudaStream> {
-        &self.stream
+        self.stream.as_ref().expect("it is there until it is dropped")
     }
 }
 

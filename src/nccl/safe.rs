@@ -164,6 +164,11 @@ impl Communicator {
         })
     }
 
+    /// Sets the deadlines of later calls.
+    pub(crate) fn set_deadlines(&mut self, deadlines: Deadlines) {
+        self.patience.0 = deadlines;
+    }
+
     /// Aborts the communicator at once, with all calls in flight. The other ranks are not notified. Later calls fail.
     pub(crate) fn abort(&mut self) {
         let comm = std::mem::replace(&mut self.comm, std::ptr::null_mut());

@@ -51,13 +51,14 @@ impl Communicator {
 
 fn grown(growing: &mut Growing<'_>) -> Result<Communicator> {
     let mut comm = Communicator::of_growing(growing)?;
-    set_up(&mut comm, growing)?;
+    set_up(&mut comm, growing, false)?;
     Ok(comm)
 }
 
-/// Sets the values that must be identical on all ranks of a grown world, and the guard of this rank.
-fn set_up(comm: &mut Communicator, bootstrap: &mut dyn Bootstrap) -> Result<()> {
+/// Sets the values that must be identical on all ranks of a grown world, and the guard of this rank, which may have joined.
+fn set_up(comm: &mut Communicator, bootstrap: &mut dyn Bootstrap, joins: bool) -> Result<()> {
     comm.set_as_rank_0(bootstrap)?;
+    comm.choose_gpu(bootstrap, joins)?;
     meet(comm, bootstrap)?;
     // Either all ranks complete this, or none has this world.
     bootstrap.all_gather(&[]).map(drop)
@@ -91,7 +92,7 @@ impl Builder {
         let config = config.map(|config| Config { connects, ..config });
         let (transport, config) = Fabric::processes(&mut joining, config)?;
         let mut comm = Communicator::new(transport, &config)?;
-        set_up(&mut comm, &mut joining)?;
+        set_up(&mut comm, &mut joining, true)?;
         Ok(comm)
     }
 }

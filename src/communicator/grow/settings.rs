@@ -19,6 +19,23 @@ impl Communicator {
         self.set_constants((read(&tuning).ok_or_else(other)?, cores));
         Ok(())
     }
+
+    /// Determines the GPU of a rank that joins (`joins`): the first of its node that no other rank uses. All ranks call it.
+    pub(crate) fn choose_gpu(&mut self, bootstrap: &mut dyn Bootstrap, joins: bool) -> Result<()> {
+        let all = gather(bootstrap, &(!joins).then_some(self.local_rank))?;
+        if joins {
+            let node = self.topology.node(self.topology.node_of(self.rank));
+            let gpus: Vec<_> = node.members().iter().map(|&rank| all[rank]).collect();
+            self.local_rank = with_free_gpus(&gpus)[self.topology.local_rank(self.rank)];
+        }
+        Ok(())
+    }
+}
+
+/// Returns the GPUs of the ranks of a node. Those that join have none yet, and get the lowest that are free.
+fn with_free_gpus(gpus: &[Option<usize>]) -> Vec<usize> {
+    let mut free = (0..).filter(|gpu| !gpus.contains(&Some(*gpu)));
+    gpus.iter().map(|gpu| gpu.unwrap_or_else(|| free.next().expect("numbers do not end"))).collect()
 }
 
 #[cfg(feature = "tuning")]
@@ -41,4 +58,15 @@ fn text(_: &Tuning) -> String {
 #[cfg(not(feature = "tuning"))]
 fn read(_: &str) -> Option<Tuning> {
     Some(Tuning::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_free_gpus;
+
+    #[test]
+    fn rank_that_joins_gets_the_gpu_of_the_one_that_was_lost() {
+        assert_eq!(with_free_gpus(&[Some(0), Some(2), Some(3), None]), [0, 2, 3, 1]);
+        assert_eq!(with_free_gpus(&[Some(1), None, None]), [1, 0, 2]);
+    }
 }

@@ -113,7 +113,7 @@ impl Communicator {
     /// Finalises and destroys the communicator, together with the other ranks.
     fn end(&mut self) -> Result<()> {
         bind(&self.device)?;
-        self.patience.0 = Deadlines { timeout: FAREWELL, quiet: FAREWELL };
+        self.set_deadlines(Deadlines { timeout: FAREWELL, quiet: FAREWELL });
         if !self.settled {
             self.settle("ncclCommFinalize")?;
         }

@@ -141,9 +141,12 @@ fn kernel_copies(node: &NodeFacts) -> Option<Finding> {
 
 #[cfg(feature = "nccl")]
 fn gpus(comm: &mut Communicator) -> Result<Vec<Finding>> {
-    use unisono::Error;
+    use unisono::{Error, ReduceOp};
 
-    if comm.device().is_err() && unisono::internals::gpus() == 0 {
+    let has_gpus = comm.device().is_ok() || unisono::internals::gpus() > 0;
+    let mut any_rank_has_gpus = [u8::from(has_gpus)];
+    comm.all_reduce(&mut any_rank_has_gpus, ReduceOp::Max)?;
+    if any_rank_has_gpus == [0] {
         return Ok(vec![Finding::note("GPU", "none on this machine")]);
     }
     let nccl = match unisono::nccl::library() {

@@ -69,7 +69,8 @@ pub fn measure(
                 let time_us = contender.timed(comm, &mut array)?;
                 if iteration == 0 {
                     contender.errors = errors(&array, &exact);
-                } else if iteration >= warm_up {
+                }
+                if iteration >= warm_up {
                     contender.times_us.push(time_us);
                 }
             }

@@ -241,7 +241,7 @@ fn canonical(values: &mut [f32]) -> bool {
 }
 
 /// Adds the pairs of all leaders to the values, by an all-gather in which each has space for the largest of `counts`.
-/// Returns whether all of them are finite.
+/// Returns whether the sums are finite.
 pub(super) fn all_gather(
     leaders: &mut Communicator,
     own: &[Pair],
@@ -260,8 +260,9 @@ pub(super) fn all_gather(
     let mut all_finite = true;
     for (pairs, &count) in all.chunks_exact(room).zip(counts) {
         let pairs: &[Pair] = cast_slice(&pairs[..count as usize]);
-        all_finite &= pairs.iter().all(|pair| pair.value.is_finite());
         decode_add(values, pairs);
+        // A sum that is not finite stays so.
+        all_finite &= pairs.iter().all(|pair| values[pair.index as usize].is_finite());
     }
     Ok(all_finite)
 }
