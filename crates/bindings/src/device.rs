@@ -30,9 +30,7 @@ impl Operation {
         // SAFETY: as the caller promises.
         return unsafe { lent::<T>(array) }.and_then(|mut array| {
             let ((operation, op), stream) = (self.parts(), array.on());
-            self.in_elements::<T, _>(comm, |comm| {
-                comm.run_device(operation, op, &mut array, &stream).map(drop)
-            })
+            comm.run_device(operation, op, &mut array, &stream).map(drop)
         });
         #[cfg(not(feature = "nccl"))]
         refused(comm, array)

@@ -120,7 +120,7 @@ impl Operation {
     }
 
     /// Makes a call whose elements have the size that the reduction needs.
-    pub(crate) fn in_elements<T: Element, R>(
+    fn in_elements<T: Element, R>(
         self,
         comm: &mut Communicator,
         make: impl FnOnce(&mut Communicator) -> R,

@@ -46,17 +46,6 @@ static void read_back(float *values, void *data, size_t count) {
 
 enum { COUNT = 1000 };
 
-static int larger(void *context, void *left, const void *right, size_t count) {
-    (void)context;
-    for (size_t i = 0; i < count; i++) {
-        float held[2], arrived[2];
-        memcpy(held, (char *)left + i * sizeof held, sizeof held);
-        memcpy(arrived, (const char *)right + i * sizeof arrived, sizeof arrived);
-        if (arrived[1] > held[1]) memcpy((char *)left + i * sizeof held, arrived, sizeof arrived);
-    }
-    return 0;
-}
-
 int main(void) {
     unisono_comm *comm = NULL;
     unisono_call call = {0};
@@ -101,16 +90,6 @@ int main(void) {
     }
     CHECK(unisono_own_part(comm, COUNT, &start, &length) == UNISONO_OK);
     CHECK(values[start] == (float)(size - 1 + (int)start));
-
-    /* A reduction of the program, of elements of eight bytes: of pairs, the one with the larger second number. */
-    int op = -1;
-    CHECK(unisono_reduction_create("larger", UNISONO_U8, sizeof(float[2]), 1, larger, NULL, &op) == UNISONO_OK);
-    for (int element = 0; element < COUNT; element++) values[element] = (float)(rank + element);
-    other = on_gpu(values, COUNT);
-    CHECK(unisono_gpu_all_reduce(comm, other, sizeof values, UNISONO_U8, op, stream, NULL) == UNISONO_OK);
-    CHECK(unisono_gpu_synchronize(comm, stream, NULL) == UNISONO_OK);
-    read_back(values, other, COUNT);
-    CHECK(values[0] == (float)(size - 1) && values[COUNT - 1] == (float)(size - 1 + COUNT - 1));
 
     /* The program's context is still current, and arrays in host memory are invalid. */
     void *current = NULL;
