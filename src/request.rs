@@ -1,20 +1,24 @@
 //! Non-blocking calls: requests, and the communication thread.
 
 use std::any::Any;
-use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::collective::{Engine, Limits};
-use crate::error::{Error, Result};
+pub(crate) use background::EngineOwner;
+
+use crate::error::Result;
+use crate::status::StatusBoard;
+use crate::while_waiting;
+
+mod background;
 
 /// The number of times that a waiting thread yields before it sleeps, since waking up takes as long as many yields.
 const YIELDS: usize = 200;
 /// The time for which [`wait_any`] waits for one of several collectives before it polls all of them.
 const PAUSE: Duration = Duration::from_micros(50);
+/// The time between two runs of the callback of a thread that waits for the communication thread.
+const BETWEEN_CALLBACKS: Duration = Duration::from_micros(100);
 
 /// A non-blocking call, which owns its buffer until it is done.
 ///
@@ -23,8 +27,16 @@ const PAUSE: Duration = Duration::from_micros(50);
 #[derive(Debug)]
 pub struct Request<B> {
     outcome: Arc<Outcome<B>>,
-    /// A driver that a waiting thread runs meanwhile, if the call needs it.
-    driver: Option<Arc<dyn Driver>>,
+    progress: Progress,
+}
+
+/// The way in which a call makes progress while a thread waits for it.
+#[derive(Debug)]
+enum Progress {
+    /// The waiting thread drives it.
+    Driven(Arc<dyn Driver>),
+    /// The communication thread carries it out, for the ranks of this status board.
+    InBackground(StatusBoard),
 }
 
 /// Makes progress on calls while a thread waits for them.
@@ -53,14 +65,14 @@ impl<B> Outcome<B> {
 }
 
 impl<B> Request<B> {
-    fn new(driver: Option<Arc<dyn Driver>>) -> Self {
+    fn new(progress: Progress) -> Self {
         let (is_done, flight, result, done) = Default::default();
-        Self { outcome: Arc::new(Outcome { is_done, flight, result, done }), driver }
+        Self { outcome: Arc::new(Outcome { is_done, flight, result, done }), progress }
     }
 
     /// Returns the request of a call that a driver progresses, and the outcome to set when it is done.
     pub(crate) fn driven_by(driver: Arc<dyn Driver>) -> (Self, Arc<Outcome<B>>) {
-        let request = Self::new(Some(driver));
+        let request = Self::new(Progress::Driven(driver));
         let outcome = Arc::clone(&request.outcome);
         (request, outcome)
     }
@@ -84,21 +96,33 @@ impl<B> Request<B> {
 
     /// Waits until the call is done, but not longer than this; returns whether it is done.
     pub fn wait_for(&self, timeout: Duration) -> bool {
-        if let Some(driver) = &self.driver {
-            let began = Instant::now();
-            driver.drive_until(&|| self.is_done() || began.elapsed() >= timeout);
-            return self.is_done();
-        }
+        let began = Instant::now();
+        let status = match &self.progress {
+            Progress::Driven(driver) => {
+                driver.drive_until(&|| self.is_done() || began.elapsed() >= timeout);
+                return self.is_done();
+            }
+            Progress::InBackground(status) => status,
+        };
         for _ in 0..YIELDS {
             if self.is_done() {
                 return true;
             }
             std::thread::yield_now();
         }
-        let result = lock(&self.outcome.result);
-        let waited = self.outcome.done.wait_timeout_while(result, timeout, |result| result.is_none());
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
-        self.is_done()
+        loop {
+            let most = until_callback(timeout.saturating_sub(began.elapsed()));
+            let result = lock(&self.outcome.result);
+            let waited = self.outcome.done.wait_timeout_while(result, most, |result| result.is_none());
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            if self.is_done() {
+                return true;
+            }
+            run_callback(status);
+            if began.elapsed() >= timeout {
+                return false;
+            }
+        }
     }
 
     /// Waits until the call is done, and returns the buffer (`MPI_Wait`).
@@ -167,7 +191,11 @@ pub fn wait_any<B>(requests: &mut Vec<Request<B>>) -> (usize, Result<B>) {
         if let Some(index) = done(requests) {
             break index;
         }
-        match requests.iter().find_map(|request| request.driver.as_ref()) {
+        let driver = requests.iter().find_map(|request| match &request.progress {
+            Progress::Driven(driver) => Some(driver),
+            Progress::InBackground(_) => None,
+        });
+        match driver {
             Some(driver) => driver.drive_until(&|| done(requests).is_some()),
             None => drop(requests[0].wait_for(PAUSE)),
         }
@@ -175,85 +203,15 @@ pub fn wait_any<B>(requests: &mut Vec<Request<B>>) -> (usize, Result<B>) {
     (index, requests.remove(index).wait())
 }
 
-/// One call on the communication thread.
-type Job = Box<dyn FnOnce(&mut Engine) + Send>;
-
-/// Holds the engine while no call is in flight. Otherwise the communication thread holds it. So blocking calls run on the caller's
-/// thread without a lock.
-#[derive(Debug)]
-pub(crate) struct EngineOwner {
-    here: Option<Box<Engine>>,
-    /// The deadlines of the engine while the communication thread holds it.
-    limits: Limits,
-    background: Option<Background>,
+/// Returns the time after which a thread that waits for the communication thread runs its callback, if it has one; at most `left`.
+fn until_callback(left: Duration) -> Duration {
+    if while_waiting::is_set() { left.min(BETWEEN_CALLBACKS) } else { left }
 }
 
-impl EngineOwner {
-    pub(crate) fn new(engine: Engine) -> Self {
-        Self { limits: engine.limits, here: Some(Box::new(engine)), background: None }
-    }
-
-    /// Returns the engine, once no call is in flight.
-    #[inline]
-    pub(crate) fn engine(&mut self) -> &mut Engine {
-        if self.here.is_none() {
-            self.here = self.recall();
-        }
-        self.here.as_mut().expect("the engine is held here or by the communication thread")
-    }
-
-    /// Returns the engine, unless calls are in flight that this thread has not waited for.
-    pub(crate) fn here(&self) -> Option<&Engine> {
-        self.here.as_deref()
-    }
-
-    /// Like [`here`](Self::here), mutable.
-    pub(crate) fn here_mut(&mut self) -> Option<&mut Engine> {
-        self.here.as_deref_mut()
-    }
-
-    /// Returns the deadlines of calls of the engine, wherever it is held.
-    pub(crate) fn limits(&self) -> Limits {
-        self.limits
-    }
-
-    #[cold]
-    fn recall(&mut self) -> Option<Box<Engine>> {
-        let mut engine = self.background.as_ref()?.recall();
-        engine.transport.has_core_to_itself(true);
-        Some(engine)
-    }
-
-    /// Runs `call` with the buffer on the communication thread, after all calls in flight.
-    pub(crate) fn send<B: Send + 'static>(
-        &mut self,
-        mut buffer: B,
-        call: impl FnOnce(&mut Engine, &mut B) -> Result<()> + Send + 'static,
-    ) -> Result<Request<B>> {
-        let background = match &mut self.background {
-            Some(background) => background,
-            none => none.insert(Background::start()?),
-        };
-        let request = Request::new(None);
-        let outcome = Arc::clone(&request.outcome);
-        let job: Job = Box::new(move |engine| {
-            let began = Instant::now();
-            let ran = catch_unwind(AssertUnwindSafe(|| call(engine, &mut buffer)));
-            let ran = ran.unwrap_or_else(|panic| {
-                let why = panic_text(&*panic).map_or(String::new(), |text| format!(": {text}"));
-                Err(engine.fail(&format!("a collective in flight panicked{why}")))
-            });
-            outcome.end(began, ran.map(|()| buffer));
-        });
-        let mut state = background.lock();
-        if let Some(mut engine) = self.here.take() {
-            engine.transport.has_core_to_itself(false);
-            self.limits = engine.limits;
-            state.engine = Some(engine);
-        }
-        state.jobs.push_back(job);
-        background.common.changed.notify_all();
-        Ok(request)
+/// Runs the callback of this thread, if it has one. A cause ends the calls of these ranks, also the one on the communication thread.
+fn run_callback(status: &StatusBoard) {
+    if let Err(cause) = while_waiting::run() {
+        status.give_up(status.rank(), &cause);
     }
 }
 
@@ -261,112 +219,6 @@ impl EngineOwner {
 #[doc(hidden)]
 pub fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
     panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied())
-}
-
-impl Drop for EngineOwner {
-    fn drop(&mut self) {
-        // Other ranks wait for the calls in flight. The engine is dropped on this thread, which may be panicking.
-        if self.here.is_none() {
-            self.here = self.recall();
-        }
-    }
-}
-
-/// The communication thread.
-#[derive(Debug)]
-struct Background {
-    common: Arc<Common>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug, Default)]
-struct Common {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    /// The engine, unless a thread is using it.
-    engine: Option<Box<Engine>>,
-    jobs: VecDeque<Job>,
-    ends: bool,
-}
-
-impl State {
-    /// Returns the engine, if no job is queued.
-    fn idle_engine(&mut self) -> Option<Box<Engine>> {
-        if self.jobs.is_empty() { self.engine.take() } else { None }
-    }
-}
-
-impl std::fmt::Debug for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("engine", &self.engine).field("jobs", &self.jobs.len()).finish()
-    }
-}
-
-impl Background {
-    fn start() -> Result<Self> {
-        let common = Arc::new(Common::default());
-        let theirs = Arc::clone(&common);
-        let thread = std::thread::Builder::new().name("communication".into()).spawn(move || theirs.serve());
-        let failed = |cause| {
-            Error::Unsupported(format!("cannot start the communication thread: {cause}; use blocking calls"))
-        };
-        Ok(Self { common, thread: Some(thread.map_err(failed)?) })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.common.state)
-    }
-
-    /// Waits until all jobs are done, and returns the engine.
-    fn recall(&self) -> Box<Engine> {
-        // A result is ready slightly before the engine is idle.
-        for _ in 0..YIELDS {
-            if let Some(engine) = self.lock().idle_engine() {
-                return engine;
-            }
-            std::thread::yield_now();
-        }
-        let mut state = self.lock();
-        loop {
-            if let Some(engine) = state.idle_engine() {
-                return engine;
-            }
-            state = self.common.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-impl Common {
-    /// Runs jobs in order.
-    fn serve(&self) {
-        let mut state = lock(&self.state);
-        while !state.ends {
-            // The engine arrives with the first job, and stays until all jobs are done.
-            let Some(job) = state.jobs.pop_front() else {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            };
-            let mut engine = state.engine.take().expect("jobs come with the engine");
-            drop(state);
-            job(&mut engine);
-            state = lock(&self.state);
-            state.engine = Some(engine);
-            self.changed.notify_all();
-        }
-    }
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        self.lock().ends = true;
-        self.common.changed.notify_all();
-        let ended = self.thread.take().map(JoinHandle::join);
-        debug_assert!(matches!(ended, Some(Ok(()))), "jobs catch their panics");
-    }
 }
 
 /// Locks a mutex whose value is consistent even after a panic.

@@ -14,7 +14,7 @@ thread_local! {
 ///
 /// The callback runs about every 100 µs in waits that are longer than that, and not at all in shorter ones. It must not use the
 /// communicator. If it returns an error, the call fails with [`Error::Aborted`](crate::Error::Aborted) and this cause, on all
-/// ranks. It does not run on the communication thread, for calls in flight.
+/// ranks. A wait for a non-blocking collective runs it too, and its error ends the collective.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};

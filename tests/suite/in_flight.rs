@@ -1,6 +1,7 @@
 //! Collectives in flight during computation, over threads.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
         barrier_in_flight_waits_for_all_ranks,
         panic_during_a_call_in_flight_reaches_the_other_rank,
         failure_does_not_wait_for_calls_in_flight,
+        callback_runs_during_waits_for_calls_in_flight_and_ends_them,
     ]
 }
 
@@ -114,6 +116,38 @@ fn computation_overlaps_with_a_collective() {
 
 fn barrier_in_flight_waits_for_all_ranks() {
     awaited(Communicator::barrier_async);
+}
+
+/// Rank 1 arrives once the call of rank 0 has ended by its callback.
+fn callback_runs_during_waits_for_calls_in_flight_and_ends_them() {
+    type Wait = fn(&mut Communicator) -> Result<(), Error>;
+    fn interrupt() -> Result<(), String> {
+        thread_local!(static RUNS: Cell<u32> = const { Cell::new(0) });
+        RUNS.set(RUNS.get() + 1);
+        if RUNS.get() < 3 { Ok(()) } else { Err("interrupted".to_owned()) }
+    }
+    let wait: Wait = |comm| comm.barrier_async()?.wait();
+    let wait_any: Wait = |comm| unisono::wait_any(&mut vec![comm.barrier_async()?]).1;
+    let blocking: Wait = |comm| comm.barrier_async().and_then(|_| comm.barrier());
+    for wait in [wait, wait_any, blocking] {
+        let ended = Barrier::new(2);
+        let errors = unisono::threads(2, |mut comm| {
+            comm.set_timeout(Duration::from_secs(30));
+            if comm.rank() == 1 {
+                ended.wait();
+                return comm.barrier().unwrap_err();
+            }
+            let error = unisono::while_waiting(interrupt, || wait(&mut comm)).unwrap_err();
+            ended.wait();
+            error
+        });
+        for error in &errors {
+            assert!(
+                matches!(error, Error::Aborted { by: 0, cause, .. } if cause == "interrupted"),
+                "{errors:?}"
+            );
+        }
+    }
 }
 
 fn panic_during_a_call_in_flight_reaches_the_other_rank() {

@@ -116,11 +116,18 @@ impl Operation {
     /// # Errors
     /// As the call.
     pub fn blocking<T: Element>(self, comm: &mut Communicator, values: &mut [T]) -> Result<()> {
+        self.in_elements::<T, _>(comm, |comm| self.make_blocking(comm, values))
+    }
+
+    /// Makes a call whose elements have the size that the reduction needs.
+    fn in_elements<T: Element, R>(
+        self,
+        comm: &mut Communicator,
+        make: impl FnOnce(&mut Communicator) -> R,
+    ) -> R {
         match self.element_bytes() {
-            Some(size) if T::DTYPE == DType::U8 => {
-                self.make_blocking(&mut comm.call().element_bytes(size), values)
-            }
-            _ => self.make_blocking(comm, values),
+            Some(size) if T::DTYPE == DType::U8 => make(&mut comm.call().element_bytes(size)),
+            _ => make(comm),
         }
     }
 
@@ -147,12 +154,7 @@ impl Operation {
     where
         B: DerefMut<Target = [T]> + Send + 'static,
     {
-        match self.element_bytes() {
-            Some(size) if T::DTYPE == DType::U8 => {
-                self.start_non_blocking(&mut comm.call().element_bytes(size), values)
-            }
-            _ => self.start_non_blocking(comm, values),
-        }
+        self.in_elements::<T, _>(comm, |comm| self.start_non_blocking(comm, values))
     }
 
     fn start_non_blocking<T: Element, B>(self, comm: &mut Communicator, values: B) -> Result<Request<B>>
@@ -182,7 +184,7 @@ impl Operation {
         B: DerefMut<Target = [T]>,
     {
         let (operation, op) = self.parts();
-        comm.plan(operation, op, values)
+        self.in_elements::<T, _>(comm, |comm| comm.plan(operation, op, values))
     }
 
     /// Returns the operation and its reduction, separately.

@@ -1,7 +1,7 @@
 ! Unisono for Fortran, the functions of unisono.h.
 ! UPDATE_EXPECT=1 cargo test -p unisono-c --test suite fortran writes it from there.
 !
-! Compile it with the program, since what a compiler makes of a module is its own:
+! Compile it with the program, since the format of compiled modules depends on the compiler:
 !   mpif90 $(pkg-config --variable=prefix unisono)/share/unisono/unisono.f90 program.f90 $(pkg-config --libs unisono)
 !
 ! Handles and arrays are of type(c_ptr): c_loc(values) for an array with the attribute `target`, c_null_ptr for NULL, c_loc(options)
@@ -914,7 +914,7 @@ module unisono
       type(c_ptr), value :: data
       integer(c_size_t), value :: count
       integer(c_int), value :: dtype
-      integer(c_int), intent(out) :: from
+      integer(c_int), intent(inout), asynchronous :: from
       type(c_ptr), value :: options
       type(c_ptr), intent(out) :: request
     end function
@@ -1065,7 +1065,7 @@ module unisono
     ! The pointer must be to a live handle, which is not used afterwards.
     integer(c_int) function unisono_shrink(comm) bind(c)
       import
-      type(c_ptr), intent(out) :: comm
+      type(c_ptr), intent(inout) :: comm
     end function
 
     ! Creates a communicator of these ranks and of `more` processes, which call `unisono_join` with the same address: the path of a
@@ -1117,9 +1117,10 @@ module unisono
       integer(c_int), value :: rank
     end function
 
-    ! Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress on
-    ! other work, or to check for an interrupt. NULL removes the function. The function must not use a communicator of this library.
-    ! If it returns a text, the call fails with this cause on this rank, and with UNISONO_ERROR_ABORTED and the cause on the others.
+    ! Makes blocking calls and waits for requests on this thread run a function about every 100 µs while they wait for other ranks:
+    ! to make progress on other work, or to check for an interrupt. NULL removes the function. The function must not use a
+    ! communicator of this library. If it returns a text, the call fails with this cause on this rank, and with
+    ! UNISONO_ERROR_ABORTED and the cause on the others.
     !
     ! Conditions:
     ! The function must be callable until it is replaced.

@@ -9,8 +9,8 @@
 /*
  * Unisono: collective communication for data-parallel training.
  *
- * Functions return 0 (UNISONO_OK) or the code of an error, whose text unisono_last_error() returns. Up to code 100 the
- * call was refused: nothing happened, and the communicator remains usable. Above, the communicator is lost.
+ * Functions return 0 (UNISONO_OK) or the code of an error, whose text unisono_last_error() returns. With a code up
+ * to 100, the call was refused: it had no effect, and the communicator remains usable. With a higher code, the communicator is lost.
  *
  * Handles belong to the process that created them; one thread at a time uses one. Strings are UTF-8 and end with a zero byte.
  * Functions without a comment on threads may be called from any.
@@ -930,9 +930,10 @@ int unisono_set_minimum_ranks(unisono_comm *comm,
 int unisono_former_rank(unisono_comm *comm,
                         int rank);
 
-// Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress on other
-// work, or to check for an interrupt. NULL removes the function. The function must not use a communicator of this library. If it
-// returns a text, the call fails with this cause on this rank, and with UNISONO_ERROR_ABORTED and the cause on the others.
+// Makes blocking calls and waits for requests on this thread run a function about every 100 µs while they wait for other ranks: to
+// make progress on other work, or to check for an interrupt. NULL removes the function. The function must not use a communicator of
+// this library. If it returns a text, the call fails with this cause on this rank, and with UNISONO_ERROR_ABORTED and the cause on
+// the others.
 //
 // Conditions:
 // The function must be callable until it is replaced.

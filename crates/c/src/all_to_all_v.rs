@@ -24,11 +24,21 @@ impl Arrays {
     /// Returns the counts that are sent and received.
     ///
     /// # Errors
-    /// If they are null, or differ for this rank itself.
+    /// If they are null, or differ for this rank itself, or if the options have counts too.
     ///
     /// # Safety
-    /// The counts must be null, or one for each rank that outlives the result.
-    unsafe fn counts<'a>(self, comm: &Communicator) -> Result<(&'a [usize], &'a [usize])> {
+    /// The counts must be null, or one for each rank that outlives the result, and the options as [`options::counts`] requires.
+    unsafe fn counts<'a>(
+        self,
+        comm: &Communicator,
+        options: *const Call,
+    ) -> Result<(&'a [usize], &'a [usize])> {
+        // SAFETY: as the caller promises.
+        if unsafe { options::counts(options, comm.ranks()) }.is_some() {
+            return Err(argument(
+                "counts of ranks: an all-to-all with counts of pairs has no others; set NULL",
+            ));
+        }
         let counts = |counts: *const usize, what: &str| {
             // SAFETY: as the caller promises.
             let counts = unsafe { values::counts(counts, comm.ranks()) };
@@ -74,7 +84,7 @@ pub unsafe extern "C" fn unisono_all_to_all_v(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             unsafe {
-                let (to, from) = arrays.counts(comm)?;
+                let (to, from) = arrays.counts(comm, options)?;
                 let (sent, mut received) = arrays.lent::<T>(to, from)?;
                 options::call(comm, options, |comm| comm.all_to_all_v(&sent, to, &mut received, from).map(drop))
             }
@@ -105,7 +115,7 @@ pub unsafe extern "C" fn unisono_all_to_all_v_async(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             unsafe {
-                let (to, from) = arrays.counts(comm)?;
+                let (to, from) = arrays.counts(comm, options)?;
                 let (sent, received) = arrays.lent::<T>(to, from)?;
                 let start = |comm: &mut Communicator| comm.all_to_all_v_async(sent, to, received, from);
                 Ok(Request::of(options::call(comm, options, start)?))

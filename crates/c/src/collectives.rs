@@ -38,18 +38,19 @@ pub(crate) unsafe fn checked(
     operation: Operation,
     options: *const Call,
 ) -> Result<DType> {
-    // SAFETY: as the caller promises.
-    let counts = unsafe { options::counts(options, comm.ranks()) };
-    operation.check(array.count, comm.ranks(), counts).map_err(argument)?;
     let dtype = values::dtype(array.dtype)?;
-    if let Some(size) = operation.element_bytes()
-        && (dtype != DType::U8 || !array.count.is_multiple_of(size.get().into()))
+    let size = operation.element_bytes().map(|size| usize::from(size.get()));
+    if let Some(size) = size
+        && (dtype != DType::U8 || !array.count.is_multiple_of(size))
     {
         return Err(argument(format!(
             "{} {dtype} are not whole elements of the reduction, which have {size} bytes as UNISONO_U8",
             array.count
         )));
     }
+    // SAFETY: as the caller promises.
+    let counts = unsafe { options::counts(options, comm.ranks()) };
+    operation.check(array.count / size.unwrap_or(1), comm.ranks(), counts).map_err(argument)?;
     Ok(dtype)
 }
 

@@ -170,9 +170,12 @@ pub unsafe extern "C" fn unisono_own_part(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_fail(comm: *mut Comm, cause: *const c_char) -> c_int {
     let body = |comm: &mut Communicator| {
-        // SAFETY: as the caller promises.
-        let cause = unsafe { text(cause, "the cause")? };
-        comm.fail(cause.unwrap_or("for an unspecified reason"));
+        if cause.is_null() {
+            comm.fail("for an unspecified reason");
+        } else {
+            // SAFETY: as the caller promises.
+            comm.fail(&unsafe { CStr::from_ptr(cause) }.to_string_lossy());
+        }
         Ok(())
     };
     // SAFETY: as the caller promises.

@@ -147,7 +147,7 @@ pub unsafe extern "C" fn unisono_wait_any(
             if let Some((place, _)) = live().find(|(_, request)| request.call.is_done()) {
                 break place;
             }
-            first.call.wait_for(PAUSE);
+            with_callback(|| first.call.wait_for(PAUSE));
         };
         *index = done as c_int;
         // SAFETY: as the caller promises.

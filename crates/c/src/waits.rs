@@ -10,9 +10,10 @@ thread_local! {
     static CALLBACK: Cell<Look> = const { Cell::new(None) };
 }
 
-/// Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress on other
-/// work, or to check for an interrupt. NULL removes the function. The function must not use a communicator of this library. If it
-/// returns a text, the call fails with this cause on this rank, and with UNISONO_ERROR_ABORTED and the cause on the others.
+/// Makes blocking calls and waits for requests on this thread run a function about every 100 µs while they wait for other ranks: to
+/// make progress on other work, or to check for an interrupt. NULL removes the function. The function must not use a communicator of
+/// this library. If it returns a text, the call fails with this cause on this rank, and with UNISONO_ERROR_ABORTED and the cause on
+/// the others.
 ///
 /// # Safety
 /// The function must be callable until it is replaced.

@@ -157,6 +157,7 @@ static void given_parts(int blocks)
         for (int j = 0; j < rank + r; j++)
             CHECK(received[i++] == r);
     CHECK(unisono_all_to_all_v(comm, sent, NULL, received, pairs, UNISONO_I64, NULL) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_all_to_all_v(comm, sent, pairs, received, pairs, UNISONO_I64, &wrong) == UNISONO_ERROR_ARGUMENT);
     free(values);
     free(sent);
     free(received);
@@ -236,6 +237,24 @@ static struct line line_of(int of_rank, int i)
     return (struct line){(uint32_t)(2 * of_rank + 3), (uint32_t)(of_rank + i + 1)};
 }
 
+/* Counts of ranks are in elements of the reduction, not in bytes. */
+static void lines_in_parts(int composed)
+{
+    enum { MOST = 64 };
+    struct line lines[MOST] = {{0, 0}};
+    size_t counts[MOST], size = sizeof *lines * (size_t)ranks;
+    unisono_call options = {.counts = counts};
+    for (int r = 0; r < ranks; r++)
+        counts[r] = sizeof *lines;
+    CHECK(unisono_reduce_scatter(comm, lines, size, UNISONO_U8, composed, &options) == UNISONO_ERROR_ARGUMENT);
+    for (int r = 0; r < ranks; r++) {
+        counts[r] = 1;
+        lines[r] = (struct line){1, 2};
+    }
+    OK(unisono_reduce_scatter(comm, lines, size, UNISONO_U8, composed, &options));
+    CHECK(lines[rank].a == 1 && lines[rank].b == (uint32_t)(2 * ranks));
+}
+
 static void reductions(void)
 {
     static size_t calls;
@@ -244,7 +263,7 @@ static void reductions(void)
     OK(unisono_reduction_create("compose", UNISONO_U8, sizeof(struct line), 0, compose, &calls, &composed));
     OK(unisono_reduction_create("longest", UNISONO_F64, 0, 1, longest, NULL, &of_longest));
     CHECK(composed != of_longest);
-    for (int way = 0; way < 3; way++) {
+    for (int way = 0; way < 4; way++) {
         struct line lines[LINES];
         for (int i = 0; i < LINES; i++)
             lines[i] = line_of(rank, i);
@@ -254,6 +273,12 @@ static void reductions(void)
         } else if (way == 1) {
             OK(unisono_scan_async(comm, lines, sizeof lines, UNISONO_U8, composed, NULL, &request));
             OK(unisono_wait(&request));
+        } else if (way == 2) {
+            unisono_plan *plan = NULL;
+            OK(unisono_plan_create(comm, "all_reduce", lines, sizeof lines, UNISONO_U8, composed, -1, NULL, &plan));
+            OK(unisono_plan_start(comm, plan));
+            OK(unisono_plan_wait(comm, plan));
+            unisono_plan_free(plan);
         } else {
             OK(unisono_reduce(comm, lines, sizeof lines, UNISONO_U8, composed, ranks - 1, NULL));
             if (rank < ranks - 1)
@@ -269,6 +294,7 @@ static void reductions(void)
         }
     }
     CHECK(calls > 0 || ranks == 1);
+    lines_in_parts(composed);
     double value = rank % 2 ? rank : -rank - 0.5;
     OK(unisono_all_reduce(comm, &value, 1, UNISONO_F64, of_longest, NULL));
     CHECK(value == (ranks % 2 ? -(ranks - 1) - 0.5 : ranks - 1));
@@ -537,7 +563,7 @@ static void mismatch(void)
     const int code = unisono_all_reduce(comm, values, rank == 0 ? 1 : 2, UNISONO_F32, UNISONO_SUM, NULL);
     CHECK(code == UNISONO_ERROR_MISMATCH && unisono_is_fatal(code));
     CHECK(strstr(unisono_last_error(), "rank 0") != NULL && strstr(unisono_last_error(), "rank 1") != NULL);
-    CHECK(unisono_fail(comm, "on purpose") == UNISONO_OK);
+    CHECK(unisono_fail(comm, "on purpose, in Latin-1: caf\xe9") == UNISONO_OK);
     CHECK(unisono_barrier(comm, NULL) == UNISONO_ERROR_ABORTED && unisono_failed_rank() == rank);
 }
 

@@ -44,6 +44,7 @@ enum why {
     INTERCOMMUNICATOR,
     ONE_RANK,
     OTHER_PROCESSES,
+    MAYBE_ON_GPU,
     NOT_STARTED,
     NOT_NAMED,
     INVALID,
@@ -76,7 +77,7 @@ struct world {
     /* The calls before its start, and the choices since then. */
     int first_calls;
     struct choices *choices;
-    /* Registered memory, through which arrays go piece by piece; NULL until it is needed. */
+    /* Registered memory of STAGE_BYTES, through which arrays go piece by piece. */
     unisono_memory *memory;
     char *stage;
     /* All worlds of this process. */
@@ -114,6 +115,8 @@ struct call {
     int dtype, op;
     /* The size of an element, and of the array of one rank. */
     size_t element_bytes, bytes;
+    /* The bytes of an element before its padding, for MPI's own function. */
+    size_t true_bytes;
     /* The operation and the type for MPI's own function, if that reduces the values; otherwise MPI_OP_NULL. */
     MPI_Op mpi_op;
     MPI_Datatype mpi_type;
@@ -138,6 +141,8 @@ struct block {
 /* Makes functions of MPI visible to this library, if a module of the program has loaded them privately, as Python modules do. Called
  * before MPI's own initialisation. Ends the program if there are none. */
 void bind_mpi(void);
+/* Returns whether MPI accepts arrays in GPU memory, and the program may have some, since CUDA's driver is loaded. */
+bool takes_gpu_arrays(void);
 
 /* types.c: Unisono's types and operations for those of MPI. */
 
@@ -155,9 +160,10 @@ enum kind { SIGNED, UNSIGNED, FLOATING, COMPLEX, MOVED, INTEGER_PAIR, FLOATING_P
 struct type {
     MPI_Datatype handle;
     enum kind kind;
-    /* A pair may have padding inside or after it. Its extent is then larger than its size. */
+    /* A pair may have padding inside or after it. Its extent is then larger than its size, and includes padding after it, which its true
+     * extent does not. */
     int size_bytes;
-    MPI_Aint extent_bytes;
+    MPI_Aint extent_bytes, true_bytes;
     /* Unisono's number of the type, or of the parts of a complex number, or NONE. */
     int dtype;
 };
@@ -190,6 +196,8 @@ struct settings {
     unsigned reductions;
     /* 1 if communicators over several nodes may go through Unisono. */
     unsigned several_nodes;
+    /* 1 if no buffer is in GPU memory. */
+    unsigned on_host;
     /* 1 if recorded decisions replace trials. */
     unsigned is_fixed;
 };
@@ -266,8 +274,6 @@ struct place {
     int rank, ranks;
 };
 struct place place_in(MPI_Comm comm);
-/* Returns STAGE_BYTES of registered memory. NULL, with unisono_last_error(), if the system does not provide it. */
-char *stage_of(struct world *world);
 
 enum { STAGE_BYTES = 1 << 18 };
 

@@ -89,9 +89,7 @@ static bool is_of_blocks(enum function function)
 /* Carries out a call piece by piece. The number of pieces is identical on all ranks. */
 static int carry(const struct call *call, const struct arrays *arrays)
 {
-    char *stage = stage_of(call->world);
-    if (stage == NULL)
-        return UNISONO_ERROR_MEMORY;
+    char *stage = call->world->stage;
     size_t blocks = is_of_blocks(call->function) ? (size_t)call->world->ranks : 1;
     /* Whole elements of any type. */
     size_t most = STAGE_BYTES / blocks / 16 * 16;

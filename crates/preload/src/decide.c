@@ -5,6 +5,7 @@
 #include "repeat.h"
 
 #include <limits.h>
+#include <pthread.h>
 
 static bool leave(struct call *call, enum why why)
 {
@@ -12,16 +13,21 @@ static bool leave(struct call *call, enum why why)
     return false;
 }
 
+/* MPI_Type_size has no size for a type of 2 GiB or more. */
+#if MPI_VERSION >= 4
+#define type_size PMPI_Type_size_c
+#else
+#define type_size PMPI_Type_size_x
+#endif
+
 /* Returns the size of an element of any type, or -1 if the type is invalid. */
 static MPI_Count size_of(MPI_Datatype handle)
 {
     const struct type *type = type_of(handle);
     if (type != NULL)
         return type->size_bytes;
-    int bytes;
-    if (handle == MPI_DATATYPE_NULL || PMPI_Type_size(handle, &bytes) != MPI_SUCCESS || bytes == MPI_UNDEFINED)
-        return -1;
-    return bytes;
+    MPI_Count bytes;
+    return handle != MPI_DATATYPE_NULL && type_size(handle, &bytes) == MPI_SUCCESS && bytes != MPI_UNDEFINED ? bytes : -1;
 }
 
 /* Returns the class of the error in a buffer, or MPI_SUCCESS. NULL is also MPI_BOTTOM, for a derived type with absolute addresses. */
@@ -43,7 +49,7 @@ static int error_in_both(struct buffer from, struct buffer to)
 }
 
 /* The errors of MPI if a rank's send buffer is the memory of its own received block. MPICH checks this in every function, and Open MPI
- * at the root of a reduction. If MPI does not report it, programs work, as they do here. */
+ * at the root of a reduction, unless a setting disables it. If MPI does not report it, programs work, as they do here. */
 static const int ALIAS_ERRORS[FUNCTIONS] = {
 #ifdef OPEN_MPI
     [REDUCE] = MPI_ERR_ARG,
@@ -62,11 +68,33 @@ static const int ALIAS_ERRORS[FUNCTIONS] = {
 #endif
 };
 
+static bool aliases_are_refused;
+
+static void try_alias(void)
+{
+    MPI_Comm alone;
+    int value = 0;
+    /* Unlike a duplicate, it has no attributes of the program. */
+    PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &alone);
+    PMPI_Comm_set_errhandler(alone, MPI_ERRORS_RETURN);
+    aliases_are_refused = PMPI_Reduce(&value, &value, 1, MPI_INT, MPI_SUM, 0, alone) != MPI_SUCCESS;
+    PMPI_Comm_free(&alone);
+}
+
+/* Returns whether MPI checks for aliases in this run. */
+static bool are_aliases_refused(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, try_alias);
+    return aliases_are_refused;
+}
+
 /* Returns the class of the error if a rank's send buffer is the block `own` that it receives from itself, or MPI_SUCCESS. */
 static int error_of_alias(enum function function, struct buffer from, struct buffer own)
 {
     bool is_same = from.address == own.address && from.count == own.count && from.type == own.type;
-    return is_same && from.address != NULL && from.count != 0 ? ALIAS_ERRORS[function] : MPI_SUCCESS;
+    bool is_error = is_same && from.address != NULL && from.count != 0 && ALIAS_ERRORS[function] != MPI_SUCCESS;
+    return is_error && are_aliases_refused() ? ALIAS_ERRORS[function] : MPI_SUCCESS;
 }
 
 /* Returns the class of the error if a rank sends itself another number of bytes than it receives. With fewer, the bytes after them
@@ -209,6 +237,7 @@ static void describe(struct call *call, const struct buffer *to, MPI_Op op, bool
     if (is_by_mpi) {
         call->dtype = OTHER_VALUES;
         call->element_bytes = size_bytes;
+        call->true_bytes = type == NULL ? size_bytes : (size_t)type->true_bytes;
         call->mpi_op = op;
         call->mpi_type = to->type;
         return;

@@ -96,6 +96,13 @@ void bind_mpi(void)
     exit(1);
 }
 
+bool takes_gpu_arrays(void)
+{
+    void *query = function_of_mpi("MPIX_Query_cuda_support");
+    bool is_aware = query != NULL && ((int (*)(void))query)() == 1;
+    return is_aware && dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) != NULL;
+}
+
 /* Returns whether the MPI that the program calls has the standard ABI: its function then returns the ABI version, and otherwise -1 or does not
  * exist. The function may also belong to the MPI with which this library is linked, which comes after the program's. */
 static bool has_abi(void)

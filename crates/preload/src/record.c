@@ -22,8 +22,10 @@ struct decision {
 static struct decision *decisions;
 static size_t count;
 
-/* The file that rank 0 writes, or NULL. */
+/* The file that rank 0 writes, or NULL. At the end it replaces the file of UNISONO_ACCELERATE_RECORD, whose decisions may be those that
+ * this run replays. */
 static FILE *record;
+static char *record_name, *new_name;
 
 /* Returns the decision on a class, or NULL. */
 static struct decision *decision_on(const struct class *class, int ranks, int nodes)
@@ -120,7 +122,10 @@ bool record_begin(void)
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank != 0 || name == NULL || *name == '\0')
         return true;
-    record = fopen(name, "we");
+    record_name = strdup(name);
+    new_name = allocated(strlen(name) + sizeof(".new"));
+    strcat(strcpy(new_name, name), ".new");
+    record = fopen(new_name, "we");
     if (record == NULL)
         fprintf(stderr, "unisono: cannot record decisions in `%s`: %s\n", name, strerror(errno));
     return record != NULL;
@@ -192,7 +197,7 @@ static void write_all(const struct decision *of_all, int all)
     for (size_t i = 0; i < count; i++)
         write_decision(&decisions[i]);
     fputs(LAST_LINE, record);
-    if (fclose(record) != 0)
+    if (fclose(record) != 0 || rename(new_name, record_name) != 0)
         fprintf(stderr, "unisono: the decisions are not recorded: %s\n", strerror(errno));
 }
 

@@ -3,8 +3,21 @@
 
 #include "accelerate.h"
 
+#include <string.h>
+
 /* Up to this size each rank that receives the result combines all of it, which takes one exchange. Above, each rank combines a part. */
 enum { WHOLE_BYTES = 4096 };
+
+/* Copies whole elements, without the padding after each, which may hold other values of the program or lie behind its buffer. */
+static void copy_elements(const struct call *call, char *to, const char *from, size_t bytes)
+{
+    if (call->true_bytes == call->element_bytes) {
+        unisono_copy(to, from, bytes);
+        return;
+    }
+    for (size_t start = 0; start < bytes; start += call->element_bytes)
+        memcpy(to + start, from + start, call->true_bytes);
+}
 
 /* Combines the blocks of ranks 0 to `last` into that of `last`. They start `block_bytes` apart, and `bytes` of each are used. */
 static int combine(const struct call *call, char *blocks, size_t block_bytes, int last, size_t bytes)
@@ -53,14 +66,14 @@ static int reduce_whole(const struct call *call, char *stage, const char *from, 
     for (size_t start = 0; start < call->bytes; start += most) {
         size_t bytes = least(most, call->bytes - start);
         for (size_t block = gives_all ? 0 : rank; block < (gives_all ? ranks : rank + 1); block++)
-            unisono_copy(stage + block * bytes, from + (gives_all ? block * call->bytes : 0) + start, bytes);
+            copy_elements(call, stage + block * bytes, from + (gives_all ? block * call->bytes : 0) + start, bytes);
         int code = exchange(call, stage, ranks * bytes);
         if (code == UNISONO_OK && gets)
             code = combine(call, stage, bytes, last, bytes);
         if (code != UNISONO_OK)
             return code;
         if (gets)
-            unisono_copy(to + start, stage + (size_t)last * bytes, bytes);
+            copy_elements(call, to + start, stage + (size_t)last * bytes, bytes);
     }
     return UNISONO_OK;
 }
@@ -87,21 +100,19 @@ static int reduce_divided(const struct call *call, char *stage, const char *from
     size_t most = block_of(call) * (size_t)call->world->ranks;
     for (size_t start = 0; start < call->bytes; start += most) {
         size_t bytes = least(most, call->bytes - start);
-        unisono_copy(stage, from + start, bytes);
+        copy_elements(call, stage, from + start, bytes);
         int code = reduce_piece(call, stage, bytes);
         if (code != UNISONO_OK)
             return code;
         if (gets_result(call->function, call->world->rank, call->root))
-            unisono_copy(to + start, stage, bytes);
+            copy_elements(call, to + start, stage, bytes);
     }
     return UNISONO_OK;
 }
 
 int carry_local_reduction(const struct call *call, const void *from, void *to)
 {
-    char *stage = stage_of(call->world);
-    if (stage == NULL)
-        return UNISONO_ERROR_MEMORY;
+    char *stage = call->world->stage;
     bool is_divided = (call->function == ALLREDUCE || call->function == REDUCE) && call->bytes > WHOLE_BYTES;
     return is_divided ? reduce_divided(call, stage, from, to) : reduce_whole(call, stage, from, to);
 }

@@ -33,6 +33,7 @@ static const char *const REASONS[WHYS] = {
     [INTERCOMMUNICATOR] = "MPI: an intercommunicator",
     [ONE_RANK] = "MPI: one rank",
     [OTHER_PROCESSES] = "MPI: ranks of another MPI_COMM_WORLD",
+    [MAYBE_ON_GPU] = "MPI: arrays may be in GPU memory",
     [NOT_STARTED] = "MPI: Unisono did not start",
     [NOT_NAMED] = "MPI: UNISONO_ACCELERATE does not name it",
     [INVALID] = "MPI: not a valid call",

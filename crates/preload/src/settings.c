@@ -24,7 +24,7 @@ const char *const DTYPE_NAMES[DTYPES] = {
     [OTHER_VALUES] = "other",
 };
 
-static const char FIXED[] = "fixed:", OF_FLOATS[] = "floats", OF_NODES[] = "nodes";
+static const char FIXED[] = "fixed:", OF_FLOATS[] = "floats", OF_NODES[] = "nodes", OF_CUDA[] = "cuda";
 
 /* Adds the setting with this name. Returns false if there is no such name. */
 static bool add(struct settings *settings, const char *name)
@@ -47,6 +47,10 @@ static bool add(struct settings *settings, const char *name)
         settings->several_nodes = 1;
         return true;
     }
+    if (strcmp(name, OF_CUDA) == 0) {
+        settings->on_host = 1;
+        return true;
+    }
     return false;
 }
 
@@ -59,7 +63,7 @@ static void refuse(const char *name)
     for (int op = 0; op < REDUCTIONS; op++)
         if (REDUCTION_NAMES[op] != NULL)
             fprintf(stderr, " %s", REDUCTION_NAMES[op]);
-    fprintf(stderr, " %s %s\n", OF_FLOATS, OF_NODES);
+    fprintf(stderr, " %s %s %s\n", OF_FLOATS, OF_NODES, OF_CUDA);
 }
 
 /* Reads the setting of this rank. Returns false if it is invalid, which is reported. */
@@ -87,6 +91,7 @@ static bool read_names(struct settings *settings, const char *text)
     settings->named = chosen.named;
     settings->reductions = (chosen.reductions | FLOATS) & ~left.reductions;
     settings->several_nodes = !left.several_nodes;
+    settings->on_host = chosen.on_host;
     return is_valid;
 }
 
@@ -116,16 +121,18 @@ struct settings settings_agreed(void)
     if (strcmp(text, "off") == 0) {
         own.functions = 0;
     } else if (strncmp(text, FIXED, strlen(FIXED)) == 0) {
-        own.is_fixed = 1;
+        own.is_fixed = own.on_host = 1;
         file = text + strlen(FIXED);
         decisions = record_read(file);
         is_valid = decisions != 0;
     } else if (*text != '\0') {
         is_valid = read_names(&own, text);
     }
-    is_valid = record_begin() && is_valid;
-    unsigned of_all[] = { is_valid, own.functions, own.named, own.reductions, own.several_nodes };
-    PMPI_Allreduce(MPI_IN_PLACE, of_all, 5, MPI_UNSIGNED, MPI_BAND, MPI_COMM_WORLD);
+    is_valid = is_valid && record_begin();
+    if (!takes_gpu_arrays())
+        own.on_host = 1;
+    unsigned of_all[] = { is_valid, own.functions, own.named, own.reductions, own.several_nodes, own.on_host };
+    PMPI_Allreduce(MPI_IN_PLACE, of_all, 6, MPI_UNSIGNED, MPI_BAND, MPI_COMM_WORLD);
     if (!of_all[0])
         end();
     if (!is_agreed(decisions)) {
@@ -133,5 +140,5 @@ struct settings settings_agreed(void)
             fprintf(stderr, "unisono: the decisions in `%s` are not those of all ranks: copy one file to all nodes\n", file);
         end();
     }
-    return (struct settings){ of_all[1], of_all[2], of_all[3], of_all[4], own.is_fixed };
+    return (struct settings){ of_all[1], of_all[2], of_all[3], of_all[4], of_all[5], own.is_fixed };
 }

@@ -39,16 +39,18 @@ static int dtype_of(enum kind kind, int size_bytes)
 static void add(MPI_Datatype handle, enum kind kind)
 {
     int size_bytes;
-    MPI_Aint lower, extent;
+    MPI_Aint lower, extent, true_lower, true_extent;
     /* An MPI without a Fortran type has a null handle for it. */
     if (handle == MPI_DATATYPE_NULL || type_of(handle) != NULL || PMPI_Type_size(handle, &size_bytes) != MPI_SUCCESS)
         return;
     PMPI_Type_get_extent(handle, &lower, &extent);
+    PMPI_Type_get_true_extent(handle, &true_lower, &true_extent);
     size_t slot = slot_of(handle);
     while (is_used[slot])
         slot = (slot + 1) % SLOTS;
     is_used[slot] = true;
-    slots[slot] = (struct type){ handle, kind, size_bytes, extent, dtype_of(kind, kind == COMPLEX ? size_bytes / 2 : size_bytes) };
+    int dtype = dtype_of(kind, kind == COMPLEX ? size_bytes / 2 : size_bytes);
+    slots[slot] = (struct type){ handle, kind, size_bytes, extent, true_extent, dtype };
 }
 
 static void add_all(const MPI_Datatype *handles, size_t count, enum kind kind)

@@ -154,23 +154,22 @@ static void find_nodes(struct world *world, const int *numbers)
     free(nodes);
 }
 
-/* Returns the reason why this rank should not connect with ranks of other nodes, or NULL. */
+/* Returns the reason why this rank should not connect with the other ranks, or NULL. */
 static const char *obstacle(const struct world *world)
 {
-    /* The most connections between two ranks, and the number of ranks that can connect within a second. */
-    enum { CONNECTIONS = 3, MOST_RANKS = 512 };
+    /* The most open files for another rank, of this node and of another one, and the number of ranks that can connect within a second. */
+    enum { FILES = 1, FILES_BETWEEN_NODES = 3, MOST_RANKS = 512 };
     struct rlimit files;
-    if (world->nodes == 1)
-        return NULL;
-    if (atomic_load(&is_cut_off))
+    if (world->nodes > 1 && atomic_load(&is_cut_off))
         return "ranks could not connect with other nodes before";
-    if (world->ranks > MOST_RANKS)
+    if (world->nodes > 1 && world->ranks > MOST_RANKS)
         return "there are more than 512 ranks on several nodes";
+    int needed = world->ranks * (world->nodes == 1 ? FILES : FILES_BETWEEN_NODES);
     int free_file = open("/dev/null", O_RDONLY | O_CLOEXEC);
     close(free_file);
     bool has_limit = getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY;
     /* The program needs files too. */
-    bool are_few = free_file < 0 || (has_limit && files.rlim_cur / 2 < (rlim_t)(free_file + CONNECTIONS * world->ranks));
+    bool are_few = free_file < 0 || (has_limit && files.rlim_cur / 2 < (rlim_t)(free_file + needed));
     return are_few ? "connections with all ranks would need more than half of the open files that `ulimit -n` permits" : NULL;
 }
 
@@ -203,6 +202,17 @@ static const char *start(struct world *world, MPI_Comm comm)
     if (getenv("UNISONO_TIMEOUT_S") == NULL)
         settings.timeout_s = 1e9;
     int code = unisono_start(world->rank, world->ranks, gather, &comm, &settings, &world->unisono);
+    if (code == UNISONO_OK)
+        code = unisono_alloc(world->unisono, STAGE_BYTES, &world->memory);
+    world->stage = unisono_address(world->memory);
+    return code == UNISONO_OK ? NULL : unisono_last_error();
+}
+
+/* Makes a call, in which ranks map the memory of others. A lack of memory in a call of the program would end that call. */
+static const char *try_call(const struct world *world)
+{
+    size_t ranks = (size_t)world->ranks;
+    int code = unisono_all_to_all(world->unisono, world->stage, STAGE_BYTES / ranks * ranks, UNISONO_U8, NULL);
     return code == UNISONO_OK ? NULL : unisono_last_error();
 }
 
@@ -211,7 +221,7 @@ void world_start(struct world *world, MPI_Comm comm)
     world->why = NOT_STARTED;
     if (!can_all(world, comm, obstacle(world)))
         return;
-    if (can_all(world, comm, start(world, comm))) {
+    if (can_all(world, comm, start(world, comm)) && can_all(world, comm, try_call(world))) {
         world->why = BY_UNISONO;
         return;
     }
@@ -231,6 +241,8 @@ static enum why place(struct world *world, MPI_Comm comm)
     PMPI_Comm_size(comm, &world->ranks);
     if (world->ranks == 1)
         return ONE_RANK;
+    if (!settings.on_host)
+        return MAYBE_ON_GPU;
     int *numbers = numbers_in_job(comm, world->ranks);
     if (numbers == NULL)
         return OTHER_PROCESSES;
@@ -297,11 +309,4 @@ struct place place_in(MPI_Comm comm)
     PMPI_Comm_rank(comm, &place.rank);
     PMPI_Comm_size(comm, &place.ranks);
     return place;
-}
-
-char *stage_of(struct world *world)
-{
-    if (world->stage == NULL && unisono_alloc(world->unisono, STAGE_BYTES, &world->memory) == UNISONO_OK)
-        world->stage = unisono_address(world->memory);
-    return world->stage;
 }

@@ -163,6 +163,18 @@ static void all_calls(int number, MPI_Datatype type)
             make(call, number, sizes[size], type, (call + size) % ranks);
 }
 
+/* A type of 4 GiB, of which there is only one number. */
+static void large_type(void)
+{
+    double value = 1;
+    MPI_Datatype large;
+    MPI_Type_create_hvector(1 << 29, 1, 0, MPI_DOUBLE, &large);
+    MPI_Type_commit(&large);
+    check(MPI_Bcast(&value, 1, large, 0, MPI_COMM_SELF) == MPI_SUCCESS, "a broadcast of a large type on one rank fails");
+    check(MPI_Bcast(&value, 0, large, 0, MPI_COMM_WORLD) == MPI_SUCCESS, "a broadcast of no elements of a large type fails");
+    MPI_Type_free(&large);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -174,6 +186,7 @@ int main(int argc, char **argv)
         all_calls(number, type);
         MPI_Type_free(&type);
     }
+    large_type();
     if (rank == 0)
         printf("%d ranks: all right\n", ranks);
     MPI_Finalize();

@@ -19,6 +19,8 @@ struct elements {
     bool (*is_same)(const void *a, const void *b, long count);
     MPI_Datatype type;
     MPI_Op op;
+    /* Where the padding after the members starts, in which a program may have other values; 0 if there is none. */
+    size_t padding;
 };
 
 /* Random numbers from 0 to `below`, different on every rank, and common ones. */
@@ -63,6 +65,11 @@ static const char *const NAMES[CALLS] = {
         prefix##Exscan(from, to, n, of->type, of->op, comm);                                     \
     }
 
+static bool is_in_padding(const struct elements *of, size_t byte)
+{
+    return of->padding > 0 && byte % of->bytes >= of->padding;
+}
+
 /* A call of `n` elements, or in some of `n` for each rank. */
 static void make(const struct elements *of, int call, int n, MPI_Comm comm)
 {
@@ -77,7 +84,12 @@ static void make(const struct elements *of, int call, int n, MPI_Comm comm)
         from = MPI_IN_PLACE;
         memcpy(ours, values, all), memcpy(theirs, values, all);
     }
+    for (size_t i = 0; i < all; i++)
+        if (is_in_padding(of, i))
+            values[i] = 1, ours[i] = 2;
     CALL(MPI_, from, ours)
+    for (size_t i = 0; i < all; i++)
+        check(!is_in_padding(of, i) || ours[i] == 2, "a reduction changes values between its elements");
     CALL(PMPI_, from, theirs)
     bool is_gotten = call % IN_PLACE == 1 ? rank == root : call % IN_PLACE != 5 || rank > 0;
     bool is_right = !is_gotten || of->is_same(ours, theirs, n);
@@ -136,7 +148,10 @@ static void pairs(MPI_Comm comm, const int *sizes)
     };
     for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++)
         for (int call = 0; call < CALLS; call++) {
+            MPI_Aint lower, extent;
+            MPI_Type_get_true_extent(pairs[i].type, &lower, &extent);
             pairs[i].op = COMMON(2) ? MPI_MAXLOC : MPI_MINLOC;
+            pairs[i].padding = (size_t)extent;
             make(&pairs[i], call, sizes[COMMON(4)] + COMMON(3), comm);
         }
 }

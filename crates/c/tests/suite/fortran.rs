@@ -11,7 +11,7 @@ const BEGIN: &str = "\
 ! Unisono for Fortran, the functions of unisono.h.
 ! UPDATE_EXPECT=1 cargo test -p unisono-c --test suite fortran writes it from there.
 !
-! Compile it with the program, since what a compiler makes of a module is its own:
+! Compile it with the program, since the format of compiled modules depends on the compiler:
 !   mpif90 $(pkg-config --variable=prefix unisono)/share/unisono/unisono.f90 program.f90 $(pkg-config --libs unisono)
 !
 ! Handles and arrays are of type(c_ptr): c_loc(values) for an array with the attribute `target`, c_null_ptr for NULL, c_loc(options)
@@ -143,11 +143,14 @@ fn function(result: &str, name: &str, arguments: &str, pointed: &str) -> String 
             "double" => "real(c_double), value".to_owned(),
             "const int *" => "integer(c_int), intent(in)".to_owned(),
             "const size_t *" => "integer(c_size_t), intent(in)".to_owned(),
+            // A call in flight writes it after the function has returned.
+            "int *" if name.ends_with("_async") => "integer(c_int), intent(inout), asynchronous".to_owned(),
             "int *" => format!("integer(c_int), intent({pointed})"),
             "size_t *" => format!("integer(c_size_t), intent({pointed})"),
             "unisono_request **" if name.starts_with("unisono_wait") => {
                 "type(c_ptr), intent(inout)".to_owned()
             }
+            "unisono_comm **" if name == "unisono_shrink" => "type(c_ptr), intent(inout)".to_owned(),
             _ if of.ends_with("_function") => "type(c_funptr), value".to_owned(),
             _ if of.ends_with("**") => "type(c_ptr), intent(out)".to_owned(),
             _ if of.ends_with('*') => "type(c_ptr), value".to_owned(),

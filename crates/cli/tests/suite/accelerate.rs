@@ -37,12 +37,13 @@ struct Installed {
 
 pub(crate) fn tests() -> Vec<Test> {
     type Run = fn(&Installed, &'static str);
-    let tests: [(&str, Run); 20] = [
+    let tests: [(&str, Run); 21] = [
         ("every_call_gives_what_mpi_gives", every_call),
         ("the_setting_chooses", setting),
         ("reductions_by_mpi_s_function_give_what_mpi_gives", operations),
         ("types_of_the_program_are_moved_as_by_mpi", layouts),
         ("calls_of_other_functions_are_counted", others),
+        ("arrays_that_may_be_in_gpu_memory_are_left_to_mpi", choice::gpu_arrays),
         ("ranks_agree_on_trials", choice::ranks_agree),
         ("recorded_decisions_are_replayed", choice::replay),
         ("unusable_records_of_decisions_are_refused", choice::unusable_records),
@@ -259,11 +260,17 @@ fn communicators(installed: &Installed, mpi: &'static str) {
 fn errors(installed: &Installed, mpi: &'static str) {
     let program = installed.c(mpi, "errors.c");
     for ranks in [2, 3] {
-        is_right(launch::run(installed.accelerate(mpi, ranks, &program, &["no-memory"]), DEADLINE), ranks);
+        let command = installed.accelerate(mpi, ranks, &program, &["no-memory"]);
+        let ended = is_right(launch::run(command, DEADLINE), ranks);
+        assert!(reports(&ended, "allreduce", "open files that `ulimit -n` permits"), "{ended:?}");
     }
     // MPI executes invalid calls, even if all functions are accelerated.
     let mut command = installed.accelerate(mpi, 2, &program, &["off"]);
     command.env("UNISONO_ACCELERATE", "off");
+    is_right(launch::run(command, DEADLINE), 2);
+    // Aliases are errors only if MPI checks for them.
+    let mut command = installed.accelerate(mpi, 2, &program, &["aliases"]);
+    command.envs([("OMPI_MCA_mpi_param_check", "0"), ("MPIR_CVAR_ERROR_CHECKING", "0")]);
     is_right(launch::run(command, DEADLINE), 2);
     // Open MPI itself blocks forever after such a call.
     if mpi == "mpich" {

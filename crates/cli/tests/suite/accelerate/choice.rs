@@ -6,7 +6,7 @@ use std::process::Command;
 
 use unisono_testing::launch::{self, Ended};
 
-use super::{DEADLINE, Installed, command_of, is_right, mpirun};
+use super::{ALL, DEADLINE, Installed, command_of, is_right, mpirun, reports};
 
 /// A row of the report: a class of calls.
 #[derive(Debug)]
@@ -87,14 +87,35 @@ pub(super) fn few_calls(installed: &Installed, mpi: &'static str) {
     }
 }
 
+pub(super) fn gpu_arrays(installed: &Installed, mpi: &'static str) {
+    let options = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+    let gpu = installed.build(&command_of(mpi, "mpicc"), "gpu.c", &options);
+    let program = installed.c(mpi, "calls.c");
+    let run = |setting: &str| {
+        let arguments = [gpu.to_str().unwrap(), program.to_str().unwrap()];
+        let mut command = installed.accelerate(mpi, 2, Path::new("sh"), &preloading(&arguments));
+        command.env("UNISONO_ACCELERATE", setting);
+        is_right(launch::run(command, DEADLINE), 2)
+    };
+    let ended = run(ALL);
+    assert!(reports(&ended, "bcast", "MPI: arrays may be in GPU memory"), "{ended:?}");
+    assert!(!ended.stderr.contains("  unisono\n"), "{ended:?}");
+    let ended = run(&format!("{ALL},cuda"));
+    assert!(reports(&ended, "bcast", "  unisono"), "{ended:?}");
+}
+
+/// Returns the arguments of `sh` that run a program with another library, behind those that are preloaded already.
+fn preloading<'a>(library_and_command: &[&'a str]) -> Vec<&'a str> {
+    [&["-c", r#"LD_PRELOAD=$LD_PRELOAD:$0 exec "$@""#], library_and_command].concat()
+}
+
 /// Compiles `delay.c`, and runs the program with it behind the library.
 pub(super) fn slow_mpi(installed: &Installed, mpi: &'static str) {
     let delay = installed.build(&command_of(mpi, "mpicc"), "delay.c", &["-shared", "-fPIC"]);
     let program = installed.c(mpi, "choices.c");
-    let behind = r#"LD_PRELOAD=$LD_PRELOAD:$0 exec "$@""#;
     // Only all-reduces, of which MPI also executes each check.
-    let arguments = ["-c", behind, delay.to_str().unwrap(), program.to_str().unwrap(), "300", "0", "1"];
-    let mut command = installed.accelerate(mpi, 2, Path::new("sh"), &arguments);
+    let arguments = [delay.to_str().unwrap(), program.to_str().unwrap(), "300", "0", "1"];
+    let mut command = installed.accelerate(mpi, 2, Path::new("sh"), &preloading(&arguments));
     command.env_remove("UNISONO_ACCELERATE");
     let ended = is_right(launch::run(command, DEADLINE), 2);
     let rows = rows(&ended);
@@ -152,6 +173,9 @@ pub(super) fn unusable_records(installed: &Installed, mpi: &'static str) {
         refused(&set, &format!("the decisions in `{path}` are damaged"));
     }
     fs::write(&file, whole).unwrap();
+    // A run can replay and record the same file.
+    run(installed, mpi, 2, (1, 0), &[set[0], ("UNISONO_ACCELERATE_RECORD", path)]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), whole);
     refused(
         &[("UNISONO_ACCELERATE_RECORD", "/nowhere/decisions")],
         "cannot record decisions in `/nowhere/decisions`",
