@@ -237,7 +237,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let test = if self.state.is_stopping { Test::default() } else { self.test()? };
         let mut report = self.report(test, times, took, seen)?;
         let own = self.feed.skipped(self.state.progress.epoch);
-        let (skipped, named) = self.damage.notice(self.world.all, &own)?;
+        let (skipped, named) = self.damage.notice(self.world.replicas(), &own)?;
         report.skipped_samples = skipped;
         named.into_iter().for_each(|named| on_event(Event::Notice(named)));
         let notice = self.starvation.notice(report.input_percent, &report.input_stages);
