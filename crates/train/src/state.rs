@@ -167,6 +167,15 @@ impl RunState {
         step != evaluated && self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every))
     }
 
+    /// Returns the factor for the rate of a step of the epoch, counted from 0. `samples` returns the number of samples in the steps of the epoch.
+    ///
+    /// It is 1 for steps of at least a quarter of the global batch, and then falls to 0 with the size: the mean gradient of few samples is mostly
+    /// noise, and the rate is that of the whole batch.
+    pub fn short_step_factor(&self, step: usize, samples: impl Fn(usize) -> Option<usize>) -> f64 {
+        let own = samples(step + 1).zip(samples(step)).map(|(end, begin)| (end - begin) as f64);
+        own.map_or(1.0, |own| (4.0 * own / self.settings.global_batch as f64).min(1.0))
+    }
+
     /// Returns whether another step may follow in this run. It does not check the end of the epoch.
     pub fn goes_on(&self) -> bool {
         !self.is_stopping && self.ended_early().is_none()
@@ -254,6 +263,17 @@ mod tests {
             let saved = Checkpoint { step: 2, state: progress, parameters: vec![], optimizer: vec![] };
             state.save(Some(saved)).unwrap();
             assert_eq!([2, 3, 4].map(|step| state.is_save_due(step)), [false, false, true]);
+        });
+    }
+
+    #[test]
+    fn only_steps_of_less_than_a_quarter_of_the_batch_have_a_lower_rate() {
+        unisono::threads(1, |mut comm| {
+            let mut state = open(&mut comm, None);
+            state.settings.global_batch = 200;
+            let factor = |last| state.short_step_factor(1, |steps| Some((200 * steps).min(200 + last)));
+            assert_eq!([200, 60, 50, 25, 2].map(factor), [1.0, 1.0, 1.0, 0.5, 0.04]);
+            assert_eq!(state.short_step_factor(1, |_| None), 1.0);
         });
     }
 

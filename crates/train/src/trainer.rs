@@ -193,8 +193,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let (began, mut times, mut targets) = (Instant::now(), Times::default(), 0.0);
         let known = self.feed.steps();
         while self.state.goes_on() && known.is_none_or(|steps| self.state.progress.step_in_epoch < steps) {
-            let rate =
-                self.state.settings.rate.at(self.state.progress.step) * self.state.progress.rate_factor;
+            let Progress { step, step_in_epoch, rate_factor, .. } = self.state.progress;
+            let short = self.state.short_step_factor(step_in_epoch, |steps| self.feed.samples(steps));
+            let rate = self.state.settings.rate.at(step) * rate_factor * short;
             let Some(report) = self.step(&mut steps, rate, on_event)? else { break };
             let tally = report.sums.tally;
             times += report.times;

@@ -78,7 +78,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         })?;
         // A stop skips the evaluation of its step, so the resumed run makes it. That at the end of the previous epoch may have been the best.
         self.pause(steps, on_event)?;
-        self.dispatcher.state().begin(epoch, first, step - first as u64);
+        let last = (steps.saturating_sub(1), self.short_step_factor(steps.saturating_sub(1)));
+        self.dispatcher.state().begin(epoch, first, step - first as u64, last);
         let began = Instant::now();
         while self.state.progress.step_in_epoch < steps && self.state.goes_on() {
             let until = self.next_pause(steps);
@@ -185,12 +186,17 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         steps: usize,
         on_event: &mut dyn FnMut(Event),
     ) -> Result<(), TrainError> {
-        let rate = self.state.settings.rate.at(self.state.progress.step);
+        let Progress { step, step_in_epoch, .. } = self.state.progress;
+        let rate = self.state.settings.rate.at(step) * self.short_step_factor(step_in_epoch);
         self.state.count_step(tally, |steps| self.feed.samples(steps));
         let Progress { epoch, step_in_epoch: step, .. } = self.state.progress;
         let (steps, loss, targets) = (Some(steps), tally.mean_loss(), tally.targets);
         let times = Times::default();
         self.state.emit(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), on_event)
+    }
+
+    fn short_step_factor(&self, step: usize) -> f64 {
+        self.state.short_step_factor(step, |steps| self.feed.samples(steps))
     }
 
     /// Performs the operations that are due between two steps, while no worker computes.
