@@ -159,7 +159,11 @@ fn run_that_diverges_to_finite_values_keeps_its_best_checkpoint() {
         let directory = tempfile::tempdir().unwrap();
         let settings = saving(directory.path(), 1, 1);
         if is_resumed {
-            let stops = |step, stop: &Stop| (step == 7).then(|| stop.ask()).unwrap_or_default();
+            let stops = |step, stop: &Stop| {
+                if step == 7 {
+                    stop.ask();
+                }
+            };
             let stopped = run(&settings, 9, factor, stops);
             assert!(stopped.iter().flatten().all(|ended| ended.stopped.unwrap().step == 8), "{stopped:?}");
         }
