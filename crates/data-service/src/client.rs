@@ -114,6 +114,8 @@ impl Client {
         let mut seen = began;
         // Servers with damaged files, and the last error of such a server.
         let (mut damaged, mut damage) = (Vec::new(), None);
+        // Servers that did not answer before the deadline.
+        let mut silent = Vec::new();
         loop {
             let server = match self.pool.next(&damaged, Instant::now()) {
                 Next::Server(server) => server,
@@ -148,6 +150,12 @@ impl Client {
                         server.answered();
                         damaged.push(server.address.clone());
                         damage = Some(error_of(&server, problem(&status)));
+                    }
+                    // The other servers were not asked meanwhile.
+                    Code::DeadlineExceeded if !silent.contains(&server.address) => {
+                        seen = Instant::now();
+                        silent.push(server.address.clone());
+                        server.failed(problem(&status));
                     }
                     Code::InvalidArgument => return Err(error_of(&server, problem(&status))),
                     _ => server.failed(problem(&status)),

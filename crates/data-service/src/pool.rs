@@ -151,11 +151,14 @@ impl Pool {
 }
 
 impl State {
-    /// Returns, for each server, whether no earlier address leads to the same one.
+    /// Returns, for each address, whether to use it. Of several that lead to the same server, this is the one with the fewest failures, the first of
+    /// these.
     fn distinct(&self) -> Vec<bool> {
-        let instances: Vec<_> = self.servers.iter().map(|server| server.instance).collect();
-        let is_distinct = |at: usize| instances[at].is_none() || !instances[..at].contains(&instances[at]);
-        (0..instances.len()).map(is_distinct).collect()
+        let known = || self.servers.iter().enumerate();
+        let is_better = |(at, server): (usize, &Known), (other_at, other): (usize, &Known)| {
+            server.instance == other.instance && (server.failures, at) < (other.failures, other_at)
+        };
+        known().map(|own| own.1.instance.is_none() || !known().any(|other| is_better(other, own))).collect()
     }
 
     fn find(&mut self, address: &str) -> Option<&mut Known> {
@@ -223,5 +226,39 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.update(|server| server.in_flight = server.in_flight.saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn another_address_of_a_server_is_used_while_one_fails() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, "0123456789abcdef0123456789abcdef").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _here = runtime.enter();
+        let addresses = ["127.0.0.1:1", "127.0.0.1:2"].map(str::to_owned);
+        let pool = Pool::new(&addresses, Token::read(file.path()).unwrap()).unwrap();
+        lock(&pool.state).servers.iter_mut().for_each(|server| server.instance = Some(7));
+        let next = || match pool.next(&[], Instant::now()) {
+            Next::Server(server) => server,
+            other => panic!("{other:?}"),
+        };
+        for _ in 0..2 {
+            assert_eq!(next().address, addresses[0]);
+        }
+        let first = next();
+        first.failed("no answer".to_owned());
+        for _ in 0..2 {
+            assert_eq!(next().address, addresses[1]);
+        }
+        first.answered();
+        assert_eq!(next().address, addresses[0]);
     }
 }

@@ -14,7 +14,7 @@ use crate::source::Options;
 /// Finds the images in `directory`, and reads the headers of some for the image size. Classes are numbered by the schema and the number of classes in
 /// `known`, or else in the order of their names.
 ///
-/// Skips files with the extension of no image format, and reports them. Skips hidden files silently.
+/// Skips files with the extension of no image format, and reports them. Skips hidden files and folders silently.
 pub(super) fn read(
     directory: &Path,
     options: &Options,
@@ -92,7 +92,7 @@ fn known_labels(
 
 /// Returns the names of the classes, in order.
 fn classes(root: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let folders = entries(root, Path::is_dir)?;
+    let folders = entries(root, |path| path.is_dir() && !is_hidden(path))?;
     let names: Vec<PathBuf> =
         folders.iter().filter_map(|folder| folder.file_name()).map(Into::into).collect();
     if names.is_empty() {
@@ -101,15 +101,19 @@ fn classes(root: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(names)
 }
 
+fn is_hidden(path: &Path) -> bool {
+    lowercase_name(path).starts_with('.')
+}
+
 /// Returns the images of a class, at least one. Adds other files to `skipped`.
 fn files(class: &Path, skipped: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, DataError> {
     let is_image = |path: &PathBuf| {
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         EXTENSIONS.iter().any(|known| extension == *known)
     };
-    let (files, others): (Vec<_>, Vec<_>) = entries(class, Path::is_file)?.into_iter().partition(is_image);
-    let is_hidden = |path: &PathBuf| lowercase_name(path).starts_with('.');
-    skipped.extend(others.into_iter().filter(|path| !is_hidden(path)));
+    let found = entries(class, |path| path.is_file() && !is_hidden(path))?;
+    let (files, others): (Vec<_>, Vec<_>) = found.into_iter().partition(is_image);
+    skipped.extend(others);
     if files.is_empty() {
         let problem = format!("contains no image: expected files whose names end in {}", extensions());
         return Err(DataError::file(class, problem));

@@ -226,13 +226,19 @@ impl<T: Send + 'static> Pipeline<T> {
         self.on_threads("prefetch", 1, |source, counters| Ahead::prefetch(source, depth, counters))
     }
 
-    /// Skips the first `count` elements, which are still produced. Forwards an error among them.
+    /// Skips the first `count` elements of the first epoch, which are still produced. Forwards an error among them.
     pub fn skip(self, count: usize) -> Self {
         let mut left = count;
-        self.keep(move |item| {
-            let is_skipped = left > 0 && matches!(item, Item::Element(_));
-            left -= usize::from(is_skipped);
-            !is_skipped
+        self.keep(move |item| match item {
+            Item::Element(_) => {
+                let is_kept = left == 0;
+                left = left.saturating_sub(1);
+                is_kept
+            }
+            Item::EndOfEpoch => {
+                left = 0;
+                true
+            }
         })
     }
 

@@ -28,6 +28,7 @@ mod store;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
 pub use error::{CheckpointError, PassedOver};
@@ -99,6 +100,15 @@ impl<S> Checkpoint<S> {
             }
         }
     }
+}
+
+/// The checkpoint with the lowest training loss.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Lowest {
+    /// The number of steps made.
+    pub step: u64,
+    /// The mean loss of the next step, which is computed with the saved parameters.
+    pub loss: f64,
 }
 
 /// The times at which to save a checkpoint: after a number of steps or after some time, whichever comes first. If neither is set, none is saved.

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint::{
-    self, Checkpoint, Loaded, OF_RANK, PassedOver, Tensor, moment_name, numbered, of_rank,
+    self, Checkpoint, Loaded, Lowest, OF_RANK, PassedOver, Tensor, moment_name, numbered, of_rank,
 };
 use super::gradients::{LossSums, Parameter};
 use super::replica::Replica;
@@ -44,6 +44,15 @@ pub struct Progress {
     /// The best evaluation so far. Checkpoints of older versions have none.
     #[serde(default)]
     pub best: Option<Best>,
+    /// The number of steps made before the last evaluation that counts for early stopping.
+    #[serde(default)]
+    pub evaluated: u64,
+    /// The loss of the first step.
+    #[serde(default)]
+    pub first_loss: Option<f64>,
+    /// The checkpoint with the lowest training loss. Known only on the rank that saves, and not with early stopping.
+    #[serde(default)]
+    pub lowest: Option<Lowest>,
     /// The factor by which [callbacks](crate::Callback) have multiplied learning rates.
     #[serde(default = "unchanged")]
     pub rate_factor: f64,
@@ -65,6 +74,9 @@ impl Progress {
             updates: 0,
             last_loss: 0.0,
             best: None,
+            evaluated: 0,
+            first_loss: None,
+            lowest: None,
             rate_factor: unchanged(),
             description: settings.description.clone(),
         }
@@ -72,6 +84,9 @@ impl Progress {
 
     /// Counts a step with these sums. `samples` returns the number of samples in the steps of the epoch.
     pub fn count_step(&mut self, tally: LossSums, samples: impl FnOnce(usize) -> Option<usize>) {
+        if self.step == 0 {
+            self.first_loss = Some(tally.mean_loss());
+        }
         self.step += 1;
         self.step_in_epoch += 1;
         self.sample_in_epoch = samples(self.step_in_epoch);

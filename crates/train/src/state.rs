@@ -2,15 +2,19 @@
 
 use std::time::Instant;
 
-use crate::checkpoint::{CheckpointError, Store};
+use crate::checkpoint::{Checkpoint, CheckpointError, Store};
 use crate::compare::agree;
 use crate::error::TrainError;
+use crate::gradients::LossSums;
 use crate::log::Log;
 use crate::metrics::Test;
 use crate::report::{Best, EndedEarly, EpochReport, Event, Stopped, Summary};
 use crate::resume::{Progress, Resumed};
 use crate::run::RunSettings;
 use unisono::{Communicator, Rank};
+
+/// The share of the first step's loss below which the mean loss of an epoch must fall, or else the run warns.
+const LEAST_PROGRESS: f64 = 0.95;
 
 /// The rank that saves checkpoints.
 pub(crate) const SAVES: Rank = 0;
@@ -24,11 +28,14 @@ pub struct RunState {
     pub progress: Progress,
     /// The checkpoint store, only on the rank that saves.
     pub store: Option<Store>,
-    /// The time of the last save or, before the first one, of the start.
-    pub saved_at: Instant,
     /// Set once a rank has been asked to stop.
     pub is_stopping: bool,
     log: Log,
+    /// The step and the time of the last save or, before the first one, of the start.
+    saved: (u64, Instant),
+    /// The step of the best saved evaluation.
+    best_saved: Option<u64>,
+    has_warned: bool,
     /// The last evaluation, and the number of completed steps at its time.
     tested: Option<(u64, Test)>,
 }
@@ -52,18 +59,99 @@ impl RunState {
         let progress = resumed.map(|resumed| resumed.progress.clone());
         let mut progress = progress.unwrap_or_else(|| Progress::beginning(&settings));
         (progress.ranks, progress.global_batch) = (comm.ranks(), settings.global_batch);
-        let (saved_at, is_stopping, tested) = (Instant::now(), false, None);
-        Ok(Self { settings, progress, store, saved_at, is_stopping, log, tested })
+        let best_saved = progress.best.filter(|_| settings.early_stopping.is_some()).map(|best| best.step);
+        let saved = (progress.step, Instant::now());
+        let (is_stopping, has_warned, tested) = (false, false, None);
+        let mut this =
+            Self { settings, progress, store, is_stopping, log, saved, best_saved, has_warned, tested };
+        if let Some(store) = &mut this.store {
+            match (this.settings.early_stopping, best_saved, this.progress.lowest) {
+                (Some(_), Some(best), _) => store.keep(best),
+                (None, _, Some(lowest)) => store.record_loss(lowest.step, lowest.loss),
+                _ => {}
+            }
+        }
+        Ok(this)
     }
 
-    /// Logs an event, and calls `on_event` with it.
+    /// Returns whether a checkpoint of this step is due. Only the rank that saves knows it, because clocks differ.
+    pub fn is_save_due(&self, step: u64) -> bool {
+        let (saved, at) = self.saved;
+        let kept = self.settings.checkpoints.as_ref().filter(|_| self.store.is_some());
+        step > saved && kept.is_some_and(|kept| kept.when.due(step, at.elapsed()))
+    }
+
+    /// Returns whether the last step has the best evaluation so far and is not saved yet, in a run with early stopping. The same on all ranks.
+    pub fn is_new_best(&self) -> bool {
+        let is_kept = self.settings.checkpoints.is_some() && self.settings.early_stopping.is_some();
+        let step = self.progress.step;
+        is_kept && self.progress.best.is_some_and(|best| best.step == step) && self.best_saved != Some(step)
+    }
+
+    /// Checks whether the save in the background has already failed.
+    ///
+    /// # Errors
+    /// [`TrainError::NotSaved`].
+    pub fn check_save(&mut self) -> Result<(), TrainError> {
+        self.store.as_mut().map_or(Ok(()), Store::check).map_err(not_saved)
+    }
+
+    /// Saves the last step in the background, and keeps it if it has the best evaluation. Only the rank that saves has a checkpoint. Called by all
+    /// ranks.
+    ///
+    /// # Errors
+    /// [`TrainError::NotSaved`] of the previous checkpoint.
+    pub fn save(&mut self, checkpoint: Option<Checkpoint<Progress>>) -> Result<(), TrainError> {
+        let step = self.progress.step;
+        let is_best = self.is_new_best();
+        if is_best {
+            self.best_saved = Some(step);
+        }
+        if let Some((store, checkpoint)) = self.store.as_mut().zip(checkpoint) {
+            if is_best {
+                store.keep(step);
+            }
+            store.save_in_background(checkpoint).map_err(not_saved)?;
+        }
+        self.saved = (step, Instant::now());
+        Ok(())
+    }
+
+    /// Counts a completed step with these sums. `samples` returns the number of samples in the steps of the epoch.
+    pub fn count_step(&mut self, tally: LossSums, samples: impl FnOnce(usize) -> Option<usize>) {
+        if let Some(store) = self.store.as_mut().filter(|_| self.settings.early_stopping.is_none()) {
+            // The loss is computed with the parameters before this step.
+            store.record_loss(self.progress.step, tally.mean_loss());
+            self.progress.lowest = store.lowest();
+        }
+        self.progress.count_step(tally, samples);
+    }
+
+    /// Logs an event, and calls `on_event` with it. After an epoch without progress, also calls it with a warning.
     ///
     /// # Errors
     /// [`TrainError::Log`].
     pub fn emit(&mut self, event: Event, on_event: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         self.log.write(self.progress.step, &event)?;
+        let warning = match &event {
+            Event::Epoch(report) => self.warning(report),
+            _ => None,
+        };
         on_event(event);
+        warning.into_iter().for_each(|warning| on_event(Event::Notice(warning)));
         Ok(())
+    }
+
+    /// Returns a warning after the first epoch whose mean loss is hardly below that of the first step.
+    fn warning(&mut self, &EpochReport { epoch, loss, .. }: &EpochReport) -> Option<String> {
+        let first = self.progress.first_loss.filter(|first| loss > LEAST_PROGRESS * first)?;
+        if std::mem::replace(&mut self.has_warned, true) {
+            return None;
+        }
+        Some(format!(
+            "the mean loss of epoch {epoch} is {loss:.4}, but that of the first step was {first:.4}: the model does not learn; try a lower \
+             --learning-rate, or a longer --warm-up"
+        ))
     }
 
     /// Returns the point at which the run ended early, if it did. It is the same on all ranks, because all have the same results.
@@ -71,6 +159,21 @@ impl RunState {
         let (stopping, best) = self.settings.early_stopping.zip(self.progress.best)?;
         let step = self.progress.step;
         (best.evaluations_since >= stopping.patience).then_some(EndedEarly { step, best })
+    }
+
+    /// Returns whether an evaluation is due after the last step, which has none. An epoch ends with an evaluation in any case.
+    pub fn is_evaluation_due(&self) -> bool {
+        let Progress { step, evaluated, .. } = self.progress;
+        step != evaluated && self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every))
+    }
+
+    /// Returns the factor for the rate of a step of the epoch, counted from 0. `samples` returns the number of samples in the steps of the epoch.
+    ///
+    /// It is 1 for steps of at least a quarter of the global batch, and then falls to 0 with the size: the mean gradient of few samples is mostly
+    /// noise, and the rate is that of the whole batch.
+    pub fn short_step_factor(&self, step: usize, samples: impl Fn(usize) -> Option<usize>) -> f64 {
+        let own = samples(step + 1).zip(samples(step)).map(|(end, begin)| (end - begin) as f64);
+        own.map_or(1.0, |own| (4.0 * own / self.settings.global_batch as f64).min(1.0))
     }
 
     /// Returns whether another step may follow in this run. It does not check the end of the epoch.
@@ -92,6 +195,7 @@ impl RunState {
             self.progress.best =
                 Some(Best::after(self.progress.best, test.tally.mean_loss(), step, min_delta));
         }
+        self.progress.evaluated = step;
         self.tested = Some((step, test.clone()));
         test
     }
@@ -126,4 +230,69 @@ impl RunState {
 /// Returns the error of a run that cannot be saved.
 pub fn not_saved(error: CheckpointError) -> TrainError {
     TrainError::NotSaved { rank: SAVES, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::checkpoint::When;
+    use crate::optimizer::{OptimizerSettings, Sgd};
+    use crate::rate::{Rate, Schedule};
+    use crate::run::Checkpoints;
+
+    fn open(comm: &mut Communicator, directory: Option<&Path>) -> RunState {
+        let rate = Rate::new(Schedule::Constant, 0.1, 0.0, 1);
+        let checkpoints = directory.map(|directory| Checkpoints {
+            when: When { every_steps: Some(2), every: None },
+            ..Checkpoints::new(directory)
+        });
+        let settings = RunSettings::new(1, 4, OptimizerSettings::new(Sgd::default()), rate);
+        RunState::open(comm, RunSettings { checkpoints, ..settings }, None).unwrap()
+    }
+
+    #[test]
+    fn a_step_is_due_for_one_save() {
+        let directory = tempfile::tempdir().unwrap();
+        unisono::threads(1, |mut comm| {
+            let mut state = open(&mut comm, Some(directory.path()));
+            state.progress.step = 2;
+            assert!(state.is_save_due(2));
+            let progress = state.progress.clone();
+            let saved = Checkpoint { step: 2, state: progress, parameters: vec![], optimizer: vec![] };
+            state.save(Some(saved)).unwrap();
+            assert_eq!([2, 3, 4].map(|step| state.is_save_due(step)), [false, false, true]);
+        });
+    }
+
+    #[test]
+    fn only_steps_of_less_than_a_quarter_of_the_batch_have_a_lower_rate() {
+        unisono::threads(1, |mut comm| {
+            let mut state = open(&mut comm, None);
+            state.settings.global_batch = 200;
+            let factor = |last| state.short_step_factor(1, |steps| Some((200 * steps).min(200 + last)));
+            assert_eq!([200, 60, 50, 25, 2].map(factor), [1.0, 1.0, 1.0, 0.5, 0.04]);
+            assert_eq!(state.short_step_factor(1, |_| None), 1.0);
+        });
+    }
+
+    #[test]
+    fn epoch_without_progress_is_reported_once() {
+        unisono::threads(1, |mut comm| {
+            let (mut state, mut notices) = (open(&mut comm, None), Vec::new());
+            state.count_step(LossSums { targets: 2.0, loss: 4.0, correct: 0.0 }, |_| None);
+            for (epoch, loss) in [(1, 1.8), (2, 1.95), (3, 7.0)] {
+                let report = EpochReport { epoch, loss, ..EpochReport::default() };
+                let receive = &mut |event| {
+                    if let Event::Notice(notice) = event {
+                        notices.push(notice);
+                    }
+                };
+                state.emit(Event::Epoch(report), receive).unwrap();
+            }
+            let expected = "the mean loss of epoch 2 is 1.9500, but that of the first step was 2.0000: ";
+            assert!(notices.len() == 1 && notices[0].starts_with(expected), "{notices:?}");
+        });
+    }
 }

@@ -43,8 +43,6 @@ pub struct Trainer<'a, R: Replica, F> {
     /// The step after which replicas were last compared.
     verified: u64,
     resumed: Option<Resumed>,
-    /// The step of the best saved evaluation.
-    best_saved: Option<u64>,
     stragglers: Stragglers,
     damage: Damage,
     starvation: Starvation,
@@ -89,12 +87,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             parameters = parts.sum(parameters as f64)? as usize;
         }
         let comm = &mut *world.all;
-        let mut state = RunState::open(comm, settings, resumed.as_ref())?;
-        let best = state.progress.best.filter(|_| state.settings.early_stopping.is_some());
-        let best_saved = best.map(|best| best.step);
-        if let Some((store, step)) = state.store.as_mut().zip(best_saved) {
-            store.keep(step);
-        }
+        let state = RunState::open(comm, settings, resumed.as_ref())?;
         Ok(Self {
             world,
             mirror,
@@ -105,7 +98,6 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             state,
             is_save_late: false,
             resumed,
-            best_saved,
             damage: Damage::default(),
             starvation: Starvation::default(),
         })
@@ -167,7 +159,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         self.resumed.take().iter().flat_map(Resumed::events).for_each(|event| callback.on_event(event));
         let mut last = None;
         while self.state.progress.epoch <= self.state.settings.epochs && self.state.ended_early().is_none() {
-            // The evaluation at the end of the previous epoch may have been the best.
+            // A stop skips the evaluation of its step, so the resumed run makes it.
+            self.evaluate_in_epoch(&mut |event| callback.on_event(event))?;
+            // This evaluation, or that at the end of the previous epoch, may have been the best.
             self.save(false)?;
             let report = self.epoch(&mut |event| callback.on_event(event))?;
             if self.state.is_stopping {
@@ -199,8 +193,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let (began, mut times, mut targets) = (Instant::now(), Times::default(), 0.0);
         let known = self.feed.steps();
         while self.state.goes_on() && known.is_none_or(|steps| self.state.progress.step_in_epoch < steps) {
-            let rate =
-                self.state.settings.rate.at(self.state.progress.step) * self.state.progress.rate_factor;
+            let Progress { step, step_in_epoch, rate_factor, .. } = self.state.progress;
+            let short = self.state.short_step_factor(step_in_epoch, |steps| self.feed.samples(steps));
+            let rate = self.state.settings.rate.at(step) * rate_factor * short;
             let Some(report) = self.step(&mut steps, rate, on_event)? else { break };
             let tally = report.sums.tally;
             times += report.times;
@@ -237,7 +232,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let test = if self.state.is_stopping { Test::default() } else { self.test()? };
         let mut report = self.report(test, times, took, seen)?;
         let own = self.feed.skipped(self.state.progress.epoch);
-        let (skipped, named) = self.damage.notice(self.world.all, &own)?;
+        let (skipped, named) = self.damage.notice(self.world.replicas(), &own)?;
         report.skipped_samples = skipped;
         named.into_iter().for_each(|named| on_event(Event::Notice(named)));
         let notice = self.starvation.notice(report.input_percent, &report.input_stages);
@@ -295,13 +290,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             let (step, loss, of) = (step_in_epoch + 1, tally.mean_loss(), self.world.all.ranks());
             return Err(TrainError::Diverged { ranks: found, of, epoch, step, loss });
         }
-        if let Some(store) =
-            self.state.store.as_mut().filter(|_| self.state.settings.early_stopping.is_none())
-        {
-            // The loss is computed with the parameters before this step.
-            store.record_loss(self.state.progress.step, tally.mean_loss());
-        }
-        self.state.progress.count_step(tally, |steps| self.feed.samples(steps));
+        self.state.count_step(tally, |steps| self.feed.samples(steps));
         Ok(Some(report))
     }
 

@@ -46,5 +46,6 @@ fn main() -> ExitCode {
         Module::new("pipeline::builtin", pipeline::builtin::tests),
         Module::new("pipeline::stages", pipeline::stages::tests),
         Module::new("server", server::tests),
+        Module::new("server::evaluations", server::evaluations::tests),
     ])
 }

@@ -19,6 +19,8 @@ use unisono_train::{
     Summary, TrainError, Wire, Wires, WorkersReport, metrics::VisitOutputs,
 };
 
+pub(crate) mod evaluations;
+
 const SYNCHRONOUS: ServerSettings =
     ServerSettings { servers: 1, staleness: Staleness::Steps(0), damps: false };
 const SAMPLES: usize = 20_000;
@@ -171,26 +173,6 @@ fn run_resumes_under_another_strategy_with_the_same_bits() {
         assert_eq!(ended.parameters_hash, undisturbed.parameters_hash, "mirrored first: {mirrored_first}");
         assert_eq!(ended.last.test_accuracy, undisturbed.last.test_accuracy);
     }
-}
-
-fn evaluations_within_an_epoch_keep_the_bits_and_stop_the_run_early() {
-    let (plain, _) = serve(3, &settings(), SYNCHRONOUS).unwrap();
-    let evaluating = Config { evaluate_every: Some(40), ..settings() };
-    let (evaluated, evaluations) = on_rank_0(3, |comm| {
-        let mut evaluations = Vec::new();
-        let run = evaluating.parameter_server(comm, SYNCHRONOUS)?;
-        let summary = run.run(|event| {
-            if let Event::Evaluation(found) = event {
-                evaluations.push(found.step);
-            }
-        })?;
-        Ok(summary.map(|summary| (summary, evaluations)))
-    })
-    .unwrap();
-    assert_eq!((evaluated.parameters_hash, evaluations), (plain.parameters_hash, vec![40, 80, 120]));
-    let stopping = Config { patience: Some(1), min_delta: 100.0, ..evaluating };
-    let (early, _) = serve(3, &stopping, SYNCHRONOUS).unwrap();
-    assert_eq!(early.ended_early.unwrap().step, 80);
 }
 
 fn incompatible_options_are_refused_on_all_ranks() {
@@ -389,7 +371,6 @@ pub(crate) fn tests() -> Vec<Test> {
         stale_gradients_train_within_the_staleness_bound,
         gradients_can_be_sent_in_half_the_bytes,
         run_resumes_under_another_strategy_with_the_same_bits,
-        evaluations_within_an_epoch_keep_the_bits_and_stop_the_run_early,
         incompatible_options_are_refused_on_all_ranks,
         diverging_share_ends_the_run_and_is_named,
         diverging_parameter_ends_the_run_and_is_named_with_its_server,

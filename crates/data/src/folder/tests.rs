@@ -34,6 +34,8 @@ fn folders_are_classes_and_every_tenth_image_is_held_out() {
         image(&directory, &format!("a/{number:02}.PNG"), (3, 2), number);
     }
     directory.file("a/notes.txt", "not an image");
+    directory.file("a/._00.png", "metadata of another system");
+    image(&directory, ".ipynb_checkpoints/00.png", (3, 2), 0);
     let data = read(directory.path(), &Options::default(), None).unwrap();
     assert_eq!(data.kind, Kind::Images { height: 2, width: 3, channels: 1, classes: 2 });
     assert_eq!((data.train.len(), data.test.len()), (36, 4));

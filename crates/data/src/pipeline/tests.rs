@@ -170,6 +170,9 @@ fn shards_cover_every_element_once() {
 fn skip_and_take_count_elements() {
     assert_eq!(collect(numbers(9).skip(3).take(4)), [3, 4, 5, 6]);
     assert!(collect(numbers(3).skip(4)).is_empty());
+    // The next epoch is whole.
+    let mut epochs = Pipeline::repeat(0..2, |_| Ok(numbers(3))).skip(4);
+    assert_eq!([epochs.epoch().count(), epochs.epoch().count()], [0, 3]);
     assert_eq!(collect(numbers(3).take(4)).len(), 3);
     assert_eq!(until_error(failing(2).skip(4)), (vec![], "bad".into()));
     // Later elements are not requested.

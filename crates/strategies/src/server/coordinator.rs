@@ -76,7 +76,10 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
                 "a parameter server needs a feed that knows how many steps an epoch has".to_owned(),
             )
         })?;
-        self.dispatcher.state().begin(epoch, first, step - first as u64);
+        // A stop skips the evaluation of its step, so the resumed run makes it. That at the end of the previous epoch may have been the best.
+        self.pause(steps, on_event)?;
+        let last = (steps.saturating_sub(1), self.short_step_factor(steps.saturating_sub(1)));
+        self.dispatcher.state().begin(epoch, first, step - first as u64, last);
         let began = Instant::now();
         while self.state.progress.step_in_epoch < steps && self.state.goes_on() {
             let until = self.next_pause(steps);
@@ -125,7 +128,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             }
             let made = std::mem::take(&mut state.made);
             self.state.is_stopping |= state.asks_to_stop || self.state.settings.stop.is_asked();
-            if (self.state.is_stopping || self.is_save_due()) && !is_closed {
+            if (self.state.is_stopping || self.state.is_save_due(self.state.progress.step)) && !is_closed {
                 state.queue.close();
                 is_closed = true;
             }
@@ -183,43 +186,35 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         steps: usize,
         on_event: &mut dyn FnMut(Event),
     ) -> Result<(), TrainError> {
-        let rate = self.state.settings.rate.at(self.state.progress.step);
-        if let Some(store) = &mut self.state.store {
-            store.record_loss(self.state.progress.step, tally.mean_loss());
-        }
-        self.state.progress.count_step(tally, |steps| self.feed.samples(steps));
+        let Progress { step, step_in_epoch, .. } = self.state.progress;
+        let rate = self.state.settings.rate.at(step) * self.short_step_factor(step_in_epoch);
+        self.state.count_step(tally, |steps| self.feed.samples(steps));
         let Progress { epoch, step_in_epoch: step, .. } = self.state.progress;
         let (steps, loss, targets) = (Some(steps), tally.mean_loss(), tally.targets);
         let times = Times::default();
         self.state.emit(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), on_event)
     }
 
+    fn short_step_factor(&self, step: usize) -> f64 {
+        self.state.short_step_factor(step, |steps| self.feed.samples(steps))
+    }
+
     /// Performs the operations that are due between two steps, while no worker computes.
     fn pause(&mut self, steps: usize, on_event: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let Progress { step, epoch, step_in_epoch, .. } = self.state.progress;
-        let every = self.state.settings.evaluate_every;
-        if every.is_some_and(|every| step.is_multiple_of(every))
-            && step_in_epoch < steps
-            && !self.state.is_stopping
-        {
+        if self.state.is_stopping {
+            return Ok(());
+        }
+        if self.state.is_evaluation_due() && step_in_epoch < steps {
             let test = self.test(on_event)?;
             self.state.emit(Event::Evaluation(test.evaluation(epoch, step)), on_event)?;
         }
-        if self.is_save_due() && !self.state.is_stopping {
+        self.state.check_save()?;
+        if self.state.is_save_due(step) || self.state.is_new_best() {
             let checkpoint = self.holdings.checkpoint(&self.replica, &self.state.progress)?;
-            if let Some(store) = &mut self.state.store {
-                store.check().map_err(not_saved)?;
-                store.save_in_background(checkpoint).map_err(not_saved)?;
-            }
-            self.state.saved_at = Instant::now();
+            self.state.save(Some(checkpoint))?;
         }
         Ok(())
-    }
-
-    /// Returns whether a checkpoint is due after the last completed step.
-    fn is_save_due(&self) -> bool {
-        let kept = self.state.settings.checkpoints.as_ref();
-        kept.is_some_and(|kept| kept.when.due(self.state.progress.step, self.state.saved_at.elapsed()))
     }
 
     /// Makes the workers evaluate, at most once after each step. The result counts for early stopping.

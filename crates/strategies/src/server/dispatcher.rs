@@ -34,6 +34,8 @@ pub(super) struct State {
     epoch: usize,
     /// The number of steps of the run before this epoch.
     before: u64,
+    /// The last step of the epoch, from 0, and the factor for its rate: it may have few samples.
+    last: (usize, f64),
     /// The number of shares applied since this process started.
     applied: u64,
     /// The sums of each step completed since the coordinator last read them.
@@ -181,19 +183,23 @@ impl State {
         let step = self.before + self.queue.steps_made() as u64;
         match self.queue.take(worker, lane) {
             None => Message::new(Kind::Wait),
-            Some(share) => Message {
-                epoch: self.epoch as u64,
-                step: share.step as u64,
-                number: share.number as u64,
-                rate: rate.at(step),
-                ..Message::new(Kind::Train)
-            },
+            Some(share) => {
+                let (last, factor) = self.last;
+                Message {
+                    epoch: self.epoch as u64,
+                    step: share.step as u64,
+                    number: share.number as u64,
+                    rate: rate.at(step) * if share.step == last { factor } else { 1.0 },
+                    ..Message::new(Kind::Train)
+                }
+            }
         }
     }
 
-    /// Begins an epoch of which `skipped` steps are complete, after `before` steps of the run.
-    pub(super) fn begin(&mut self, epoch: usize, skipped: usize, before: u64) {
-        (self.epoch, self.before) = (epoch, before);
+    /// Begins an epoch of which `skipped` steps are complete, after `before` steps of the run. `last` is the last step of the epoch, from 0, and the
+    /// factor for its rate.
+    pub(super) fn begin(&mut self, epoch: usize, skipped: usize, before: u64, last: (usize, f64)) {
+        (self.epoch, self.before, self.last) = (epoch, before, last);
         self.queue.begin(skipped);
         self.staleness.clear();
         self.workers.values_mut().for_each(|work| *work = Work::default());

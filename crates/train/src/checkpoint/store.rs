@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::ser::Error as _;
 
 use super::load::{Content, FORMAT, OPTIMIZER, PARAMETERS, STATE, checkpoints, name};
-use super::{Checkpoint, CheckpointError, files};
+use super::{Checkpoint, CheckpointError, Lowest, files};
 
 /// The file that the saving process locks. The lock ends with the process, however it ends.
 const LOCK: &str = ".lock";
@@ -27,8 +27,7 @@ pub struct Store {
     writing: Option<JoinHandle<Result<(), CheckpointError>>>,
     /// The steps that have, or had, a checkpoint.
     saved: BTreeSet<u64>,
-    /// The lowest recorded loss.
-    least: Option<f64>,
+    lowest: Option<Lowest>,
     _lock: File,
 }
 
@@ -59,7 +58,7 @@ impl Store {
             sync(parent).map_err(unusable(parent))?;
         }
         let saved = checkpoints(&writer.directory)?.into_iter().map(|(step, _)| step).collect();
-        Ok(Self { writer, writing: None, saved, least: None, _lock: lock })
+        Ok(Self { writer, writing: None, saved, lowest: None, _lock: lock })
     }
 
     /// Deletes all checkpoints in the directory, of any run.
@@ -74,9 +73,15 @@ impl Store {
     /// Records the loss of a model with the parameters of this step. Among the checkpoints with a recorded loss, the one with the lowest is kept,
     /// however old. A run that diverges to finite values therefore does not replace it by useless checkpoints.
     pub fn record_loss(&mut self, step: u64, loss: f64) {
-        if self.saved.contains(&step) && self.least.is_none_or(|least| loss < least) && !loss.is_nan() {
-            (self.least, self.writer.best) = (Some(loss), Some(step));
+        let is_lowest = loss.is_finite() && self.lowest.is_none_or(|lowest| loss < lowest.loss);
+        if is_lowest && self.saved.contains(&step) {
+            (self.lowest, self.writer.best) = (Some(Lowest { step, loss }), Some(step));
         }
+    }
+
+    /// Returns the checkpoint with the lowest recorded loss. A resumed run must record it again, or else the store may delete that checkpoint.
+    pub fn lowest(&self) -> Option<Lowest> {
+        self.lowest
     }
 
     /// Keeps the checkpoint of this step, however old, instead of the one kept so far.

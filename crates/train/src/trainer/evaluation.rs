@@ -18,9 +18,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     pub(super) fn evaluate_in_epoch(&mut self, on_event: &mut impl FnMut(Event)) -> Result<(), TrainError> {
         let Progress { epoch, step, step_in_epoch, .. } = self.state.progress;
         let is_last = self.feed.steps() == Some(step_in_epoch);
-        let every = self.state.settings.evaluate_every;
-        let is_due = every.is_some_and(|every| step.is_multiple_of(every));
-        if !is_due || is_last || !self.mirror.is_between_rounds() {
+        if !self.state.is_evaluation_due() || is_last || !self.mirror.is_between_rounds() {
             return Ok(());
         }
         let test = self.test()?;

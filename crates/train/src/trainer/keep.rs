@@ -39,48 +39,27 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     /// Returns whether a checkpoint is due after the next step. Rank 0 saves it, and only its clock decides. During a round of local steps, a
     /// checkpoint waits for the end of the round.
     pub(super) fn is_save_due(&mut self) -> bool {
-        let (Some(_), Some(kept)) = (&self.state.store, &self.state.settings.checkpoints) else {
-            return false;
-        };
-        let is_due =
-            self.is_save_late || kept.when.due(self.state.progress.step + 1, self.state.saved_at.elapsed());
+        let is_due = self.is_save_late || self.state.is_save_due(self.state.progress.step + 1);
         let ends_round = self.mirror.rounds().is_none_or(|rounds| rounds.is_last_next());
         self.is_save_late = is_due && !ends_round;
         is_due && ends_round
     }
 
-    /// Returns whether the last step has the best evaluation so far and is not saved yet, in a run with early stopping. The same on all ranks.
-    fn is_new_best(&self) -> bool {
-        let is_kept =
-            self.state.settings.checkpoints.is_some() && self.state.settings.early_stopping.is_some();
-        let step = self.state.progress.step;
-        is_kept
-            && self.state.progress.best.is_some_and(|best| best.step == step)
-            && self.best_saved != Some(step)
-    }
-
     /// Saves a checkpoint on rank 0, if one is due or the step is the best so far. The other ranks are informed only if this save, or an earlier one,
     /// fails. This step is then the last. Called by all ranks.
     pub(super) fn save(&mut self, is_due: bool) -> Result<(), TrainError> {
-        if let Some(store) = &mut self.state.store {
-            store.check().map_err(not_saved)?;
-        }
-        let is_best = self.is_new_best();
-        if !is_due && !is_best {
+        self.state.check_save()?;
+        if !is_due && !self.state.is_new_best() {
             return Ok(());
-        }
-        if is_best {
-            self.best_saved = Some(self.state.progress.step);
-            self.state.store.iter_mut().for_each(|store| store.keep(self.state.progress.step));
         }
         let began = Instant::now();
         self.mirror.settle()?;
         let gathered = self.mirror.moments(self.world.replicas())?;
         let whole = self.whole(gathered)?;
-        if let Some((store, copy)) = self.state.store.as_mut().zip(whole) {
-            store.save_in_background(copy).map_err(not_saved)?;
-            self.state.saved_at = Instant::now();
-            unisono::trace::record("snapshot", began, self.state.saved_at);
+        let is_saved = whole.is_some();
+        self.state.save(whole)?;
+        if is_saved {
+            unisono::trace::record("snapshot", began, Instant::now());
         }
         Ok(())
     }

@@ -152,14 +152,18 @@ fn damaged_images_are_an_error_or_are_skipped_counted_and_named() {
         ended.stderr
     );
 
-    let ended = unisono(&[&run[..], &["--on-bad-sample", "skip:1"]].concat()).expect_success();
-    let notice = "unisono: 1 damaged sample skipped: `";
-    assert_eq!(ended.stderr.matches(notice).count(), 1, "named once: {}", ended.stderr);
-    assert!(ended.stderr.contains("class 1/007.png"), "{}", ended.stderr);
-    let epochs = ended.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let skipped: Vec<_> =
-        epochs.filter(|line| line["event"] == "epoch").map(|line| line["skipped_samples"].clone()).collect();
-    assert_eq!(skipped, [1, 1]);
+    // All ranks of a pipeline read the same samples.
+    for strategy in ["mirrored", "pipeline"] {
+        let skips = ["--on-bad-sample", "skip:1", "--strategy", strategy];
+        let ended = unisono(&[&run[..], &skips].concat()).expect_success();
+        let notice = "unisono: 1 damaged sample skipped: `";
+        assert_eq!(ended.stderr.matches(notice).count(), 1, "named once: {}", ended.stderr);
+        assert!(ended.stderr.contains("class 1/007.png"), "{}", ended.stderr);
+        let epochs = ended.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let epochs = epochs.filter(|line| line["event"] == "epoch");
+        let skipped: Vec<_> = epochs.map(|line| line["skipped_samples"].clone()).collect();
+        assert_eq!(skipped, [1, 1], "{strategy}");
+    }
     let ended = unisono(&[&run[..], &["--on-bad-sample", "skip:0"]].concat());
     assert!(ended.stderr.contains("0 damaged samples were skipped before"), "{}", ended.stderr);
     refused(

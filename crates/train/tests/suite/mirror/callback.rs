@@ -172,8 +172,31 @@ fn early_stopping_keeps_the_checkpoint_of_the_best_evaluation() {
     }
 }
 
+fn evaluation_that_a_stop_skips_is_made_by_the_resumed_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let evaluations = |asks_after| {
+        let mut ranks = unisono::threads(2, |mut comm| {
+            let checkpoints = Some(Checkpoints::new(directory.path()));
+            let run = run_settings(1, OutOfData::Error);
+            let settings = RunSettings { checkpoints, evaluate_every: Some(2), ..run };
+            let (stop, mut evaluations) = (settings.stop.clone(), Vec::new());
+            let ended = train(&mut comm, settings, |event| match event {
+                Event::Step(made) if made.step == asks_after => stop.ask(),
+                Event::Evaluation(made) => evaluations.push(made.step),
+                _ => {}
+            });
+            ended.map(|_| evaluations).unwrap()
+        });
+        ranks.swap_remove(0)
+    };
+    // The run stops after the next step.
+    assert_eq!(evaluations(3), [2]);
+    assert_eq!(evaluations(usize::MAX), [4, 6, 8]);
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
+        evaluation_that_a_stop_skips_is_made_by_the_resumed_run,
         callback_scales_the_learning_rates_of_later_steps_and_of_a_resumed_run,
         early_stopping_keeps_the_checkpoint_of_the_best_evaluation,
         differing_or_invalid_decisions_end_the_run_on_all_ranks

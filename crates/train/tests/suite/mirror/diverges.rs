@@ -155,14 +155,28 @@ fn saved_steps(directory: &Path) -> Vec<u64> {
 
 fn run_that_diverges_to_finite_values_keeps_its_best_checkpoint() {
     let factor = |_, pass| if pass == 6 { 1e12 } else { 1.0 };
-    let directory = tempfile::tempdir().unwrap();
-    let ended = run(&saving(directory.path(), 1, 1), 9, factor, |_, _| ());
-    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
-    let [best, 9] = saved_steps(directory.path())[..] else { panic!("{:?}", saved_steps(directory.path())) };
-    assert!(best <= 5, "step {best} is kept");
-    let path = directory.path().join(format!("step-{best:010}"));
-    let values = checkpoint::load::<Progress>(&path).unwrap().parameters.into_iter().flat_map(|it| it.values);
-    assert!(values.into_iter().all(|value| value.abs() < 100.0));
+    for is_resumed in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = saving(directory.path(), 1, 1);
+        if is_resumed {
+            let stops = |step, stop: &Stop| {
+                if step == 7 {
+                    stop.ask();
+                }
+            };
+            let stopped = run(&settings, 9, factor, stops);
+            assert!(stopped.iter().flatten().all(|ended| ended.stopped.unwrap().step == 8), "{stopped:?}");
+        }
+        let factor = if is_resumed { |_, _| 1.0 } else { factor };
+        let ended = run(&settings, 9, factor, |_, _| ());
+        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+        let saved = saved_steps(directory.path());
+        let [best, 9] = saved[..] else { panic!("{saved:?}") };
+        assert!(best <= 5, "step {best} is kept");
+        let path = directory.path().join(format!("step-{best:010}"));
+        let saved = checkpoint::load::<Progress>(&path).unwrap();
+        assert!(saved.parameters.iter().flat_map(|it| &it.values).all(|value| value.abs() < 100.0));
+    }
 }
 
 fn buffers_may_differ_between_ranks_and_rank_0_saves_its_own() {

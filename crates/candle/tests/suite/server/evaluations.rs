@@ -1,0 +1,60 @@
+//! Evaluations during runs of parameter servers, and early stopping.
+
+use unisono_candle::Config;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+use unisono_train::{Event, Stop, Summary};
+
+use super::{SYNCHRONOUS, on_rank_0, serve, settings};
+
+/// Returns the summary of a run that is asked to stop after a step, and the steps of its evaluations within epochs.
+fn evaluated(settings: Config, stops_after: Option<usize>) -> (Summary, Vec<u64>) {
+    let stop = Stop::default();
+    let settings = Config { stop: stop.clone(), ..settings };
+    on_rank_0(3, |comm| {
+        let mut evaluations = Vec::new();
+        let summary = settings.parameter_server(comm, SYNCHRONOUS)?.run(|event| match event {
+            Event::Step(made) if Some(made.step) == stops_after => stop.ask(),
+            Event::Evaluation(made) => evaluations.push(made.step),
+            _ => {}
+        })?;
+        Ok(summary.map(|summary| (summary, evaluations)))
+    })
+    .unwrap()
+}
+
+fn evaluations_within_an_epoch_keep_the_bits_and_stop_the_run_early() {
+    let (plain, _) = serve(3, &settings(), SYNCHRONOUS).unwrap();
+    let evaluating = Config { evaluate_every: Some(40), ..settings() };
+    let (summary, evaluations) = evaluated(evaluating.clone(), None);
+    assert_eq!((summary.parameters_hash, evaluations), (plain.parameters_hash, vec![40, 80, 120]));
+
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoint_dir = Some(directory.path().to_owned());
+    // No evaluation is better than the first.
+    let stopping = Config { patience: Some(1), min_delta: 100.0, checkpoint_dir, keep: 1, ..evaluating };
+    let (early, _) = serve(3, &stopping, SYNCHRONOUS).unwrap();
+    assert_eq!(early.ended_early.unwrap().step, 80);
+    for kept in [40, 80] {
+        let path = directory.path().join(format!("step-{kept:010}"));
+        assert!(path.is_dir(), "{}", path.display());
+    }
+}
+
+fn evaluation_that_a_stop_skips_is_made_by_the_resumed_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoint_dir = Some(directory.path().to_owned());
+    let run = Config { evaluate_every: Some(40), checkpoint_dir, resume: true, ..settings() };
+    // The stop takes effect after this step or the next.
+    let (stopped, before) = evaluated(run.clone(), Some(79));
+    assert!([79, 80].contains(&stopped.stopped.unwrap().step));
+    let (_, after) = evaluated(run, None);
+    assert_eq!([before, after].concat(), [40, 80, 120]);
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        evaluations_within_an_epoch_keep_the_bits_and_stop_the_run_early,
+        evaluation_that_a_stop_skips_is_made_by_the_resumed_run,
+    ]
+}
