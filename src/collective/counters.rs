@@ -9,7 +9,7 @@ use crate::error::{Place, Result};
 use crate::record::POINT_TO_POINT;
 
 impl Engine {
-    /// Waits until rank `other` has set a counter in shared memory to a value.
+    /// Waits until rank `other` has increased a counter in shared memory to a value.
     pub(crate) fn wait_until(
         &mut self,
         operation: &'static str,
@@ -17,7 +17,7 @@ impl Engine {
         options: &Options,
         (counter, value): (&AtomicU64, u64),
     ) -> Result<()> {
-        if counter.load(Ordering::Acquire) == value {
+        if counter.load(Ordering::Acquire) >= value {
             return Ok(());
         }
         self.check_alive()?;

@@ -64,8 +64,8 @@ impl Communicator {
         self.alloc_shared::<u64>(count).map(SharedCounters::new)
     }
 
-    /// Waits until a shared counter reaches a value that rank `other` stores. All writes of the rank that stored it are then
-    /// visible here (acquire).
+    /// Waits until a shared counter, which rank `other` increases, has at least this value. All writes of the rank that stored it
+    /// are then visible here (acquire).
     ///
     /// ```
     /// use std::sync::atomic::Ordering;
@@ -84,7 +84,12 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Timeout`], [`Error::Left`] and [`Error::Aborted`] if that rank does not; the communicator is then lost.
+    ///
+    /// # Panics
+    /// If `other` is not a rank of this world.
     pub fn wait_until(&mut self, other: Rank, counter: &AtomicU64, value: u64) -> Result<()> {
+        let ranks = self.ranks();
+        assert!(other < ranks, "rank {other} is not in a world of {ranks} ranks");
         self.engine_owner.engine().wait_until("wait-until", other, &self.per_call.options, (counter, value))
     }
 }

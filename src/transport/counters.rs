@@ -8,7 +8,7 @@ use super::waiting::{PeerState, Poll};
 use super::{Deadlines, Fabric, Failure, Waiting};
 
 impl Fabric {
-    /// Waits until rank `other` has set a counter in shared memory to a value.
+    /// Waits until rank `other` has increased a counter in shared memory to a value.
     pub(crate) fn wait_until(
         &self,
         other: Rank,
@@ -17,7 +17,7 @@ impl Fabric {
     ) -> Result<(), Failure> {
         let status = self.status().clone();
         let poll = || match counter.load(Ordering::Acquire) {
-            found if found == value => Ok(Poll::Done(())),
+            found if found >= value => Ok(Poll::Done(())),
             _ => Ok(Poll::WaitsFor(other)),
         };
         let has_left = |other: Rank, _: &Waiting<'_>| {
