@@ -97,8 +97,12 @@ impl Call {
     }
 
     /// Returns the size of the buffer in bytes.
+    ///
+    /// # Panics
+    /// If it exceeds the address space.
     pub fn size_bytes(&self) -> usize {
-        self.count * self.element_bytes()
+        let size_bytes = self.count.checked_mul(self.element_bytes());
+        size_bytes.unwrap_or_else(|| panic!("{} {} exceed the address space", self.count, self.elements()))
     }
 }
 

@@ -50,7 +50,8 @@ pub trait Collective {
     /// fatal](crate::Error::is_fatal).
     ///
     /// # Panics
-    /// If the buffer has a different size.
+    /// If the buffer has a different size, or if the call has a reduction exactly when [its operation does not
+    /// reduce](Operation::reduces).
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran>;
 }
 

@@ -135,9 +135,14 @@ impl Communicator {
         self.has_mpi
     }
 
-    /// Returns whether this node has more ranks than cores (oversubscribed).
+    /// Returns whether a node has more ranks than cores (oversubscribed); identical on all ranks.
     pub fn is_oversubscribed(&self) -> bool {
         self.is_oversubscribed
+    }
+
+    /// Returns the core count of a node that the cost model assumes: rank 0's, on all ranks.
+    pub(crate) fn cores(&self) -> usize {
+        self.constants.1
     }
 
     pub(crate) fn transport_of_engine(&mut self) -> &Fabric {

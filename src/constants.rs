@@ -236,7 +236,7 @@ impl<'a> Bench<'a> {
             rounds_us.push(self.medians_us(&ORDERS.map(|timed| (timed, array_bytes)))?);
         }
         exchanges_us.push(self.exchange_us()?);
-        let cores = self.comm.transport_of_engine().node_cores();
+        let cores = self.comm.cores();
         let machine = known.machine(self.comm.transport(), self.memory, cores);
         let error_of = |hand_over_us: f64| {
             let machine = Machine { hand_over_us, ..machine.clone() };

@@ -13,6 +13,6 @@ pub(crate) use pages::Pages;
 #[cfg(test)]
 pub(crate) use registered::Block;
 pub use registered::Registered;
-pub(crate) use registered::{Location, Registry};
+pub(crate) use registered::{Loan, Location, Registry};
 pub(crate) use scratch::Scratch;
 pub use shared::{Shared, SharedCounters};

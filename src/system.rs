@@ -14,6 +14,8 @@ mod network;
 mod process;
 
 pub(crate) use clock::now_ns;
+#[cfg(feature = "tuning")]
+pub(crate) use clock::thread_time_ns;
 pub use memory::{AvailableMemory, MemoryLimit};
 #[cfg(any(feature = "mpi", feature = "ucx"))]
 pub(crate) use network::has_rdma;

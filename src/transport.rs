@@ -77,6 +77,7 @@ pub(crate) struct Fabric {
     topology: Topology,
     name: &'static str,
     node_cores: usize,
+    is_oversubscribed: bool,
     /// The number of polls of this rank before it yields.
     spins: u32,
     status: StatusBoard,
@@ -98,11 +99,13 @@ pub(crate) struct Fabric {
 impl Fabric {
     /// Returns the fabric of a rank, before it is connected with other nodes.
     fn new(status: StatusBoard, node: Option<Shared>) -> Self {
+        let (ranks, node_cores) = (status.ranks(), node.as_ref().map_or(1, Shared::cores));
         Self {
             rank: status.rank(),
-            topology: Topology::single_node(status.ranks()),
+            topology: Topology::single_node(ranks),
             name: node.as_ref().map_or("", Shared::name),
-            node_cores: node.as_ref().map_or(1, Shared::cores),
+            node_cores,
+            is_oversubscribed: ranks > node_cores,
             spins: node.as_ref().map_or(0, Shared::spins),
             status,
             has_failed: false,
@@ -226,6 +229,11 @@ impl Fabric {
     /// Returns the number of cores available to all ranks of this node together.
     pub(crate) fn node_cores(&self) -> usize {
         self.node_cores
+    }
+
+    /// Returns whether a node of the world has more ranks than cores; identical on all ranks.
+    pub(crate) fn is_oversubscribed(&self) -> bool {
+        self.is_oversubscribed
     }
 
     pub(crate) fn topology(&self) -> &Topology {

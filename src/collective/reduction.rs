@@ -13,8 +13,19 @@ impl Engine {
     /// # Errors
     /// [`Error::Unsupported`] for a reduction that is not defined for the call, and for a non-commutative reduction by an algorithm chosen
     /// by name that does not keep the order of ranks.
+    ///
+    /// # Panics
+    /// If the operation reduces and the call has no reduction, or the reverse.
     #[inline]
     pub(crate) fn check_reduction(&mut self, choice: &Choice, call: &Call) -> Result<()> {
+        let Call { operation, op, .. } = call;
+        match op {
+            Some(op) => assert!(
+                operation.reduces(),
+                "a call that does not reduce, `{operation}`, has the reduction {op}"
+            ),
+            None => assert!(!operation.reduces(), "a call that reduces, `{operation}`, has no reduction"),
+        }
         match call.op {
             None | Some(ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max | ReduceOp::Product) => Ok(()),
             Some(op) => self.check_limited(op, choice, call),

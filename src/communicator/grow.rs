@@ -14,6 +14,9 @@ mod socket;
 
 use socket::{Connection, JoinListener};
 
+/// The label of rank 0's waits for processes that join.
+const WAITS_FOR_JOINS: &str = "waiting for processes that join";
+
 impl Communicator {
     /// Waits for `more` processes that join at a path. All ranks call it.
     ///
@@ -29,7 +32,7 @@ impl Communicator {
         let all = gather(&mut self.as_bootstrap(), &own)?;
         self.check_same("grow", &all, String::clone)?;
         let timeout = self.engine_owner.engine().limits.usual.timeout;
-        let joining = self.on_rank0("waiting for processes that join", || {
+        let joining = self.on_rank0(WAITS_FOR_JOINS, || {
             let mut listener = JoinListener::at(path, &secret())
                 .map_err(|cause| Error::Launch(format!("cannot listen at {}: {cause}", path.display())))?;
             listener.wait_for(more, timeout)
@@ -67,7 +70,9 @@ impl Growing<'_> {
         let mut contribution = vec![own.to_vec()];
         for (rank, connection) in (self.world.ranks()..).zip(&mut self.joining) {
             let failed = |cause| format!("the process that joins as rank {rank} has failed: {cause}");
-            contribution.push(connection.receive().map_err(failed)?);
+            // The other ranks wait for rank 0, which may wait for its timeout here.
+            let received = self.world.quiet(WAITS_FOR_JOINS, |_| connection.receive());
+            contribution.push(received.map_err(failed)?);
         }
         Ok(contribution)
     }

@@ -82,7 +82,7 @@ impl Communicator {
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks plan different calls. Otherwise as [`Communicator::all_reduce`].
     ///
     /// # Panics
-    /// As the collective.
+    /// As the collective, and if `op` is missing or not needed: only [operations that reduce](Operation::reduces) have a reduction.
     pub fn plan<T: Element, B>(
         &mut self,
         operation: Operation,

@@ -52,7 +52,7 @@ impl Communicator {
             rank: transport.rank(),
             transport: transport.name(),
             has_mpi: transport.has_mpi(),
-            is_oversubscribed: transport.local_ranks() > transport.node_cores(),
+            is_oversubscribed: transport.is_oversubscribed(),
             registry: transport.registry(),
             guard: None,
             config: config.clone(),
@@ -87,8 +87,7 @@ impl Communicator {
 
     /// Sets the constants of the cost model for all later calls. All ranks set the same.
     pub fn set_tuning(&mut self, tuning: &Tuning) {
-        let cores = self.engine_owner.engine().transport.node_cores();
-        self.set_constants((tuning.clone(), cores));
+        self.set_constants((tuning.clone(), self.constants.1));
     }
 
     /// Sets the constants, for nodes of this many cores.

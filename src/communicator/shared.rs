@@ -66,8 +66,8 @@ impl Communicator {
         self.alloc_shared::<u64>(count).map(SharedCounters::new)
     }
 
-    /// Waits until a shared counter reaches a value that rank `other` stores. All writes of the rank that stored it are then
-    /// visible here (acquire).
+    /// Waits until a shared counter, which rank `other` increases, has at least this value. All writes of the rank that stored it
+    /// are then visible here (acquire).
     ///
     /// ```
     /// use std::sync::atomic::Ordering;
@@ -86,12 +86,17 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Timeout`], [`Error::Left`] and [`Error::Aborted`] if that rank does not; the communicator is then lost.
+    ///
+    /// # Panics
+    /// If `other` is not a rank of this world.
     pub fn wait_until(&mut self, other: Rank, counter: &AtomicU64, value: u64) -> Result<()> {
+        let ranks = self.ranks();
+        assert!(other < ranks, "rank {other} is not in a world of {ranks} ranks");
         let options = self.per_call.options.clone();
         self.wait_for_counter("wait-until", other, &options, (counter, value), None)
     }
 
-    /// Waits until rank `other` has set a counter in shared memory to a value. Calls in flight continue meanwhile. `call` describes the call
+    /// Waits until rank `other` has increased a counter in shared memory to a value. Calls in flight continue meanwhile. `call` describes the call
     /// in which this rank waits, if the other must make it too.
     pub(super) fn wait_for_counter(
         &mut self,
@@ -101,7 +106,7 @@ impl Communicator {
         (counter, value): (&AtomicU64, u64),
         call: Option<&str>,
     ) -> Result<()> {
-        if counter.load(Ordering::Acquire) == value {
+        if counter.load(Ordering::Acquire) >= value {
             return Ok(());
         }
         let engine = self.engine_owner.here();

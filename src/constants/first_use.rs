@@ -12,9 +12,11 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::rank_0::broadcast_from_rank_0;
-use super::{Measured, measure_quickly};
+use super::{MAX_STABLE_RATIO, Measured, measure_quickly};
 use crate::communicator::Communicator;
 use crate::error::Result;
+use crate::kernels::ReduceOp;
+use crate::select::Choice;
 use crate::system;
 use crate::tuning::{self, Reach, Section, Tuning};
 
@@ -105,8 +107,13 @@ impl World {
             }
             known = broadcast_from_rank_0(comm, &text)?.parse().expect("rank 0 wrote it");
         }
+        let started = Started::now();
         let measured = measure_quickly(comm, &known)?;
-        is_steady &= self.ranks > self.cores || measured.iter().all(Measured::is_steady);
+        is_steady &= if self.ranks > self.cores {
+            started.had_cores(comm, self.cores)?
+        } else {
+            measured.iter().all(Measured::is_steady)
+        };
         let text = tuning::write(&sections(measured));
         if comm.rank() == 0 {
             KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(self.name.clone(), text.clone());
@@ -119,6 +126,29 @@ impl World {
     }
 }
 
+/// The processor time of this rank and the time of the clock at the start of a measurement, in nanoseconds.
+#[derive(Debug)]
+struct Started {
+    used_ns: f64,
+    now_ns: f64,
+}
+
+impl Started {
+    fn now() -> Self {
+        Self { used_ns: system::thread_time_ns() as f64, now_ns: system::now_ns() as f64 }
+    }
+
+    /// Returns whether the ranks, which outnumber the cores and so keep them busy, have had the cores almost to themselves since then. A
+    /// context switch to another program lasts a time slice, a thousand times as long as one between ranks. All ranks call it.
+    fn had_cores(&self, comm: &mut Communicator, cores: usize) -> Result<bool> {
+        let now = Self::now();
+        let mut spent_ns = [now.used_ns - self.used_ns, now.now_ns - self.now_ns];
+        comm.call().algorithm(Choice::Auto).all_reduce(&mut spent_ns, ReduceOp::Mean)?;
+        let [used_ns, passed_ns] = spent_ns;
+        Ok(MAX_STABLE_RATIO * used_ns * comm.ranks() as f64 >= passed_ns * cores as f64)
+    }
+}
+
 fn sections(measured: Vec<Measured>) -> Vec<(Reach, Section)> {
     measured.into_iter().map(|one| (one.reach, one.section)).collect()
 }
@@ -127,4 +157,23 @@ fn sections(measured: Vec<Measured>) -> Vec<(Reach, Section)> {
 fn write(folder: &Path, name: &str, text: &str) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     system::replace_file(&folder.join(name), text.as_bytes(), 0o666)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measurement_is_unstable_if_other_programs_use_the_cores() {
+        crate::threads(4, |mut comm| {
+            let mut had_cores = |share: f64| {
+                let (second_ns, Started { used_ns, now_ns }) = (1e9, Started::now());
+                // Four ranks take turns on two cores.
+                let started =
+                    Started { used_ns: used_ns - share * second_ns / 2.0, now_ns: now_ns - second_ns };
+                started.had_cores(&mut comm, 2).unwrap()
+            };
+            assert!(had_cores(0.9) && !had_cores(0.4));
+        });
+    }
 }

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::system::MemoryLimit;
 
@@ -113,24 +113,28 @@ impl Pages {
         let _ = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, Advice::LinuxRemove) };
     }
 
-    /// Replaces mapped pages by a private copy, atomically. Processes that have mapped the file keep its pages, which this process no longer
-    /// shares.
+    /// Maps the pages of a file privately in place of its shared mapping. The kernel copies a page before this process writes to it, so
+    /// threads may use the pages meanwhile. Once they are [copied](Pages::copy_private), this process shares none of them.
     ///
     /// # Safety
-    /// The pages are a whole mapping made by [`Pages::shared`] or [`Pages::of_file`]. No thread of this process writes to them during the
-    /// call.
-    pub(crate) unsafe fn make_private(start: *mut u8, size_bytes: usize) -> Result<()> {
-        let copy = Self::untouched(size_bytes)?;
-        // SAFETY: both are mappings of this size, as the caller promises. If another process writes to the first one, the bytes are undefined, but
-        // any bytes are valid elements.
-        unsafe { copy.as_ptr().copy_from_nonoverlapping(start, size_bytes) };
-        let (from, flags) = (copy.as_ptr().cast(), MremapFlags::MAYMOVE);
-        // SAFETY: moves the copy over the first mapping. The addresses stay mapped throughout, with the same bytes, for every thread
-        // that reads them.
-        unsafe { rustix::mm::mremap_fixed(from, size_bytes, size_bytes, flags, start.cast())? };
-        // The pages are mapped at `start` now, and belong to the owner of that mapping.
-        std::mem::forget(copy);
-        Ok(())
+    /// The pages are a whole mapping of this file.
+    pub(crate) unsafe fn make_private(start: *mut u8, size_bytes: usize, file: impl AsFd) -> Result<()> {
+        let (access, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
+        // SAFETY: it replaces only that mapping. The addresses stay mapped throughout, with the same bytes.
+        unsafe { rustix::mm::mmap(start.cast(), size_bytes, access, flags, file, 0).map(drop) }
+    }
+
+    /// Copies all pages of a private mapping of a file.
+    ///
+    /// # Errors
+    /// If the system does not provide the memory. Other pages are then still shared with processes that write to the file.
+    ///
+    /// # Safety
+    /// The pages are mapped.
+    pub(crate) unsafe fn copy_private(start: *mut u8, size_bytes: usize) -> Result<()> {
+        let pages = std::mem::ManuallyDrop::new(Self::new(start.cast(), size_bytes));
+        pages.touch()
     }
 
     fn prefer_huge(&self) {

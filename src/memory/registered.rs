@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard};
 
-use rustix::fd::{AsRawFd as _, OwnedFd};
+use rustix::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
 use super::pages::Pages;
 use crate::dtype::Element;
@@ -54,7 +54,7 @@ impl<T: Element> Deref for Registered<T> {
 
     fn deref(&self) -> &[T] {
         // SAFETY: the block is aligned to a page and holds `count` elements, and any bytes are valid elements. Other ranks write to it only in a
-        // collective call, for which it is lent as a whole.
+        // collective call, which borrows what it lends.
         unsafe { std::slice::from_raw_parts(self.block.as_ptr().cast(), self.count) }
     }
 }
@@ -141,12 +141,20 @@ pub(crate) struct Registry {
     created: AtomicU32,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Segment {
     number: u64,
     start: usize,
     size_bytes: usize,
+    /// Shared with the loans of its memory.
+    loans: Loan,
+    /// Whether this process has mapped it privately.
+    is_detached: bool,
 }
+
+/// Keeps lent memory shared with the processes that write to it, while it lives.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Loan(Arc<()>);
 
 impl Registry {
     /// Returns a registry for a rank that shares memory with threads of its process only. Those can access all memory.
@@ -181,7 +189,8 @@ impl Registry {
         let (file, pages) = Pages::shared(size_bytes).map_err(failed)?;
         pages.touch().map_err(failed)?;
         let number = Location::segment(self.created.fetch_add(1, Ordering::Relaxed), file.as_raw_fd());
-        let segment = Segment { number, start: pages.as_ptr() as usize, size_bytes: pages.size_bytes() };
+        let (start, size_bytes) = (pages.as_ptr() as usize, pages.size_bytes());
+        let segment = Segment { number, start, size_bytes, loans: Loan::default(), is_detached: false };
         let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
         let place = segments.partition_point(|other| other.start < segment.start);
         segments.insert(place, segment);
@@ -192,32 +201,56 @@ impl Registry {
     /// Returns the location of these bytes for another rank, if they lie in one block of registered memory. (The argument is a pointer, since
     /// the pointer to memory that is lent for writing must allow writes.)
     pub(crate) fn locate(&self, bytes: *const [u8]) -> Option<Location> {
+        self.located(bytes, |location, _| location)
+    }
+
+    /// Like [`locate`](Self::locate), for bytes that other ranks write to: they stay shared while the loan lives. (In a process of all ranks
+    /// they always do.)
+    pub(crate) fn lend(&self, bytes: *const [u8]) -> Option<(Location, Option<Loan>)> {
+        self.located(bytes, |location, segment| (location, segment.map(|segment| segment.loans.clone())))
+    }
+
+    fn located<R>(
+        &self,
+        bytes: *const [u8],
+        found: impl FnOnce(Location, Option<&Segment>) -> R,
+    ) -> Option<R> {
         let address = bytes.cast::<u8>() as usize;
         if !self.processes {
-            return Some(Location::of_address(bytes));
+            return Some(found(Location::of_address(bytes), None));
         }
         let segments = self.segments();
         let before = segments.partition_point(|segment| segment.start <= address);
-        let Segment { number, start, size_bytes } = segments[..before].last()?;
-        let offset = address - start;
-        (offset + bytes.len() <= *size_bytes).then_some(Location { segment: *number, offset: offset as u64 })
+        let segment = segments[..before].last().filter(|segment| !segment.is_detached)?;
+        let offset = address - segment.start;
+        let location = Location { segment: segment.number, offset: offset as u64 };
+        (offset + bytes.len() <= segment.size_bytes).then(|| found(location, Some(segment)))
     }
 
-    /// Detaches lent memory from processes that still access it. This process gets a private copy at the same addresses, and the other processes keep
-    /// the pages of the file. Returns whether the location is in a segment.
+    /// Detaches lent memory from processes that still access it, with the rest of its segment. This process gets a private copy at the same
+    /// addresses, and the other processes keep the pages of the file. Returns whether the memory is detached: it is not if it is in no
+    /// segment, or while another loan of the segment lives, whose ranks write to it.
     ///
     /// # Errors
-    /// If the system does not provide the memory for the copy. The segment is then still shared.
+    /// If the system does not provide the memory for the copy.
     pub(crate) fn detach(&self, location: Location) -> rustix::io::Result<bool> {
         let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
-        let found = segments.iter().position(|segment| segment.number == location.number());
-        let Some(found) = found else { return Ok(false) };
-        let Segment { start, size_bytes, .. } = segments[found];
-        // SAFETY: the segment is a whole mapping of a shared file. Its block is alive, since it is lent: the call that has lent it borrows it, and
-        // does not write to it now.
-        unsafe { Pages::make_private(start as *mut u8, size_bytes)? };
-        segments.remove(found);
-        Ok(true)
+        let found = segments.iter_mut().find(|segment| segment.number == location.number());
+        let Some(Segment { start, size_bytes, loans, is_detached, .. }) = found else { return Ok(false) };
+        let start = *start as *mut u8;
+        if !*is_detached {
+            if Arc::get_mut(&mut loans.0).is_none() {
+                return Ok(false);
+            }
+            // SAFETY: the block of the segment is alive, since it is lent, and so are its file and its mapping.
+            unsafe {
+                let file = BorrowedFd::borrow_raw(location.file() as i32);
+                Pages::make_private(start, *size_bytes, file)?;
+            }
+            *is_detached = true;
+        }
+        // SAFETY: as before.
+        unsafe { Pages::copy_private(start, *size_bytes).map(|()| true) }
     }
 
     fn segments(&self) -> RwLockReadGuard<'_, Vec<Segment>> {
@@ -256,8 +289,9 @@ impl Drop for Block {
         let Some(file) = self.file.take().filter(|_| std::process::id() == self.process_id) else { return };
         let start = self.as_ptr() as usize;
         let mut segments = self.registry.segments.write().unwrap_or_else(PoisonError::into_inner);
-        if segments.extract_if(.., |segment| segment.start == start).next().is_none() {
-            // The segment was detached. If its descriptor were reused, a rank that still accesses it would find another file.
+        let segment = segments.extract_if(.., |segment| segment.start == start).next();
+        if segment.is_none_or(|segment| segment.is_detached) {
+            // If its descriptor were reused, a rank that still accesses it would find another file.
             return std::mem::forget(file);
         }
         // Ranks that have mapped the file keep the mapping until they evict it for others. The file keeps its size: where it is still mapped,
@@ -267,119 +301,4 @@ impl Drop for Block {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn registered_memory_is_zero_and_located() {
-        let registry = Arc::new(Registry::new(true));
-        let mut array = Registered::<f32>::new(&registry, 1000).unwrap();
-        assert!(array.iter().all(|&element| element == 0.0));
-        array[999] = 1.0;
-        let all = registry.locate(bytemuck::cast_slice::<f32, u8>(&array)).unwrap();
-        let tail = registry.locate(bytemuck::cast_slice::<f32, u8>(&array[10..])).unwrap();
-        assert_eq!((all.segment, all.offset), (tail.segment, 0));
-        assert_eq!(tail.offset, 40);
-        assert!(registry.locate(&[0_u8; 8][..]).is_none());
-
-        let address = array.as_ptr() as usize;
-        drop(array);
-        assert!(registry.segments().iter().all(|segment| segment.start != address));
-    }
-
-    #[test]
-    fn segment_number_contains_its_descriptor_and_is_unique() {
-        let registry = Arc::new(Registry::new(true));
-        let locate = || {
-            let mut block = registry.allocate(8).unwrap();
-            let location = registry.locate(block.as_mut_slice()).unwrap();
-            (location, block.file.as_ref().unwrap().as_raw_fd())
-        };
-        let ((first, file), (second, _)) = (locate(), locate());
-        assert_eq!(first.file(), file as u64);
-        assert_ne!(first.segment, second.segment);
-    }
-
-    #[test]
-    fn segment_number_never_sets_the_flag_for_shares() {
-        for created in [0, 1, (1 << 31) - 4, (1 << 31) - 3, 1 << 31, u32::MAX] {
-            let location = Location { segment: Location::segment(created, i32::MAX), offset: 0 };
-            assert!(location.segment > Location::SLOT && location.file() == i32::MAX as u64);
-            assert!(location.share_of(1, 8).is_none(), "{created}");
-        }
-    }
-
-    #[test]
-    fn memory_of_one_communicator_is_registered_for_the_others() {
-        let mut block = Registry::of_processes().allocate(100).unwrap();
-        assert!(Registry::of_processes().locate(block.as_mut_slice()).is_some());
-    }
-
-    #[test]
-    fn arrays_are_located_in_their_own_segments() {
-        let registry = Arc::new(Registry::new(true));
-        let mut blocks: Vec<_> = (0..300).map(|_| registry.allocate(100).unwrap()).collect();
-        // The other blocks are dropped.
-        let mut kept: Vec<_> = blocks.drain(..).step_by(3).collect();
-        let numbers: std::collections::HashSet<_> = kept
-            .iter_mut()
-            .map(|block| {
-                let bytes = block.as_mut_slice();
-                let (whole, end) = (registry.locate(bytes).unwrap(), registry.locate(&bytes[90..]).unwrap());
-                assert_eq!((whole.offset, end.offset, whole.segment), (0, 90, end.segment));
-                whole.segment
-            })
-            .collect();
-        assert_eq!(numbers.len(), kept.len());
-    }
-
-    #[test]
-    fn an_array_may_be_empty() {
-        let mut array = Registered::<u8>::new(&Registry::of_threads(), 0).unwrap();
-        assert!(array.is_empty() && array.as_mut().is_empty());
-    }
-
-    #[test]
-    fn array_dropped_by_a_forked_child_stays_valid_in_the_parent() {
-        let mut array = Registered::<u8>::new(&Registry::of_processes(), 1 << 20).unwrap();
-        array.fill(7);
-        // SAFETY: the child runs only the next lines, and ends without unwinding or exit handlers.
-        match unsafe { libc::fork() } {
-            0 => {
-                drop(array);
-                // SAFETY: it ends this process.
-                unsafe { libc::_exit(0) }
-            }
-            child => {
-                let mut status = 0;
-                // SAFETY: the status is a local variable.
-                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-                assert_eq!(status, 0);
-            }
-        }
-        assert!(array.iter().all(|&byte| byte == 7));
-    }
-
-    #[test]
-    fn detached_memory_keeps_its_bytes_and_is_no_longer_shared() {
-        let registry = Registry::of_processes();
-        let mut array = Registered::<u8>::new(&registry, 10_000).unwrap();
-        array.fill(7);
-        let location = registry.locate(&raw const array[..]).unwrap();
-        // The mapping of another process that accesses it.
-        let other = Pages::of_process(std::process::id() as i32, location.file()).unwrap();
-        assert!(registry.detach(location.with_shares().after(5)).unwrap());
-        assert!(array.iter().all(|&byte| byte == 7), "a rank can still send it");
-        // SAFETY: the byte is in the mapping, which no other code uses now.
-        unsafe { *other.as_ptr() = 1 };
-        assert_eq!(array[0], 7);
-        array.fill(8);
-        // SAFETY: as before.
-        assert_eq!(unsafe { *other.as_ptr().add(1) }, 7);
-        assert!(registry.locate(&raw const array[..]).is_none() && !registry.detach(location).unwrap());
-        drop(array);
-        let reopened = Pages::of_process(std::process::id() as i32, location.file()).unwrap();
-        // SAFETY: as before.
-        assert_eq!(unsafe { *reopened.as_ptr() }, 1, "the descriptor is not reused");
-    }
-}
+mod tests;

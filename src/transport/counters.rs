@@ -8,7 +8,7 @@ use super::waiting::{PeerState, Poll};
 use super::{Deadlines, Failure, Waiting};
 use crate::status::StatusBoard;
 
-/// Waits until rank `other` has set a counter in shared memory to a value, with `spins` polls before it yields. `disagreement` returns the
+/// Waits until rank `other` has increased a counter in shared memory to a value, with `spins` polls before it yields. `disagreement` returns the
 /// reason if that rank never will, since it makes another call; a long wait calls it.
 pub(crate) fn wait_for_counter(
     status: &StatusBoard,
@@ -18,7 +18,7 @@ pub(crate) fn wait_for_counter(
     disagreement: impl Fn() -> Option<Failure>,
 ) -> Result<(), Failure> {
     let poll = || match counter.load(Ordering::Acquire) {
-        found if found == value => Ok(Poll::Done(())),
+        found if found >= value => Ok(Poll::Done(())),
         _ => Ok(Poll::WaitsFor(other)),
     };
     let check = |other: Rank, waiting: &Waiting<'_>| {

@@ -93,14 +93,18 @@ impl Joined {
     /// Returns the fabric of a world with these links between ranks that share no memory. All ranks call it.
     pub(super) fn over(self, bootstrap: &mut dyn Bootstrap, links: Links) -> Result<Fabric> {
         let far: Vec<_> = (0..self.topology.ranks()).filter(|&other| self.is_far(other)).collect();
-        let Self { topology, node_cores, spins, status, node, .. } = self;
+        let Self { rank, topology, node_cores, spins, status, node } = self;
         let node = node.unwrap_or_default();
-        // A rank may be alone on its node while others are not.
-        let sharing = gather(bootstrap, &node.as_ref().map_or(1, |node| node.members().len()))?;
+        // Nodes differ: a rank may be alone on its node, and a node may have more ranks than cores, while others are not or have fewer.
+        let is_oversubscribed = topology.node(topology.node_of(rank)).ranks() > node_cores;
+        let sharing = node.as_ref().map_or(1, |node| node.members().len());
+        let nodes = gather(bootstrap, &(sharing, is_oversubscribed))?;
+        let (sharing, is_oversubscribed): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         let name = name(&sharing, links.collectives.name());
         let mut fabric = Fabric::new(status, node);
         (fabric.topology, fabric.name) = (topology, name);
         (fabric.node_cores, fabric.spins) = (node_cores, spins);
+        fabric.is_oversubscribed = is_oversubscribed.contains(&true);
         if !far.is_empty() {
             let Links { collectives, messages, controls } = links;
             fabric.far = Some(Far::new(collectives, far, fabric.status.clone(), spins));

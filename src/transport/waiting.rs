@@ -22,6 +22,8 @@ const POLLS_AWAKE: u32 = 50;
 const YIELDS_BEFORE_NAPS: u32 = 4;
 /// Longer than the transit of a message. The notice that a rank has left may overtake its last message.
 pub(super) const IN_FLIGHT_GRACE: Duration = Duration::from_secs(3);
+/// The longest time between readings of the clock. After a longer one, this process did not run meanwhile: it was suspended.
+const LONGEST_GAP: Duration = Duration::from_secs(2);
 /// The number of polls before yielding, for a rank with its own core.
 const SPINS: u32 = 2000;
 /// The number of first polls without a pause, which would delay a message that is about to arrive.
@@ -108,15 +110,20 @@ pub(super) struct Silence {
     /// The time of the latest progress, or when a rank was last in a quiet section, if that is later. The awaited event may have become possible only
     /// then.
     resumed: Instant,
+    /// The time of the latest reading of the clock.
+    read: Instant,
 }
 
 impl Silence {
     pub(super) fn since(now: Instant) -> Self {
-        Self { moved: now, resumed: now }
+        Self { moved: now, resumed: now, read: now }
     }
 
     /// Returns the length of the silence. `is_quiet` is whether a rank is in a quiet section.
     pub(super) fn lasts(&mut self, now: Instant, is_quiet: bool) -> Duration {
+        // While this process did not run, the other ranks were not silent.
+        let gap = now.saturating_duration_since(self.read).saturating_sub(LONGEST_GAP);
+        (self.moved, self.resumed, self.read) = (self.moved + gap, self.resumed + gap, now);
         if is_quiet {
             self.resumed = now;
         }

@@ -22,6 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
         world_continues_if_no_process_joins,
         different_settings_are_refused_and_the_world_continues,
         process_that_ends_while_joining_is_named,
+        process_that_hangs_while_joining_is_named,
         mismatched_growth_is_an_error_on_every_rank,
     ];
     let machines = Test::new("a process joins machines over TCP", process_joins_several_machines);
@@ -199,24 +200,38 @@ fn different_settings_are_refused_and_the_world_continues() {
     }
 }
 
-fn process_that_ends_while_joining_is_named() {
+/// Runs a process that joins, and fails in its first wait by this callback. The ranks have these timeouts.
+fn fails_while_joining(timeouts: [Duration; 2], callback: fn() -> std::result::Result<(), String>) {
     let rank = |mut comm: Communicator, path: &Path| {
+        comm.set_timeout(timeouts[comm.rank()]);
         let error = comm.grow(1, path).unwrap_err();
-        assert!(!error.is_fatal(), "{error}");
+        assert!(matches!(error, Error::Launch(_)) && !error.is_fatal(), "{error}");
         assert_eq!(sum(&mut comm)?, 2);
         Ok(error.to_string())
     };
-    let ends = |path: &Path| {
+    let joins = |path: &Path| {
         // Once rank 0 listens, the process waits only for its bytes.
         while UnixStream::connect(path).is_err() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let joins = || Unisono::builder().ignore_environment().timeout(TIMEOUT).join(path);
-        unisono::while_waiting(|| Err("interrupted".to_owned()), joins).unwrap_err();
+        unisono::while_waiting(callback, joins).unwrap_err();
     };
-    for text in two_and(rank, ends).0 {
+    for text in two_and(rank, joins).0 {
         assert!(text.starts_with("the process that joins as rank 2 has failed: "), "{text}");
     }
+}
+
+fn process_that_ends_while_joining_is_named() {
+    fails_while_joining([TIMEOUT; 2], || Err("interrupted".to_owned()));
+}
+
+fn process_that_hangs_while_joining_is_named() {
+    // Rank 1 waits for longer than its timeout, while rank 0 waits for the process.
+    fails_while_joining([1500, 500].map(Duration::from_millis), || {
+        std::thread::sleep(Duration::from_secs(4));
+        Err("interrupted".to_owned())
+    });
 }
 
 fn mismatched_growth_is_an_error_on_every_rank() {

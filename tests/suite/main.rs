@@ -20,6 +20,7 @@ mod examples;
 mod failures;
 mod grow;
 mod in_flight;
+mod invalid;
 mod layers;
 #[cfg(feature = "mpi")]
 mod mismatch;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         Module::new("layers", layers::tests),
         Module::with_roles("grow", grow::tests, grow::play),
         Module::new("in_flight", in_flight::tests),
+        Module::new("invalid", invalid::tests),
         #[cfg(feature = "mpi")]
         Module::with_roles("mismatch", mismatch::tests, mismatch::play),
         #[cfg(feature = "mpi")]

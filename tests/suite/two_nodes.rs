@@ -37,17 +37,18 @@ fn disagree(comm: &mut Communicator) {
     println!("rank {} got a result: {}", comm.rank(), called.is_ok() && then.is_ok());
 }
 
-/// Describes the node of a rank.
+/// Describes the node of a rank, and reports oversubscription.
 fn place(comm: &Communicator) -> String {
     let (topology, rank) = (comm.topology(), comm.rank());
     let node = topology.node_of(rank);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let members = topology.node(node).ranks();
     format!(
-        "rank {rank} on node {node} of {}, with {members} ranks, host {}, {}",
+        "rank {rank} on node {node} of {}, with {members} ranks, host {}, {}\noversubscribed: {}",
         topology.nodes(),
         host.trim(),
-        comm.transport()
+        comm.transport(),
+        comm.is_oversubscribed()
     )
 }
 
@@ -185,6 +186,8 @@ fn over_nodes(ended: &Ended, ranks: &str, roles: &[&str], transport: &str) {
         );
         assert!(ended.stdout.contains(&expected), "{expected} in {ended}");
     }
+    let oversubscribed = ended.stdout.matches("oversubscribed: true").count();
+    assert!(oversubscribed == 0 || oversubscribed == all, "all ranks or none: {ended}");
 }
 
 /// Checks that no rank gets a result, and that a rank that detects the mismatch names both sides.

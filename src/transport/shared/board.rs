@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
 use super::channel::{Channel, Post};
-use crate::memory::{Location, Pages, Registry};
+use crate::memory::{Loan, Location, Pages, Registry};
 use crate::status::{StatusBoard, panicked};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence, one_order, yield_now};
 use crate::system::print_line;
@@ -257,22 +257,25 @@ pub(super) struct Lent<'a> {
     registry: &'a Registry,
     location: Location,
     written: bool,
+    loan: Option<Loan>,
 }
 
 impl<'a> Lent<'a> {
-    /// Lends memory of the rank at this position. Others also write to it if it is `written`.
+    /// Lends memory of the rank at this position. Others also write to it if it is `written`, and then the memory needs a loan if it is
+    /// registered.
     pub(super) fn by(
         (board, status): (&'a Board, &'a StatusBoard),
         rank: usize,
         registry: &'a Registry,
-        location: Location,
+        (location, loan): (Location, Option<Loan>),
         written: bool,
     ) -> Self {
-        Self { board, status, rank, registry, location, written }
+        Self { board, status, rank, registry, location, written, loan }
     }
 
     /// Ends the loan, after all other ranks have released the memory.
-    pub(super) fn finish(self) {
+    pub(super) fn finish(mut self) {
+        self.loan = None;
         std::mem::forget(self);
     }
 
@@ -291,6 +294,8 @@ impl Drop for Lent<'_> {
             // Code that catches the panic may keep the communicator, and no rank should wait for the memory.
             self.status.fail(self.status.rank(), self.status.rank(), &panicked());
         }
+        // No rank needs the results of a call that has failed.
+        self.loan = None;
         self.board.withdraw(self.rank, self.status, || self.revoke());
     }
 }

@@ -38,12 +38,15 @@ pub(crate) struct Open<'a> {
 }
 
 impl<'a> Open<'a> {
+    /// # Panics
+    /// If the range is not in the buffer.
     pub(super) fn new(
         buffer: *mut [u8],
         range: Range<usize>,
         is_copy: bool,
         (starts, reach, copy): (&'a [Start], &'a mut Reach, &'a mut Scratch),
     ) -> Self {
+        assert!(range.end <= buffer.len(), "the range {range:?} in a buffer of {} bytes", buffer.len());
         Self { buffer, range, is_copy, starts, reach, copy, took_copies: false }
     }
 
@@ -56,7 +59,8 @@ impl<'a> Open<'a> {
     fn own_part(&mut self, part: Range<usize>) -> (&mut [u8], &mut Reach, &mut Scratch) {
         let Range { start, end } = self.range;
         assert!(part.start <= part.end && part.end <= end - start, "a part of the range");
-        // SAFETY: the part is inside the buffer, no other rank accesses this range of it, and `self` is borrowed mutably.
+        // SAFETY: the part is inside the range, which is inside the buffer (see `new`), and which no other rank accesses. `self` is borrowed
+        // mutably.
         let own = unsafe {
             std::slice::from_raw_parts_mut(self.buffer.cast::<u8>().add(start + part.start), part.len())
         };

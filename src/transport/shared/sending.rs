@@ -88,7 +88,8 @@ impl<'a> Sending<'a> {
         if let Protocol::Whole(location, lent) = &mut self.protocol
             && given > 0
         {
-            *lent = Some(Lent::by((self.board, self.status), self.from, self.registry, *location, false));
+            *lent =
+                Some(Lent::by((self.board, self.status), self.from, self.registry, (*location, None), false));
         }
         self
     }
@@ -114,7 +115,7 @@ impl<'a> Sending<'a> {
     fn progress_whole(&mut self, location: Location) -> bool {
         if self.given == 0 {
             let Some(stamp) = self.outbox.next(self.board, (self.from, self.to)) else { return false };
-            let lent = Lent::by((self.board, self.status), self.from, self.registry, location, false);
+            let lent = Lent::by((self.board, self.status), self.from, self.registry, (location, None), false);
             self.protocol = Protocol::Whole(location, Some(lent));
             self.channel.send_long(stamp, &self.header, location);
             self.outbox.sent[self.to] = stamp.number;

@@ -44,20 +44,22 @@ impl Shared {
         let range = ranges(own);
 
         let lent_buffer: *mut [u8] = buffer;
-        let (location, is_copy) = match registry.locate(lent_buffer) {
-            Some(location) => (location, false),
+        let (lent, is_copy) = match registry.lend(lent_buffer) {
+            Some(lent) => (lent, false),
             None if reach.kernel_copies() == Some(true) && share_bytes >= KERNEL_BYTES => {
-                (Location::of_address(lent_buffer), false)
+                ((Location::of_address(lent_buffer), None), false)
             }
             None => {
                 let copy = lent_copy.reserve(members.len() * share_bytes).map_err(Failure::Error)?;
                 if read {
                     copy_shares(copy, buffer, others.clone(), &ranges, share_bytes);
                 }
-                (registry.locate(copy).expect("scratch is registered").with_shares(), true)
+                let (location, loan) = registry.lend(copy).expect("scratch is registered");
+                ((location.with_shares(), loan), true)
             }
         };
-        let lent = Lent::by((board, status), own, registry, location, written);
+        let location = lent.0;
+        let lent = Lent::by((board, status), own, registry, lent, written);
         // SAFETY: only this rank posts here, and all ranks have read the previous post, since they have closed that pass.
         unsafe { board.condition(own).opened.post(number, Content { header, location }) };
         let waiting = || Waiting::new(*spins, deadlines, status);

@@ -56,6 +56,19 @@ fn deadline_restarts_after_a_quiet_section() {
 }
 
 #[test]
+fn suspension_of_this_process_is_not_silence() {
+    let (began, hour, timeout) = (Instant::now(), Duration::from_secs(3600), 3 * LONGEST_GAP);
+    let deadlines = Deadlines { timeout, quiet: timeout };
+    let mut silence = Silence::since(began);
+    let mut read =
+        |after: Duration| (silence.lasts(began + after, false), silence.is_over(began + after, deadlines));
+    assert_eq!(read(LONGEST_GAP), (LONGEST_GAP, false));
+    assert_eq!(read(hour), (2 * LONGEST_GAP, false));
+    assert_eq!(read(hour + LONGEST_GAP), (timeout, false));
+    assert_eq!(read(hour + 2 * LONGEST_GAP), (timeout + LONGEST_GAP, true));
+}
+
+#[test]
 fn only_progress_renews_the_deadline() {
     let (status, timeout) = (StatusBoard::of_one(), LONG);
     let deadlines = Deadlines { timeout, quiet: timeout };

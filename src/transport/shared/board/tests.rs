@@ -22,8 +22,9 @@ fn memory_is_revoked_from_a_process_that_is_stopped_inside() {
     let registry = Registry::of_processes();
     let mut array = Registered::<u8>::new(&registry, 4096).unwrap();
     array.fill(7);
-    let location = registry.locate(&raw const array[..]).unwrap();
-    let lent = Lent::by((&board, &status), 0, &registry, location, true);
+    let lent = registry.lend(&raw mut array[..]).unwrap();
+    let location = lent.0;
+    let lent = Lent::by((&board, &status), 0, &registry, lent, true);
     // The other rank is stopped here.
     let inside = board.enter(1, std::iter::once(0)).unwrap();
     let theirs = Pages::of_process(std::process::id() as i32, location.file()).unwrap();

@@ -1,0 +1,54 @@
+//! Invalid calls, which panic.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicU64;
+
+use unisono::{Algorithm, Call, Collective as _, Communicator, DType, Operation, ReduceOp};
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![invalid_calls_panic_without_harm, parts_outside_the_buffer_panic]
+}
+
+/// Makes a call by the `Collective` interface on an empty buffer.
+fn on_nothing(comm: &mut Communicator, call: Call) {
+    drop(comm.collective(Algorithm::RoundRobin).unwrap().run(&call, &mut []));
+}
+
+fn invalid_calls_panic_without_harm() {
+    let gathered_means = Call::new(Operation::AllGather, Some(ReduceOp::Mean), DType::F32, 0);
+    let calls: [(&(dyn Fn(&mut Communicator) + Sync), &str); 5] = [
+        (&|comm| on_nothing(comm, Call::all_reduce(DType::F32, ReduceOp::Sum, 1 << 62)), "address space"),
+        (&|comm| on_nothing(comm, gathered_means), "`all-gather`, has the reduction mean"),
+        (
+            &|comm| drop(comm.plan(Operation::Gather { root: 0 }, Some(ReduceOp::Mean), vec![1_u8])),
+            "`gather`, has",
+        ),
+        (&|comm| drop(comm.plan(Operation::AllReduce, None, vec![1_u8])), "`all-reduce`, has no reduction"),
+        (&|comm| drop(comm.wait_until(2, &AtomicU64::new(1), 1)), "rank 2 is not in a world of 2 ranks"),
+    ];
+    unisono::threads(2, |mut comm| {
+        for (call, message) in calls {
+            let panic = catch_unwind(AssertUnwindSafe(|| call(&mut comm))).expect_err(message);
+            let text = panic.downcast::<String>().unwrap();
+            assert!(text.contains(message), "{text}");
+        }
+        comm.barrier().unwrap();
+        // A counter may have passed the value.
+        comm.wait_until(1 - comm.rank(), &AtomicU64::new(2), 1).unwrap();
+    });
+}
+
+fn parts_outside_the_buffer_panic() {
+    // Large enough for a single pass.
+    const COUNT: usize = 1 << 20;
+    let call = Call::new(Operation::AllGather, None, DType::U8, COUNT);
+    let ended = unisono::threads(2, |mut comm| {
+        let mut uneven = comm.call().counts(&[COUNT; 2]);
+        let mut run = || uneven.collective(Algorithm::RoundRobin)?.run(&call, &mut vec![0; COUNT]).map(drop);
+        catch_unwind(AssertUnwindSafe(&mut run)).map_err(|panic| *panic.downcast::<String>().unwrap())
+    });
+    assert!(ended[0].as_ref().is_ok_and(Result::is_err), "{ended:?}");
+    assert!(ended[1].as_ref().is_err_and(|text| text.contains("in a buffer of 1048576 bytes")), "{ended:?}");
+}
