@@ -54,6 +54,11 @@ impl Array {
             return Err(argument("the array is read-only, and the call writes to it"));
         }
         let (data, format) = (buffer.buf_ptr(), buffer.format());
+        if has_objects(format) {
+            return Err(argument(
+                "the array has elements that are Python objects, whose addresses have no meaning on other ranks: pass numbers or bytes",
+            ));
+        }
         let (dtype, count, width) = match (element(format, buffer.item_size()), buffer.item_size()) {
             (Some(dtype), _) => (dtype, buffer.item_count(), 1),
             // Empty strings.
@@ -136,6 +141,11 @@ impl TypedArray {
     fn new(bits: Py<PyAny>, element: &str) -> PyResult<Self> {
         Ok(Self { bits, dtype: dtype(element)? })
     }
+}
+
+/// Returns whether elements of a buffer's format contain references to Python objects. Names of fields are between colons.
+fn has_objects(format: &CStr) -> bool {
+    format.to_bytes().split(|&byte| byte == b':').step_by(2).any(|types| types.contains(&b'O'))
 }
 
 /// Returns the element type of a buffer's format, in native byte order.

@@ -12,7 +12,7 @@ use unisono_compress::Levels;
 use super::array::Array;
 use super::call::{message, options};
 use super::error::argument;
-use super::interrupt::{Ended, interruptible};
+use super::interrupt::{Ended, check_not_interrupted, interruptible, is_interrupted};
 use super::memory::Memory;
 use super::plan::Plan;
 use super::reduction::reduction;
@@ -23,6 +23,7 @@ mod handle;
 
 use calls::element_bytes;
 use handle::closed;
+pub(crate) use handle::release;
 
 /// One rank's handle to a world of ranks, or to a group of them.
 #[pyclass(frozen, module = "unisono._unisono")]
@@ -265,6 +266,7 @@ impl Comm {
     #[pyo3(signature = (minimum_ranks=None))]
     fn shrink(&self, py: Python<'_>, minimum_ranks: Option<usize>) -> PyResult<Self> {
         self.owner.check().map_err(argument)?;
+        check_not_interrupted(&self.ended)?;
         // The end of this communicator does not end the next one.
         let shrunk = interruptible(py, &Ended::default(), || {
             drop(self.levels.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -314,18 +316,24 @@ impl Comm {
         })
     }
 
-    /// Declares that this rank cannot continue. A call on another thread ends.
+    /// Declares that this rank cannot continue. A call on another thread, or one that a signal handler has interrupted, ends.
     fn fail(&self, py: Python<'_>, cause: &str) -> PyResult<()> {
         let _ = self.ended.set(cause.to_owned());
+        if is_interrupted(&self.ended) {
+            return Ok(());
+        }
         self.on(py, |comm| {
             comm.fail(cause);
             Ok(())
         })
     }
 
-    /// Leaves the world.
+    /// Leaves the world. A call that a signal handler has interrupted ends.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.owner.check().map_err(argument)?;
+        if is_interrupted(&self.ended) {
+            return self.fail(py, "the communicator is closed");
+        }
         py.detach(|| {
             drop(self.levels.lock().unwrap_or_else(PoisonError::into_inner).take());
             drop(self.lock().take());

@@ -7,7 +7,9 @@ use unisono_compress::{Compression, UnknownCompression};
 
 use super::array::Array;
 use super::comm::Comm;
+use super::comm::release;
 use super::error::argument;
+use super::interrupt::{Ended, InCall, check_not_interrupted};
 
 /// Sums arrays of fixed size and meaning with fewer bytes between nodes, and keeps the residual for the next call.
 #[pyclass(frozen, module = "unisono._unisono")]
@@ -15,6 +17,8 @@ pub(crate) struct Compressor {
     /// Present until dropped.
     inner: Option<unisono_compress::Compressor>,
     count: usize,
+    /// Identifies its calls.
+    call: Ended,
     owner: Owner,
 }
 
@@ -22,6 +26,17 @@ impl Compressor {
     fn inner(&self) -> PyResult<&unisono_compress::Compressor> {
         self.owner.check().map_err(argument)?;
         self.inner.as_ref().ok_or_else(|| argument("the compressor is closed"))
+    }
+
+    /// Uses the state, once no other thread makes a call, which may need the interpreter's lock meanwhile.
+    fn state<R: Send>(
+        &self,
+        py: Python<'_>,
+        body: impl FnOnce(&unisono_compress::Compressor) -> R + Send,
+    ) -> PyResult<R> {
+        let inner = self.inner()?;
+        check_not_interrupted(&self.call)?;
+        Ok(py.detach(|| body(inner)))
     }
 }
 
@@ -45,13 +60,15 @@ impl Compressor {
         let levels = comm.levels(py)?;
         let shapes: Vec<_> = shapes.iter().map(Vec::as_slice).collect();
         let inner = Some(unisono_compress::Compressor::new(&levels, compression, &shapes));
-        Ok(Self { inner, count, owner: Owner::this_process() })
+        Ok(Self { inner, count, call: Ended::default(), owner: Owner::this_process() })
     }
 
     /// Leaves the sum of all ranks' arrays on every rank.
     fn all_reduce(&self, py: Python<'_>, comm: &Comm, array: &Bound<'_, PyAny>) -> PyResult<()> {
         let inner = self.inner()?;
         let mut values = of_f32(&Array::new(array, false, true)?, self.count)?;
+        check_not_interrupted(&self.call)?;
+        let _call = InCall::of(&self.call);
         comm.on(py, move |comm| inner.all_reduce(comm, &mut values))
     }
 
@@ -63,38 +80,38 @@ impl Compressor {
 
     /// Returns whether all values of the last array were finite, on all ranks.
     #[getter]
-    fn was_finite(&self) -> PyResult<bool> {
-        Ok(self.inner()?.was_finite())
+    fn was_finite(&self, py: Python<'_>) -> PyResult<bool> {
+        self.state(py, unisono_compress::Compressor::was_finite)
     }
 
     /// Copies the residual of this rank into an array.
     fn residual(&self, array: &Bound<'_, PyAny>) -> PyResult<()> {
-        of_f32(&Array::new(array, false, true)?, self.count)?.copy_from_slice(&self.inner()?.residual());
-        Ok(())
+        let mut values = of_f32(&Array::new(array, false, true)?, self.count)?;
+        self.state(array.py(), |inner| values.copy_from_slice(&inner.residual()))
     }
 
     /// Returns the encoder's state for each tensor, as lists of numbers; empty if it has none.
-    fn encoder_state(&self) -> PyResult<Vec<Vec<f32>>> {
-        Ok(self.inner()?.encoder_state())
+    fn encoder_state(&self, py: Python<'_>) -> PyResult<Vec<Vec<f32>>> {
+        self.state(py, unisono_compress::Compressor::encoder_state)
     }
 
     /// Restores the residual and the encoder's state.
     fn restore(&self, residual: &Bound<'_, PyAny>, encoder_state: Vec<Vec<f32>>) -> PyResult<()> {
-        let inner = self.inner()?;
+        let py = residual.py();
         let sizes = |state: &[Vec<f32>]| state.iter().map(Vec::len).collect::<Vec<_>>();
-        let (saved, own) = (sizes(&encoder_state), sizes(&inner.encoder_state()));
+        let (saved, own) = (sizes(&encoder_state), sizes(&self.encoder_state(py)?));
         if saved != own {
             return Err(argument(format!(
                 "the saved state has tensors of {saved:?} numbers, and that of this compressor {own:?}"
             )));
         }
-        inner.restore(&of_f32(&Array::new(residual, false, false)?, self.count)?, &encoder_state);
-        Ok(())
+        let residual = of_f32(&Array::new(residual, false, false)?, self.count)?;
+        self.state(py, move |inner| inner.restore(&residual, &encoder_state))
     }
 }
 
 impl Drop for Compressor {
     fn drop(&mut self) {
-        self.owner.free(self.inner.take());
+        release(self.owner, self.inner.take());
     }
 }

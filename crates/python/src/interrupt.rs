@@ -22,8 +22,41 @@ thread_local! {
     static POLLED_AT: Cell<Option<Instant>> = const { Cell::new(None) };
     /// The exception that a signal handler has raised during the current call.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
-    /// The reason why the communicator of the current call ends.
-    static ENDED: RefCell<Option<Ended>> = const { RefCell::new(None) };
+    /// The calls on this thread. A signal handler that interrupts one may make another, of another communicator.
+    static CALLS: RefCell<Vec<Ended>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A call on this thread, until it is dropped.
+pub(crate) struct InCall(());
+
+impl InCall {
+    /// Records a call that `owner` identifies.
+    pub(crate) fn of(owner: &Ended) -> Self {
+        CALLS.with_borrow_mut(|calls| calls.push(Arc::clone(owner)));
+        Self(())
+    }
+}
+
+impl Drop for InCall {
+    fn drop(&mut self) {
+        CALLS.with_borrow_mut(Vec::pop);
+    }
+}
+
+/// Returns whether this thread is in a call of `owner`, which a signal handler or the function of a reduction interrupts.
+pub(crate) fn is_interrupted(owner: &Ended) -> bool {
+    CALLS.with_borrow(|calls| calls.iter().any(|call| Arc::ptr_eq(call, owner)))
+}
+
+/// # Errors
+/// If this thread is in a call of `owner`, which cannot end before this one.
+pub(crate) fn check_not_interrupted(owner: &Ended) -> PyResult<()> {
+    if !is_interrupted(owner) {
+        return Ok(());
+    }
+    let text = "a signal handler or the function of a reduction has interrupted a call, and cannot make another one: set a flag, or \
+                raise an exception";
+    Err(raised(&unisono::Error::Setting(text.to_owned())))
 }
 
 /// Records this thread as Python's main thread, if it is.
@@ -45,10 +78,8 @@ pub(crate) fn interruptible<R: Send>(
     calls: impl FnOnce() -> unisono::Result<R> + Send,
 ) -> PyResult<R> {
     let done = py.detach(|| {
-        let before = ENDED.replace(Some(Arc::clone(ended)));
-        let done = unisono::while_waiting(poll, calls);
-        ENDED.set(before);
-        done
+        let _call = InCall::of(ended);
+        unisono::while_waiting(poll, calls)
     });
     // A signal after the last poll, or during a call that never waited, counts too.
     match RAISED.take().or_else(|| py.check_signals().err()) {
@@ -66,9 +97,8 @@ pub(crate) fn wait(py: Python<'_>, mut step: impl FnMut(Duration) -> bool + Send
 }
 
 fn poll() -> Result<(), String> {
-    if let Some(cause) = ENDED.with_borrow(|ended| ended.as_ref()?.get().cloned()) {
-        return Err(cause);
-    }
+    let ended = || CALLS.with_borrow(|calls| calls.last()?.get().cloned()).map_or(Ok(()), Err);
+    ended()?;
     if MAIN.get().is_some_and(|main| *main != thread::current().id()) {
         return Ok(());
     }
@@ -83,5 +113,7 @@ fn poll() -> Result<(), String> {
             RAISED.set(Some(raised));
             text
         })
-    })
+    })?;
+    // A handler may have ended the communicator.
+    ended()
 }

@@ -1,6 +1,6 @@
 //! Planned calls.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 
 use pyo3::prelude::*;
 use unisono::Communicator;
@@ -18,7 +18,12 @@ impl Plan {
 
     /// Checks whether the call is started, as a call of the communicator requires.
     pub(crate) fn check(&self, is_started: bool) -> PyResult<()> {
-        let planned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let planned = match self.0.try_lock() {
+            Ok(planned) => planned,
+            Err(TryLockError::Poisoned(planned)) => planned.into_inner(),
+            // Another thread, or a call that a signal handler has interrupted.
+            Err(TryLockError::WouldBlock) => return Err(argument("a call of the plan is in progress")),
+        };
         match planned.is_started() == is_started {
             true => Ok(()),
             false if is_started => Err(argument("the planned call is not started")),

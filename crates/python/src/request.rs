@@ -1,7 +1,7 @@
 //! Non-blocking calls.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -80,8 +80,12 @@ impl Request {
     #[getter]
     fn is_done(&self) -> PyResult<bool> {
         self.owner.check().map_err(argument)?;
-        let call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(call.as_ref().is_none_or(|call| call.is_done()))
+        Ok(match self.call.try_lock() {
+            Ok(call) => call.as_ref().is_none_or(|call| call.is_done()),
+            Err(TryLockError::Poisoned(call)) => call.into_inner().as_ref().is_none_or(|call| call.is_done()),
+            // Another thread waits for the call.
+            Err(TryLockError::WouldBlock) => false,
+        })
     }
 
     /// Waits until the call is done, at most this many seconds. Returns whether it is done.

@@ -216,6 +216,11 @@ if rank in (0, 2):
     tensor = torch.ones(1)
     dist.all_reduce(tensor, group=pair)
     assert tensor == 2
+split = dist.split_group(split_ranks=[[0, 2], [1]])
+assert rank == 3 or split.size() == (1 if rank == 1 else 2)
+if rank in (0, 2):
+    dist.all_reduce(tensor, group=split)
+    assert tensor == 4
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "shard"))
 for name in ("replica", "shard"):
     tensor = torch.ones(1)

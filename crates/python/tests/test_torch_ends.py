@@ -55,9 +55,10 @@ def test_exception_ends_other_ranks() -> None:
     assert "KeyError: 'a batch'" in ended[0].output and ended[0].code == 1, ended
 
 
-@pytest.mark.parametrize(
-    "wait", ["dist.barrier()", "dist.all_reduce(torch.zeros(2), async_op=True).wait()", "dist.recv(torch.zeros(2), 0)"]
-)
+WAITS = ["dist.barrier()", "dist.all_reduce(torch.zeros(2), async_op=True).wait()", "dist.recv(torch.zeros(2), 0)"]
+
+
+@pytest.mark.parametrize("wait", WAITS)
 def test_ctrl_c_ends_all_ranks(wait: str) -> None:
     program = f"""
 import signal, time
@@ -71,6 +72,48 @@ dist.barrier()
     ended = run(PRELUDE + program)
     assert ended[1].code != 0 and "KeyboardInterrupt" in ended[1].output, ended
     assert ended[0].code == 1 and "KeyboardInterrupt" in ended[0].output, ended
+
+
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("end", ["destroy_process_group", "distributed_c10d._abort_process_group"])
+def test_signal_handler_can_end_the_group_whose_call_it_interrupts(end: str, wait: str) -> None:
+    program = f"""
+import signal, sys, time
+if rank == 1:
+    signal.signal(signal.SIGALRM, lambda *_: (dist.{end}(), sys.exit(7)))
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    {wait}
+time.sleep(1.5)
+dist.barrier()
+"""
+    ended = run(PRELUDE + program)
+    assert [end.code for end in ended] == [1, 7] and "rank 1" in ended[0].output, ended
+
+
+def test_signal_handler_can_set_a_flag_but_make_no_call() -> None:
+    check(
+        PRELUDE
+        + """
+import signal, time
+refused = []
+
+def handle(*_):
+    try:
+        dist.all_reduce(torch.zeros(1))
+    except RuntimeError as error:
+        refused.append(str(error))
+
+signal.signal(signal.SIGALRM, handle)
+for wait in (dist.barrier, lambda: dist.all_reduce(torch.zeros(2), async_op=True).wait()):
+    if rank == 1:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+    else:
+        time.sleep(1)
+    wait()
+assert rank == 0 or len(refused) == 2 and all("has interrupted a call" in text for text in refused), refused
+"""
+        + END
+    )
 
 
 def test_abort_of_a_group_ends_calls_in_flight() -> None:

@@ -44,8 +44,8 @@ def main() -> int:
 def run(word: str) -> int:
     import torch
     import torch.distributed as dist
-    from torch.testing._internal.distributed import distributed_test
     import unisono.torch
+    from torch.testing._internal.distributed import distributed_test
 
     unisono.torch.register()
     dist.Backend._plugins["GLOO"] = dist.Backend._plugins["UNISONO"]

@@ -24,7 +24,10 @@ def buffer_of(array: Any) -> Any:
         return on_stream(array)
     if _is_bf16(array):
         # Numpy has no bfloat16.
-        return _unisono.TypedArray(np.from_dlpack(array.view(sys.modules["torch"].int16)), "bf16")
+        return _unisono.TypedArray(array.view(sys.modules["torch"].int16).numpy(), "bf16")
+    if _is_tensor(array):
+        # Before numpy 2.2, the result of `from_dlpack` is read-only.
+        return array.numpy()
     return np.from_dlpack(array) if hasattr(array, "__dlpack__") else array
 
 
@@ -33,8 +36,13 @@ def _is_bf16(array: Any) -> bool:
     if isinstance(array, np.ndarray):
         # The kind is compared first, since looking up the name takes longer than a short call.
         return array.dtype.kind == "V" and array.dtype.name == "bfloat16"
+    return _is_tensor(array) and array.dtype is sys.modules["torch"].bfloat16
+
+
+def _is_tensor(array: Any) -> bool:
+    """Returns whether an array is a PyTorch tensor."""
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(array, torch.Tensor) and array.dtype is torch.bfloat16
+    return torch is not None and isinstance(array, torch.Tensor)
 
 
 def own_part_of(comm: _Comm, array: Any, counts: Sequence[int] | None) -> Any:

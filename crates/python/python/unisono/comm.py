@@ -105,7 +105,8 @@ class Comm(Streams):
 
     One thread at a time uses a communicator. A forked child cannot use its parent's. Ctrl-C during a call raises KeyboardInterrupt, and
     ends the communicator: other ranks get an AbortedError from the calls that they start after that. Ctrl-C while a request waits raises
-    KeyboardInterrupt too, but the call in flight continues.
+    KeyboardInterrupt too, but the call in flight continues. A signal handler that interrupts a call may set a flag, raise an exception, or
+    end the call by `fail` or `close`; its other calls of the communicator are refused.
     """
 
     def __init__(self, handle: _unisono.Comm) -> None:

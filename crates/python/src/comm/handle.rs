@@ -10,7 +10,7 @@ use unisono_compress::Levels;
 
 use super::Comm;
 use crate::error::{UnisonoError, argument};
-use crate::interrupt::{Ended, interruptible};
+use crate::interrupt::{Ended, check_not_interrupted, interruptible};
 use crate::reduction::raised;
 
 impl Comm {
@@ -43,6 +43,7 @@ impl Comm {
         body: impl FnOnce(&mut Communicator) -> unisono::Result<R> + Send,
     ) -> PyResult<R> {
         self.owner.check().map_err(argument)?;
+        check_not_interrupted(&self.ended)?;
         let mut by_reduction = None;
         let done = interruptible(py, &self.ended, || {
             let mut inner = self.lock();
@@ -83,6 +84,14 @@ impl Drop for Comm {
     fn drop(&mut self) {
         let levels = self.levels.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        self.owner.free((levels, inner));
+        if inner.is_some() {
+            release(self.owner, (levels, inner));
+        }
     }
+}
+
+/// Drops a handle without the interpreter's lock, since calls in flight, for which this waits, may need it for the function of a
+/// reduction.
+pub(crate) fn release<T: Send>(owner: Owner, handle: T) {
+    Python::attach(|py| py.detach(|| owner.free(handle)));
 }

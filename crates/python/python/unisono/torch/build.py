@@ -119,8 +119,7 @@ def compile_backend(path: Path) -> None:
     compiler = shlex.split(os.environ.get("CXX", "c++"))
     if shutil.which(compiler[0]) is None:
         raise RuntimeError(
-            f"no C++ compiler `{compiler[0]}`, which unisono's backend needs on first use: install one (apt-get install g++), "
-            "or set CXX"
+            f"no C++ compiler `{compiler[0]}`, which unisono's backend needs on first use: install one (apt-get install g++), or set CXX"
         )
     print(f"unisono: compiling the backend for PyTorch {torch.__version__}, once; it is cached in {path.parent}", file=sys.stderr)
     root = Path(torch.__file__).parent

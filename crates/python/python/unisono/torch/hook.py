@@ -3,6 +3,8 @@
 DDP checks the types in the signature of a hook. They must not be strings, as with `from __future__ import annotations`.
 """
 
+import contextlib
+import uuid
 import weakref
 from typing import Any
 
@@ -97,6 +99,15 @@ def _world(group: dist.ProcessGroup | None) -> Comm:
 
 
 def _start(group: dist.ProcessGroup) -> Comm:
-    store = dist.PrefixStore("unisono-hook", group.get_group_store())
-    _worlds[group] = from_store(store, group.rank(), group.size(), name=group.group_name)
+    # The store may have keys of former worlds: of ranks that an elastic launcher has replaced, or of a destroyed group.
+    name = [f"unisono-hook/{uuid.uuid4()}"]
+    dist.broadcast_object_list(name, group=group, group_src=0)
+    _worlds[group] = from_store(group.get_group_store(), group.rank(), group.size(), name=name[0], timeout=_timeout(group))
     return _worlds[group]
+
+
+def _timeout(group: dist.ProcessGroup) -> float | None:
+    """Returns the timeout of a group in seconds, or None if its backend has no options."""
+    with contextlib.suppress(RuntimeError):
+        return group._get_backend(group._device_types[0]).options._timeout.total_seconds()
+    return None

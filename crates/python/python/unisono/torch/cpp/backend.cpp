@@ -18,6 +18,17 @@ class Backend final : public Group {
 
   ~Backend() override { end(); }
 
+  // Runs instead of the destructor while works still refer to the process group.
+  void release_resources() override { end(); }
+
+  // Starts a process group of these ranks, in this order. Other ranks get none.
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks, const c10::intrusive_ptr<Options>& opts) override {
+    const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+    if (own == ranks.end()) return nullptr;
+    return c10::make_intrusive<Backend>(store, own - ranks.begin(), ranks.size(), opts->timeout, false);
+  }
+
   c10::intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
     const int op = reduction(opts.reduceOp, tensors);
     return submit(OpType::ALLREDUCE, "unisono:all_reduce", tensors, opts, [this, op, places = dense(tensors)](const unisono_call& call) {

@@ -35,15 +35,16 @@ class Group : public c10d::Backend {
     alive().insert(this);
   }
 
-  // Leaves the world after the calls in flight. The destructor of the derived class calls this, since these calls use its members.
+  // Leaves the world after the calls in flight, once. The destructor of the derived class calls this, since these calls use its members.
   void end() {
     const bool has_lock = PyGILState_Check() != 0;
     PyThreadState* state = has_lock ? PyEval_SaveThread() : nullptr;
+    bool is_first;
     {
       const std::lock_guard<std::mutex> lock(alive_mutex());
-      alive().erase(this);
+      is_first = alive().erase(this) != 0;
     }
-    leave("");
+    if (is_first) leave("");
     if (has_lock) PyEval_RestoreThread(state);
   }
 
@@ -55,6 +56,7 @@ class Group : public c10d::Backend {
       groups = alive();
     }
     for (auto* group : groups) group->leave(cause);
+    CallQueue::join_ending();
   }
 
   const std::string getBackendName() const override { return "unisono"; }
@@ -63,6 +65,10 @@ class Group : public c10d::Backend {
 
   void setTimeout(Milliseconds timeout) override { timeout_ = timeout; }
 
+  bool supportsSplitting() const override { return true; }
+
+  c10::intrusive_ptr<Options> getBackendOptions() override { return c10::make_intrusive<Options>(getBackendName(), timeout_.load()); }
+
   // Leaves the world after the calls in flight.
   void shutdown() override { leave(""); }
 
@@ -70,7 +76,7 @@ class Group : public c10d::Backend {
   void abort() override { leave("the process group was aborted"); }
 
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override {
-    monitored_barrier(*store_, rank_, size_, ++barriers_, opts.timeout, wait_all_ranks);
+    world().monitored_barrier(*store_, rank_, size_, opts.timeout, wait_all_ranks);
   }
 
   // Messages.
@@ -120,6 +126,7 @@ class Group : public c10d::Backend {
     if (opts.handles.index() == 0) std::sort(handles.begin(), handles.end());
     const auto own = std::find(handles.begin(), handles.end(), get_reconfigure_handle());
     TORCH_CHECK_VALUE(own != handles.end(), "reconfigure: this rank's handle is not among the ", handles.size(), " handles");
+    TORCH_CHECK(!world_ || !world_->is_interrupted(), kInterrupted);
     TORCH_CHECK(uuids_.insert(opts.uuid).second, "reconfigure: the uuid ", opts.uuid, " is already used");
     leave("");
     world_ = nullptr;
@@ -174,7 +181,7 @@ class Group : public c10d::Backend {
     collectives_++;
     const bool runs_now = !opts.asyncOp || (world().is_one_node() && torch::autograd::get_current_node() != nullptr);
     const auto call = call_of(opts.timeout);
-    return world().queue().submit(type, outputs, [call, make = std::move(make)] { make(call); }, runs_now);
+    return world().queue().submit(self(), type, outputs, [call, make = std::move(make)] { make(call); }, runs_now);
   }
 
   unisono_comm* calls() const { return world_->calls(); }
@@ -191,6 +198,8 @@ class Group : public c10d::Backend {
     return mutex;
   }
 
+  c10::intrusive_ptr<Backend> self() { return c10::intrusive_ptr<Backend>::unsafe_reclaim_from_nonowning(this); }
+
   void leave(const std::string& cause) {
     if (const auto world = world_) world->leave(cause);
   }
@@ -205,7 +214,7 @@ class Group : public c10d::Backend {
   c10::intrusive_ptr<Work> start(OpType type, const at::Tensor& buffer, const at::Tensor& target, int other, int tag, Make make) {
     TORCH_CHECK_VALUE(
         other < size_ && other != rank_ && other >= -1, "rank ", rank_, " of ", size_, " exchanges no messages with rank ", other);
-    const auto message = c10::make_intrusive<Message>(world().waits(), hooks_, type, buffer, target, other);
+    const auto message = c10::make_intrusive<Message>(self(), world().waits(), hooks_, type, buffer, target, other);
     const Moved moved(buffer.scalar_type());
     auto call = call_of(Milliseconds(0));
     call.tag = tag;
@@ -223,7 +232,6 @@ class Group : public c10d::Backend {
   mutable c10::intrusive_ptr<c10d::TCPStore> meeting_;
   std::set<int64_t> uuids_;
   std::atomic<uint64_t> collectives_{0};
-  uint64_t barriers_ = 0;
 };
 
 }  // namespace unisono

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <functional>
@@ -58,12 +59,16 @@ struct WorkHooks {
 // A work that runs the hooks of its process group when it ends.
 class HookedWork : public c10d::Work {
  public:
-  HookedWork(const WorkHooks& hooks, c10d::OpType type) : Work(-1, type), hooks_(hooks) {}
+  HookedWork(const c10::intrusive_ptr<c10d::Backend>& group, const WorkHooks& hooks, c10d::OpType type)
+      : Work(-1, type), group_(group), hooks_(hooks) {}
 
   // Overrides a function of PyTorch 2.15. The key is not the address of the work, which a later work may have.
   uint64_t getCompletionKey() const { return key_; }
 
  protected:
+  // Returns the process group, unless it is destroyed. A wait holds it, since a signal handler may drop it meanwhile.
+  c10::intrusive_ptr<c10d::Backend> group() const { return group_.lock(); }
+
   // Completes the work. `make` makes its call, whose exception is the result.
   template <typename Make>
   void complete_by(Make make) {
@@ -99,6 +104,7 @@ class HookedWork : public c10d::Work {
     return next++;
   }
 
+  const c10::weak_intrusive_ptr<c10d::Backend> group_;
   const WorkHooks& hooks_;
   const uint64_t key_ = next_key();
 };

@@ -19,6 +19,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kShutDown = "the process group was shut down";
 
+constexpr auto kInterrupted =
+    "the signal handler has interrupted a call of this process group, and cannot make another one: set a flag, or raise an exception";
+
 // The interval at which a waiting thread acquires the interpreter's lock to run signal handlers.
 constexpr auto kSignalInterval = std::chrono::milliseconds(50);
 
@@ -47,20 +50,27 @@ class Waits {
     has_ended_ = true;
   }
 
+  // Returns whether this thread runs a signal handler that has interrupted a call of the library.
+  bool are_interrupted() const {
+    const auto* call = current();
+    while (call != nullptr && call->waits != this) call = call->outer;
+    return call != nullptr;
+  }
+
   // Makes calls of the library on this thread.
   template <typename Calls>
   void during(Calls calls) {
-    const auto* before = current();
-    current() = this;
+    const InCall here{this, current()};
+    current() = &here;
     unisono_while_waiting(poll);
     try {
       calls();
     } catch (...) {
-      leave(before);
+      leave(here);
       rethrow_raised();
       throw;
     }
-    leave(before);
+    leave(here);
     rethrow_raised();
   }
 
@@ -73,14 +83,20 @@ class Waits {
   }
 
  private:
+  // A call on this thread, and the one that it interrupts: a signal handler may use another process group.
+  struct InCall {
+    const Waits* waits;
+    const InCall* outer;
+  };
+
   static pthread_t& main_thread() {
     static pthread_t thread;
     return thread;
   }
 
-  static const Waits*& current() {
-    static thread_local const Waits* waits = nullptr;
-    return waits;
+  static const InCall*& current() {
+    static thread_local const InCall* call = nullptr;
+    return call;
   }
 
   static std::exception_ptr& raised() {
@@ -88,9 +104,9 @@ class Waits {
     return raised;
   }
 
-  static void leave(const Waits* before) {
-    current() = before;
-    if (before == nullptr) unisono_while_waiting(nullptr);
+  static void leave(const InCall& call) {
+    current() = call.outer;
+    if (call.outer == nullptr) unisono_while_waiting(nullptr);
   }
 
   static void rethrow_raised() {
@@ -98,12 +114,14 @@ class Waits {
   }
 
   static const char* poll() {
-    const Waits* waits = current();
-    if (waits->has_ended_) return waits->cause_.c_str();
+    const Waits* waits = current()->waits;
     static thread_local Clock::time_point polled_at;
-    if (Clock::now() - polled_at < kSignalInterval) return nullptr;
-    polled_at = Clock::now();
-    return run_handlers_quietly();
+    if (!waits->has_ended_ && Clock::now() - polled_at >= kSignalInterval) {
+      polled_at = Clock::now();
+      if (const char* text = run_handlers_quietly()) return text;
+    }
+    // A handler may have ended the waits.
+    return waits->has_ended_ ? waits->cause_.c_str() : nullptr;
   }
 
   // Returns the text of a handler's exception.

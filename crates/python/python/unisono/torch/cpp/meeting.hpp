@@ -106,11 +106,10 @@ inline bool is_set(c10d::Store& store, const std::string& key, std::chrono::mill
   }
 }
 
-// A barrier in a store, with this number. After a timeout, the communicator remains usable, and rank 0 names the missing ranks. The
-// error texts are gloo's.
+// A barrier in a store, at `place`, a prefix of keys that no other barrier uses. After a timeout, the communicator remains usable, and
+// rank 0 names the missing ranks. The error texts are gloo's.
 inline void monitored_barrier(
-    c10d::Store& store, int rank, int size, uint64_t number, std::chrono::milliseconds timeout, bool names_all) {
-  const std::string place = "unisono/monitored/" + std::to_string(number) + "/";
+    c10d::Store& store, const std::string& place, int rank, int size, std::chrono::milliseconds timeout, bool names_all) {
   TORCH_CHECK(timeout.count() != 0, "Rank ", rank, " timed out in monitoredBarrier, whose timeout is 0");
   const std::vector<uint8_t> here{'='};
   store.set(place + std::to_string(rank), here);

@@ -1,6 +1,8 @@
 // Point-to-point messages in flight.
 #pragma once
 
+#include <thread>
+
 #include "hooks.hpp"
 #include "library.hpp"
 
@@ -10,8 +12,10 @@ namespace unisono {
 class Message final : public HookedWork {
  public:
   // Creates a message in `buffer`. A received message is copied to `target`.
-  Message(Waits& waits, const WorkHooks& hooks, c10d::OpType type, at::Tensor buffer, at::Tensor target, int source)
-      : HookedWork(hooks, type), waits_(waits), buffer_(std::move(buffer)), target_(std::move(target)), source_(source) {}
+  Message(
+      const c10::intrusive_ptr<c10d::Backend>& group, Waits& waits, const WorkHooks& hooks, c10d::OpType type, at::Tensor buffer,
+      at::Tensor target, int source)
+      : HookedWork(group, hooks, type), waits_(waits), buffer_(std::move(buffer)), target_(std::move(target)), source_(source) {}
 
   // Returns pointers to the request and to the rank of the sender, which the library sets.
   unisono_request** request() { return &request_; }
@@ -20,7 +24,8 @@ class Message final : public HookedWork {
   void* data() const { return buffer_.data_ptr(); }
 
   bool isCompleted() override {
-    // The waiting thread completes it.
+    // The waiting thread completes it. It may be this one, in a signal handler.
+    if (waiting_ == std::this_thread::get_id()) return is_done_;
     const std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
     if (turn.owns_lock() && !is_done_) {
       int is_done = 0;
@@ -30,11 +35,16 @@ class Message final : public HookedWork {
   }
 
   bool wait(std::chrono::milliseconds timeout) override {
+    TORCH_CHECK(waiting_ != std::this_thread::get_id(), kInterrupted);
+    const auto held = group();
     const std::unique_lock<std::mutex> turn(turn_);
     if (!is_done_) {
       const double limit_s = timeout.count() == 0 ? kForever_s : timeout.count() / 1e3;
       int is_done = 0;
-      waits_.during([&] { check(unisono_wait_for(request_, limit_s, &is_done)); });
+      waits_.during([&] {
+        const Waiting here(waiting_);
+        check(unisono_wait_for(request_, limit_s, &is_done));
+      });
       TORCH_CHECK(is_done != 0, "timeout: a message was not done in ", limit_s, " s");
       complete();
     }
@@ -49,6 +59,13 @@ class Message final : public HookedWork {
   }
 
  private:
+  // Records this thread as the waiting one.
+  struct Waiting {
+    explicit Waiting(std::atomic<std::thread::id>& place) : thread(place) { thread = std::this_thread::get_id(); }
+    ~Waiting() { thread = std::thread::id(); }
+    std::atomic<std::thread::id>& thread;
+  };
+
   // Longer than the deadline of any message.
   static constexpr double kForever_s = 1e9;
 
@@ -65,6 +82,7 @@ class Message final : public HookedWork {
   int source_;
   unisono_request* request_ = nullptr;
   std::mutex turn_;
+  std::atomic<std::thread::id> waiting_{};
   std::atomic<bool> is_done_{false};
 };
 

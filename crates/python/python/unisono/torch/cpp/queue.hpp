@@ -20,9 +20,9 @@ class CallQueue;
 class Call final : public HookedWork {
  public:
   Call(
-      std::shared_ptr<CallQueue> queue, const WorkHooks& hooks, c10d::OpType type, std::vector<at::Tensor> outputs,
-      std::function<void()> make)
-      : HookedWork(hooks, type), queue_(std::move(queue)), outputs_(std::move(outputs)), make_(std::move(make)) {}
+      const c10::intrusive_ptr<c10d::Backend>& group, std::shared_ptr<CallQueue> queue, const WorkHooks& hooks, c10d::OpType type,
+      std::vector<at::Tensor> outputs, std::function<void()> make)
+      : HookedWork(group, hooks, type), queue_(std::move(queue)), outputs_(std::move(outputs)), make_(std::move(make)) {}
 
   bool wait(std::chrono::milliseconds timeout) override;
 
@@ -72,28 +72,35 @@ class Call final : public HookedWork {
 //
 // A thread that waits for a call runs it and the calls before it, unless another thread is running one. The queue's own thread runs the
 // other calls after a delay, because a context switch takes longer than a short call.
+//
+// Callbacks of a call's future run before the next call. The calls that they submit run immediately: the thread of the callback may block
+// until they are done, and all ranks run them in the same order even if the next call is already submitted on some ranks only.
 class CallQueue : public std::enable_shared_from_this<CallQueue> {
  public:
   CallQueue(Waits& waits, const WorkHooks& hooks) : waits_(waits), hooks_(hooks), process_(getpid()) {}
 
   // Adds a call. If `runs_now`, runs it on this thread, unless others are in flight.
   c10::intrusive_ptr<Call> submit(
-      c10d::OpType type, const std::vector<at::Tensor>& outputs, std::function<void()> make, bool runs_now) {
-    auto call = c10::make_intrusive<Call>(shared_from_this(), hooks_, type, outputs, std::move(make));
+      const c10::intrusive_ptr<c10d::Backend>& group, c10d::OpType type, const std::vector<at::Tensor>& outputs,
+      std::function<void()> make, bool runs_now) {
+    auto call = c10::make_intrusive<Call>(group, shared_from_this(), hooks_, type, outputs, std::move(make));
     std::unique_lock<std::mutex> lock(mutex_);
     TORCH_CHECK(!is_closed_, kShutDown);
+    const bool is_in_callback = runs_callback();
     int64_t bytes = 0;
     for (const auto& output : outputs) bytes += output.nbytes();
     const bool is_long = bytes >= kLongBytes;
-    calls_.push_back({call, Clock::now() + (is_long ? kLongDelay : kShortDelay)});
-    if (runs_now && !is_busy_ && calls_.size() == 1) {
+    calls_.insert(
+        is_in_callback ? calls_.begin() : calls_.end(), {call, Clock::now() + (is_long ? kLongDelay : kShortDelay)});
+    if (is_in_callback || (runs_now && !is_busy() && calls_.size() == 1)) {
       run_first(lock);
       lock.unlock();
       // The caller of a synchronous call gets its error directly.
-      if (call->exception_) std::rethrow_exception(call->exception_);
+      if (runs_now && call->exception_) std::rethrow_exception(call->exception_);
       return call;
     }
-    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+    // The thread holds the queue, since a callback on it may drop the process group.
+    if (!thread_.joinable()) thread_ = std::thread([self = shared_from_this()] { self->serve(); });
     if (is_asleep_ || is_long) changed_.notify_all();
     return call;
   }
@@ -102,8 +109,9 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   bool run_until(const Call& call, std::chrono::milliseconds timeout) {
     const auto began = Clock::now();
     std::unique_lock<std::mutex> lock(mutex_);
+    const bool is_in_callback = runs_callback();
     while (!call.is_done_) {
-      if (!is_busy_ && timeout.count() == 0) {
+      if (is_in_callback ? !calls_.empty() : !is_busy() && timeout.count() == 0) {
         run_first(lock);
         continue;
       }
@@ -125,17 +133,33 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
       return;
     }
     std::unique_lock<std::mutex> lock(mutex_);
+    const bool is_in_callback = runs_callback();
     is_closed_ = true;
-    while (is_busy_ || !calls_.empty()) {
-      if (is_busy_) {
+    while (true) {
+      if (is_busy() && !is_in_callback) {
         done_.wait(lock);
-      } else {
+      } else if (!calls_.empty()) {
         run_first(lock);
+      } else {
+        break;
       }
     }
     changed_.notify_all();
     lock.unlock();
-    if (thread_.joinable()) thread_.join();
+    if (!thread_.joinable()) return;
+    if (thread_.get_id() != std::this_thread::get_id()) {
+      thread_.join();
+      return;
+    }
+    const std::lock_guard<std::mutex> ending_lock(ending_mutex());
+    ending().push_back(std::move(thread_));
+  }
+
+  // Joins the threads of queues that a callback on them has closed. They need the interpreter to end.
+  static void join_ending() {
+    const std::lock_guard<std::mutex> lock(ending_mutex());
+    for (auto& thread : ending()) thread.join();
+    ending().clear();
   }
 
  private:
@@ -151,17 +175,36 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   // The number of polls of an empty queue before its thread sleeps. The submitting thread needs a system call to wake it up.
   static constexpr int kIdlePolls = 10;
 
+  static std::vector<std::thread>& ending() {
+    static std::vector<std::thread> threads;
+    return threads;
+  }
+
+  static std::mutex& ending_mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+
+  bool is_busy() const { return runner_ != std::thread::id(); }
+
+  // Returns whether this thread runs a callback of a call. Throws an error if it runs a signal handler that has interrupted a call.
+  bool runs_callback() const {
+    const bool is_runner = runner_ == std::this_thread::get_id();
+    TORCH_CHECK(!is_runner || !waits_.are_interrupted(), kInterrupted);
+    return is_runner;
+  }
+
   // Runs the first call, without the lock.
   void run_first(std::unique_lock<std::mutex>& lock) {
     auto call = std::move(calls_.front().call);
     calls_.pop_front();
-    is_busy_ = true;
+    const auto outer = std::exchange(runner_, std::this_thread::get_id());
     lock.unlock();
     call->run(waits_);
     // Outside the lock: this may free tensors, which acquires the interpreter's lock.
     call.reset();
     lock.lock();
-    is_busy_ = false;
+    runner_ = outer;
     done_.notify_all();
     if (is_asleep_ && !calls_.empty()) changed_.notify_all();
   }
@@ -170,7 +213,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     std::unique_lock<std::mutex> lock(mutex_);
     int polls = 0;
     while (!is_closed_) {
-      if (!is_busy_ && !calls_.empty()) {
+      if (!is_busy() && !calls_.empty()) {
         polls = 0;
         if (Clock::now() < calls_.front().due) {
           changed_.wait_until(lock, calls_.front().due);
@@ -194,12 +237,15 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   // The queue's thread waits for `changed_`, and threads that wait for a call of another thread for `done_`.
   std::condition_variable changed_, done_;
   std::deque<Queued> calls_;
-  bool is_busy_ = false, is_asleep_ = false, is_closed_ = false;
+  // The thread that runs a call or its callbacks, if one does.
+  std::thread::id runner_;
+  bool is_asleep_ = false, is_closed_ = false;
   std::thread thread_;
 };
 
 inline bool Call::wait(std::chrono::milliseconds timeout) {
   if (!is_done_) {
+    const auto held = group();
     TORCH_CHECK(queue_->run_until(*this, timeout), "timeout: a call was not done in ", timeout.count() / 1e3, " s");
   }
   if (exception_) std::rethrow_exception(exception_);

@@ -17,13 +17,12 @@ class World {
  public:
   // Starts a world of ranks that share a store.
   World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, const WorkHooks& hooks)
-      : queue_(std::make_shared<CallQueue>(waits_, hooks)) {
-    const auto name = common_name(store, rank, size, timeout, waits_);
+      : queue_(std::make_shared<CallQueue>(waits_, hooks)), name_(common_name(store, rank, size, timeout, waits_)) {
     unisono_settings settings{};
     settings.timeout_s = timeout.count() / 1e3;
     Keys keys{store, timeout, {}};
     waits_.during([&] {
-      const int code = unisono_start_store(rank, size, name.c_str(), set, get, &keys, &settings, &calls_);
+      const int code = unisono_start_store(rank, size, name_.c_str(), set, get, &keys, &settings, &calls_);
       if (code != UNISONO_OK && !keys.error.empty()) C10_THROW_ERROR(DistStoreError, unisono_last_error() + (": " + keys.error));
       check(code);
       if (size == 1) return;
@@ -38,9 +37,17 @@ class World {
 
   ~World() { leave(""); }
 
+  // Returns whether this thread runs a signal handler that has interrupted a call.
+  bool is_interrupted() const { return waits_.are_interrupted(); }
+
   // Leaves the world after the collectives in flight or, with a cause, immediately. Calls in flight then fail with this cause, on this
   // rank and on others.
   void leave(const std::string& cause) {
+    // The interrupted call cannot end before this returns. So it fails, and the process group leaves when it is destroyed.
+    if (is_interrupted()) {
+      waits_.end(cause.empty() ? kShutDown : cause);
+      return;
+    }
     if (!cause.empty()) waits_.end(cause);
     queue_->close();
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -66,6 +73,12 @@ class World {
   CallQueue& queue() { return *queue_; }
   unisono_comm* calls() const { return calls_; }
   bool is_one_node() const { return is_one_node_; }
+
+  // Waits for all ranks at a barrier in the store.
+  void monitored_barrier(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, bool names_all) {
+    const auto place = c10::str(name_, "/monitored/", ++barriers_, "/");
+    unisono::monitored_barrier(store, place, rank, size, timeout, names_all);
+  }
 
  private:
   struct Keys {
@@ -111,6 +124,9 @@ class World {
 
   Waits waits_;
   const std::shared_ptr<CallQueue> queue_;
+  // Unique, so keys of the store that it prefixes are new.
+  const std::string name_;
+  uint64_t barriers_ = 0;
   std::mutex mutex_;
   unisono_comm* calls_ = nullptr;
   unisono_comm* messages_ = nullptr;
