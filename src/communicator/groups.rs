@@ -15,10 +15,10 @@ impl Communicator {
     /// (`MPI_Comm_split`). A rank without a color is in no group and gets `None`. All ranks call it.
     ///
     /// The new communicator inherits the algorithm choice, timeouts and constants. It may be used on another thread at the same
-    /// time as this one, and dropped before or after it. Over MPI, creating a group, and MPI's own collectives, block in MPI and keep
-    /// other threads out of it. Use all communicators on one thread then, since groups on two threads could wait for each other for
-    /// ever. A rank that fails aborts all groups that it is in. A rank that ends because of an error of its own calls [`Communicator::fail`] before it
-    /// drops a group; otherwise the other ranks are only informed that it left.
+    /// time as this one, and dropped before or after it. Over MPI, creating a group, and MPI's own collectives, block in MPI and
+    /// keep other threads out of it. Use all communicators on one thread then, since groups on two threads could wait for each
+    /// other for ever. A rank that fails aborts all groups that it is in. A rank that ends because of an error of its own calls
+    /// [`Communicator::fail`] before it drops a group; otherwise the other ranks are only informed that it left.
     ///
     /// ```
     /// use unisono::ReduceOp;

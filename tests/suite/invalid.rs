@@ -11,6 +11,8 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![invalid_calls_panic_without_harm, parts_outside_the_buffer_panic]
 }
 
+type Invalid<'a> = &'a (dyn Fn(&mut Communicator) + Sync);
+
 /// Makes a call by the `Collective` interface on an empty buffer.
 fn on_nothing(comm: &mut Communicator, call: Call) {
     drop(comm.collective(Algorithm::RoundRobin).unwrap().run(&call, &mut []));
@@ -18,7 +20,7 @@ fn on_nothing(comm: &mut Communicator, call: Call) {
 
 fn invalid_calls_panic_without_harm() {
     let gathered_means = Call::new(Operation::AllGather, Some(ReduceOp::Mean), DType::F32, 0);
-    let calls: [(&(dyn Fn(&mut Communicator) + Sync), &str); 5] = [
+    let calls: [(Invalid<'_>, &str); 5] = [
         (&|comm| on_nothing(comm, Call::all_reduce(DType::F32, ReduceOp::Sum, 1 << 62)), "address space"),
         (&|comm| on_nothing(comm, gathered_means), "`all-gather`, has the reduction mean"),
         (

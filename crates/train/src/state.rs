@@ -271,7 +271,8 @@ mod tests {
         unisono::threads(1, |mut comm| {
             let mut state = open(&mut comm, None);
             state.settings.global_batch = 200;
-            let factor = |last| state.short_step_factor(1, |steps| Some((200 * steps).min(200 + last)));
+            let factor =
+                |last: usize| state.short_step_factor(1, |steps| Some((200 * steps).min(200 + last)));
             assert_eq!([200, 60, 50, 25, 2].map(factor), [1.0, 1.0, 1.0, 0.5, 0.04]);
             assert_eq!(state.short_step_factor(1, |_| None), 1.0);
         });
