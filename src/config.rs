@@ -27,7 +27,7 @@ pub(crate) use chaos::Chaos;
 pub(crate) use constants::Constants;
 pub use cores::share_cores;
 pub(crate) use interfaces::Interfaces;
-pub use launcher::{Launcher, Starter, tf_config};
+pub use launcher::{Launcher, OF_MPI_LAUNCHERS, Starter, tf_config};
 pub(crate) use links::{Inside, KernelCopies, Network};
 pub(crate) use observe::Metrics;
 pub use preload::{ACCELERATE_REPORT, PRELOAD, find_program, preloaded};

@@ -2,6 +2,20 @@
 
 use std::sync::LazyLock;
 
+/// The variables by which [`Launcher::detect`] recognises MPI's launchers. A launcher without MPI removes them for its processes.
+pub const OF_MPI_LAUNCHERS: [&str; 10] = [
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "PMI_SIZE",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "MPI_LOCALNRANKS",
+    "MPI_LOCALRANKID",
+    "HYDI_CONTROL_FD",
+];
+
 /// The program that launched this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Starter {
@@ -110,6 +124,8 @@ fn tasks_of(list: &str, node: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
 
     fn launched(pairs: &[(&str, &str)]) -> Launcher {
@@ -131,6 +147,19 @@ mod tests {
             ("SLURM_NODEID", "1"),
         ]);
         assert_eq!((srun.rank, srun.ranks, srun.local_ranks), (Some(2), Some(3), Some(1)));
+    }
+
+    #[test]
+    fn all_variables_of_mpi_launchers_are_listed() {
+        let read = RefCell::new(Vec::new());
+        Launcher::read(|name| {
+            read.borrow_mut().push(name.to_owned());
+            None
+        });
+        let is_other = |name: &str| name.starts_with("SLURM_") || ["RANK", "WORLD_SIZE"].contains(&name);
+        for name in read.into_inner() {
+            assert_ne!(OF_MPI_LAUNCHERS.contains(&&*name), is_other(&name), "{name}");
+        }
     }
 
     #[test]

@@ -9,12 +9,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, wait, waitpid,
 };
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::low_level::signal_name;
 
 /// The polling interval for commands and signals.
 pub(super) const POLL: Duration = Duration::from_millis(20);
+/// The interval between searches for orphans that have ended.
+const REAP: Duration = Duration::from_secs(5);
 /// The time that a command may take to clean up after SIGTERM.
 pub(super) const TO_END: Duration = Duration::from_secs(10);
 /// The time that processes may take to disappear after SIGKILL. A process that writes to a slow disk needs long.
@@ -24,6 +27,22 @@ const TO_DIE: Duration = Duration::from_secs(30);
 /// run alongside the ranks of the next run.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
+}
+
+/// Returns the signals that end or stop a command through this process. SIGHUP and SIGQUIT are among them unless they are ignored, as under `nohup`.
+/// (If MPI loads UCX, UCX installs a handler even if SIGHUP is ignored, unless `UCX_DEBUG_SIGNO` names another signal.)
+pub(super) fn heeded() -> Vec<i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut heeded = vec![SIGTERM, SIGINT, SIGUSR1];
+    heeded.extend([SIGHUP, SIGQUIT].into_iter().filter(|&signal| !ignores(&status, signal)));
+    heeded
+}
+
+/// Returns whether a process ignores a signal, according to its `/proc/PID/status`.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| (mask >> (signal - 1)) & 1 == 1)
 }
 
 /// A running command in its own process group. Signals from a terminal reach it only through this process.
@@ -62,6 +81,35 @@ impl Member {
         if input.write_all(&[number]).is_err() || signal == Signal::KILL {
             self.input = None;
         }
+    }
+}
+
+/// Reaps orphans that have ended while commands still run.
+#[derive(Debug)]
+pub(super) struct Reaper {
+    last: Instant,
+}
+
+impl Reaper {
+    pub(super) fn new() -> Self {
+        Self { last: Instant::now() }
+    }
+
+    /// Reaps every few seconds, because it reads the status of all processes of the system. `is_member` identifies the commands, which their
+    /// [`Member::child`] reaps.
+    pub(super) fn poll(&mut self, is_member: impl Fn(u32) -> bool) -> io::Result<()> {
+        if self.last.elapsed() < REAP {
+            return Ok(());
+        }
+        self.last = Instant::now();
+        let own = getpid().as_raw_nonzero().get();
+        let is_left = |process: &Process| {
+            process.parent == own && !process.runs && !is_member(process.pid.unsigned_abs())
+        };
+        for process in descendants()?.into_iter().filter(is_left) {
+            waitpid(Pid::from_raw(process.pid), WaitOptions::NOHANG)?;
+        }
+        Ok(())
     }
 }
 
@@ -161,6 +209,13 @@ fn process(pid: i32, status: &str) -> Option<Process> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn ignored_signals_are_detected() {
+        let status =
+            "Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000000\n";
+        assert_eq!([1, 2, 13, 15].map(|signal| ignores(status, signal)), [true, false, true, false]);
+        assert!(!ignores("", SIGHUP));
+    }
     #[test]
     fn exit_codes_match_those_of_a_shell() {
         for (raw, expected) in [(3 << 8, (3, "failed with exit code 3")), (9, (137, "was killed by SIGKILL"))]

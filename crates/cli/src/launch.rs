@@ -2,14 +2,13 @@
 //! ranks.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{ArgAction, Args as ClapArgs};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use clap::{ArgAction, ArgGroup, Args as ClapArgs};
 use signal_hook::iterator::Signals;
 use unisono::config::{Launcher, SECRET, exported};
 
@@ -59,12 +58,12 @@ pub(super) struct Args {
 
 /// Several machines: ssh starts the ranks, or the command is run on each, with the same options but for `--node-rank`.
 #[derive(Debug, ClapArgs)]
-#[command(next_help_heading = "Several machines")]
+#[command(next_help_heading = "Several machines", group = ArgGroup::new("several").args(["nnodes", "hosts"]))]
 struct Machines {
     /// Hosts on which to start ranks over ssh, comma-separated, in the current directory; this command must be installed there at the same path.
     /// SLOTS overrides the number of ranks on a host
     #[arg(long, value_name = "HOST[:SLOTS],…", value_delimiter = ',', value_parser = hosts::host)]
-    #[arg(conflicts_with_all = ["nnodes", "node_rank"])]
+    #[arg(conflicts_with = "node_rank")]
     hosts: Vec<Host>,
     /// Environment variables to export to the hosts, comma-separated, in addition to UNISONO_…
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', requires = "hosts")]
@@ -73,10 +72,10 @@ struct Machines {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1, MOST_RANKS))]
     nnodes: usize,
     /// Number of this machine, from 0
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", requires = "nnodes")]
     node_rank: Option<usize>,
     /// Host name or address of machine 0, reachable from the others [default: the first of --hosts]
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", requires = "several")]
     master_addr: Option<String>,
     /// Port on machine 0, as for torchrun; ranks connect to the port after it
     #[arg(long, value_name = "PORT", default_value_t = 29500)]
@@ -86,26 +85,27 @@ struct Machines {
 impl Args {
     /// Returns the ranks of this machine. They connect through `directory` if it is the only machine.
     fn machine(&self, output: Output, directory: Option<&Directory>) -> Result<Machine, Failure> {
-        let machines = &self.machines;
-        let (node, meeting) = if let Some(directory) = directory {
-            (0, Meeting::Directory(directory.path().to_owned()))
-        } else {
-            let node = machines.node_rank.filter(|&node| node < machines.nnodes);
-            let Some((node, host)) = node.zip(machines.master_addr.clone()) else {
+        let Machines { nnodes, node_rank, ref master_addr, master_port: port, .. } = self.machines;
+        let last = nnodes - 1;
+        if let Some(node) = node_rank.filter(|&node| node > last) {
+            let why = format!("--node-rank must be from 0 to {last} with --nnodes {nnodes}, got `{node}`");
+            return Err(Failure::BadInput(why));
+        }
+        let (node, meeting) = match (directory, node_rank, master_addr) {
+            (Some(directory), ..) => (0, Meeting::Directory(directory.path().to_owned())),
+            (None, Some(node), Some(host)) => (node, Meeting::Master { host: host.clone(), port }),
+            _ => {
                 return Err(Failure::BadInput(format!(
-                    "--nnodes {} needs --node-rank, the number of this machine from 0 to {}, and --master-addr, the name of machine 0",
-                    machines.nnodes,
-                    machines.nnodes - 1
+                    "--nnodes {nnodes} needs --node-rank, the number of this machine from 0 to {last}, and --master-addr, the name of machine 0"
                 )));
-            };
-            (node, Meeting::Master { host, port: machines.master_port })
+            }
         };
         Ok(Machine {
             words: self.command.clone(),
             environment: Vec::new(),
             first: node * self.ranks,
             here: self.ranks,
-            all: machines.nnodes * self.ranks,
+            all: nnodes * self.ranks,
             meeting,
             output,
             reads: true,
@@ -173,10 +173,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         let hosts = args.hosts(&output)?;
         return Ok(code_of(launch(&hosts, None, grace)));
     }
-    output.prepare().map_err(|error| Failure::BadInput(error.to_string()))?;
     let restarts = args.elastic.then_some(args.max_restarts);
     let directory = (args.machines.nnodes == 1).then(Directory::new).transpose()?;
     let machine = args.machine(output, directory.as_ref())?;
+    machine.prepare().map_err(|error| Failure::BadInput(error.to_string()))?;
     Ok(code_of(launch(&machine, restarts, grace)))
 }
 
@@ -185,19 +185,22 @@ pub(super) fn run_part() -> ExitCode {
     code_of(hosts::run())
 }
 
-fn code_of(ended: io::Result<ExitCode>) -> ExitCode {
-    ended.unwrap_or_else(|error| {
-        print_message(&error.to_string());
-        ExitCode::FAILURE
-    })
+fn code_of(ended: io::Result<u8>) -> ExitCode {
+    ended.map_or_else(
+        |error| {
+            print_message(&error.to_string());
+            ExitCode::FAILURE
+        },
+        ExitCode::from,
+    )
 }
 
 fn print_message(what: &str) {
     eprintln!("launch: {what}");
 }
 
-fn launch(place: &dyn Place, restarts: Option<u32>, grace: Duration) -> io::Result<ExitCode> {
-    let mut signals = Signals::new(heeded())?;
+fn launch(place: &dyn Place, restarts: Option<u32>, grace: Duration) -> io::Result<u8> {
+    let mut signals = Signals::new(family::heeded())?;
     watch(place, restarts, &mut || signals.pending().collect(), grace)
 }
 
@@ -207,7 +210,7 @@ fn watch(
     restarts: Option<u32>,
     signals: &mut dyn FnMut() -> Vec<i32>,
     grace: Duration,
-) -> io::Result<ExitCode> {
+) -> io::Result<u8> {
     family::adopt_orphans()?;
     let mut ranks = match Ranks::start(place, restarts) {
         Ok(ranks) => ranks,
@@ -215,7 +218,7 @@ fn watch(
             // The started ranks would wait for the others.
             family::end()?;
             print_message(&format!("cannot run `{}`: {error}", place.program()));
-            return Ok(ExitCode::from(family::code_of_unstarted(&error)));
+            return Ok(family::code_of_unstarted(&error));
         }
     };
     let watched = ranks.watch(signals, grace);
@@ -225,36 +228,5 @@ fn watch(
     if left > 0 {
         print_message(&format!("killed {left} processes that the {} left behind", place.what()));
     }
-    Ok(ExitCode::from(code))
-}
-
-/// Returns the signals that are forwarded to ranks. SIGHUP is one of them unless it is ignored, as under `nohup`. (If MPI loads UCX, UCX installs a
-/// handler even if SIGHUP is ignored, unless `UCX_DEBUG_SIGNO` names another signal.)
-fn heeded() -> Vec<i32> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mut heeded = vec![SIGTERM, SIGINT, SIGUSR1];
-    if !ignores(&status, SIGHUP) {
-        heeded.push(SIGHUP);
-    }
-    heeded
-}
-
-/// Returns whether a process ignores a signal, according to its `/proc/PID/status`.
-fn ignores(status: &str, signal: i32) -> bool {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| (mask >> (signal - 1)) & 1 == 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ignored_signals_are_detected() {
-        let status =
-            "Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000000\n";
-        assert_eq!([1, 2, 13, 15].map(|signal| ignores(status, signal)), [true, false, true, false]);
-        assert!(!ignores("", SIGHUP));
-    }
+    Ok(code)
 }

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
 use rustix::process::Signal;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use super::family::{self, Member, POLL, TO_END, code, code_of_unstarted, is_unrunnable};
+use super::family::{self, Member, POLL, Reaper, TO_END, code, code_of_unstarted, is_unrunnable};
 use super::values::{LONGEST_S, whole};
 use super::{BAD_INPUT, STOPPED};
 
@@ -60,7 +59,7 @@ fn print_message(what: &str) {
 }
 
 fn supervise(args: &Args) -> io::Result<ExitCode> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])?;
+    let mut signals = Signals::new(family::heeded())?;
     family::adopt_orphans()?;
     let mut plan = Plan::new(&args.command);
     if let Some(why) = plan.refusal() {
@@ -160,10 +159,12 @@ enum Asked {
 /// ranks, then sends SIGTERM, and finally kills the command and all its descendants. Another signal skips to the next stage.
 fn watch(mut command: Member, signals: &mut Signals, grace: Duration) -> io::Result<Ended> {
     let (mut asked, mut deadline) = (Asked::No, None);
+    let mut reaper = Reaper::new();
     let status = loop {
         if let Some(status) = command.child.try_wait()? {
             break status;
         }
+        reaper.poll(|pid| pid == command.child.id())?;
         let is_signalled = signals.pending().next().is_some();
         let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         match asked {

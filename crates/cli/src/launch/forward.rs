@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,9 +27,14 @@ pub(super) enum Prefix {
 }
 
 impl Output {
-    /// Creates the folder of logs.
-    pub(super) fn prepare(&self) -> io::Result<()> {
-        self.logs.as_deref().map_or(Ok(()), fs::create_dir_all)
+    /// Creates the logs of ranks.
+    ///
+    /// # Errors
+    /// Names the log that cannot be written.
+    pub(super) fn prepare(&self, mut ranks: Range<usize>) -> io::Result<()> {
+        let Some(folder) = &self.logs else { return Ok(()) };
+        fs::create_dir_all(folder).map_err(|error| cannot_write(folder, &error))?;
+        ranks.try_for_each(|rank| log(folder, rank).map(drop))
     }
 
     fn prefixes(&self, rank: usize) -> bool {
@@ -56,7 +62,12 @@ impl Output {
 
 /// Opens the log of a rank. A restarted rank appends to it.
 fn log(folder: &Path, rank: usize) -> io::Result<File> {
-    File::options().create(true).append(true).open(folder.join(format!("rank-{rank}.log")))
+    let path = folder.join(format!("rank-{rank}.log"));
+    File::options().create(true).append(true).open(&path).map_err(|error| cannot_write(&path, &error))
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot write `{}`: {error}", path.display()))
 }
 
 /// Forwards the captured output of a child by whole lines, so that lines of different processes do not mix.

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -11,13 +11,12 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
-use super::forward;
-use super::heeded;
 use super::ranks::{Machine, Place};
-use crate::family::{Member, TO_END, code};
+use super::{MOST_RANKS, forward};
+use crate::family::{Member, TO_END, code, heeded};
 
 /// The exit code of ssh if there is no connection.
-const NO_CONNECTION: i32 = 255;
+const NO_CONNECTION: u8 = 255;
 /// Options that disable prompts, and detect a lost host within a minute.
 const OPTIONS: [&str; 4] =
     ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=15", "ServerAliveCountMax=3"];
@@ -31,15 +30,21 @@ pub(super) struct Host {
 
 /// Parses `HOST` or `HOST:SLOTS`.
 pub(super) fn host(text: &str) -> Result<Host, String> {
+    let text = text.trim();
     let (name, slots) = match text.rsplit_once(':') {
-        Some((name, slots)) => (name, Some(slots.parse().ok().filter(|&slots| slots > 0))),
-        None => (text, None),
+        // An IPv6 address contains colons, and is in brackets before slots.
+        Some((name, slots)) if name.ends_with(']') || !name.contains(':') => {
+            (name, Some(slots.parse().ok().filter(|slots| (1..=MOST_RANKS).contains(slots))))
+        }
+        _ => (text, None),
     };
+    // ssh expects none.
+    let name = name.replace(['[', ']'], "");
     let is_name = !name.is_empty() && !name.starts_with('-');
     match slots {
-        Some(None) => Err("expected HOST or HOST:SLOTS, with at least 1 slot".to_owned()),
+        Some(None) => Err(format!("expected HOST or HOST:SLOTS, with 1 to {MOST_RANKS} slots")),
         _ if !is_name => Err("expected HOST or HOST:SLOTS, such as node1:4".to_owned()),
-        slots => Ok(Host { name: name.to_owned(), slots: slots.flatten() }),
+        slots => Ok(Host { name, slots: slots.flatten() }),
     }
 }
 
@@ -92,7 +97,7 @@ impl Place for Hosts {
     fn failure(&self, index: usize, _: u32, status: ExitStatus) -> Option<String> {
         let host = &self.parts[index].0;
         // Otherwise the launcher on the host has reported the failure.
-        let is_lost = status.code() == Some(NO_CONNECTION);
+        let is_lost = code(status) == NO_CONNECTION;
         is_lost.then(|| {
             format!(
                 "cannot reach host `{host}`, or lost the connection: `ssh {host}` must work without a password"
@@ -101,18 +106,18 @@ impl Place for Hosts {
     }
 
     fn code(&self, status: ExitStatus) -> u8 {
-        if status.code() == Some(NO_CONNECTION) { 1 } else { code(status) }
+        if code(status) == NO_CONNECTION { 1 } else { code(status) }
     }
 }
 
 /// Runs this host's part, which standard input describes. Ends with the connection.
-pub(crate) fn run() -> io::Result<ExitCode> {
+pub(crate) fn run() -> io::Result<u8> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     let Part { machine, directory, grace_s } = serde_json::from_str(&line)?;
     std::env::set_current_dir(&directory)
         .map_err(|error| io::Error::new(error.kind(), format!("`{}`: {error}", directory.display())))?;
-    machine.output.prepare()?;
+    machine.prepare()?;
     let mut signals = Signals::new(heeded())?;
     let (sender, received) = mpsc::channel();
     thread::spawn(move || {
@@ -125,5 +130,31 @@ pub(crate) fn run() -> io::Result<ExitCode> {
         let _ = sender.send(SIGTERM);
     });
     let mut arrived = || signals.pending().chain(received.try_iter()).collect();
-    super::watch(&machine, None, &mut arrived, Duration::from_secs(grace_s))
+    let code = super::watch(&machine, None, &mut arrived, Duration::from_secs(grace_s))?;
+    // ssh passes the code on, and a rank may have ended with the one of a lost connection.
+    Ok(code.min(NO_CONNECTION - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_may_be_addresses_with_slots() {
+        for (text, name, slots) in [
+            ("node0", "node0", None),
+            (" node1:4 ", "node1", Some(4)),
+            ("me@10.0.0.1:1024", "me@10.0.0.1", Some(1024)),
+            ("fd00::1", "fd00::1", None),
+            ("[fd00::1]", "fd00::1", None),
+            ("me@[fd00::1]:4", "me@fd00::1", Some(4)),
+        ] {
+            assert_eq!(host(text), Ok(Host { name: name.to_owned(), slots }), "{text}");
+        }
+        for text in
+            ["", " ", ":4", "-x", "a:0", "a:1025", "a:18446744073709551615", "a:x", "[]:1", "[fd00::1]:"]
+        {
+            assert!(host(text).is_err(), "{text}");
+        }
+    }
 }

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGUSR1};
-use unisono::config::{BOOTSTRAP_DIR, JOIN};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGUSR1};
+use unisono::config::{BOOTSTRAP_DIR, JOIN, OF_MPI_LAUNCHERS};
 
 use super::super::STOPPED;
-use super::super::family::{Member, POLL, TO_END, code, how};
+use super::super::family::{Member, POLL, Reaper, TO_END, code, how};
 use super::forward::Output;
 use super::print_message;
 
@@ -102,11 +102,23 @@ impl Place for Machine {
 }
 
 impl Machine {
+    /// Creates the logs of the ranks.
+    ///
+    /// # Errors
+    /// Names the log that cannot be written.
+    pub(super) fn prepare(&self) -> io::Result<()> {
+        self.output.prepare(self.first..self.first + self.here)
+    }
+
     /// Returns the command of a rank with its environment.
     fn command(&self, local_rank: usize) -> Command {
         let Self { words, environment, first, here, all, meeting, .. } = self;
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).envs(environment.iter().cloned());
+        // The ranks belong to this launch, not to that of an MPI around it.
+        for name in OF_MPI_LAUNCHERS {
+            command.env_remove(name);
+        }
         match meeting {
             Meeting::Directory(directory) => command.env_remove(JOIN).env(BOOTSTRAP_DIR, directory),
             Meeting::Master { host, port } => command
@@ -136,8 +148,8 @@ pub(super) struct Ranks<'a> {
     ranks: Vec<Rank>,
     /// Ranks that were started again.
     replaced: Vec<Member>,
-    /// The exit status of the first rank that failed.
-    failed: Option<ExitStatus>,
+    /// The index and the exit status of the first rank that failed.
+    failed: Option<(usize, ExitStatus)>,
     /// The next measure against ranks that should have ended, and its time.
     next: Option<(Measure, Instant)>,
     /// Whether a signal has requested the ranks to end.
@@ -148,6 +160,13 @@ pub(super) struct Ranks<'a> {
 struct Rank {
     member: Member,
     status: Option<ExitStatus>,
+    /// Whether it was restarted.
+    joins: bool,
+}
+
+/// Returns whether a rank has failed. A rank that stops on request has not.
+fn fails(status: ExitStatus) -> bool {
+    !status.success() && code(status) != STOPPED
 }
 
 /// A measure against ranks that do not end by themselves.
@@ -163,7 +182,7 @@ impl<'a> Ranks<'a> {
     /// # Errors
     /// If a rank cannot be started. The ranks before it are running.
     pub(super) fn start(place: &'a dyn Place, restarts: Option<u32>) -> io::Result<Self> {
-        let start = |index| Ok(Rank { member: place.start(index, false)?, status: None });
+        let start = |index| Ok(Rank { member: place.start(index, false)?, status: None, joins: false });
         let ranks = (0..place.count()).map(start).collect::<io::Result<_>>()?;
         Ok(Self { place, restarts, ranks, replaced: Vec::new(), failed: None, next: None, is_ending: false })
     }
@@ -171,8 +190,10 @@ impl<'a> Ranks<'a> {
     /// Waits for all ranks to end. After one fails, the others get a grace period to detect and report the failure themselves. Forwards signals to
     /// the ranks.
     pub(super) fn watch(&mut self, signals: &mut dyn FnMut() -> Vec<i32>, grace: Duration) -> io::Result<()> {
+        let mut reaper = Reaper::new();
         loop {
             self.poll(grace)?;
+            reaper.poll(|pid| self.ranks.iter().any(|rank| rank.member.child.id() == pid))?;
             if self.running().next().is_none() {
                 return Ok(());
             }
@@ -197,8 +218,10 @@ impl<'a> Ranks<'a> {
         }
         let has_stopped =
             || self.ranks.iter().any(|rank| rank.status.is_some_and(|status| code(status) == STOPPED));
-        match self.failed {
-            Some(status) => self.place.code(status),
+        // A restarted rank may fail to join in the moment before rank 0 ends.
+        let counts = |&(index, _): &(usize, _)| !(self.ranks[index].joins && self.is_over());
+        match self.failed.filter(counts) {
+            Some((_, status)) => self.place.code(status),
             None if has_stopped() => STOPPED,
             None => 0,
         }
@@ -208,34 +231,50 @@ impl<'a> Ranks<'a> {
         self.ranks.iter_mut().filter(|rank| rank.status.is_none()).map(|rank| &mut rank.member)
     }
 
-    /// Polls the ranks, and reports the first failed one.
+    /// Polls the ranks for failures.
     fn poll(&mut self, grace: Duration) -> io::Result<()> {
-        let running = self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.status.is_none());
-        for (index, rank) in running {
-            rank.status = rank.member.child.try_wait()?;
-            let fails = |status: &ExitStatus| !status.success() && code(*status) != STOPPED;
-            let Some(status) = rank.status.filter(fails) else { continue };
-            let report = self.place.failure(index, rank.member.child.id(), status);
-            let ends = self.is_ending || self.next.is_some() || !self.place.is_replaceable(index, status);
-            if let Some(restarts) = self.restarts.as_mut().filter(|_| !ends) {
-                let report = report.unwrap_or_default();
-                let Some(left) = restarts.checked_sub(1) else {
-                    print_message(&format!("{report}: the others continue without it"));
-                    continue;
-                };
-                print_message(&format!("{report}: restarting it; restarts left: {left}"));
-                *restarts = left;
-                let member = self.place.start(index, true)?;
-                self.replaced.push(mem::replace(&mut rank.member, member));
-                rank.status = None;
-            } else if self.failed.is_none() {
-                report.iter().for_each(|report| print_message(report));
-                self.failed = Some(status);
-                // Ranks that are already being killed get no grace period.
-                self.next.get_or_insert((Measure::Terminate, Instant::now() + grace));
+        for index in 0..self.ranks.len() {
+            let rank = &mut self.ranks[index];
+            if rank.status.is_none() {
+                rank.status = rank.member.child.try_wait()?;
+                if let Some(status) = rank.status.filter(|&status| fails(status)) {
+                    self.fail(index, status, grace)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Restarts a failed rank, continues without it, or ends the others. Reports the first failure that ends the others.
+    fn fail(&mut self, index: usize, status: ExitStatus, grace: Duration) -> io::Result<()> {
+        let is_over = self.is_over();
+        let rank = &mut self.ranks[index];
+        let report = self.place.failure(index, rank.member.child.id(), status);
+        let is_replaceable = self.place.is_replaceable(index, status) || rank.joins && is_over;
+        let continues = is_replaceable && !self.is_ending && self.next.is_none();
+        if let Some(restarts) = self.restarts.as_mut().filter(|_| continues) {
+            let report = report.unwrap_or_default();
+            let Some(left) = restarts.checked_sub(1).filter(|_| !is_over) else {
+                print_message(&format!("{report}: the others continue without it"));
+                return Ok(());
+            };
+            print_message(&format!("{report}: restarting it; restarts left: {left}"));
+            *restarts = left;
+            let member = self.place.start(index, true)?;
+            self.replaced.push(mem::replace(&mut rank.member, member));
+            (rank.status, rank.joins) = (None, true);
+        } else if self.failed.is_none() {
+            report.iter().for_each(|report| print_message(report));
+            self.failed = Some((index, status));
+            // Ranks that are already being killed get no grace period.
+            self.next.get_or_insert((Measure::Terminate, Instant::now() + grace));
+        }
+        Ok(())
+    }
+
+    /// Returns whether rank 0 has succeeded. A restarted rank can then no longer join.
+    fn is_over(&self) -> bool {
+        self.ranks[0].status.is_some_and(|status| !fails(status))
     }
 
     /// Forwards a signal to the ranks. A second termination signal kills them.
@@ -244,6 +283,7 @@ impl<'a> Ranks<'a> {
             SIGUSR1 => (Signal::USR1, false),
             SIGINT => (Signal::INT, true),
             SIGHUP => (Signal::HUP, true),
+            SIGQUIT => (Signal::QUIT, true),
             SIGKILL => (Signal::KILL, true),
             _ => (Signal::TERM, true),
         };

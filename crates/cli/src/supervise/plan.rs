@@ -6,6 +6,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
+#[cfg(feature = "candle")]
+use unisono_candle::Config;
+
+#[cfg(feature = "candle")]
+const CONFIG: &str = "--config";
 const DIRECTORY: &str = "--checkpoint-dir";
 const RESUME: &str = "--resume";
 const OVERWRITE: &str = "--overwrite";
@@ -15,8 +20,17 @@ const OVERWRITE: &str = "--overwrite";
 pub(super) struct Plan {
     words: Vec<OsString>,
     directory: Option<PathBuf>,
+    file: InFile,
     /// The checkpoint of another run in the directory, if the command is allowed to delete it.
     overwritten: Option<Saved>,
+}
+
+/// The options in the configuration file of a training run. Options of the command line override them.
+#[derive(Debug, Default)]
+struct InFile {
+    directory: Option<PathBuf>,
+    resume: bool,
+    overwrite: bool,
 }
 
 /// A checkpoint's name and modification time.
@@ -24,13 +38,19 @@ type Saved = (String, Option<SystemTime>);
 
 impl Plan {
     pub(super) fn new(words: &[OsString]) -> Self {
-        let mut plan = Self { words: words.to_vec(), directory: directory(words), overwritten: None };
-        plan.overwritten = plan.saved().filter(|_| plan.has(OVERWRITE));
+        let file = InFile::read(words);
+        let directory = value(words, DIRECTORY).map(PathBuf::from).or_else(|| file.directory.clone());
+        let mut plan = Self { words: words.to_vec(), directory, file, overwritten: None };
+        plan.overwritten = plan.saved().filter(|_| plan.overwrites());
         plan
     }
 
-    fn has(&self, option: &str) -> bool {
-        self.words.iter().any(|word| word == option)
+    fn resumes(&self) -> bool {
+        self.words.iter().find_map(|word| switch(word, RESUME)).unwrap_or(self.file.resume)
+    }
+
+    fn overwrites(&self) -> bool {
+        self.words.iter().find_map(|word| switch(word, OVERWRITE)).unwrap_or(self.file.overwrite)
     }
 
     pub(super) fn program(&self) -> &OsStr {
@@ -47,7 +67,7 @@ impl Plan {
     /// Returns the error if a restart would resume from another run's checkpoint.
     pub(super) fn refusal(&self) -> Option<String> {
         let (directory, newest) = (self.directory.as_ref()?.display(), self.newest()?);
-        (!self.has(RESUME) && !self.has(OVERWRITE)).then(|| {
+        (!self.resumes() && !self.overwrites()).then(|| {
             format!(
                 "{directory} contains {newest}, and the command does not resume from it: add {RESUME}, choose another \
                  directory, or delete it with {OVERWRITE}"
@@ -61,10 +81,13 @@ impl Plan {
             // The command failed before it deleted the other run's checkpoints.
             return;
         }
-        if self.directory.is_some() && !self.has(RESUME) {
-            self.words.retain(|word| word != OVERWRITE);
+        if self.directory.is_some() && !self.resumes() {
+            self.words.retain(|word| switch(word, OVERWRITE).or(switch(word, RESUME)).is_none());
             super::print_message("adding --resume to the command");
             self.words.push(RESUME.into());
+            if self.file.overwrite {
+                self.words.push(format!("{OVERWRITE}=false").into());
+            }
         }
     }
 
@@ -96,18 +119,46 @@ impl Plan {
     }
 }
 
-fn directory(words: &[OsString]) -> Option<PathBuf> {
+impl InFile {
+    /// Reads the file that the command line names. Another program may have an option of the same name for files in another format.
+    #[cfg(feature = "candle")]
+    fn read(words: &[OsString]) -> Self {
+        let config = value(words, CONFIG).and_then(|file| Config::read(file.as_ref()).ok());
+        config.map_or_else(Self::default, |config| Self {
+            directory: config.checkpoint_dir,
+            resume: config.resume,
+            overwrite: config.overwrite,
+        })
+    }
+
+    #[cfg(not(feature = "candle"))]
+    fn read(_: &[OsString]) -> Self {
+        Self::default()
+    }
+}
+
+/// Returns the value of an option: `OPTION VALUE` or `OPTION=VALUE`.
+fn value<'a>(words: &'a [OsString], option: &str) -> Option<&'a OsStr> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        if word == DIRECTORY {
-            return words.next().map(PathBuf::from);
+        if word == option {
+            return words.next().map(OsString::as_os_str);
         }
-        let value = word.to_str().and_then(|word| word.strip_prefix(DIRECTORY)?.strip_prefix('='));
-        if let Some(value) = value {
-            return Some(value.into());
+        if let Some(value) = assigned(word, option) {
+            return Some(value.as_ref());
         }
     }
     None
+}
+
+/// Returns the value of an option without a separate value, if this word is the option: `OPTION` or `OPTION=BOOL`.
+fn switch(word: &OsStr, option: &str) -> Option<bool> {
+    if word == option { Some(true) } else { assigned(word, option).map(|value| value == "true") }
+}
+
+/// Returns the value in `OPTION=VALUE`.
+fn assigned<'a>(word: &'a OsStr, option: &str) -> Option<&'a str> {
+    word.to_str()?.strip_prefix(option)?.strip_prefix('=')
 }
 
 #[cfg(test)]
@@ -134,6 +185,36 @@ mod tests {
         let mut other = plan("some program --checkpoint-directory D");
         other.resume();
         assert_eq!(arguments(&other), ["program", "--checkpoint-directory", "D"]);
+        let mut resuming = plan("train --checkpoint-dir D --resume=true");
+        resuming.resume();
+        assert_eq!(arguments(&resuming), ["--checkpoint-dir", "D", "--resume=true"]);
+        let mut explicit = plan("train --checkpoint-dir D --resume=false --overwrite=true");
+        explicit.resume();
+        assert_eq!(arguments(&explicit), ["--checkpoint-dir", "D", "--resume"]);
+    }
+
+    #[cfg(feature = "candle")]
+    #[test]
+    fn options_of_the_configuration_file_count_unless_the_command_line_overrides_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("run.toml");
+        for (text, more, added) in [
+            ("checkpoint-dir = \"D\"\noverwrite = true", "", &["--resume", "--overwrite=false"][..]),
+            ("checkpoint-dir = \"D\"\noverwrite = true", " --overwrite", &["--resume", "--overwrite=false"]),
+            ("checkpoint-dir = \"D\"", "", &["--resume"]),
+            ("checkpoint-dir = \"D\"\nresume = true", "", &[]),
+            ("checkpoint-dir = \"D\"\nresume = true", " --resume=false", &["--resume"]),
+            ("no = configuration\ncheckpoint-dir = \"D\"", "", &[]),
+        ] {
+            fs::write(&file, text).unwrap();
+            let mut plan = plan(&format!("train --config {}{more}", file.display()));
+            assert_eq!(plan.directory.is_some(), !text.starts_with("no"), "{text}");
+            plan.resume();
+            assert_eq!(arguments(&plan)[2..], *added, "{text}, {more}");
+            let again = arguments(&plan);
+            plan.resume();
+            assert_eq!(arguments(&plan), again, "{text}, {more}");
+        }
     }
 
     #[test]
@@ -144,12 +225,12 @@ mod tests {
         let mut plan = plan(&format!("train --overwrite --checkpoint-dir {}", directory.path().display()));
         assert_eq!((plan.refusal(), plan.newest_of_run()), (None, None));
         plan.resume();
-        assert!(plan.has(OVERWRITE) && !plan.has(RESUME), "they are still there: {plan:?}");
+        assert!(plan.overwrites() && !plan.resumes(), "they are still there: {plan:?}");
         fs::remove_dir(checkpoint(7)).unwrap();
         fs::create_dir(checkpoint(2)).unwrap();
         assert_eq!(plan.newest_of_run().as_deref(), Some("step-0000000002"));
         plan.resume();
-        assert!(plan.has(RESUME) && !plan.has(OVERWRITE), "{plan:?}");
+        assert!(plan.resumes() && !plan.overwrites(), "{plan:?}");
     }
 
     #[test]

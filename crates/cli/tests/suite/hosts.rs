@@ -124,6 +124,10 @@ fn failed_rank_ends_the_ranks_of_all_hosts() {
     assert!(ended.stderr.contains("launch: rank 1 (process "), "{}", ended.stderr);
     assert!(began.elapsed() < Duration::from_secs(50), "{}", ended.stderr);
     sshd.expect_none_left();
+    // ssh reports a lost connection with this code.
+    let ended = sshd.run("-n 1 --hosts one,two", "exit 255");
+    assert_eq!(ended.status.code(), Some(254), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("cannot reach"), "{}", ended.stderr);
     let ended = sshd.launcher("-n 1 --hosts one,two", &["./missing"]);
     let ended = launch::run(ended, DEADLINE);
     assert_eq!(ended.status.code(), Some(127), "{}", ended.stderr);

@@ -76,11 +76,23 @@ fn ranks_of_several_machines_are_numbered_consecutively_and_meet_on_the_first() 
     let script = "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $MASTER_ADDR:$MASTER_PORT";
     let ended = launched("-n 2 --nnodes 3 --node-rank 2 --master-addr node1", script).expect_success();
     assert_eq!(sorted(&ended.stdout), ["4 of 6, 0 of 2, node1:29500", "5 of 6, 1 of 2, node1:29500"]);
-    for wrong in ["--nnodes 2", "--nnodes 2 --node-rank 2 --master-addr node1", "--nnodes 2 --node-rank 1"] {
+    for (wrong, said) in [
+        ("--nnodes 2", "--nnodes 2 needs --node-rank"),
+        ("--nnodes 2 --node-rank 1", "--nnodes 2 needs --node-rank"),
+        (
+            "--nnodes 2 --node-rank 2 --master-addr node1",
+            "--node-rank must be from 0 to 1 with --nnodes 2, got `2`",
+        ),
+        ("--nnodes 1 --node-rank 1", "--node-rank must be from 0 to 0 with --nnodes 1, got `1`"),
+        ("--node-rank 1", "arguments were not provided: --nnodes <N>"),
+        ("--master-addr node1", "arguments were not provided: <--nnodes <N>|--hosts <HOST[:SLOTS],…>>"),
+    ] {
         let ended = launched(&format!("-n 2 {wrong}"), script);
-        assert_eq!(ended.status.code(), Some(2));
-        assert!(ended.stderr.contains("--nnodes 2 needs --node-rank"), "{}", ended.stderr);
+        assert_eq!((ended.status.code(), ended.stdout.as_str()), (Some(2), ""), "{wrong}");
+        assert!(ended.stderr.contains(said), "{wrong}: {}", ended.stderr);
     }
+    let ended = launched("-n 1 --nnodes 1 --node-rank 0 --master-addr node1", script).expect_success();
+    assert!(ended.stdout.starts_with("0 of 1, 0 of 1"), "{}", ended.stdout);
 }
 
 fn ranks_meet_in_a_private_directory_that_is_removed() {
@@ -96,6 +108,21 @@ fn ranks_meet_in_a_private_directory_that_is_removed() {
         assert_eq!((Path::new(meeting).parent(), mode), (Some(directory.path()), "700"));
         assert_eq!(names(directory.path()), [""; 0]);
     }
+}
+
+/// The ranks of a launch that an MPI has started as a world of one are not worlds of one.
+fn variables_of_an_mpi_around_the_launch_are_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "echo $RANK: $(env | grep -c -e OMPI_COMM_WORLD_ -e PMI_ -e MPI_LOCAL)";
+    let mut command = launcher("-n 2", script, directory.path());
+    for name in ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"] {
+        command.env(name, "1");
+    }
+    for name in ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "MPI_LOCALRANKID"] {
+        command.env(name, "0");
+    }
+    let ended = launch::run(command, DEADLINE).expect_success();
+    assert_eq!(sorted(&ended.stdout), ["0: 0", "1: 0"]);
 }
 
 fn only_rank_0_reads_standard_input() {
@@ -187,6 +214,39 @@ fn no_descendant_is_left_running() {
     }
 }
 
+/// A long run that leaves many short processes behind does not fill the table of processes.
+fn orphans_are_reaped_while_ranks_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "for i in 1 2 3; do (sh -c 'echo $$ >> $0/pids' $0 &); done; exec sleep 100";
+    let mut command = launcher("-n 1", script, directory.path());
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    let mut run = Guarded(command.spawn().unwrap());
+    let pids = || fs::read_to_string(directory.path().join("pids")).unwrap_or_default();
+    until("the processes have run", DEADLINE, || (pids().lines().count() == 3).then_some(()));
+    let are_gone = || pids().lines().all(|pid| !Path::new("/proc").join(pid).exists()).then_some(());
+    until("the processes are reaped", DEADLINE, are_gone);
+    assert!(run.0.try_wait().unwrap().is_none());
+}
+
+/// A killed rank cannot join a world that has ended, which is no failure of the job.
+fn rank_that_is_killed_at_the_end_is_no_failure() {
+    let wait = "until [ -e $0/go ]; do sleep 0.05; done";
+    let killed =
+        |then: &str| format!("[ $UNISONO_JOIN ] && {{ touch $0/go; {then}; exit 1; }}; kill -KILL $$");
+    for (rank_0, rank_1, said) in [
+        // The replacement fails after the end, and just before.
+        (wait, killed("sleep 1"), "restarts left: 2"),
+        (&format!("{wait}; sleep 1"), killed(":"), "restarts left: 2"),
+        ("touch $0/go", format!("{wait}; sleep 1; kill -KILL $$"), "the others continue without it"),
+    ] {
+        let script = format!("if [ $RANK = 0 ]; then {rank_0}; else {rank_1}; fi");
+        let ended = launched("-n 2 --elastic", &script);
+        assert!(ended.status.success() && ended.stderr.contains(said), "{script}: {}", ended.stderr);
+    }
+    let script = format!("if [ $RANK = 0 ]; then {wait}; sleep 1; exit 3; fi; {}", killed(":"));
+    assert!(!launched("-n 2 --elastic", &script).status.success());
+}
+
 /// Ranks write down the signals that they receive.
 fn signals_are_forwarded_to_ranks() {
     let directory = tempfile::tempdir().unwrap();
@@ -214,12 +274,15 @@ fn signals_are_forwarded_to_ranks() {
     assert_eq!(watch::with_argument(directory.path().to_str().unwrap()), [0; 0]);
 }
 
-/// A closed terminal ends the ranks too, unless they run under `nohup`.
+/// A closed terminal and Ctrl-\\ end the ranks too, unless they run under `nohup`.
 fn hangup_is_forwarded_unless_it_is_ignored() {
     // The process that runs the tests may ignore the signal, and its children would inherit that. UCX, which Debian's MPICH loads, installs a handler
     // even if the signal is ignored, unless `UCX_DEBUG_SIGNO` names another one.
     let ignored = "trap '' HUP; UCX_DEBUG_SIGNO=SIGUSR2 exec";
-    for (start, code) in [("exec env --default-signal=HUP", Some(129)), (ignored, Some(0))] {
+    let heeded = "ulimit -c 0; exec env --default-signal=HUP,QUIT";
+    for (start, signal, code) in
+        [(heeded, "HUP", Some(129)), (heeded, "QUIT", Some(131)), (ignored, "HUP", Some(0))]
+    {
         let directory = tempfile::tempdir().unwrap();
         let inner = "touch $0/$RANK; until [ -e $0/go ]; do sleep 0.05; done";
         let line = format!("{start} \"$0\" launch -n 2 -- sh -c '{inner}' \"$1\"");
@@ -228,11 +291,11 @@ fn hangup_is_forwarded_unless_it_is_ignored() {
         let mut run = Guarded(command.spawn().unwrap());
         let is_up = || ["0", "1"].iter().all(|rank| directory.path().join(rank).exists()).then_some(());
         until("the ranks are up", DEADLINE, is_up);
-        kill("HUP", run.0.id());
+        kill(signal, run.0.id());
         if code == Some(0) {
             fs::write(directory.path().join("go"), "").unwrap();
         }
-        assert_eq!(run.ended(DEADLINE).code(), code, "{start}");
+        assert_eq!(run.ended(DEADLINE).code(), code, "{start}, {signal}");
     }
 }
 
@@ -282,6 +345,12 @@ fn lines_of_ranks_are_prefixed_and_logged() {
         assert!(log == "out\nhalfline" || log == "halflineout\n", "{log}");
     }
     assert_eq!(launched("-n 2 --prefix=false", "echo out").expect_success().stdout, "out\nout\n");
+    fs::create_dir(directory.path().join("rank-1.log")).unwrap();
+    let arguments = format!("-n 2 --logs {}", directory.path().display());
+    let ended = launched(&arguments, "echo out");
+    assert_eq!((ended.status.code(), ended.stdout.as_str()), (Some(2), ""), "{}", ended.stderr);
+    assert!(ended.stderr.starts_with("unisono: cannot write `"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("/rank-1.log`: Is a directory"), "{}", ended.stderr);
     // A reader that closes the pipe ends ranks as if they wrote to it directly.
     let line = "exec \"$0\" launch -n 1 --prefix -- sh -c 'while echo x; do :; done 2>/dev/null' | head -n 1";
     let mut command = Command::new("sh");
@@ -310,12 +379,15 @@ pub(crate) fn tests() -> Vec<Test> {
         ranks_get_their_number_and_world_size,
         ranks_of_several_machines_are_numbered_consecutively_and_meet_on_the_first,
         ranks_meet_in_a_private_directory_that_is_removed,
+        variables_of_an_mpi_around_the_launch_are_removed,
         only_rank_0_reads_standard_input,
         first_failed_rank_ends_the_others,
         other_ranks_have_a_grace_period,
         ranks_that_do_not_end_are_killed,
         stopped_ranks_are_not_failures,
         no_descendant_is_left_running,
+        orphans_are_reaped_while_ranks_run,
+        rank_that_is_killed_at_the_end_is_no_failure,
         signals_are_forwarded_to_ranks,
         hangup_is_forwarded_unless_it_is_ignored,
         invalid_arguments_are_refused,

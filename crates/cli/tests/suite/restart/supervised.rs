@@ -91,13 +91,17 @@ pub(crate) fn supervise_kills_commands_that_do_not_stop() {
     let directory = tempfile::tempdir().unwrap();
     let script = "trap 'echo usr1 >> $1/runs' USR1; trap 'echo term >> $1/runs' TERM; echo up >> $1/runs; \
                   while :; do sleep 0.05; done";
-    let mut command = supervise(&["--grace-s", "1"], &shell(script, directory.path()));
+    let supervise = supervise(&["--grace-s", "1"], &shell(script, directory.path()));
+    // The process that runs the tests may ignore the signal.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP").arg(supervise.get_program()).args(supervise.get_args());
     command.stdin(Stdio::null()).stderr(Stdio::null());
     let mut run = Guarded(command.spawn().unwrap());
     let pid = run.0.id();
     let deadline = Duration::from_secs(30);
     until("the command is up", deadline, || (lines(directory.path()) == 1).then_some(()));
-    kill("TERM", pid);
+    // A closed terminal.
+    kill("HUP", pid);
     until("it is asked to save", deadline, || (lines(directory.path()) == 2).then_some(()));
     until("it is told to end", deadline, || (lines(directory.path()) == 3).then_some(()));
     // A user who sends a second signal does not want to wait.
