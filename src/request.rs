@@ -128,7 +128,7 @@ impl<B> Request<B> {
     /// Waits until the call is done, and returns the buffer (`MPI_Wait`).
     ///
     /// # Errors
-    /// As the blocking call. The buffer is then lost, even if the call [was refused](Error::is_fatal) and the communicator
+    /// As the blocking call. The buffer is then lost, even if the call [was refused](crate::Error::is_fatal) and the communicator
     /// remains usable.
     pub fn wait(self) -> Result<B> {
         self.wait_until_done();

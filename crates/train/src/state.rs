@@ -149,8 +149,8 @@ impl RunState {
             return None;
         }
         Some(format!(
-            "the mean loss of epoch {epoch} is {loss:.4}, but that of the first step was {first:.4}: the model does not learn; try a lower \
-             --learning-rate, or a longer --warm-up"
+            "the mean loss of epoch {epoch} is {loss:.4}, and that of the first step was {first:.4}: unless the model was trained before, try a \
+             lower learning rate or a longer warm-up"
         ))
     }
 
@@ -292,7 +292,7 @@ mod tests {
                 };
                 state.emit(Event::Epoch(report), receive).unwrap();
             }
-            let expected = "the mean loss of epoch 2 is 1.9500, but that of the first step was 2.0000: ";
+            let expected = "the mean loss of epoch 2 is 1.9500, and that of the first step was 2.0000: ";
             assert!(notices.len() == 1 && notices[0].starts_with(expected), "{notices:?}");
         });
     }
