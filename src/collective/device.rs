@@ -92,6 +92,9 @@ impl Engine {
                 call.operation
             )));
         }
+        if let Some(nccl) = &mut gpu.nccl {
+            nccl.set_deadlines(self.deadlines(requested.options));
+        }
         let done = match method {
             // With one rank, the array is its own result.
             _ if self.topology.ranks() == 1 => Ok(()),
@@ -112,7 +115,6 @@ impl Engine {
     fn by_nccl(&mut self, gpu: &mut Gpu, requested: DeviceCall<'_>, span: &mut Span<'_>) -> Result<()> {
         let DeviceCall { call, options, stream } = requested;
         let deadlines = self.deadlines(options);
-        gpu.nccl().set_deadlines(deadlines);
         let method = Method::Vendor(Vendor::Nccl);
         let header = &self.begin_on_gpu(call, method, 1, options.label);
         self.agree_on_gpu(gpu, (header, method), &deadlines)?;
@@ -155,7 +157,6 @@ impl Engine {
         let deadlines = &self.deadlines(options);
         let header = &self.begin_on_gpu(call, method, segments as u64, options.label);
         if vendor.is_some() {
-            gpu.nccl().set_deadlines(*deadlines);
             self.agree_on_gpu(gpu, (header, method), deadlines)?;
         }
         let Self { agreement, executor, transport, .. } = self;

@@ -99,6 +99,16 @@ int main(void) {
     CHECK(strstr(unisono_last_error(), "not in the memory of a GPU") != NULL);
     CHECK(unisono_gpu_broadcast(comm, data, COUNT, UNISONO_F32, size, stream, NULL) == UNISONO_ERROR_ARGUMENT);
     CHECK(unisono_gpu_all_reduce(comm, NULL, 0, UNISONO_F32, UNISONO_SUM, stream, NULL) == UNISONO_OK);
+    if (devices > 1) {
+        void *of_another = NULL;
+        CHECK(CUDA("cuDevicePrimaryCtxRetain", (void **, int))(&of_another, (rank + 1) % devices) == 0);
+        CHECK(CUDA("cuCtxSetCurrent", (void *))(of_another) == 0);
+        for (int each = 0; each < 2; each++) {
+            CHECK(unisono_gpu_broadcast(comm, data, COUNT, UNISONO_F32, 0, stream, NULL) == UNISONO_OK);
+            CHECK(CUDA("cuCtxGetCurrent", (void **))(&current) == 0 && current == of_another);
+        }
+        CHECK(CUDA("cuCtxSetCurrent", (void *))(context) == 0);
+    }
 
     /* The last rank makes a call that differs from the others, of a kind that all have made before. Two ranks may detect the mismatch while
      * a third is still in earlier calls, which then report it. */
