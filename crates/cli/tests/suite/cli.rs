@@ -321,7 +321,10 @@ fn tune_writes_the_file_that_the_next_run_reads() {
     };
     let said = run("tune --threads 2").replace("\n    ", " ");
     let file = said.split("written to ").nth(1).and_then(|rest| rest.split(';').next()).unwrap();
-    assert!(file.starts_with(&caches) && said.contains("the next run with as many ranks"), "{said}");
+    assert!(
+        file.starts_with(&caches) && said.contains("the next run with the same number of ranks"),
+        "{said}"
+    );
     let slow = |line: &str| match line.split_once(", gb_per_s") {
         Some((range, _)) => format!("{range}, gb_per_s = 1e-6 }},\n"),
         None => format!("{line}\n"),

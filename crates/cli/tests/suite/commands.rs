@@ -124,7 +124,7 @@ fn smaller_wire_formats_shorten_the_step_between_nodes() {
     let csv = stdout("step --model mlp:8 --backward-ms 1 --nodes 2 --ranks-per-node 1 --format csv");
     assert!(csv.starts_with("ranks,nodes,wire,") && csv.lines().count() == 3, "{csv}");
     let table = stdout("step --parameters 25.6M --backward-ms 100 --nodes 2 --ranks-per-node 8");
-    assert!(table.contains("# 25600000 parameters, 128 samples a rank"), "{table}");
+    assert!(table.contains("# 25600000 parameters, 128 samples per rank"), "{table}");
     assert_eq!(table.lines().filter(|line| !line.starts_with('#')).count(), 3, "{table}");
 }
 

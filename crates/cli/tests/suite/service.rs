@@ -251,7 +251,10 @@ fn invalid_settings_are_reported() {
         (format!("{listen} --data digits"), "required arguments were not provided: --token-file <FILE>"),
         (format!("{listen} --token-file open"), "others may read it (mode 644): run `chmod 600` on it"),
         (format!("{listen} --token-file token --data digits --augment"), "--augment has no effect without"),
-        (format!("{listen} --token-file token --data service:{address}"), "it reads its data itself"),
+        (
+            format!("{listen} --token-file token --data service:{address}"),
+            "pass the original --data, and --join a server",
+        ),
         (format!("{listen} --token-file token --join {address}"), "cannot join it: it serves other data"),
         (
             format!("inspect-input --data service:{address}"),
