@@ -123,7 +123,9 @@ fn launched(args: &Args, ranks: u64) -> bool {
 
 /// Runs one rank.
 fn duel(args: &Args) {
-    let universe = unisono::mpi::initialize().expect("MPI is not initialised yet");
+    // Planned calls of more than 56 bytes run on the communication thread.
+    let (universe, _) = unisono::mpi::initialize_with_threading(unisono::mpi::Threading::Serialized)
+        .expect("MPI is not initialised yet");
     let world = universe.world();
     let mut comm = unisono::Communicator::attach(&world).expect("the ranks of one launch");
     let all: Vec<_> = (0..comm.ranks()).collect();
