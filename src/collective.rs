@@ -50,8 +50,7 @@ pub trait Collective {
     /// fatal](crate::Error::is_fatal).
     ///
     /// # Panics
-    /// If the buffer has a different size, or if the call has a reduction exactly when [its operation does not
-    /// reduce](Operation::reduces).
+    /// If the buffer has a different size; if [the operation reduces](Operation::reduces) and the call has no reduction, or the reverse.
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran>;
 }
 

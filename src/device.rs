@@ -4,6 +4,7 @@ mod copies;
 mod facts;
 #[allow(unsafe_code, reason = "copies that outlive the call that started them")]
 mod host_to_device;
+mod pinned;
 mod setup;
 #[allow(unsafe_code, reason = "copies that outlive the call that started them")]
 mod slot;

@@ -52,8 +52,7 @@ impl Communicator {
     pub(crate) fn survivors(&mut self) -> Result<Survivors> {
         self.check_can_change("shrink")?;
         const CAUSE: &str = "it called `shrink`";
-        // First, so that calls in flight end.
-        self.status.give_up(self.rank, CAUSE);
+        self.end_calls_in_flight(self.rank, CAUSE);
         let engine = self.engine_owner.engine();
         engine.revoke(CAUSE);
         let deadlines = engine.limits.usual;

@@ -9,15 +9,11 @@ use cudarc::driver::{
 };
 use unisono_collectives::Rank;
 
+use super::pinned::{LAST_COPIES, NAP, have_ended};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::gpu::{cuda, keep_freed, nothing};
 use crate::kernels;
-
-/// The interval of polls of a buffer, much shorter than the copy of a batch.
-const NAP: Duration = Duration::from_micros(20);
-/// The longest wait for copies in flight when the buffers are dropped.
-const LAST_COPIES: Duration = Duration::from_secs(5);
 
 /// Copies arrays to a GPU ahead of the work that reads them, while the GPU does other work.
 /// [`Communicator::host_to_device`](crate::Communicator::host_to_device) creates it.
@@ -154,19 +150,12 @@ impl Buffer {
         Ok(filled)
     }
 
-    /// Frees the memory once no copy uses it. If a copy does not end before `deadline`, it leaks the memory: freeing it would be unsound.
+    /// Frees the memory once no copy uses it, or else leaks it.
     fn release(&mut self, deadline: Instant) {
         let Some(memory) = self.memory.take() else { return };
-        let why = loop {
-            match self.copied.try_is_complete() {
-                Ok(true) => return,
-                Ok(false) if Instant::now() < deadline => thread::sleep(NAP),
-                Ok(false) => break "it does not end".to_owned(),
-                Err(error) => break error.to_string(),
-            }
-        };
-        tracing::warn!("the pinned memory of a copy to a GPU is leaked: {why}");
-        std::mem::forget(memory);
+        if !have_ended(deadline, || self.copied.try_is_complete()) {
+            std::mem::forget(memory);
+        }
     }
 }
 

@@ -3,19 +3,18 @@
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cudarc::driver::sys::{self, CUdeviceptr};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 
+use super::pinned::{LAST_COPIES, have_ended};
 use crate::error::Result;
 use crate::gpu::{Span, cuda};
 use crate::memory::{Registered, Registry};
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: the memory is pinned in all contexts of the process.
 const PORTABLE: u32 = 1;
-/// The longest wait for copies in flight when a slot is dropped.
-const LAST_COPIES: Duration = Duration::from_secs(5);
 
 /// The user of a slot's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,23 +159,12 @@ impl Slot {
         Ok(())
     }
 
-    /// Frees the memory once no copy uses it. If copies do not end, it leaks the memory: freeing it would be unsound.
+    /// Frees the memory once no copy uses it, or else leaks it.
     fn release(&mut self) {
         let Some(mut memory) = self.memory.take() else { return };
-        let begun = Instant::now();
-        let is_over = || Ok(self.fetched.try_is_complete()? && self.returned.try_is_complete()?);
-        let why = loop {
-            match is_over() {
-                Ok(true) => break None,
-                Ok(false) if begun.elapsed() < LAST_COPIES => std::thread::yield_now(),
-                Ok(false) => break Some("they do not end".to_owned()),
-                Err(error) => break Some(DriverError::to_string(&error)),
-            }
-        };
-        if let Some(why) = why {
-            tracing::warn!("the pinned memory of copies to or from a GPU is leaked: {why}");
-            std::mem::forget(memory);
-            return;
+        let are_over = || Ok(self.fetched.try_is_complete()? && self.returned.try_is_complete()?);
+        if !have_ended(Instant::now() + LAST_COPIES, are_over) {
+            return std::mem::forget(memory);
         }
         let unpinned = self.context.bind_to_thread().and_then(|()| {
             // SAFETY: the memory was registered by `allocate`, and no copy uses it: both events have completed.

@@ -15,7 +15,7 @@ use super::report::Report;
 use super::sockets::{CUT_AFTER, News, Sockets};
 use crate::control::{Gathered, How, Message, Outcome};
 use crate::record::{Doing, State};
-use crate::status::{FirstFailure, StatusBoard};
+use crate::status::{FirstFailure, PROCESS_ENDED, StatusBoard};
 use crate::system::print_line;
 
 /// The shortest and longest interval of state reports to the hub.
@@ -280,8 +280,7 @@ impl Nodes {
             How::Closed if self.status.has_left(rank) || self.is_here(rank) => {}
             How::Closed => {
                 let known = self.reports.get(&rank).map(|(doing, _)| doing);
-                let cause = "its process was killed, has crashed or called exit (its connection is closed)";
-                report.died(rank, cause, known);
+                report.died(rank, &format!("{PROCESS_ENDED} (its connection is closed)"), known);
             }
             How::Silent => {
                 let seconds = CUT_AFTER.as_secs();

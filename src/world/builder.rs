@@ -104,8 +104,8 @@ impl Builder {
         Self { ignores_environment: true, ..self }
     }
 
-    /// Collects no metrics and traces of this world, also if the environment enables them. For a world besides that of the launcher, whose
-    /// ranks have other numbers: both would write to the files of these numbers.
+    /// Collects no metrics and traces of this world, even if the environment enables them. An additional world of a launched process needs it
+    /// if its rank differs from the launched one: it would write to the files of another process.
     pub fn unobserved(self) -> Self {
         Self { is_unobserved: true, ..self }
     }

@@ -216,6 +216,7 @@ mod tests {
         assert_eq!([1, 2, 13, 15].map(|signal| ignores(status, signal)), [true, false, true, false]);
         assert!(!ignores("", SIGHUP));
     }
+
     #[test]
     fn exit_codes_match_those_of_a_shell() {
         for (raw, expected) in [(3 << 8, (3, "failed with exit code 3")), (9, (137, "was killed by SIGKILL"))]

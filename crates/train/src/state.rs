@@ -161,7 +161,7 @@ impl RunState {
         (best.evaluations_since >= stopping.patience).then_some(EndedEarly { step, best })
     }
 
-    /// Returns whether an evaluation is due after the last step, which has none. An epoch ends with an evaluation in any case.
+    /// Returns whether an evaluation is due after the last step, and was not made yet. An epoch ends with an evaluation in any case.
     pub fn is_evaluation_due(&self) -> bool {
         let Progress { step, evaluated, .. } = self.progress;
         step != evaluated && self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every))

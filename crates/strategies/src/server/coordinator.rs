@@ -78,7 +78,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         })?;
         // A stop skips the evaluation of its step, so the resumed run makes it. That at the end of the previous epoch may have been the best.
         self.pause(steps, on_event)?;
-        let last = (steps.saturating_sub(1), self.short_step_factor(steps.saturating_sub(1)));
+        let last = steps.saturating_sub(1);
+        let last = (last, self.short_step_factor(last));
         self.dispatcher.state().begin(epoch, first, step - first as u64, last);
         let began = Instant::now();
         while self.state.progress.step_in_epoch < steps && self.state.goes_on() {
