@@ -275,6 +275,14 @@ impl Error {
         }
     }
 
+    /// Returns the rank that failed first and its cause, without the text that a later call adds. `rank` is this rank.
+    pub(crate) fn first_cause(&self, rank: Rank) -> (Rank, String) {
+        match self {
+            Self::Aborted { by, cause, .. } => (*by, cause.clone()),
+            _ => (self.failed_rank().unwrap_or(rank), self.to_string()),
+        }
+    }
+
     /// Returns the fatal form of this error, for a call that rank `rank` has started.
     pub(crate) fn in_call(self, rank: Rank) -> Self {
         if self.is_fatal() { self } else { Self::Failed { rank, cause: Box::new(self) } }

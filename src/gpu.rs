@@ -17,7 +17,7 @@ mod span;
 
 pub use array::DeviceArray;
 pub(crate) use pool::keep_freed;
-pub(crate) use span::{Span, lend, nothing};
+pub(crate) use span::{Span, lend, nothing, zeros};
 
 /// Converts an error of the CUDA driver; `what` names the failed operation.
 pub(crate) fn cuda(what: &'static str) -> impl FnOnce(DriverError) -> Error {

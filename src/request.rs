@@ -15,7 +15,7 @@ mod background;
 
 /// The number of times that a waiting thread yields before it sleeps, since waking up takes as long as many yields.
 const YIELDS: usize = 200;
-/// The time for which [`wait_any`] waits for one of several collectives before it polls all of them.
+/// The time for which a wait for one of several collectives waits for the first before it polls all of them.
 const PAUSE: Duration = Duration::from_micros(50);
 /// The time between two runs of the callback of a thread that waits for the communication thread.
 const BETWEEN_CALLBACKS: Duration = Duration::from_micros(100);
@@ -125,6 +125,25 @@ impl<B> Request<B> {
         }
     }
 
+    /// Waits until this returns true, which it does at the latest when the call is done. Meanwhile calls in flight make progress.
+    #[doc(hidden)]
+    pub fn wait_until(&self, is_done: &dyn Fn() -> bool) {
+        match &self.progress {
+            Progress::Driven(driver) => driver.drive_until(is_done),
+            Progress::InBackground(_) => {
+                while !is_done() {
+                    self.wait_for(PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Returns whether the thread that waits for the call drives it, and all others of this kind.
+    #[doc(hidden)]
+    pub fn is_driven(&self) -> bool {
+        matches!(self.progress, Progress::Driven(_))
+    }
+
     /// Waits until the call is done, and returns the buffer (`MPI_Wait`).
     ///
     /// # Errors
@@ -187,19 +206,9 @@ pub fn wait_all<B>(requests: impl IntoIterator<Item = Request<B>>) -> Result<Vec
 pub fn wait_any<B>(requests: &mut Vec<Request<B>>) -> (usize, Result<B>) {
     assert!(!requests.is_empty(), "there is no request to wait for");
     let done = |requests: &[Request<B>]| requests.iter().position(Request::is_done);
-    let index = loop {
-        if let Some(index) = done(requests) {
-            break index;
-        }
-        let driver = requests.iter().find_map(|request| match &request.progress {
-            Progress::Driven(driver) => Some(driver),
-            Progress::InBackground(_) => None,
-        });
-        match driver {
-            Some(driver) => driver.drive_until(&|| done(requests).is_some()),
-            None => drop(requests[0].wait_for(PAUSE)),
-        }
-    };
+    let waits = requests.iter().find(|request| request.is_driven()).unwrap_or(&requests[0]);
+    waits.wait_until(&|| done(requests).is_some());
+    let index = done(requests).expect("the wait ends when a call is done");
     (index, requests.remove(index).wait())
 }
 

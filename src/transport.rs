@@ -98,14 +98,13 @@ pub(crate) struct Fabric {
 
 impl Fabric {
     /// Returns the fabric of a rank, before it is connected with other nodes.
-    fn new(status: StatusBoard, node: Option<Shared>) -> Self {
-        let (ranks, node_cores) = (status.ranks(), node.as_ref().map_or(1, Shared::cores));
+    fn new(status: StatusBoard, node: Option<Shared>, is_oversubscribed: bool) -> Self {
         Self {
             rank: status.rank(),
-            topology: Topology::single_node(ranks),
+            topology: Topology::single_node(status.ranks()),
             name: node.as_ref().map_or("", Shared::name),
-            node_cores,
-            is_oversubscribed: ranks > node_cores,
+            node_cores: node.as_ref().map_or(1, Shared::cores),
+            is_oversubscribed,
             spins: node.as_ref().map_or(0, Shared::spins),
             status,
             has_failed: false,
@@ -121,7 +120,9 @@ impl Fabric {
 
     /// Returns the fabric of ranks that all share memory.
     fn of_node(node: Shared) -> Self {
-        Self::new(node.status().clone(), Some(node))
+        let (status, cores) = (node.status().clone(), node.cores());
+        let is_oversubscribed = status.ranks() > cores;
+        Self::new(status, Some(node), is_oversubscribed)
     }
 
     /// Returns the fabrics of a new world of threads.

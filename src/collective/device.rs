@@ -17,7 +17,7 @@ use crate::gpu::{Span, cuda};
 use crate::kernels::ReduceOp;
 use crate::method::{Method, Vendor};
 use crate::select::Choice;
-use crate::transport::Header;
+use crate::transport::{Deadlines, Header};
 
 mod agreement;
 mod choose;
@@ -38,7 +38,8 @@ impl Engine {
         context: &Arc<CudaContext>,
         work: impl FnOnce(&mut Self, &mut Gpu) -> Result<R>,
     ) -> Result<R> {
-        self.check_alive()?;
+        // Collectives that NCCL has started would wait for a rank that has failed.
+        self.begin()?;
         let mut gpu = match self.gpu.take() {
             Some(gpu) => gpu,
             None => {
@@ -48,14 +49,8 @@ impl Engine {
         };
         let bound = check_context(&gpu.context, context)
             .and_then(|()| context.bind_to_thread().map_err(cuda("the GPU's context")));
-        // Collectives that NCCL has started would wait for a rank that has failed.
-        let done = bound.and_then(|()| self.begin()).and_then(|()| work(self, &mut gpu));
-        if let (Err(error), Some(nccl)) = (&done, &mut gpu.nccl)
-            && !matches!(error, Error::Unsupported(_))
-        {
-            // Other ranks' GPUs wait for this one.
-            nccl.abort();
-        }
+        let done = bound.and_then(|()| work(self, &mut gpu));
+        // Before `settle`, which aborts NCCL after a failure.
         self.gpu = Some(gpu);
         self.settle(done)
     }
@@ -92,16 +87,19 @@ impl Engine {
                 call.operation
             )));
         }
+        let deadlines = &self.deadlines(requested.options);
         if let Some(nccl) = &mut gpu.nccl {
-            nccl.set_deadlines(self.deadlines(requested.options));
+            nccl.set_deadlines(*deadlines);
         }
         let done = match method {
             // With one rank, the array is its own result.
             _ if self.topology.ranks() == 1 => Ok(()),
-            Method::Vendor(_) => self.by_nccl(gpu, requested, span),
-            Method::Algorithm(algorithm) => self.in_segments(gpu, algorithm, None, requested, span),
+            Method::Vendor(_) => self.by_nccl(gpu, requested, deadlines, span),
+            Method::Algorithm(algorithm) => {
+                self.in_segments(gpu, (algorithm, None), requested, deadlines, span)
+            }
             Method::InNodes(algorithm, vendor) => {
-                self.in_segments(gpu, algorithm, Some(vendor), requested, span)
+                self.in_segments(gpu, (algorithm, Some(vendor)), requested, deadlines, span)
             }
         };
         // The host's part is complete here, possibly before the GPU's.
@@ -112,12 +110,17 @@ impl Engine {
         Ok(Ran { method, why, link: method.link(self.transport.name()) })
     }
 
-    fn by_nccl(&mut self, gpu: &mut Gpu, requested: DeviceCall<'_>, span: &mut Span<'_>) -> Result<()> {
+    fn by_nccl(
+        &mut self,
+        gpu: &mut Gpu,
+        requested: DeviceCall<'_>,
+        deadlines: &Deadlines,
+        span: &mut Span<'_>,
+    ) -> Result<()> {
         let DeviceCall { call, options, stream } = requested;
-        let deadlines = self.deadlines(options);
         let method = Method::Vendor(Vendor::Nccl);
         let header = &self.begin_on_gpu(call, method, 1, options.label);
-        self.agree_on_gpu(gpu, (header, method), &deadlines)?;
+        self.agree_on_gpu(gpu, (header, method), deadlines)?;
         let parts = call.parts(self.topology.ranks(), options.parts.as_ref());
         let parts: Vec<_> =
             (0..self.topology.ranks()).map(|rank| parts.elements(Chunks::one(rank))).collect();
@@ -127,9 +130,9 @@ impl Engine {
     fn in_segments(
         &mut self,
         gpu: &mut Gpu,
-        algorithm: Algorithm,
-        vendor: Option<Vendor>,
+        (algorithm, vendor): (Algorithm, Option<Vendor>),
         requested: DeviceCall<'_>,
+        deadlines: &Deadlines,
         span: &mut Span<'_>,
     ) -> Result<()> {
         let DeviceCall { call, options, stream } = requested;
@@ -154,7 +157,6 @@ impl Engine {
             Some(ReduceOp::Mean) if self.topology.nodes() > 1 => Some(ReduceOp::Sum),
             op => op,
         };
-        let deadlines = &self.deadlines(options);
         let header = &self.begin_on_gpu(call, method, segments as u64, options.label);
         if vendor.is_some() {
             self.agree_on_gpu(gpu, (header, method), deadlines)?;

@@ -24,10 +24,7 @@ impl Engine {
             return error;
         }
         let rank = self.transport.rank();
-        let (first, cause) = match &error {
-            Error::Aborted { by, cause, .. } => (*by, cause.clone()),
-            _ => (error.failed_rank().unwrap_or(rank), error.to_string()),
-        };
+        let (first, cause) = error.first_cause(rank);
         self.lose(first, cause);
         error.in_call(rank)
     }

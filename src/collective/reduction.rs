@@ -18,15 +18,12 @@ impl Engine {
     /// If the operation reduces and the call has no reduction, or the reverse.
     #[inline]
     pub(crate) fn check_reduction(&mut self, choice: &Choice, call: &Call) -> Result<()> {
-        let Call { operation, op, .. } = call;
+        let Call { operation, op, .. } = *call;
+        assert!(
+            op.is_some() == operation.reduces(),
+            "the reduction of `{operation}` is {op:?}, but calls that reduce have one, and others have none"
+        );
         match op {
-            Some(op) => assert!(
-                operation.reduces(),
-                "a call that does not reduce, `{operation}`, has the reduction {op}"
-            ),
-            None => assert!(!operation.reduces(), "a call that reduces, `{operation}`, has no reduction"),
-        }
-        match call.op {
             None | Some(ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max | ReduceOp::Product) => Ok(()),
             Some(op) => self.check_limited(op, choice, call),
         }

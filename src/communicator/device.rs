@@ -38,7 +38,8 @@ impl Communicator {
         Ok(Arc::clone(self.device.get_or_init(|| context)))
     }
 
-    /// Allocates an array of `count` zeros on [this rank's GPU](Communicator::device).
+    /// Allocates an array of `count` zeros on [this rank's GPU](Communicator::device), which any stream may use. A local operation: it does
+    /// not wait for calls that are queued on the GPU.
     ///
     /// # Errors
     /// As [`Communicator::device`].
@@ -46,10 +47,7 @@ impl Communicator {
         &self,
         count: usize,
     ) -> Result<CudaSlice<T>> {
-        let stream = self.device()?.default_stream();
-        let array = if count == 0 { gpu::nothing(&stream) } else { stream.alloc_zeros(count) };
-        // Streams that do not wait for the default one may use the array too.
-        array.and_then(|array| stream.synchronize().map(|()| array)).map_err(cuda("memory on the GPU"))
+        gpu::zeros(&self.device()?.default_stream(), count).map_err(cuda("memory on the GPU"))
     }
 
     /// Copies arrays to the GPU of `stream` while it computes, for work on that stream, through this many buffers of pinned memory: as

@@ -95,8 +95,10 @@ impl Bootstrap for Growing<'_> {
         })?;
         let joining = gathered[0].split_off(1);
         let all: Vec<_> = gathered.into_iter().flatten().chain(joining).collect();
-        // The next all-gather detects a closed connection.
-        self.joining.iter_mut().for_each(|connection| drop(connection.send(&all)));
+        for connection in &mut self.joining {
+            // The next all-gather detects a closed connection. The other ranks wait there, while this one may wait for its timeout here.
+            let _ = self.world.quiet(WAITS_FOR_JOINS, |_| connection.send(&all));
+        }
         Ok(all)
     }
 }

@@ -10,7 +10,7 @@ use crate::dtype::Element;
 use crate::error::{Error, Place, Result};
 use crate::memory::{Shared, SharedCounters};
 use crate::record::POINT_TO_POINT;
-use crate::transport::{common, gather, wait_for_counter};
+use crate::transport::{Waiting, common, gather, wait_for_counter};
 
 impl Communicator {
     /// Returns an array that all ranks share, which must be on one node; its elements are initially zero. All ranks call it, with
@@ -117,14 +117,17 @@ impl Communicator {
             }
             None => (options.deadlines(&self.engine_owner.limits().usual).into_owned(), 0),
         };
+        let waiting = Waiting::new(spins, &deadlines, &self.status);
+        // The communication thread may record its own waits meanwhile.
+        let waiting = if engine.is_some() { waiting } else { waiting.unrecorded() };
         let disagreement = || engine?.calls.mismatch(call?, other, &self.status);
-        let waited =
-            wait_for_counter(&self.status, other, (counter, value), (&deadlines, spins), disagreement);
+        let waited = wait_for_counter(waiting, &self.status, other, (counter, value), disagreement);
         waited.or_else(|failure| {
             let (rank, algorithm) = (self.rank, POINT_TO_POINT);
             let at = Place { rank, operation, sequence: value, algorithm, phase: algorithm, step: 0 };
             let error = failure.at(at, &self.status);
-            self.end_calls_in_flight(error.failed_rank().unwrap_or(rank), &error.to_string());
+            let (first, cause) = error.first_cause(rank);
+            self.end_calls_in_flight(first, &cause);
             self.engine_owner.engine().settle(Err(error))
         })
     }
@@ -132,7 +135,12 @@ impl Communicator {
 
 #[cfg(test)]
 mod tests {
-    use crate::error::Error;
+    use std::sync::atomic::Ordering;
+    use std::thread::sleep;
+    use std::time::{Duration, Instant};
+
+    use crate::error::{Error, Result};
+    use crate::record::Stage;
 
     #[test]
     fn different_counts_are_a_mismatch_on_every_rank() {
@@ -142,5 +150,36 @@ mod tests {
             assert!(matches!(&error, Error::Mismatch { other, .. } if *other == 1 - rank), "{error}");
             assert!(error.to_string().contains("called alloc_shared of 8 bytes"), "{error}");
         }
+    }
+
+    #[test]
+    fn wait_for_a_counter_is_not_one_of_a_call_in_flight() {
+        let ended = crate::threads(3, |mut comm| -> Result<()> {
+            let counters = comm.alloc_counters(1)?;
+            let counter = counters.get(0);
+            if comm.rank() == 1 {
+                comm.wait_until(2, counter, 1)?;
+                return comm.barrier();
+            }
+            let barrier = comm.barrier_async()?;
+            if comm.rank() == 0 {
+                comm.wait_until(2, counter, 1)?;
+            } else {
+                let awaited =
+                    || comm.status().doing(0).last.filter(|last| last.stage == Stage::Running)?.waits_for;
+                let began = Instant::now();
+                while awaited() != Some(1) {
+                    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", awaited());
+                    sleep(Duration::from_millis(1));
+                }
+                for _ in 0..100 {
+                    sleep(Duration::from_millis(3));
+                    assert_eq!(awaited(), Some(1));
+                }
+                counter.store(1, Ordering::Release);
+            }
+            barrier.wait()
+        });
+        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     }
 }

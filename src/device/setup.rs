@@ -11,7 +11,7 @@ use super::facts::{Facts, Inside};
 use super::slot::Slot;
 use crate::config;
 use crate::error::Result;
-use crate::gpu::cuda;
+use crate::gpu::{cuda, zeros};
 use crate::memory::Registry;
 use crate::method::Method;
 use crate::nccl::{self, UniqueId};
@@ -91,12 +91,7 @@ impl Gpu {
         if let Some(token) = self.token.take() {
             return Ok(token);
         }
-        // On a stream without other work, for which the host may wait.
-        let allocated = self.context.new_stream().and_then(|stream| {
-            let token = stream.alloc_zeros(1)?;
-            stream.synchronize().map(|()| token)
-        });
-        allocated.map_err(cuda("memory on the GPU"))
+        zeros(&self.context.default_stream(), 1).map_err(cuda("memory on the GPU"))
     }
 
     /// Returns the stream of non-blocking calls.

@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut, DeviceRepr, DriverError};
+use cudarc::driver::{
+    CudaContext, CudaSlice, CudaStream, DevicePtrMut, DeviceRepr, DriverError, ValidAsZeroBits,
+};
 
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -41,6 +43,21 @@ pub(crate) fn nothing<T: DeviceRepr>(stream: &Arc<CudaStream>) -> Result<CudaSli
     // SAFETY: the address is that of a leaked allocation of this stream, which the array now owns and frees; no elements fit
     // any memory.
     Ok(unsafe { stream.upgrade_device_ptr(byte.leak(), 0) })
+}
+
+/// Creates an array of `count` zeros, which any stream may use at once. It belongs to `owner`, which frees it.
+pub(crate) fn zeros<T: DeviceRepr + ValidAsZeroBits>(
+    owner: &Arc<CudaStream>,
+    count: usize,
+) -> Result<CudaSlice<T>, DriverError> {
+    // On a stream without other work: the work of `owner` may include collectives, which wait for other ranks.
+    let stream = owner.context().new_stream()?;
+    // CUDA refuses to allocate zero bytes.
+    let array = stream.alloc_zeros::<T>(count.max(1))?;
+    stream.synchronize()?;
+    // SAFETY: the address is that of a leaked allocation of at least this many elements in the same context, which the array now owns
+    // and frees. The allocation is complete, so `owner` frees it later.
+    Ok(unsafe { owner.upgrade_device_ptr(array.leak(), count) })
 }
 
 /// A part of a GPU's memory. While it exists, no other code queues work on it.

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
 use crate::system::MemoryLimit;
 
@@ -116,13 +116,25 @@ impl Pages {
     /// Maps the pages of a file privately in place of its shared mapping. The kernel copies a page before this process writes to it, so
     /// threads may use the pages meanwhile. Once they are [copied](Pages::copy_private), this process shares none of them.
     ///
+    /// # Errors
+    /// If the system does not provide the mapping. The shared one then remains in place.
+    ///
     /// # Safety
     /// The pages are a whole mapping of this file.
     pub(crate) unsafe fn make_private(start: *mut u8, size_bytes: usize, file: impl AsFd) -> Result<()> {
-        let (access, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
-        // SAFETY: it replaces only that mapping. The addresses stay mapped throughout, with the same bytes.
-        unsafe { rustix::mm::mmap(start.cast(), size_bytes, access, flags, file, 0).map(drop) }
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // Mapped elsewhere first. Mapped in place, it would unmap the array before it fails for lack of memory.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing one.
+        let address = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size_bytes, access, flags, file, 0)? };
+        let private = Self::new(address, size_bytes);
+        // SAFETY: it moves the new mapping, and replaces only the old one. The addresses of that stay mapped throughout, with the same bytes.
+        unsafe {
+            let may_move = MremapFlags::MAYMOVE;
+            rustix::mm::mremap_fixed(address, size_bytes, size_bytes, may_move, start.cast())?;
+        }
+        // It is no longer at its first address.
+        std::mem::forget(private);
+        Ok(())
     }
 
     /// Copies all pages of a private mapping of a file.

@@ -59,6 +59,7 @@ impl EngineOwner {
     fn recall(&mut self) -> Option<Box<Engine>> {
         let mut engine = self.background.as_ref()?.recall(&self.status);
         engine.transport.has_core_to_itself(true);
+        self.status.set_in_flight(false);
         Some(engine)
     }
 
@@ -87,6 +88,7 @@ impl EngineOwner {
         if let Some(mut engine) = self.here.take() {
             engine.transport.has_core_to_itself(false);
             self.limits = engine.limits;
+            self.status.set_in_flight(true);
             state.engine = Some(engine);
         }
         state.jobs.push_back(job);

@@ -273,6 +273,21 @@ impl StatusBoard {
         Some((noted.count, Codes::of_bits(noted.codes), noted.label))
     }
 
+    /// Like [`called`](Self::called), for the call in which the program of a rank is blocked: neither one that has ended, nor one in flight.
+    pub(crate) fn blocking_call(&self, rank: Rank, sequence: u64) -> Option<(u64, Codes, u64)> {
+        let row = self.layout.row(self.position_of(rank)?);
+        let is_running =
+            || row.ring.of_sequence(sequence).is_some_and(|noted| noted.progress.stage() == Stage::Running);
+        // In this order: a call that is running before and after was running when the flag was read.
+        let is_blocking = is_running() && !row.in_flight.load(Ordering::Acquire) && is_running();
+        if is_blocking { self.called(rank, sequence) } else { None }
+    }
+
+    /// Sets whether the calls of this rank run on its communication thread.
+    pub(crate) fn set_in_flight(&self, in_flight: bool) {
+        self.own().in_flight.store(in_flight, Ordering::Release);
+    }
+
     /// Returns the latest calls of the rank at a position, oldest first.
     pub(crate) fn records(&self, position: usize) -> Vec<Record> {
         let (row, now) = (self.layout.row(position), now_us());

@@ -3,7 +3,7 @@
 //! Everything consists of atomics, and zero is the initial state: new pages are zero.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::attempts::Attempts;
 use super::lockstep::Lockstep;
@@ -114,6 +114,8 @@ pub(super) struct Row {
     pub(super) waited: AtomicU64,
     /// The thread of its last call.
     pub(super) thread: AtomicU64,
+    /// Whether its calls run on its communication thread, while its program continues.
+    pub(super) in_flight: AtomicBool,
     /// Its wait in a group of these ranks.
     pub(super) in_group: InGroup,
     labels: [Named; LABELS],

@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use unisono_collectives::Rank;
 
 use super::waiting::{PeerState, Poll};
-use super::{Deadlines, Failure, Waiting};
+use super::{Failure, Waiting};
 use crate::status::StatusBoard;
 
-/// Waits until rank `other` has increased a counter in shared memory to a value, with `spins` polls before it yields. `disagreement` returns the
-/// reason if that rank never will, since it makes another call; a long wait calls it.
+/// Waits until rank `other` has increased a counter in shared memory to a value. `disagreement` returns the reason if that rank never will, since
+/// it makes another call; a long wait calls it.
 pub(crate) fn wait_for_counter(
+    waiting: Waiting<'_>,
     status: &StatusBoard,
     other: Rank,
     (counter, value): (&AtomicU64, u64),
-    (deadlines, spins): (&Deadlines, u32),
     disagreement: impl Fn() -> Option<Failure>,
 ) -> Result<(), Failure> {
     let poll = || match counter.load(Ordering::Acquire) {
@@ -22,8 +22,8 @@ pub(crate) fn wait_for_counter(
         _ => Ok(Poll::WaitsFor(other)),
     };
     let check = |other: Rank, waiting: &Waiting<'_>| {
-        let disagrees = || disagreement().filter(|_| waiting.is_long());
+        let disagrees = || if waiting.is_long() { disagreement() } else { None };
         Ok(Failure::left(other, status).or_else(disagrees).map_or(PeerState::Nothing, PeerState::Gone))
     };
-    Waiting::new(spins, deadlines, status).until(poll, check)
+    waiting.until(poll, check)
 }

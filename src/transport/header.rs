@@ -186,12 +186,13 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Returns the mismatch if rank `other`, for which this rank waits in a call without a number, `ours`, has made a call that this rank
-    /// has not made.
+    /// Returns the mismatch if rank `other`, for which this rank waits in a call without a number, `ours`, is blocked in a call that this
+    /// rank has not made. Calls in flight do not keep it from making the awaited one.
     pub(crate) fn mismatch(&self, ours: &str, other: Rank, status: &StatusBoard) -> Option<Failure> {
-        let next = Header { sequence: self.sequence, ..Zeroable::zeroed() };
-        let theirs = next.recorded_call(self.sequence, other, status)?.describe(status);
-        Some(Failure::Mismatch { ours: ours.to_owned(), other, theirs })
+        let Self { sequence, .. } = *self;
+        let (count, codes, label) = status.blocking_call(other, sequence)?;
+        let theirs = Header { sequence, count, codes, label: label as u32, ..Zeroable::zeroed() };
+        Some(Failure::Mismatch { ours: ours.to_owned(), other, theirs: theirs.describe(status) })
     }
 
     #[cfg(feature = "nccl")]
@@ -331,6 +332,20 @@ mod tests {
             panic!("a mismatch, though the other is in a later call");
         };
         assert!(ours.contains("#3 of 99 ") && theirs.contains("#3 of 10 "), "{ours} {theirs}");
+    }
+
+    #[test]
+    fn only_a_blocking_call_of_another_rank_is_in_place_of_an_unnumbered_one() {
+        let statuses = StatusBoard::of_threads(2).unwrap();
+        let differs =
+            || Calls { sequence: 3, ..Calls::default() }.mismatch("a plan", 1, &statuses[0]).is_some();
+        let recording = header(3, 10).note(&statuses[1], 0);
+        assert!(differs());
+        statuses[1].set_in_flight(true);
+        assert!(!differs(), "its communication thread makes the call");
+        statuses[1].set_in_flight(false);
+        recording.end(true);
+        assert!(!differs(), "the call has ended");
     }
 
     #[test]

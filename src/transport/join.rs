@@ -101,10 +101,9 @@ impl Joined {
         let nodes = gather(bootstrap, &(sharing, is_oversubscribed))?;
         let (sharing, is_oversubscribed): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         let name = name(&sharing, links.collectives.name());
-        let mut fabric = Fabric::new(status, node);
+        let mut fabric = Fabric::new(status, node, is_oversubscribed.contains(&true));
         (fabric.topology, fabric.name) = (topology, name);
         (fabric.node_cores, fabric.spins) = (node_cores, spins);
-        fabric.is_oversubscribed = is_oversubscribed.contains(&true);
         if !far.is_empty() {
             let Links { collectives, messages, controls } = links;
             fabric.far = Some(Far::new(collectives, far, fabric.status.clone(), spins));

@@ -89,6 +89,8 @@ pub(crate) struct Waiting<'a> {
     /// The function by which to sleep, if the awaited event can end the sleep.
     nap: Option<Nap<'a>>,
     checks_failures: bool,
+    /// Whether the wait is recorded as one of the current call.
+    records: bool,
     deadlines: &'a Deadlines,
     status: &'a StatusBoard,
 }
@@ -152,6 +154,7 @@ impl<'a> Waiting<'a> {
             polls_awake: u32::MAX,
             nap: None,
             checks_failures: true,
+            records: true,
             deadlines,
             status,
         }
@@ -212,8 +215,16 @@ impl<'a> Waiting<'a> {
         })
     }
 
+    /// Keeps the wait out of the flight recorder, whose current call may be one of another thread.
+    pub(crate) fn unrecorded(self) -> Self {
+        Self { records: false, ..self }
+    }
+
     /// Records the awaited rank, after a pause that has read the clock.
     pub(super) fn record(&self, other: Rank) {
+        if !self.records {
+            return;
+        }
         let more = self.times.map_or(Duration::ZERO, |times| times.waited - times.before);
         self.status.waits_for(other, more);
     }

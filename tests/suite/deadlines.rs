@@ -119,11 +119,25 @@ fn scoped_timeout_applies_to_its_calls_only() {
 
 fn call_timeout_applies_to_one_call_of_any_kind() {
     type Waits = fn(&mut Communicator) -> unisono::Result<()>;
-    let kinds: [Waits; 4] = [
+    let kinds: [Waits; 6] = [
         |comm| comm.call().timeout(SHORT).broadcast(&mut [1_u8; 3], 1).map(drop),
         |comm| comm.call().timeout(SHORT).all_reduce_async(vec![1_u8; 3], ReduceOp::Max)?.wait().map(drop),
         |comm| comm.call().timeout(SHORT).receive(&mut [0_u8; 3], 1),
         |comm| comm.call().timeout(SHORT).receive_async(vec![0_u8; 3], 1)?.wait().map(drop),
+        |comm| {
+            unisono::wait_any(&mut vec![comm.call().timeout(SHORT).receive_async(vec![0_u8; 3], 1)?])
+                .1
+                .map(drop)
+        },
+        // Each step is too short to read the clock.
+        |comm| {
+            let request = comm.call().timeout(SHORT).receive_async(vec![0_u8; 3], 1)?;
+            let began = Instant::now();
+            while !request.wait_for(Duration::from_micros(10)) {
+                assert!(began.elapsed() < Duration::from_secs(20), "the deadline does not end the message");
+            }
+            request.wait().map(drop)
+        },
     ];
     for waits in kinds {
         let errors = unisono::threads(2, |mut comm| {

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use unisono::{Communicator, Error, Operation, ReduceOp, Request};
@@ -129,7 +130,8 @@ fn callback_runs_during_waits_for_calls_in_flight_and_ends_them() {
     let wait: Wait = |comm| comm.barrier_async()?.wait();
     let wait_any: Wait = |comm| unisono::wait_any(&mut vec![comm.barrier_async()?]).1;
     let blocking: Wait = |comm| comm.barrier_async().and_then(|_| comm.barrier());
-    for wait in [wait, wait_any, blocking] {
+    let counter: Wait = |comm| comm.barrier_async().and_then(|_| comm.wait_until(1, &AtomicU64::new(0), 1));
+    for wait in [wait, wait_any, blocking, counter] {
         let ended = Barrier::new(2);
         let errors = unisono::threads(2, |mut comm| {
             comm.set_timeout(Duration::from_secs(30));

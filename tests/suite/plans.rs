@@ -12,6 +12,7 @@ pub(crate) fn tests() -> Vec<Test> {
         unstarted_plan_of_one_rank_times_out_on_the_others,
         call_of_another_rank_in_place_of_a_plan_is_a_mismatch,
         wait_for_a_plan_does_not_wait_for_calls_in_flight,
+        call_in_flight_of_another_rank_is_not_in_place_of_a_plan,
     ]
 }
 
@@ -86,6 +87,27 @@ fn wait_for_a_plan_does_not_wait_for_calls_in_flight() {
             // Rank 0 sends this message before its call in flight ends.
             comm.receive(&mut [0_u8], 0)?;
             comm.all_reduce(&mut [1.0_f32], ReduceOp::Sum)?;
+        }
+        Ok(planned[0])
+    });
+    assert!(ended.iter().all(|sum| matches!(sum, Ok(2.0))), "{ended:?}");
+}
+
+fn call_in_flight_of_another_rank_is_not_in_place_of_a_plan() {
+    let ended = unisono::threads(2, |mut comm| -> unisono::Result<f32> {
+        comm.set_timeout(Duration::from_secs(30));
+        let mut planned = comm.plan(Operation::AllReduce, Some(ReduceOp::Sum), vec![1.0_f32])?;
+        if comm.rank() == 0 {
+            planned.start(&mut comm)?;
+            planned.wait(&mut comm)?;
+            comm.all_reduce(&mut [1.0_f32], ReduceOp::Sum)?;
+        } else {
+            let in_flight = comm.all_reduce_async(vec![1.0_f32], ReduceOp::Sum)?;
+            // By then, rank 0 has waited for long enough to compare the calls.
+            std::thread::sleep(Duration::from_millis(500));
+            planned.start(&mut comm)?;
+            planned.wait(&mut comm)?;
+            in_flight.wait()?;
         }
         Ok(planned[0])
     });

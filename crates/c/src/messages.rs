@@ -212,6 +212,14 @@ impl<T: Element> InFlight for FromAny<T> {
         self.call.wait_for(timeout)
     }
 
+    fn is_driven(&self) -> bool {
+        self.call.is_driven()
+    }
+
+    fn wait_until(&self, is_done: &dyn Fn() -> bool) {
+        self.call.wait_until(is_done);
+    }
+
     fn wait(self: Box<Self>) -> unisono::Result<()> {
         let (sender, _) = self.call.wait()?;
         // SAFETY: the caller of `unisono_receive_any_async` keeps the place until `unisono_wait` has returned.

@@ -12,9 +12,6 @@ use super::options::{self, Call};
 use super::values::lent;
 use super::waits::with_callback;
 
-/// The time for which `unisono_wait_any` waits for one call before it polls the others.
-const PAUSE: Duration = Duration::from_micros(50);
-
 /// A non-blocking call. Every one must be waited for.
 pub struct Request {
     call: Box<dyn InFlight>,
@@ -25,6 +22,8 @@ pub struct Request {
 pub(crate) trait InFlight: Send {
     fn is_done(&self) -> bool;
     fn wait_for(&self, timeout: Duration) -> bool;
+    fn is_driven(&self) -> bool;
+    fn wait_until(&self, is_done: &dyn Fn() -> bool);
     fn wait(self: Box<Self>) -> unisono::Result<()>;
 }
 
@@ -35,6 +34,14 @@ impl<B: Send> InFlight for unisono::Request<B> {
 
     fn wait_for(&self, timeout: Duration) -> bool {
         unisono::Request::wait_for(self, timeout)
+    }
+
+    fn is_driven(&self) -> bool {
+        unisono::Request::is_driven(self)
+    }
+
+    fn wait_until(&self, is_done: &dyn Fn() -> bool) {
+        unisono::Request::wait_until(self, is_done);
     }
 
     fn wait(self: Box<Self>) -> unisono::Result<()> {
@@ -138,16 +145,16 @@ pub unsafe extern "C" fn unisono_wait_any(
         // SAFETY: as the caller promises, for both.
         let (requests, index) = unsafe { (all(count, requests)?, out(index, "the index")?) };
         *index = -1;
-        let done = loop {
+        let done = {
             // SAFETY: the request is live or null, as the caller promises.
             let call = |place: usize| unsafe { requests[place].as_ref() };
             let live = || (0..count).filter_map(|place| Some((place, call(place)?)));
             let Some((_, first)) = live().next() else { return Ok(()) };
             first.owner.check().map_err(argument)?;
-            if let Some((place, _)) = live().find(|(_, request)| request.call.is_done()) {
-                break place;
-            }
-            with_callback(|| first.call.wait_for(PAUSE));
+            let done = || live().find(|(_, request)| request.call.is_done()).map(|(place, _)| place);
+            let waits = live().map(|(_, request)| request).find(|request| request.call.is_driven());
+            with_callback(|| waits.unwrap_or(first).call.wait_until(&|| done().is_some()));
+            done().expect("the wait ends when a call is done")
         };
         *index = done as c_int;
         // SAFETY: as the caller promises.

@@ -315,6 +315,33 @@ static void reductions(void)
 
 enum { TAGS = 20, TAGGED = 3000 };
 
+static int looks;
+
+static const char *look(void)
+{
+    looks++;
+    return NULL;
+}
+
+/* The function of this thread runs during a wait for one of several messages, of which the second arrives late. */
+static void function_runs_during_waits_for_any(void)
+{
+    const struct timespec nap = {.tv_nsec = 50000000};
+    unisono_request *receives[2] = {NULL, NULL};
+    int64_t value = rank, received = -1;
+    int done = -1;
+    if (rank == 0)
+        nanosleep(&nap, NULL);
+    if (rank < 2) {
+        OK(unisono_receive_async(comm, &received, 1, UNISONO_I64, 1 - rank, NULL, &receives[1]));
+        OK(unisono_send(comm, &value, 1, UNISONO_I64, 1 - rank, NULL));
+        unisono_while_waiting(look);
+        OK(unisono_wait_any(2, receives, &done));
+        unisono_while_waiting(NULL);
+        CHECK(done == 1 && received == 1 - rank && (rank == 0 || looks > 0));
+    }
+}
+
 /* Many messages in flight around a ring, received in another order than sent. */
 static void tags(void)
 {
@@ -343,6 +370,7 @@ static void tags(void)
     OK(unisono_wait_all(TAGS, sends));
     CHECK(sends[0] == NULL && sends[TAGS - 1] == NULL);
     OK(unisono_wait_all(TAGS, sends));
+    function_runs_during_waits_for_any();
 }
 
 static void messages(void)

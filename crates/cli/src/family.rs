@@ -97,19 +97,19 @@ impl Reaper {
 
     /// Reaps every few seconds, because it reads the status of all processes of the system. `is_member` identifies the commands, which their
     /// [`Member::child`] reaps.
-    pub(super) fn poll(&mut self, is_member: impl Fn(u32) -> bool) -> io::Result<()> {
+    pub(super) fn poll(&mut self, is_member: impl Fn(u32) -> bool) {
         if self.last.elapsed() < REAP {
-            return Ok(());
+            return;
         }
         self.last = Instant::now();
         let own = getpid().as_raw_nonzero().get();
         let is_left = |process: &Process| {
             process.parent == own && !process.runs && !is_member(process.pid.unsigned_abs())
         };
-        for process in descendants()?.into_iter().filter(is_left) {
-            waitpid(Pid::from_raw(process.pid), WaitOptions::NOHANG)?;
+        // After an error, such as too many open files, the next search reaps.
+        for process in descendants().unwrap_or_default().into_iter().filter(is_left) {
+            let _ = waitpid(Pid::from_raw(process.pid), WaitOptions::NOHANG);
         }
-        Ok(())
     }
 }
 

@@ -78,7 +78,7 @@ struct Machines {
     #[arg(long, value_name = "HOST", requires = "several")]
     master_addr: Option<String>,
     /// Port on machine 0, as for torchrun; ranks connect to the port after it
-    #[arg(long, value_name = "PORT", default_value_t = 29500)]
+    #[arg(long, value_name = "PORT", requires = "several", default_value_t = 29500)]
     master_port: u16,
 }
 

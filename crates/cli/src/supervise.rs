@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
 use rustix::process::Signal;
+use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
 use super::family::{self, Member, POLL, Reaper, TO_END, code, code_of_unstarted, is_unrunnable};
@@ -156,29 +157,32 @@ enum Asked {
 }
 
 /// Waits for the command to end, and stops it if this process receives a signal. It first requests a checkpoint, which a launcher forwards to all
-/// ranks, then sends SIGTERM, and finally kills the command and all its descendants. Another signal skips to the next stage.
+/// ranks, then sends SIGTERM, and finally kills the command and all its descendants. A later signal skips to the next stage, except SIGHUP, which a
+/// closed terminal sends twice.
 fn watch(mut command: Member, signals: &mut Signals, grace: Duration) -> io::Result<Ended> {
     let (mut asked, mut deadline) = (Asked::No, None);
     let mut reaper = Reaper::new();
     let status = loop {
-        if let Some(status) = command.child.try_wait()? {
+        if let Some(status) = command.child.try_wait().transpose() {
             break status;
         }
-        reaper.poll(|pid| pid == command.child.id())?;
-        let is_signalled = signals.pending().next().is_some();
+        reaper.poll(|pid| pid == command.child.id());
+        // Signals that arrive together are one request.
+        let arrived: Vec<_> = signals.pending().collect();
+        let is_impatient = arrived.iter().any(|&signal| signal != SIGHUP);
         let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         match asked {
-            Asked::No if is_signalled => {
+            Asked::No if !arrived.is_empty() => {
                 print_message(&format!("requesting a checkpoint and an exit within {} s", grace.as_secs()));
                 command.signal(Signal::USR1);
                 (asked, deadline) = (Asked::ToSave, Some(Instant::now() + grace));
             }
-            Asked::ToSave if is_signalled || is_over => {
+            Asked::ToSave if is_impatient || is_over => {
                 print_message("the command is still running: terminating it without saving");
                 command.signal(Signal::TERM);
                 (asked, deadline) = (Asked::ToEnd, Some(Instant::now() + TO_END));
             }
-            Asked::ToEnd if is_signalled || is_over => {
+            Asked::ToEnd if is_impatient || is_over => {
                 print_message("the command is still running: killing it");
                 command.signal(Signal::KILL);
                 deadline = Some(Instant::now() + TO_END);
@@ -191,5 +195,5 @@ fn watch(mut command: Member, signals: &mut Signals, grace: Duration) -> io::Res
     if left > 0 {
         print_message(&format!("killed {left} processes that the command left behind"));
     }
-    Ok(Ended { status, was_asked: !matches!(asked, Asked::No) })
+    Ok(Ended { status: status?, was_asked: !matches!(asked, Asked::No) })
 }

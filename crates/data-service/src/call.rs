@@ -96,13 +96,12 @@ pub(super) async fn call<M: Method>(
     message: M,
     most_bytes: usize,
 ) -> Result<M::Answer, Status> {
-    let mut request = Request::new(message);
-    request.set_timeout(M::DEADLINE);
     let mut client = Grpc::new(channel.clone()).max_decoding_message_size(most_bytes);
     let asked = async {
         client.ready().await.map_err(|error| Status::unavailable(with_causes(&error)))?;
-        client.unary(request, PathAndQuery::from_static(M::PATH), ProstCodec::default()).await
+        client.unary(Request::new(message), PathAndQuery::from_static(M::PATH), ProstCodec::default()).await
     };
+    // The request has no timeout of its own: tonic would report that one, at the same moment, as a cancellation.
     match tokio::time::timeout(M::DEADLINE, asked).await {
         Ok(Ok(answer)) => Ok(answer.into_inner()),
         Ok(Err(status)) if is_refused(&status) => {

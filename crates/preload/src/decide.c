@@ -13,21 +13,15 @@ static bool leave(struct call *call, enum why why)
     return false;
 }
 
-/* MPI_Type_size has no size for a type of 2 GiB or more. */
-#if MPI_VERSION >= 4
-#define type_size PMPI_Type_size_c
-#else
-#define type_size PMPI_Type_size_x
-#endif
-
-/* Returns the size of an element of any type, or -1 if the type is invalid. */
+/* Returns the size of an element of any type, or -1 if the type is invalid. MPI_Type_size has no size for a type of 2 GiB or more, and
+ * MPI 3, over which a library compiled with MPI 4 may run, has no MPI_Type_size_c. */
 static MPI_Count size_of(MPI_Datatype handle)
 {
     const struct type *type = type_of(handle);
     if (type != NULL)
         return type->size_bytes;
     MPI_Count bytes;
-    return handle != MPI_DATATYPE_NULL && type_size(handle, &bytes) == MPI_SUCCESS && bytes != MPI_UNDEFINED ? bytes : -1;
+    return handle != MPI_DATATYPE_NULL && PMPI_Type_size_x(handle, &bytes) == MPI_SUCCESS && bytes != MPI_UNDEFINED ? bytes : -1;
 }
 
 /* Returns the class of the error in a buffer, or MPI_SUCCESS. NULL is also MPI_BOTTOM, for a derived type with absolute addresses. */

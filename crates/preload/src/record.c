@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The first and the last line, which show that the file is complete. */
 static const char FIRST_LINE[] = "# unisono accelerate: function, reduction, type, ranks, nodes, bytes below, carried out by\n";
@@ -115,6 +116,21 @@ uint64_t record_read(const char *name)
     return is_valid ? all : 0;
 }
 
+/* Returns the name of a file that also holds once the program has changed its folder. */
+static char *absolute(const char *name)
+{
+    char *found = realpath(name, NULL);
+    if (found != NULL || *name == '/')
+        return found != NULL ? found : strdup(name);
+    char *folder = getcwd(NULL, 0);
+    if (folder == NULL)
+        return strdup(name);
+    found = allocated(strlen(folder) + strlen(name) + 2);
+    sprintf(found, "%s/%s", folder, name);
+    free(folder);
+    return found;
+}
+
 bool record_begin(void)
 {
     int rank;
@@ -122,9 +138,9 @@ bool record_begin(void)
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank != 0 || name == NULL || *name == '\0')
         return true;
-    record_name = strdup(name);
-    new_name = allocated(strlen(name) + sizeof(".new"));
-    strcat(strcpy(new_name, name), ".new");
+    record_name = absolute(name);
+    new_name = allocated(strlen(record_name) + sizeof(".new"));
+    strcat(strcpy(new_name, record_name), ".new");
     record = fopen(new_name, "we");
     if (record == NULL)
         fprintf(stderr, "unisono: cannot record decisions in `%s`: %s\n", name, strerror(errno));

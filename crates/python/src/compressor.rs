@@ -6,8 +6,7 @@ use unisono_bindings::{Lent, Owner};
 use unisono_compress::{Compression, UnknownCompression};
 
 use super::array::Array;
-use super::comm::Comm;
-use super::comm::release;
+use super::comm::{Comm, release};
 use super::error::argument;
 use super::interrupt::{Ended, InCall, check_not_interrupted};
 

@@ -122,6 +122,26 @@ else:
     assert [end.code for end in ended] == [0, 0], ended
 
 
+@pytest.mark.parametrize(("act", "cause"), [("comm.fail('bad values')", "bad values"), ("comm.close()", "the communicator is closed")])
+def test_function_of_a_reduction_can_end_the_communicator(act: str, cause: str) -> None:
+    check(
+        PRELUDE
+        + f"""
+def add(one, other):
+    {act}
+    return one + other
+
+try:
+    comm.all_reduce(np.ones(4), unisono.Reduction("add", add, np.float64, commutative=True))
+    comm.barrier()
+except unisono.AbortedError as error:
+    assert {cause!r} in str(error), error
+else:
+    raise AssertionError("the communicator continues")
+"""
+    )
+
+
 def test_communicator_is_freed_while_a_call_in_flight_needs_the_interpreter() -> None:
     check(
         PRELUDE

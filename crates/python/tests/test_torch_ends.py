@@ -55,7 +55,13 @@ def test_exception_ends_other_ranks() -> None:
     assert "KeyError: 'a batch'" in ended[0].output and ended[0].code == 1, ended
 
 
-WAITS = ["dist.barrier()", "dist.all_reduce(torch.zeros(2), async_op=True).wait()", "dist.recv(torch.zeros(2), 0)"]
+WAITS = [
+    "dist.barrier()",
+    "dist.all_reduce(torch.zeros(2), async_op=True).wait()",
+    # The queue's thread carries it out.
+    "work = dist.all_reduce(torch.zeros(2), async_op=True); time.sleep(0.1); work.wait()",
+    "dist.recv(torch.zeros(2), 0)",
+]
 
 
 @pytest.mark.parametrize("wait", WAITS)

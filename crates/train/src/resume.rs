@@ -44,9 +44,10 @@ pub struct Progress {
     /// The best evaluation so far. Checkpoints of older versions have none.
     #[serde(default)]
     pub best: Option<Best>,
-    /// The number of steps made before the last evaluation that counts for early stopping.
+    /// The number of steps made before the last evaluation that counts for early stopping. Checkpoints of older versions have none, and were saved
+    /// after the evaluation of their step.
     #[serde(default)]
-    pub evaluated: u64,
+    pub evaluated: Option<u64>,
     /// The loss of the first step.
     #[serde(default)]
     pub first_loss: Option<f64>,
@@ -74,7 +75,7 @@ impl Progress {
             updates: 0,
             last_loss: 0.0,
             best: None,
-            evaluated: 0,
+            evaluated: Some(0),
             first_loss: None,
             lowest: None,
             rate_factor: unchanged(),

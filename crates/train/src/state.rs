@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::checkpoint::{Checkpoint, CheckpointError, Store};
+use crate::checkpoint::{Checkpoint, CheckpointError, Lowest, Store};
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::gradients::LossSums;
@@ -54,24 +54,24 @@ impl RunState {
             Some(kept) if comm.rank() == SAVES => kept.open(resumed.is_some()).map(Some),
             _ => Ok(None),
         };
-        let store = agree(comm, store.map_err(TrainError::from))?;
+        let mut store = agree(comm, store.map_err(TrainError::from))?;
         let log = Log::open(comm, &settings, resumed.map(|resumed| resumed.progress.step))?;
         let progress = resumed.map(|resumed| resumed.progress.clone());
         let mut progress = progress.unwrap_or_else(|| Progress::beginning(&settings));
         (progress.ranks, progress.global_batch) = (comm.ranks(), settings.global_batch);
+        progress.evaluated.get_or_insert(progress.step);
         let best_saved = progress.best.filter(|_| settings.early_stopping.is_some()).map(|best| best.step);
         let saved = (progress.step, Instant::now());
-        let (is_stopping, has_warned, tested) = (false, false, None);
-        let mut this =
-            Self { settings, progress, store, is_stopping, log, saved, best_saved, has_warned, tested };
-        if let Some(store) = &mut this.store {
-            match (this.settings.early_stopping, best_saved, this.progress.lowest) {
-                (Some(_), Some(best), _) => store.keep(best),
-                (None, _, Some(lowest)) => store.record_loss(lowest.step, lowest.loss),
-                _ => {}
+        if let Some(store) = &mut store {
+            // The checkpoint may have been deleted.
+            progress.lowest = progress.lowest.filter(|lowest| store.has(lowest.step));
+            let lowest = progress.lowest.filter(|_| settings.early_stopping.is_none());
+            if let Some(step) = best_saved.or(lowest.map(|lowest| lowest.step)) {
+                store.keep(step);
             }
         }
-        Ok(this)
+        let (is_stopping, has_warned, tested) = (false, false, None);
+        Ok(Self { settings, progress, store, is_stopping, log, saved, best_saved, has_warned, tested })
     }
 
     /// Returns whether a checkpoint of this step is due. Only the rank that saves knows it, because clocks differ.
@@ -119,12 +119,22 @@ impl RunState {
 
     /// Counts a completed step with these sums. `samples` returns the number of samples in the steps of the epoch.
     pub fn count_step(&mut self, tally: LossSums, samples: impl FnOnce(usize) -> Option<usize>) {
-        if let Some(store) = self.store.as_mut().filter(|_| self.settings.early_stopping.is_none()) {
-            // The loss is computed with the parameters before this step.
-            store.record_loss(self.progress.step, tally.mean_loss());
-            self.progress.lowest = store.lowest();
+        if self.settings.early_stopping.is_none() {
+            self.record_loss(tally.mean_loss());
         }
         self.progress.count_step(tally, samples);
+    }
+
+    /// Keeps the last checkpoint, however old, if the loss of the next step is the lowest so far. A run that diverges to finite values therefore does
+    /// not replace it by useless checkpoints.
+    fn record_loss(&mut self, loss: f64) {
+        // The loss is computed with the parameters before the step.
+        let step = self.progress.step;
+        let is_lowest = loss.is_finite() && self.progress.lowest.is_none_or(|lowest| loss < lowest.loss);
+        if let Some(store) = self.store.as_mut().filter(|store| is_lowest && store.has(step)) {
+            store.keep(step);
+            self.progress.lowest = Some(Lowest { step, loss });
+        }
     }
 
     /// Logs an event, and calls `on_event` with it. After an epoch without progress, also calls it with a warning.
@@ -164,7 +174,8 @@ impl RunState {
     /// Returns whether an evaluation is due after the last step, and was not made yet. An epoch ends with an evaluation in any case.
     pub fn is_evaluation_due(&self) -> bool {
         let Progress { step, evaluated, .. } = self.progress;
-        step != evaluated && self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every))
+        evaluated != Some(step)
+            && self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every))
     }
 
     /// Returns the factor for the rate of a step of the epoch, counted from 0. `samples` returns the number of samples in the steps of the epoch.
@@ -195,7 +206,7 @@ impl RunState {
             self.progress.best =
                 Some(Best::after(self.progress.best, test.tally.mean_loss(), step, min_delta));
         }
-        self.progress.evaluated = step;
+        self.progress.evaluated = Some(step);
         self.tested = Some((step, test.clone()));
         test
     }
@@ -240,16 +251,33 @@ mod tests {
     use crate::checkpoint::When;
     use crate::optimizer::{OptimizerSettings, Sgd};
     use crate::rate::{Rate, Schedule};
-    use crate::run::Checkpoints;
+    use crate::run::{Checkpoints, EarlyStopping};
 
-    fn open(comm: &mut Communicator, directory: Option<&Path>) -> RunState {
+    fn settings(directory: Option<&Path>) -> RunSettings {
         let rate = Rate::new(Schedule::Constant, 0.1, 0.0, 1);
         let checkpoints = directory.map(|directory| Checkpoints {
             when: When { every_steps: Some(2), every: None },
             ..Checkpoints::new(directory)
         });
-        let settings = RunSettings::new(1, 4, OptimizerSettings::new(Sgd::default()), rate);
-        RunState::open(comm, RunSettings { checkpoints, ..settings }, None).unwrap()
+        RunSettings { checkpoints, ..RunSettings::new(1, 4, OptimizerSettings::new(Sgd::default()), rate) }
+    }
+
+    fn open(comm: &mut Communicator, directory: Option<&Path>) -> RunState {
+        RunState::open(comm, settings(directory), None).unwrap()
+    }
+
+    /// Resumes the run whose checkpoints are in the directory.
+    fn resume(comm: &mut Communicator, directory: &Path, settings: RunSettings) -> RunState {
+        let resumed = Resumed::find(comm, directory).unwrap();
+        RunState::open(comm, settings, Some(&resumed.unwrap())).unwrap()
+    }
+
+    fn checkpoint<S>(step: u64, state: S) -> Checkpoint<S> {
+        Checkpoint { step, state, parameters: vec![], optimizer: vec![] }
+    }
+
+    fn sums(loss: f64) -> LossSums {
+        LossSums { targets: 1.0, loss, correct: 0.0 }
     }
 
     #[test]
@@ -259,11 +287,79 @@ mod tests {
             let mut state = open(&mut comm, Some(directory.path()));
             state.progress.step = 2;
             assert!(state.is_save_due(2));
-            let progress = state.progress.clone();
-            let saved = Checkpoint { step: 2, state: progress, parameters: vec![], optimizer: vec![] };
+            let saved = checkpoint(2, state.progress.clone());
             state.save(Some(saved)).unwrap();
             assert_eq!([2, 3, 4].map(|step| state.is_save_due(step)), [false, false, true]);
         });
+    }
+
+    #[test]
+    fn checkpoint_with_the_lowest_loss_is_kept_besides_the_newest() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |step: u64| directory.path().join(format!("step-{step:010}"));
+        let kept = || (0..=50).filter(|&step| path(step).is_dir()).collect::<Vec<_>>();
+        let settings = || {
+            let checkpoints = Some(Checkpoints { keep: 2, ..Checkpoints::new(directory.path()) });
+            RunSettings { checkpoints, ..settings(None) }
+        };
+        let train = |state: &mut RunState, losses: &[(u64, f64)]| {
+            for &(step, loss) in losses {
+                state.progress.step = step;
+                if step != 6 {
+                    let saved = checkpoint(step, state.progress.clone());
+                    state.save(Some(saved)).unwrap();
+                }
+                state.count_step(sums(loss), |_| None);
+            }
+        };
+        unisono::threads(1, |mut comm| {
+            let mut state = RunState::open(&mut comm, settings(), None).unwrap();
+            // The loss of a step is recorded after the step is saved. Losses of steps without a checkpoint do not count.
+            let losses = [(5, 3.0), (6, 0.1), (10, 1.0), (15, 2.0), (20, 1e30), (25, f64::NAN), (30, 1e30)];
+            train(&mut state, &losses);
+            drop(state);
+            assert_eq!(kept(), [10, 25, 30]);
+
+            let mut state = resume(&mut comm, directory.path(), settings());
+            train(&mut state, &[(35, 2.0), (40, 2.0)]);
+            drop(state);
+            assert_eq!(kept(), [10, 35, 40]);
+
+            std::fs::remove_dir_all(path(10)).unwrap();
+            let mut state = resume(&mut comm, directory.path(), settings());
+            assert_eq!(state.progress.lowest, None);
+            train(&mut state, &[(45, 2.0)]);
+            assert_eq!(state.progress.lowest, Some(Lowest { step: 45, loss: 2.0 }));
+        });
+    }
+
+    #[test]
+    fn resumed_run_repeats_no_evaluation_of_an_older_version() {
+        for (is_older, is_evaluated) in [(false, false), (false, true), (true, true)] {
+            let directory = tempfile::tempdir().unwrap();
+            unisono::threads(1, |mut comm| {
+                let early_stopping = Some(EarlyStopping { patience: 1, min_delta: 0.0 });
+                let checkpoints = Some(Checkpoints::new(directory.path()));
+                let settings =
+                    RunSettings { early_stopping, checkpoints, evaluate_every: Some(2), ..settings(None) };
+                let mut state = RunState::open(&mut comm, settings.clone(), None).unwrap();
+                state.progress.step = 2;
+                if is_evaluated {
+                    state.evaluated(Test { tally: sums(1.0), ..Test::default() });
+                }
+                let mut saved = serde_json::to_value(&state.progress).unwrap();
+                drop(state);
+                if is_older {
+                    saved.as_object_mut().unwrap().remove("evaluated").unwrap();
+                }
+                Store::open(directory.path(), 1).unwrap().save(checkpoint(2, saved)).unwrap();
+
+                let mut state = resume(&mut comm, directory.path(), settings);
+                assert_eq!(state.is_evaluation_due(), !is_evaluated, "{is_older}");
+                state.progress.step = 4;
+                assert!(state.is_evaluation_due());
+            });
+        }
     }
 
     #[test]

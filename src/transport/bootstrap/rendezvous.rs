@@ -5,10 +5,11 @@
 //! admitted. Nothing is encrypted.
 
 use std::io::{self, ErrorKind};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use unisono_collectives::Rank;
 
 use super::Bootstrap;
@@ -32,6 +33,8 @@ const WARN_AFTER: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(10);
 /// The longest wait for a name server to learn the name of rank 0's machine, which may have started just before.
 const NAME_TIME: Duration = Duration::from_secs(30);
+/// The number of connections that may wait to be accepted, as in the standard library.
+const BACKLOG: i32 = 128;
 /// The largest number of bytes of a rank in a round.
 const LONGEST: usize = 1 << 20;
 
@@ -198,15 +201,30 @@ fn resolve(address: &str, timeout: Duration) -> io::Result<Vec<SocketAddr>> {
 /// gateway, or if a name has only loopback addresses: many systems give their own name such an address, and other machines its real one.
 fn listen(address: &str, resolved: &[SocketAddr]) -> io::Result<TcpListener> {
     let port = resolved.first().map_or(0, SocketAddr::port);
-    let any = [(Ipv6Addr::UNSPECIFIED, port).into(), ([0, 0, 0, 0], port).into()];
     let is_name = address.parse::<SocketAddr>().is_err() && !address.starts_with("localhost:");
     if is_name && resolved.iter().all(|at| at.ip().is_loopback()) {
-        return TcpListener::bind(&any[..]);
+        return listen_anywhere(port);
     }
     TcpListener::bind(resolved).or_else(|error| match error.kind() {
-        ErrorKind::AddrNotAvailable => TcpListener::bind(&any[..]),
+        ErrorKind::AddrNotAvailable => listen_anywhere(port),
         _ => Err(error),
     })
+}
+
+/// Listens at a port on any address, of IPv6 and IPv4.
+fn listen_anywhere(port: u16) -> io::Result<TcpListener> {
+    let on_both = || -> io::Result<TcpListener> {
+        let (family, flags) = (AddressFamily::INET6, SocketFlags::CLOEXEC);
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        // `net.ipv6.bindv6only` may have excluded IPv4.
+        sockopt::set_ipv6_v6only(&socket, false)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        rustix::net::bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        Ok(socket.into())
+    };
+    // A system may have no IPv6.
+    on_both().or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
 }
 
 /// Connects to rank 0, which may start later, until it admits or refuses this rank.

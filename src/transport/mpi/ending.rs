@@ -65,10 +65,11 @@ impl World {
                 OnFailure::ReturnError => return fabric.leave(),
             }
         }
+        fabric.leave();
+        // The program, or the world of this group, may have finalised MPI.
         if !matches!(sys::state(), Ok(State::Up)) {
             return;
         }
-        fabric.leave();
         if self.owns_mpi {
             self.wait_for_all(fabric);
         }

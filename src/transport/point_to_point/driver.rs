@@ -14,7 +14,7 @@ use unisono_collectives::Rank;
 use super::flight::{self, Parts, Received, Sent};
 use super::{Options, PointToPoint};
 use crate::error::{Error, Result};
-use crate::status::{StatusBoard, panicked};
+use crate::status::{FirstFailure, StatusBoard, panicked};
 use crate::transport::{Deadlines, Waiting};
 
 /// The interval at which the background thread checks whether a thread of the program waits, which then drives the messages. If ranks
@@ -229,6 +229,15 @@ impl Common {
         self.drive(waiting, is_alone, left);
     }
 
+    /// Ends messages that are overdue, or whose ranks have failed. A thread of the program that waits in short steps does not.
+    fn check(&self) {
+        self.status.check_peers();
+        self.with(|messages| match self.status.failure() {
+            Some(FirstFailure { first, cause, .. }) => messages.close(first, &cause),
+            None => messages.check(false),
+        });
+    }
+
     /// Drives messages while no thread of the program does.
     fn serve(&self) {
         let is_undriven = || self.waiting.load(Ordering::Relaxed) == 0;
@@ -244,8 +253,9 @@ impl Common {
             state =
                 self.changed.wait_timeout(state, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
             idle_checks = if state.messages.is_idle() { idle_checks + 1 } else { 0 };
-            if idle_checks == 0 && is_undriven() {
+            if idle_checks == 0 {
                 drop(state);
+                self.check();
                 let mut waiting = Waiting::new(self.spins, &Deadlines::NEVER, &self.status).in_background();
                 self.drive(&mut waiting, false, |messages| {
                     (!messages.is_idle() && is_undriven()).then_some(None)

@@ -58,8 +58,11 @@ impl Shared {
                 ((location.with_shares(), loan), true)
             }
         };
-        let location = lent.0;
-        let lent = Lent::by((board, status), own, registry, lent, written);
+        let (location, loan) = lent;
+        // Memory that the others only read needs no loan. If another communicator detaches it meanwhile, they read the pages of the file. These keep
+        // the bytes that the others read: this rank wrote them before it lent them, and in the pass it writes only to its own range.
+        let loan = loan.filter(|_| written);
+        let lent = Lent::by((board, status), own, registry, (location, loan), written);
         // SAFETY: only this rank posts here, and all ranks have read the previous post, since they have closed that pass.
         unsafe { board.condition(own).opened.post(number, Content { header, location }) };
         let waiting = || Waiting::new(*spins, deadlines, status);

@@ -67,6 +67,7 @@ pub(crate) fn all() {
     left();
     ahead();
     too_far_ahead();
+    allocation_waits_for_no_rank();
 }
 
 /// Makes calls of all kinds on all ranks, then runs `work`, and returns its results.
@@ -205,4 +206,24 @@ fn too_far_ahead() {
         );
         assert!(error.to_string().contains("all-reduce #139 by nccl"), "rank {rank}: {error}");
     }
+}
+
+/// Rank 0 allocates memory behind a call on the default stream that rank 1 makes only later.
+fn allocation_waits_for_no_rank() {
+    let ended = after_all_kinds(TIMEOUT, |comm, _| {
+        let stream = comm.device()?.default_stream();
+        if comm.rank() == 1 {
+            comm.receive(&mut [0_u8], 0)?;
+        }
+        let mut array = stream.clone_htod(&[1.0_f32; 1000]).unwrap();
+        comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream)?;
+        if comm.rank() == 0 {
+            let zeros = comm.alloc_device::<f32>(10)?;
+            comm.send(&[1_u8], 1)?;
+            assert_eq!(stream.clone_dtoh(&zeros).unwrap(), [0.0; 10]);
+            assert!(comm.alloc_device::<f32>(0)?.is_empty());
+        }
+        comm.synchronize(&stream)
+    });
+    ended.into_iter().for_each(|ended| ended.unwrap());
 }

@@ -12,7 +12,8 @@ use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
 use super::ranks::{Machine, Place};
-use super::{MOST_RANKS, forward};
+use super::{MOST_RANKS, forward, print_message};
+use crate::BAD_INPUT;
 use crate::family::{Member, TO_END, code, heeded};
 
 /// The exit code of ssh if there is no connection.
@@ -97,8 +98,7 @@ impl Place for Hosts {
     fn failure(&self, index: usize, _: u32, status: ExitStatus) -> Option<String> {
         let host = &self.parts[index].0;
         // Otherwise the launcher on the host has reported the failure.
-        let is_lost = code(status) == NO_CONNECTION;
-        is_lost.then(|| {
+        is_lost(status).then(|| {
             format!(
                 "cannot reach host `{host}`, or lost the connection: `ssh {host}` must work without a password"
             )
@@ -106,8 +106,13 @@ impl Place for Hosts {
     }
 
     fn code(&self, status: ExitStatus) -> u8 {
-        if code(status) == NO_CONNECTION { 1 } else { code(status) }
+        if is_lost(status) { 1 } else { code(status) }
     }
+}
+
+/// Returns whether ssh has not reached a host, or has lost it.
+fn is_lost(status: ExitStatus) -> bool {
+    code(status) == NO_CONNECTION
 }
 
 /// Runs this host's part, which standard input describes. Ends with the connection.
@@ -117,7 +122,10 @@ pub(crate) fn run() -> io::Result<u8> {
     let Part { machine, directory, grace_s } = serde_json::from_str(&line)?;
     std::env::set_current_dir(&directory)
         .map_err(|error| io::Error::new(error.kind(), format!("`{}`: {error}", directory.display())))?;
-    machine.prepare()?;
+    if let Err(error) = machine.prepare() {
+        print_message(&error.to_string());
+        return Ok(BAD_INPUT);
+    }
     let mut signals = Signals::new(heeded())?;
     let (sender, received) = mpsc::channel();
     thread::spawn(move || {

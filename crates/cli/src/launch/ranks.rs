@@ -193,12 +193,14 @@ impl<'a> Ranks<'a> {
         let mut reaper = Reaper::new();
         loop {
             self.poll(grace)?;
-            reaper.poll(|pid| self.ranks.iter().any(|rank| rank.member.child.id() == pid))?;
+            reaper.poll(|pid| self.ranks.iter().any(|rank| rank.member.child.id() == pid));
             if self.running().next().is_none() {
                 return Ok(());
             }
+            // Signals that arrive together are one request.
+            let were_ending = self.is_ending;
             for signal in signals() {
-                self.pass_on(signal);
+                self.pass_on(signal, were_ending);
             }
             if let Some((measure, when)) = self.next
                 && Instant::now() >= when
@@ -218,8 +220,9 @@ impl<'a> Ranks<'a> {
         }
         let has_stopped =
             || self.ranks.iter().any(|rank| rank.status.is_some_and(|status| code(status) == STOPPED));
-        // A restarted rank may fail to join in the moment before rank 0 ends.
-        let counts = |&(index, _): &(usize, _)| !(self.ranks[index].joins && self.is_over());
+        // A restarted rank may fail to join in the moment before rank 0 ends, unless rank 0 only ended because of this failure.
+        let was_ended = matches!(self.next, Some((Measure::Kill, _)));
+        let counts = |&(index, _): &(usize, _)| was_ended || !(self.ranks[index].joins && self.is_over());
         match self.failed.filter(counts) {
             Some((_, status)) => self.place.code(status),
             None if has_stopped() => STOPPED,
@@ -277,8 +280,8 @@ impl<'a> Ranks<'a> {
         self.ranks[0].status.is_some_and(|status| !fails(status))
     }
 
-    /// Forwards a signal to the ranks. A second termination signal kills them.
-    fn pass_on(&mut self, signal: i32) {
+    /// Forwards a signal to the ranks. If they `were_ending` already, a termination signal kills them.
+    fn pass_on(&mut self, signal: i32, were_ending: bool) {
         let (signal, ends) = match signal {
             SIGUSR1 => (Signal::USR1, false),
             SIGINT => (Signal::INT, true),
@@ -287,7 +290,11 @@ impl<'a> Ranks<'a> {
             SIGKILL => (Signal::KILL, true),
             _ => (Signal::TERM, true),
         };
-        if signal == Signal::KILL || ends && self.is_ending {
+        // A closed terminal sends SIGHUP twice.
+        if signal == Signal::HUP && were_ending {
+            return;
+        }
+        if signal == Signal::KILL || ends && were_ending {
             return self.take(Measure::Kill);
         }
         self.is_ending |= ends;

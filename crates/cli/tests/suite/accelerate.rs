@@ -383,4 +383,12 @@ fn unlinked(mpi: &'static str) {
         assert!(reports(&ended, "allreduce", "  unisono"), "{ended:?}");
     }
     no_mpi(&installed, mpi);
+    // MPI 3 has no functions with 64-bit counts, so only the library's function of the same name calls one.
+    let mut nm = Command::new("nm");
+    nm.arg("-D").arg(installed.prefix.join(format!("lib/unisono/libunisono-preload-{mpi}.so")));
+    let symbols = launch::run(nm, DEADLINE).expect_success().stdout;
+    let called = symbols.lines().filter_map(|line| line.trim().strip_prefix("U PMPI_"));
+    for name in called.filter(|name| name.ends_with("_c")) {
+        assert!(symbols.contains(&format!(" T MPI_{name}\n")), "{name}");
+    }
 }

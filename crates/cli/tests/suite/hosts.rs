@@ -134,6 +134,15 @@ fn failed_rank_ends_the_ranks_of_all_hosts() {
     assert!(ended.stderr.contains("launch: cannot run `./missing`: No such file"), "{}", ended.stderr);
 }
 
+fn log_that_cannot_be_written_is_bad_input() {
+    let sshd = Sshd::start();
+    fs::create_dir(sshd.folder.path().join("rank-1.log")).unwrap();
+    let ended = sshd.run("-n 1 --hosts one,two --logs .", "exit 0");
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("launch: cannot write `"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("/rank-1.log`: Is a directory"), "{}", ended.stderr);
+}
+
 fn unreachable_host_is_named() {
     let sshd = Sshd::start();
     let ended = sshd.run("-n 1 --hosts one,nowhere --grace-s 0", "sleep 100; :");
@@ -164,6 +173,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ranks_are_numbered_over_all_hosts,
         ranks_of_hosts_form_a_world,
         failed_rank_ends_the_ranks_of_all_hosts,
+        log_that_cannot_be_written_is_bad_input,
         unreachable_host_is_named,
         ranks_end_with_the_launcher,
     ];

@@ -12,6 +12,9 @@ use unisono_testing::tests;
 use crate::UNISONO;
 use crate::watch::{self, Guarded, kill, names, until};
 
+mod elastic;
+mod signals;
+
 /// A limit for operations that take no time on an idle machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Half of the sleep of a rank that is not ended.
@@ -86,6 +89,7 @@ fn ranks_of_several_machines_are_numbered_consecutively_and_meet_on_the_first() 
         ("--nnodes 1 --node-rank 1", "--node-rank must be from 0 to 0 with --nnodes 1, got `1`"),
         ("--node-rank 1", "arguments were not provided: --nnodes <N>"),
         ("--master-addr node1", "arguments were not provided: <--nnodes <N>|--hosts <HOST[:SLOTS],…>>"),
+        ("--master-port 29501", "arguments were not provided: <--nnodes <N>|--hosts <HOST[:SLOTS],…>>"),
     ] {
         let ended = launched(&format!("-n 2 {wrong}"), script);
         assert_eq!((ended.status.code(), ended.stdout.as_str()), (Some(2), ""), "{wrong}");
@@ -228,77 +232,6 @@ fn orphans_are_reaped_while_ranks_run() {
     assert!(run.0.try_wait().unwrap().is_none());
 }
 
-/// A killed rank cannot join a world that has ended, which is no failure of the job.
-fn rank_that_is_killed_at_the_end_is_no_failure() {
-    let wait = "until [ -e $0/go ]; do sleep 0.05; done";
-    let killed =
-        |then: &str| format!("[ $UNISONO_JOIN ] && {{ touch $0/go; {then}; exit 1; }}; kill -KILL $$");
-    for (rank_0, rank_1, said) in [
-        // The replacement fails after the end, and just before.
-        (wait, killed("sleep 1"), "restarts left: 2"),
-        (&format!("{wait}; sleep 1"), killed(":"), "restarts left: 2"),
-        ("touch $0/go", format!("{wait}; sleep 1; kill -KILL $$"), "the others continue without it"),
-    ] {
-        let script = format!("if [ $RANK = 0 ]; then {rank_0}; else {rank_1}; fi");
-        let ended = launched("-n 2 --elastic", &script);
-        assert!(ended.status.success() && ended.stderr.contains(said), "{script}: {}", ended.stderr);
-    }
-    let script = format!("if [ $RANK = 0 ]; then {wait}; sleep 1; exit 3; fi; {}", killed(":"));
-    assert!(!launched("-n 2 --elastic", &script).status.success());
-}
-
-/// Ranks write down the signals that they receive.
-fn signals_are_forwarded_to_ranks() {
-    let directory = tempfile::tempdir().unwrap();
-    let script = "for s in USR1 INT TERM HUP; do trap \"echo $s >> $0/$RANK\" $s; done; echo up >> $0/$RANK; \
-                  while :; do sleep 0.05; done";
-    let heard = |expected: &str| {
-        let here = |rank: &str| fs::read_to_string(directory.path().join(rank)).unwrap_or_default();
-        until(expected, DEADLINE, || ["0", "1"].iter().all(|rank| here(rank) == expected).then_some(()));
-    };
-    let mut command = launcher("-n 2", script, directory.path());
-    command.stdin(Stdio::null()).stderr(Stdio::null());
-    let mut run = Guarded(command.spawn().unwrap());
-    let pid = run.0.id();
-    heard("up\n");
-    kill("USR1", pid);
-    heard("up\nUSR1\n");
-    kill("INT", pid);
-    heard("up\nUSR1\nINT\n");
-    kill("USR1", pid);
-    heard("up\nUSR1\nINT\nUSR1\n");
-    // A user who requests termination a second time does not want to wait.
-    kill("TERM", pid);
-    assert_eq!(run.ended(DEADLINE).code(), Some(137));
-    heard("up\nUSR1\nINT\nUSR1\n");
-    assert_eq!(watch::with_argument(directory.path().to_str().unwrap()), [0; 0]);
-}
-
-/// A closed terminal and Ctrl-\\ end the ranks too, unless they run under `nohup`.
-fn hangup_is_forwarded_unless_it_is_ignored() {
-    // The process that runs the tests may ignore the signal, and its children would inherit that. UCX, which Debian's MPICH loads, installs a handler
-    // even if the signal is ignored, unless `UCX_DEBUG_SIGNO` names another one.
-    let ignored = "trap '' HUP; UCX_DEBUG_SIGNO=SIGUSR2 exec";
-    let heeded = "ulimit -c 0; exec env --default-signal=HUP,QUIT";
-    for (start, signal, code) in
-        [(heeded, "HUP", Some(129)), (heeded, "QUIT", Some(131)), (ignored, "HUP", Some(0))]
-    {
-        let directory = tempfile::tempdir().unwrap();
-        let inner = "touch $0/$RANK; until [ -e $0/go ]; do sleep 0.05; done";
-        let line = format!("{start} \"$0\" launch -n 2 -- sh -c '{inner}' \"$1\"");
-        let mut command = Command::new("sh");
-        command.args(["-c", &line, UNISONO]).arg(directory.path()).stdin(Stdio::null()).stderr(Stdio::null());
-        let mut run = Guarded(command.spawn().unwrap());
-        let is_up = || ["0", "1"].iter().all(|rank| directory.path().join(rank).exists()).then_some(());
-        until("the ranks are up", DEADLINE, is_up);
-        kill(signal, run.0.id());
-        if code == Some(0) {
-            fs::write(directory.path().join("go"), "").unwrap();
-        }
-        assert_eq!(run.ended(DEADLINE).code(), code, "{start}, {signal}");
-    }
-}
-
 /// Checks for one line, exit code 2, and that no rank was started.
 fn invalid_arguments_are_refused() {
     let refused = |arguments: &str, variables: &[(&str, &str)]| {
@@ -375,6 +308,9 @@ fn help_on_one_rank_ends_the_others() {
 }
 
 pub(crate) fn tests() -> Vec<Test> {
+    use elastic::*;
+    use signals::*;
+
     tests![
         ranks_get_their_number_and_world_size,
         ranks_of_several_machines_are_numbered_consecutively_and_meet_on_the_first,
@@ -388,7 +324,9 @@ pub(crate) fn tests() -> Vec<Test> {
         no_descendant_is_left_running,
         orphans_are_reaped_while_ranks_run,
         rank_that_is_killed_at_the_end_is_no_failure,
+        failure_that_ends_rank_0_is_reported,
         signals_are_forwarded_to_ranks,
+        second_hangup_kills_no_rank,
         hangup_is_forwarded_unless_it_is_ignored,
         invalid_arguments_are_refused,
         lines_of_ranks_are_prefixed_and_logged,

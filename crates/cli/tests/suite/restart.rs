@@ -32,6 +32,7 @@ pub(crate) fn tests() -> Vec<Test> {
         supervise_resumes_and_counts_all_restarts,
         no_process_outlives_a_supervised_run,
         supervise_kills_commands_that_do_not_stop,
+        second_hangup_leaves_the_time_to_save,
         killed_run_with_a_parameter_server_is_resumed,
     ];
     let more = tests![killed_run_with_compression_is_resumed, killed_run_with_overlap_is_resumed];

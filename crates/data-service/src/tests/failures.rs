@@ -1,12 +1,18 @@
 //! Tests of failures of servers, tokens and files.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
+use tokio::runtime::Builder;
+use tonic::Code;
+
 use super::*;
+use crate::call::{MOST_OTHER_BYTES, Method, call, connect};
+use crate::message::{DescribeRequest, Description};
 use unisono_data::Cache;
 
 /// Returns the error of a failed connection.
@@ -70,6 +76,54 @@ fn a_replayed_connection_is_refused() {
     let _ = again.read_to_end(&mut answer);
     // The answer is a greeting, a nonce and the refusal.
     assert!(answer.len() <= 49, "{} bytes", answer.len());
+}
+
+/// Forwards one connection to an address. Once it is muted, the client receives nothing more.
+fn muting(to: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, is_muted) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
+    let mutes = Arc::clone(&is_muted);
+    thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut server = TcpStream::connect(to).unwrap();
+        let (mut requests, mut to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        thread::spawn(move || {
+            let _ = io::copy(&mut requests, &mut to_server);
+            let _ = to_server.shutdown(Shutdown::Both);
+        });
+        let mut block = [0; 4096];
+        while let Ok(count @ 1..) = server.read(&mut block) {
+            if !mutes.load(Ordering::Relaxed) && client.write_all(&block[..count]).is_err() {
+                return;
+            }
+        }
+    });
+    (address, is_muted)
+}
+
+/// A request with a short deadline.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+struct Urgent {}
+
+impl Method for Urgent {
+    const PATH: &'static str = DescribeRequest::PATH;
+    const DEADLINE: Duration = Duration::from_millis(300);
+    type Answer = Description;
+}
+
+#[test]
+fn a_server_that_falls_silent_exceeds_the_deadline() {
+    let fixture = Fixture::new();
+    let server = fixture.serve(&Source::Digits);
+    let (proxy, is_muted) = muting(server.address());
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let channel = connect(&proxy.to_string(), &fixture.settings().token).unwrap();
+        call(&channel, DescribeRequest {}, MOST_OTHER_BYTES).await.unwrap();
+        is_muted.store(true, Ordering::Relaxed);
+        let status = call(&channel, Urgent {}, MOST_OTHER_BYTES).await.unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    });
 }
 
 #[test]

@@ -24,11 +24,17 @@ def buffer_of(array: Any) -> Any:
         return on_stream(array)
     if _is_bf16(array):
         # Numpy has no bfloat16.
-        return _unisono.TypedArray(array.view(sys.modules["torch"].int16).numpy(), "bf16")
+        return _unisono.TypedArray(_view_of(array.view(sys.modules["torch"].int16)), "bf16")
     if _is_tensor(array):
-        # Before numpy 2.2, the result of `from_dlpack` is read-only.
-        return array.numpy()
+        return _view_of(array)
     return np.from_dlpack(array) if hasattr(array, "__dlpack__") else array
+
+
+def _view_of(tensor: Any) -> np.ndarray:
+    """Returns the memory of a PyTorch tensor as a writable array."""
+    view = np.from_dlpack(tensor)
+    # It is read-only before numpy 2.2. A tensor whose `numpy` has been called can no longer be resized.
+    return view if view.flags.writeable else tensor.numpy()
 
 
 def _is_bf16(array: Any) -> bool:

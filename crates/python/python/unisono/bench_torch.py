@@ -45,8 +45,6 @@ def run(options: argparse.Namespace) -> int:
             print(f"--only must be a part of a row's name, got `{'`, `'.join(wanted)}`; rows: {names}", file=sys.stderr)
         return 2
     torch.set_num_threads(1)
-    # The hook creates its own world, which reads the deadlines from the environment.
-    os.environ |= {"UNISONO_TIMEOUT_S": str(_TIMEOUT_S), "UNISONO_FIRST_TIMEOUT_S": str(_TIMEOUT_S)}
     # Ranks that report a failure wait longer than the deadline of the calls of other ranks.
     control = 2 * _TIMEOUT_S
     with tempfile.TemporaryDirectory() as folder, init(timeout=control) as comm:

@@ -67,6 +67,10 @@ impl Comm {
             let cause = raised.to_string();
             py.detach(|| self.lock().as_mut().map(|comm| comm.fail(&cause)));
         }
+        // A call that has not waited does not end by itself.
+        if let Some(cause) = self.ended.get() {
+            py.detach(|| self.lock().as_mut().map(|comm| comm.fail(cause)));
+        }
         done
     }
 

@@ -1,5 +1,6 @@
 //! Finds and reads checkpoints.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,8 @@ use super::{Checkpoint, CheckpointError, PassedOver};
 pub(super) const PARAMETERS: &str = "parameters.safetensors";
 pub(super) const OPTIMIZER: &str = "optimizer.safetensors";
 pub(super) const STATE: &str = "state.json";
+/// The suffix of a checkpoint that gives its name to another one of its step. It is a valid checkpoint until the other one has the name.
+pub(super) const REPLACED: &str = ".replaced";
 /// The version of the format of `state.json`, and so of the whole checkpoint.
 pub(super) const FORMAT: u32 = 1;
 
@@ -115,19 +118,31 @@ pub(super) fn name(step: u64) -> String {
     format!("step-{step:010}")
 }
 
-/// Returns the checkpoints in a directory, keyed by step.
+/// Returns the name of a checkpoint's directory while another one takes its name.
+pub(super) fn replaced_name(step: u64) -> String {
+    format!(".{}{REPLACED}", name(step))
+}
+
+/// Returns the checkpoints in a directory, keyed by step. A replaced one counts while no other one of its step is in place.
 pub(super) fn checkpoints(directory: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(CheckpointError::read(directory))?,
     };
     for entry in entries {
         let path = entry.map_err(CheckpointError::read(directory))?.path();
-        let step = path.file_name().and_then(|name| name.to_str()?.strip_prefix("step-")?.parse().ok());
+        let Some(file_name) = path.file_name().and_then(OsStr::to_str) else { continue };
+        let of_replaced = file_name.strip_prefix('.').and_then(|name| name.strip_suffix(REPLACED));
+        let step = of_replaced.unwrap_or(file_name).strip_prefix("step-").and_then(|step| step.parse().ok());
         // Other names are not checkpoints.
-        found.extend(step.filter(|&step| path.ends_with(name(step))).map(|step| (step, path)));
+        if let Some(step) = step
+            && [name(step), replaced_name(step)].iter().any(|name| name == file_name)
+        {
+            found.push((step, of_replaced.is_some(), path));
+        }
     }
     found.sort_unstable();
-    Ok(found)
+    found.dedup_by_key(|&mut (step, ..)| step);
+    Ok(found.into_iter().map(|(step, _, path)| (step, path)).collect())
 }

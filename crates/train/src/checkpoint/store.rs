@@ -12,8 +12,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde::ser::Error as _;
 
-use super::load::{Content, FORMAT, OPTIMIZER, PARAMETERS, STATE, checkpoints, name};
-use super::{Checkpoint, CheckpointError, Lowest, files};
+use super::load::{
+    Content, FORMAT, OPTIMIZER, PARAMETERS, REPLACED, STATE, checkpoints, name, replaced_name,
+};
+use super::{Checkpoint, CheckpointError, files};
 
 /// The file that the saving process locks. The lock ends with the process, however it ends.
 const LOCK: &str = ".lock";
@@ -27,13 +29,12 @@ pub struct Store {
     writing: Option<JoinHandle<Result<(), CheckpointError>>>,
     /// The steps that have, or had, a checkpoint.
     saved: BTreeSet<u64>,
-    lowest: Option<Lowest>,
     _lock: File,
 }
 
 impl Store {
-    /// Opens a directory, creating it if missing. Keeps the newest `keep` checkpoints in it, and the one with the lowest [recorded
-    /// loss](Store::record_loss). Deletes partial checkpoints of killed processes.
+    /// Opens a directory, creating it if missing. Keeps the newest `keep` checkpoints in it, and a [chosen one](Store::keep). Deletes partial
+    /// checkpoints of killed processes.
     ///
     /// # Errors
     /// [`CheckpointError::Directory`] if it cannot be created or written to, [`CheckpointError::Busy`] if another
@@ -50,6 +51,7 @@ impl Store {
         let directory = fs::canonicalize(directory).map_err(unusable(directory))?;
         let lock = lock(&directory)?;
         let writer = Writer { directory, keep, best: None };
+        writer.restore_replaced()?;
         writer.remove_partial()?;
         // The lock file may have existed already, so this checks that new files can be created.
         let trial = writer.partial(0);
@@ -58,7 +60,7 @@ impl Store {
             sync(parent).map_err(unusable(parent))?;
         }
         let saved = checkpoints(&writer.directory)?.into_iter().map(|(step, _)| step).collect();
-        Ok(Self { writer, writing: None, saved, lowest: None, _lock: lock })
+        Ok(Self { writer, writing: None, saved, _lock: lock })
     }
 
     /// Deletes all checkpoints in the directory, of any run.
@@ -70,18 +72,9 @@ impl Store {
         self.writer.remove_all(checkpoints(&self.writer.directory)?)
     }
 
-    /// Records the loss of a model with the parameters of this step. Among the checkpoints with a recorded loss, the one with the lowest is kept,
-    /// however old. A run that diverges to finite values therefore does not replace it by useless checkpoints.
-    pub fn record_loss(&mut self, step: u64, loss: f64) {
-        let is_lowest = loss.is_finite() && self.lowest.is_none_or(|lowest| loss < lowest.loss);
-        if is_lowest && self.saved.contains(&step) {
-            (self.lowest, self.writer.best) = (Some(Lowest { step, loss }), Some(step));
-        }
-    }
-
-    /// Returns the checkpoint with the lowest recorded loss. A resumed run must record it again, or else the store may delete that checkpoint.
-    pub fn lowest(&self) -> Option<Lowest> {
-        self.lowest
+    /// Returns whether the step has, or had, a checkpoint.
+    pub fn has(&self, step: u64) -> bool {
+        self.saved.contains(&step)
     }
 
     /// Keeps the checkpoint of this step, however old, instead of the one kept so far.
@@ -198,7 +191,7 @@ impl Writer {
         let partial = self.partial(checkpoint.step);
         let path = self.directory.join(name(checkpoint.step));
         let placed = write(&partial, checkpoint).and_then(|()| {
-            place(&partial, &path).map_err(CheckpointError::write(&path))?;
+            self.place(&partial, checkpoint.step).map_err(CheckpointError::write(&path))?;
             sync(&self.directory).map_err(CheckpointError::write(&self.directory))
         });
         if let Err(error) = placed {
@@ -230,12 +223,45 @@ impl Writer {
         fs::remove_dir_all(&partial)
     }
 
-    /// Deletes partial and partly deleted checkpoints. The directory is locked, so none is in use.
+    /// Gives a complete checkpoint its name. If the name exists, exchanges the two directories.
+    fn place(&self, partial: &Path, step: u64) -> io::Result<()> {
+        let path = self.directory.join(name(step));
+        if !path.exists() {
+            return fs::rename(partial, path);
+        }
+        match renameat_with(CWD, partial, CWD, &path, RenameFlags::EXCHANGE) {
+            // On a file system without exchange, the name is missing for a moment. If the process is killed then, the next one restores the replaced
+            // checkpoint, from which this run may have resumed.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                let replaced = self.directory.join(replaced_name(step));
+                fs::rename(&path, &replaced)?;
+                fs::rename(partial, &path).inspect_err(|_| {
+                    let _ = fs::rename(&replaced, &path);
+                })
+            }
+            exchanged => Ok(exchanged?),
+        }
+    }
+
+    /// Renames checkpoints back that a killed process was about to replace.
+    fn restore_replaced(&self) -> Result<(), CheckpointError> {
+        for (step, path) in checkpoints(&self.directory)? {
+            let own = self.directory.join(name(step));
+            if path != own {
+                fs::rename(path, &own).map_err(CheckpointError::write(&own))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes partial, replaced and partly deleted checkpoints. The directory is locked, so none is in use.
     fn remove_partial(&self) -> Result<(), CheckpointError> {
         for entry in fs::read_dir(&self.directory).map_err(CheckpointError::read(&self.directory))? {
             let path = entry.map_err(CheckpointError::read(&self.directory))?.path();
             let file_name = path.file_name().unwrap_or_default().to_string_lossy();
-            if file_name.starts_with(".step-") && file_name.ends_with(PARTIAL) {
+            if file_name.starts_with(".step-")
+                && [PARTIAL, REPLACED].iter().any(|end| file_name.ends_with(end))
+            {
                 fs::remove_dir_all(&path).map_err(|error| CheckpointError::Remove { path, error })?;
             }
         }
@@ -262,24 +288,6 @@ where
     }
     files::write_framed(&directory.join(STATE), &content)?;
     sync(directory).map_err(CheckpointError::write(directory))
-}
-
-/// Renames a directory atomically. If the name exists, exchanges the two directories.
-fn place(partial: &Path, path: &Path) -> io::Result<()> {
-    if !path.exists() {
-        return fs::rename(partial, path);
-    }
-    match renameat_with(CWD, partial, CWD, path, RenameFlags::EXCHANGE) {
-        // On a file system without exchange, neither directory exists for a moment. The run does not need the replaced checkpoint, because it resumed
-        // from an earlier step.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
-            let mut aside = partial.as_os_str().to_owned();
-            aside.push(PARTIAL);
-            fs::rename(path, aside)?;
-            fs::rename(partial, path)
-        }
-        exchanged => Ok(exchanged?),
-    }
 }
 
 /// Syncs the entries of a directory to disk.

@@ -218,18 +218,22 @@ fn checkpoint_with_a_value_that_is_not_finite_is_refused() {
 }
 
 #[test]
-fn checkpoint_with_the_lowest_loss_is_kept_besides_the_newest() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut store = Store::open(directory.path(), 2).unwrap();
-    // The loss of a step is recorded after the step is saved. Losses of steps without a checkpoint do not count.
-    for (step, loss) in [(5, 3.0), (6, 0.1), (10, 1.0), (15, 2.0), (20, 1e30), (25, f64::NAN), (30, 1e30)] {
-        if step != 6 {
-            store.save(checkpoint(step)).unwrap();
-        }
-        store.record_loss(step, loss);
-    }
-    let [best, older, newest] = [10, 25, 30].map(|step| format!("step-{step:010}"));
-    assert_eq!(names(directory.path()), [".lock", &best, &older, &newest]);
+fn checkpoint_that_a_killed_process_was_replacing_is_restored() {
+    let (directory, path) = saved(&[1, 2]);
+    let replaced = directory.path().join(".step-0000000002.replaced");
+    fs::rename(&path, &replaced).unwrap();
+    fs::create_dir(directory.path().join(".step-0000000002-1.partial")).unwrap();
+    // A run looks for its checkpoint before it opens the store.
+    assert_same(&load_newest(directory.path()).unwrap().unwrap().checkpoint, &checkpoint(2));
+    drop(Store::open(directory.path(), 2).unwrap());
+    assert_eq!(names(directory.path()), [".lock", "step-0000000001", "step-0000000002"]);
+    assert_same(&load(&path).unwrap(), &checkpoint(2));
+
+    // The process was killed after the new checkpoint had the name.
+    fs::create_dir(&replaced).unwrap();
+    assert_same(&load_newest(directory.path()).unwrap().unwrap().checkpoint, &checkpoint(2));
+    drop(Store::open(directory.path(), 2).unwrap());
+    assert_eq!(names(directory.path()), [".lock", "step-0000000001", "step-0000000002"]);
 }
 
 #[test]

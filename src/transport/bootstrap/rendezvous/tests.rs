@@ -220,6 +220,8 @@ fn rank_0_is_reachable_from_other_machines_by_a_name_of_a_loopback_address() {
     assert!(at(&format!("node0:{port}")).is_unspecified());
     assert!(at(&format!("localhost:{port}")).is_loopback());
     assert!(at(&format!("127.0.1.1:{port}")).is_loopback());
+    let _anywhere = listen(&format!("node0:{port}"), &loopback).unwrap();
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
 }
 
 #[test]

@@ -129,9 +129,12 @@ pub(super) fn slow_unisono(installed: &Installed, mpi: &'static str) {
 }
 
 pub(super) fn replay(installed: &Installed, mpi: &'static str) {
-    let file = installed.programs.path().join("decisions");
+    let folder = installed.programs.path();
+    let file = folder.join("decisions");
     let path = file.to_str().unwrap();
-    run(installed, mpi, 2, (TRIED, 0), &[("UNISONO_ACCELERATE_RECORD", path)]);
+    let mut records = choices(installed, mpi, 2, (TRIED, 0), &[("UNISONO_ACCELERATE_RECORD", "decisions")]);
+    records.current_dir(folder);
+    is_right(launch::run(records, DEADLINE), 2);
     let text = fs::read_to_string(&file).unwrap();
     assert_eq!(text.lines().count(), 2 + CLASSES, "{text}");
     // One library executes each class from the first call, even if the other one is faster.

@@ -3,10 +3,13 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use crate::watch::{Guarded, kill, supervise, until, words};
 use unisono_testing::launch::{self, Ended};
+
+const SOON: Duration = Duration::from_secs(30);
 
 fn shell(script: &str, directory: &Path) -> Command {
     let mut command = Command::new("sh");
@@ -87,25 +90,46 @@ pub(crate) fn no_process_outlives_a_supervised_run() {
     assert!(ended.stderr.contains("processes that the command left behind"), "{}", ended.stderr);
 }
 
-pub(crate) fn supervise_kills_commands_that_do_not_stop() {
-    let directory = tempfile::tempdir().unwrap();
+/// Starts `unisono supervise` with a command that writes down SIGUSR1 and SIGTERM, and ends with neither.
+fn stubborn(grace_s: &str, directory: &Path) -> Guarded {
     let script = "trap 'echo usr1 >> $1/runs' USR1; trap 'echo term >> $1/runs' TERM; echo up >> $1/runs; \
                   while :; do sleep 0.05; done";
-    let supervise = supervise(&["--grace-s", "1"], &shell(script, directory.path()));
+    let supervise = supervise(&["--grace-s", grace_s], &shell(script, directory));
     // The process that runs the tests may ignore the signal.
     let mut command = Command::new("env");
     command.arg("--default-signal=HUP").arg(supervise.get_program()).args(supervise.get_args());
     command.stdin(Stdio::null()).stderr(Stdio::null());
-    let mut run = Guarded(command.spawn().unwrap());
+    let run = Guarded(command.spawn().unwrap());
+    until("the command is up", SOON, || (lines(directory) == 1).then_some(()));
+    run
+}
+
+pub(crate) fn supervise_kills_commands_that_do_not_stop() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut run = stubborn("1", directory.path());
     let pid = run.0.id();
-    let deadline = Duration::from_secs(30);
-    until("the command is up", deadline, || (lines(directory.path()) == 1).then_some(()));
     // A closed terminal.
     kill("HUP", pid);
-    until("it is asked to save", deadline, || (lines(directory.path()) == 2).then_some(()));
-    until("it is told to end", deadline, || (lines(directory.path()) == 3).then_some(()));
+    until("it is asked to save", SOON, || (lines(directory.path()) == 2).then_some(()));
+    until("it is told to end", SOON, || (lines(directory.path()) == 3).then_some(()));
     // A user who sends a second signal does not want to wait.
     kill("INT", pid);
     assert_eq!(run.ended(Duration::from_secs(5)).code(), Some(75));
     assert_eq!(fs::read_to_string(directory.path().join("runs")).unwrap(), "up\nusr1\nterm\n");
+}
+
+/// A closed terminal sends SIGHUP twice.
+pub(crate) fn second_hangup_leaves_the_time_to_save() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut run = stubborn("600", directory.path());
+    let pid = run.0.id();
+    kill("HUP", pid);
+    until("it is asked to save", SOON, || (lines(directory.path()) == 2).then_some(()));
+    kill("HUP", pid);
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(lines(directory.path()), 2, "it is told to end");
+    kill("TERM", pid);
+    until("it is told to end", SOON, || (lines(directory.path()) == 3).then_some(()));
+    kill("INT", pid);
+    assert_eq!(run.ended(SOON).code(), Some(75));
 }

@@ -150,7 +150,7 @@ pub(super) fn rank(own: Rank, load: Load, samples: &[Sample]) -> Fate {
     let others: Vec<_> = (0..ranks).filter(|&other| other != own).collect();
     let stream = |other| (other != own).then(|| Stream::new(Simulated { own, other }));
     let link = Box::new(Tcp { streams: (0..ranks).map(stream).collect() });
-    let mut fabric = Fabric::new(status.clone(), None);
+    let mut fabric = Fabric::new(status.clone(), None, false);
     fabric.topology = Topology::uniform(ranks, 1);
     let guard: Arc<dyn Guard> = Arc::new(Notices);
     if !matches!(load, Load::Collective { .. }) {

@@ -39,12 +39,11 @@ class Group : public c10d::Backend {
   void end() {
     const bool has_lock = PyGILState_Check() != 0;
     PyThreadState* state = has_lock ? PyEval_SaveThread() : nullptr;
-    bool is_first;
+    leave("");
     {
       const std::lock_guard<std::mutex> lock(alive_mutex());
-      is_first = alive().erase(this) != 0;
+      alive().erase(this);
     }
-    if (is_first) leave("");
     if (has_lock) PyEval_RestoreThread(state);
   }
 

@@ -76,7 +76,11 @@ class Waits {
 
   // Runs signal handlers, if this is Python's main thread. An exception of a handler ends all waits, and is thrown.
   void run_handlers() {
+    // The handlers interrupt a call, even if another thread carries it out.
+    const InCall here{this, current()};
+    current() = &here;
     const char* text = run_handlers_quietly();
+    leave(here);
     if (text == nullptr) return;
     end(text);
     rethrow_raised();

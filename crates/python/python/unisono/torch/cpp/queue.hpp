@@ -74,7 +74,8 @@ class Call final : public HookedWork {
 // other calls after a delay, because a context switch takes longer than a short call.
 //
 // Callbacks of a call's future run before the next call. The calls that they submit run immediately: the thread of the callback may block
-// until they are done, and all ranks run them in the same order even if the next call is already submitted on some ranks only.
+// until they are done, and all ranks run them in the same order even if the next call is already submitted on some ranks only. That holds
+// for callbacks that are added before the next call is submitted: later ones may run on the thread that adds them.
 class CallQueue : public std::enable_shared_from_this<CallQueue> {
  public:
   CallQueue(Waits& waits, const WorkHooks& hooks) : waits_(waits), hooks_(hooks), process_(getpid()) {}
