@@ -119,16 +119,13 @@ uint64_t record_read(const char *name)
 /* Returns the name of a file that also holds once the program has changed its folder. */
 static char *absolute(const char *name)
 {
-    char *found = realpath(name, NULL);
-    if (found != NULL || *name == '/')
-        return found != NULL ? found : strdup(name);
-    char *folder = getcwd(NULL, 0);
+    char *folder = *name == '/' ? NULL : getcwd(NULL, 0);
     if (folder == NULL)
         return strdup(name);
-    found = allocated(strlen(folder) + strlen(name) + 2);
-    sprintf(found, "%s/%s", folder, name);
+    char *whole = allocated(strlen(folder) + strlen(name) + 2);
+    sprintf(whole, "%s/%s", folder, name);
     free(folder);
-    return found;
+    return whole;
 }
 
 bool record_begin(void)

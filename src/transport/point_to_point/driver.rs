@@ -211,8 +211,8 @@ impl Common {
                     }
                     messages.check(is_alone);
                 }),
-                Err(Error::Aborted { by, cause, .. }) => self.with(|messages| messages.close(by, &cause)),
-                Err(error) => self.with(|messages| messages.close(self.status.rank(), &error.to_string())),
+                Err(Error::Aborted { by, cause, .. }) => self.close(by, &cause),
+                Err(error) => self.close(self.status.rank(), &error.to_string()),
             }
         }
     }
@@ -232,9 +232,20 @@ impl Common {
     /// Ends messages that are overdue, or whose ranks have failed. A thread of the program that waits in short steps does not.
     fn check(&self) {
         self.status.check_peers();
-        self.with(|messages| match self.status.failure() {
-            Some(FirstFailure { first, cause, .. }) => messages.close(first, &cause),
-            None => messages.check(false),
+        match self.status.failure() {
+            Some(FirstFailure { first, cause, .. }) => self.close(first, &cause),
+            None => self.with(|messages| {
+                messages.progress();
+                messages.check(false);
+            }),
+        }
+    }
+
+    /// Ends all messages but those that have arrived, because rank `first` has failed.
+    fn close(&self, first: Rank, cause: &str) {
+        self.with(|messages| {
+            messages.progress();
+            messages.close(first, cause);
         });
     }
 

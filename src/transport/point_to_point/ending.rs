@@ -30,10 +30,7 @@ impl PointToPoint {
     pub(super) fn fail(&mut self, call: Operation, failure: Failure) {
         let rank = self.status.rank();
         let error = failure.at(call.place(rank), &self.status).in_call(rank);
-        let (first, cause) = match &error {
-            Error::Aborted { by, cause, .. } => (*by, cause.clone()),
-            _ => (error.failed_rank().unwrap_or(rank), error.to_string()),
-        };
+        let (first, cause) = error.first_cause(rank);
         self.end(call, Err(error));
         self.lose(first, &cause);
     }
