@@ -300,8 +300,14 @@ import torch
 import unisono
 
 if "{dlpack}" != "writable":
-    writable = np.from_dlpack
-    np.from_dlpack = lambda tensor: np.frombuffer(memoryview(writable(tensor)).toreadonly(), writable(tensor).dtype)
+    from_dlpack = np.from_dlpack
+
+    def read_only(tensor):
+        view = from_dlpack(tensor)
+        view.flags.writeable = False
+        return view
+
+    np.from_dlpack = read_only
 
 store = torch.distributed.FileStore(os.environ["STORE"], int(os.environ["WORLD_SIZE"]))
 comm = unisono.from_store(store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
