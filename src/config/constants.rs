@@ -27,14 +27,41 @@ impl Constants {
         value: Option<String>,
         variable: &impl Fn(&str) -> Result<String, VarError>,
     ) -> Self {
-        let caches = || {
-            let caches = variable("XDG_CACHE_HOME").map(PathBuf::from);
-            caches.or_else(|_| variable("HOME").map(|home| PathBuf::from(home).join(".cache"))).ok()
-        };
+        // The XDG specification ignores empty and relative paths. They would denote a folder in whichever one the program runs.
+        let absolute = |name: &str| variable(name).ok().map(PathBuf::from).filter(|path| path.is_absolute());
+        let caches =
+            || absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
         match value.filter(|value| value != AUTO) {
             None => Self::Measured { kept_in: caches().map(|caches| caches.join("unisono")) },
             Some(value) if value == DEFAULT => Self::Default,
             Some(file) => Self::File(file.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept_in(pairs: &[(&str, &str)]) -> Option<PathBuf> {
+        let variable = |name: &str| {
+            let pair = pairs.iter().find(|(key, _)| *key == name);
+            pair.map(|(_, value)| (*value).to_owned()).ok_or(VarError::NotPresent)
+        };
+        match Constants::set_to(None, &variable) {
+            Constants::Measured { kept_in } => kept_in,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn empty_and_relative_cache_folders_are_ignored() {
+        let home = ("HOME", "/home/one");
+        assert_eq!(kept_in(&[("XDG_CACHE_HOME", "/caches"), home]), Some("/caches/unisono".into()));
+        for value in ["", "caches", "./caches"] {
+            let kept_in = kept_in(&[("XDG_CACHE_HOME", value), home]);
+            assert_eq!(kept_in, Some("/home/one/.cache/unisono".into()), "{value:?}");
+        }
+        assert_eq!(kept_in(&[("HOME", "")]), None);
     }
 }

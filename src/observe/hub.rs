@@ -50,25 +50,34 @@ impl Hub {
         }
     }
 
-    /// Returns the sums of all ranks of this process.
-    fn totals(&mut self) -> BTreeMap<Rank, Totals> {
-        // Only this list still holds the observers of dropped communicators.
+    /// Adds the counters of dropped communicators to the sums, and frees their observers.
+    fn collect_dropped(&mut self) {
+        // Only this list still holds them.
         for dropped in self.live.extract_if(.., |observer| Arc::strong_count(observer) == 1) {
             self.past.entry(dropped.rank).or_default().add(&dropped);
         }
+    }
+
+    /// Returns the sums of all ranks of this process.
+    fn totals(&mut self) -> BTreeMap<Rank, Totals> {
+        self.collect_dropped();
         let mut totals = self.past.clone();
         self.live.iter().for_each(|observer| totals.entry(observer.rank).or_default().add(observer));
         totals
     }
 
-    /// Writes the files of all ranks. The first error is reported.
+    /// Writes the files of the ranks that have a communicator. The first error is reported.
     fn write(&mut self, with_traces: bool) {
         if self.process != std::process::id() {
             return;
         }
         let mut written = Ok(());
         if let Some(Metrics::Folder(folder)) = self.metrics.clone() {
-            for (rank, totals) in self.totals() {
+            let totals = self.totals();
+            // In a world that has shrunk, the previous number of this process may be the number of another one, which writes its file. The end
+            // of the previous world has written it for this process.
+            let has_communicator = |rank: Rank| self.live.iter().any(|observer| observer.rank == rank);
+            for (rank, totals) in totals.into_iter().filter(|(rank, _)| has_communicator(*rank)) {
                 let path = folder.join(format!("unisono-rank-{rank}.prom"));
                 let text = text(&BTreeMap::from([(rank, totals)]));
                 written = written.and(
@@ -164,7 +173,10 @@ pub(crate) fn next_world() -> Arc<str> {
 /// Exports the counters of an observer, even after its communicator is dropped.
 pub(super) fn keep(observer: Observer) -> Arc<Observer> {
     let observer = Arc::new(observer);
-    hub().live.push(Arc::clone(&observer));
+    let mut hub = hub();
+    // A program may create and drop groups without end, and no server may read the counters meanwhile.
+    hub.collect_dropped();
+    hub.live.push(Arc::clone(&observer));
     observer
 }
 
@@ -187,4 +199,48 @@ pub(super) fn first_timeline() -> Option<Arc<Timeline>> {
 /// Writes all files now: at the end of a world, and before a process ends after a failure.
 pub(crate) fn flush() {
     hub().write(true);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::counters::Counters;
+    use super::*;
+
+    fn hub_of(folder: &Path) -> Hub {
+        let metrics = Some(Metrics::Folder(folder.to_owned()));
+        Hub { process: std::process::id(), metrics, ..Hub::new() }
+    }
+
+    fn observer(rank: Rank) -> Arc<Observer> {
+        let counters = Some(Counters::new(3));
+        Arc::new(Observer { rank, name: "world".into(), of_world: None, counters, timeline: None })
+    }
+
+    #[test]
+    fn file_of_a_previous_number_is_left_to_the_rank_that_has_it_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |rank: Rank| folder.path().join(format!("unisono-rank-{rank}.prom"));
+        let (mut hub, before) = (hub_of(folder.path()), observer(2));
+        hub.live.push(Arc::clone(&before));
+        hub.write(false);
+        assert!(file(2).exists());
+        // The world shrinks: this process is rank 1 now, and another one is rank 2.
+        drop(before);
+        let after = observer(1);
+        hub.live.push(Arc::clone(&after));
+        std::fs::write(file(2), "by another process").unwrap();
+        hub.write(false);
+        assert_eq!(std::fs::read_to_string(file(2)).unwrap(), "by another process");
+        assert!(file(1).exists());
+        assert_eq!(hub.totals().len(), 2, "a server still gets the sums of both");
+    }
+
+    #[test]
+    fn observers_of_dropped_communicators_are_freed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut hub, kept) = (hub_of(folder.path()), observer(0));
+        hub.live.extend([observer(0), Arc::clone(&kept), observer(0)]);
+        hub.collect_dropped();
+        assert_eq!((hub.live.len(), hub.past.len()), (1, 1));
+    }
 }

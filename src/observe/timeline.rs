@@ -160,7 +160,12 @@ impl Timeline {
             write!(text, "{before}{line}").expect("writing to a vector does not fail");
         }
         text.extend(b"\n]}\n");
-        replace_file(&folder.join(format!("trace-rank-{}.json", self.rank)), &text, 0o666)
+        let written = replace_file(&folder.join(format!("trace-rank-{}.json", self.rank)), &text, 0o666);
+        if written.is_err() {
+            // The next write may succeed, once a full disk has space again for example.
+            self.kept.lock().unwrap_or_else(PoisonError::into_inner).is_new = true;
+        }
+        written
     }
 
     fn name(&self, what: &str, thread: u64, name: &str) -> Value {
@@ -247,5 +252,13 @@ mod tests {
         let (timeline, folder) = (Timeline::new(3), tempfile::tempdir().unwrap());
         timeline.write(folder.path()).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "there is nothing to write");
+    }
+
+    #[test]
+    fn trace_that_could_not_be_written_is_written_later() {
+        let (timeline, folder) = (Timeline::new(3), tempfile::tempdir().unwrap());
+        timeline.add(1, 2, What::Span("step".into()));
+        timeline.write(&folder.path().join("missing")).unwrap_err();
+        assert_eq!(read(&timeline).len(), 3);
     }
 }

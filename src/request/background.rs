@@ -82,7 +82,11 @@ impl EngineOwner {
                 let why = panic_text(&*panic).map_or(String::new(), |text| format!(": {text}"));
                 Err(engine.fail(&format!("a collective in flight panicked{why}")))
             });
-            outcome.end(began, ran.map(|()| buffer));
+            match ran {
+                Ok(()) => outcome.end(began, Ok(buffer)),
+                // The buffer is dropped afterwards, since its destructor may panic.
+                Err(error) => outcome.end(began, Err(error)),
+            }
         });
         let mut state = background.lock();
         if let Some(mut engine) = self.here.take() {
@@ -193,7 +197,8 @@ impl Common {
             };
             let mut engine = state.engine.take().expect("jobs come with the engine");
             drop(state);
-            job(&mut engine);
+            // Calls catch their own panics. The destructor of a buffer may panic after its call has ended, and later calls need the engine.
+            let _ = catch_unwind(AssertUnwindSafe(|| job(&mut engine)));
             state = lock(&self.state);
             state.engine = Some(engine);
             self.changed.notify_all();
@@ -207,5 +212,47 @@ impl Drop for Background {
         self.common.changed.notify_all();
         let ended = self.thread.take().map(JoinHandle::join);
         debug_assert!(matches!(ended, Some(Ok(()))), "jobs catch their panics");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::{Deref, DerefMut};
+
+    use crate::error::Error;
+    use crate::kernels::ReduceOp;
+
+    /// A buffer whose destructor panics.
+    struct Fragile(Vec<f32>);
+
+    impl Deref for Fragile {
+        type Target = [f32];
+
+        fn deref(&self) -> &[f32] {
+            &self.0
+        }
+    }
+
+    impl DerefMut for Fragile {
+        fn deref_mut(&mut self) -> &mut [f32] {
+            &mut self.0
+        }
+    }
+
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn panic_of_a_destructor_ends_no_other_call() {
+        crate::threads(1, |mut comm| {
+            // The call is refused on the communication thread, which drops the buffer.
+            let refused = comm.all_reduce_async(Fragile(vec![1.0]), ReduceOp::BitAnd).unwrap().wait();
+            assert!(matches!(refused, Err(Error::Unsupported(_))));
+            comm.barrier().unwrap();
+            assert_eq!(comm.all_reduce_async(vec![1.0_f32], ReduceOp::Sum).unwrap().wait().unwrap(), [1.0]);
+        });
     }
 }

@@ -148,7 +148,7 @@ impl Shared {
         (spins, cores): (u32, usize),
     ) -> Self {
         let ranks = members.len();
-        assert_eq!(board.ranks(), ranks, "a board for these ranks");
+        let board = board.of_members(&members);
         let mut positions = vec![None; members.iter().max().map_or(0, |last| last + 1)];
         members.iter().enumerate().for_each(|(position, &rank)| positions[rank] = Some(position));
         let outbox =

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use unisono_collectives::Rank;
 
-use crate::record::{Doing, State};
+use crate::record::{Doing, Record, State};
 
 /// The shortest time in a call before it is compared, since reports of other nodes are slightly old.
 const SETTLED_S: f64 = 1.0;
@@ -20,7 +20,7 @@ pub(super) fn disagreement(ranks: &[(Doing, Option<f64>)]) -> Option<String> {
     let mut first = HashMap::new();
     let (one, other) = inside().find_map(|other| {
         let one = *first.entry(other.sequence()).or_insert(other);
-        (called(one) != called(other)).then_some((one, other))
+        differ(one, other).then_some((one, other))
     })?;
     Some(format!(
         "rank {} called {}, but rank {} called {}",
@@ -29,6 +29,18 @@ pub(super) fn disagreement(ranks: &[(Doing, Option<f64>)]) -> Option<String> {
         other.rank,
         called(other)
     ))
+}
+
+/// Returns whether two ranks are in different calls. A status board keeps a limited number of labels, so the label of a call may be known on one
+/// of their nodes only.
+fn differ(one: &Doing, other: &Doing) -> bool {
+    let label = |doing: &Doing| doing.last.as_ref().and_then(|call| call.label.clone());
+    let are_known = label(one).is_some() && label(other).is_some();
+    let called = |doing: &Doing| {
+        let call = doing.last.clone()?;
+        Some(Record { label: call.label.clone().filter(|_| are_known), ..call }.to_string())
+    };
+    called(one) != called(other)
 }
 
 /// Returns a rank of a deadlock between different calls, at least one of which is in a group, and the calls of two of its ranks.
@@ -122,5 +134,18 @@ mod tests {
             let ranks = [ranks[1].clone(), changed];
             assert_eq!(disagreement(&ranks), None);
         }
+    }
+
+    #[test]
+    fn label_that_a_node_has_lost_is_no_difference() {
+        let labelled = |rank, label: Option<&str>| {
+            let (mut doing, silent_s) = doing(rank, State::Inside, 17, 3.0);
+            doing.last.as_mut().unwrap().label = label.map(str::to_owned);
+            (doing, silent_s)
+        };
+        let (one, another) = (Some("bucket 1"), Some("bucket 2"));
+        assert_eq!(disagreement(&[labelled(0, one), labelled(1, None)]), None);
+        assert_eq!(disagreement(&[labelled(0, None), labelled(1, one)]), None);
+        assert!(disagreement(&[labelled(0, one), labelled(1, another)]).is_some());
     }
 }

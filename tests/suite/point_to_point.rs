@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use unisono::{Communicator, Error, ReduceOp, Result};
@@ -19,6 +20,7 @@ pub(crate) fn tests() -> Vec<Test> {
         missing_rank_is_an_error,
         receive_any_serves_ranks_round_robin,
         messages_of_a_rank_that_left_are_received,
+        message_that_arrives_during_a_callback_is_not_late,
         panic_of_the_sender_is_an_error_of_the_receiver,
         messages_do_not_involve_other_ranks,
         invalid_arguments_panic,
@@ -203,6 +205,39 @@ fn messages_of_a_rank_that_left_are_received() {
         Ok(from)
     });
     assert_eq!(received[0].as_ref().unwrap(), &[1, 2]);
+}
+
+fn message_that_arrives_during_a_callback_is_not_late() {
+    const TIMEOUT: Duration = Duration::from_millis(300);
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    static MAY_SEND: AtomicBool = AtomicBool::new(false);
+    static IS_SENT: AtomicBool = AtomicBool::new(false);
+    fn wait_until(flag: &AtomicBool) {
+        while !flag.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    fn slow() -> std::result::Result<(), String> {
+        // The deadline begins after the first call.
+        if CALLS.fetch_add(1, Ordering::Relaxed) == 1 {
+            MAY_SEND.store(true, Ordering::Release);
+            wait_until(&IS_SENT);
+            std::thread::sleep(2 * TIMEOUT);
+        }
+        Ok(())
+    }
+    unisono::threads(2, |mut comm| {
+        comm.set_timeout(TIMEOUT);
+        if comm.rank() == 0 {
+            wait_until(&MAY_SEND);
+            comm.send(&[7_u8], 1).unwrap();
+            IS_SENT.store(true, Ordering::Release);
+        } else {
+            let mut value = [0_u8];
+            unisono::while_waiting(slow, || comm.receive(&mut value, 0)).unwrap();
+            assert_eq!(value, [7]);
+        }
+    });
 }
 
 fn panic_of_the_sender_is_an_error_of_the_receiver() {

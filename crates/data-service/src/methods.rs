@@ -98,6 +98,14 @@ impl Served {
             let (inputs, targets) = split
                 .gather(&samples, request.pass())
                 .map_err(|error| Status::data_loss(error.to_string()))?;
+            // A client would reject the short batch, and retry it until no server is left.
+            let (made, asked) = (targets.len() / split.context().unwrap_or(1), samples.len());
+            if made < asked {
+                return Err(Status::data_loss(format!(
+                    "{} of {asked} samples are damaged and left out: expected all, as with `OnBadSample::Error`; repair their files",
+                    asked - made
+                )));
+            }
             this.counts().made += 1;
             Ok(BatchAnswer::new(inputs, &targets))
         };

@@ -1,8 +1,9 @@
 //! Decodes image files.
 
 use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use image::{DynamicImage, GrayImage, ImageDecoder, ImageFormat, ImageReader, Limits};
+use image::{DynamicImage, GrayImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
 
 use crate::pixels::Image;
 use crate::schema::list;
@@ -43,11 +44,11 @@ impl Raw {
     pub(super) fn header(&self) -> Result<Header, String> {
         let (width, height, may_have_colour) = match self {
             Self::Grey(image) => (image.width(), image.height(), false),
-            Self::Encoded(bytes) => {
-                let decoder = reader(bytes)?.into_decoder().map_err(|error| broken(&error))?;
+            Self::Encoded(bytes) => caught(|| {
+                let decoder = decoder(bytes)?;
                 let (width, height) = decoder.dimensions();
-                (width, height, decoder.color_type().has_color())
-            }
+                Ok((width, height, decoder.color_type().has_color()))
+            })?,
         };
         Ok(Header { sides: [height, width].map(|side| side as usize), may_have_colour })
     }
@@ -56,7 +57,7 @@ impl Raw {
     pub(super) fn decode(self, channels: usize) -> Result<Image, String> {
         let image: DynamicImage = match self {
             Self::Grey(image) => image.into(),
-            Self::Encoded(bytes) => reader(&bytes)?.decode().map_err(|error| broken(&error))?,
+            Self::Encoded(bytes) => caught(|| decoded(&bytes))?,
         };
         let shape = [image.height() as usize, image.width() as usize, channels];
         let levels = if channels == 1 { image.into_luma8().into_raw() } else { image.into_rgb8().into_raw() };
@@ -81,6 +82,29 @@ pub(super) fn is_encoded(bytes: &[u8]) -> bool {
         Ok(ImageFormat::Bmp) => size.is_some_and(|size| [12, 40, 52, 56, 64, 108, 124].contains(&size)),
         Ok(ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP | ImageFormat::Gif) => true,
         _ => false,
+    }
+}
+
+/// Runs the decoder of a format, which may panic on a damaged file. The panic becomes an error, since damaged samples may be skipped.
+fn caught<T>(decode: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|_| Err(broken(&"its decoder has panicked")))
+}
+
+/// Decodes a file as [`ImageReader::decode`] does, unless its header claims no pixels.
+fn decoded(bytes: &[u8]) -> Result<DynamicImage, String> {
+    let unreadable = |error: ImageError| broken(&error);
+    let (mut decoder, mut limits) = (decoder(bytes)?, limits(bytes));
+    limits.reserve(decoder.total_bytes()).map_err(unreadable)?;
+    decoder.set_limits(limits).map_err(unreadable)?;
+    DynamicImage::from_decoder(decoder).map_err(unreadable)
+}
+
+/// Returns the decoder of a file whose header has been read. Some formats allow sides of 0, to which no image can be resized.
+fn decoder(bytes: &[u8]) -> Result<impl ImageDecoder, String> {
+    let decoder = reader(bytes)?.into_decoder().map_err(|error| broken(&error))?;
+    match decoder.dimensions() {
+        (0, _) | (_, 0) => Err(broken(&"it has no pixels")),
+        _ => Ok(decoder),
     }
 }
 

@@ -78,8 +78,8 @@ fn no_match(pattern: &str, expected: &str) -> DataError {
     DataError::other(format!("no file matches `{pattern}`: expected {expected}"))
 }
 
-/// Expands the braces of a name: `{a,b}` to each of its elements, `{08..11}` to each number, as wide as the first. Other braces stay as they are.
-/// Returns `None` if there are too many names.
+/// Expands the braces of a name: `{a,b}` to each of its elements, `{08..11}` to each number, as wide as the first. A range descends if its last
+/// number is the smaller one. Other braces stay as they are. Returns `None` if there are too many names.
 fn unbraced(name: &str) -> Option<Vec<String>> {
     let mut names = vec![String::new()];
     let mut rest = name;
@@ -110,8 +110,12 @@ fn choices(inner: &str) -> Option<Vec<String>> {
         Some((first, last)) => {
             let width = first.len();
             let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
-            let is_few = last.saturating_sub(first) < MOST_NAMES as u64 && width < 64;
-            is_few.then(|| (first..=last).map(|number| format!("{number:0width$}")).collect())
+            let is_few = last.abs_diff(first) < MOST_NAMES as u64 && width < 64;
+            let name = |number: u64| format!("{number:0width$}");
+            is_few.then(|| match first <= last {
+                true => (first..=last).map(name).collect(),
+                false => (last..=first).rev().map(name).collect(),
+            })
         }
     }
 }

@@ -149,6 +149,12 @@ fn found_in<R: Read>(path: &Path, entries: io::Result<Entries<'_, R>>) -> Result
             EntryType::GNUSparse => {
                 return Err(damaged(format!("has a sparse member, `{name}`: expected plain ones")));
             }
+            // Skipping it would lose its sample silently, or report a sample without an image or a class.
+            EntryType::Link | EntryType::Symlink if belongs_to_samples(extension) => {
+                return Err(damaged(format!(
+                    "has a link, `{name}`: expected plain members; write it again, with tar's --hard-dereference and --dereference"
+                )));
+            }
             _ => continue,
         }
         if found.samples.last().is_none_or(|parts| *parts.key != *key) {
@@ -171,6 +177,12 @@ fn divided(name: &str) -> Option<(&str, &str)> {
     let point = name[base..].find('.').filter(|&point| point > 0)?;
     let (key, extension) = name.split_at(base + point);
     (!key[base..].starts_with("__")).then(|| (key, &extension[1..]))
+}
+
+/// Returns whether members with this extension are read.
+fn belongs_to_samples(extension: &str) -> bool {
+    let extension = extension.to_lowercase();
+    EXTENSIONS.contains(&&*extension) || matches!(&*extension, "cls" | "json")
 }
 
 /// The members of a sample that have been found.

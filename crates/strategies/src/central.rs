@@ -9,7 +9,8 @@ use unisono_train::internals::{
 };
 use unisono_train::optimizer::{Exploded, Optimizer, OptimizerSettings, square_sum};
 use unisono_train::{
-    BucketSettings, BucketSize, Fill, Gradients, LossSums, Parameter, Pass, Sums, Times, TrainError,
+    BucketSettings, BucketSize, Fill, Gradients, LossSums, Order, Overlap, Parameter, Pass, Sums, Times,
+    TrainError, Wire,
 };
 
 #[allow(unsafe_code, reason = "ranks add gradients where all see them")]
@@ -21,7 +22,8 @@ use gradients::CentralGradients;
 /// ([`Replica::shares_values`]). The replica returns it from [`Replica::device`]. Called by all ranks.
 ///
 /// # Errors
-/// [`TrainError::Setting`], on all ranks, if the optimizer needs whole parameters or a separate replica on each rank. Errors of the collectives.
+/// [`TrainError::Setting`], on all ranks, if the optimizer needs whole parameters or a separate replica on each rank, or if a setting would have no
+/// effect. Errors of the collectives.
 ///
 /// [`Replica::shares_values`]: unisono_train::Replica::shares_values
 /// [`Replica::device`]: unisono_train::Replica::device
@@ -33,6 +35,7 @@ pub fn central_storage(
 ) -> Result<Box<dyn Backend>, TrainError> {
     let central = "central storage";
     let refused = needs_whole(optimizer, central).or_else(|| keeps_average(optimizer, central));
+    let refused = refused.or_else(|| refusal(buckets));
     refused.map_or(Ok(()), |why| Err(TrainError::Setting(why)))?;
     let mut ledger = Ledger::new(parameters, buckets, BucketSize::usual_of(buckets));
     ledger.divide(comm, ledger.plan.counts.clone());
@@ -44,6 +47,27 @@ pub fn central_storage(
         sums: Sums::default(),
         waited: Default::default(),
     }))
+}
+
+/// Returns the first of these settings that central storage does not support, if any.
+fn refusal(buckets: &BucketSettings) -> Option<String> {
+    let why = match buckets {
+        BucketSettings { local_steps: Some(_), .. } => {
+            "there is one copy of the parameters: remove --local-steps"
+        }
+        BucketSettings { order: Order::Tree, .. } => {
+            "ranks add their gradients in turn: remove --order world-invariant"
+        }
+        BucketSettings { shard_optimizer: true, .. } => {
+            "each rank updates its part of the only optimizer state anyway: remove --shard-optimizer"
+        }
+        BucketSettings { overlap: Overlap::Across, .. } => {
+            "an update ends before the next pass: remove --overlap across"
+        }
+        BucketSettings { wire: Wire::F32, .. } => return None,
+        BucketSettings { wire, .. } => &format!("no gradient travels: remove --wire {wire}"),
+    };
+    Some(format!("with central storage {why}"))
 }
 
 #[derive(Debug)]

@@ -1,5 +1,7 @@
 //! MPI's own collectives: in the world, as a baseline, and for the phases of a plan.
 
+use std::mem::ManuallyDrop;
+
 use unisono_collectives::partition::Partition;
 use unisono_collectives::{Group, Rank, VendorCall};
 
@@ -52,13 +54,15 @@ impl World {
         // SAFETY: `held` is borrowed until this returns. If it returns with an error while MPI still accesses the buffer, the job ends before the
         // caller gets it back (`end_if_stranded`).
         let begun = unsafe { comm.begin(task, held) };
-        let mut begun = begun.map_err(Failure::Error)?;
+        // After a failure, MPI still reads the counts that it holds.
+        let mut begun = ManuallyDrop::new(begun.map_err(Failure::Error)?);
         self.is_stranded = true;
         while !begun.is_done().map_err(Failure::Error)? {
             // MPI does not report the late rank. Name the first one, which most others wait for.
             let other = task.group.member(usize::from(position == 0));
             waiting.pause_for(other)?;
         }
+        drop(ManuallyDrop::into_inner(begun));
         self.is_stranded = false;
         if let VendorCall::ReduceScatter { .. } = task.call {
             // In place, MPI leaves a rank's part at the beginning of the buffer.

@@ -209,6 +209,8 @@ impl Common {
                     if let Some(other) = ticket.and_then(|ticket| messages.waits_for(ticket)) {
                         waiting.record(other);
                     }
+                    // A message may have arrived while a function of the program ran, or while this process did not.
+                    messages.progress();
                     messages.check(is_alone);
                 }),
                 Err(Error::Aborted { by, cause, .. }) => self.close(by, &cause),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
+use unisono_collectives::Rank;
 
 use super::channel::{Channel, Post};
 use crate::memory::{Loan, Location, Pages, Registry};
@@ -30,6 +31,8 @@ pub(in crate::transport) struct Board {
     base: *mut u8,
     pages: Arc<Pages>,
     ranks: usize,
+    /// The rank in the world of each position.
+    members: Arc<[Rank]>,
 }
 
 // SAFETY: `base` points into the pages, which the board keeps and which may be used on any thread. Everything on a board consists of atomics
@@ -67,7 +70,13 @@ impl Board {
     }
 
     fn on(pages: Pages, ranks: usize) -> Self {
-        Self { base: pages.as_ptr(), pages: Arc::new(pages), ranks }
+        Self { base: pages.as_ptr(), pages: Arc::new(pages), ranks, members: (0..ranks).collect() }
+    }
+
+    /// Returns the board of these ranks of the world, by position.
+    pub(super) fn of_members(self, members: &[Rank]) -> Self {
+        assert_eq!(self.ranks, members.len(), "a board for these ranks");
+        Self { members: members.into(), ..self }
     }
 
     /// Returns the board for point-to-point messages, on the second half of the same pages.
@@ -94,10 +103,6 @@ impl Board {
         let fits = Self::size_bytes(ranks) <= pages.size_bytes();
         let board = Self::on(pages, ranks);
         (fits && board.head().number.load(Ordering::Acquire) == number).then_some(board)
-    }
-
-    pub(super) fn ranks(&self) -> usize {
-        self.ranks
     }
 
     fn conditions_at() -> usize {
@@ -185,7 +190,8 @@ impl Board {
         let others = (0..self.ranks).filter(|&other| other != rank);
         let began = Instant::now();
         let mut warned = false;
-        let has_died = |other: usize| status.members().get(other).is_some_and(|&rank| status.has_died(rank));
+        // Not the members of the status board: those of a declared node are only a part of them.
+        let has_died = |other: usize| status.has_died(self.members[other]);
         let conditions = others.map(|other| (self.condition(other), move || has_died(other)));
         self.condition(rank).withdraw(conditions, || {
             status.check_peers();

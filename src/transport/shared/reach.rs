@@ -1,8 +1,9 @@
 //! The access of a rank to the memory of the ranks that share its board.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Location;
-use crate::transport::Target;
+use crate::status::{FirstFailure, StatusBoard};
+use crate::transport::{Failure, Target};
 
 mod processes;
 
@@ -10,6 +11,19 @@ pub(in crate::transport) use processes::{Processes, can_read, is_kernel_fast};
 
 /// The number of bytes that the kernel copies at a time for further work, so that they stay in the core's cache.
 pub(super) const KERNEL_BLOCK_BYTES: usize = 128 << 10;
+
+/// Returns the failure of an access to memory of other ranks. The system refuses it if their process has ended. That is then the cause, and not
+/// this rank.
+#[cold]
+pub(super) fn access_failure(error: Error, status: &StatusBoard) -> Failure {
+    if matches!(error, Error::Memory { .. }) {
+        status.check_peers();
+        if let Some(FirstFailure { first: by, cause, .. }) = status.failure() {
+            return Failure::Error(Error::Aborted { rank: status.rank(), by, cause });
+        }
+    }
+    Failure::Error(error)
+}
 
 /// The start of a rank's range in another rank's buffer.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use unisono_collectives::Rank;
 
 use super::board::{Board, PIECE};
 use super::channel::{Channel, Message, SHORT};
-use super::reach::Reach;
+use super::reach::{Reach, access_failure};
 use crate::memory::Location;
 use crate::status::StatusBoard;
 use crate::transport::half::Half;
@@ -94,7 +94,8 @@ impl<'a> Receiving<'a> {
             // The sender has failed. The next check reports it.
             return Ok(());
         };
-        self.reach.accept(self.from, location, self.size_bytes, &mut self.target).map_err(Failure::Error)?;
+        let accepted = self.reach.accept(self.from, location, self.size_bytes, &mut self.target);
+        accepted.map_err(|error| access_failure(error, self.status))?;
         // Otherwise the sender has failed in the meantime, and may have changed or freed the memory.
         if self.board.is_lent(std::iter::once(self.from)) {
             self.taken = self.size_bytes;

@@ -85,6 +85,10 @@ impl<'a> Sending<'a> {
     /// Continues a message of which [`Sending::suspend`] returned the number of bytes sent.
     pub(super) fn resume(mut self, given: usize) -> Self {
         self.given = given;
+        // A message in pieces is done once it is all sent. This one was sent as a whole, and its memory has been detached since.
+        if given > 0 && given == self.bytes.len() && matches!(self.protocol, Protocol::Staged) {
+            self.protocol = Protocol::Whole(Location::of_address(self.bytes), None);
+        }
         if let Protocol::Whole(location, lent) = &mut self.protocol
             && given > 0
         {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::board::Lent;
 use super::channel::Content;
 use super::open::{Open, Shares};
-use super::reach::Start;
+use super::reach::{Start, access_failure};
 use super::{Checks, Shared};
 use crate::error::Result;
 use crate::kernels;
@@ -80,10 +80,11 @@ impl Shared {
                 let theirs = board.condition(other).opened.read(number).expect("it stays open").location;
                 let share = theirs.share_of(own, share_bytes);
                 let (is_copy, place) = (share.is_some(), share.unwrap_or_else(|| theirs.after(range.start)));
-                starts[other] = reach.start(other, place, range.len(), is_copy).map_err(Failure::Error)?;
+                let start = reach.start(other, place, range.len(), is_copy);
+                starts[other] = start.map_err(|error| access_failure(error, status))?;
             }
             let mut open = Open::new(lent_buffer, range, is_copy, (starts, reach, copy));
-            work(&mut open).map_err(Failure::Error)?;
+            work(&mut open).map_err(|error| access_failure(error, status))?;
             took_copies = open.took_copies;
         }
         drop(inside);

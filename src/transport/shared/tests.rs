@@ -1,20 +1,24 @@
-//! Lent memory after failures.
+//! Lent memory, and failures.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use unisono_collectives::Algorithm;
 
+use super::board::Board;
+use super::reach::{Processes, Reach, access_failure};
 use super::{Open, Shared, Shares};
 use crate::call::Call;
 use crate::codes::Codes;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
+use crate::memory::{Pages, Registered, Registry};
 use crate::method::Method;
-use crate::transport::{Calls, Deadlines, Failure};
+use crate::status::StatusBoard;
+use crate::transport::{Calls, Deadlines, Failure, Header, Outgoing, Polled};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -118,4 +122,41 @@ fn rank_that_has_left_is_named() {
     world[1].status().leave(1);
     let passed = pass(&mut world[0], LONG, |_| unreachable!("no other rank is present"));
     assert!(matches!(passed, Err(Failure::Left { other: 1 })), "{passed:?}");
+}
+
+#[test]
+fn refused_access_is_due_to_the_rank_that_has_ended() {
+    let status = StatusBoard::of_threads(2).unwrap().remove(0);
+    let refused = || Error::Memory { size_bytes: 8, cause: std::io::ErrorKind::NotFound.into() };
+    let failure = access_failure(refused(), &status);
+    assert!(matches!(failure, Failure::Error(Error::Memory { .. })), "{failure:?}");
+    status.fail(1, 1, "it was killed");
+    let failure = access_failure(refused(), &status);
+    assert!(matches!(failure, Failure::Error(Error::Aborted { by: 1, .. })), "{failure:?}");
+}
+
+/// Another communicator may fail while its ranks access the same array.
+#[test]
+fn message_in_transit_is_sent_once_when_its_memory_is_detached() {
+    let registry = Registry::of_processes();
+    let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
+    let process_ids = vec![std::process::id() as i32; 2];
+    let line = |(position, status)| {
+        let reach = Reach(Some(Processes::new(process_ids.clone(), false)));
+        let (members, registry) = (vec![0, 1], Arc::clone(&registry));
+        Shared::new(position, members, (board.clone(), status), reach, registry, (0, 2)).for_messages()
+    };
+    let mut lines: Vec<_> = StatusBoard::of_threads(2).unwrap().into_iter().enumerate().map(line).collect();
+    let mut array = Registered::<u8>::new(&registry, 100_000).unwrap();
+    array.fill(7);
+    let header = Header::of_message(DType::U8, array.len(), (0, 0), 0);
+    let (mut given, mut place, mut taken) = (0, vec![0_u8; array.len()], 0);
+    let mut send = |end: &mut super::Line| end.send(&header, Outgoing { to: 1, bytes: &array }, &mut given);
+    assert_eq!(send(&mut lines[0]).unwrap(), Polled::Moved);
+    assert!(registry.detach(registry.locate(&raw const array[..]).unwrap()).unwrap());
+    assert_eq!(send(&mut lines[0]).unwrap(), Polled::Idle, "the other rank has not received it");
+    assert_eq!(lines[1].receive(&header, 0, &mut place, &mut taken).unwrap(), Polled::Done);
+    assert!(place.iter().all(|&byte| byte == 7));
+    assert_eq!(send(&mut lines[0]).unwrap(), Polled::Done);
+    assert!(lines[1].ahead(0).is_none(), "there is no second message");
 }

@@ -25,7 +25,7 @@ pub enum Room {
 pub fn room(comm: &mut Communicator, settings: &Settings) -> Result<Room> {
     let local_ranks = NodeFacts::of(comm).local_ranks;
     let most_bytes = settings.sizes_bytes.iter().copied().max().unwrap_or(0);
-    let needed_bytes = (most_bytes * arrays(settings)).saturating_mul(local_ranks);
+    let needed_bytes = most_bytes.saturating_mul(arrays(settings)).saturating_mul(local_ranks);
     let short = AvailableMemory::shortage(needed_bytes as u64);
     let mut first = [if short.is_some() { comm.rank() } else { comm.ranks() } as u64];
     comm.all_reduce(&mut first, ReduceOp::Min)?;

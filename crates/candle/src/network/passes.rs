@@ -10,7 +10,7 @@ use candle_core::{Result, Tensor, bail};
 use unisono::{Choice, Communicator, ReduceOp};
 
 use super::statistics::Statistics;
-use crate::values::visit;
+use crate::values::overwrite;
 
 /// The values before the sums of an exchange: the number of ranks that have samples, and the sum and the sum of squares of the exchange identifiers
 /// that they send.
@@ -70,12 +70,12 @@ impl Passes {
     /// layers communicate.
     pub(super) fn begin_step(&mut self, first: u64, passes: usize) -> Result<usize> {
         if let Some(steps) = &self.steps {
-            let step = &mut self.step;
-            visit(steps, &mut |numbers| {
-                *step = numbers[0] as u64 + STEPS_PER_NUMBER * numbers[1] as u64;
-                numbers[0] = ((*step + 1) % STEPS_PER_NUMBER) as f32;
-                numbers[1] = ((*step + 1) / STEPS_PER_NUMBER) as f32;
-            })?;
+            // As tensors, because they are on the device of the model, and a loop cannot access the memory of a GPU.
+            let numbers = steps.to_vec1::<f32>()?;
+            self.step = numbers[0] as u64 + STEPS_PER_NUMBER * numbers[1] as u64;
+            let next = self.step + 1;
+            let numbers = [(next % STEPS_PER_NUMBER) as f32, (next / STEPS_PER_NUMBER) as f32];
+            overwrite(steps, &Tensor::new(&numbers, steps.device())?)?;
         }
         self.pass = first;
         let mut most = [passes as u64];

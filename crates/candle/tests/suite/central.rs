@@ -2,13 +2,17 @@
 
 use std::path::Path;
 
-use unisono_candle::Config;
+use candle_core::Tensor;
 use unisono_candle::model::ModelKind;
+use unisono_candle::{Config, Linear, Loss, Network, Parameters};
 use unisono_data::Source;
 use unisono_strategies::StrategyKind;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::{Event, Order, Stop, Summary, TrainError};
+use unisono_train::{
+    BucketSettings, Event, LocalSteps, Mirror, OptimizerSettings, Order, Outer, Overlap, Sgd, Stop, Summary,
+    TrainError, Wire,
+};
 
 /// The largest difference between losses whose additions have different orders.
 const TOLERANCE: f64 = 1e-5;
@@ -131,6 +135,33 @@ fn options_without_effect_are_refused() {
     }
 }
 
+/// Fails if a run ignores a setting of a mirror, or panics at the end of a round of local steps.
+fn settings_of_a_mirror_without_effect_are_refused() {
+    let usual = BucketSettings::default;
+    let local = LocalSteps { steps: 2, outer: Outer::Average };
+    for (buckets, said) in [
+        (BucketSettings { local_steps: Some(local), ..usual() }, "remove --local-steps"),
+        (BucketSettings { order: Order::Tree, ..usual() }, "remove --order world-invariant"),
+        (BucketSettings { shard_optimizer: true, ..usual() }, "remove --shard-optimizer"),
+        (BucketSettings { overlap: Overlap::Across, ..usual() }, "remove --overlap across"),
+        (BucketSettings { wire: Wire::Bf16, ..usual() }, "remove --wire bf16"),
+    ] {
+        let refused = unisono::threads(2, |mut comm| {
+            let parameters = Parameters::shared(7, &mut comm).unwrap();
+            let layer = Linear::new(&parameters, "layer", 2, 1, 1.0).unwrap();
+            let replica = Network::new(&parameters, move |inputs: &Tensor| {
+                Loss::squared_error(&layer.forward(inputs)?, &[1.0])
+            });
+            let optimizer = OptimizerSettings::new(Sgd::default());
+            Mirror::new(&mut comm, replica, optimizer, &buckets, None).map(drop).unwrap_err().to_string()
+        });
+        assert!(
+            refused.iter().all(|why| why.contains("central storage") && why.contains(said)),
+            "{refused:?}"
+        );
+    }
+}
+
 fn diverging_loss_ends_the_run_on_all_ranks() {
     let settings =
         Config { learning_rate: 1e6, clip_norm: None, ..settings(Some(StrategyKind::CentralStorage)) };
@@ -145,6 +176,7 @@ pub(crate) fn tests() -> Vec<Test> {
         every_model_trains,
         one_rank_switches_to_mirrored_training_and_back_with_the_same_bits,
         options_without_effect_are_refused,
+        settings_of_a_mirror_without_effect_are_refused,
         diverging_loss_ends_the_run_on_all_ranks,
     ];
     tests.extend(tests![run_resumed_on_as_many_ranks_has_the_same_bits].into_iter().map(Test::deep));

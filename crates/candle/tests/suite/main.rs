@@ -47,5 +47,6 @@ fn main() -> ExitCode {
         Module::new("pipeline::stages", pipeline::stages::tests),
         Module::new("server", server::tests),
         Module::new("server::evaluations", server::evaluations::tests),
+        Module::new("server::shares", server::shares::tests),
     ])
 }

@@ -14,12 +14,13 @@ use unisono_testing::tests;
 use unisono_train::checkpoint::{When, load_newest};
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    AdamW, Batches, Checkpoints, Event, Feed, Fill, Gradients, LossSums, NamedRule, OptimizerSettings,
+    AdamW, Batches, Checkpoints, Event, Feed, Fill, Gradients, LossSums, NamedRule, OptimizerSettings, Order,
     Parameter, Progress, RandomAccessFeed, Replica, ReplicaError, Resumed, RunSettings, Sgd, Steps, Stop,
     Summary, TrainError, Wire, Wires, WorkersReport, metrics::VisitOutputs,
 };
 
 pub(crate) mod evaluations;
+pub(crate) mod shares;
 
 const SYNCHRONOUS: ServerSettings =
     ServerSettings { servers: 1, staleness: Staleness::Steps(0), damps: false };
@@ -181,6 +182,7 @@ fn incompatible_options_are_refused_on_all_ranks() {
     let resnet = Config { hidden: None, ..Config::new(Source::Digits, ModelKind::ResNet) };
     let compressed = Config { wire: "int8".parse().unwrap(), ..settings() };
     let undecided = Config { wire: "auto:f32,bf16".parse().unwrap(), ..settings() };
+    let invariant = Config { order: Order::Tree, ..settings() };
     let damped = ServerSettings { damps: true, ..SYNCHRONOUS };
     for (settings, servers, expected) in [
         (&settings(), servers(3), "3 of 3 ranks serve"),
@@ -189,6 +191,7 @@ fn incompatible_options_are_refused_on_all_ranks() {
         (&resnet, servers(1), "batch norm"),
         (&compressed, servers(1), "sends gradients as f32, bf16 or f16, and not as int8"),
         (&undecided, servers(1), "does not go with --wire auto"),
+        (&invariant, servers(1), "remove --order world-invariant"),
         (&settings(), damped, "damp"),
     ] {
         let refused = unisono::threads(3, |mut comm| settings.parameter_server(&mut comm, servers).map(drop));

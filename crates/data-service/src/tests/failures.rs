@@ -13,7 +13,7 @@ use tonic::Code;
 use super::*;
 use crate::call::{MOST_OTHER_BYTES, Method, call, connect};
 use crate::message::{DescribeRequest, Description};
-use unisono_data::Cache;
+use unisono_data::{Cache, OnBadSample};
 
 /// Returns the error of a failed connection.
 fn refusal(connected: Result<Dataset, DataError>) -> String {
@@ -240,6 +240,20 @@ fn damaged_files_are_reported_once_no_server_has_intact_ones() {
     let refused = batches(&served, 4, |_| ()).unwrap_err().to_string();
     assert!(refused.contains("data server `127.0.0.1:") && refused.contains("a/000.png`"), "{refused}");
     assert!(began.elapsed() < Duration::from_secs(1), "it is not tried again and again");
+}
+
+#[test]
+fn batches_without_their_damaged_samples_are_refused() {
+    let fixture = Fixture::new();
+    let source = fixture.images(8, 30);
+    let Source::Images(root) = &source else { unreachable!() };
+    fs::write(root.join("a/000.png"), "not an image").unwrap();
+    let options = Options { on_bad_sample: OnBadSample::Skip { most: None }, ..varied() };
+    let server = start(&source, &options, fixture.settings()).unwrap();
+    let served = fixture.connect(&[&server]).unwrap();
+    let refused = batches(&served, 4, |_| ()).unwrap_err().to_string();
+    let expected = "1 of 4 samples are damaged and left out";
+    assert!(refused.contains("data server `127.0.0.1:") && refused.contains(expected), "{refused}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn found(name: &str) -> Result<Vec<String>, String> {
 
 #[test]
 fn names_patterns_and_lists_are_found() {
-    let cases: [(&str, &[&str]); 13] = [
+    let cases: [(&str, &[&str]); 14] = [
         ("a.x", &["a.x"]),
         ("absent", &["absent"]),
         ("*.x", &["a.x", "b-0.x", "b-1.x"]),
@@ -37,6 +37,8 @@ fn names_patterns_and_lists_are_found() {
         ("a[1]", &["a[1]"]),
         ("{2}", &["{2}"]),
         ("{02..04}.y", &["02.y", "03.y", "04.y"]),
+        // As in a shell, a range may descend.
+        ("b-{1..0}.x", &["b-1.x", "b-0.x"]),
         ("{b-{1..0}.x", &["{b-{1..0}.x"]),
         ("b-{1,0}.x", &["b-1.x", "b-0.x"]),
     ];
@@ -56,6 +58,7 @@ fn patterns_without_a_match_are_refused() {
         ("*.z", "no file matches `*.z`: expected a path, or a pattern of existing files"),
         ("a***", "a valid pattern"),
         ("a.x *.x", "`a.x`: is named twice"),
+        ("{1000000..0}", "at most 1000000 names between its braces"),
         ("{0..1000000}", "at most 1000000 names between its braces"),
         ("{0..9999999999999999999999}", "at most 1000000 names between its braces"),
         ("{0..999}{0..999}{0..1}", "at most 1000000 names between its braces"),

@@ -48,7 +48,6 @@ impl<T: Clone + Send + 'static> Cached<T> {
     }
 
     fn get(&self, index: usize) -> Option<Result<T, DataError>> {
-        // A panic of the source ends it, and the elements made before are complete.
         let mut state = lock(&self.0);
         if state.has_failed {
             return Some(Err(DataError::other("an element could not be made in an earlier epoch")));
@@ -56,12 +55,14 @@ impl<T: Clone + Send + 'static> Cached<T> {
         if let Some(element) = state.made.get(index) {
             return Some(Ok(element.clone()));
         }
-        let element = state.source.next()?;
-        match &element {
-            Ok(element) => state.made.push(element.clone()),
-            Err(_) => state.has_failed = true,
+        // A panic of the source ends it too. Without this mark, later epochs would end at that element as if it were the last.
+        state.has_failed = true;
+        let element = state.source.next();
+        if let Some(Ok(element)) = &element {
+            state.made.push(element.clone());
         }
-        Some(element)
+        state.has_failed = matches!(element, Some(Err(_)));
+        element
     }
 }
 
@@ -69,6 +70,7 @@ impl<T: Clone + Send + 'static> Cached<T> {
 mod tests {
     use super::*;
     use crate::pipeline::Threads;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
@@ -94,5 +96,15 @@ mod tests {
         let cached = Pipeline::of(0..10).map(Threads::Fixed(1), fail).cache();
         assert_eq!(cached.elements().filter(Result::is_ok).count(), 2);
         assert!(cached.elements().next().expect("an error").is_err());
+    }
+
+    #[test]
+    fn a_panic_is_an_error_in_later_epochs() {
+        let fail = |number: u64| if number == 2 { panic!("no") } else { Ok(number) };
+        let cached = Pipeline::of(0..10).map(Threads::Fixed(1), fail).cache();
+        let epoch = || cached.elements().collect::<Result<Vec<_>, _>>();
+        assert!(catch_unwind(AssertUnwindSafe(epoch)).is_err());
+        let message = epoch().unwrap_err().to_string();
+        assert_eq!(message, "an element could not be made in an earlier epoch");
     }
 }

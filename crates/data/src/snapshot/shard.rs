@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use memmap2::Mmap;
 use safetensors::SafeTensors;
@@ -17,6 +18,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::Compression;
 use crate::error::DataError;
+
+/// The interval at which written records are flushed. Processes that wait for a file observe its length, and fail if it stays the same for long.
+pub(super) const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A shard whose header fits its length. The records are checked when they are read.
 #[derive(Debug)]
@@ -43,6 +47,7 @@ pub(super) fn write(
     let header_bytes = (1024 + 6 * key.len()).next_multiple_of(8);
     file.write_all(&vec![0; header_bytes]).map_err(unwritten)?;
     let (mut bytes, mut ends, mut checksums) = (0, Vec::new(), Vec::new());
+    let mut flushed = Instant::now();
     for record in records {
         let record = record?;
         let record = compression.packed(&record);
@@ -50,6 +55,10 @@ pub(super) fn write(
         bytes += record.len();
         ends.extend((bytes as u64).to_le_bytes());
         checksums.extend(xxh3_64(&record).to_le_bytes());
+        if flushed.elapsed() >= FLUSH_INTERVAL {
+            file.flush().map_err(unwritten)?;
+            flushed = Instant::now();
+        }
     }
     let mut header = header(key, compression, bytes, ends.len());
     assert!(header.len() + size_of::<u64>() <= header_bytes, "the header of {key:?} is longer than expected");

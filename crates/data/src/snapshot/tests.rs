@@ -48,6 +48,20 @@ fn written_records_are_read_by_all_processes() {
 }
 
 #[test]
+fn waiting_processes_observe_every_slow_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    let (mut file, mut lengths) = (fs::File::create(&path).unwrap(), vec![]);
+    let records = (0..3).map(|_| {
+        lengths.push(fs::metadata(&path).unwrap().len());
+        thread::sleep(shard::FLUSH_INTERVAL);
+        Ok(vec![1; 10])
+    });
+    shard::write(&mut file, &path, ("a", Compression::None), records).unwrap();
+    assert!(lengths.is_sorted_by(|before, after| before < after), "{lengths:?}");
+}
+
+#[test]
 fn other_and_damaged_shards_are_written_anew() {
     let folder = tempfile::tempdir().unwrap();
     plan(folder.path(), "old", Compression::None).make(|_| Ok(vec![0])).unwrap();

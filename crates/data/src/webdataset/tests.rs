@@ -73,6 +73,55 @@ fn a_damaged_image_is_named_or_skipped() {
     assert_eq!(data.train.skipped(0).count, 1);
 }
 
+/// Returns a BMP file whose header claims these sides, without pixels.
+fn bare_bmp(width: i32, height: i32) -> Vec<u8> {
+    let mut file = b"BM\x36\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0".to_vec();
+    file.extend([width.to_le_bytes(), height.to_le_bytes()].concat());
+    // One plane of 24 bits per pixel, uncompressed.
+    file.extend([1, 0, 24, 0]);
+    file.resize(0x36, 0);
+    file
+}
+
+#[test]
+fn an_image_without_pixels_is_damaged() {
+    let png = picture(1, ImageFormat::Png);
+    for (width, height) in [(3, 0), (0, 2), (0, 0)] {
+        let bare = bare_bmp(width, height);
+        let names: Vec<_> = (0..10).map(|key| [format!("{key}.png"), format!("{key}.cls")]).collect();
+        let image = |key: usize| if key == 4 { ("4.bmp", &*bare) } else { (&*names[key][0], &*png) };
+        let members: Vec<_> = (0..10).flat_map(|key| [image(key), (&*names[key][1], &b"1"[..])]).collect();
+        let file = tar(&members);
+        let data = load(&file).unwrap();
+        assert_eq!(data.kind, Kind::Images { height: 2, width: 3, channels: 1, classes: 2 });
+        let message = data.train.batch(&[3, 4], Pass::Evaluation).unwrap_err().to_string();
+        assert!(message.contains("sample `4`: its image cannot be decoded"), "{message}");
+        let options = Options { on_bad_sample: OnBadSample::Skip { most: Some(1) }, ..Options::default() };
+        let data = load_with(&file, &options).unwrap();
+        assert_eq!(data.train.batch(&[3, 4], Pass::Evaluation).unwrap().samples, 1);
+    }
+}
+
+#[test]
+fn linked_members_of_samples_are_refused() {
+    let linked = |name: &str, entry_type| {
+        let mut archive = Builder::new(vec![]);
+        let mut header = Header::new_gnu();
+        header.set_entry_type(entry_type);
+        header.set_size(0);
+        archive.append_link(&mut header, name, "0010.png").unwrap();
+        let mut file = archive.into_inner().unwrap();
+        // The samples follow in place of the end mark.
+        file.truncate(BLOCK as usize);
+        [file, shard(0..20)].concat()
+    };
+    for entry_type in [EntryType::Link, EntryType::Symlink] {
+        let message = load(&linked("x/7.PNG", entry_type)).unwrap_err().to_string();
+        assert!(message.contains("some.tar`: has a link, `x/7.PNG`: expected plain members"), "{message}");
+        assert_eq!(load(&linked("latest.txt", entry_type)).unwrap().train.len(), 18);
+    }
+}
+
 #[test]
 fn samples_are_read_as_written() {
     let mut packed = GzEncoder::new(vec![], Compression::fast());

@@ -70,7 +70,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
 
     /// Runs the rest of an epoch, then evaluates, unless the run must stop.
     fn epoch(&mut self, on_event: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
-        let Progress { epoch, step_in_epoch: first, step, .. } = self.state.progress;
+        let first = self.state.progress.step_in_epoch;
         let steps = self.feed.steps().ok_or_else(|| {
             TrainError::Setting(
                 "a parameter server needs a feed that knows how many steps an epoch has".to_owned(),
@@ -80,7 +80,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         self.pause(steps, on_event)?;
         let last = steps.saturating_sub(1);
         let last = (last, self.short_step_factor(last));
-        self.dispatcher.state().begin(epoch, first, step - first as u64, last);
+        self.dispatcher.state().begin(&self.state.progress, last);
         let began = Instant::now();
         while self.state.progress.step_in_epoch < steps && self.state.goes_on() {
             let until = self.next_pause(steps);
@@ -187,8 +187,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         steps: usize,
         on_event: &mut dyn FnMut(Event),
     ) -> Result<(), TrainError> {
-        let Progress { step, step_in_epoch, .. } = self.state.progress;
-        let rate = self.state.settings.rate.at(step) * self.short_step_factor(step_in_epoch);
+        let Progress { step, step_in_epoch, rate_factor, .. } = self.state.progress;
+        let rate = self.state.settings.rate.at(step) * rate_factor * self.short_step_factor(step_in_epoch);
         self.state.count_step(tally, |steps| self.feed.samples(steps));
         let Progress { epoch, step_in_epoch: step, .. } = self.state.progress;
         let (steps, loss, targets) = (Some(steps), tally.mean_loss(), tally.targets);

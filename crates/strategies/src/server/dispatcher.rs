@@ -10,8 +10,8 @@ use unisono::Rank;
 use super::message::{Kind, Message};
 use super::queue::Queue;
 use super::settings::Staleness;
-use unisono_train::LossSums;
 use unisono_train::rate::Rate;
+use unisono_train::{LossSums, Progress};
 
 /// The maximum time before a waiting worker is told to repeat its request, far less than any deadline.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -34,6 +34,8 @@ pub(super) struct State {
     epoch: usize,
     /// The number of steps of the run before this epoch.
     before: u64,
+    /// The factor of all learning rates, which callbacks of earlier mirrored training may have set.
+    rate_factor: f64,
     /// The last step of the epoch, from 0, and the factor for its rate: it may have few samples.
     last: (usize, f64),
     /// The number of shares applied since this process started.
@@ -189,17 +191,18 @@ impl State {
                     epoch: self.epoch as u64,
                     step: share.step as u64,
                     number: share.number as u64,
-                    rate: rate.at(step) * if share.step == last { factor } else { 1.0 },
+                    rate: rate.at(step) * self.rate_factor * if share.step == last { factor } else { 1.0 },
                     ..Message::new(Kind::Train)
                 }
             }
         }
     }
 
-    /// Begins an epoch of which `skipped` steps are complete, after `before` steps of the run. `last` is the last step of the epoch, from 0, and the
-    /// factor for its rate.
-    pub(super) fn begin(&mut self, epoch: usize, skipped: usize, before: u64, last: (usize, f64)) {
-        (self.epoch, self.before, self.last) = (epoch, before, last);
+    /// Begins the epoch at this position, which its completed steps skip. `last` is the last step of the epoch, from 0, and the factor for its rate.
+    pub(super) fn begin(&mut self, progress: &Progress, last: (usize, f64)) {
+        let &Progress { epoch, step_in_epoch: skipped, step, rate_factor, .. } = progress;
+        (self.epoch, self.before, self.last) = (epoch, step - skipped as u64, last);
+        self.rate_factor = rate_factor;
         self.queue.begin(skipped);
         self.staleness.clear();
         self.workers.values_mut().for_each(|work| *work = Work::default());

@@ -49,12 +49,8 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
                 let joins = joins.as_ref();
                 scope.spawn(move || attend_worker(worker, link, shard, Some(dispatcher), joins));
             }
-            let ended = coordinator.run(on_event);
-            // Also after an error, so that the remaining workers are informed.
-            dispatcher.state().is_over = true;
-            dispatcher.wake();
-            joins.iter().for_each(Joins::end);
-            ended
+            let _end = EndOfRun { dispatcher, joins: joins.as_ref() };
+            coordinator.run(on_event)
         })
     }
 
@@ -95,6 +91,32 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
     }
 }
 
+/// Ends the run when it is dropped: after an error, so that the remaining workers are informed, and also while a panic of the coordinator unwinds,
+/// such as one of the user's callback. The panic waits for the threads of the links, which would otherwise answer the workers for ever.
+struct EndOfRun<'a> {
+    dispatcher: &'a Dispatcher,
+    joins: Option<&'a Joins>,
+}
+
+impl Drop for EndOfRun<'_> {
+    fn drop(&mut self) {
+        self.dispatcher.state().is_over = true;
+        self.dispatcher.wake();
+        self.joins.into_iter().for_each(Joins::end);
+    }
+}
+
+/// Reports the loss of a worker if serving it panics, as an update rule may. Its share would otherwise be awaited for ever.
+struct LostByPanic<'a>(&'a Dispatcher, Rank);
+
+impl Drop for LostByPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lost(self.1, "its server panicked".to_owned());
+        }
+    }
+}
+
 /// Serves the worker of this rank, and its replacements, until one leaves or the run is over.
 fn attend_worker(
     worker: Rank,
@@ -103,6 +125,7 @@ fn attend_worker(
     dispatcher: Option<&Dispatcher>,
     joins: Option<&Joins>,
 ) {
+    let _lost = dispatcher.map(|dispatcher| LostByPanic(dispatcher, worker));
     while let Err(error) = attend(link, shard, dispatcher.map(|dispatcher| (dispatcher, worker))) {
         if let Some(dispatcher) = dispatcher {
             dispatcher.lost(worker, cause(&error));

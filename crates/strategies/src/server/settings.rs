@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::layout::Layout;
-use unisono_train::{RandomAccessFeed, Replica, RunSettings, TrainError, Wire};
+use unisono_train::{Order, RandomAccessFeed, Replica, RunSettings, TrainError, Wire};
 
 /// The maximum staleness of a gradient: the number of updates that servers make between the worker's pull and its push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +79,8 @@ pub(super) fn refusal<R: Replica>(
         "knows no norm of the whole gradient, to clip it"
     } else if matches!(buckets.wire, Wire::Compressed(_)) {
         &format!("sends gradients as f32, bf16 or f16, and not as {}", buckets.wire)
+    } else if buckets.order == Order::Tree {
+        "adds the gradients of a worker's passes in turn, so the bits depend on the number of workers: remove --order world-invariant"
     } else if buckets.local_steps.is_some() {
         "averages no parameters: remove --local-steps"
     } else if buckets.shard_optimizer {

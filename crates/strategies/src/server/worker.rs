@@ -66,7 +66,9 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
         let passes = feed.share(epoch, step, number, *of, number == *own)?;
         let input = began.elapsed();
         pushing.pull()?;
-        if !replica.brings_values() {
+        // Only the first pass of a share waits for values. If it has no samples, no pass would copy them.
+        let first_waits = replica.brings_values() && matches!(passes.first(), Some(Some(_)));
+        if !first_waits {
             pushing.set_values(replica)?;
         }
         let of = replica.begin_step(task.number << 32, passes.len())?.max(1);

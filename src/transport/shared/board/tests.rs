@@ -37,3 +37,20 @@ fn memory_is_revoked_from_a_process_that_is_stopped_inside() {
     assert_eq!(array[0], 7, "the write does not change this rank's memory");
     assert!(!board.is_lent(std::iter::once(0)), "the other rank detects it");
 }
+
+#[test]
+fn position_on_the_board_is_not_a_position_on_the_status_board() {
+    // Ranks 2 and 3 are a declared node on a machine of four ranks.
+    let status = StatusBoard::of_threads(4).unwrap().remove(2);
+    let pages = Pages::untouched(Board::size_bytes(2)).unwrap();
+    let board = Board::new(pages, 2, 0).of_members(&[2, 3]);
+    std::mem::forget(board.enter(1, std::iter::once(0)).unwrap());
+    status.set_gone(1);
+    let began = Instant::now();
+    board.withdraw(0, &status, || true);
+    assert!(began.elapsed() > LONGEST_ACCESS, "rank 3 is alive");
+    status.set_gone(3);
+    let began = Instant::now();
+    board.withdraw(0, &status, || true);
+    assert!(began.elapsed() < LONGEST_ACCESS, "rank 3 is dead");
+}

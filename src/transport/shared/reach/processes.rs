@@ -134,10 +134,11 @@ impl Processes {
     }
 }
 
-/// Returns the error of a copy. If a signal ends the job and the other process has ended already, the signal ends this one in a moment too,
-/// before it reports an error.
+/// Returns the error of a copy or a mapping. If a signal ends the job and the other process has ended already, the signal ends this one in a
+/// moment too, before it reports an error. Otherwise this rank detects the end of the process meanwhile.
 fn failed(size_bytes: usize, cause: io::Error) -> Error {
-    if cause.raw_os_error() == Some(libc::ESRCH) {
+    // The folder of a process that has ended denies access, or does not exist.
+    if matches!(cause.raw_os_error(), Some(libc::ESRCH | libc::ENOENT | libc::EACCES)) {
         std::thread::sleep(SIGNAL);
     }
     Error::Memory { size_bytes, cause }
@@ -145,8 +146,7 @@ fn failed(size_bytes: usize, cause: io::Error) -> Error {
 
 /// Maps the memory of a file that is open in another process.
 fn map_file(process_id: i32, file: u64) -> Result<Pages> {
-    let pages = Pages::of_process(process_id, file)
-        .map_err(|error| Error::Memory { size_bytes: 0, cause: error.into() })?;
+    let pages = Pages::of_process(process_id, file).map_err(|error| failed(0, error.into()))?;
     let size_bytes = pages.size_bytes();
     pages.touch().map_err(|error| Error::Memory { size_bytes, cause: error.into() })?;
     Ok(pages)

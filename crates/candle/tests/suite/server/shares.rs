@@ -1,0 +1,156 @@
+//! Shares of parameter servers whose first passes have no samples, learning rates that callbacks have scaled, and a callback that panics.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use unisono::Algorithm;
+use unisono_candle::Config;
+use unisono_data::DataError;
+use unisono_strategies::ParameterServer;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+use unisono_train::rate::{Rate, Schedule};
+use unisono_train::{
+    Callback, EpochReport, Event, Feed, Flow, Gradients, LossSums, OptimizerSettings, Parameter,
+    RandomAccessFeed, Replica, ReplicaError, RunSettings, Sgd, Steps, Stop, TrainError,
+    metrics::VisitOutputs,
+};
+
+use super::{SYNCHRONOUS, mirror, on_rank_0, saving, serve, settings};
+
+/// A model of one number that approaches 1, and whose passes wait for the number.
+struct Waiting(Vec<Parameter>, f32);
+
+impl Replica for Waiting {
+    type Batch = ();
+
+    fn parameters(&self) -> &[Parameter] {
+        &self.0
+    }
+
+    fn pass(&mut self, (): &(), gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        gradients.wait_for_param(0, std::slice::from_mut(&mut self.1))?;
+        gradients.record_loss(LossSums { targets: 1.0, loss: 1.0, correct: 0.0 });
+        let slope = self.1 - 1.0;
+        gradients.put(0, &mut |gradient, fill| fill.write(gradient, &[slope]));
+        Ok(())
+    }
+
+    fn evaluate(&mut self, (): &(), _: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {
+        Ok(LossSums::default())
+    }
+
+    fn with_values(&mut self, _: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        visit(std::slice::from_mut(&mut self.1));
+        Ok(())
+    }
+
+    fn brings_values(&self) -> bool {
+        true
+    }
+}
+
+/// A feed of 20 steps. Each share has this many passes without samples before the one with a sample.
+struct AfterEmpty(usize);
+
+impl Feed for AfterEmpty {
+    type Batch = ();
+
+    fn steps(&self) -> Option<usize> {
+        Some(20)
+    }
+
+    fn epoch(&mut self, _: usize, _: usize) -> Result<Steps<()>, DataError> {
+        unreachable!("workers take single shares")
+    }
+}
+
+impl RandomAccessFeed for AfterEmpty {
+    fn share(
+        &mut self,
+        _: usize,
+        _: usize,
+        _: usize,
+        _: usize,
+        _: bool,
+    ) -> Result<Vec<Option<()>>, DataError> {
+        Ok([vec![None; self.0], vec![Some(())]].concat())
+    }
+}
+
+/// Fails if a share is computed with the values of an earlier one.
+fn share_whose_first_pass_has_no_samples_uses_the_pulled_values() {
+    let hash = |empty: usize| {
+        let rate = Rate::new(Schedule::Constant, 0.1, 0.0, 1);
+        let optimizer = OptimizerSettings::new(Sgd { momentum: 0.0, nesterov: false });
+        let run = RunSettings::new(1, 2, optimizer, rate);
+        let summary = on_rank_0(3, |comm| {
+            let replica = Waiting(vec![Parameter::new("number", [1])], 0.0);
+            ParameterServer::new(comm, replica, AfterEmpty(empty), run.clone(), SYNCHRONOUS, None)?
+                .run(|_| ())
+        });
+        summary.unwrap().parameters_hash
+    };
+    let expected = hash(0);
+    assert_eq!([hash(1), hash(2)], [expected.clone(), expected]);
+}
+
+/// Halves the learning rate after the first epoch, and requests a stop in the second.
+struct Halving(Stop);
+
+impl Callback for Halving {
+    fn on_event(&mut self, event: Event) {
+        if let Event::Step(made) = event
+            && made.epoch == 2
+            && made.step == 10
+        {
+            self.0.ask();
+        }
+    }
+
+    fn on_epoch_end(&mut self, report: &EpochReport) -> Result<Flow, TrainError> {
+        Ok(if report.epoch == 1 { Flow::ScaleRate(0.5) } else { Flow::Continue })
+    }
+}
+
+fn resumed_run_keeps_the_rate_that_a_callback_has_scaled() {
+    let directory = tempfile::tempdir().unwrap();
+    let stop = Stop::default();
+    let run = saving(directory.path(), stop.clone());
+    let mirrored = |settings: &Config, stop: &Stop| {
+        on_rank_0(2, |comm| {
+            comm.set_choice(Algorithm::MasterWorker)?;
+            settings.trainer(comm)?.run(Halving(stop.clone())).map(Some)
+        })
+        .unwrap()
+    };
+    // The stop of this callback is not that of the run.
+    let undisturbed = mirrored(&run.without_checkpoints(), &Stop::default());
+    let unscaled = mirror(2, &run.without_checkpoints());
+    assert_ne!(undisturbed.parameters_hash, unscaled.parameters_hash);
+    assert!(mirrored(&run, &stop).stopped.is_some(), "it was asked to stop");
+    let (ended, _) = serve(3, &saving(directory.path(), Stop::default()), SYNCHRONOUS).unwrap();
+    assert_eq!(ended.parameters_hash, undisturbed.parameters_hash);
+}
+
+/// The threads that serve the workers would otherwise go on, and the panic would wait for them.
+fn panic_of_a_callback_ends_the_run_on_all_ranks() {
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        on_rank_0(3, |comm| {
+            settings().parameter_server(comm, SYNCHRONOUS)?.run(|event| {
+                assert!(!matches!(event, Event::Step(made) if made.step == 3), "the callback panics");
+            })
+        })
+    }));
+    let panic = ended.map(drop).unwrap_err();
+    let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    assert!(text.contains("the callback panics"), "{text}");
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        share_whose_first_pass_has_no_samples_uses_the_pulled_values,
+        resumed_run_keeps_the_rate_that_a_callback_has_scaled,
+        panic_of_a_callback_ends_the_run_on_all_ranks,
+    ]
+}
