@@ -209,8 +209,6 @@ impl Common {
                     if let Some(other) = ticket.and_then(|ticket| messages.waits_for(ticket)) {
                         waiting.record(other);
                     }
-                    // A message may have arrived while a function of the program ran, or while this process did not.
-                    messages.progress();
                     messages.check(is_alone);
                 }),
                 Err(Error::Aborted { by, cause, .. }) => self.close(by, &cause),
@@ -236,10 +234,7 @@ impl Common {
         self.status.check_peers();
         match self.status.failure() {
             Some(FirstFailure { first, cause, .. }) => self.close(first, &cause),
-            None => self.with(|messages| {
-                messages.progress();
-                messages.check(false);
-            }),
+            None => self.with(|messages| messages.check(false)),
         }
     }
 

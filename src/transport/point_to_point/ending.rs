@@ -121,6 +121,8 @@ impl PointToPoint {
     /// Ends operations whose deadline has passed, or whose other rank has left. `is_alone` is whether this rank starts no collective before
     /// its blocking call ends.
     pub(super) fn check(&mut self, is_alone: bool) {
+        // A message may have arrived while a function of the program ran, or while this process did not.
+        self.progress();
         let (now, is_quiet) = (clock::now(), self.status.is_quiet());
         for other in 0..self.peers.len() {
             if let Some(mut send) = self.peers[other].sends.pop_front() {

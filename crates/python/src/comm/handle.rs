@@ -61,15 +61,13 @@ impl Comm {
             return Err(raised);
         }
         // A signal handler has raised an exception. The progress of the call is unknown, so no call may follow.
-        if let Err(raised) = &done
-            && !raised.is_instance_of::<UnisonoError>(py)
-        {
-            let cause = raised.to_string();
+        let cause = match &done {
+            Err(raised) if !raised.is_instance_of::<UnisonoError>(py) => Some(raised.to_string()),
+            // A call that has not waited does not end by itself.
+            _ => self.ended.get().cloned(),
+        };
+        if let Some(cause) = cause {
             py.detach(|| self.lock().as_mut().map(|comm| comm.fail(&cause)));
-        }
-        // A call that has not waited does not end by itself.
-        if let Some(cause) = self.ended.get() {
-            py.detach(|| self.lock().as_mut().map(|comm| comm.fail(cause)));
         }
         done
     }
