@@ -111,8 +111,10 @@ def main() -> None:
     os.environ["UNISONO_WARNINGS"] = "off"
 
     for mpi in ["impi", "openmpi", "mpich"]:
-        is_installed = mpi == "impi" or (arguments.folder / f"all_reduce.{mpi}").exists()
-        if not is_installed or arguments.only not in (None, mpi):
+        if arguments.only not in (None, mpi):
+            continue
+        if mpi != "impi" and not (arguments.folder / f"all_reduce.{mpi}").exists():
+            print(f"accelerate-benchmarks: {mpi} is skipped: mpicc.{mpi} is not installed", file=sys.stderr)
             continue
         family = "openmpi" if mpi == "openmpi" else "mpich"
         command = [str(arguments.prefix / "bin/unisono"), "accelerate", "--mpi", family]

@@ -32,6 +32,7 @@ mod vendor;
 
 #[cfg(feature = "nccl")]
 pub(crate) use device::DeviceCall;
+use ending::Unwinds;
 pub(crate) use options::Options;
 use recent::{Recent, RecentCalls};
 use reduction::needs_order;
@@ -50,7 +51,8 @@ pub trait Collective {
     /// fatal](crate::Error::is_fatal).
     ///
     /// # Panics
-    /// If the buffer has a different size; if [the operation reduces](Operation::reduces) and the call has no reduction, or the reverse.
+    /// If the buffer has a different size; if the [parts of ranks](crate::CallBuilder::counts) have a different sum; if [the operation
+    /// reduces](Operation::reduces) and the call has no reduction, or the reverse.
     fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran>;
 }
 
@@ -199,20 +201,23 @@ impl Engine {
         let (method, deadlines) = (*method, &options.deadlines(limits.of(header.sequence())));
         let recording = header.note(status, buffer.len());
         let task = Task { header: &header, method, agreement, deadlines };
+        let unwinds = Unwinds(status);
         let done = executor.run(bound, &task, buffer, transport);
+        std::mem::forget(unwinds);
         recording.end(done.is_ok());
         done.map(|()| place)
     }
 
-    /// All-gathers the same number of elements from each rank, in the order of ranks, by a fixed algorithm. The surrounding call settles
-    /// the result.
-    pub(crate) fn gather<T: Element>(&mut self, own: &[T]) -> Result<Vec<T>> {
+    /// All-gathers the same number of elements from each rank, in the order of ranks, by a fixed algorithm, with the timeout of the
+    /// surrounding call, which settles the result.
+    pub(crate) fn gather<T: Element>(&mut self, own: &[T], timeout: Option<Duration>) -> Result<Vec<T>> {
         let (rank, ranks) = (self.transport.rank(), self.topology.ranks());
         let mut all = vec![T::zeroed(); own.len() * ranks];
         all[rank * own.len()..][..own.len()].copy_from_slice(own);
         let call = Call::new(Operation::AllGather, None, T::DTYPE, all.len());
         let bytes = bytemuck::cast_slice_mut(&mut all);
-        self.run_planned(&Algorithm::Butterfly.into(), &Options::default(), &call, bytes)?;
+        let options = Options { timeout, ..Options::default() };
+        self.run_planned(&Algorithm::Butterfly.into(), &options, &call, bytes)?;
         Ok(all)
     }
 
@@ -274,6 +279,7 @@ impl Engine {
 
     /// Returns the method of a call and the reason.
     pub(crate) fn selection(&mut self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> Ran {
+        let parts = parts.filter(|_| call.operation.has_parts());
         let place = self.choose(choice, call, parts);
         self.recent[place].ran
     }

@@ -11,7 +11,7 @@ use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology};
 
 use crate::call::{Call, Memory, Ran, scaled};
 use crate::codes::OF_BARRIER;
-use crate::collective::{Collective, Engine, Options};
+use crate::collective::Collective;
 use crate::config::Config;
 use crate::dtype::Element;
 #[cfg(doc)]
@@ -43,6 +43,7 @@ mod setup;
 mod shared;
 mod shrink;
 
+pub(crate) use choice::check_phases;
 #[cfg(feature = "nccl")]
 pub use device::DeviceRequest;
 pub(crate) use grow::{Growing, Joining};
@@ -161,6 +162,9 @@ impl Communicator {
 
     /// Predicts the time of a call by the cost model, in microseconds; `None` if the algorithm does not offer the operation among these
     /// ranks.
+    ///
+    /// # Panics
+    /// If the root is not a rank of this world.
     pub fn predicted_us(&mut self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
         self.engine_owner.engine().predicted_us(algorithm, call, memory)
     }
@@ -297,26 +301,12 @@ impl Communicator {
         self.run(Operation::AllToAll, None, buffer)
     }
 
-    /// The algorithm of a barrier.
-    pub(crate) const OF_BARRIER: Algorithm = OF_BARRIER;
-
     /// Returns once all ranks have called it.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn barrier(&mut self) -> Result<()> {
-        self.collective(Self::OF_BARRIER)?.run(&Call::barrier(), &mut []).map(drop)
-    }
-
-    /// Returns a [`Collective`] over this communicator with this choice, for benchmarks and tests.
-    ///
-    /// # Errors
-    /// As [`Communicator::set_choice`]; [`Error::Aborted`] after a failure.
-    pub fn collective(&mut self, choice: impl Into<Choice>) -> Result<impl Collective + '_> {
-        let choice = choice.into();
-        self.engine_owner.engine().check_alive()?;
-        self.check_choice(&choice)?;
-        Ok(Chosen { engine: self.engine_owner.engine(), options: &self.per_call.options, choice })
+        self.collective(OF_BARRIER)?.run(&Call::barrier(), &mut []).map(drop)
     }
 
     /// Declares that this rank cannot continue. Ranks that are threads fail at once; under MPI the job ends when the
@@ -370,27 +360,19 @@ impl Communicator {
             assert!(count.is_multiple_of(ranks), "{count} elements are not {ranks} blocks of equal size");
         }
         if let Some(parts) = &self.per_call.options.parts {
-            let (count, sum) = (call.count, parts.start(ranks));
             assert!(
                 operation.has_parts(),
                 "an operation without parts of ranks, `{operation}`, has no counts"
             );
-            assert_eq!(count, sum, "the buffer has {count} elements, and the parts of ranks have {sum}");
+            check_parts(call.count, parts);
         }
         call
     }
 }
 
-/// A collective by a given choice.
-#[derive(Debug)]
-struct Chosen<'a> {
-    engine: &'a mut Engine,
-    options: &'a Options,
-    choice: Choice,
-}
-
-impl Collective for Chosen<'_> {
-    fn run(&mut self, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
-        self.engine.run(&self.choice, self.options, call, buffer)
-    }
+/// # Panics
+/// If the parts of ranks are not those of this number of elements.
+fn check_parts(count: usize, parts: &Partition) {
+    let sum = parts.start(parts.chunk_count());
+    assert_eq!(count, sum, "the buffer has {count} elements, and the parts of ranks have {sum}");
 }

@@ -2,7 +2,6 @@
 
 use std::env::VarError;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 use unisono_collectives::Topology;
@@ -187,7 +186,7 @@ impl Config {
             Err(VarError::NotUnicode(value)) => Err(wrong(name, &value.to_string_lossy(), expected)),
         };
         let mut config = Self::default();
-        let expected = "a number of seconds above 0";
+        let expected = "a number of seconds, at least 1e-9";
         let seconds = |name, default| match value(name, expected)? {
             None => Ok(default),
             Some(text) => seconds(&text).ok_or_else(|| wrong(name, &text, expected)),
@@ -196,7 +195,8 @@ impl Config {
         config.timeout = seconds(TIMEOUT, DEFAULT_TIMEOUT)?;
         config.first_timeout = seconds(FIRST_TIMEOUT, DEFAULT_FIRST_TIMEOUT.max(config.timeout))?;
         config.quiet_timeout = seconds(QUIET_TIMEOUT, DEFAULT_QUIET_TIMEOUT)?;
-        config.flight_dir = value(FLIGHT_DIR, "a folder")?.map(PathBuf::from);
+        let flight_dir = value(FLIGHT_DIR, "a folder")?.filter(|folder| !folder.is_empty());
+        config.flight_dir = flight_dir.map(PathBuf::from);
         let expected = "sizes of nodes, each from 1 to 65536, such as 2,2";
         if let Some(text) = value(NODES, expected)? {
             let size = |text: &str| text.trim().parse().ok().filter(|size| (1..=MAX_DECLARED).contains(size));
@@ -270,9 +270,9 @@ fn one_of<T: Copy, const N: usize>(
     found.map(|(_, value)| value).ok_or_else(|| wrong(variable, &text, &expected))
 }
 
+/// Parses a duration that is not 0, also after it is rounded to nanoseconds.
 fn seconds(text: &str) -> Option<Duration> {
-    let seconds = f64::from_str(text).ok().filter(|&seconds| seconds > 0.0)?;
-    Duration::try_from_secs_f64(seconds).ok()
+    Duration::try_from_secs_f64(text.parse().ok()?).ok().filter(|duration| !duration.is_zero())
 }
 
 fn wrong(name: &str, value: &str, expected: &str) -> Error {
@@ -349,6 +349,12 @@ mod tests {
     }
 
     #[test]
+    fn empty_flight_recorder_folder_is_unset() {
+        let flight_dir = |folder| read(&[(FLIGHT_DIR, folder)]).unwrap().flight_dir;
+        assert_eq!((flight_dir(""), flight_dir("records")), (None, Some("records".into())));
+    }
+
+    #[test]
     fn first_timeout_is_at_least_the_timeout() {
         let first = |pairs: &[_]| read(pairs).unwrap().first_timeout;
         assert_eq!(first(&[(TIMEOUT, "5")]), DEFAULT_FIRST_TIMEOUT);
@@ -362,6 +368,7 @@ mod tests {
             (TIMEOUT, "soon"),
             (TIMEOUT, "-1"),
             (WARN, "0"),
+            (FIRST_TIMEOUT, "1e-10"),
             (QUIET_TIMEOUT, "inf"),
             (NODES, "2,0"),
             (NODES, ""),

@@ -17,7 +17,7 @@ mod view;
 
 pub(crate) use agreement::Outcome;
 pub(crate) use endpoint::{Action, Endpoint, Event, Gathered, How, LinkId, Report, Setup};
-pub(crate) use handshake::{Handshake, Reply};
+pub(crate) use handshake::{Handshake, Hidden, Reply};
 pub(crate) use message::{Claim, Frames, LONGEST, LONGEST_HELLO, Message, PREFIX, framed};
 
 /// The time since a moment that the driver chooses.

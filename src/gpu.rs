@@ -65,6 +65,10 @@ pub(crate) fn wait_for(
             Ok(false) => {}
             Ok(true) => check()?,
             Err(WaitFailure::Overdue(waited)) => {
+                // This rank may itself have been descheduled.
+                if is_over()? {
+                    break;
+                }
                 return Err(Error::Overdue { rank: status.rank(), what, waited });
             }
             Err(WaitFailure::Failed(error)) => return Err(error),
@@ -101,5 +105,31 @@ mod driver {
     #[cfg(feature = "cuda")]
     fn is_there() -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::transport::Fabric;
+    use crate::while_waiting::while_waiting;
+
+    #[test]
+    fn work_that_ends_before_the_last_poll_is_not_overdue() {
+        const TIMEOUT: Duration = Duration::from_millis(50);
+        thread_local!(static CALLBACKS: Cell<u32> = const { Cell::new(0) });
+        fn slow() -> Result<(), String> {
+            std::thread::sleep(2 * TIMEOUT);
+            CALLBACKS.set(CALLBACKS.get() + 1);
+            Ok(())
+        }
+        let fabrics = Fabric::threads(1).unwrap();
+        let limits = (&Deadlines { timeout: TIMEOUT, quiet: TIMEOUT }, fabrics[0].status());
+        // The second callback runs after the deadline.
+        let is_over = || Ok(CALLBACKS.get() == 2);
+        while_waiting(slow, || wait_for(is_over, "work", limits, || Ok(()))).unwrap();
     }
 }

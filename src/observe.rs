@@ -21,7 +21,7 @@ mod timeline;
 mod totals;
 
 use counters::Counters;
-pub(crate) use hub::{flush, next_world};
+pub(crate) use hub::{flush, flush_briefly, next_world};
 pub use spans::{Span, is_on, record, span};
 use timeline::Timeline;
 

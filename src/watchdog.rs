@@ -17,7 +17,7 @@ use unisono_collectives::Rank;
 
 use crate::config::OnFailure;
 use crate::error::{Error, Result};
-use crate::observe::flush;
+use crate::observe::flush_briefly;
 use crate::status::{Guard, StatusBoard, dump, dump_all};
 use crate::system::{FAILED, print_line};
 
@@ -31,6 +31,7 @@ mod nodes;
 mod panics;
 mod processes;
 mod report;
+#[allow(unsafe_code, reason = "a signal handler")]
 mod signals;
 mod sockets;
 mod wake_up;
@@ -160,7 +161,7 @@ impl Drop for Watchdog {
         // The job ends, before this process can do anything else.
         if self.of_process.as_ref().is_some_and(|status| status.failed().is_some()) {
             self.reports.iter().for_each(|report| report.aborted());
-            flush();
+            flush_briefly(GRACE);
             signal_hook::low_level::exit(FAILED);
         }
     }
@@ -275,7 +276,7 @@ impl Rounds {
             self.reports.iter().for_each(|report| report.aborted());
         }
         if is_over {
-            flush();
+            flush_briefly(GRACE);
             signal_hook::low_level::exit(FAILED);
         }
     }

@@ -46,7 +46,7 @@ impl Communicator {
     /// [`crate::threads()`] also starts the threads.
     ///
     /// # Errors
-    /// [`Error::Setting`] for an invalid environment variable.
+    /// As [`Builder::threads`].
     ///
     /// # Panics
     /// If `ranks` is 0.
@@ -92,8 +92,8 @@ pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -
 /// Like [`threads`], with errors for systems with too little memory or too few threads.
 ///
 /// # Errors
-/// Before any rank starts: [`Error::Memory`] and [`Error::Launch`] if the system does not provide the memory or the threads, and
-/// [`Error::Setting`] for an invalid environment variable.
+/// Before any rank starts: [`Error::Memory`] and [`Error::Launch`] if the system does not provide the memory or the threads, and as
+/// [`Builder::threads`].
 ///
 /// # Panics
 /// If `ranks` is 0, or a rank panics.

@@ -33,13 +33,13 @@ use unisono_testing::launch;
 #[command(name = "duel")]
 struct Args {
     /// Ranks to launch; bare loops exist for 2
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    #[arg(long, default_value_t = 2, requires = "bench", value_parser = clap::value_parser!(u64).range(1..=1024))]
     ranks: u64,
     /// The operations to measure, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "all-reduce")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "all-reduce", requires = "bench")]
     operation: Vec<Operation>,
     /// The sizes of the array of each rank, separated by commas; K, M and G are 2^10, 2^20 and 2^30
-    #[arg(long, value_delimiter = ',', value_parser = size)]
+    #[arg(long, value_delimiter = ',', requires = "bench", value_parser = size)]
     bytes: Option<Vec<usize>>,
     /// In place, out of place or both, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_value = "in-place,out-of-place")]
@@ -54,7 +54,7 @@ struct Args {
     #[arg(long)]
     group: bool,
     /// The approximate total time of measurement; the largest arrays may exceed it
-    #[arg(long, value_name = "S", default_value_t = 120.0, value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value_t = 120.0, requires = "bench", value_parser = seconds)]
     seconds: f64,
     /// The output format
     #[arg(long, value_enum, default_value = "table")]
@@ -68,7 +68,7 @@ struct Args {
 }
 
 impl Args {
-    /// Runs every case as briefly as possible.
+    /// Runs every case as briefly as possible. The options that this replaces need `--bench`.
     fn for_test(self) -> Self {
         let operation = Operation::value_variants().to_vec();
         Self { operation, bytes: Some(vec![8, 100_000]), seconds: 0.0, ..self }
@@ -112,8 +112,7 @@ fn main() -> ExitCode {
 
 /// Starts this program again on all ranks; returns whether it succeeded.
 fn launched(args: &Args, ranks: u64) -> bool {
-    let own = std::env::current_exe().expect("the path of this program");
-    let mut command = launch::mpirun(ranks as usize, &own.to_string_lossy());
+    let mut command = launch::mpirun(ranks as usize, &launch::this_program());
     command.args(std::env::args().skip(1));
     let ended = launch::run(command, TIMEOUT + Duration::from_secs_f64(args.seconds));
     print!("{}", ended.stdout);

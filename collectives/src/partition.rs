@@ -25,7 +25,8 @@ pub enum Partition {
 }
 
 impl Partition {
-    /// Returns the division of `count` elements into `chunk_count` chunks, as [`chunk_start`] describes.
+    /// Returns the division of `count` elements into `chunk_count` chunks. They differ by at most one element, the larger ones first. With
+    /// fewer elements than chunks, the last chunks are empty.
     ///
     /// # Panics
     /// If there are no chunks.
@@ -110,17 +111,6 @@ impl Partition {
             Self::Given { starts } => starts.partition_point(|&start| start <= element) - 1,
         }
     }
-}
-
-/// Returns the first element of chunk `chunk` if `count` elements are split into `chunk_count` chunks.
-///
-/// The chunks differ by at most one element, the larger ones first; with fewer elements than chunks the last
-/// chunks are empty. `chunk == chunk_count` gives the end of the array.
-///
-/// # Panics
-/// If `chunk > chunk_count`, or there are no chunks.
-pub fn chunk_start(count: usize, chunk_count: usize, chunk: usize) -> usize {
-    Partition::fair(count, chunk_count).start(chunk)
 }
 
 /// Returns the elements of a range of chunks if `count` elements are split into `chunk_count` chunks.

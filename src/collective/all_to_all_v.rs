@@ -3,6 +3,7 @@
 use unisono_collectives::Chunks;
 use unisono_collectives::partition::Partition;
 
+use super::ending::Unwinds;
 use super::{Engine, Options};
 use crate::call::{Call, Ran};
 use crate::codes::Codes;
@@ -37,7 +38,9 @@ impl Engine {
         let deadlines = &options.deadlines(limits.of(header.sequence()));
         let recording = header.note(status, sent.len() + received.len());
         let task = Task { header: &header, method, agreement, deadlines };
+        let unwinds = Unwinds(status);
         let done = executor.run_between(&bound, &task, (sent, received), transport);
+        std::mem::forget(unwinds);
         recording.end(done.is_ok());
         let ran = Ran { method, why: selection.why, link: method.link(transport.name()) };
         self.settle(done.map(|()| ran))

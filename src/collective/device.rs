@@ -1,6 +1,7 @@
 //! Collectives on arrays in GPU memory.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream};
 use unisono_collectives::execution::StagedPlan;
@@ -32,10 +33,11 @@ pub(crate) struct DeviceCall<'a> {
 }
 
 impl Engine {
-    /// Runs `work` with this rank's GPU, which all ranks set up together on first use.
+    /// Runs `work` with this rank's GPU, which all ranks set up together on first use, with the timeout of the call.
     pub(crate) fn with_gpu<R>(
         &mut self,
         context: &Arc<CudaContext>,
+        timeout: Option<Duration>,
         work: impl FnOnce(&mut Self, &mut Gpu) -> Result<R>,
     ) -> Result<R> {
         // Collectives that NCCL has started would wait for a rank that has failed.
@@ -43,7 +45,7 @@ impl Engine {
         let mut gpu = match self.gpu.take() {
             Some(gpu) => gpu,
             None => {
-                let made = self.set_up_gpu(context);
+                let made = self.set_up_gpu(context, timeout);
                 Box::new(self.settle(made)?)
             }
         };
@@ -55,11 +57,13 @@ impl Engine {
         self.settle(done)
     }
 
-    fn set_up_gpu(&mut self, context: &Arc<CudaContext>) -> Result<Gpu> {
+    fn set_up_gpu(&mut self, context: &Arc<CudaContext>, timeout: Option<Duration>) -> Result<Gpu> {
         let (rank, topology, registry) =
             (self.transport.rank(), self.topology.clone(), self.transport.registry());
-        let patience = (self.limits.usual, self.status.clone());
-        let gather = &mut |own: &[u64]| self.gather(own);
+        let usual = self.limits.usual;
+        let patience =
+            (Deadlines { timeout: timeout.unwrap_or(usual.timeout), ..usual }, self.status.clone());
+        let gather = &mut |own: &[u64]| self.gather(own, timeout);
         Gpu::new(context, Ranks { rank, topology: &topology, registry, patience, gather })
     }
 

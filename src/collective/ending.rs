@@ -5,7 +5,7 @@ use unisono_collectives::Rank;
 use super::Engine;
 use crate::error::{Error, Result};
 use crate::observe::flush;
-use crate::status::{FirstFailure, dump_failed, panicked};
+use crate::status::{FirstFailure, StatusBoard, dump_failed, panicked};
 
 impl Engine {
     /// Settles the result of a call: any error but a refusal is fatal to the communicator.
@@ -100,6 +100,16 @@ impl Engine {
                 Err(Error::Aborted { rank, by: *first, cause: cause.clone() })
             }
         }
+    }
+}
+
+/// A guard that reports a panic of the program's code in a call: a reduction, or a callback that runs during waits. A program that catches
+/// the panic keeps the communicator, and the other ranks wait for this one in the call. It is forgotten when the call ends.
+pub(super) struct Unwinds<'a>(pub(super) &'a StatusBoard);
+
+impl Drop for Unwinds<'_> {
+    fn drop(&mut self) {
+        self.0.give_up(self.0.rank(), &panicked());
     }
 }
 

@@ -14,10 +14,8 @@ use crate::method::Method;
 use crate::select::Choice;
 use crate::transport::Fabric;
 
-/// A kind that was not called during this many changes of kind is evicted.
-const MAX_AGE: u64 = 4096;
-/// The number of kinds below which none is evicted.
-const MIN_EVICTING: usize = 64;
+/// The largest number of kinds. When it is reached, all are dropped, and those in use are computed again.
+const MAX: usize = 4096;
 
 /// The key of a kind of call: the choice, the call, and the parts of ranks, if they are given.
 type Kind = (Choice, Call, Option<Partition>);
@@ -26,21 +24,11 @@ type Kind = (Choice, Call, Option<Partition>);
 ///
 /// Most calls repeat the previous kind, or follow the same kind as last time, since programs repeat sequences of calls. Both are found
 /// by comparisons, without hashing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RecentCalls {
     kinds: Vec<Recent>,
     places: HashMap<Kind, usize>,
     latest: usize,
-    /// The number of times that the kind changed.
-    changes: u64,
-    /// The number of kinds at which old ones are evicted next.
-    evict_at: usize,
-}
-
-impl Default for RecentCalls {
-    fn default() -> Self {
-        Self { kinds: Vec::new(), places: HashMap::new(), latest: 0, changes: 0, evict_at: MIN_EVICTING }
-    }
 }
 
 impl RecentCalls {
@@ -65,34 +53,19 @@ impl RecentCalls {
 
     /// Adds a new kind as the latest one, and returns its index. The indices of other kinds may change.
     pub(super) fn insert(&mut self, kind: Recent) -> usize {
-        if self.kinds.len() >= self.evict_at {
-            self.evict_old();
+        if self.kinds.len() == MAX {
+            *self = Self::default();
         }
         let place = self.kinds.len();
-        self.places.insert(kind.kind(), place);
+        self.places.insert((kind.choice.clone(), kind.call, kind.parts.clone()), place);
         self.kinds.push(kind);
         self.change_to(place);
         place
     }
 
     fn change_to(&mut self, place: usize) {
-        self.changes += 1;
-        // Both kinds are in use now: the previous one and the next one.
-        self.kinds[self.latest].used = self.changes;
         self.kinds[self.latest].next = place;
-        self.kinds[place].used = self.changes;
         self.latest = place;
-    }
-
-    fn evict_old(&mut self) {
-        let oldest = self.changes.saturating_sub(MAX_AGE);
-        self.kinds[self.latest].used = self.changes;
-        let latest = self.kinds[self.latest].kind();
-        self.kinds.retain(|kind| kind.used >= oldest);
-        let key = |(place, kind): (usize, &Recent)| (kind.kind(), place);
-        self.places = self.kinds.iter().enumerate().map(key).collect();
-        self.latest = self.places[&latest];
-        self.evict_at = (2 * self.kinds.len()).max(MIN_EVICTING);
     }
 }
 
@@ -121,8 +94,6 @@ pub(super) struct Recent {
     pub(super) method: Method,
     pub(super) codes: Codes,
     pub(super) bound: Bound,
-    /// The number of changes of kind before its latest call.
-    used: u64,
     /// The index of the kind that followed it last time.
     next: usize,
 }
@@ -143,7 +114,6 @@ impl Recent {
             method,
             codes: Codes::new(call, method),
             bound: Bound::compile(compiled, call, method, parts, transport),
-            used: 0,
             next: 0,
         }
     }
@@ -151,10 +121,6 @@ impl Recent {
     #[inline]
     fn matches(&self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> bool {
         self.call == *call && self.choice == *choice && self.parts.as_ref() == parts
-    }
-
-    fn kind(&self) -> Kind {
-        (self.choice.clone(), self.call, self.parts.clone())
     }
 }
 
@@ -186,20 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn unused_kinds_are_evicted() {
+    fn number_of_kinds_is_bounded() {
         let (mut engine, _folder) = engine();
-        for count in 0..20_000 {
+        for count in 0..=MAX {
             engine.selection(&Choice::Auto, &call(count), None);
             engine.selection(&Choice::Auto, &call(0), None);
         }
         let RecentCalls { kinds, places, .. } = &engine.recent;
-        assert!(kinds.len() <= MAX_AGE as usize + 1, "{}", kinds.len());
-        assert_eq!(kinds.len(), places.len());
-        assert!(places.iter().all(|((choice, call, parts), &place)| kinds[place].matches(
-            choice,
-            call,
-            parts.as_ref()
-        )));
-        assert!(places.contains_key(&(Choice::Auto, call(0), None)), "this kind is in use");
+        assert_eq!((kinds.len(), places.len()), (2, 2));
+        assert_eq!(kinds[engine.recent.latest].call, call(0));
     }
 }

@@ -98,7 +98,8 @@ impl Communicator {
         let [sent, received] = [(sent, "sent"), (received, "received")].map(|((values, counts), name)| {
             assert_eq!(counts.len(), ranks, "the number of {name} counts in a world of {ranks} ranks");
             let parts = Partition::given(counts);
-            let sum = parts.start(ranks) * usize::from(call.width);
+            let sum = parts.start(ranks).checked_mul(usize::from(call.width));
+            let sum = sum.unwrap_or_else(|| panic!("the {name} counts overflow `usize`"));
             assert_eq!(values, sum, "the {name} array has {values} elements, and its parts have {sum}");
             parts
         });

@@ -37,7 +37,7 @@ impl Communicator {
     fn gather_equal<T: Element>(&mut self, own: &[T]) -> Result<Vec<T>> {
         let engine = self.engine_owner.engine();
         engine.check_alive()?;
-        let all = engine.gather(own);
+        let all = engine.gather(own, self.per_call.options.timeout);
         engine.settle(all)
     }
 }

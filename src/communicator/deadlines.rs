@@ -13,8 +13,12 @@ const CAUSE: usize = 500;
 impl Communicator {
     /// Sets how long another rank may be silent while this one waits for it before the call fails: ten minutes by default
     /// (`UNISONO_TIMEOUT_S`). Data that arrive renew the deadline. The first call waits for half an hour (`UNISONO_FIRST_TIMEOUT_S`), unless this was called before.
+    ///
+    /// A local operation: it does not wait for calls in flight, which keep their timeout.
     pub fn set_timeout(&mut self, timeout: Duration) {
-        self.engine_owner.engine().limits.set_timeout(timeout);
+        let mut limits = self.engine_owner.limits();
+        limits.set_timeout(timeout);
+        self.engine_owner.set_limits(limits);
     }
 
     /// Makes several calls with this timeout: [`Communicator::call`] with a timeout, for a closure.
@@ -75,6 +79,8 @@ impl Communicator {
         label: &str,
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<Option<T>> {
+        // Otherwise the broadcast would be refused after the work.
+        self.check_choice_of_call()?;
         let done = (self.rank == 0).then(|| self.quiet(label, |_| work().map_err(|error| error.to_string())));
         // The length of the error text plus one (0 if there is none), then the text.
         let mut encoded = [0_u8; 4 + CAUSE];
@@ -83,7 +89,7 @@ impl Communicator {
             encoded[..4].copy_from_slice(&(cause.len() as u32 + 1).to_le_bytes());
             encoded[4..4 + cause.len()].copy_from_slice(cause);
         }
-        self.call().label(label).broadcast(&mut encoded, 0)?;
+        self.call().of_library(label).broadcast(&mut encoded, 0)?;
         let (length, cause) = encoded.split_at(4);
         let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
         match (length.checked_sub(1), done) {

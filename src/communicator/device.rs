@@ -74,7 +74,7 @@ impl Communicator {
     /// # Panics
     /// If the number of buffers is 0.
     pub fn host_to_device(&mut self, stream: &Arc<CudaStream>, buffers: usize) -> Result<HostToDevice> {
-        let timeout = self.engine_owner.engine().limits.usual.timeout;
+        let timeout = self.engine_owner.limits().usual.timeout;
         HostToDevice::new(self.rank(), timeout, stream, buffers)
     }
 
@@ -155,7 +155,8 @@ impl Communicator {
     /// As [`Communicator::all_reduce_device`].
     pub fn barrier_device(&mut self, stream: &Arc<CudaStream>) -> Result<Ran> {
         let call = Call::all_reduce(DType::U8, ReduceOp::Max, 1);
-        let options = self.per_call.options.clone();
+        let mut options = self.per_call.options.clone();
+        options.parts = None;
         let device_call = DeviceCall { call: &call, options: &options, stream };
         self.on_gpu(stream.context(), |engine, gpu| {
             let mut token = gpu.take_token()?;
@@ -205,7 +206,7 @@ impl Communicator {
         let done = Arc::new(context.new_event(None).map_err(cuda("an event"))?);
         let event = Arc::clone(&done);
         let request = self.engine_owner.send(buffer, move |engine, buffer| {
-            engine.with_gpu(&context, |engine, gpu| {
+            engine.with_gpu(&context, options.timeout, |engine, gpu| {
                 let aside = gpu.aside();
                 aside.wait(&begun).map_err(cuda("order of streams"))?;
                 let device_call = DeviceCall { call: &call, options: &options, stream: &aside };
@@ -251,7 +252,8 @@ impl Communicator {
         context: &Arc<CudaContext>,
         work: impl FnOnce(&mut Engine, &mut Gpu) -> Result<R>,
     ) -> Result<R> {
-        self.engine_owner.engine().with_gpu(context, work)
+        let timeout = self.per_call.options.timeout;
+        self.engine_owner.engine().with_gpu(context, timeout, work)
     }
 }
 

@@ -107,7 +107,7 @@ impl Communicator {
         let mut derived = Self::new(transport, config)?;
         derived.choice = self.choice.clone();
         derived.set_constants(self.constants.clone());
-        derived.engine_owner.engine().limits = self.engine_owner.engine().limits;
+        derived.engine_owner.set_limits(self.engine_owner.limits());
         derived.local_rank = self.local_rank;
         #[cfg(feature = "nccl")]
         {

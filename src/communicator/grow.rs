@@ -31,7 +31,7 @@ impl Communicator {
         let own = format!("grow by {more} at {}", path.display());
         let all = gather(&mut self.as_bootstrap(), &own)?;
         self.check_same("grow", &all, String::clone)?;
-        let timeout = self.engine_owner.engine().limits.usual.timeout;
+        let timeout = self.per_call.options.timeout.unwrap_or(self.engine_owner.limits().usual.timeout);
         let joining = self.on_rank0(WAITS_FOR_JOINS, || {
             let mut listener = JoinListener::at(path, &secret())
                 .map_err(|cause| Error::Launch(format!("cannot listen at {}: {cause}", path.display())))?;
@@ -111,7 +111,9 @@ impl Communicator {
         let members: Vec<_> = (0..world.ranks()).collect();
         let config = world.config_among(&members, &format!("grown-{}", world.groups));
         let (transport, config) = Fabric::processes(growing, Ok(config))?;
-        growing.world.derived(transport, &config)
+        let mut grown = growing.world.derived(transport, &config)?;
+        grown.minimum_ranks = growing.world.minimum_ranks;
+        Ok(grown)
     }
 
     /// Marks this communicator as lost after an error that other ranks may not have got.

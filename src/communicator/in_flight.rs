@@ -6,6 +6,7 @@ use unisono_collectives::{Operation, Rank};
 
 use super::Communicator;
 use crate::call::Call;
+use crate::codes::OF_BARRIER;
 use crate::collective::{Engine, Options};
 use crate::dtype::Element;
 use crate::error::Result;
@@ -37,8 +38,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) if MPI was initialised with `MPI_THREAD_SINGLE` or
-    /// `MPI_THREAD_FUNNELED`; [`Error::Aborted`](crate::Error::Aborted) after a failure known to this thread. [`Request::wait`]
-    /// returns later errors.
+    /// `MPI_THREAD_FUNNELED`; [`Error::Failed`](crate::Error::Failed) if the system provides no thread;
+    /// [`Error::Aborted`](crate::Error::Aborted) after a failure known to this thread. [`Request::wait`] returns later errors.
     pub fn all_reduce_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>>
     where
         B: DerefMut<Target = [T]> + Send + 'static,
@@ -178,7 +179,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
     pub fn barrier_async(&mut self) -> Result<Request<()>> {
-        self.run_async(Choice::from(Self::OF_BARRIER), Call::barrier(), (), |()| &mut [])
+        self.run_async(Choice::from(OF_BARRIER), Call::barrier(), (), |()| &mut [])
     }
 
     /// Starts an operation on a buffer, by the algorithm chosen for it or for all calls.

@@ -130,9 +130,9 @@ impl Communicator {
     /// As [`Communicator::all_reduce`].
     pub fn compare_times(&mut self, Times { busy, waited }: Times) -> Result<Lateness> {
         let mut micros = vec![0_u64; 2 * self.ranks()];
-        let own = self.own_part(micros.len());
-        micros[own].copy_from_slice(&[busy.as_micros() as u64, waited.as_micros() as u64]);
-        self.call().label("lateness").all_gather(&mut micros)?;
+        let own = &mut micros[2 * self.rank()..][..2];
+        own.copy_from_slice(&[busy.as_micros() as u64, waited.as_micros() as u64]);
+        self.call().of_library("lateness").all_gather(&mut micros)?;
         let times = |of_rank: &[u64]| Times {
             busy: Duration::from_micros(of_rank[0]),
             waited: Duration::from_micros(of_rank[1]),
@@ -142,5 +142,28 @@ impl Communicator {
             observer.straggler(straggler);
         }
         Ok(lateness)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZero;
+
+    use super::*;
+
+    #[test]
+    fn options_of_single_calls_do_not_apply_to_calls_of_the_library() {
+        let ended = crate::threads(2, |mut comm| -> Result<()> {
+            let mut call = comm.call().counts(&[1, 2]).element_bytes(NonZero::new(3).unwrap());
+            assert_eq!(call.lateness()?.ranks.len(), 2);
+            call.on_rank0("reading", || Ok::<_, String>(()))?;
+            let mut bytes = [0_u8; 9];
+            let own = call.own_part(3);
+            bytes[3 * own.start..3 * own.end].fill(1);
+            call.all_gather(&mut bytes)?;
+            assert_eq!(bytes, [1; 9], "they still apply to those of the program");
+            Ok(())
+        });
+        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     }
 }

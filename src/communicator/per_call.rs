@@ -2,6 +2,7 @@
 
 use std::num::NonZero;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::Duration;
 
 use unisono_collectives::Chunks;
@@ -17,6 +18,8 @@ use crate::select::Choice;
 pub(super) struct PerCall {
     choice: Option<Choice>,
     element_bytes: Option<NonZero<u16>>,
+    /// The label that the program has given. The label of the options also has the sizes of the parts.
+    label: Option<Arc<str>>,
     pub(super) options: Options,
 }
 
@@ -126,10 +129,15 @@ impl CallBuilder<'_> {
     /// get an [`Error::Mismatch`](crate::Error::Mismatch) with both. A label of more than 52 bytes is shortened to its first 41
     /// and a number.
     pub fn label(self, label: &str) -> Self {
-        let sizes = self.comm.per_call.options.parts.as_ref().map(sizes);
-        let label = sizes.map_or_else(|| label.to_owned(), |sizes| format!("{label}, {sizes}"));
-        self.comm.per_call.options.label = self.comm.status.intern(&label);
-        self
+        self.comm.per_call.label = Some(label.into());
+        self.intern_label()
+    }
+
+    /// Names a call that the library makes itself. The parts and elements of the program's calls do not apply to its buffer.
+    pub(super) fn of_library(self, label: &str) -> Self {
+        self.comm.per_call.element_bytes = None;
+        self.comm.per_call.options.parts = None;
+        self.label(label)
     }
 
     /// Sets the number of elements of each rank's part, which may be 0: an all-gather is then `MPI_Allgatherv`, a reduce-scatter
@@ -149,21 +157,27 @@ impl CallBuilder<'_> {
     /// assert!(ended.into_iter().all(|buffer| buffer.unwrap() == [1, 1, 1, 3, 3, 3, 3, 3]));
     /// ```
     ///
-    /// [`Communicator::all_to_all_v`] has counts for every pair of ranks. Messages and barriers have no parts, and ignore it. Any other
-    /// call panics.
+    /// [`Communicator::all_to_all_v`] has counts for every pair of ranks. Messages, barriers, [`Communicator::lateness`] and
+    /// [`Communicator::on_rank0`] have no parts, and ignore it. Any other call panics.
     ///
     /// # Panics
-    /// If there is not one count for each rank. The call panics if its buffer does not have as many elements.
+    /// If there is not one count for each rank, or if the sum overflows `usize`. The call panics if its buffer does not have as many
+    /// elements.
     pub fn counts(self, counts: &[usize]) -> Self {
         let ranks = self.comm.ranks();
         assert_eq!(counts.len(), ranks, "the number of counts in a world of {ranks} ranks");
-        let parts = Partition::given(counts);
-        let Communicator { per_call: PerCall { options, .. }, status, .. } = &mut *self.comm;
-        // Ranks compare labels.
-        let before = (options.label != 0).then(|| status.label(options.label)).flatten();
-        let label = before.map_or_else(|| sizes(&parts), |label| format!("{label}, {}", sizes(&parts)));
-        options.label = status.intern(&label);
-        options.parts = Some(parts);
+        self.comm.per_call.options.parts = Some(Partition::given(counts));
+        self.intern_label()
+    }
+
+    /// Sets the label that ranks compare: the one that the program has given, and the sizes of the parts.
+    fn intern_label(self) -> Self {
+        let Communicator { per_call: PerCall { label, options, .. }, status, .. } = &mut *self.comm;
+        options.label = match (label.as_deref(), options.parts.as_ref().map(sizes)) {
+            (None, parts) => status.intern(&parts.unwrap_or_default()),
+            (Some(label), None) => status.intern(label),
+            (Some(label), Some(parts)) => status.intern(&format!("{label}, {parts}")),
+        };
         self
     }
 

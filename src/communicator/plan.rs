@@ -93,7 +93,7 @@ impl Communicator {
         B: Deref<Target = [T]>,
     {
         let call = self.checked::<T>(operation, op, buffer.len());
-        let choice = self.choice_of_call()?.clone();
+        let choice = self.choice_of_call()?.on_host(operation).clone();
         self.engine_owner.engine().check_reduction(&choice, &call)?;
         self.agree_on_plan(&call)?;
         let ranks = self.ranks();
@@ -164,15 +164,17 @@ where
             return comm.lost_plan();
         };
         if let Some(slots) = &mut self.slots {
-            comm.check_plan()?;
+            if let Err(error) = comm.check_plan() {
+                self.state = State::Idle(buffer);
+                return Err(error);
+            }
             slots.publish(cast_slice(&buffer));
             self.state = State::Started(buffer);
             return Ok(());
         }
-        let before = std::mem::replace(&mut comm.per_call, self.per_call.clone());
-        let started = comm.call_async(self.operation, self.op, buffer);
-        comm.per_call = before;
-        self.state = State::InFlight(started?);
+        let mut call = comm.call();
+        call.per_call = self.per_call.clone();
+        self.state = State::InFlight(call.call_async(self.operation, self.op, buffer)?);
         Ok(())
     }
 

@@ -37,8 +37,8 @@ pub(crate) fn secret() -> Vec<u8> {
 fn address(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let port: u16 = variable(MASTER_PORT)?.parse().ok()?;
     let host = variable(MASTER_ADDR).filter(|host| !host.is_empty())?;
-    // An IPv6 address contains colons.
-    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    // An IPv6 address contains colons, and may be in brackets.
+    let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
     Some(format!("{host}:{}", port.checked_add(1)?))
 }
 
@@ -74,6 +74,7 @@ mod tests {
         };
         assert_eq!(at("node1", "29500").unwrap(), "node1:29501");
         assert_eq!(at("fd00::1", "29500").unwrap(), "[fd00::1]:29501");
+        assert_eq!(at("[::1]", "29500").unwrap(), "[::1]:29501");
         assert!(
             [("", "1"), ("node1", "x"), ("node1", "65535")]
                 .iter()

@@ -3,6 +3,7 @@
 use std::path::Path;
 #[cfg(feature = "tuning")]
 use std::path::PathBuf;
+use std::thread::Builder;
 
 #[cfg(feature = "tuning")]
 use super::first_use::World;
@@ -81,10 +82,18 @@ pub(crate) fn of_threads(world: &mut [Communicator], config: &Config) -> Result<
 
 /// Measures on temporary threads, because the ranks of the new world do not have theirs yet.
 fn measured_by_threads(ranks: usize, cores: usize, config: &Config) -> Result<String> {
-    let ranks = Communicator::of_threads(Fabric::threads(ranks)?, &Config::default())?;
+    let world = Communicator::of_threads(Fabric::threads(ranks)?, &Config::default())?;
     std::thread::scope(|scope| {
-        let measure = |mut comm| scope.spawn(move || measured(&mut comm, cores, config));
-        let started: Vec<_> = ranks.into_iter().map(measure).collect();
+        let measure =
+            |mut comm| Builder::new().spawn_scoped(scope, move || measured(&mut comm, cores, config));
+        // If a thread does not start, the others get an error: its rank has left.
+        let started: std::io::Result<Vec<_>> = world.into_iter().map(measure).collect();
+        let started = started.map_err(|cause| {
+            Error::Launch(format!(
+                "cannot start {ranks} threads that measure: {cause}; see `ulimit -u` and pids.max of a container, or set \
+                 UNISONO_TUNING to a file or to `default`"
+            ))
+        })?;
         let texts = started.into_iter().map(|rank| rank.join().expect("measuring does not panic"));
         texts.collect::<Result<Vec<_>>>().map(|mut texts| texts.swap_remove(0))
     })

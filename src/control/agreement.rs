@@ -93,7 +93,7 @@ impl Agreement {
         self.call = Some(Call {
             minimum,
             patience,
-            deadline: now + patience,
+            deadline: now.saturating_add(patience),
             promised: (0, 0),
             acknowledged: None,
             pending: None,
@@ -187,7 +187,7 @@ impl Agreement {
 
     fn extend_deadline(&mut self, now: Time) {
         if let Some(call) = &mut self.call {
-            call.deadline = now + call.patience;
+            call.deadline = now.saturating_add(call.patience);
         }
     }
 
@@ -277,7 +277,7 @@ impl Agreement {
         }
         let missing: Vec<_> = candidates.into_iter().filter(|&rank| !self.is_ready(rank)).collect();
         // Once all have called, a silent member is lost, and fenced, within a time that does not depend on the caller.
-        let is_over = now >= call.deadline + SILENCE + 2 * FENCE;
+        let is_over = now >= call.deadline.saturating_add(SILENCE + 2 * FENCE);
         if now >= call.deadline && !missing.is_empty() {
             self.call = None;
             self.outcome = Some(Outcome::Missing(missing));

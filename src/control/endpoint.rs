@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use unisono_collectives::Rank;
 
 use super::agreement::{Agreement, Outcome};
-use super::handshake::{Handshake, Reply};
+use super::handshake::{Handshake, Hidden, Reply};
 use super::message::{Claim, Frames, LONGEST, LONGEST_HELLO, Message, Nonce};
 use super::view::Evidence;
 use super::{CONNECT, KEEPALIVE, MOST_STRANGERS, SILENCE, Time};
@@ -30,9 +30,11 @@ const LONGEST_GAP: Time = Time::from_secs(2);
 pub(crate) struct Setup {
     pub(crate) own: Rank,
     pub(crate) ranks: usize,
-    pub(crate) secret: Vec<u8>,
+    pub(crate) secret: Hidden<Vec<u8>>,
     /// The ranks whose connections this one accepts.
     pub(crate) accepts: Vec<Rank>,
+    /// The number of connections that these ranks make. They may all be unauthenticated at a time, in addition to [`MOST_STRANGERS`].
+    pub(crate) expected: usize,
     /// The ranks that must be connected within [`CONNECT`], or are reported as unreached.
     pub(crate) awaited: Vec<Rank>,
     /// Whether to send keepalives at all times, or only while this process takes part in an agreement.
@@ -90,7 +92,7 @@ pub(crate) enum Action {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Report {
     Told(Rank, Message),
-    /// This connection with a rank has ended.
+    /// This connection with a rank has ended. It comes before the [`Action::Close`], since the driver then forgets the connection.
     Lost(Rank, LinkId, How),
     /// Awaited ranks have not connected.
     Unreached(Vec<Rank>),
@@ -115,8 +117,7 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     pub(crate) fn new(setup: Setup) -> Self {
         let agreement = Agreement::new(setup.own, setup.ranks);
-        let (links, gathering, actions) = Default::default();
-        let (keepalive_at, last) = (Time::ZERO, Time::ZERO);
+        let (links, gathering, actions, keepalive_at, last) = Default::default();
         Self { setup, links, agreement, gathering, actions, keepalive_at, began: None, last }
     }
 
@@ -198,8 +199,7 @@ impl Endpoint {
     }
 
     fn send_finished(&mut self) {
-        let number = self.agreement.view().number;
-        self.send(&Message::Finished { number });
+        self.send(&Message::Finished { number: self.agreement.view().number });
     }
 
     /// Gathers the bytes of every member of the latest view. All members call it. It ends with a [result](Self::take_gathered), at
@@ -219,7 +219,7 @@ impl Endpoint {
     }
 
     fn gather_in(&mut self, (number, round): (u64, u64), now: Time, patience: Time, bytes: Vec<u8>) {
-        self.gathering.begin(self.setup.own, (number, round), bytes.clone(), now + patience + SILENCE);
+        self.gathering.begin(self.setup.own, (number, round), bytes.clone(), now.saturating_add(patience));
         let message = Message::Gather { number, round, bytes };
         self.agreement.view().members.clone().into_iter().for_each(|rank| self.send_to(rank, &message));
         self.gathering.advance(&self.agreement, now);
@@ -254,15 +254,15 @@ impl Endpoint {
         let (link, hello) = match to {
             Some(to) => {
                 let claim = Claim { from: self.setup.own, to, tag: TAG };
-                let (handshake, hello) = Handshake::connect(&self.setup.secret, claim, nonce);
+                let (handshake, hello) = Handshake::connect(&self.setup.secret.0, claim, nonce);
                 (Link::new(handshake, Some(to), now), Some(hello))
             }
-            None => (Link::new(Handshake::accept(&self.setup.secret, nonce), None, now), None),
+            None => (Link::new(Handshake::accept(&self.setup.secret.0, nonce), None, now), None),
         };
         self.links.insert(id, link);
         self.actions.extend(hello.map(|hello| Action::Send(id, hello.to_bytes())));
         let is_stranger = |link: &&Link| link.peer.is_none() && link.to.is_none();
-        if self.links.values().filter(is_stranger).count() > MOST_STRANGERS {
+        if self.links.values().filter(is_stranger).count() > MOST_STRANGERS + self.setup.expected {
             let oldest = self.links.iter().find(|(_, link)| is_stranger(link)).map(|(&id, _)| id);
             oldest.into_iter().for_each(|id| self.drop_link(id));
         }
@@ -314,8 +314,8 @@ impl Endpoint {
         match message {
             Message::Goodbye => link.got_goodbye = true,
             Message::Refuse { .. } => {
-                self.actions.push_back(Action::Close(id));
                 self.end(now, id, How::Silent);
+                self.actions.push_back(Action::Close(id));
             }
             Message::Vote { number, vote } => self.agreement.handle(from, number, vote, now),
             Message::Gather { number, round, bytes } if !self.agreement.is_failed(from) => {

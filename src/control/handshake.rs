@@ -13,7 +13,10 @@
 //! process could later accept a connection that the other side has abandoned, and mistake its end for the death of a process.
 //! Messages are not encrypted.
 
+use std::fmt;
+
 use hmac::{Hmac, Mac as _};
+use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use super::message::{Claim, Message, Nonce, Proof};
@@ -38,10 +41,20 @@ pub(crate) enum Reply {
     Malformed,
 }
 
+/// A secret, which `Debug` does not print.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hidden<T>(pub(crate) T);
+
+impl<T> fmt::Debug for Hidden<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
 /// One side of a handshake.
 #[derive(Debug)]
 pub(crate) struct Handshake {
-    secret: Box<[u8]>,
+    secret: Hidden<Box<[u8]>>,
     state: State,
 }
 
@@ -81,12 +94,12 @@ impl Handshake {
     /// Returns the side that connects, and its first message. The nonce must be random.
     pub(crate) fn connect(secret: &[u8], claim: Claim, nonce: Nonce) -> (Self, Message) {
         let state = State::Greeted { claim, own: nonce };
-        (Self { secret: secret.into(), state }, Message::Hello { version: VERSION, nonce })
+        (Self { secret: Hidden(secret.into()), state }, Message::Hello { version: VERSION, nonce })
     }
 
     /// Returns the side that accepts. The nonce must be random.
     pub(crate) fn accept(secret: &[u8], nonce: Nonce) -> Self {
-        Self { secret: secret.into(), state: State::Accepting { own: nonce } }
+        Self { secret: Hidden(secret.into()), state: State::Accepting { own: nonce } }
     }
 
     /// Handles a message of the other side.
@@ -141,7 +154,7 @@ impl Handshake {
     }
 
     fn hash(&self, side: &str, nonces: [Nonce; 2], claim: Claim) -> Hmac<Sha256> {
-        let mut hash = Hmac::<Sha256>::new_from_slice(&self.secret).expect("a key may have any length");
+        let mut hash = Hmac::<Sha256>::new_from_slice(&self.secret.0).expect("a key may have any length");
         hash.update(side.as_bytes());
         let words = [claim.from as u64, claim.to as u64, claim.tag];
         nonces.as_flattened().iter().chain(&words).for_each(|word| hash.update(&word.to_le_bytes()));
@@ -190,6 +203,13 @@ mod tests {
         let accept = accepts.accepted();
         assert_eq!(connects.handle(accept), Reply::Done(CLAIM, Some(Message::Confirm)));
         assert_eq!(accepts.handle(Message::Confirm), Reply::Done(CLAIM, None));
+    }
+
+    #[test]
+    fn secret_is_not_printed() {
+        let (connects, accepts, _) = until_proof(&[222, 221], &[222, 221]);
+        let printed = format!("{connects:?} {accepts:?}");
+        assert!(!printed.contains("222") && printed.contains("secret: …"), "{printed}");
     }
 
     #[test]

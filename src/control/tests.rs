@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 use unisono_collectives::Rank;
 
-use super::{Action, Endpoint, Event, How, LinkId, Report, Setup, Time};
+use super::{Action, Endpoint, Event, Hidden, How, LinkId, Report, Setup, Time};
 
 mod checks;
 mod member;
@@ -274,8 +274,13 @@ fn pass(now: Time, from: &mut Endpoint, to: &mut Endpoint) -> Vec<Report> {
 #[test]
 fn goodbye_is_sent_on_connections_that_the_other_side_has_not_confirmed() {
     let now = Time::from_millis(1);
-    let setup =
-        |own| Setup { own, ranks: 2, secret: b"secret".to_vec(), accepts: vec![1], ..Setup::default() };
+    let setup = |own| Setup {
+        own,
+        ranks: 2,
+        secret: Hidden(b"secret".to_vec()),
+        accepts: vec![1],
+        ..Setup::default()
+    };
     let [mut hub, mut leader] = [setup(0), setup(1)].map(Endpoint::new);
     hub.handle(now, Event::Opened { link: 1, to: None, nonce: [1, 2] });
     leader.handle(now, Event::Opened { link: 1, to: Some(0), nonce: [3, 4] });

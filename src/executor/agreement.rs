@@ -48,12 +48,18 @@ impl Task<'_> {
         let next = status.announced(status.position()) + 1;
         for (position, &other) in others.clone() {
             let mut waiting = Waiting::new(0, self.deadlines, status);
-            while status.announced(position) + LEAD < next {
-                let poll = waiting.pause_for(other).and_then(|is_time| {
-                    let left = if is_time { Failure::left(other, status) } else { None };
-                    left.filter(|_| status.announced(position) + LEAD < next).map_or(Ok(()), Err)
-                });
-                poll.map_err(|failure| self.error(failure, transport, at(0)))?;
+            let is_behind = || status.announced(position) + LEAD < next;
+            while is_behind() {
+                let failure = match waiting.pause_for(other) {
+                    Ok(true) => Failure::left(other, status),
+                    Ok(false) => None,
+                    Err(failure) => Some(failure),
+                };
+                // A rank may have caught up before it left, or while this one was descheduled.
+                let is_final = |failure: &Failure| matches!(failure, Failure::Error(_)) || is_behind();
+                if let Some(failure) = failure.filter(is_final) {
+                    return Err(self.error(failure, transport, at(0)));
+                }
             }
         }
         let number = status.announce(history);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::FallocateFlags;
 
 use super::pages::Pages;
 use crate::dtype::Element;
@@ -190,12 +191,17 @@ impl Registry {
         pages.touch().map_err(failed)?;
         let number = Location::segment(self.created.fetch_add(1, Ordering::Relaxed), file.as_raw_fd());
         let (start, size_bytes) = (pages.as_ptr() as usize, pages.size_bytes());
-        let segment = Segment { number, start, size_bytes, loans: Loan::default(), is_detached: false };
-        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
-        let place = segments.partition_point(|other| other.start < segment.start);
-        segments.insert(place, segment);
-        drop(segments);
+        self.insert(Segment { number, start, size_bytes, loans: Loan::default(), is_detached: false });
         Ok(Block { pages, file: Some(file), process_id, registry })
+    }
+
+    /// Adds a segment. It replaces those at the same addresses, whose blocks a forked child has unmapped.
+    fn insert(&self, segment: Segment) {
+        let Segment { start, size_bytes, .. } = segment;
+        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        segments.retain(|other| other.start + other.size_bytes <= start || start + size_bytes <= other.start);
+        let place = segments.partition_point(|other| other.start < start);
+        segments.insert(place, segment);
     }
 
     /// Returns the location of these bytes for another rank, if they lie in one block of registered memory. (The argument is a pointer, since
@@ -291,7 +297,10 @@ impl Drop for Block {
         let mut segments = self.registry.segments.write().unwrap_or_else(PoisonError::into_inner);
         let segment = segments.extract_if(.., |segment| segment.start == start).next();
         if segment.is_none_or(|segment| segment.is_detached) {
-            // If its descriptor were reused, a rank that still accesses it would find another file.
+            // A rank may still access the file, in a call that fails. It reads zeros from now on, as after `free`.
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let _ = rustix::fs::fallocate(&file, flags, 0, self.size_bytes() as u64);
+            // If its descriptor were reused, that rank would find another file.
             return std::mem::forget(file);
         }
         // Ranks that have mapped the file keep the mapping until they evict it for others. The file keeps its size: where it is still mapped,

@@ -1,10 +1,11 @@
 //! The observers of this process, and the export of their counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use unisono_collectives::Rank;
@@ -34,7 +35,6 @@ struct Hub {
     /// The sums of communicators that were dropped, by rank.
     past: BTreeMap<Rank, Totals>,
     timelines: BTreeMap<Rank, Arc<Timeline>>,
-    has_warned: bool,
 }
 
 impl Hub {
@@ -46,7 +46,6 @@ impl Hub {
             live: Vec::new(),
             past: BTreeMap::new(),
             timelines: BTreeMap::new(),
-            has_warned: false,
         }
     }
 
@@ -66,18 +65,43 @@ impl Hub {
         totals
     }
 
-    /// Writes the files of the ranks that have a communicator. The first error is reported.
-    fn write(&mut self, with_traces: bool) {
-        if self.process != std::process::id() {
-            return;
-        }
+    /// Returns the files to write, of the ranks that have a communicator.
+    fn files(&mut self, with_traces: bool) -> Files {
+        self.collect_dropped();
+        // In a world that has shrunk, the previous number of this process may be the number of another one, which writes its files. The end of
+        // the previous world has written them for this process.
+        let ranks: BTreeSet<_> = self.live.iter().map(|observer| observer.rank).collect();
+        let metrics = match self.metrics.clone() {
+            Some(Metrics::Folder(folder)) => {
+                let totals = self.totals().into_iter().filter(|(rank, _)| ranks.contains(rank));
+                Some((folder, totals.collect()))
+            }
+            _ => None,
+        };
+        let traces = self.trace.clone().filter(|_| with_traces).map(|folder| {
+            let timelines = self.timelines.iter().filter(|(rank, _)| ranks.contains(*rank));
+            (folder, timelines.map(|(_, timeline)| Arc::clone(timeline)).collect())
+        });
+        Files { metrics, traces }
+    }
+}
+
+/// The contents of files, with their folder. They are written without the lock of the hub, since calls wait for that.
+#[derive(Debug)]
+struct Files {
+    metrics: Option<(PathBuf, BTreeMap<Rank, Totals>)>,
+    traces: Option<(PathBuf, Vec<Arc<Timeline>>)>,
+}
+
+impl Files {
+    /// Writes all files.
+    ///
+    /// # Errors
+    /// The first error, and the folder.
+    fn write(self) -> Result<(), (PathBuf, io::Error)> {
         let mut written = Ok(());
-        if let Some(Metrics::Folder(folder)) = self.metrics.clone() {
-            let totals = self.totals();
-            // In a world that has shrunk, the previous number of this process may be the number of another one, which writes its file. The end
-            // of the previous world has written it for this process.
-            let has_communicator = |rank: Rank| self.live.iter().any(|observer| observer.rank == rank);
-            for (rank, totals) in totals.into_iter().filter(|(rank, _)| has_communicator(*rank)) {
+        if let Some((folder, totals)) = self.metrics {
+            for (rank, totals) in totals {
                 let path = folder.join(format!("unisono-rank-{rank}.prom"));
                 let text = text(&BTreeMap::from([(rank, totals)]));
                 written = written.and(
@@ -85,16 +109,27 @@ impl Hub {
                 );
             }
         }
-        if let Some(folder) = self.trace.as_ref().filter(|_| with_traces) {
-            let all = self.timelines.values().map(|timeline| timeline.write(folder));
-            let all = all.fold(Ok(()), Result::and).map_err(|error| (folder.clone(), error));
-            written = written.and(all);
+        if let Some((folder, timelines)) = self.traces {
+            let all = timelines.iter().map(|timeline| timeline.write(&folder)).fold(Ok(()), Result::and);
+            written = written.and(all.map_err(|error| (folder, error)));
         }
-        if let Err((folder, error)) = written
-            && !std::mem::replace(&mut self.has_warned, true)
-        {
-            print_line(&format!("cannot write metrics or traces to {}: {error}", folder.display()));
-        }
+        written
+    }
+}
+
+/// Writes the files of the ranks that have a communicator. The first error is reported.
+fn write(with_traces: bool) {
+    /// Held during a write, so that no older file replaces a newer one. True once an error was reported.
+    static WRITES: Mutex<bool> = Mutex::new(false);
+    if hub().process != std::process::id() {
+        return;
+    }
+    let mut has_warned = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
+    let files = hub().files(with_traces);
+    if let Err((folder, error)) = files.write()
+        && !std::mem::replace(&mut *has_warned, true)
+    {
+        print_line(&format!("cannot write metrics or traces to {}: {error}", folder.display()));
     }
 }
 
@@ -136,7 +171,7 @@ fn start_metrics(metrics: &Metrics, local_rank: Rank) -> Result<()> {
             Box::new(|| {
                 loop {
                     std::thread::sleep(INTERVAL);
-                    hub().write(false);
+                    write(false);
                 }
             })
         }
@@ -196,13 +231,28 @@ pub(super) fn first_timeline() -> Option<Arc<Timeline>> {
     hub().timelines.values().next().cloned()
 }
 
-/// Writes all files now: at the end of a world, and before a process ends after a failure.
+/// Writes all files now, at the end of a world.
 pub(crate) fn flush() {
-    hub().write(true);
+    write(true);
+}
+
+/// Writes all files before a process ends after a failure, and waits for at most this long. The file system may hang, and the end of the
+/// job must not wait for it.
+pub(crate) fn flush_briefly(most: Duration) {
+    let (written, is_written) = mpsc::channel();
+    let run = move || {
+        flush();
+        let _ = written.send(());
+    };
+    // Without a thread, the channel is closed, and nothing is waited for.
+    let _ = std::thread::Builder::new().name("unisono-flush".to_owned()).spawn(run);
+    let _ = is_written.recv_timeout(most);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::super::counters::Counters;
     use super::*;
 
@@ -222,17 +272,55 @@ mod tests {
         let file = |rank: Rank| folder.path().join(format!("unisono-rank-{rank}.prom"));
         let (mut hub, before) = (hub_of(folder.path()), observer(2));
         hub.live.push(Arc::clone(&before));
-        hub.write(false);
+        hub.files(false).write().unwrap();
         assert!(file(2).exists());
         // The world shrinks: this process is rank 1 now, and another one is rank 2.
         drop(before);
         let after = observer(1);
         hub.live.push(Arc::clone(&after));
         std::fs::write(file(2), "by another process").unwrap();
-        hub.write(false);
+        hub.files(false).write().unwrap();
         assert_eq!(std::fs::read_to_string(file(2)).unwrap(), "by another process");
         assert!(file(1).exists());
         assert_eq!(hub.totals().len(), 2, "a server still gets the sums of both");
+    }
+
+    #[test]
+    fn trace_of_a_previous_number_is_left_to_the_rank_that_has_it_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("trace-rank-2.json");
+        let (timeline, before, now) = (Timeline::new(2), observer(2), Instant::now());
+        let mut hub = Hub { trace: Some(folder.path().to_owned()), ..hub_of(folder.path()) };
+        hub.timelines.insert(2, Arc::clone(&timeline));
+        hub.live.push(Arc::clone(&before));
+        timeline.span("step".into(), now, now);
+        hub.files(true).write().unwrap();
+        assert!(file.exists());
+        // The world shrinks. This thread still records spans for its previous number, until its next call.
+        drop(before);
+        std::fs::write(&file, "by another process").unwrap();
+        timeline.span("step".into(), now, now);
+        hub.files(true).write().unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "by another process");
+    }
+
+    #[test]
+    fn files_are_written_without_the_hub() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut hub, kept) = (hub_of(folder.path()), observer(0));
+        hub.live.push(Arc::clone(&kept));
+        let files = hub.files(false);
+        drop(hub);
+        files.write().unwrap();
+        assert!(folder.path().join("unisono-rank-0.prom").exists());
+    }
+
+    #[test]
+    fn end_of_a_job_does_not_wait_for_a_write_that_hangs() {
+        let _hangs = hub();
+        let (began, most) = (Instant::now(), Duration::from_millis(100));
+        flush_briefly(most);
+        assert!(began.elapsed() >= most, "it waits for a write that may succeed");
     }
 
     #[test]

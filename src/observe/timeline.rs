@@ -21,8 +21,8 @@ const MOST_EVENTS: usize = 1 << 16;
 const ORIGIN_UNIX_S: i128 = 1_767_225_600;
 
 thread_local! {
-    /// The system's number of this thread, which needs a system call.
-    static THREAD: u64 = rustix::thread::gettid().as_raw_nonzero().get() as u64;
+    /// This thread.
+    static THREAD: Arc<Thread> = Arc::new(Thread::current());
     /// The timeline of the rank whose calls this thread makes.
     static CURRENT: RefCell<Option<Arc<Timeline>>> = const { RefCell::new(None) };
 }
@@ -60,7 +60,6 @@ impl Moment {
 struct Kept {
     events: VecDeque<Event>,
     left_out: u64,
-    threads: BTreeMap<u64, String>,
     /// True if there are events that [`Timeline::write`] has not written.
     is_new: bool,
 }
@@ -69,8 +68,24 @@ struct Kept {
 struct Event {
     began_ns: u64,
     ended_ns: u64,
-    thread: u64,
+    thread: Arc<Thread>,
     what: What,
+}
+
+/// A thread, which may have ended.
+#[derive(Debug)]
+struct Thread {
+    /// The system's number, which needs a system call.
+    number: u64,
+    name: String,
+}
+
+impl Thread {
+    fn current() -> Self {
+        let number = rustix::thread::gettid().as_raw_nonzero().get() as u64;
+        let name = std::thread::current().name().map_or_else(|| format!("thread {number}"), str::to_owned);
+        Self { number, name }
+    }
 }
 
 #[derive(Debug)]
@@ -83,8 +98,8 @@ impl Timeline {
     pub(super) fn new(rank: Rank) -> Arc<Self> {
         let moments = (0..10).map(|_| Moment::now());
         let started = moments.min_by_key(|moment| moment.within_ns).expect("there are several");
-        let (events, threads) = (VecDeque::with_capacity(MOST_EVENTS), BTreeMap::new());
-        let kept = Mutex::new(Kept { events, left_out: 0, threads, is_new: false });
+        let events = VecDeque::with_capacity(MOST_EVENTS);
+        let kept = Mutex::new(Kept { events, left_out: 0, is_new: false });
         Arc::new(Self { rank, started, kept })
     }
 
@@ -117,15 +132,12 @@ impl Timeline {
     }
 
     fn add(&self, began_ns: u64, ended_ns: u64, what: What) {
-        let thread = THREAD.with(|&thread| thread);
+        let thread = THREAD.with(Arc::clone);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.events.len() == MOST_EVENTS {
             kept.events.pop_front();
             kept.left_out += 1;
         }
-        kept.threads.entry(thread).or_insert_with(|| {
-            std::thread::current().name().map_or_else(|| format!("thread {thread}"), str::to_owned)
-        });
         kept.events.push_back(Event { began_ns, ended_ns: ended_ns.max(began_ns), thread, what });
         kept.is_new = true;
     }
@@ -151,7 +163,10 @@ impl Timeline {
         };
         let process = format!("rank {}{left_out}", self.rank);
         let mut lines = vec![self.name("process_name", self.rank as u64, &process)];
-        lines.extend(kept.threads.iter().map(|(&thread, name)| self.name("thread_name", thread, name)));
+        // The system reuses the numbers of threads that have ended.
+        let threads: BTreeMap<_, _> =
+            kept.events.iter().map(|event| (event.thread.number, &event.thread.name)).collect();
+        lines.extend(threads.into_iter().map(|(number, name)| self.name("thread_name", number, name)));
         lines.extend(kept.events.iter().map(|event| self.line(event)));
         drop(kept);
         let mut text = b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n".to_vec();
@@ -192,7 +207,7 @@ impl Timeline {
             }
         };
         json!({
-            "ph": "X", "pid": self.rank, "tid": thread, "cat": category, "name": name, "ts": ts, "dur": dur,
+            "ph": "X", "pid": self.rank, "tid": thread.number, "cat": category, "name": name, "ts": ts, "dur": dur,
             "args": arguments,
         })
     }
@@ -245,6 +260,17 @@ mod tests {
         assert_eq!(events.len(), MOST_EVENTS + 2);
         assert_eq!(events[0]["args"]["name"], "rank 3 (5 earlier events left out)");
         assert_eq!(timeline.kept.lock().unwrap().events.capacity(), MOST_EVENTS, "no allocation");
+    }
+
+    #[test]
+    fn threads_without_kept_events_are_left_out() {
+        let timeline = Timeline::new(3);
+        std::thread::scope(|scope| drop(scope.spawn(|| timeline.add(0, 1, What::Span("step".into())))));
+        for number in 0..MOST_EVENTS as u64 {
+            timeline.add(number, number + 1, What::Span("step".into()));
+        }
+        let names = read(&timeline).into_iter().filter(|event| event["name"] == "thread_name").count();
+        assert_eq!(names, 1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The communication thread, which carries out non-blocking collectives.
 
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -19,7 +20,7 @@ type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 #[derive(Debug)]
 pub(crate) struct EngineOwner {
     here: Option<Box<Engine>>,
-    /// The deadlines of the engine while the communication thread holds it.
+    /// The deadlines of calls that start from now on. Calls in flight keep those of their start.
     limits: Limits,
     status: StatusBoard,
     background: Option<Background>,
@@ -50,14 +51,23 @@ impl EngineOwner {
         self.here.as_deref_mut()
     }
 
-    /// Returns the deadlines of calls of the engine, wherever it is held.
+    /// Returns the deadlines of calls.
     pub(crate) fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Sets the deadlines of calls that start from now on, without waiting for those in flight.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+        if let Some(engine) = &mut self.here {
+            engine.limits = limits;
+        }
     }
 
     #[cold]
     fn recall(&mut self) -> Option<Box<Engine>> {
         let mut engine = self.background.as_ref()?.recall(&self.status);
+        engine.limits = self.limits;
         engine.transport.has_core_to_itself(true);
         self.status.set_in_flight(false);
         Some(engine)
@@ -71,12 +81,16 @@ impl EngineOwner {
     ) -> Result<Request<B>> {
         let background = match &mut self.background {
             Some(background) => background,
-            none => none.insert(Background::start()?),
+            none => match Background::start() {
+                Ok(background) => none.insert(background),
+                Err(cause) => return self.fail_to_start(&cause),
+            },
         };
         let request = Request::new(Progress::InBackground(self.status.clone()));
-        let outcome = Arc::clone(&request.outcome);
+        let (outcome, limits) = (Arc::clone(&request.outcome), self.limits);
         let job: Job = Box::new(move |engine| {
             let began = Instant::now();
+            engine.limits = limits;
             let ran = catch_unwind(AssertUnwindSafe(|| call(engine, &mut buffer)));
             let ran = ran.unwrap_or_else(|panic| {
                 let why = panic_text(&*panic).map_or(String::new(), |text| format!(": {text}"));
@@ -91,13 +105,19 @@ impl EngineOwner {
         let mut state = background.lock();
         if let Some(mut engine) = self.here.take() {
             engine.transport.has_core_to_itself(false);
-            self.limits = engine.limits;
             self.status.set_in_flight(true);
             state.engine = Some(engine);
         }
         state.jobs.push_back(job);
         background.common.changed.notify_all();
         Ok(request)
+    }
+
+    /// Ends this communicator, since this rank cannot start the communication thread, and the other ranks wait for it in the call.
+    fn fail_to_start<R>(&mut self, cause: &io::Error) -> Result<R> {
+        self.engine().settle(Err(Error::Launch(format!(
+            "cannot start the communication thread: {cause}; see `ulimit -u` and pids.max of a container, or use blocking calls"
+        ))))
     }
 }
 
@@ -149,14 +169,11 @@ impl std::fmt::Debug for State {
 }
 
 impl Background {
-    fn start() -> Result<Self> {
+    fn start() -> io::Result<Self> {
         let common = Arc::new(Common::default());
         let theirs = Arc::clone(&common);
         let thread = std::thread::Builder::new().name("communication".into()).spawn(move || theirs.serve());
-        let failed = |cause| {
-            Error::Unsupported(format!("cannot start the communication thread: {cause}; use blocking calls"))
-        };
-        Ok(Self { common, thread: Some(thread.map_err(failed)?) })
+        Ok(Self { common, thread: Some(thread?) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -217,10 +234,19 @@ impl Drop for Background {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::ops::{Deref, DerefMut};
+    use std::time::Duration;
 
+    use unisono_collectives::Topology;
+
+    use super::EngineOwner;
+    use crate::call::Call;
+    use crate::collective::{Engine, Limits, Options};
     use crate::error::Error;
     use crate::kernels::ReduceOp;
+    use crate::select::Choice;
+    use crate::transport::{Deadlines, Fabric};
 
     /// A buffer whose destructor panics.
     struct Fragile(Vec<f32>);
@@ -254,5 +280,45 @@ mod tests {
             comm.barrier().unwrap();
             assert_eq!(comm.all_reduce_async(vec![1.0_f32], ReduceOp::Sum).unwrap().wait().unwrap(), [1.0]);
         });
+    }
+
+    #[test]
+    fn deadlines_apply_to_calls_that_start_later() {
+        let limits = |seconds| {
+            let timeout = Duration::from_secs(seconds);
+            let deadlines = Deadlines { timeout, quiet: timeout };
+            Limits { usual: deadlines, first: deadlines }
+        };
+        let fabric = Fabric::threads(1).unwrap().remove(0);
+        let mut owner = EngineOwner::new(Engine::new(fabric, Topology::single_node(1), limits(1)));
+        let observe = |owner: &mut EngineOwner| {
+            let call = |engine: &mut Engine, observed: &mut Limits| {
+                *observed = engine.limits;
+                Ok(())
+            };
+            owner.send(limits(0), call).unwrap()
+        };
+        let first = observe(&mut owner);
+        owner.set_limits(limits(2));
+        let second = observe(&mut owner);
+        assert_eq!((first.wait().unwrap(), second.wait().unwrap()), (limits(1), limits(2)));
+        assert_eq!(owner.engine().limits, limits(2));
+    }
+
+    #[test]
+    fn rank_that_cannot_start_the_thread_ends_calls_of_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let deadlines = Deadlines { timeout: Duration::from_secs(20), quiet: Duration::from_secs(20) };
+        let limits = Limits { usual: deadlines, first: deadlines };
+        let owner = |fabric: Fabric| {
+            fabric.status().set_flight_dir(folder.path().to_owned());
+            EngineOwner::new(Engine::new(fabric, Topology::single_node(2), limits))
+        };
+        let mut owners: Vec<_> = Fabric::threads(2).unwrap().into_iter().map(owner).collect();
+        let failed = owners[0].fail_to_start::<()>(&io::ErrorKind::WouldBlock.into()).unwrap_err();
+        let engine = owners[1].engine();
+        let aborted = engine.run(&Choice::Auto, &Options::default(), &Call::barrier(), &mut []).unwrap_err();
+        assert!(failed.is_fatal());
+        assert_eq!((failed.failed_rank(), aborted.failed_rank()), (Some(0), Some(0)), "{aborted}");
     }
 }

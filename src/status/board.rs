@@ -180,11 +180,12 @@ impl StatusBoard {
     /// Records that this rank enters a quiet section.
     pub(crate) fn begin_quiet(&self, label: &str) {
         let (row, hash) = (self.own(), self.intern(label));
+        // First up and last down: if this process is killed in between, the count still includes the depth of the row.
+        self.layout.head().quiet.fetch_add(1, Ordering::AcqRel);
         if row.quiet_depth.fetch_add(1, Ordering::Relaxed) == 0 {
             row.quiet_label.store(hash, Ordering::Relaxed);
             row.since.store(self.tick(), Ordering::Relaxed);
         }
-        self.layout.head().quiet.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Records that this rank leaves its innermost quiet section.

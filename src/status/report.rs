@@ -37,6 +37,9 @@ pub enum FlightError {
     },
 }
 
+/// The width to which the cells of a table are padded at most.
+const WIDEST: usize = 200;
+
 /// The flight recorders of all ranks of a job.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Flight {
@@ -222,7 +225,8 @@ impl Flight {
             ]);
         }
         let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<_> = (0..8).map(width).collect();
+        // A damaged file may have a text that is wider than the formatter allows.
+        let widths: Vec<_> = (0..8).map(|column| width(column).min(WIDEST)).collect();
         rows.iter().fold(String::new(), |mut table, row| {
             let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
             let line = cells.collect::<Vec<_>>().join("  ");

@@ -285,10 +285,10 @@ impl<'a> Waiting<'a> {
                 PeerState::Nothing => None,
                 PeerState::Gone(failure) => Some(failure),
             }),
-            Err(late @ Failure::Timeout { .. }) => {
-                check_peer(other, self)?;
-                Ok(Some(late))
-            }
+            Err(late @ Failure::Timeout { .. }) => Ok(Some(match check_peer(other, self)? {
+                PeerState::Nothing => late,
+                PeerState::Gone(failure) => failure,
+            })),
             Err(failure) => Err(failure),
         }
     }

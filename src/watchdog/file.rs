@@ -11,8 +11,13 @@ pub(super) struct OwnFile {
 
 impl OwnFile {
     pub(super) fn new(file: OwnedFd) -> Self {
-        let identity = identity(file.as_fd());
-        Self { file: Some(file), identity }
+        Self::of(Some(file))
+    }
+
+    /// Returns the file, if the system has provided one.
+    pub(super) fn of(file: Option<OwnedFd>) -> Self {
+        let identity = file.as_ref().and_then(|file| identity(file.as_fd()));
+        Self { file, identity }
     }
 
     /// Returns the file, unless the program has closed it. Another file may then have its descriptor.

@@ -4,6 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use super::identity::Identity;
+use crate::control::Hidden;
 use crate::system::nonce;
 
 /// The listening sockets of the hub.
@@ -21,7 +22,7 @@ impl Hub {
     ) -> std::io::Result<Self> {
         let listeners = crate::system::listen(|name, ip| interfaces.has(name, ip))?;
         identity.addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
-        identity.secret = nonce();
+        identity.secret = Hidden(nonce());
         Ok(Self(listeners))
     }
 

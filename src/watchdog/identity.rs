@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
+use crate::control::Hidden;
+
 /// The identity of a rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
@@ -15,14 +17,14 @@ pub(crate) struct Identity {
     /// The addresses on which it listens, if it is the hub of the leaders.
     pub(crate) addresses: Vec<SocketAddr>,
     /// The secret with which connections authenticate.
-    pub(crate) secret: [u64; 2],
+    pub(crate) secret: Hidden<[u64; 2]>,
 }
 
 impl Identity {
     /// Returns the identity of this process, without addresses.
     pub(crate) fn of_this_process(leader: Rank) -> Self {
         let host = crate::system::host();
-        Self { host, process_id: std::process::id(), leader, addresses: Vec::new(), secret: [0; 2] }
+        Self { host, process_id: std::process::id(), leader, addresses: Vec::new(), secret: Hidden([0; 2]) }
     }
 }
 

@@ -167,8 +167,7 @@ impl Nodes {
             _ if self.is_here(from) => {}
             Note::Quiet { label } => {
                 self.quiet.insert(from, label);
-                let elsewhere = self.quiet.values().flatten().next();
-                self.status.set_quiet_elsewhere(elsewhere.map(String::as_str));
+                self.publish_quiet();
             }
             Note::Doing(ranks) => {
                 let (now, all) = (Instant::now(), self.identities.ranks());
@@ -178,6 +177,12 @@ impl Nodes {
         }
     }
 
+    /// Records a quiet section of another node on the status board, if there is one.
+    fn publish_quiet(&self) {
+        let elsewhere = self.quiet.values().flatten().next();
+        self.status.set_quiet_elsewhere(elsewhere.map(String::as_str));
+    }
+
     fn send_news(&mut self) {
         let others = self.sockets.others();
         if others != self.informed {
@@ -185,7 +190,7 @@ impl Nodes {
             self.informed = others;
             self.sent_failure = false;
             self.sent_left.fill(false);
-            self.sent_quiet.clear();
+            self.sent_quiet.retain(|to, _| self.informed.contains(to));
         }
         if self.informed.is_empty() {
             return;
@@ -274,6 +279,9 @@ impl Nodes {
     }
 
     fn lost(&mut self, rank: Rank, over: IpAddr, how: How, report: &Report) {
+        if self.quiet.remove(&rank).is_some() {
+            self.publish_quiet();
+        }
         let (own, other) = (self.identities.host_name(self.status.rank()), self.identities.host_name(rank));
         match how {
             How::Goodbye => {}

@@ -4,37 +4,39 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 use unisono_collectives::Rank;
 
 use super::file::OwnFile;
 use super::identity::Identities;
 use crate::status::StatusBoard;
-use crate::system::{Process, print_line};
+use crate::system::Process;
 
 /// The processes that are alive, as far as detected.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     living: Vec<Living>,
-    /// Ranks that had ended before they could be watched.
-    ended: Vec<Rank>,
 }
 
 #[derive(Debug)]
 struct Living {
     rank: Rank,
     process: Process,
-    /// The pidfd, which is readable when the process ends.
+    /// The pidfd, which is readable when the process ends. The kernel may be too old for one, or the process may have no free descriptor.
     file: OwnFile,
 }
 
 impl Living {
     /// Returns whether the process has ended. A readable descriptor alone is no proof: the program may have closed and reused it.
     fn has_ended(&self) -> bool {
-        let may_have_ended = self.file.get().is_none_or(|file| {
-            let mut look = [PollFd::from_borrowed_fd(file, PollFlags::IN)];
-            poll(&mut look, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-        });
+        let may_have_ended = match self.file.get() {
+            Some(file) => {
+                let mut look = [PollFd::from_borrowed_fd(file, PollFlags::IN)];
+                poll(&mut look, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+            }
+            // In contrast to a look at `/proc`, it needs no descriptor.
+            None => Pid::from_raw(self.process.id as i32).map(test_kill_process) == Some(Err(Errno::SRCH)),
+        };
         may_have_ended && !self.process.lives()
     }
 }
@@ -46,21 +48,9 @@ impl Processes {
         let mut processes = Self::default();
         for &rank in status.members().iter().filter(|&&rank| rank != status.rank()) {
             let Some(process) = Pid::from_raw(identities.0[rank].process_id as i32) else { continue };
-            match pidfd_open(process, PidfdFlags::empty()) {
-                Ok(file) => {
-                    let process = Process::of(identities.0[rank].process_id);
-                    processes.living.push(Living { rank, process, file: OwnFile::new(file) });
-                }
-                Err(Errno::SRCH) => processes.ended.push(rank),
-                Err(error) => {
-                    print_line(&format!(
-                        "rank {} cannot watch other processes (pidfd_open: {error}): that one of them is \
-                         killed is detected by deadlines alone",
-                        status.rank()
-                    ));
-                    break;
-                }
-            }
+            let file = OwnFile::of(pidfd_open(process, PidfdFlags::empty()).ok());
+            let process = Process::of(identities.0[rank].process_id);
+            processes.living.push(Living { rank, process, file });
         }
         processes
     }
@@ -71,9 +61,7 @@ impl Processes {
 
     /// Returns the ranks that have ended since the last call.
     pub(super) fn ended(&mut self) -> Vec<Rank> {
-        let mut ended = std::mem::take(&mut self.ended);
-        ended.extend(self.living.extract_if(.., |living| living.has_ended()).map(|living| living.rank));
-        ended
+        self.living.extract_if(.., |living| living.has_ended()).map(|living| living.rank).collect()
     }
 }
 
@@ -82,16 +70,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn closing_the_descriptor_does_not_count_as_the_end_of_a_process() {
+    fn process_is_watched_even_without_a_descriptor() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::of(child.id());
         let pidfd = || pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         let watched = Living { rank: 1, process: process.clone(), file: OwnFile::new(pidfd()) };
-        let closed = Living { rank: 2, process, file: OwnFile::replaced(pidfd()) };
-        let mut processes = Processes { living: vec![watched, closed], ended: Vec::new() };
+        let closed = Living { rank: 2, process: process.clone(), file: OwnFile::replaced(pidfd()) };
+        // Without a descriptor, its start time is unknown too.
+        let process = Process { started: 0, ..process };
+        let refused = Living { rank: 3, process, file: OwnFile::of(None) };
+        let mut processes = Processes { living: vec![watched, closed, refused] };
         assert_eq!(processes.waits_on().count(), 1);
         assert!(processes.ended().is_empty(), "the process is alive");
         child.kill().and_then(|()| child.wait()).unwrap();
-        assert_eq!(processes.ended(), [1, 2]);
+        assert_eq!(processes.ended(), [1, 2, 3]);
     }
 }

@@ -74,11 +74,13 @@ impl Report {
         }
     }
 
-    /// Reports and records the reason why this rank cannot continue, and the rank `first` that caused it. If another rank failed
+    /// Records and reports the reason why this rank cannot continue, and the rank `first` that caused it. If another rank failed
     /// before, it reports that failure instead, a little later.
     pub(super) fn fail(&self, first: Rank, cause: &str) {
         let rank = self.status.rank();
-        if self.status.failed().is_some_and(|(by, _)| by != rank) {
+        let is_first = self.status.fail(rank, first, cause);
+        // Without a cause, another rank is about to record its own.
+        if !is_first && self.status.failed().is_none_or(|(by, _)| by != rank) {
             if self.prints {
                 std::thread::sleep(LATER);
                 self.aborted();
@@ -89,7 +91,6 @@ impl Report {
             let doing = self.status.doing(self.status.position());
             print_line(&first_line(&self.identities, "has failed", Some(&doing), rank, cause));
         }
-        self.status.fail(rank, first, cause);
     }
 }
 
@@ -105,4 +106,36 @@ fn first_line(identities: &Identities, how: &str, doing: Option<&Doing>, rank: R
         Some(Some(call)) => format!(" in {}, step {}", call.name(), call.step),
     };
     format!("{} {how}{place}: {cause}", identities.whole_name(rank))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::time::Instant;
+
+    use super::super::identity::Identity;
+    use super::*;
+
+    #[test]
+    fn one_of_two_ranks_that_fail_together_reports_first() {
+        let identities = Arc::new(Identities((0..2).map(|_| Identity::of_this_process(0)).collect()));
+        for _ in 0..10 {
+            let both = Barrier::new(2);
+            let statuses = StatusBoard::of_threads(2).unwrap();
+            let fail = |status: StatusBoard| {
+                let (rank, report) = (status.rank(), Report::new(status, Arc::clone(&identities), true));
+                both.wait();
+                let began = Instant::now();
+                report.fail(rank, "the disk is full");
+                began.elapsed() < LATER
+            };
+            let fail = &fail;
+            let are_first = std::thread::scope(|scope| {
+                let ranks: Vec<_> =
+                    statuses.into_iter().map(|status| scope.spawn(move || fail(status))).collect();
+                ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+            });
+            assert!(are_first.contains(&false), "the second one reports a little later");
+        }
+    }
 }

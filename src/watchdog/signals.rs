@@ -1,13 +1,14 @@
 //! Signals: a request for flight recorders, or for the process to end.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use signal_hook::SigId;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::flag;
+use signal_hook::{flag, low_level};
 
-use crate::observe::flush;
+use super::GRACE;
+use crate::observe::flush_briefly;
 
 /// The signals received by a watchdog.
 #[derive(Debug)]
@@ -60,32 +61,44 @@ impl Drop for Signals {
     fn drop(&mut self) {
         self.handled.iter().for_each(|default_action| default_action.count(|watchdogs| watchdogs - 1));
         for id in self.registered.drain(..) {
-            signal_hook::low_level::unregister(id);
+            low_level::unregister(id);
         }
     }
 }
 
-/// Applies the default action of a signal while no watchdog handles it. An installed handler cannot be removed.
+/// Applies the default action of a signal while no watchdog of this process handles it. An installed handler cannot be removed, and forked
+/// children inherit it without the watchdogs.
 #[derive(Debug)]
 struct DefaultAction {
-    is: Arc<AtomicBool>,
+    /// The process whose watchdogs handle the signal; 0 if none do.
+    handled_by: Arc<AtomicU32>,
     watchdogs: Mutex<usize>,
 }
 
 impl DefaultAction {
     /// Installs it; `None` if the program handles or ignores the signal itself.
     fn from_now_on(signal: i32) -> Option<Self> {
-        let is = Arc::new(AtomicBool::new(true));
-        let free = is_free(signal)
-            .then(|| flag::register_conditional_default(signal, Arc::clone(&is)).ok())
-            .flatten();
-        free.map(|_| Self { is, watchdogs: Mutex::new(0) })
+        if !is_free(signal) {
+            return None;
+        }
+        let handled_by = Arc::new(AtomicU32::new(0));
+        let process = Arc::clone(&handled_by);
+        let action = move || {
+            if process.load(Ordering::Relaxed) != std::process::id() {
+                let _ = low_level::emulate_default_handler(signal);
+            }
+        };
+        // SAFETY: an atomic load, `getpid` and `emulate_default_handler` are async-signal-safe, and none of them panics.
+        unsafe { low_level::register(signal, action) }.ok()?;
+        Some(Self { handled_by, watchdogs: Mutex::new(0) })
     }
 
     fn count(&self, change: impl FnOnce(usize) -> usize) {
         let mut watchdogs = self.watchdogs.lock().unwrap_or_else(PoisonError::into_inner);
-        *watchdogs = change(*watchdogs);
-        self.is.store(*watchdogs == 0, Ordering::Relaxed);
+        let process = std::process::id();
+        let before = if self.handled_by.load(Ordering::Relaxed) == process { *watchdogs } else { 0 };
+        *watchdogs = change(before);
+        self.handled_by.store(if *watchdogs == 0 { 0 } else { process }, Ordering::Relaxed);
     }
 }
 
@@ -102,12 +115,45 @@ fn is_free(signal: i32) -> bool {
 
 /// Ends this process by the default action of the signal.
 pub(super) fn end_by(signal: i32) -> ! {
-    flush();
-    let _ = signal_hook::low_level::emulate_default_handler(signal);
-    signal_hook::low_level::exit(128 + signal)
+    flush_briefly(GRACE);
+    let _ = low_level::emulate_default_handler(signal);
+    low_level::exit(128 + signal)
 }
 
 /// Returns the name of a termination signal.
 pub(super) fn name(signal: i32) -> &'static str {
-    signal_hook::low_level::signal_name(signal).unwrap_or("a signal")
+    low_level::signal_name(signal).unwrap_or("a signal")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the signal that ended a forked child of this process, after this one was sent to it.
+    fn ended_by(sent: i32) -> i32 {
+        // SAFETY: the child makes only system calls.
+        match unsafe { libc::fork() } {
+            0 => {
+                // SAFETY: the calls take no memory, and the last one ends this process.
+                unsafe {
+                    libc::kill(libc::getpid(), sent);
+                    libc::_exit(0)
+                }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: the status is a local variable.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                if libc::WIFSIGNALED(status) { libc::WTERMSIG(status) } else { 0 }
+            }
+        }
+    }
+
+    #[test]
+    fn forked_child_is_ended_by_a_signal_that_its_parent_handles() {
+        let signals = Signals::install(true);
+        assert_eq!(ended_by(SIGTERM), SIGTERM);
+        assert_eq!(ended_by(SIGUSR1), SIGUSR1);
+        assert_eq!(signals.termination_signal(), None);
+    }
 }

@@ -9,7 +9,9 @@ use unisono_collectives::Rank;
 
 use super::hub::Hub;
 use super::identity::{Identities, Identity};
-use crate::control::{Action, CONNECT, Endpoint, Event, How, LinkId, MOST_STRANGERS, Message, Report, Setup};
+use crate::control::{
+    Action, CONNECT, Endpoint, Event, Hidden, How, LinkId, MOST_STRANGERS, Message, Report, Setup,
+};
 use crate::system::nonce;
 
 mod socket;
@@ -64,12 +66,13 @@ impl Sockets {
         let setup = Setup {
             own,
             ranks: identities.ranks(),
-            secret: secret.iter().flat_map(|word| word.to_le_bytes()).collect(),
+            secret: Hidden(secret.0.iter().flat_map(|word| word.to_le_bytes()).collect()),
             accepts: if own == first { others.to_vec() } else { Vec::new() },
+            expected: if own == first { others.len() * addresses.len() } else { 0 },
             awaited: if own == first { others.to_vec() } else { vec![first] },
             keeps_alive: true,
         };
-        let mut sockets = Self::new(setup, hub, others.len() * addresses.len());
+        let mut sockets = Self::new(setup, hub);
         if own != first {
             // Over all paths: any of them may be cut, and it is unknown which one MPI uses.
             addresses.iter().for_each(|&address| sockets.dial(first, address));
@@ -83,7 +86,7 @@ impl Sockets {
         controls: Vec<(Rank, OwnedFd)>,
     ) -> std::io::Result<Self> {
         let setup = Setup { own, ranks, ..Setup::default() };
-        let mut sockets = Self::new(setup, None, 0);
+        let mut sockets = Self::new(setup, None);
         for (rank, socket) in controls {
             let link = sockets.insert(Socket::connected(socket.into())?);
             sockets.handle(Event::Trusted { link, rank });
@@ -91,8 +94,9 @@ impl Sockets {
         Ok(sockets)
     }
 
-    fn new(setup: Setup, hub: Option<Hub>, expected: usize) -> Self {
+    fn new(setup: Setup, hub: Option<Hub>) -> Self {
         let (sockets, dialled, gone) = Default::default();
+        let expected = setup.expected;
         let endpoint = Endpoint::new(setup);
         let (began, is_hub) = (Instant::now(), hub.is_some());
         Self { endpoint, began, is_hub, hub, expected, sockets, dialled, gone, next: 0 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 use unisono_collectives::Topology;
 
 use super::{on_threads, over_processes, over_threads};
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, check_phases};
 use crate::config::{
     Config, Constants, Launcher, OnFailure, Starter, bootstrap_folder, job, rendezvous, secret,
 };
+use crate::control::Hidden;
 use crate::error::{Error, Result};
 use crate::select::Choice;
 #[cfg(not(feature = "mpi"))]
@@ -124,6 +125,7 @@ impl Builder {
         let mut config = config?;
         config.on_failure = self.on_failure;
         if let Some(choice) = &self.algorithm {
+            check_phases(choice)?;
             config.algorithm = Some(choice.to_string());
         }
         if self.is_unobserved {
@@ -228,7 +230,8 @@ impl Builder {
     /// Returns the communicators of a world of `ranks` threads in this process, rank 0 first. Move each to its own thread.
     ///
     /// # Errors
-    /// [`Error::Setting`] for an invalid environment variable.
+    /// [`Error::Setting`] for an invalid environment variable, and [`Error::Unsupported`] for an algorithm that is not available, such
+    /// as MPI's own collectives.
     ///
     /// # Panics
     /// If `ranks` is 0.
@@ -301,7 +304,8 @@ fn launched(config: &Result<Config>) -> Result<Box<dyn Bootstrap>> {
             })?;
             // One rank of each machine reports that it waits.
             let reports = launcher.local_rank.is_none_or(|rank| rank == 0);
-            let joining = Joining { world, timeout, secret: &secret(), reports };
+            let secret = secret();
+            let joining = Joining { world, timeout, secret: Hidden(&secret[..]), reports };
             Ok(Box::new(Rendezvous::new(&address, joining)?))
         }
     }

@@ -1,11 +1,18 @@
 //! Parts of given sizes: mismatched and invalid counts.
 
-use unisono::Communicator;
+use std::num::NonZero;
+
+use unisono::{Call, Communicator, DType, ReduceOp};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![mismatched_counts_are_an_error_that_names_both, invalid_counts_panic,]
+    tests![
+        mismatched_counts_are_an_error_that_names_both,
+        invalid_counts_panic,
+        counts_do_not_apply_to_the_selection_of_a_call_without_parts,
+        equal_options_have_the_same_label_in_any_order,
+    ]
 }
 
 fn mismatched_counts_are_an_error_that_names_both() {
@@ -52,8 +59,41 @@ fn invalid_counts_panic() {
         (|comm| drop(comm.call().counts(&[1, 2]).broadcast(&mut [0_u8; 3], 0)), "`broadcast`, has no counts"),
         (|comm| drop(comm.all_to_all_v(&[0_u8], &[1, 1], &mut [0; 2], &[1, 1])), "its parts have 2"),
         (|comm| drop(comm.all_to_all_v(&[0_u8; 4], &[2, 2], &mut [0; 2], &[1, 1])), "to itself"),
+        (
+            |comm| {
+                let mut pairs = comm.call().element_bytes(NonZero::new(2).unwrap());
+                drop(pairs.all_to_all_v::<u8>(&[], &[1 << 63, 0], &mut [], &[1 << 63, 0]));
+            },
+            "the sent counts overflow",
+        ),
     ] {
         let messages = panics(call);
         assert!(messages.iter().all(|found| found.contains(message)), "{messages:?}");
     }
+}
+
+fn counts_do_not_apply_to_the_selection_of_a_call_without_parts() {
+    unisono::threads(2, |mut comm| {
+        for call in [Call::all_reduce(DType::F32, ReduceOp::Sum, 3), Call::barrier()] {
+            let usual = comm.selection(&call);
+            assert_eq!(comm.call().counts(&[1, 2]).selection(&call), usual);
+        }
+    });
+}
+
+fn equal_options_have_the_same_label_in_any_order() {
+    const LONG: &str = "a label of more than 52 bytes, of which errors show the first 41";
+    let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
+        let is_first = comm.rank() == 0;
+        let call = comm.call();
+        let mut labelled =
+            if is_first { call.label(LONG).counts(&[3, 5]) } else { call.counts(&[3, 5]).label(LONG) };
+        labelled.all_gather(&mut [0_u8; 8])?;
+        drop(labelled);
+        let call = comm.call();
+        let mut last = if is_first { call.counts(&[4, 4]).counts(&[3, 5]) } else { call.counts(&[3, 5]) };
+        last.all_gather(&mut [0_u8; 8])?;
+        Ok(())
+    });
+    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
 }

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use unisono::status::State;
-use unisono::{Algorithm, Communicator, Error, ReduceOp};
+use unisono::{Algorithm, Communicator, Error, ReduceOp, Vendor};
 use unisono_testing::{suite::Test, tests};
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -27,6 +27,7 @@ pub(crate) fn tests() -> Vec<Test> {
         label_applies_to_one_call,
         panic_ends_a_quiet_section,
         error_of_rank_0_is_reported_on_all_without_harm,
+        rank_0_does_no_work_in_a_refused_call,
     ];
     timed.into_iter().map(Test::timed).chain(others).collect()
 }
@@ -119,9 +120,10 @@ fn scoped_timeout_applies_to_its_calls_only() {
 
 fn call_timeout_applies_to_one_call_of_any_kind() {
     type Waits = fn(&mut Communicator) -> unisono::Result<()>;
-    let kinds: [Waits; 6] = [
+    let kinds: [Waits; 7] = [
         |comm| comm.call().timeout(SHORT).broadcast(&mut [1_u8; 3], 1).map(drop),
         |comm| comm.call().timeout(SHORT).all_reduce_async(vec![1_u8; 3], ReduceOp::Max)?.wait().map(drop),
+        |comm| comm.call().timeout(SHORT).split(Some(0), 0).map(drop),
         |comm| comm.call().timeout(SHORT).receive(&mut [0_u8; 3], 1),
         |comm| comm.call().timeout(SHORT).receive_async(vec![0_u8; 3], 1)?.wait().map(drop),
         |comm| {
@@ -253,4 +255,17 @@ fn error_of_rank_0_is_reported_on_all_without_harm() {
     let errors =
         unisono::threads(2, |mut comm| comm.on_rank0("writing", || Err::<(), _>(&long)).unwrap_err());
     assert!(errors.iter().all(|error| error.to_string().ends_with(&"é".repeat(250))), "{errors:?}");
+}
+
+fn rank_0_does_no_work_in_a_refused_call() {
+    unisono::threads(2, |mut comm| {
+        let mut runs = 0;
+        let done = comm.call().algorithm(Vendor::Mpi).on_rank0("reading", || {
+            runs += 1;
+            Ok::<_, String>(())
+        });
+        assert!(matches!(done, Err(Error::Unsupported(_))), "{done:?}");
+        assert_eq!(runs, 0);
+        sum(&mut comm).unwrap();
+    });
 }

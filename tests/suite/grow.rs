@@ -18,6 +18,7 @@ const PATH: &str = "UNISONO_TEST_GROWS_AT";
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
         joining_ranks_follow_and_get_the_settings_of_the_world,
+        joining_rank_gets_the_minimum_number_of_ranks,
         killed_process_is_replaced,
         world_continues_if_no_process_joins,
         different_settings_are_refused_and_the_world_continues,
@@ -90,6 +91,25 @@ fn joining_ranks_follow_and_get_the_settings_of_the_world() {
     });
     joined.sort_unstable();
     assert_eq!((ranks, joined), (vec![0, 1], [2, 3]));
+}
+
+fn joining_rank_gets_the_minimum_number_of_ranks() {
+    let shrinks = |mut comm: Communicator| {
+        while sum(&mut comm).is_ok() {}
+        comm.shrink().unwrap_err().to_string()
+    };
+    let rank = |mut comm: Communicator, path: &Path| {
+        comm.set_minimum_ranks(3);
+        let grown = comm.grow(1, path)?;
+        // Rank 1 leaves the new world.
+        Ok((comm.rank() == 0).then(|| shrinks(grown)))
+    };
+    let joins =
+        |path: &Path| shrinks(Unisono::builder().ignore_environment().timeout(TIMEOUT).join(path).unwrap());
+    let (ranks, joined) = two_and(rank, joins);
+    for error in [ranks[0].as_ref().unwrap(), &joined] {
+        assert!(error.contains("2 ranks are left, fewer than the minimum, 3"), "{error}");
+    }
 }
 
 pub(crate) fn play(role: &str) -> ExitCode {

@@ -23,6 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
         barrier_in_flight_waits_for_all_ranks,
         panic_during_a_call_in_flight_reaches_the_other_rank,
         failure_does_not_wait_for_calls_in_flight,
+        timeout_is_set_without_waiting_for_calls_in_flight,
         callback_runs_during_waits_for_calls_in_flight_and_ends_them,
     ]
 }
@@ -184,4 +185,25 @@ fn failure_does_not_wait_for_calls_in_flight() {
         error.to_string()
     });
     assert!(ended.iter().all(|error| error.contains("the disk is full")), "{ended:?}");
+}
+
+fn timeout_is_set_without_waiting_for_calls_in_flight() {
+    const TIMEOUT: Duration = Duration::from_secs(20);
+    let ended = unisono::threads(2, |mut comm| -> unisono::Result<Duration> {
+        comm.set_timeout(TIMEOUT);
+        let began = Instant::now();
+        if comm.rank() == 0 {
+            let request = comm.all_reduce_async(vec![1.0_f32], ReduceOp::Sum)?;
+            comm.set_timeout(TIMEOUT);
+            comm.send(&[1_u8], 1)?;
+            request.wait()?;
+        } else {
+            // Rank 0 sends this message before its call in flight ends.
+            comm.receive(&mut [0_u8], 0)?;
+            comm.all_reduce(&mut [1.0_f32], ReduceOp::Sum)?;
+        }
+        Ok(began.elapsed())
+    });
+    let is_fast = |lasted: &unisono::Result<Duration>| lasted.as_ref().is_ok_and(|it| *it < TIMEOUT / 4);
+    assert!(ended.iter().all(is_fast), "{ended:?}");
 }

@@ -1,8 +1,9 @@
 //! Persistent calls: mismatched plans, and plans that a rank does not start.
 
+use std::sync::Barrier;
 use std::time::Duration;
 
-use unisono::{Error, Operation, ReduceOp};
+use unisono::{Algorithm, Error, Method, Operation, Planned, ReduceOp, Vendor};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
@@ -13,6 +14,8 @@ pub(crate) fn tests() -> Vec<Test> {
         call_of_another_rank_in_place_of_a_plan_is_a_mismatch,
         wait_for_a_plan_does_not_wait_for_calls_in_flight,
         call_in_flight_of_another_rank_is_not_in_place_of_a_plan,
+        plans_start_in_any_order_if_nccl_is_chosen,
+        plan_that_cannot_start_keeps_its_buffer,
     ]
 }
 
@@ -112,4 +115,38 @@ fn call_in_flight_of_another_rank_is_not_in_place_of_a_plan() {
         Ok(planned[0])
     });
     assert!(ended.iter().all(|sum| matches!(sum, Ok(2.0))), "{ended:?}");
+}
+
+fn plans_start_in_any_order_if_nccl_is_chosen() {
+    let ended = unisono::threads(2, |mut comm| -> unisono::Result<[Vec<f32>; 2]> {
+        comm.set_timeout(Duration::from_secs(30));
+        comm.set_choice(Method::InNodes(Algorithm::Rail, Vendor::Nccl))?;
+        let mut plan =
+            |count| comm.plan(Operation::AllReduce, Some(ReduceOp::Sum), vec![1.0_f32; count]).unwrap();
+        let mut plans = [plan(1), plan(2)];
+        let order = [[0, 1], [1, 0]][comm.rank()];
+        for place in order {
+            plans[place].start(&mut comm)?;
+        }
+        for place in order {
+            plans[place].wait(&mut comm)?;
+        }
+        Ok(plans.map(Planned::into_buffer))
+    });
+    for sums in ended {
+        assert_eq!(sums.unwrap(), [vec![2.0_f32], vec![2.0_f32; 2]]);
+    }
+}
+
+fn plan_that_cannot_start_keeps_its_buffer() {
+    let planned = Barrier::new(2);
+    let buffers = unisono::threads(2, |mut comm| {
+        let mut plan = comm.plan(Operation::AllReduce, Some(ReduceOp::Sum), vec![1.5_f32]).unwrap();
+        planned.wait();
+        comm.fail("on purpose");
+        let error = plan.start(&mut comm).unwrap_err();
+        assert!(matches!(error, Error::Aborted { .. }), "{error}");
+        plan.into_buffer()
+    });
+    assert_eq!(buffers, [[1.5_f32]; 2]);
 }

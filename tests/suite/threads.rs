@@ -23,6 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
         custom_reductions,
         different_reduction_names_are_a_mismatch,
         panic_in_a_reduction_reaches_every_rank,
+        caught_panic_in_a_reduction_ends_the_call_on_every_rank,
         groups,
         world_survives_the_failure_of_a_group,
         different_group_lists_are_a_mismatch,
@@ -97,6 +98,10 @@ fn different_reduction_names_are_a_mismatch() {
 
 fn panic_in_a_reduction_reaches_every_rank() {
     common::custom::panics();
+}
+
+fn caught_panic_in_a_reduction_ends_the_call_on_every_rank() {
+    common::custom::caught_panic();
 }
 
 fn groups() {
@@ -304,6 +309,9 @@ fn unsupported_choice_is_refused_without_harm() {
         comm.all_reduce(&mut one, ReduceOp::Sum).unwrap();
         assert_eq!(one, [2]);
     });
+    let without_phases = Method::InNodes(Algorithm::Ring, Vendor::Mpi);
+    let refused = Unisono::builder().ignore_environment().algorithm(without_phases).threads(2);
+    assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
 }
 
 fn call_options_apply_to_that_call_only() {

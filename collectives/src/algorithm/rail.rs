@@ -23,7 +23,7 @@
 
 use super::descriptor::{Descriptor, Levels, Role};
 use super::{butterfly, ring};
-use crate::partition::{Partition, chunk_start};
+use crate::partition::Partition;
 use crate::plan::{Phase, Plan, VendorCall};
 use crate::schedule::{Chunks, Schedule};
 use crate::world::{Group, Rank, Topology};
@@ -74,7 +74,7 @@ pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
 
 /// Returns the first shard of a local rank in a node of `local_ranks`.
 fn first_shard(shards: usize, local_ranks: usize, local_rank: Rank) -> usize {
-    chunk_start(shards, local_ranks, local_rank)
+    Partition::fair(shards, local_ranks).start(local_rank)
 }
 
 fn held_shards(shards: usize, local_ranks: usize, local_rank: Rank) -> std::ops::Range<usize> {

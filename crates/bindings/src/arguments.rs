@@ -94,6 +94,19 @@ pub fn words(size_bytes: usize) -> Result<usize, String> {
     Ok(size_bytes.div_ceil(size_of::<u64>()))
 }
 
+/// Returns the number of elements of `f32` tensors of these shapes.
+///
+/// # Errors
+/// If the tensors exceed the address space.
+pub fn elements<S: AsRef<[usize]>>(shapes: &[S]) -> Result<usize, String> {
+    let count = shapes.iter().try_fold(0_usize, |sum, shape| {
+        let of_tensor = shape.as_ref().iter().try_fold(1_usize, |all, &size| all.checked_mul(size))?;
+        sum.checked_add(of_tensor)
+    });
+    let count = count.filter(|&count| count <= isize::MAX as usize / size_of::<f32>());
+    count.ok_or_else(|| "the tensors exceed the address space".to_owned())
+}
+
 /// Returns the algorithm with this name.
 ///
 /// # Errors
@@ -105,8 +118,30 @@ pub fn choice(name: &str) -> Result<Choice, String> {
 /// Returns a timeout in seconds.
 ///
 /// # Errors
-/// If it is not above 0.
+/// If it is not above 0, or exceeds a [`Duration`].
 pub fn timeout(seconds: f64) -> Result<Duration, String> {
     let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
-    timeout.ok_or_else(|| format!("a timeout of {seconds} s: it must be above 0"))
+    timeout.ok_or_else(|| format!("a timeout of {seconds} s: it must be above 0 and below 2^64"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_that_exceed_the_address_space_are_refused() {
+        let half = usize::MAX / 2 + 1;
+        assert_eq!(elements(&[vec![2_usize, 3], vec![], vec![5]]), Ok(12));
+        for shapes in [vec![vec![half, 2]], vec![vec![half], vec![half]], vec![vec![half / 2]]] {
+            assert!(elements(&shapes).unwrap_err().contains("exceed the address space"), "{shapes:?}");
+        }
+    }
+
+    #[test]
+    fn error_of_a_timeout_names_both_limits() {
+        assert_eq!(timeout(0.5), Ok(Duration::from_millis(500)));
+        for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e20] {
+            assert!(timeout(seconds).unwrap_err().ends_with("above 0 and below 2^64"), "{seconds}");
+        }
+    }
 }

@@ -4,12 +4,14 @@
 pub mod arguments;
 mod array;
 pub mod device;
+mod in_flight;
 mod operation;
 mod options;
 mod owner;
 
 pub use array::Lent;
-pub use operation::{Operation, Plan};
+pub use in_flight::InFlight;
+pub use operation::{NO_PARTS, Operation, Plan};
 pub use options::{Options, Settings};
 pub use owner::Owner;
 pub use unisono::{DType, half};

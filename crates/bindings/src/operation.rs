@@ -7,6 +7,10 @@ use unisono::{Communicator, DType, Element, Planned, ReduceOp, Request, Result};
 
 use super::arguments;
 
+/// The error of counts of ranks for a call without parts.
+pub const NO_PARTS: &str =
+    "counts of ranks: only reduce-scatter, all-gather, gather and scatter have parts; set none";
+
 /// A collective with its arguments except the array. All collectives work in place.
 #[derive(Debug, Clone, Copy)]
 pub enum Operation {
@@ -71,9 +75,7 @@ impl Operation {
         let has_parts =
             matches!(self, Self::ReduceScatter(_) | Self::AllGather | Self::Gather(_) | Self::Scatter(_));
         if !has_parts {
-            return Err(
-                "counts of ranks: only reduce-scatter, all-gather, gather and scatter have parts".into()
-            );
+            return Err(NO_PARTS.into());
         }
         arguments::counts(counts, (count, ranks), "array")
     }
@@ -88,25 +90,13 @@ impl Operation {
 
     /// Returns whether it accepts elements of types that the library does not have: for moves, and for custom reductions.
     pub fn takes_any_type(self) -> bool {
-        let by_program = matches!(
-            self,
-            Self::AllReduce(ReduceOp::Custom(_))
-                | Self::ReduceScatter(ReduceOp::Custom(_))
-                | Self::Reduce(ReduceOp::Custom(_), _)
-                | Self::Scan(ReduceOp::Custom(_))
-                | Self::ExclusiveScan(ReduceOp::Custom(_))
-        );
-        by_program || self.only_moves()
+        self.only_moves() || matches!(self.parts().1, Some(ReduceOp::Custom(_)))
     }
 
     /// Returns the size of the elements of a custom reduction, if they are not values of one type.
     pub fn element_bytes(self) -> Option<NonZero<u16>> {
-        match self {
-            Self::AllReduce(ReduceOp::Custom(custom))
-            | Self::ReduceScatter(ReduceOp::Custom(custom))
-            | Self::Reduce(ReduceOp::Custom(custom), _)
-            | Self::Scan(ReduceOp::Custom(custom))
-            | Self::ExclusiveScan(ReduceOp::Custom(custom)) => custom.element_bytes(),
+        match self.parts().1 {
+            Some(ReduceOp::Custom(custom)) => custom.element_bytes(),
             _ => None,
         }
     }

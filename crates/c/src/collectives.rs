@@ -286,7 +286,10 @@ pub unsafe extern "C" fn unisono_all_to_all(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_barrier(comm: *mut Comm, options: *const Call) -> c_int {
     // SAFETY: as the caller promises.
-    let body = |comm: &mut Communicator| unsafe { options::call(comm, options, Communicator::barrier) };
+    let body = |comm: &mut Communicator| unsafe {
+        options::check_no_counts(options)?;
+        options::call(comm, options, Communicator::barrier)
+    };
     // SAFETY: as the caller promises.
     unsafe { on(comm, body) }
 }

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_float, c_int};
 
 use unisono::Communicator;
-use unisono_bindings::Owner;
+use unisono_bindings::{Owner, arguments};
 use unisono_compress::{Compression, Levels, UnknownCompression};
 
 use super::comm::{Comm, on, on_handle, out};
@@ -73,10 +73,7 @@ pub unsafe extern "C" fn unisono_compressor_create(
         let shapes: Vec<_> = rows.iter().zip(columns).map(|(&rows, &columns)| [rows, columns]).collect();
         let shapes: Vec<_> =
             shapes.iter().map(|shape| if shape[1] == 1 { &shape[..1] } else { &shape[..] }).collect();
-        let of_tensor = |shape: &&[usize]| shape.iter().try_fold(1_usize, |all, &size| all.checked_mul(size));
-        let counts = shapes.iter().map(of_tensor);
-        let count =
-            counts.sum::<Option<usize>>().ok_or_else(|| argument("the tensors exceed the address space"))?;
+        let count = arguments::elements(&shapes).map_err(argument)?;
         let levels = match levels {
             Some(levels) => levels,
             None => levels.insert(Levels::of(comm)?),

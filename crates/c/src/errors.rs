@@ -68,7 +68,9 @@ thread_local! {
 
 fn keep(text: String, rank: Option<usize>) {
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-    LAST.with(|last| *last.borrow_mut() = Last { text, rank: rank.map_or(-1, |rank| rank as c_int) });
+    let rank = rank.map_or(-1, |rank| rank as c_int);
+    // A destructor of another thread-local value may run after that of this one.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = Last { text, rank });
 }
 
 /// Runs the body of a function, stores the text of an error, and returns its code.
@@ -95,13 +97,13 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<()>) -> c_int {
 /// thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn unisono_last_error() -> *const c_char {
-    LAST.with(|last| last.borrow().text.as_ptr())
+    LAST.try_with(|last| last.borrow().text.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// Returns the rank that failed, according to the last error on this thread; -1 if that is not known.
 #[unsafe(no_mangle)]
 pub extern "C" fn unisono_failed_rank() -> c_int {
-    LAST.with(|last| last.borrow().rank)
+    LAST.try_with(|last| last.borrow().rank).unwrap_or(-1)
 }
 
 /// Returns whether an error with this code loses the communicator: 1 if so, otherwise 0.
@@ -114,6 +116,8 @@ pub extern "C" fn unisono_is_fatal(code: c_int) -> c_int {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{self, Sender};
+
     use super::*;
 
     #[test]
@@ -145,5 +149,32 @@ mod tests {
         assert_eq!(guarded(|| panic!("on purpose")), UNISONO_ERROR_PANIC);
         let text = LAST.with(|last| last.borrow().text.clone());
         assert_eq!(text.to_str(), Ok("unisono panicked: on purpose"));
+    }
+
+    #[test]
+    fn functions_return_errors_while_a_thread_ends() {
+        struct AtEnd(Sender<(c_int, c_int)>);
+
+        impl Drop for AtEnd {
+            fn drop(&mut self) {
+                let code = guarded(|| Err(argument("too late")));
+                assert!(!unisono_last_error().is_null());
+                self.0.send((code, unisono_failed_rank())).unwrap();
+            }
+        }
+
+        thread_local! {
+            static EARLIER: RefCell<Option<AtEnd>> = const { RefCell::new(None) };
+            static LATER: RefCell<Option<AtEnd>> = const { RefCell::new(None) };
+        }
+
+        let (results, received) = mpsc::channel();
+        let run = move || {
+            EARLIER.set(Some(AtEnd(results.clone())));
+            assert_eq!(guarded(|| Err(argument("in time"))), UNISONO_ERROR_ARGUMENT);
+            LATER.set(Some(AtEnd(results)));
+        };
+        std::thread::spawn(run).join().unwrap();
+        assert_eq!(received.iter().collect::<Vec<_>>(), [(UNISONO_ERROR_ARGUMENT, -1); 2]);
     }
 }

@@ -154,7 +154,10 @@ pub unsafe extern "C" fn unisono_gpu_barrier(
 ) -> c_int {
     let body = |comm: &mut Communicator| {
         // SAFETY: as the caller promises.
-        unsafe { options::call(comm, options, |comm| device::barrier(comm, stream.expose_provenance())) }
+        unsafe {
+            options::check_no_counts(options)?;
+            options::call(comm, options, |comm| device::barrier(comm, stream.expose_provenance()))
+        }
     };
     // SAFETY: as the caller promises.
     unsafe { on(comm, body) }

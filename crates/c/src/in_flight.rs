@@ -260,7 +260,10 @@ pub unsafe extern "C" fn unisono_barrier_async(
 ) -> c_int {
     let start = |comm: &mut Communicator| {
         // SAFETY: as the caller promises.
-        let started = unsafe { options::call(comm, options, Communicator::barrier_async)? };
+        let started = unsafe {
+            options::check_no_counts(options)?;
+            options::call(comm, options, Communicator::barrier_async)?
+        };
         Ok(Request::of(started))
     };
     // SAFETY: as the caller promises.

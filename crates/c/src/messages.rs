@@ -8,12 +8,12 @@ use std::sync::atomic::AtomicPtr;
 use std::time::Duration;
 
 use unisono::{Communicator, Element, with_type};
-use unisono_bindings::{Lent, arguments};
+use unisono_bindings::{InFlight, Lent, arguments};
 
 use super::comm::{Comm, on, out};
 use super::errors::{Result, argument};
 use super::options::{self, Call};
-use super::requests::{InFlight, Request, start_on, started};
+use super::requests::{Request, start_on, started};
 use super::values::{self, lent};
 
 /// Returns the other rank of a message.
@@ -47,6 +47,7 @@ pub unsafe extern "C" fn unisono_send(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises. The array is only read.
             unsafe {
+                options::check_no_counts(options)?;
                 let values = lent::<T>(data.cast_mut(), count)?;
                 options::call(comm, options, |comm| comm.send(&values, to))
             }
@@ -74,6 +75,7 @@ pub unsafe extern "C" fn unisono_receive(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             unsafe {
+                options::check_no_counts(options)?;
                 let mut values = lent::<T>(data, count)?;
                 options::call(comm, options, |comm| comm.receive(&mut values, from))
             }
@@ -103,6 +105,7 @@ pub unsafe extern "C" fn unisono_receive_any(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             let sender = unsafe {
+                options::check_no_counts(options)?;
                 let mut values = lent::<T>(data, count)?;
                 options::call(comm, options, |comm| comm.receive_any(&mut values))?
             };
@@ -133,7 +136,10 @@ pub unsafe extern "C" fn unisono_send_async(
         let to = other(comm, to, "receiver")?;
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises. The array is only read.
-            unsafe { started::<T>(comm, (data.cast_mut(), count), options, |comm, values| comm.send_async(values, to)) }
+            unsafe {
+                options::check_no_counts(options)?;
+                started::<T>(comm, (data.cast_mut(), count), options, |comm, values| comm.send_async(values, to))
+            }
         })
     };
     // SAFETY: as the caller promises.
@@ -158,7 +164,10 @@ pub unsafe extern "C" fn unisono_receive_async(
         let from = other(comm, from, "sender")?;
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
-            unsafe { started::<T>(comm, (data, count), options, |comm, values| comm.receive_async(values, from)) }
+            unsafe {
+                options::check_no_counts(options)?;
+                started::<T>(comm, (data, count), options, |comm, values| comm.receive_async(values, from))
+            }
         })
     };
     // SAFETY: as the caller promises.
@@ -187,6 +196,7 @@ pub unsafe extern "C" fn unisono_receive_any_async(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             let call = unsafe {
+                options::check_no_counts(options)?;
                 let values = lent::<T>(data, count)?;
                 options::call(comm, options, |comm| comm.receive_any_async(values))?
             };

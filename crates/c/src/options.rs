@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use unisono::{Builder, Choice, Communicator, OnFailure, Unisono};
-use unisono_bindings::arguments;
+use unisono_bindings::{NO_PARTS, arguments};
 
 use super::comm::text;
 use super::errors::{Result, argument};
@@ -69,6 +69,19 @@ pub(crate) unsafe fn builder(settings: *const Settings) -> Result<Builder> {
 pub(crate) unsafe fn counts<'a>(options: *const Call, ranks: usize) -> Option<&'a [usize]> {
     // SAFETY: as the caller promises.
     unsafe { options.as_ref().and_then(|options| values::counts(options.counts, ranks)) }
+}
+
+/// # Errors
+/// If the options have counts, which a call without parts ignores on this rank but compares with other ranks.
+///
+/// # Safety
+/// The pointer must be null or to options.
+pub(crate) unsafe fn check_no_counts(options: *const Call) -> Result<()> {
+    // SAFETY: as the caller promises.
+    match unsafe { options.as_ref() } {
+        Some(options) if !options.counts.is_null() => Err(argument(NO_PARTS)),
+        _ => Ok(()),
+    }
 }
 
 /// Makes a call with its options.

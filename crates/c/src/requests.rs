@@ -1,10 +1,9 @@
 //! Non-blocking calls in flight.
 
 use std::ffi::{c_int, c_void};
-use std::time::Duration;
 
 use unisono::{Communicator, Element};
-use unisono_bindings::{Lent, Owner, arguments};
+use unisono_bindings::{InFlight, Lent, Owner, arguments};
 
 use super::comm::{Comm, on, out};
 use super::errors::{Result, argument, guarded};
@@ -16,37 +15,6 @@ use super::waits::with_callback;
 pub struct Request {
     call: Box<dyn InFlight>,
     owner: Owner,
-}
-
-/// A call in flight, independent of its buffer.
-pub(crate) trait InFlight: Send {
-    fn is_done(&self) -> bool;
-    fn wait_for(&self, timeout: Duration) -> bool;
-    fn is_driven(&self) -> bool;
-    fn wait_until(&self, is_done: &dyn Fn() -> bool);
-    fn wait(self: Box<Self>) -> unisono::Result<()>;
-}
-
-impl<B: Send> InFlight for unisono::Request<B> {
-    fn is_done(&self) -> bool {
-        unisono::Request::is_done(self)
-    }
-
-    fn wait_for(&self, timeout: Duration) -> bool {
-        unisono::Request::wait_for(self, timeout)
-    }
-
-    fn is_driven(&self) -> bool {
-        unisono::Request::is_driven(self)
-    }
-
-    fn wait_until(&self, is_done: &dyn Fn() -> bool) {
-        unisono::Request::wait_until(self, is_done);
-    }
-
-    fn wait(self: Box<Self>) -> unisono::Result<()> {
-        unisono::Request::wait(*self).map(drop)
-    }
 }
 
 impl std::fmt::Debug for Request {
@@ -62,7 +30,7 @@ impl Request {
     }
 }
 
-/// Returns whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
+/// Stores 1 in `is_done` if a call is done, so that `unisono_wait` returns at once, otherwise 0.
 ///
 /// # Safety
 /// The request must be live, and the pointer valid for writing.

@@ -7,6 +7,7 @@ use unisono::{Bootstrap, Error};
 use super::comm::{Comm, out, text};
 use super::errors::{Result, argument, guarded};
 use super::options::{self, Settings};
+use super::waits::with_callback;
 
 /// Gathers `size_bytes` bytes from every rank, rank 0's first, on all ranks. `own` has the bytes of this rank, and `all` has space
 /// for those of all ranks. Returns 0, or another number if it failed. With MPI it is one line:
@@ -74,7 +75,7 @@ impl Bootstrap for ByProgram {
 /// own `rank` of `ranks`. It calls `gather` the same number of times on all ranks, before it returns.
 ///
 /// # Safety
-/// The function must be as [`Gather`] describes, for this context; the settings null or valid; and the pointer valid for writing.
+/// The function must be as its type describes, for this context; the settings null or valid; and the pointer valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_start(
     rank: c_int,
@@ -89,8 +90,8 @@ pub unsafe extern "C" fn unisono_start(
         let (place, builder) = unsafe { (out(comm, "the communicator")?, options::builder(settings)?) };
         let gather = gather.ok_or_else(|| argument("the function that gathers is NULL"))?;
         let (rank, ranks) = position(rank, ranks)?;
-        let comm = builder.bootstrap(ByProgram { rank, ranks, gather, context }).processes()?;
-        *place = Comm::into_raw(comm);
+        let bootstrap = ByProgram { rank, ranks, gather, context };
+        *place = Comm::into_raw(with_callback(|| builder.bootstrap(bootstrap).processes())?);
         Ok(())
     })
 }
@@ -204,7 +205,7 @@ pub unsafe extern "C" fn unisono_start_store(
         };
         let (rank, ranks) = position(rank, ranks)?;
         let store = ByStore { rank, ranks, name, set, get, context, round: 0 };
-        *place = Comm::into_raw(builder.bootstrap(store).processes()?);
+        *place = Comm::into_raw(with_callback(|| builder.bootstrap(store).processes())?);
         Ok(())
     })
 }
@@ -221,7 +222,7 @@ pub unsafe extern "C" fn unisono_start_launched(settings: *const Settings, comm:
     guarded(|| {
         // SAFETY: as the caller promises, for both.
         let (place, builder) = unsafe { (out(comm, "the communicator")?, options::builder(settings)?) };
-        *place = Comm::into_raw(builder.detect()?);
+        *place = Comm::into_raw(with_callback(|| builder.detect())?);
         Ok(())
     })
 }

@@ -512,14 +512,41 @@ static void compressors(void)
     }
     unisono_compressor *none = NULL;
     CHECK(unisono_compressor_create(comm, "int7", rows, columns, 2, &none) == UNISONO_ERROR_ARGUMENT && none == NULL);
+    const size_t huge[] = {SIZE_MAX / 2 + 1, SIZE_MAX / 2 + 1}, ones[] = {1, 1};
+    CHECK(unisono_compressor_create(comm, "int8", huge, ones, 2, &none) == UNISONO_ERROR_ARGUMENT && none == NULL);
     CHECK(unisono_compressor_state_count(NULL) == 0);
+}
+
+/* Gathers the bytes of this process for two ranks, of which the second does not exist. */
+static int gather_alone(void *context, const void *own, void *all, size_t size_bytes)
+{
+    memcpy(all, own, size_bytes);
+    memcpy((char *)all + size_bytes, own, size_bytes);
+    return context == NULL ? 0 : 1;
+}
+
+static const char *stop(void)
+{
+    return "stopped";
+}
+
+static void function_ends_a_start(void)
+{
+    unisono_comm *none = NULL;
+    const unisono_settings settings = {.timeout_s = 20, .ignore_environment = 1};
+    unisono_while_waiting(stop);
+    CHECK(unisono_start(0, 2, gather_alone, NULL, &settings, &none) == UNISONO_ERROR_ABORTED && none == NULL);
+    unisono_while_waiting(NULL);
+    CHECK(strstr(unisono_last_error(), "stopped") != NULL);
 }
 
 static void refusals(void)
 {
     float values[4] = {0};
     unisono_comm *none = NULL;
-    const unisono_call wrong = {.algorithm = "quick"}, late = {.timeout_s = -1};
+    unisono_request *request = NULL;
+    const size_t counts[] = {4};
+    const unisono_call wrong = {.algorithm = "quick"}, late = {.timeout_s = -1}, parts = {.counts = counts};
     const unisono_settings settings = {.algorithm = "quick"};
     CHECK(unisono_all_reduce(NULL, values, 4, UNISONO_F32, UNISONO_SUM, NULL) == UNISONO_ERROR_ARGUMENT);
     CHECK(unisono_all_reduce(comm, NULL, 4, UNISONO_F32, UNISONO_SUM, NULL) == UNISONO_ERROR_ARGUMENT);
@@ -530,6 +557,15 @@ static void refusals(void)
     CHECK(unisono_all_reduce(comm, values, 4, UNISONO_F32, UNISONO_SUM, &wrong) == UNISONO_ERROR_ARGUMENT);
     CHECK(strstr(unisono_last_error(), "quick") != NULL && strstr(unisono_last_error(), "ring") != NULL);
     CHECK(unisono_barrier(comm, &late) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_barrier(comm, &parts) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_barrier_async(comm, &parts, &request) == UNISONO_ERROR_ARGUMENT && request == NULL);
+    if (ranks > 1) {
+        const int next = (rank + 1) % ranks;
+        CHECK(unisono_send(comm, values, 4, UNISONO_F32, next, &parts) == UNISONO_ERROR_ARGUMENT);
+        CHECK(unisono_receive_async(comm, values, 4, UNISONO_F32, next, &parts, &request) == UNISONO_ERROR_ARGUMENT);
+        CHECK(strstr(unisono_last_error(), "counts of ranks") != NULL);
+    }
+    function_ends_a_start();
     CHECK(unisono_start_threads(0, NULL, &none) == UNISONO_ERROR_ARGUMENT && none == NULL);
     CHECK(unisono_start_launched(&settings, &none) == UNISONO_ERROR_ARGUMENT && none == NULL);
     CHECK(unisono_rank(NULL) == -1 && unisono_size(NULL) == -1 && unisono_address(NULL) == NULL);

@@ -139,11 +139,7 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
     if let Some(why) = refused(comm, settings) {
         return Err(Failure::refusal(is_root, why));
     }
-    match room(comm, settings)? {
-        Room::Enough => {}
-        Room::TooLittle(why) => return Err(Failure::BadInput(why)),
-        Room::TooLittleElsewhere => return Err(Failure::ReportedElsewhere),
-    }
+    refuse_without(room(comm, settings)?)?;
     let route = if settings.memory == Memory::Device { Some(device_route(comm)?) } else { None };
     let is_table = is_root && args.format == Format::Table;
     let columns = columns::columns(settings, output::columns());
@@ -196,6 +192,15 @@ fn baseline(comm: &mut Communicator, settings: &Settings) -> Option<Choice> {
     (has_collectives && without_mpi(comm, settings).is_none()).then_some(Vendor::Mpi.into())
 }
 
+/// Returns the failure of a benchmark that exceeds the memory of a node.
+fn refuse_without(room: Room) -> Result<(), Failure> {
+    match room {
+        Room::Enough => Ok(()),
+        Room::TooLittle(why) => Err(Failure::BadInput(why)),
+        Room::TooLittleElsewhere => Err(Failure::ReportedElsewhere),
+    }
+}
+
 /// Returns one line per reason for leaving out contenders.
 fn left_out_of(mut rest: Vec<(Choice, String)>) -> Vec<String> {
     let mut lines = Vec::new();
@@ -227,6 +232,11 @@ fn refused(comm: &mut Communicator, settings: &Settings) -> Option<String> {
         return Some(format!(
             "--memory device supports all-reduce only, not {operation}: choose another --memory"
         ));
+    }
+    if settings.memory == Memory::Device && settings.overlap {
+        return Some(
+            "--overlap has no effect with --memory device: remove it, or choose another --memory".to_owned(),
+        );
     }
     if settings.contenders.contains(&Vendor::Mpi.into()) { without_mpi(comm, settings) } else { None }
 }

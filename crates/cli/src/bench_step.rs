@@ -32,9 +32,9 @@ pub(super) struct Args {
     /// Widths of the hidden layers or blocks, comma-separated, as for train [default: 1024,1024 for the MLP, otherwise as for train]
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = count)]
     hidden: Option<Vec<usize>>,
-    /// Characters per text sample
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = count)]
-    context: usize,
+    /// Characters per text sample, for the transformer [default: 128]
+    #[arg(long, value_name = "N", value_parser = count)]
+    context: Option<usize>,
     /// Samples per rank and step
     #[arg(long, value_name = "PER_RANK", default_value_t = 128, value_parser = count)]
     batch_size: usize,
@@ -80,6 +80,8 @@ const ROUNDS: usize = 4;
 const SIDE: usize = 28;
 const CLASSES: usize = 10;
 const CHARACTERS: u8 = 65;
+/// The default characters per text sample.
+const CONTEXT: usize = 128;
 /// The default widths of the MLP.
 const MLP: [usize; 2] = [1024, 1024];
 
@@ -132,7 +134,8 @@ impl Args {
     fn kind(&self) -> Kind {
         match self.model {
             ModelKind::Transformer => {
-                Kind::Text { context: self.context, vocabulary: (0..CHARACTERS).map(char::from).collect() }
+                let context = self.context.unwrap_or(CONTEXT);
+                Kind::Text { context, vocabulary: (0..CHARACTERS).map(char::from).collect() }
             }
             ModelKind::Mlp | ModelKind::Cnn | ModelKind::ResNet => {
                 Kind::Images { height: SIDE, width: SIDE, channels: 1, classes: CLASSES }
@@ -143,6 +146,18 @@ impl Args {
 
 /// Rejects settings that cannot be measured, and applies the choice of an algorithm.
 fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), TrainError> {
+    let pointless = match args.model {
+        ModelKind::Cnn if args.hidden.is_some() => Some(("hidden", "mlp, resnet or transformer")),
+        ModelKind::Mlp | ModelKind::Cnn | ModelKind::ResNet if args.context.is_some() => {
+            Some(("context", "transformer"))
+        }
+        _ => None,
+    };
+    if let Some((option, models)) = pointless {
+        return Err(TrainError::Setting(format!(
+            "--{option} has no effect without --model {models}: remove it, or add --model {models}"
+        )));
+    }
     if args.bucket_bytes == BucketBytes::Fixed(0) {
         return Err(TrainError::Setting("--bucket-bytes must be at least 1, got `0`".to_owned()));
     }

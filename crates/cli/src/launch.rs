@@ -39,8 +39,6 @@ pub(super) struct Args {
     /// Also write the output of each rank to DIR/rank-N.log
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
-    #[command(flatten)]
-    machines: Machines,
     /// Continue without a rank other than 0 that is killed by a signal, and restart it; the program must let it rejoin, as unisono train --strategy
     /// parameter-server --elastic does
     #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "hosts"])]
@@ -54,6 +52,9 @@ pub(super) struct Args {
     /// Command of every rank, after --; rank 0 receives standard input if it is a pipe, and no rank does with --hosts
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
+    // Last, since its heading in the help applies to all options that follow it.
+    #[command(flatten)]
+    machines: Machines,
 }
 
 /// Several machines: ssh starts the ranks, or the command is run on each, with the same options but for `--node-rank`.

@@ -20,6 +20,7 @@ use super::world::World;
 
 /// The model and its input.
 #[derive(Debug, ClapArgs)]
+#[command(mut_arg("data_cache", |option| option.conflicts_with_all(["image", "prompt"])))]
 pub(super) struct Args {
     /// Checkpoint to load, or a directory of checkpoints, to load the newest
     #[arg(long, value_name = "DIR")]

@@ -9,7 +9,7 @@ use clap::Args as ClapArgs;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Failure;
+use super::{Failure, is_reporter};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -51,7 +51,12 @@ impl Call {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    if !is_reporter() {
+        return Ok(());
+    }
     let files = files(&args.folder)?;
+    let output = args.output.clone().unwrap_or_else(|| args.folder.join("trace.json"));
+    refuse_overwriting(&files, &output)?;
     let (mut calls, mut first_us) = (BTreeMap::<String, Call>::new(), f64::INFINITY);
     for file in &files {
         events(file, |event: Event| {
@@ -65,7 +70,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         })?;
     }
     calls.values_mut().for_each(|call| call.starts.sort_by(|one, other| one.0.total_cmp(&other.0)));
-    let output = args.output.clone().unwrap_or_else(|| args.folder.join("trace.json"));
     let cannot_write =
         |error: io::Error| Failure::BadInput(format!("cannot write `{}`: {error}", output.display()));
     let mut merged = BufWriter::new(File::create(&output).map_err(cannot_write)?);
@@ -79,6 +83,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     merged.write_all(b"\n]}\n").and_then(|()| merged.flush()).map_err(cannot_write)?;
     println!("{}: {} ranks; open it at https://ui.perfetto.dev", output.display(), files.len());
     Ok(())
+}
+
+/// Rejects an output that is one of the traces, which would be lost.
+fn refuse_overwriting(files: &[PathBuf], output: &Path) -> Result<(), Failure> {
+    let output = output.canonicalize().ok();
+    match files.iter().find(|file| output.is_some() && file.canonicalize().ok() == output) {
+        Some(file) => Err(Failure::BadInput(format!(
+            "--output must not be the trace of a rank, got `{}`: name another file",
+            file.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Shifts times so that the trace starts at 0, and connects an event to the other ranks' events of the same call.

@@ -63,7 +63,7 @@ pub enum Compression {
     /// Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
     /// NeurIPS 2019.
     PowerSgd {
-        /// The columns of a thin matrix, at least 1.
+        /// The columns of a thin matrix, from 1 to 64.
         rank: usize,
     },
 }
@@ -80,6 +80,16 @@ impl Compression {
     /// The names on the command line.
     pub const NAMES: &str = "int8, int4, int8:stochastic, int4:stochastic, onebit, topk:FRACTION (above 0, at most 1), \
                              threshold:MAGNITUDE (above 0) and powersgd:RANK (from 1 to 64)";
+
+    /// Returns whether its constant, if it has one, is within the limits.
+    pub fn is_valid(&self) -> bool {
+        match *self {
+            Self::TopK { fraction } => fraction > 0.0 && fraction <= 1.0,
+            Self::Threshold { least } => least > 0.0 && least.is_finite(),
+            Self::PowerSgd { rank } => (1..=MOST_RANK).contains(&rank),
+            _ => true,
+        }
+    }
 }
 
 impl fmt::Display for Compression {
@@ -108,21 +118,12 @@ impl FromStr for Compression {
             "int8" if value == "stochastic" => Some(Self::Int8Stochastic),
             "int4" if value == "stochastic" => Some(Self::Int4Stochastic),
             "onebit" if text == name => Some(Self::OneBit),
-            "topk" => {
-                let fraction = value.parse().ok().filter(|&fraction| fraction > 0.0 && fraction <= 1.0);
-                fraction.map(|fraction| Self::TopK { fraction })
-            }
-            "threshold" => {
-                let least = value.parse().ok().filter(|&least: &f32| least > 0.0 && least.is_finite());
-                least.map(|least| Self::Threshold { least })
-            }
-            "powersgd" => {
-                let rank = value.parse().ok().filter(|rank| (1..=MOST_RANK).contains(rank));
-                rank.map(|rank| Self::PowerSgd { rank })
-            }
+            "topk" => value.parse().ok().map(|fraction| Self::TopK { fraction }),
+            "threshold" => value.parse().ok().map(|least| Self::Threshold { least }),
+            "powersgd" => value.parse().ok().map(|rank| Self::PowerSgd { rank }),
             _ => None,
         };
-        found.ok_or_else(|| UnknownCompression(text.to_owned()))
+        found.filter(Self::is_valid).ok_or_else(|| UnknownCompression(text.to_owned()))
     }
 }
 
@@ -224,7 +225,11 @@ trait Encoder: fmt::Debug + Send {
 impl Compressor {
     /// Creates a compressor for arrays that hold tensors of these shapes, row-major, one after the other. All ranks create it with the same
     /// arguments.
+    ///
+    /// # Panics
+    /// If the compression is not [valid](Compression::is_valid).
     pub fn new(levels: &Levels, compression: Compression, shapes: &[&[usize]]) -> Self {
+        assert!(compression.is_valid(), "{compression}: expected one of {}", Compression::NAMES);
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let encoder: Box<dyn Encoder> = match compression {
             Compression::Int8 => Box::new(Quantized::<Int8, _>::new(Nearest)),
@@ -340,18 +345,28 @@ impl Compressor {
     }
 
     /// Returns whether all values of the last array were finite on all ranks; identical on all ranks. Always true if nothing is
-    /// compressed. Waits for the call in flight.
+    /// compressed. Wait for the call's request first.
     pub fn was_finite(&self) -> bool {
         lock(&self.state).is_finite
     }
 
     /// Returns the residual of this rank, the leader of its node: the part of the gradients that it has not sent yet, one element for each
-    /// of the array's. Save it in a checkpoint, and [restore](Self::restore) it. Waits for the call in flight.
+    /// of the array's. Save it in a checkpoint, and [restore](Self::restore) it. Wait for the call's request
+    /// first.
     pub fn residual(&self) -> Vec<f32> {
         lock(&self.state).residual.clone()
     }
 
-    /// Returns the encoder's state for each tensor, which is identical on all leaders; empty if it has none. Waits for the call in flight.
+    /// Adds the sums of the last call, which no rank uses, to the residual of this rank, the leader of its node. One rank calls it, after
+    /// it has waited for the call's request.
+    pub fn keep(&self, sums: &[f32]) {
+        let State { residual, is_restored, .. } = &mut *lock(&self.state);
+        *is_restored = true;
+        residual.iter_mut().zip(sums).for_each(|(residual, sum)| *residual += sum);
+    }
+
+    /// Returns the encoder's state for each tensor, which is identical on all leaders; empty if it has none. Wait for the call's
+    /// request first.
     pub fn encoder_state(&self) -> Vec<Vec<f32>> {
         lock(&self.state).encoder.state().into_iter().map(|values| values.to_vec()).collect()
     }
@@ -359,7 +374,7 @@ impl Compressor {
     /// Restores the residual of this rank, the leader of its node, and the encoder's state.
     ///
     /// Only the sum of all residuals matters, not their assignment to leaders. With fewer nodes, add the residuals of the missing
-    /// nodes to others.
+    /// nodes to others. Wait for the call's request first.
     ///
     /// # Panics
     /// If they do not have the sizes of [`residual`](Self::residual) and [`encoder_state`](Self::encoder_state).

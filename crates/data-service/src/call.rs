@@ -57,9 +57,7 @@ impl Method for BatchRequest {
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// The maximum size of a batch in bytes.
 pub(super) const MOST_ANSWER_BYTES: usize = 1 << 30;
-/// The maximum size of a request for a batch in bytes: some million samples.
-pub(super) const MOST_REQUEST_BYTES: usize = 4 << 20;
-/// The maximum size of any other message in bytes, such as the names of all classes.
+/// The maximum size of any other message in bytes, such as the names of all classes, or a request for some million samples.
 pub(super) const MOST_OTHER_BYTES: usize = 64 << 20;
 
 /// The flow-control window of a connection in bytes: large batches should not wait for acknowledgements.

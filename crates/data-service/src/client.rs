@@ -1,5 +1,6 @@
 //! A client of data servers.
 
+use std::collections::HashSet;
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,7 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-use super::call::{MOST_ANSWER_BYTES, MOST_OTHER_BYTES, MOST_REQUEST_BYTES, Method, call, problem};
+use super::call::{MOST_ANSWER_BYTES, MOST_OTHER_BYTES, Method, call, problem};
 use super::message::{BatchRequest, DescribeRequest, Description, ServersRequest, Shape, VERSION};
 use super::pool::{Lease, Next, Pool};
 use super::token::Token;
@@ -80,7 +81,7 @@ impl Client {
             };
         let unreadable = |error| DataError::Server {
             address: address.clone(),
-            problem: format!("what it says of its data cannot be read: {error}"),
+            problem: format!("its description cannot be read: {error}"),
         };
         let kind = serde_json::from_str(&description.kind).map_err(unreadable)?;
         let schema = serde_json::from_str(&description.schema).map_err(unreadable)?;
@@ -114,53 +115,54 @@ impl Client {
         let mut seen = began;
         // Servers with damaged files, and the last error of such a server.
         let (mut damaged, mut damage) = (Vec::new(), None);
-        // Servers that did not answer before the deadline.
-        let mut silent = Vec::new();
+        // Servers that have failed to make this batch. The others are tried even after the patience has ended.
+        let mut failed = HashSet::<String>::new();
         loop {
+            let is_over = seen.elapsed() >= self.patience || began.elapsed() >= OVERLOADED * self.patience;
             let server = match self.pool.next(&damaged, Instant::now()) {
-                Next::Server(server) => server,
-                Next::Wait(pause)
-                    if seen.elapsed() < self.patience && began.elapsed() < OVERLOADED * self.patience =>
-                {
+                Next::Server(server) if !is_over || !failed.contains(&server.address) => server,
+                Next::Wait(pause) if !is_over => {
                     if seen.elapsed() > TOLD_AFTER && !self.is_told.swap(true, Ordering::Relaxed) {
                         self.cache.report(&waits(&self.pool, self.patience));
                     }
                     tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
                     continue;
                 }
-                Next::Wait(_) => return Err(gone(&self.pool, seen.elapsed())),
-                Next::Nobody => return Err(damage.unwrap_or_else(|| gone(&self.pool, seen.elapsed()))),
+                _ => return Err(damage.unwrap_or_else(|| gone(&self.pool, seen.elapsed()))),
             };
-            match call(&server.channel, request.clone(), most_bytes).await {
+            let failure = match call(&server.channel, request.clone(), most_bytes).await {
                 Ok(answer) => match answer.values(samples, self.shape) {
                     Ok(values) => {
                         server.answered();
                         self.is_told.store(false, Ordering::Relaxed);
                         return Ok(values);
                     }
-                    Err(problem) => server.failed(problem),
+                    Err(problem) => problem,
                 },
                 Err(status) => match status.code() {
                     Code::ResourceExhausted => {
                         seen = Instant::now();
                         server.refused(problem(&status));
+                        continue;
                     }
                     // The files of another machine may be intact.
                     Code::DataLoss => {
                         server.answered();
                         damaged.push(server.address.clone());
                         damage = Some(error_of(&server, problem(&status)));
+                        continue;
                     }
                     // The other servers were not asked meanwhile.
-                    Code::DeadlineExceeded if !silent.contains(&server.address) => {
+                    Code::DeadlineExceeded if !failed.contains(&server.address) => {
                         seen = Instant::now();
-                        silent.push(server.address.clone());
-                        server.failed(problem(&status));
+                        problem(&status)
                     }
                     Code::InvalidArgument => return Err(error_of(&server, problem(&status))),
-                    _ => server.failed(problem(&status)),
+                    _ => problem(&status),
                 },
-            }
+            };
+            failed.insert(server.address.clone());
+            server.failed(failure);
         }
     }
 }
@@ -212,10 +214,12 @@ impl Split for Served {
         let client = &self.client;
         let request = BatchRequest::new(client.identity, self.is_held_out, samples, pass);
         let bytes = client.shape.answer_bytes(samples.len());
-        if bytes > MOST_ANSWER_BYTES || request.encoded_len() > MOST_REQUEST_BYTES {
+        if bytes > MOST_ANSWER_BYTES || request.encoded_len() > MOST_OTHER_BYTES {
             let problem = format!(
-                "a batch of {} samples takes {bytes} bytes: a data server answers with {MOST_ANSWER_BYTES} at most; choose a smaller batch",
-                samples.len()
+                "a batch of {} samples takes a request of {} bytes and an answer of {bytes}: expected at most {MOST_OTHER_BYTES} and \
+                 {MOST_ANSWER_BYTES}; choose a smaller batch",
+                samples.len(),
+                request.encoded_len()
             );
             return Err(DataError::other(problem));
         }

@@ -14,7 +14,7 @@ use tonic_prost::ProstCodec;
 use tower::service_fn;
 
 use super::answers::Answers;
-use super::call::{MOST_ANSWER_BYTES, MOST_REQUEST_BYTES, Method};
+use super::call::{MOST_ANSWER_BYTES, MOST_OTHER_BYTES, Method};
 use super::membership::{Members, reached};
 use super::message::{
     BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Servers, ServersRequest, Shape,
@@ -190,6 +190,6 @@ async fn unary<M: Method, F: Future<Output = Answered<M::Answer>>>(
     request: http::Request<Body>,
     answer: impl FnMut(Request<M>) -> F,
 ) -> http::Response<Body> {
-    let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(MOST_REQUEST_BYTES);
+    let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(MOST_OTHER_BYTES);
     grpc.unary(service_fn(answer), request).await
 }

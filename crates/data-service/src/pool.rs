@@ -1,5 +1,6 @@
 //! The servers that a client has found, and the choice of the server for a request.
 
+use std::iter;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -111,7 +112,8 @@ impl Pool {
         Lease { pool: Arc::clone(self), address: server.address.clone(), channel: server.channel.clone() }
     }
 
-    /// Merges the lists of servers: adds new ones, and removes failing ones that no server lists any more. Call it in a runtime.
+    /// Merges the lists of the servers that have answered: adds new servers, and removes failing ones that neither answered nor are listed. Call it
+    /// in a runtime.
     pub(super) fn update(&self, lists: Vec<(String, Servers)>) {
         let mut state = lock(&self.state);
         for (address, list) in &lists {
@@ -119,7 +121,8 @@ impl Pool {
                 (server.instance, server.threads) = (Some(list.instance), list.threads);
             }
         }
-        let listed: Vec<_> = lists.into_iter().flat_map(|(_, list)| list.addresses).collect();
+        let listed = lists.into_iter().flat_map(|(own, list)| iter::once(own).chain(list.addresses));
+        let listed: Vec<_> = listed.collect();
         state
             .servers
             .retain(|server| server.is_given || server.failures == 0 || listed.contains(&server.address));
@@ -143,7 +146,7 @@ impl Pool {
     /// Formats each server with its last failure.
     pub(super) fn problems(&self) -> String {
         let described = |server: &Known| {
-            let problem = server.problem.as_deref().unwrap_or("it has not been asked yet");
+            let problem = server.problem.as_deref().unwrap_or("it has not failed");
             format!("`{}`: {problem}", server.address)
         };
         lock(&self.state).servers.iter().map(described).collect::<Vec<_>>().join("; ")
@@ -236,15 +239,39 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn another_address_of_a_server_is_used_while_one_fails() {
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    fn pool(addresses: &[String]) -> Arc<Pool> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(&file, "0123456789abcdef0123456789abcdef").unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Pool::new(addresses, Token::read(file.path()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_server_that_answers_is_kept_though_it_is_busy_and_no_other_lists_it() {
+        let runtime = runtime();
+        let _here = runtime.enter();
+        let [given, found] = ["127.0.0.1:1", "127.0.0.1:2"].map(str::to_owned);
+        let pool = pool(std::slice::from_ref(&given));
+        assert_eq!(pool.problems(), "`127.0.0.1:1`: it has not failed");
+        let list = |instance, addresses| Servers { instance, addresses, threads: 1 };
+        pool.update(vec![(given, list(1, vec![found.clone()]))]);
+        pool.all()[1].refused("its queue is full".to_owned());
+        pool.update(vec![(found, list(2, vec![]))]);
+        assert_eq!(pool.all().len(), 2);
+        pool.update(vec![]);
+        assert_eq!(pool.all().len(), 1, "it neither answers nor is listed");
+    }
+
+    #[test]
+    fn another_address_of_a_server_is_used_while_one_fails() {
+        let runtime = runtime();
         let _here = runtime.enter();
         let addresses = ["127.0.0.1:1", "127.0.0.1:2"].map(str::to_owned);
-        let pool = Pool::new(&addresses, Token::read(file.path()).unwrap()).unwrap();
+        let pool = pool(&addresses);
         lock(&pool.state).servers.iter_mut().for_each(|server| server.instance = Some(7));
         let next = || match pool.next(&[], Instant::now()) {
             Next::Server(server) => server,

@@ -62,8 +62,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If the data set has no fingerprint, the address cannot be listened on, or the server to join serves other data or does not answer for a
-    /// minute. [`DataError::Stopped`] on a request to stop the wait for that server.
+    /// If the number of threads is 0, the data set has no fingerprint, the address cannot be listened on, or the server to join serves other data or
+    /// does not answer for a minute. [`DataError::Stopped`] on a request to stop the wait for that server.
     pub fn start(
         dataset: Dataset,
         (source, options): (&Source, &Options),
@@ -72,6 +72,9 @@ impl Server {
         let mut named = settings.join.iter().chain(&settings.advertise);
         if let Some(wrong) = named.find(|address| !Service::is_address(address)) {
             return Err(Service::refused(wrong));
+        }
+        if settings.threads == 0 {
+            return Err(DataError::other("a data server has 0 threads: expected at least 1"));
         }
         let description = describe(&dataset, (source, options), settings.threads)?;
         let runtime = Builder::new_multi_thread()
@@ -102,14 +105,16 @@ impl Server {
             Arc::clone(&stopping),
         ));
         let notice = Notice::default();
-        if let Some(other) = settings.join {
+        // If it cannot join, dropping it waits neither for a name look-up nor for batches in progress.
+        let this = Self { runtime: Some(runtime), served, address, stopping, serving, notice };
+        if let (Some(other), Some(runtime)) = (settings.join, &this.runtime) {
             let own = settings.advertise.unwrap_or_else(|| address.to_string());
-            let description = served.description.clone();
+            let description = this.served.description.clone();
             let membership = Membership { other, own, token: settings.token, description };
             let channel = runtime.block_on(membership.begin(options))?;
-            runtime.spawn(membership.keep(channel, Arc::clone(&notice)));
+            runtime.spawn(membership.keep(channel, Arc::clone(&this.notice)));
         }
-        Ok(Self { runtime: Some(runtime), served, address, stopping, serving, notice })
+        Ok(this)
     }
 
     /// Returns the address on which it listens.

@@ -73,7 +73,7 @@ const CATALOGUE: [(&str, &[u32], New); 5] = [
     ("crop", &[4], |of| Arc::new(Crop { padding: of[0] })),
     ("mirror", &[], |_| Arc::new(Mirror)),
     ("jitter", &[40], |of| Arc::new(Jitter { percent: of[0] })),
-    ("erase", &[50], |of| Arc::new(Erase { percent: of[0].min(100) })),
+    ("erase", &[50], |of| Arc::new(Erase { percent: of[0] })),
 ];
 
 impl Augmentation {
@@ -156,6 +156,10 @@ impl FromStr for Augmentation {
             if amounts.len() != usual.len() {
                 let (found, expected) = (amounts.len(), usual.len());
                 let problem = format!("transform `{word}` has {found} amounts: expected {expected}, or none");
+                return Err(DataError::other(problem));
+            }
+            if word == "erase" && amounts[0] > 100 {
+                let problem = format!("transform `{name}` erases {} %: expected at most 100", amounts[0]);
                 return Err(DataError::other(problem));
             }
             Ok(new(&amounts))

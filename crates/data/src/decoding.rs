@@ -118,12 +118,16 @@ fn reader(bytes: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>, String> {
     Ok(reader)
 }
 
-/// Returns the memory limit for decoding a file. A header may claim any size, but the formats compress by no more than this factor.
+/// Returns the memory limit for decoding a file. A header may claim any size, but most formats compress by no more than this factor. The pixels of a
+/// WebP file may take no bits at all.
 fn limits(bytes: &[u8]) -> Limits {
     const LEAST: u64 = 8 << 20;
     const OF_A_BYTE: u64 = 10_000;
     let mut limits = Limits::default();
-    let worth = LEAST + OF_A_BYTE * bytes.len() as u64;
+    let worth = match image::guess_format(bytes) {
+        Ok(ImageFormat::WebP) => u64::MAX,
+        _ => LEAST + OF_A_BYTE * bytes.len() as u64,
+    };
     limits.max_alloc = limits.max_alloc.map(|most| most.min(worth));
     limits
 }

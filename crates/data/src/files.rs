@@ -34,11 +34,19 @@ pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
             }
         }
     }
+    check_distinct(&files, name)?;
+    Ok(files)
+}
+
+/// Returns an error if two of the files that `name` selects are the same, also if they are spelled differently.
+pub(super) fn check_distinct(files: &[PathBuf], name: &Path) -> Result<(), DataError> {
     let mut seen = HashSet::new();
-    match files.iter().find(|&file| !seen.insert(file)) {
-        None => Ok(files),
+    // A missing file has no other name, and is reported when it is opened.
+    let place = |file: &PathBuf| fs::canonicalize(file).unwrap_or_else(|_| file.clone());
+    match files.iter().find(|&file| !seen.insert(place(file))) {
+        None => Ok(()),
         Some(twice) => {
-            let problem = format!("is named twice in `{text}`: expected every file once");
+            let problem = format!("is named twice in `{}`: expected every file once", name.display());
             Err(DataError::file(twice.clone(), problem))
         }
     }

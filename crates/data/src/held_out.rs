@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
-use crate::files::{entries, lowercase_name, named};
+use crate::files::{check_distinct, entries, lowercase_name, named};
 use crate::split::nine_to_one;
 
 /// Divides the samples of the files that `path` names, which `add` counts, into training and held-out ones. Samples of files with the word `test`,
@@ -28,6 +28,7 @@ pub(super) fn divided(
         }
         files.extend(within);
     }
+    check_distinct(&files, path)?;
     let (mut train, mut test) = (vec![], vec![]);
     let are_many = files.len() > 1 || path.is_dir();
     for file in files {

@@ -43,8 +43,8 @@ fn mirrored<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Source>, Da
     let Some(url) = source.path().filter(|_| source.is_remote()) else { return Ok(Cow::Borrowed(source)) };
     let url = url.display().to_string();
     let wanted = match source {
-        Source::Text(_) | Source::Csv(_) => Wanted::File,
-        Source::Idx(_) | Source::Images(_) | Source::Cifar(_) => Wanted::Folder,
+        Source::Text(_) | Source::Csv(_) | Source::Parquet(_) | Source::Arrow(_) => Wanted::File,
+        Source::Idx(_) | Source::Npy(_) | Source::Images(_) | Source::Cifar(_) => Wanted::Folder,
         _ => Wanted::Either,
     };
     let path = mirror::mirrored(&url, wanted, cache)

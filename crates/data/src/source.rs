@@ -89,7 +89,7 @@ impl Source {
 
     /// Returns whether its classes have names, which determine their numbers by their order.
     pub fn names_classes(&self) -> bool {
-        matches!(self, Self::Csv(_) | Self::Parquet(_) | Self::Arrow(_) | Self::Images(_))
+        self.is_table() || matches!(self, Self::Images(_))
     }
 
     /// Returns whether it is a URL, such as `s3://bucket/folder`, instead of a path.

@@ -1,4 +1,4 @@
-//! Checks and measures arrays on GPUs. `scripts/gpu-check` runs it under mpirun, one check at a time. Rank 0 prints a line of JSON.
+//! Checks and measures arrays on GPUs. `scripts/gpu-check-run` runs it under mpirun, one check at a time. Rank 0 prints a line of JSON.
 //!
 //! ```sh
 //! mpirun -n 2 gpu_check correct NAME [--algorithm auto] [--must-run nccl] [--largest-mib 36]

@@ -109,9 +109,7 @@ struct call {
     enum why why;
     struct world *world;
     MPI_Comm comm;
-    /* The elements of Unisono's array, and its numbers of their type and the reduction. An operation that only moves elements moves
-     * bytes. */
-    size_t count;
+    /* Unisono's numbers of the elements' type and the reduction. An operation that only moves elements moves bytes. */
     int dtype, op;
     /* The size of an element, and of the array of one rank. */
     size_t element_bytes, bytes;
@@ -121,7 +119,8 @@ struct call {
     MPI_Op mpi_op;
     MPI_Datatype mpi_type;
     int root;
-    /* The class of the error if this rank finds the call invalid; otherwise MPI_SUCCESS. */
+    /* The class of the error if this rank finds the call invalid; otherwise MPI_SUCCESS. If Unisono carries out the call, it is reported
+     * afterwards. */
     int error;
     /* The choice of its class, if there is one, and whether it belongs to a trial. */
     struct choice *choice;

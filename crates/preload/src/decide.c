@@ -141,18 +141,15 @@ static bool is_too_large(const struct call *call, int ranks)
 }
 
 /* Checks the rest of a call, and chooses. It is the last check, since the choice may start a world. An invalid call never gets here,
- * since the other ranks may make no call. `late`, an error that MPI detects only while it moves the values, ends only calls of Unisono:
- * in those of MPI the other ranks wait for this one. */
+ * since the other ranks may make no call. With `late`, an error that MPI detects only while it moves the values, this rank takes part
+ * in the call, for which the other ranks wait, before it reports the error. */
 static bool decides(struct call *call, int late)
 {
     if (call->comm == MPI_COMM_NULL)
         return leave(call, INVALID);
-    bool is_named = settings.named >> call->function & 1;
     /* MPI's barrier makes progress on pending operations, which programs with windows may rely on. */
-    if (call->function == BARRIER && !is_named)
+    if (call->function == BARRIER && !(settings.named >> BARRIER & 1))
         return leave(call, NOT_NAMED);
-    if (late != MPI_SUCCESS && is_named)
-        return refuse(call, late);
     if (call->root != 0) {
         int ranks = place_in(call->comm).ranks;
         if (call->root < 0 || call->root >= ranks)
@@ -168,7 +165,9 @@ static bool decides(struct call *call, int late)
     if (exceeds_stage(call, world->ranks))
         return leave(call, OTHER_TYPE);
     call->why = choose(call);
-    return call->why == BY_UNISONO && (late == MPI_SUCCESS || refuse(call, late));
+    if (call->why == BY_UNISONO)
+        call->error = late;
+    return call->why == BY_UNISONO;
 }
 
 static void begin(struct call *call, enum function function, MPI_Comm comm, int root)
@@ -207,7 +206,7 @@ static bool is_repeated(struct call *call, enum function function, MPI_Comm comm
 static void note(const struct call *call, const struct buffer *to, MPI_Op op)
 {
     const struct type *type = type_of(to->type);
-    if (call->choice == NULL || !is_chosen(call->why) || type == NULL)
+    if (call->choice == NULL || !is_chosen(call->why) || type == NULL || call->error != MPI_SUCCESS)
         return;
     const struct world *world = call->world;
     struct repeatable *same = &last_calls[call->function];

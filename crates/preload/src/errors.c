@@ -42,12 +42,14 @@ int refused(const struct call *call)
 int result_of(const struct call *call, int code)
 {
     call_ended(call);
-    if (code == UNISONO_OK)
-        return MPI_SUCCESS;
-    int error = code == UNISONO_ERROR_MEMORY ? MPI_ERR_NO_MEM : class_of(unisono_last_error());
-    /* The other ranks have started the call, and wait for this one. */
-    if (!unisono_is_fatal(code))
-        unisono_fail(call->world->unisono, unisono_last_error());
-    PMPI_Comm_call_errhandler(call->comm, error);
+    int error = call->error;
+    if (code != UNISONO_OK) {
+        error = code == UNISONO_ERROR_MEMORY ? MPI_ERR_NO_MEM : class_of(unisono_last_error());
+        /* The other ranks have started the call, and wait for this one. */
+        if (!unisono_is_fatal(code))
+            unisono_fail(call->world->unisono, unisono_last_error());
+    }
+    if (error != MPI_SUCCESS)
+        PMPI_Comm_call_errhandler(call->comm, error);
     return error;
 }

@@ -75,17 +75,25 @@ static int all_to_all(const struct call *call, const void *from, void *to)
     return carry_all_to_all(call, from == NULL ? to : from, to);
 }
 
+/* Returns the buffer of the values that this rank sends to itself: in place, where nothing is copied, if their number is an error. */
+static struct buffer checked(const struct call *call, struct buffer own)
+{
+    if (call->error != MPI_SUCCESS)
+        own.address = MPI_IN_PLACE;
+    return own;
+}
+
 int move_all_gather(struct call *call, struct buffer from, struct buffer to)
 {
     to.count *= call->world->ranks;
-    return moved(call, from, to, all_gather);
+    return moved(call, checked(call, from), to, all_gather);
 }
 
 int move_all_to_all(struct call *call, struct buffer from, struct buffer to)
 {
     from.count *= call->world->ranks;
     to.count *= call->world->ranks;
-    return moved(call, from, to, all_to_all);
+    return moved(call, checked(call, from), to, all_to_all);
 }
 
 static int gather(const struct call *call, const void *from, void *to)
@@ -100,14 +108,14 @@ static const struct buffer NOTHING = { NULL, 0, MPI_BYTE };
 int move_gather(struct call *call, struct buffer part, struct buffer whole)
 {
     whole.count *= call->world->ranks;
-    return moved(call, part, call->world->rank == call->root ? whole : NOTHING, gather);
+    return moved(call, checked(call, part), call->world->rank == call->root ? whole : NOTHING, gather);
 }
 
 int move_scatter(struct call *call, struct buffer whole, struct buffer part)
 {
     whole.count *= call->world->ranks;
     bool is_root = call->world->rank == call->root;
-    return moved(call, is_root ? whole : NOTHING, part.address == MPI_IN_PLACE ? NOTHING : part, carry_scatter);
+    return moved(call, is_root ? whole : NOTHING, checked(call, part).address == MPI_IN_PLACE ? NOTHING : part, carry_scatter);
 }
 
 /* Unpacks contiguous packed blocks to their positions. */
@@ -167,7 +175,7 @@ static int gather_blocks(struct call *call, const char *given, void *to, MPI_Dat
 int move_all_gather_v(struct call *call, struct buffer from, void *to, MPI_Datatype type, const struct block *blocks)
 {
     struct packed given;
-    int error = pack_own(&given, call, from, to, type, blocks);
+    int error = pack_own(&given, call, checked(call, from), to, type, blocks);
     if (error != MPI_SUCCESS)
         return cannot(call, error);
     struct block *bytes = malloc(sizeof(*bytes) * (size_t)call->world->ranks);

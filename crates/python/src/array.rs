@@ -98,6 +98,17 @@ impl Array {
         Err(argument("the arrays have elements of different types"))
     }
 
+    /// # Errors
+    /// If another array overlaps it in memory: a call reads one while it writes the other.
+    pub(crate) fn check_apart(&self, other: &Self) -> PyResult<()> {
+        let size_bytes = |array: &Self| array.count * array.width * array.dtype.size_bytes();
+        let (own, others) = (self.data.addr(), other.data.addr());
+        if own.max(others) < (own + size_bytes(self)).min(others + size_bytes(other)) {
+            return Err(argument("the arrays to send and to receive overlap: pass a copy of one"));
+        }
+        Ok(())
+    }
+
     /// Returns the values of the elements, lent to one call.
     pub(crate) fn lent<T: Element>(&self) -> PyResult<Lent<T>> {
         if self.on_gpu.is_some() {

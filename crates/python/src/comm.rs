@@ -334,11 +334,11 @@ impl Comm {
         if is_interrupted(&self.ended) {
             return self.fail(py, "the communicator is closed");
         }
-        py.detach(|| {
+        interruptible(py, &self.ended, || {
             drop(self.levels.lock().unwrap_or_else(PoisonError::into_inner).take());
             drop(self.lock().take());
-        });
-        Ok(())
+            Ok(())
+        })
     }
 
     fn __repr__(&self) -> String {

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use unisono::DType;
-use unisono_bindings::{Lent, Owner};
+use unisono_bindings::{Lent, Owner, arguments};
 use unisono_compress::{Compression, UnknownCompression};
 
 use super::array::Array;
@@ -55,7 +55,7 @@ impl Compressor {
     fn new(py: Python<'_>, comm: &Comm, shapes: Vec<Vec<usize>>, format: &str) -> PyResult<Self> {
         let compression: Compression =
             format.parse().map_err(|error: UnknownCompression| argument(error.to_string()))?;
-        let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let count = arguments::elements(&shapes).map_err(argument)?;
         let levels = comm.levels(py)?;
         let shapes: Vec<_> = shapes.iter().map(Vec::as_slice).collect();
         let inner = Some(unisono_compress::Compressor::new(&levels, compression, &shapes));

@@ -2,11 +2,11 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use unisono::Element;
-use unisono_bindings::{Lent, Owner, arguments};
+use unisono_bindings::{InFlight, Lent, Owner, arguments};
 
 use super::array::Array;
 use super::error::{argument, raised};
@@ -36,27 +36,6 @@ impl<T: Element> Deref for Kept<T> {
 impl<T: Element> DerefMut for Kept<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         &mut self.values
-    }
-}
-
-/// A call in flight, independent of its buffer.
-pub(crate) trait InFlight: Send {
-    fn is_done(&self) -> bool;
-    fn wait_for(&self, timeout: Duration) -> bool;
-    fn finish(self: Box<Self>) -> unisono::Result<()>;
-}
-
-impl<B: Send> InFlight for unisono::Request<B> {
-    fn is_done(&self) -> bool {
-        unisono::Request::is_done(self)
-    }
-
-    fn wait_for(&self, timeout: Duration) -> bool {
-        unisono::Request::wait_for(self, timeout)
-    }
-
-    fn finish(self: Box<Self>) -> unisono::Result<()> {
-        unisono::Request::wait(*self).map(drop)
     }
 }
 
@@ -93,7 +72,13 @@ impl Request {
         self.owner.check().map_err(argument)?;
         let timeout = arguments::timeout(timeout).map_err(argument)?;
         let lock = || self.call.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(py.detach(|| lock().as_ref().is_none_or(|call| call.wait_for(timeout))))
+        let (began, mut is_done) = (Instant::now(), false);
+        interrupt::wait(py, |step| {
+            let left = timeout.saturating_sub(began.elapsed());
+            is_done = lock().as_ref().is_none_or(|call| call.wait_for(step.min(left)));
+            is_done || began.elapsed() >= timeout
+        })?;
+        Ok(is_done)
     }
 
     /// Waits until the call is done. Raises the exception of the blocking call, once.
@@ -102,7 +87,7 @@ impl Request {
         let lock = || self.call.lock().unwrap_or_else(PoisonError::into_inner);
         interrupt::wait(py, |step| lock().as_ref().is_none_or(|call| call.wait_for(step)))?;
         let Some(call) = py.detach(|| lock().take()) else { return Ok(()) };
-        call.finish().map_err(|error| raised(&error))
+        call.wait().map_err(|error| raised(&error))
     }
 }
 

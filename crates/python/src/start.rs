@@ -1,6 +1,7 @@
 //! The start of worlds.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -55,9 +56,14 @@ pub(crate) fn gathered(
         return Err(argument(format!("rank {rank} is not one of {size}")));
     }
     let settings = settings(algorithm, tuning, timeout)?;
-    let bootstrap = ByProgram { rank, ranks: size, all_gather };
-    interruptible(py, &Ended::default(), || settings.builder().bootstrap(bootstrap).processes())
-        .map(Comm::new)
+    let raised = Arc::default();
+    let bootstrap = ByProgram { rank, ranks: size, all_gather, raised: Arc::clone(&raised) };
+    let started =
+        interruptible(py, &Ended::default(), || settings.builder().bootstrap(bootstrap).processes());
+    match raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        Some(raised) => Err(raised),
+        None => started.map(Comm::new),
+    }
 }
 
 /// A bootstrap by a function of the program.
@@ -65,6 +71,8 @@ struct ByProgram {
     rank: usize,
     ranks: usize,
     all_gather: Py<PyAny>,
+    /// The exception of the function.
+    raised: Arc<Mutex<Option<PyErr>>>,
 }
 
 impl Bootstrap for ByProgram {
@@ -82,7 +90,9 @@ impl Bootstrap for ByProgram {
             all.extract(py)
         })
         .map_err(|error: PyErr| {
-            Error::Launch(format!("the all-gather of rank {} failed: {error}", self.rank))
+            let text = format!("the all-gather of rank {} failed: {error}", self.rank);
+            *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            Error::Launch(text)
         })
     }
 }

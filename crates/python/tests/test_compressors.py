@@ -43,15 +43,16 @@ for wrong in (np.ones(5, "f4"), np.ones(true.size)):
     )
 
 
-def test_unknown_formats_are_refused() -> None:
+def test_unknown_formats_and_huge_tensors_are_refused() -> None:
     check(
         PRELUDE
         + """
-try:
-    unisono.Compressor(comm, [(3,)], "int7")
-except ValueError as error:
-    assert "int7" in str(error) and "int8" in str(error), error
-else:
-    raise AssertionError("an unknown format is accepted")
+for shape, format, expected in (((3,), "int7", "int7"), ((1 << 40, 1 << 40), "int8", "exceed the address space")):
+    try:
+        unisono.Compressor(comm, [shape], format)
+    except ValueError as error:
+        assert expected in str(error), error
+    else:
+        raise AssertionError(f"{shape} of {format} is accepted")
 """
     )

@@ -96,3 +96,30 @@ else:
 """
     for end in run(PRELUDE + program):
         assert end.code == 0, end.output
+
+
+def test_poll_of_a_failed_message_does_not_stop_other_threads() -> None:
+    program = """
+import threading, time
+
+if rank == 0:
+    message, ticks = dist.irecv(torch.zeros(4), 1), [time.monotonic()]
+
+    def tick():
+        while True:
+            time.sleep(0.01)
+            ticks.append(time.monotonic())
+
+    threading.Thread(target=tick, daemon=True).start()
+    while not message.is_completed():
+        time.sleep(0.01)
+    ticks.append(time.monotonic())
+    longest = max(later - earlier for earlier, later in zip(ticks, ticks[1:]))
+    assert longest < 3, longest
+else:
+    time.sleep(0.5)
+os._exit(0)
+"""
+    # With source lines, PyTorch waits for a thread that needs the interpreter's lock.
+    ended = run(PRELUDE + program, TORCH_INCLUDE_STACK_TRACE="1")
+    assert ended[0].code == 0, ended

@@ -110,6 +110,7 @@ def test_unsupported_arrays_are_refused(environment: dict[str, str]) -> None:
     array = OnGpu(np.ones(10, np.float32), stream)
     refused(lambda: comm.all_reduce_async(array), "GPU memory", "blocking")
     refused(lambda: comm.send(array, 1 - rank), "GPU memory")
+    refused(lambda: unisono.on_stream(unisono.on_stream(array, stream), stream), "already has a stream")
     refused(lambda: comm.all_reduce(OnGpu(np.ones(10, np.complex64))), "c8")
     refused(lambda: comm.all_reduce(array, unisono.Reduction("gcd", np.gcd, np.int64, commutative=True)))
     array.__cuda_array_interface__["strides"] = (8,)

@@ -175,3 +175,51 @@ if rank == 0:
 request.wait()
 """
     )
+
+
+@pytest.mark.parametrize("wait", ["request.wait_for(60)", "comm.close()"])
+def test_ctrl_c_ends_waits_for_calls_in_flight(wait: str) -> None:
+    check(
+        PRELUDE
+        + f"""
+import os, signal, time
+if rank == 1:
+    request = comm.all_reduce_async(np.ones(1))
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    began = time.monotonic()
+    try:
+        {wait}
+    except KeyboardInterrupt:
+        assert time.monotonic() - began < 3, "the wait does not run signal handlers"
+    else:
+        raise AssertionError("Ctrl-C is lost")
+else:
+    time.sleep(5)
+os._exit(0)
+"""
+    )
+
+
+@pytest.mark.parametrize("kind", ["KeyError", "KeyboardInterrupt"])
+def test_exception_of_a_store_is_raised_unchanged(kind: str) -> None:
+    check(
+        f"""
+import unisono
+
+class Store:
+    def set(self, key, value):
+        pass
+
+    def get(self, key):
+        raise {kind}("a key")
+
+try:
+    unisono.from_store(Store(), 0, 2)
+except {kind} as error:
+    assert error.args == ("a key",), error
+else:
+    raise AssertionError("a world without its other rank")
+""",
+        1,
+    )

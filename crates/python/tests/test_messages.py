@@ -3,7 +3,7 @@
 from ctypes.util import find_library
 
 import pytest
-from ranks import PRELUDE, TWO_NODES, check
+from ranks import PRELUDE, TORCH_PRELUDE, TWO_NODES, check
 
 
 def test_messages_match_by_tag_in_any_order() -> None:
@@ -65,6 +65,29 @@ if rank == 0:
             assert said in str(error), error
         else:
             raise AssertionError(said)
+dist.barrier()
+dist.destroy_process_group()
+"""
+    )
+
+
+def test_finished_messages_of_torch_release_their_memory() -> None:
+    pytest.importorskip("torch", minversion="2.14")
+    check(
+        TORCH_PRELUDE
+        + """
+def resident_mib():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+for count in range(41):
+    if rank == 0:
+        dist.send(torch.ones(4 << 20), 1)
+    else:
+        dist.recv(torch.zeros(4 << 20), 0)
+    if count == 0:
+        before = resident_mib()
+assert resident_mib() - before < 100, (before, resident_mib())
 dist.barrier()
 dist.destroy_process_group()
 """

@@ -1,5 +1,8 @@
 """Communicators on numpy arrays."""
 
+import subprocess
+import sys
+
 import pytest
 from ranks import PRELUDE, TWO_NODES, check, run
 
@@ -218,6 +221,9 @@ refused(lambda: comm.all_reduce_async(np.zeros(3), counts=[1, 2]), "only reduce-
 refused(lambda: comm.all_to_all_v(np.zeros(3), [1, 2], np.zeros(1), [1, 1]), "array to receive has 1 elements")
 refused(lambda: comm.all_to_all_v(np.zeros(3), [1, 2], np.zeros(5), [2, 3]), "to itself")
 refused(lambda: comm.all_to_all_v(np.zeros(3), [1, 2], np.zeros(2, "i2"), [1, 1]), "different types")
+array = np.zeros(3)
+refused(lambda: comm.all_to_all_v(array[:2], [1, 1], array[1:], [1, 1]), "overlap")
+comm.all_to_all_v(array[:1], [rank, 1 - rank], array[1:2], [rank, 1 - rank])
 refused(lambda: comm.all_to_all(np.zeros(3)), "not 2 equal blocks")
 refused(lambda: comm.all_reduce(b"1234"), "read-only")
 refused(lambda: comm.all_reduce(object()), "has no buffer")
@@ -330,3 +336,9 @@ else:
     raise AssertionError("an array is not contiguous")
 """
     )
+
+
+def test_invalid_sizes_of_the_benchmarks_are_refused() -> None:
+    for command in (["bench", "--sizes", "8,x"], ["bench-torch", "--sizes", "0"]):
+        ended = subprocess.run([sys.executable, "-m", "unisono", *command], capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 2 and "must be sizes such as" in ended.stderr, ended

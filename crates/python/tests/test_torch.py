@@ -86,6 +86,10 @@ assert (output == rank * size).all()
 output = torch.zeros(size, dtype=torch.int64)
 dist.all_to_all_single(output, torch.full((size,), rank))
 assert output.equal(everyone)
+tensor = torch.arange(12 << 17) + rank
+dist.all_to_all_single(expected := torch.empty_like(tensor), tensor.clone())
+dist.all_to_all_single(tensor, tensor)
+assert tensor.equal(expected), "in place"
 for dtype in (torch.float32, torch.int16):
     # Rank i sends i + j rows of two elements to rank j.
     counts = [rank + other for other in range(size)]

@@ -145,3 +145,188 @@ else:
     )
     assert ended[1].code == 0, ended
     assert ended[0].code == 1 and "the process group was aborted" in ended[0].output, ended
+
+
+# Rank 1 is interrupted after half a second.
+INTERRUPTED = """
+import signal, time
+if rank == 1:
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+"""
+
+
+def raises_in_time(call: str) -> str:
+    """Returns the end of a program in which Ctrl-C must end a call on rank 1, for which rank 0 does nothing."""
+    return f"""
+began = time.monotonic()
+if rank == 1:
+    try:
+        {call}
+    except KeyboardInterrupt:
+        assert time.monotonic() - began < 3, "the call does not run signal handlers"
+    else:
+        raise AssertionError("Ctrl-C is lost")
+else:
+    time.sleep(5)
+os._exit(0)
+"""
+
+
+def test_exception_of_a_handler_is_raised_by_the_wait_that_it_interrupts() -> None:
+    # The wait for the second call runs the first one.
+    ended = run(
+        PRELUDE
+        + """
+import signal, sys, time
+if rank == 1:
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(7))
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    works = [dist.all_reduce(torch.zeros(count), async_op=True) for count in (2, 3)]
+    for work in reversed(works):
+        work.wait()
+time.sleep(1.5)
+dist.barrier()
+"""
+    )
+    assert [end.code for end in ended] == [1, 7], ended
+
+
+def test_interrupted_work_can_be_waited_for_again() -> None:
+    ended = run(
+        PRELUDE
+        + INTERRUPTED
+        + """
+if rank == 1:
+    work = dist.all_reduce(torch.zeros(2), async_op=True)
+    waits = [(work.wait, KeyboardInterrupt), (work.wait, dist.DistBackendError), (work.get_future().wait, RuntimeError)]
+    for wait, expected in waits:
+        try:
+            wait()
+        except expected:
+            pass
+        else:
+            raise AssertionError(expected)
+else:
+    time.sleep(1.5)
+"""
+    )
+    assert ended[1].code == 0, ended
+
+
+# With a delay, the queue's thread carries out the call.
+@pytest.mark.parametrize("delay_s", [0, 0.2])
+def test_ctrl_c_ends_destroy_process_group(delay_s: float) -> None:
+    start = f"""
+if rank == 1:
+    work = dist.all_reduce(torch.zeros(2), async_op=True)
+    time.sleep({delay_s})
+"""
+    check(PRELUDE + INTERRUPTED + start + raises_in_time("dist.destroy_process_group()"))
+
+
+def test_ctrl_c_ends_a_call_if_another_thread_has_loaded_the_backend() -> None:
+    program = """
+import os, threading
+import torch
+import torch.distributed as dist
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = dist.FileStore(os.environ["STORE"], size)
+starts = threading.Thread(target=lambda: dist.init_process_group("unisono", store=store, rank=rank, world_size=size))
+starts.start()
+starts.join()
+"""
+    check(program + INTERRUPTED + raises_in_time("dist.barrier()"))
+
+
+def test_ctrl_c_ends_the_start_of_a_group() -> None:
+    program = """
+import os
+import torch
+import torch.distributed as dist
+import unisono.torch
+
+unisono.torch._backend()
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = dist.FileStore(os.environ["STORE"], size)
+"""
+    check(program + INTERRUPTED + raises_in_time('dist.init_process_group("unisono", store=store, rank=rank, world_size=size)'))
+
+
+def test_ctrl_c_ends_a_monitored_barrier() -> None:
+    check(PRELUDE + INTERRUPTED + raises_in_time("dist.monitored_barrier()"))
+
+
+def test_timeout_of_a_monitored_barrier_holds_for_all_ranks_together() -> None:
+    ended = run(
+        PRELUDE
+        + """
+import time
+from datetime import timedelta
+
+time.sleep([0, 1.6, 3.5][rank])
+try:
+    dist.monitored_barrier(timeout=timedelta(seconds=2 if rank == 0 else 0.1))
+except RuntimeError as error:
+    assert rank != 0 or "Rank 2 failed to pass" in str(error), error
+else:
+    raise AssertionError("the barrier has no deadline")
+os._exit(0)
+""",
+        3,
+    )
+    assert ended[0].code == 0, ended
+
+
+def test_monitored_barrier_reports_a_lost_store() -> None:
+    # Rank 2 serves the store.
+    ended = run(
+        """
+import os, time
+import torch
+import torch.distributed as dist
+from datetime import timedelta
+
+rank, place = int(os.environ["RANK"]), os.environ["STORE"]
+if rank == 2:
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    with open(place + ".draft", "w") as file:
+        file.write(str(store.port))
+    os.rename(place + ".draft", place)
+else:
+    while not os.path.exists(place):
+        time.sleep(0.01)
+    with open(place) as file:
+        store = dist.TCPStore("localhost", int(file.read()))
+dist.init_process_group("unisono", store=store, rank=rank, world_size=3)
+dist.barrier()
+if rank == 0:
+    try:
+        dist.monitored_barrier(timeout=timedelta(seconds=20))
+    except dist.DistNetworkError:
+        pass
+    else:
+        raise AssertionError("the barrier passes without the other ranks")
+time.sleep(0.5)
+os._exit(0)
+""",
+        3,
+    )
+    assert ended[0].code == 0, ended
+
+
+def test_receive_in_a_world_of_one_rank_is_refused() -> None:
+    check(
+        PRELUDE
+        + """
+try:
+    dist.recv(torch.zeros(1))
+except ValueError as error:
+    assert "no messages to receive" in str(error), error
+else:
+    raise AssertionError("received a message that no rank sends")
+"""
+        + END,
+        1,
+    )

@@ -61,9 +61,10 @@ fn refusal(buckets: &BucketSettings) -> Option<String> {
         BucketSettings { shard_optimizer: true, .. } => {
             "each rank updates its part of the only optimizer state anyway: remove --shard-optimizer"
         }
-        BucketSettings { overlap: Overlap::Across, .. } => {
-            "an update ends before the next pass: remove --overlap across"
-        }
+        // `Beside` has no effect either, but a mirror sets it for a model that normalises over the samples of all ranks.
+        BucketSettings { overlap: overlap @ (Overlap::Across | Overlap::InTurn), .. } => &format!(
+            "gradients are added during the backward pass, and an update ends before the next: remove --overlap {overlap}"
+        ),
         BucketSettings { wire: Wire::F32, .. } => return None,
         BucketSettings { wire, .. } => &format!("no gradient travels: remove --wire {wire}"),
     };
@@ -122,10 +123,13 @@ impl Central {
 }
 
 impl Backend for Central {
-    fn passes(&mut self, comm: &mut Communicator, passes: usize) -> Result<usize, TrainError> {
-        let mut most = [passes as u64];
-        comm.all_reduce(&mut most, ReduceOp::Max)?;
-        Ok(most[0] as usize)
+    fn passes(
+        &mut self,
+        comm: &mut Communicator,
+        passes: usize,
+        has_samples: &dyn Fn(usize) -> bool,
+    ) -> Result<usize, TrainError> {
+        Ok(self.gradients.begin(comm, passes, has_samples)?)
     }
 
     fn pass(&mut self, comm: &mut Communicator, pass: Pass, run: Run<'_>) -> Result<Vec<usize>, TrainError> {
@@ -201,5 +205,57 @@ impl Backend for Central {
 
     fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError> {
         Ok(self.optimizer.restore(steps, state)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use unisono_train::Sgd;
+
+    use super::*;
+
+    /// Returns central storage for one number, with these settings.
+    fn central(comm: &mut Communicator, buckets: &BucketSettings) -> Result<Box<dyn Backend>, TrainError> {
+        let optimizer = OptimizerSettings::new(Sgd::default());
+        central_storage(comm, &[Parameter::new("number", [1])], &optimizer, buckets)
+    }
+
+    /// Rank 0 waits in its pass until rank 1 has put its gradient, as a layer that normalises over the samples of all ranks does.
+    #[test]
+    fn rank_without_samples_does_not_delay_the_gradients_of_others() {
+        let has_put = AtomicBool::new(false);
+        let squares = unisono::threads(2, |mut comm| -> Result<f64, TrainError> {
+            comm.set_timeout(Duration::from_secs(10));
+            let has_samples = comm.rank() == 1;
+            let mut central = central(&mut comm, &BucketSettings::default())?;
+            assert_eq!(central.passes(&mut comm, 1, &|_| has_samples)?, 1);
+            central.pass(&mut comm, Pass::ONLY, &mut |gradients| {
+                if has_samples {
+                    gradients.record_loss(LossSums { targets: 1.0, loss: 1.0, correct: 0.0 });
+                    gradients.put(0, &mut |gradient, fill| fill.write(gradient, &[3.0]));
+                    has_put.store(true, Ordering::Release);
+                }
+                while !has_put.load(Ordering::Acquire) {
+                    thread::yield_now();
+                }
+                Ok(())
+            })?;
+            central.square_sum(0)
+        });
+        assert_eq!(squares.into_iter().collect::<Result<Vec<_>, _>>().unwrap(), [9.0, 9.0]);
+    }
+
+    #[test]
+    fn overlap_without_effect_is_refused() {
+        for overlap in [Overlap::Across, Overlap::InTurn] {
+            let buckets = BucketSettings { overlap, ..BucketSettings::default() };
+            let refused =
+                unisono::threads(2, |mut comm| central(&mut comm, &buckets).unwrap_err().to_string());
+            let expected = format!("remove --overlap {overlap}");
+            assert!(refused.iter().all(|why| why.contains(&expected)), "{refused:?}");
+        }
     }
 }

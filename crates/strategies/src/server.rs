@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 
 use unisono::{Communicator, Rank};
 
-use unisono_train::internals::{check_outputs, parameters};
+use unisono_train::internals::{check_outputs, check_run, parameters};
 use unisono_train::{
-    BucketSize, Event, RandomAccessFeed, Replica, Resumed, RunSettings, Summary, TrainError, agree,
+    BucketSize, Checkpoints, Event, RandomAccessFeed, Replica, Resumed, RunSettings, Summary, TrainError,
+    agree,
 };
 
 mod coordinator;
@@ -147,7 +148,11 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         resumed: Option<Resumed>,
     ) -> Result<Self, TrainError> {
         let RunSettings { checkpoints, log_directory, .. } = &settings;
-        check_outputs(comm, checkpoints.as_ref(), resumed.is_some(), log_directory.as_deref())?;
+        let kept = checkpoints.as_ref();
+        let resumes = |(resumed, kept): (&Resumed, &Checkpoints)| resumed.is_in(&kept.directory);
+        let resumes = resumed.as_ref().zip(kept).is_some_and(resumes);
+        check_outputs(comm, kept, resumes, log_directory.as_deref())?;
+        agree(comm, check_run(&settings, feed.held_out()))?;
         resumed.as_ref().map_or(Ok(()), |resumed| resumed.check_batch(settings.global_batch))?;
         parameters(comm, replica.parameters())?;
         let layout = Layout::new(replica.parameters(), &settings.buckets, servers.servers.max(1));

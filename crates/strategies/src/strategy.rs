@@ -118,6 +118,9 @@ impl Strategy {
             Self::ParameterServer(_) => {
                 (ranks > 1, "a server and a worker: start it under a launcher, with at least two ranks")
             }
+            Self::Pipeline(
+                PipelineSettings { ranks: Some(0), .. } | PipelineSettings { micro_batches: Some(0), .. },
+            ) => (false, "pipelines of at least one rank (--stages) and one micro-batch (--micro-batches)"),
             Self::Pipeline(pipeline) => {
                 let length = pipeline.length(ranks);
                 (ranks.is_multiple_of(length), &*format!("a multiple of the {length} ranks of a pipeline"))
@@ -145,6 +148,24 @@ impl Strategy {
         match self {
             Self::Pipeline(pipeline) => (ranks / pipeline.length(ranks)).max(1),
             _ => self.workers(ranks),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pipeline_without_ranks_or_micro_batches_is_refused() {
+        let usual = PipelineSettings::default;
+        for settings in [
+            PipelineSettings { ranks: Some(0), ..usual() },
+            PipelineSettings { micro_batches: Some(0), ..usual() },
+        ] {
+            let checked = unisono::threads(1, |comm| Strategy::Pipeline(settings.clone()).check(&comm));
+            let why = checked[0].as_ref().unwrap_err().to_string();
+            assert!(why.contains("at least one rank (--stages) and one micro-batch"), "{why}");
         }
     }
 }

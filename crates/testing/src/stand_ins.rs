@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use crate::launch::SAME_FEATURES;
+use crate::launch::{SAME_FEATURES, target_and_profile};
 
 /// Returns the folder with `libcuda.so`, `libnccl.so` and `libnccl.so.2`, built on first use, with the profile of
 /// this test.
@@ -32,14 +32,10 @@ fn build() -> PathBuf {
     let test = env::current_exe().expect("this test is a program");
     // <target folder>/<profile>/deps/<test>
     let outputs = test.ancestors().nth(2).expect("a test is among cargo's outputs");
-    let target = outputs.parent().expect("a profile's outputs are in the target folder");
-    let profile = match outputs.file_name().and_then(|name| name.to_str()).expect("a profile has a name") {
-        "debug" => "dev",
-        name => name,
-    };
+    let (target, profile) = target_and_profile();
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "-p", "unisono-stand-in-cuda", "-p", "unisono-stand-in-nccl"]);
-    cargo.args(["-p", SAME_FEATURES, "--profile", profile, "--target-dir"]).arg(target);
+    cargo.args(["-p", SAME_FEATURES, "--profile", &profile, "--target-dir"]).arg(target);
     let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo starts");
     assert!(built.success(), "{cargo:?}: {built}");
 

@@ -26,8 +26,14 @@ pub struct Update {
 /// The operations of a data-parallel step on gradients and parameters, in the order in which the step calls
 /// them.
 pub trait Backend: fmt::Debug + Send + Sync {
-    /// Returns the number of passes that this rank makes in a step, if it has micro-batches for this many.
-    fn passes(&mut self, _: &mut Communicator, passes: usize) -> Result<usize, TrainError> {
+    /// Returns the number of passes that this rank makes in a step, if it has micro-batches for this many. `has_samples` returns whether it has
+    /// samples for the pass with this number.
+    fn passes(
+        &mut self,
+        _: &mut Communicator,
+        passes: usize,
+        _has_samples: &dyn Fn(usize) -> bool,
+    ) -> Result<usize, TrainError> {
         Ok(passes)
     }
 
@@ -47,6 +53,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
 
     /// Returns the sum of the squares of a completed gradient's elements.
     fn square_sum(&mut self, index: usize) -> Result<f64, TrainError>;
+
+    /// Keeps the residuals of compressed gradients that a step without targets has sent.
+    fn keep_residuals(&mut self) -> Result<(), TrainError> {
+        Ok(())
+    }
 
     /// Counts an update before [`Backend::update`] makes it. A rank without an update to make counts it too.
     fn begin_update(&mut self);

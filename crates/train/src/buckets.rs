@@ -69,7 +69,7 @@ pub const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
 pub struct Buckets {
     ledger: Ledger,
     buckets: Vec<Bucket>,
-    /// The sums other than gradients, if rounding of the gradients requires a separate message.
+    /// The sums other than gradients, if they need a separate message: gradients are rounded or stay on their rank, or there are none.
     aside: Option<CommBuffer<f32>>,
     tree: Option<Tree>,
     /// The element type of gradients on the wire.
@@ -116,7 +116,7 @@ impl Buckets {
         }
         let ledger = Ledger::new(parameters, settings, BucketSize::of(comm, settings));
         let is_local = settings.local_steps.is_some();
-        let rides_along = settings.wire == Wire::F32 && !is_local;
+        let rides_along = settings.wire == Wire::F32 && !is_local && !ledger.plan.counts.is_empty();
         let elements = |bucket, count| if bucket == 0 && rides_along { count + Sums::COUNT } else { count };
         let compressors = compressors(comm, &ledger, settings)?;
         let ranks = comm.ranks();
@@ -223,14 +223,9 @@ impl Buckets {
             self.flights.extend(aside.complete()?);
             return Ok(Sums::read(aside.values()));
         }
-        match self.ledger.plan.counts.first() {
-            Some(&count) => {
-                self.assert_launched(0);
-                self.complete(0)?;
-                Ok(Sums::read(&self.buckets[0].gradients.values()[count..]))
-            }
-            None => Ok(self.ledger.own),
-        }
+        self.assert_launched(0);
+        self.complete(0)?;
+        Ok(Sums::read(&self.buckets[0].gradients.values()[self.ledger.plan.counts[0]..]))
     }
 
     /// Waits for the bucket of a parameter, and returns its gradient, summed over all ranks. If the optimizer is sharded, only [this rank's own
@@ -298,17 +293,12 @@ impl Buckets {
     /// Sends the sums other than gradients, or puts them into the first bucket.
     fn send_sums(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         let Ledger { plan, own, .. } = &self.ledger;
-        match (&mut self.aside, plan.counts.first()) {
-            (Some(aside), _) => {
-                own.write(aside.values_mut());
-                if self.has_others { aside.launch(comm, self.way) } else { Ok(()) }
-            }
-            (None, Some(&count)) => {
-                own.write(&mut self.buckets[0].gradients.values_mut()[count..]);
-                Ok(())
-            }
-            (None, None) => Ok(()),
-        }
+        let Some(aside) = &mut self.aside else {
+            own.write(&mut self.buckets[0].gradients.values_mut()[plan.counts[0]..]);
+            return Ok(());
+        };
+        own.write(aside.values_mut());
+        if self.has_others { aside.launch(comm, self.way) } else { Ok(()) }
     }
 
     /// Launches, in order, all buckets that are full and not yet launched.

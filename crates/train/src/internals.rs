@@ -12,11 +12,12 @@ pub use crate::gradients::Values;
 /// The constants of a step of Adam, for its tensor form.
 pub use crate::optimizer::adamw::Adam;
 
-/// Settings are checked before a model is built: the world-invariant order of additions, the features that a GPU does not support, and the
-/// directories of the run.
+/// Settings are checked before a model is built: the world-invariant order of additions, the features that a GPU does not support, the directories
+/// of the run, and the settings that no strategy supports.
 pub use crate::backend::refusal;
 pub use crate::buckets::IN_TREE;
 pub use crate::places::check_outputs;
+pub use crate::run::check_run;
 
 /// Ranks exchange their results, so that every rank receives the error of any other.
 pub use crate::compare::{broadcast, hash_with_buffers, lowest, parameters};

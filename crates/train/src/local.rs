@@ -36,11 +36,21 @@ pub enum Outer {
     /// Makes a step of SGD with Nesterov momentum from the parameters at the start of the round. The gradient is those parameters minus their mean
     /// over ranks at the end of the round.
     Nesterov {
-        /// The learning rate.
+        /// The learning rate: above 0, and at most 10.
         rate: f32,
-        /// The fraction of the velocity that is kept from round to round.
+        /// The fraction of the velocity that is kept from round to round: at least 0, and below 1.
         momentum: f32,
     },
+}
+
+impl Outer {
+    /// Returns whether its constants are within their limits.
+    pub(super) fn is_valid(&self) -> bool {
+        match *self {
+            Self::Average => true,
+            Self::Nesterov { rate, momentum } => rate > 0.0 && rate <= 10.0 && (0.0..1.0).contains(&momentum),
+        }
+    }
 }
 
 impl fmt::Display for Outer {
@@ -59,8 +69,7 @@ impl FromStr for Outer {
         let nesterov = || {
             let (rate, momentum) = text.strip_prefix("nesterov:")?.split_once(',')?;
             let (rate, momentum) = (rate.parse::<f32>().ok()?, momentum.parse::<f32>().ok()?);
-            let is_sensible = rate > 0.0 && rate <= 10.0 && (0.0..1.0).contains(&momentum);
-            is_sensible.then_some(Self::Nesterov { rate, momentum })
+            Some(Self::Nesterov { rate, momentum }).filter(Self::is_valid)
         };
         match text {
             "average" => Ok(Self::Average),
@@ -120,11 +129,6 @@ impl Rounds {
     pub(super) fn step(&mut self) -> bool {
         self.made += 1;
         self.made >= self.settings.steps
-    }
-
-    /// Returns whether the next step is the last of its round.
-    pub(super) fn is_last_next(&self) -> bool {
-        self.made + 1 >= self.settings.steps
     }
 
     /// Returns whether no step has been made since the last round.

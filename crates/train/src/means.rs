@@ -37,7 +37,8 @@ impl Means {
     /// ranks.
     ///
     /// # Errors
-    /// On all ranks, if a mean is not finite or all weights are 0. An error of `visit`. Errors of the collectives.
+    /// On all ranks, if a mean is not finite, all weights are 0, or `visit` returned an error on a rank before it visited the values: that rank
+    /// returns the error of `visit`. Errors of the collectives.
     ///
     /// # Panics
     /// If a gradient has another size than its parameter.
@@ -56,9 +57,16 @@ impl Means {
         let mut seen = Ok(());
         for (index, gradient) in own.iter().enumerate().rev() {
             let Some(gradient) = gradient else { continue };
-            let put =
-                &mut |values: &[f32]| filling.put(index, &mut |target, fill| fill.write(target, values));
-            seen = seen.and(visit(gradient, put));
+            let mut is_put = false;
+            let visited = visit(gradient, &mut |values: &[f32]| {
+                filling.put(index, &mut |target, fill| fill.write(target, values));
+                is_put = true;
+            });
+            if visited.is_err() && !is_put {
+                // The other ranks must not take the mean without this gradient.
+                filling.put(index, &mut |target, _| target.fill(f32::NAN));
+            }
+            seen = seen.and(visited);
         }
         filling.end()?;
         let means = self.means();
@@ -111,7 +119,26 @@ fn quotients(sums: &[f32], weight: f64) -> Vec<f32> {
 
 #[cfg(test)]
 mod tests {
-    use super::quotients;
+    use super::*;
+
+    #[test]
+    fn failed_visit_of_one_rank_fails_all() {
+        let ended = unisono::threads(2, |mut comm| {
+            let parameters = vec![Parameter::new("weight", [3]), Parameter::new("bias", [1])];
+            let mut means = Means::new(&mut comm, parameters).unwrap();
+            let (rank, own) = (comm.rank(), [Some(vec![1.0_f32; 3]), Some(vec![1.0])]);
+            let ended = means.of(&mut comm, &own, 1.0, |gradient: &Vec<f32>, put| {
+                if rank == 1 && gradient.len() == 3 {
+                    return Err("the device is lost".into());
+                }
+                put(gradient);
+                Ok(())
+            });
+            ended.unwrap_err().to_string()
+        });
+        let other = "the gradient of parameter `weight` is not finite: it has the value NaN";
+        assert_eq!(ended, [other, "the device is lost"]);
+    }
 
     #[test]
     fn f32_and_f64_quotients_have_the_same_bits() {

@@ -123,8 +123,8 @@ impl Metric for TopK {
                 *output > row[target] || (*output == row[target] && class < target)
             };
             let before = row.iter().enumerate().filter(|&output| comes_first(output)).count();
-            // No output comes before a NaN.
-            let is_right = before < self.0 && !row[target].is_nan();
+            // Outputs with a NaN have no order.
+            let is_right = before < self.0 && !row.iter().any(|output| output.is_nan());
             figures[0] += f64::from(u8::from(is_right));
             figures[1] += 1.0;
         }
@@ -344,11 +344,11 @@ mod tests {
 
     #[test]
     fn nan_outputs_count_as_wrong() {
-        let values = [f32::NAN, 0.0, f32::NAN, f32::NAN];
-        let outputs = Outputs { values: &values, classes: 2, targets: &[0, 1] };
+        let values = [f32::NAN, 0.0, f32::NAN, f32::NAN, 0.0, f32::NAN];
+        let outputs = Outputs { values: &values, classes: 2, targets: &[0, 1, 0] };
         let mut figures = [0.0; 2];
         TopK(1).measure(&outputs, &mut figures);
-        assert_eq!(figures, [0.0, 2.0]);
+        assert_eq!(figures, [0.0, 3.0]);
         let mut figures = [0.0; 6];
         F1.measure(&outputs, &mut figures);
         assert_eq!(F1.value(&figures), 0.0);

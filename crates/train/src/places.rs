@@ -11,8 +11,8 @@ use crate::resume::Progress;
 use crate::run::Checkpoints;
 use unisono::Communicator;
 
-/// Checks the files that rank 0 writes, and leaves no files behind: checkpoints, from which the run may resume, and TensorBoard files. Called by all
-/// ranks.
+/// Checks the files that rank 0 writes, and leaves no files behind: checkpoints and TensorBoard files. `resumes` is true if the run resumes from the
+/// directory of checkpoints; only rank 0's value counts. Called by all ranks.
 ///
 /// # Errors
 /// [`TrainError::Occupied`] if another run's checkpoints are there, [`TrainError::Setting`] if a file or directory cannot be

@@ -9,7 +9,8 @@ use crate::share::Times;
 use crate::straggler::StragglerReport;
 use unisono_data::pipeline::StageReport;
 
-/// An event of a training run. It is the same on every rank, except for times.
+/// An event of a training run. It is the same on every rank, except for times and input stages. Notices of damaged samples and of skipped checkpoints
+/// are sent on rank 0 only.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// The run resumes from a checkpoint.
@@ -112,7 +113,7 @@ pub struct EpochReport {
     pub hidden_communication_percent: f64,
     /// The share of the training time that ranks waited for the input pipeline.
     pub input_percent: f64,
-    /// The work of the stages of rank 0's input pipeline, if its feed measures it.
+    /// The work of the stages of this rank's input pipeline, if its feed measures it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub input_stages: Vec<StageReport>,
 }

@@ -1,6 +1,7 @@
 //! Converts a run's state to a checkpoint and back.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,8 +29,6 @@ pub struct Progress {
     pub epoch: usize,
     /// The number of steps made in this epoch.
     pub step_in_epoch: usize,
-    /// The number of samples of this epoch that all ranks have processed, if the feed knows it.
-    pub sample_in_epoch: Option<usize>,
     /// The loss sums of this epoch.
     pub tally: LossSums,
     /// The number of ranks.
@@ -68,7 +67,6 @@ impl Progress {
             step: 0,
             epoch: 1,
             step_in_epoch: 0,
-            sample_in_epoch: None,
             tally: LossSums::default(),
             ranks: 0,
             global_batch: settings.global_batch,
@@ -83,23 +81,21 @@ impl Progress {
         }
     }
 
-    /// Counts a step with these sums. `samples` returns the number of samples in the steps of the epoch.
-    pub fn count_step(&mut self, tally: LossSums, samples: impl FnOnce(usize) -> Option<usize>) {
+    /// Counts a step with these sums.
+    pub fn count_step(&mut self, tally: LossSums) {
         if self.step == 0 {
             self.first_loss = Some(tally.mean_loss());
         }
         self.step += 1;
         self.step_in_epoch += 1;
-        self.sample_in_epoch = samples(self.step_in_epoch);
         self.tally += tally;
     }
 
     /// Begins the next epoch, after an epoch with this mean loss.
-    pub fn next_epoch(&mut self, loss: f64, samples: impl FnOnce(usize) -> Option<usize>) {
+    pub fn next_epoch(&mut self, loss: f64) {
         self.last_loss = loss;
         self.epoch += 1;
         self.step_in_epoch = 0;
-        self.sample_in_epoch = samples(0);
         self.tally = LossSums::default();
     }
 }
@@ -120,6 +116,8 @@ pub struct Resumed {
     arrays: Option<(Vec<Tensor>, Vec<Tensor>)>,
     /// The checkpoint's path, for messages.
     path: String,
+    /// The directory that contains the checkpoint; only on rank 0.
+    directory: Option<PathBuf>,
 }
 
 impl Resumed {
@@ -129,7 +127,8 @@ impl Resumed {
     /// [`TrainError::Checkpoint`] if there are checkpoints and none is complete.
     pub fn find(comm: &mut Communicator, directory: &Path) -> Result<Option<Self>, TrainError> {
         let found = if comm.rank() == 0 {
-            checkpoint::load_newest::<Progress>(directory).map_err(TrainError::from)
+            let found = comm.quiet("reading a checkpoint", |_| checkpoint::load_newest(directory));
+            found.map_err(TrainError::from)
         } else {
             Ok(None)
         };
@@ -139,10 +138,18 @@ impl Resumed {
         let Some((progress, path)) = compare::broadcast(comm, &found.as_ref().map(state))? else {
             return Ok(None);
         };
+        let parent =
+            |found: &Loaded<Progress>| Some(fs::canonicalize(&found.path).ok()?.parent()?.to_path_buf());
+        let directory = found.as_ref().and_then(parent);
         let (passed_over, arrays) = found.map_or((Vec::new(), None), |loaded| {
             (loaded.passed_over, Some((loaded.checkpoint.parameters, loaded.checkpoint.optimizer)))
         });
-        Ok(Some(Self { progress, passed_over, arrays, path }))
+        Ok(Some(Self { progress, passed_over, arrays, path, directory }))
+    }
+
+    /// Returns whether the run's checkpoint is in this directory of checkpoints. Only rank 0, which saves, knows it.
+    pub fn is_in(&self, directory: &Path) -> bool {
+        self.directory.is_some() && self.directory == fs::canonicalize(directory).ok()
     }
 
     /// Returns the events of the start of a run that resumes.

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use crate::buckets::BucketSettings;
 use crate::checkpoint::{CheckpointError, Store, When};
+use crate::error::TrainError;
 use crate::feed::OutOfData;
-use crate::metrics::Metrics;
+use crate::metrics::{self, Metrics};
 use crate::optimizer::OptimizerSettings;
 use crate::rate::Rate;
 use unisono_data::Stop;
@@ -84,6 +85,34 @@ impl RunSettings {
             description: serde_json::Value::Null,
         }
     }
+}
+
+/// Refuses settings that no strategy supports. `held_out` is the number of the feed's evaluation batches.
+///
+/// # Errors
+/// [`TrainError::Setting`].
+pub fn check_run(settings: &RunSettings, held_out: usize) -> Result<(), TrainError> {
+    let RunSettings { early_stopping, checkpoints, .. } = settings;
+    let refuse = |why: String| Err(TrainError::Setting(why));
+    let counts = [
+        ("verify_replicas_every", settings.verify_replicas_every),
+        ("straggler_every", settings.straggler_every),
+        ("evaluate_every", settings.evaluate_every),
+        ("every_steps", checkpoints.as_ref().and_then(|kept| kept.when.every_steps)),
+        ("keep", checkpoints.as_ref().map(|kept| kept.keep as u64)),
+        ("patience", early_stopping.map(|stopping| stopping.patience.into())),
+    ];
+    if let Some((name, _)) = counts.iter().find(|(_, count)| *count == Some(0)) {
+        return refuse(format!("the setting {name} is `0`: it must be at least 1"));
+    }
+    let min_delta = early_stopping.map_or(0.0, |stopping| stopping.min_delta);
+    if !(0.0..f64::INFINITY).contains(&min_delta) {
+        return refuse(format!("the setting min_delta is `{min_delta}`: it must be finite, and at least 0"));
+    }
+    if early_stopping.is_some() && held_out == 0 {
+        return refuse("early stopping needs held-out samples, and there are none".to_owned());
+    }
+    metrics::check(&settings.metrics, None)
 }
 
 /// A run ends after this many consecutive evaluations, during and after epochs, that were not better than the best one before them.

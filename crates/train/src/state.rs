@@ -51,7 +51,9 @@ impl RunState {
         resumed: Option<&Resumed>,
     ) -> Result<Self, TrainError> {
         let store = match &settings.checkpoints {
-            Some(kept) if comm.rank() == SAVES => kept.open(resumed.is_some()).map(Some),
+            Some(kept) if comm.rank() == SAVES => {
+                kept.open(resumed.is_some_and(|resumed| resumed.is_in(&kept.directory))).map(Some)
+            }
             _ => Ok(None),
         };
         let mut store = agree(comm, store.map_err(TrainError::from))?;
@@ -59,6 +61,7 @@ impl RunState {
         let progress = resumed.map(|resumed| resumed.progress.clone());
         let mut progress = progress.unwrap_or_else(|| Progress::beginning(&settings));
         (progress.ranks, progress.global_batch) = (comm.ranks(), settings.global_batch);
+        progress.description.clone_from(&settings.description);
         progress.evaluated.get_or_insert(progress.step);
         let best_saved = progress.best.filter(|_| settings.early_stopping.is_some()).map(|best| best.step);
         let saved = (progress.step, Instant::now());
@@ -96,6 +99,14 @@ impl RunState {
         self.store.as_mut().map_or(Ok(()), Store::check).map_err(not_saved)
     }
 
+    /// Waits for the save in the background.
+    ///
+    /// # Errors
+    /// [`TrainError::NotSaved`].
+    pub(crate) fn wait_for_save(&mut self) -> Result<(), TrainError> {
+        self.store.as_mut().map_or(Ok(()), Store::wait).map_err(not_saved)
+    }
+
     /// Saves the last step in the background, and keeps it if it has the best evaluation. Only the rank that saves has a checkpoint. Called by all
     /// ranks.
     ///
@@ -117,12 +128,12 @@ impl RunState {
         Ok(())
     }
 
-    /// Counts a completed step with these sums. `samples` returns the number of samples in the steps of the epoch.
-    pub fn count_step(&mut self, tally: LossSums, samples: impl FnOnce(usize) -> Option<usize>) {
+    /// Counts a completed step with these sums.
+    pub fn count_step(&mut self, tally: LossSums) {
         if self.settings.early_stopping.is_none() {
             self.record_loss(tally.mean_loss());
         }
-        self.progress.count_step(tally, samples);
+        self.progress.count_step(tally);
     }
 
     /// Keeps the last checkpoint, however old, if the loss of the next step is the lowest so far. A run that diverges to finite values therefore does
@@ -171,6 +182,13 @@ impl RunState {
         (best.evaluations_since >= stopping.patience).then_some(EndedEarly { step, best })
     }
 
+    /// Returns whether the run has another epoch, or the rest of one. A run that ended early completes its epoch when it resumes, if it was saved
+    /// before the results of the epoch.
+    pub fn has_epoch_left(&self) -> bool {
+        let Progress { epoch, step_in_epoch, .. } = self.progress;
+        epoch <= self.settings.epochs && (step_in_epoch > 0 || self.ended_early().is_none())
+    }
+
     /// Returns whether an evaluation is due after the last step, and was not made yet. An epoch ends with an evaluation in any case.
     pub fn is_evaluation_due(&self) -> bool {
         let Progress { step, evaluated, .. } = self.progress;
@@ -198,11 +216,12 @@ impl RunState {
         (*step == self.progress.step).then(|| test.clone())
     }
 
-    /// Records an evaluation at the current step for early stopping, unless there is nothing to evaluate, and returns it.
+    /// Records an evaluation at the current step and returns it. It counts for early stopping unless there is nothing to evaluate, or the step was
+    /// evaluated before the run was resumed.
     pub fn evaluated(&mut self, test: Test) -> Test {
         let (step, stopping) = (self.progress.step, self.settings.early_stopping);
         let min_delta = stopping.map_or(0.0, |stopping| stopping.min_delta);
-        if test.tally.targets > 0.0 {
+        if test.tally.targets > 0.0 && self.progress.evaluated != Some(step) {
             self.progress.best =
                 Some(Best::after(self.progress.best, test.tally.mean_loss(), step, min_delta));
         }
@@ -244,152 +263,4 @@ pub fn not_saved(error: CheckpointError) -> TrainError {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-    use crate::checkpoint::When;
-    use crate::optimizer::{OptimizerSettings, Sgd};
-    use crate::rate::{Rate, Schedule};
-    use crate::run::{Checkpoints, EarlyStopping};
-
-    fn settings(directory: Option<&Path>) -> RunSettings {
-        let rate = Rate::new(Schedule::Constant, 0.1, 0.0, 1);
-        let checkpoints = directory.map(|directory| Checkpoints {
-            when: When { every_steps: Some(2), every: None },
-            ..Checkpoints::new(directory)
-        });
-        RunSettings { checkpoints, ..RunSettings::new(1, 4, OptimizerSettings::new(Sgd::default()), rate) }
-    }
-
-    fn open(comm: &mut Communicator, directory: Option<&Path>) -> RunState {
-        RunState::open(comm, settings(directory), None).unwrap()
-    }
-
-    /// Resumes the run whose checkpoints are in the directory.
-    fn resume(comm: &mut Communicator, directory: &Path, settings: RunSettings) -> RunState {
-        let resumed = Resumed::find(comm, directory).unwrap();
-        RunState::open(comm, settings, Some(&resumed.unwrap())).unwrap()
-    }
-
-    fn checkpoint<S>(step: u64, state: S) -> Checkpoint<S> {
-        Checkpoint { step, state, parameters: vec![], optimizer: vec![] }
-    }
-
-    fn sums(loss: f64) -> LossSums {
-        LossSums { targets: 1.0, loss, correct: 0.0 }
-    }
-
-    #[test]
-    fn a_step_is_due_for_one_save() {
-        let directory = tempfile::tempdir().unwrap();
-        unisono::threads(1, |mut comm| {
-            let mut state = open(&mut comm, Some(directory.path()));
-            state.progress.step = 2;
-            assert!(state.is_save_due(2));
-            let saved = checkpoint(2, state.progress.clone());
-            state.save(Some(saved)).unwrap();
-            assert_eq!([2, 3, 4].map(|step| state.is_save_due(step)), [false, false, true]);
-        });
-    }
-
-    #[test]
-    fn checkpoint_with_the_lowest_loss_is_kept_besides_the_newest() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = |step: u64| directory.path().join(format!("step-{step:010}"));
-        let kept = || (0..=50).filter(|&step| path(step).is_dir()).collect::<Vec<_>>();
-        let settings = || {
-            let checkpoints = Some(Checkpoints { keep: 2, ..Checkpoints::new(directory.path()) });
-            RunSettings { checkpoints, ..settings(None) }
-        };
-        let train = |state: &mut RunState, losses: &[(u64, f64)]| {
-            for &(step, loss) in losses {
-                state.progress.step = step;
-                if step != 6 {
-                    let saved = checkpoint(step, state.progress.clone());
-                    state.save(Some(saved)).unwrap();
-                }
-                state.count_step(sums(loss), |_| None);
-            }
-        };
-        unisono::threads(1, |mut comm| {
-            let mut state = RunState::open(&mut comm, settings(), None).unwrap();
-            // The loss of a step is recorded after the step is saved. Losses of steps without a checkpoint do not count.
-            let losses = [(5, 3.0), (6, 0.1), (10, 1.0), (15, 2.0), (20, 1e30), (25, f64::NAN), (30, 1e30)];
-            train(&mut state, &losses);
-            drop(state);
-            assert_eq!(kept(), [10, 25, 30]);
-
-            let mut state = resume(&mut comm, directory.path(), settings());
-            train(&mut state, &[(35, 2.0), (40, 2.0)]);
-            drop(state);
-            assert_eq!(kept(), [10, 35, 40]);
-
-            std::fs::remove_dir_all(path(10)).unwrap();
-            let mut state = resume(&mut comm, directory.path(), settings());
-            assert_eq!(state.progress.lowest, None);
-            train(&mut state, &[(45, 2.0)]);
-            assert_eq!(state.progress.lowest, Some(Lowest { step: 45, loss: 2.0 }));
-        });
-    }
-
-    #[test]
-    fn resumed_run_repeats_no_evaluation_of_an_older_version() {
-        for (is_older, is_evaluated) in [(false, false), (false, true), (true, true)] {
-            let directory = tempfile::tempdir().unwrap();
-            unisono::threads(1, |mut comm| {
-                let early_stopping = Some(EarlyStopping { patience: 1, min_delta: 0.0 });
-                let checkpoints = Some(Checkpoints::new(directory.path()));
-                let settings =
-                    RunSettings { early_stopping, checkpoints, evaluate_every: Some(2), ..settings(None) };
-                let mut state = RunState::open(&mut comm, settings.clone(), None).unwrap();
-                state.progress.step = 2;
-                if is_evaluated {
-                    state.evaluated(Test { tally: sums(1.0), ..Test::default() });
-                }
-                let mut saved = serde_json::to_value(&state.progress).unwrap();
-                drop(state);
-                if is_older {
-                    saved.as_object_mut().unwrap().remove("evaluated").unwrap();
-                }
-                Store::open(directory.path(), 1).unwrap().save(checkpoint(2, saved)).unwrap();
-
-                let mut state = resume(&mut comm, directory.path(), settings);
-                assert_eq!(state.is_evaluation_due(), !is_evaluated, "{is_older}");
-                state.progress.step = 4;
-                assert!(state.is_evaluation_due());
-            });
-        }
-    }
-
-    #[test]
-    fn only_steps_of_less_than_a_quarter_of_the_batch_have_a_lower_rate() {
-        unisono::threads(1, |mut comm| {
-            let mut state = open(&mut comm, None);
-            state.settings.global_batch = 200;
-            let factor =
-                |last: usize| state.short_step_factor(1, |steps| Some((200 * steps).min(200 + last)));
-            assert_eq!([200, 60, 50, 25, 2].map(factor), [1.0, 1.0, 1.0, 0.5, 0.04]);
-            assert_eq!(state.short_step_factor(1, |_| None), 1.0);
-        });
-    }
-
-    #[test]
-    fn epoch_without_progress_is_reported_once() {
-        unisono::threads(1, |mut comm| {
-            let (mut state, mut notices) = (open(&mut comm, None), Vec::new());
-            state.count_step(LossSums { targets: 2.0, loss: 4.0, correct: 0.0 }, |_| None);
-            for (epoch, loss) in [(1, 1.8), (2, 1.95), (3, 7.0)] {
-                let report = EpochReport { epoch, loss, ..EpochReport::default() };
-                let receive = &mut |event| {
-                    if let Event::Notice(notice) = event {
-                        notices.push(notice);
-                    }
-                };
-                state.emit(Event::Epoch(report), receive).unwrap();
-            }
-            let expected = "the mean loss of epoch 2 is 1.9500, and that of the first step was 2.0000: ";
-            assert!(notices.len() == 1 && notices[0].starts_with(expected), "{notices:?}");
-        });
-    }
-}
+mod tests;

@@ -47,8 +47,8 @@ impl<R: Replica> Mirror<R> {
     /// Broadcasts rank 0's values to this replica. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if settings contradict each other. [`TrainError::ModelsDiffer`] if the parameters of a rank have other names or shapes
-    /// than rank 0's. Errors of the collectives. [`TrainError::Replica`].
+    /// [`TrainError::Setting`] if settings are invalid or contradict each other. [`TrainError::ModelsDiffer`] if parameters of a rank have other
+    /// names or shapes than rank 0's. Errors of the collectives. [`TrainError::Replica`].
     pub fn new(
         comm: &mut Communicator,
         mut replica: R,
@@ -58,6 +58,10 @@ impl<R: Replica> Mirror<R> {
     ) -> Result<Self, TrainError> {
         let buckets = &buckets.suited(comm, replica.synchronizes()).map_err(TrainError::Setting)?;
         optimizer.rule.check().map_err(TrainError::Setting)?;
+        // No norm exceeds NaN, and a negative norm would reverse the update.
+        if let Some(most) = clip_norm.filter(|most| most.is_nan() || *most <= 0.0) {
+            return Err(TrainError::Setting(format!("the norm to clip to is `{most}`: it must be above 0")));
+        }
         compare::parameters(comm, replica.parameters())?;
         replica.connect(comm)?;
         let is_averaged = optimizer.is_averaged();
@@ -135,6 +139,8 @@ impl<R: Replica> Mirror<R> {
             if self.rounds.as_mut().is_some_and(Rounds::step) {
                 self.end_round(comm)?;
             }
+        } else if sums.tally.targets == 0.0 {
+            self.backend.keep_residuals()?;
         }
         self.steps += 1;
         self.backend.finish(comm, &mut values(&mut self.replica))?;

@@ -7,12 +7,12 @@ use super::feed::{Feed, OutOfData, Steps};
 use super::replica::Replica;
 use super::report::{EpochReport, Event, StepEvent, Summary};
 use super::resume::{Progress, Resumed};
-use super::run::RunSettings;
+use super::run::{Checkpoints, RunSettings, check_run};
 use super::share::{Share, StepReport, Times};
 use crate::compare::{self, agree};
 use crate::damage::Damage;
 use crate::error::TrainError;
-use crate::metrics::{self, Test};
+use crate::metrics::Test;
 use crate::places::check_outputs;
 use crate::starvation::Starvation;
 use crate::state::RunState;
@@ -63,13 +63,11 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         mut resumed: Option<Resumed>,
     ) -> Result<Self, TrainError> {
         let RunSettings { checkpoints, log_directory, .. } = &settings;
-        check_outputs(comm, checkpoints.as_ref(), resumed.is_some(), log_directory.as_deref())?;
-        agree(comm, metrics::check(&settings.metrics, None))?;
-        if settings.early_stopping.is_some() && feed.held_out() == 0 {
-            return Err(TrainError::Setting(
-                "early stopping needs held-out samples, and there are none".to_owned(),
-            ));
-        }
+        let kept = checkpoints.as_ref();
+        let resumes = |(resumed, kept): (&Resumed, &Checkpoints)| resumed.is_in(&kept.directory);
+        let resumes = resumed.as_ref().zip(kept).is_some_and(resumes);
+        check_outputs(comm, kept, resumes, log_directory.as_deref())?;
+        agree(comm, check_run(&settings, feed.held_out()))?;
         resumed.as_ref().map_or(Ok(()), |resumed| resumed.check_batch(settings.global_batch))?;
         let mut world = World::of(comm, &mut replica)?;
         let loaded =
@@ -143,10 +141,24 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     /// [`TrainError`] of a failed rank, model, file or data. Also if the loss is not finite, or the replicas differ at the end.
     pub fn run(mut self, mut callback: impl Callback) -> Result<Summary, TrainError> {
         let ended = self.epochs(&mut callback).and_then(|last| self.finish(last));
-        // Other ranks do not check data that only this rank holds or updates.
-        let is_alone = self.world.has_parts() || self.mirror.is_divided() || self.mirror.rounds().is_some();
-        let is_common = |error: &TrainError| {
-            error.is_common() && !(is_alone && matches!(error, TrainError::NotFinite { .. }))
+        let Progress { epoch, step_in_epoch, .. } = self.state.progress;
+        let ended = ended.map_err(|error| match error {
+            // That rank is about to fail the communicator, whose error has the cause.
+            TrainError::Elsewhere { .. } => {
+                self.world.all.barrier().map_or_else(TrainError::from, |()| error)
+            }
+            TrainError::Data(error) => {
+                TrainError::Feed { rank: self.world.all.rank(), epoch, step: step_in_epoch, error }
+            }
+            error => error,
+        });
+        let has_parts = self.world.has_parts();
+        let is_alone = has_parts || self.mirror.is_divided() || self.mirror.rounds().is_some();
+        // Other ranks do not check data that only this rank, or only the replicas of its part, hold or update.
+        let is_common = |error: &TrainError| match error {
+            TrainError::NotFinite { .. } => !is_alone,
+            TrainError::ReplicasDiffer { .. } => !has_parts,
+            error => error.is_common(),
         };
         if let Some(error) = ended.as_ref().err().filter(|error| !is_common(error)) {
             self.world.all.fail(&error.to_string());
@@ -158,7 +170,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     fn epochs(&mut self, callback: &mut impl Callback) -> Result<EpochReport, TrainError> {
         self.resumed.take().iter().flat_map(Resumed::events).for_each(|event| callback.on_event(event));
         let mut last = None;
-        while self.state.progress.epoch <= self.state.settings.epochs && self.state.ended_early().is_none() {
+        while self.state.has_epoch_left() {
             // A stop skips the evaluation of its step, so the resumed run makes it.
             self.evaluate_in_epoch(&mut |event| callback.on_event(event))?;
             // This evaluation, or that at the end of the previous epoch, may have been the best.
@@ -169,7 +181,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             }
             self.state.emit(Event::Epoch(report.clone()), &mut |event| callback.on_event(event))?;
             let goes_on = self.follow(callback, &report)?;
-            self.state.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
+            self.state.progress.next_epoch(report.loss);
             last = Some(report);
             if !goes_on {
                 break;
@@ -191,7 +203,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let first = self.state.progress.step_in_epoch;
         let mut steps = self.feed.epoch(self.state.progress.epoch, first)?;
         let (began, mut times, mut targets) = (Instant::now(), Times::default(), 0.0);
-        let known = self.feed.steps();
+        let (known, mut asks_to_stop) = (self.feed.steps(), false);
         while self.state.goes_on() && known.is_none_or(|steps| self.state.progress.step_in_epoch < steps) {
             let Progress { step, step_in_epoch, rate_factor, .. } = self.state.progress;
             let short = self.state.short_step_factor(step_in_epoch, |steps| self.feed.samples(steps));
@@ -207,13 +219,17 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
                 on_event,
             )?;
             self.verify()?;
-            // A stop waits for the end of a round, where all ranks hold the same parameters.
-            self.state.is_stopping = report.sums.ranks_to_stop > 0.0 && self.mirror.is_between_rounds();
+            // A stop and a checkpoint wait for the end of a round, where all ranks hold the same parameters.
+            let is_between = self.mirror.is_between_rounds();
+            let asks_to_save = report.sums.ranks_to_save > 0.0;
+            asks_to_stop = report.sums.ranks_to_stop > 0.0;
+            self.state.is_stopping = asks_to_stop && is_between;
+            self.is_save_late = asks_to_save && !is_between;
             if !self.state.is_stopping {
                 // Evaluates before saving, so that a run that resumes from this step has the evaluation.
                 self.evaluate_in_epoch(on_event)?;
                 let saves_since = Instant::now();
-                self.save(report.sums.ranks_to_save > 0.0)?;
+                self.save(asks_to_save && is_between)?;
                 let Times { input, compute, exposed, update, .. } = report.times;
                 self.stragglers.add(input + compute + update + saves_since.elapsed(), exposed);
                 if let Some(found) = self.stragglers.report(self.world.all, self.state.progress.step)? {
@@ -224,6 +240,10 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         drop(steps);
         self.mirror.settle()?;
         self.mirror.end_round(self.world.replicas())?;
+        self.state.is_stopping |= asks_to_stop;
+        if std::mem::take(&mut self.is_save_late) && !self.state.is_stopping {
+            self.save(true)?;
+        }
         let samples = |step| self.feed.samples(step).map(|samples| samples as f64);
         let seen = samples(self.state.progress.step_in_epoch)
             .zip(samples(first))
@@ -290,7 +310,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             let (step, loss, of) = (step_in_epoch + 1, tally.mean_loss(), self.world.all.ranks());
             return Err(TrainError::Diverged { ranks: found, of, epoch, step, loss });
         }
-        self.state.count_step(tally, |steps| self.feed.samples(steps));
+        self.state.count_step(tally);
         Ok(Some(report))
     }
 

@@ -1,5 +1,5 @@
-//! The settings that a joining process receives from rank 0: the algorithm choice, the timeouts and the constants of the cost
-//! model.
+//! The settings that a joining process receives from rank 0: the algorithm choice, the timeouts, the constants of the cost model, and
+//! the minimum number of ranks.
 
 use crate::collective::Limits;
 use crate::communicator::Communicator;
@@ -11,10 +11,13 @@ impl Communicator {
     /// Applies the settings of rank 0. All ranks call it.
     pub(crate) fn set_as_rank_0(&mut self, bootstrap: &mut dyn Bootstrap) -> Result<()> {
         let (tuning, cores) = &self.constants;
-        let own = (self.engine_owner.engine().limits, self.choice.to_string(), text(tuning), *cores);
-        let (limits, choice, tuning, cores): (Limits, String, _, _) = gather(bootstrap, &own)?.swap_remove(0);
+        let (limits, minimum_ranks) = (self.engine_owner.limits(), self.minimum_ranks);
+        let own = (limits, self.choice.to_string(), text(tuning), *cores, minimum_ranks);
+        let (limits, choice, tuning, cores, minimum_ranks): (Limits, String, _, _, _) =
+            gather(bootstrap, &own)?.swap_remove(0);
         let other = || Error::Launch("rank 0 has another version of unisono".to_owned());
-        self.engine_owner.engine().limits = limits;
+        self.engine_owner.set_limits(limits);
+        self.minimum_ranks = minimum_ranks;
         self.choice = choice.parse().map_err(|_| other())?;
         self.set_constants((read(&tuning).ok_or_else(other)?, cores));
         Ok(())

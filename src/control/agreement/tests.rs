@@ -65,3 +65,13 @@ fn no_lower_ballot_is_promised_after_a_higher_one() {
     assert_eq!([members.outcome(1), members.outcome(2)], [without_0.clone(), without_0]);
     assert_eq!(members.outcome(0), Some(Outcome::Partitioned { lost: vec![1, 2] }));
 }
+
+#[test]
+fn longest_patience_has_no_deadline() {
+    let mut members = Members::new();
+    members.now = Time::from_secs(1);
+    (0..2).for_each(|rank| members.act(rank, |member, now| member.call(now, Time::MAX, None)));
+    members.deliver(1, 0);
+    members.act(0, Agreement::advance);
+    assert_eq!(members.outcome(0), None, "it waits for rank 2");
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use unisono_collectives::Rank;
 
-use super::{Agreement, Time};
+use super::{Agreement, SILENCE, Time};
 
 /// The number of the last round of a view.
 pub(super) const LAST_ROUND: u64 = u64::MAX;
@@ -36,10 +36,10 @@ impl Gathering {
         if self.at.0 == view { self.at.1.saturating_add(1) } else { 1 }
     }
 
-    /// Begins a round of a view.
+    /// Begins a round of a view. It ends [`SILENCE`] after the deadline of the caller.
     pub(super) fn begin(&mut self, own: Rank, at: (u64, u64), bytes: Vec<u8>, deadline: Time) {
         self.at = at;
-        self.deadline = Some(deadline);
+        self.deadline = Some(deadline.saturating_add(SILENCE));
         self.arrived.retain(|at, _| *at >= self.at);
         self.arrived.entry(self.at).or_default().insert(own, bytes);
     }

@@ -1,7 +1,7 @@
 //! A member of a simulation, and the program above the protocol: it calls for an agreement, gathers bytes in the new view, and continues.
 
 use super::{Endpoint, Event, Rank, Schedule, Setup, Time};
-use crate::control::{Gathered, Outcome};
+use crate::control::{Gathered, Hidden, Outcome};
 
 /// The time for which a member that leaves waits for the answers to its connections, as its driver does.
 const LAST_ANSWER: Time = Time::from_millis(500);
@@ -41,8 +41,9 @@ impl Member {
         let setup = Setup {
             own: rank,
             ranks: schedule.ranks,
-            secret: b"secret".to_vec(),
+            secret: Hidden(b"secret".to_vec()),
             accepts: (rank + 1..schedule.ranks).collect(),
+            expected: 0,
             awaited: (0..schedule.ranks).filter(|&other| other != rank).collect(),
             keeps_alive: false,
         };

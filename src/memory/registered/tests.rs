@@ -1,5 +1,7 @@
 //! Registered memory: its locations, and its detachment.
 
+use std::os::unix::fs::MetadataExt as _;
+
 use super::*;
 
 #[test]
@@ -116,8 +118,28 @@ fn detached_memory_keeps_its_bytes_and_is_no_longer_shared() {
     // SAFETY: as before.
     assert_eq!(unsafe { *other.as_ptr().add(1) }, 7);
     assert!(registry.locate(&raw const array[..]).is_none() && registry.detach(location).unwrap());
+    let file = || std::fs::metadata(Pages::path(std::process::id() as i32, location.file())).unwrap();
+    let before = file();
     drop(array);
-    let reopened = Pages::of_process(std::process::id() as i32, location.file()).unwrap();
-    // SAFETY: as before.
-    assert_eq!(unsafe { *reopened.as_ptr() }, 1, "the descriptor is not reused");
+    assert_eq!((file().ino(), file().size()), (before.ino(), before.size()), "the descriptor is not reused");
+    assert!(before.blocks() > 0 && file().blocks() == 0, "its pages are freed");
+}
+
+#[test]
+fn segment_of_a_parent_process_is_replaced_at_the_same_addresses() {
+    let registry = Registry::new(true);
+    let insert = |created: u32, start: usize| {
+        let (number, loans) = (Location::segment(created, 7 + created as i32), Loan::default());
+        registry.insert(Segment { number, start, size_bytes: 8192, loans, is_detached: false });
+    };
+    let file = |address: usize| {
+        let bytes = std::ptr::slice_from_raw_parts(std::ptr::without_provenance(address), 8);
+        registry.locate(bytes).map(Location::file)
+    };
+    (0..3).for_each(|created| insert(created, (1 + created as usize) * 8192));
+    insert(3, 2 * 8192);
+    assert_eq!([1, 2, 3].map(|place| file(place * 8192)), [Some(7), Some(10), Some(9)]);
+    // It overlaps two of them.
+    insert(4, 12_288);
+    assert_eq!([8192, 12_288, 20_480, 24_576].map(file), [None, Some(11), None, Some(9)]);
 }

@@ -88,9 +88,11 @@ impl StatusBoard {
         self.layout.head().terminating.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns whether all processes of this status board have received a termination signal.
+    /// Returns whether all processes of this status board, except those that have left, have received a termination signal.
     pub(crate) fn all_are_terminating(&self) -> bool {
-        self.layout.head().terminating.load(Ordering::Acquire) as usize == self.members.len()
+        let members = self.members.iter().filter(|&&rank| !self.has_left(rank)).count();
+        // A rank may leave after it has received the signal.
+        self.layout.head().terminating.load(Ordering::Acquire) as usize >= members
     }
 
     /// Records that a rank of the world has left. It sends no more messages.
@@ -106,10 +108,15 @@ impl StatusBoard {
         self.layout.ended(rank).load(Ordering::Acquire) & LEFT != 0
     }
 
-    /// Records that the process of a rank of the world has ended.
+    /// Records that the process of a rank of the world has ended, and ends its quiet sections.
     pub(crate) fn set_gone(&self, rank: Rank) {
+        let head = self.layout.head();
         if self.layout.ended(rank).fetch_or(GONE, Ordering::AcqRel) & GONE == 0 {
-            self.layout.head().gone.fetch_add(1, Ordering::AcqRel);
+            head.gone.fetch_add(1, Ordering::AcqRel);
+            if let Some(position) = self.position_of(rank) {
+                let depth = self.layout.row(position).quiet_depth.swap(0, Ordering::AcqRel);
+                head.quiet.fetch_sub(depth, Ordering::AcqRel);
+            }
         }
     }
 

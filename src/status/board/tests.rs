@@ -51,6 +51,31 @@ fn quiet_section_of_any_rank_counts() {
 }
 
 #[test]
+fn quiet_sections_of_a_rank_end_with_its_process() {
+    let statuses = StatusBoard::of_threads(3).unwrap();
+    statuses[1].begin_quiet("validation");
+    statuses[1].begin_quiet("inner");
+    statuses[2].begin_quiet("saving");
+    statuses[0].set_gone(1);
+    statuses[2].set_gone(1);
+    assert!(statuses[0].is_quiet(), "rank 2 is alive");
+    statuses[2].end_quiet();
+    assert!(!statuses[0].is_quiet());
+}
+
+#[test]
+fn ranks_that_have_left_need_not_be_terminated() {
+    let statuses = StatusBoard::of_threads(3).unwrap();
+    statuses[0].leave(0);
+    statuses[1].begin_termination();
+    assert!(!statuses[1].all_are_terminating(), "rank 2 is not");
+    statuses[2].begin_termination();
+    assert!(statuses[1].all_are_terminating());
+    statuses[2].leave(2);
+    assert!(statuses[1].all_are_terminating(), "it left after the signal");
+}
+
+#[test]
 fn group_fails_only_with_its_members() {
     let of = |position: usize, world: &[StatusBoard]| {
         let group = StatusBoard::of_threads(2).unwrap().remove(position);

@@ -65,6 +65,15 @@ fn missing_rank_is_named_with_its_last_call() {
 }
 
 #[test]
+fn very_long_names_do_not_widen_the_table() {
+    let mut damaged = dump(1, record(16, Stage::Done));
+    damaged.doing.host = "x".repeat(100_000);
+    let table = flight(vec![dump(0, record(16, Stage::Done)), damaged]).table();
+    let widths: Vec<_> = table.lines().map(str::len).collect();
+    assert!(widths[1] < 2 * WIDEST && widths[2] > 100_000, "{widths:?}");
+}
+
+#[test]
 fn quiet_left_and_idle_ranks_are_distinguished() {
     let mut dumps: Vec<_> = (0..4).map(|rank| dump(rank, record(17, Stage::Running))).collect();
     for (rank, state) in [(1, State::Quiet), (2, State::Left), (3, State::NotYet)] {

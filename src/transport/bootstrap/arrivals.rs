@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketFlags, accept_with, getpeername, sockopt};
 
 use super::peer::{Peer, wait};
-use crate::control::{CONNECT, Claim, Handshake, LONGEST_HELLO, MOST_STRANGERS, Message, Reply};
+use crate::control::{CONNECT, Claim, Handshake, Hidden, LONGEST_HELLO, MOST_STRANGERS, Message, Reply};
 use crate::system::nonce;
 
 /// The longest time that the system may take to reach an address, and then the process there to prove itself.
@@ -36,7 +36,7 @@ pub(crate) enum Arrival {
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     listeners: Vec<OwnedFd>,
-    secret: Vec<u8>,
+    secret: Hidden<Vec<u8>>,
     pending: Vec<PendingConnection>,
 }
 
@@ -51,7 +51,7 @@ impl Arrivals {
     ) -> io::Result<Self> {
         let listeners: Vec<_> = listeners.into_iter().map(Into::into).collect();
         listeners.iter().try_for_each(|listener| rustix::io::ioctl_fionbio(listener, true))?;
-        Ok(Self { listeners, secret: secret.to_vec(), pending: Vec::new() })
+        Ok(Self { listeners, secret: Hidden(secret.to_vec()), pending: Vec::new() })
     }
 
     /// Waits for a short time until an event happens on these connections or `others`, and serves all connections. `admit` returns the reason if it
@@ -66,8 +66,9 @@ impl Arrivals {
         let most = MOST_STRANGERS + expected;
         for listener in &self.listeners {
             let accepted = std::iter::from_fn(|| accept_with(listener, SocketFlags::CLOEXEC).ok()).take(most);
-            self.pending
-                .extend(accepted.filter_map(|accepted| PendingConnection::new(accepted, &self.secret).ok()));
+            self.pending.extend(
+                accepted.filter_map(|accepted| PendingConnection::new(accepted, &self.secret.0).ok()),
+            );
         }
         let mut arrivals = Vec::new();
         for mut connection in std::mem::take(&mut self.pending) {

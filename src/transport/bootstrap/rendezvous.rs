@@ -15,7 +15,7 @@ use unisono_collectives::Rank;
 use super::Bootstrap;
 use super::arrivals::{REACH, introduce};
 use super::peer::{MAX_TIME, NAP, Peer, wait};
-use crate::control::{Claim, framed};
+use crate::control::{Claim, Hidden, framed};
 use crate::error::{Error, Result};
 use crate::record::named;
 use crate::system::print_line;
@@ -55,7 +55,7 @@ pub(crate) struct Joining<'a> {
     /// The time that the rank waits for the others.
     pub(crate) timeout: Duration,
     /// The secret of the job; empty if there is none.
-    pub(crate) secret: &'a [u8],
+    pub(crate) secret: Hidden<&'a [u8]>,
     /// Whether the rank reports that it waits for rank 0.
     pub(crate) reports: bool,
 }
@@ -236,7 +236,7 @@ fn reach(address: &str, resolved: &[SocketAddr], joining: Joining<'_>) -> Result
         for at in resolved {
             let claim = Claim { from: rank, to: 0, tag: ranks as u64 };
             let connected = TcpStream::connect_timeout(at, REACH.min(timeout));
-            match connected.and_then(|socket| introduce(socket, joining.secret, claim, timeout)) {
+            match connected.and_then(|socket| introduce(socket, joining.secret.0, claim, timeout)) {
                 Ok(answer) => return answer,
                 Err(failed) => error = failed,
             }

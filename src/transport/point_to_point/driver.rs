@@ -4,6 +4,7 @@
 //! Messages are not in the flight recorder, which holds calls with the same number on all ranks. A wait for a message appears only in the
 //! error that ends it.
 
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -94,7 +95,7 @@ impl Messages {
     /// source of the received message.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the system does not provide a thread.
+    /// [`Error::Failed`] if the system does not provide a thread.
     pub(crate) fn start<B: std::marker::Send + 'static>(
         &self,
         options: &Options,
@@ -106,12 +107,13 @@ impl Messages {
         if state.thread.is_none() {
             let common = Arc::clone(&self.0);
             let thread = std::thread::Builder::new().name("messages".into()).spawn(move || common.serve());
-            let failed = |cause| {
-                Error::Unsupported(format!(
-                    "cannot start the thread for messages: {cause}; use blocking calls"
-                ))
-            };
-            state.thread = Some(thread.map_err(failed)?);
+            match thread {
+                Ok(thread) => state.thread = Some(thread),
+                Err(cause) => {
+                    drop(state);
+                    return Err(self.fail_to_start(&cause));
+                }
+            }
         }
         drop(state);
         self.begin(options, buffer, parts, on_end);
@@ -120,6 +122,16 @@ impl Messages {
             self.0.changed.notify_all();
         }
         Ok(())
+    }
+
+    /// Ends all messages, since this rank cannot start the thread, and another rank waits for its message. Returns the error.
+    fn fail_to_start(&self, cause: &io::Error) -> Error {
+        let rank = self.0.status.rank();
+        let error = Error::Launch(format!(
+            "cannot start the thread for messages: {cause}; see `ulimit -u` and pids.max of a container, or use blocking calls"
+        ));
+        self.0.with(|messages| messages.lose(rank, &error.to_string()));
+        error.in_call(rank)
     }
 
     /// As [`Messages::start`], without the thread that drives them.
@@ -142,9 +154,9 @@ impl Messages {
         self.0.drive_for_program(&mut waiting, false, |_| (!is_done()).then_some(None));
     }
 
-    /// Ends all messages, because rank `first` has failed.
+    /// As [`Common::close`].
     pub(crate) fn close(&self, first: Rank, cause: &str) {
-        self.0.with(|messages| messages.close(first, cause));
+        self.0.close(first, cause);
     }
 
     /// Returns the rank that failed first, and its cause.
@@ -211,8 +223,14 @@ impl Common {
                     }
                     messages.check(is_alone);
                 }),
-                Err(Error::Aborted { by, cause, .. }) => self.close(by, &cause),
-                Err(error) => self.close(self.status.rank(), &error.to_string()),
+                Err(error) => {
+                    let (first, cause) = error.first_cause(self.status.rank());
+                    // The other ranks do not know the cause of a callback of the program.
+                    if self.status.failure().is_none() {
+                        self.status.give_up(first, &cause);
+                    }
+                    self.close(first, &cause);
+                }
             }
         }
     }
@@ -283,11 +301,91 @@ impl Drop for EndsWaiting<'_> {
     }
 }
 
-/// Ends all messages when it is dropped, since a call that unwinds must not leave pointers to its values.
+/// Ends all messages when it is dropped, since a call that unwinds must not leave pointers to its values, and reports the panic to the
+/// other ranks, which wait for its messages.
 struct EndsAll<'a>(&'a Common);
 
 impl Drop for EndsAll<'_> {
     fn drop(&mut self) {
-        self.0.with(|messages| messages.close(self.0.status.rank(), &panicked()));
+        let (rank, cause) = (self.0.status.rank(), panicked());
+        self.0.status.give_up(rank, &cause);
+        self.0.with(|messages| messages.close(rank, &cause));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::transport::Fabric;
+    use crate::while_waiting::while_waiting;
+
+    const OPTIONS: Options =
+        Options { dtype: DType::U8, tag: 0, label: 0, deadlines: Deadlines::NEVER, operation: None };
+
+    #[test]
+    fn message_that_has_arrived_is_received_after_a_failure() {
+        let mut fabrics = Fabric::threads(2).unwrap();
+        let [sender, receiver] = [0, 1].map(|rank| fabrics[rank].messages());
+        let ended = Arc::new(Mutex::new(None));
+        let on_end = {
+            let ended = Arc::clone(&ended);
+            move |result: Result<(Vec<u8>, Option<Rank>)>| *ended.lock().unwrap() = Some(result)
+        };
+        receiver.begin(
+            &OPTIONS,
+            vec![0_u8; 3],
+            |place| Parts { outgoing: None, incoming: Some((place, Some(0))) },
+            on_end,
+        );
+        sender.run(&OPTIONS, Some((&[1, 2, 3][..], 1)), None, true).unwrap();
+        receiver.close(0, "on purpose");
+        let received = ended.lock().unwrap().take().expect("it has ended").unwrap();
+        assert_eq!(received, (vec![1, 2, 3], Some(0)));
+    }
+
+    #[test]
+    fn cause_of_a_callback_is_reported_to_the_other_ranks() {
+        let mut fabrics = Fabric::threads(2).unwrap();
+        let messages = fabrics[0].messages();
+        let ended = Arc::new(Mutex::new(false));
+        let on_end = {
+            let ended = Arc::clone(&ended);
+            move |_: Result<(Vec<u8>, Option<Rank>)>| *ended.lock().unwrap() = true
+        };
+        messages.begin(
+            &OPTIONS,
+            vec![0_u8],
+            |place| Parts { outgoing: None, incoming: Some((place, Some(1))) },
+            on_end,
+        );
+        let is_done = || *ended.lock().unwrap();
+        while_waiting(|| Err("interrupted".to_owned()), || messages.drive_until(&is_done));
+        let failure = fabrics[1].status().failure().expect("rank 0 has failed");
+        assert_eq!((failure.first, &*failure.cause), (0, "interrupted"));
+    }
+
+    #[test]
+    fn panic_of_a_callback_is_reported_to_the_other_ranks() {
+        let mut fabrics = Fabric::threads(2).unwrap();
+        let (messages, mut place) = (fabrics[0].messages(), [0_u8]);
+        let receive = || messages.run(&OPTIONS, None, Some((&mut place[..], Some(1))), true);
+        let call = || while_waiting(|| panic!("on purpose"), receive);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err());
+        let failure = fabrics[1].status().failure().expect("rank 0 has failed");
+        assert!(failure.first == 0 && failure.cause.starts_with("it panicked"), "{failure:?}");
+    }
+
+    #[test]
+    fn rank_that_cannot_start_the_thread_ends_messages_of_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut fabrics = Fabric::threads(2).unwrap();
+        fabrics.iter().for_each(|fabric| fabric.status().set_flight_dir(folder.path().to_owned()));
+        let [fails, waits] = [0, 1].map(|rank| fabrics[rank].messages());
+        let failed = fails.fail_to_start(&io::ErrorKind::WouldBlock.into());
+        let mut place = [0_u8];
+        let aborted = waits.run(&OPTIONS, None, Some((&mut place[..], Some(0))), true).unwrap_err();
+        assert!(failed.is_fatal());
+        assert_eq!((failed.failed_rank(), aborted.failed_rank()), (Some(0), Some(0)), "{aborted}");
     }
 }

@@ -36,7 +36,7 @@ impl PointToPoint {
     }
 
     /// Reports that this rank cannot continue, and ends all operations.
-    fn lose(&mut self, first: Rank, cause: &str) {
+    pub(super) fn lose(&mut self, first: Rank, cause: &str) {
         if self.failure.is_none() {
             self.status.give_up(first, cause);
             dump_failed(&self.status, cause);

@@ -19,6 +19,8 @@ pub(super) const PIECES: usize = 4;
 
 /// Longer than most copies and reductions take. After this time, memory is revoked from a rank that still accesses it.
 const LONGEST_ACCESS: Duration = Duration::from_secs(2);
+/// The interval of attempts to revoke it.
+const REVOKE_EVERY: Duration = Duration::from_millis(50);
 
 /// The board of a node. Clones refer to the same one.
 ///
@@ -179,14 +181,14 @@ impl Board {
         self.condition(rank).enter(others.map(|other| self.condition(other)))
     }
 
-    /// Returns whether none of these ranks has withdrawn its memory. If so, earlier reads were of lent memory.
-    pub(super) fn is_lent(&self, mut others: impl Iterator<Item = usize>) -> bool {
+    /// Returns the first of these ranks that has withdrawn its memory. If none has, earlier reads were of lent memory.
+    pub(super) fn withdrawn(&self, mut others: impl Iterator<Item = usize>) -> Option<usize> {
         fence(Ordering::Acquire);
-        others.all(|other| !self.condition(other).withdrawn.load(Ordering::SeqCst))
+        others.find(|&other| self.condition(other).withdrawn.load(Ordering::SeqCst))
     }
 
     /// Withdraws a rank's memory. Waits until no other rank accesses it, or until `revoke` returns true. A dead rank accesses no memory.
-    fn withdraw(&self, rank: usize, status: &StatusBoard, revoke: impl Fn() -> bool) {
+    fn withdraw(&self, rank: usize, status: &StatusBoard, revoke: impl Fn() -> rustix::io::Result<bool>) {
         let others = (0..self.ranks).filter(|&other| other != rank);
         let began = Instant::now();
         let mut warned = false;
@@ -198,15 +200,19 @@ impl Board {
             if began.elapsed() <= LONGEST_ACCESS {
                 return true;
             }
-            if revoke() {
+            let revoked = revoke();
+            if revoked == Ok(true) {
                 return false;
             }
             if !std::mem::replace(&mut warned, true) {
+                let refused = |error: rustix::io::Errno| format!(" (the memory cannot be revoked: {error})");
                 print_line(&format!(
-                    "rank {} waits for a process that still accesses its memory: it is stopped, or very slow",
-                    status.rank()
+                    "rank {} waits for a process that still accesses its memory: it is stopped, or very slow{}",
+                    status.rank(),
+                    revoked.err().map_or(String::new(), refused)
                 ));
             }
+            std::thread::sleep(REVOKE_EVERY);
             true
         });
     }
@@ -286,11 +292,10 @@ impl<'a> Lent<'a> {
     }
 
     /// Revokes the memory from a process that still accesses it. Returns whether that is possible.
-    fn revoke(&self) -> bool {
+    fn revoke(&self) -> rustix::io::Result<bool> {
         // The kernel refuses to read unmapped memory, and a rank checks the loan after it has read. But a rank cannot be kept from writing.
         let is_only_read = self.location.segment == Location::ADDRESS && !self.written;
-        self.registry.detach(self.location).unwrap_or(false)
-            || is_only_read && self.registry.is_of_processes()
+        Ok(self.registry.detach(self.location)? || is_only_read && self.registry.is_of_processes())
     }
 }
 

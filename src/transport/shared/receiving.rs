@@ -97,7 +97,7 @@ impl<'a> Receiving<'a> {
         let accepted = self.reach.accept(self.from, location, self.size_bytes, &mut self.target);
         accepted.map_err(|error| access_failure(error, self.status))?;
         // Otherwise the sender has failed in the meantime, and may have changed or freed the memory.
-        if self.board.is_lent(std::iter::once(self.from)) {
+        if self.board.withdrawn(std::iter::once(self.from)).is_none() {
             self.taken = self.size_bytes;
         }
         Ok(())

@@ -67,12 +67,14 @@ impl Shared {
         unsafe { board.condition(own).opened.post(number, Content { header, location }) };
         let waiting = || Waiting::new(*spins, deadlines, status);
         for other in others.clone() {
-            let theirs = wait(checks, other, waiting(), || board.condition(other).opened.read(number))?;
+            let theirs = wait(checks, waiting(), || board.condition(other).opened.read(number).ok_or(other))?;
             header.check(&theirs.header, members[other], status)?;
         }
         // If a rank has failed, this one waits here for its failure report. Locations are valid only inside: a failed rank may have freed its
         // memory, and its descriptor may refer to another file.
-        let inside = wait(checks, own, waiting(), || board.enter(own, others.clone()))?;
+        let withdrawn = || board.withdrawn(others.clone());
+        let enter = || board.enter(own, others.clone()).ok_or_else(|| withdrawn().unwrap_or(own));
+        let inside = wait(checks, waiting(), enter)?;
         let mut took_copies = false;
         // A rank without work accesses no memory: the location of an empty range does not identify any.
         if !range.is_empty() {
@@ -89,11 +91,13 @@ impl Shared {
         }
         drop(inside);
         // A rank that failed in the meantime may have changed its memory. This rank waits here for the failure report too.
-        wait(checks, own, waiting(), || board.is_lent(others.clone()).then_some(()))?;
+        wait(checks, waiting(), || withdrawn().map_or(Ok(()), Err))?;
         board.condition(own).closed.store(number, Ordering::Release);
+        // This rank has released the posts of this pass. Those of the next pass stay until it has closed that pass.
+        let checks = Checks { passes: number, ..checks };
         for other in others.clone() {
-            let closed = || (board.condition(other).closed.load(Ordering::Acquire) >= number).then_some(());
-            wait(checks, other, waiting(), closed)?;
+            let is_closed = || board.condition(other).closed.load(Ordering::Acquire) >= number;
+            wait(checks, waiting(), || if is_closed() { Ok(()) } else { Err(other) })?;
         }
         lent.finish();
         if is_copy && written {
@@ -134,15 +138,13 @@ fn copy_results(
     }
 }
 
-/// Waits until `observe` returns the change by another rank.
+/// Waits until `observe` returns the change by another rank. Until then, it returns the position of the awaited rank as the error.
 #[inline]
 fn wait<R>(
     checks: Checks<'_>,
-    other: usize,
     waiting: Waiting<'_>,
-    observe: impl Fn() -> Option<R>,
+    observe: impl Fn() -> Result<R, usize>,
 ) -> Result<R, Failure> {
-    let other = checks.members[other];
-    let poll = || Ok(observe().map_or(Poll::WaitsFor(other), Poll::Done));
+    let poll = || Ok(observe().map_or_else(|other| Poll::WaitsFor(checks.members[other]), Poll::Done));
     waiting.until(poll, |other, waiting| checks.poll(other, waiting))
 }

@@ -22,7 +22,7 @@ use crate::transport::{Calls, Deadlines, Failure, Header, Outgoing, Polled};
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// Runs a single pass of two ranks, with 64 bytes.
+/// Runs a single pass of at most four ranks, with 64 bytes.
 fn pass(
     end: &mut Shared,
     timeout: Duration,
@@ -31,7 +31,7 @@ fn pass(
     let call = Call::all_reduce(DType::U8, ReduceOp::Sum, 64);
     let header = Calls::default().next(1, 64, Codes::new(&call, Method::Algorithm(Algorithm::AllToAll)), 0);
     let deadlines = Deadlines { timeout, quiet: timeout };
-    let ranges = |rank| 32 * rank..32 * (rank + 1);
+    let ranges = |rank| 16 * rank..16 * (rank + 1);
     let shares = Shares { ranges, share_bytes: 64, read: true, written: true };
     end.single_pass(&header, &mut [0; 64], shares, &deadlines, work)
 }
@@ -54,7 +54,7 @@ fn visit(both: &Barrier, gone: &AtomicBool, open: &mut Open<'_>) -> Result<()> {
     both.wait();
     // Longer than the other rank takes between checks of its deadline, even if it is descheduled.
     std::thread::sleep(Duration::from_secs(1));
-    open.mapped(1, 0..32).expect("threads access all memory").1.fill(1);
+    open.mapped(1, 0..16).expect("threads access all memory").1.fill(1);
     gone.store(true, Ordering::Release);
     Ok(())
 }
@@ -95,6 +95,29 @@ fn deadline_waits_for_ranks_inside() {
         },
     );
     assert!(matches!(timed_out, Err(Failure::Timeout { other: 0, .. })), "{timed_out:?}");
+}
+
+#[test]
+fn rank_that_has_withdrawn_its_memory_is_named() {
+    let (all, short) = (Barrier::new(3), Duration::from_millis(200));
+    let works = |end: &mut Shared, timeout, seconds| {
+        pass(end, timeout, |_| {
+            all.wait();
+            std::thread::sleep(Duration::from_secs(seconds));
+            Ok(())
+        })
+    };
+    let mut world = Shared::world_of_threads(3, (0, 3)).unwrap();
+    let [zero, one, two] = &mut world[..] else { unreachable!("a world of three ranks") };
+    let timed_out = std::thread::scope(|scope| {
+        // Rank 1 withdraws its memory, and then waits for rank 2, which is still inside when rank 0 has finished its work.
+        scope.spawn(|| works(one, short, 0));
+        scope.spawn(|| works(two, LONG, 2));
+        let timed_out = works(zero, short, 1);
+        zero.status().fail(0, 0, "late");
+        timed_out
+    });
+    assert!(matches!(timed_out, Err(Failure::Timeout { other: 1, .. })), "{timed_out:?}");
 }
 
 #[test]

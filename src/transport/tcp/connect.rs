@@ -5,6 +5,7 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
@@ -99,7 +100,8 @@ fn sockets(
     let far: Vec<_> = (0..ranks).filter(|&rank| rank != own && far(rank)).collect();
     let (before, after): (Vec<_>, Vec<_>) = far.into_iter().partition(|&rank| rank < own);
     let (accepted, reached) = std::thread::scope(|scope| {
-        let (began, accepted) = (Instant::now(), scope.spawn(|| accept(listeners, secret, own, after)));
+        let (began, expected) = (Instant::now(), after.clone());
+        let accepting = Builder::new().spawn_scoped(scope, || accept(listeners, secret, own, expected));
         let mut reached = Vec::new();
         for to in before {
             let claim = Claim { from: own, to, tag: TAG };
@@ -111,7 +113,14 @@ fn sockets(
                 break;
             }
         }
-        (accepted.join().expect("the accepting thread does not panic"), reached)
+        let accepted = match accepting {
+            Ok(thread) => thread.join().expect("the accepting thread does not panic"),
+            Err(cause) => {
+                let why = format!("it cannot start a thread: {cause}; see `ulimit -u`");
+                after.into_iter().map(|rank| (rank, Err(why.clone()))).collect()
+            }
+        };
+        (accepted, reached)
     });
     let mut sockets = Vec::new();
     let mut connects = Ok(());

@@ -88,3 +88,16 @@ fn only_progress_renews_the_deadline() {
     assert!(began.elapsed() > arrives_until, "it waits while data arrive: {:?}", began.elapsed());
     assert!(waited > timeout && waited < arrives_until, "it reports the silence: {waited:?}");
 }
+
+#[test]
+fn departure_of_the_awaited_rank_is_named_at_the_deadline() {
+    let (status, deadlines) = (StatusBoard::of_one(), Deadlines { timeout: SHORT, quiet: SHORT });
+    let ended = Waiting::new(10, &deadlines, &status).until(
+        || Ok(Poll::<()>::WaitsFor(1)),
+        |other, waiting| {
+            let is_over = waiting.silence() > SHORT;
+            Ok(if is_over { PeerState::Gone(Failure::Left { other }) } else { PeerState::Nothing })
+        },
+    );
+    assert!(matches!(ended, Err(Failure::Left { other: 1 })), "{ended:?}");
+}

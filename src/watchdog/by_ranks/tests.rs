@@ -1,5 +1,6 @@
 //! Ranks that are alone on their nodes, and connected over loopback.
 
+use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 
 use unisono_collectives::Algorithm;
@@ -8,6 +9,7 @@ use super::*;
 use crate::call::Call;
 use crate::codes::Codes;
 use crate::config::OnFailure;
+use crate::control::Message;
 use crate::dtype::DType;
 use crate::kernels::ReduceOp;
 use crate::method::Method;
@@ -183,6 +185,20 @@ fn quiet_section_is_visible_on_all_nodes_until_it_ends() {
     until(&ends, StatusBoard::is_quiet);
     ends[1].status.end_quiet();
     ends[1].status.exchange_now();
+    until(&ends, |status| !status.is_quiet());
+}
+
+#[test]
+fn quiet_section_of_a_killed_rank_ends_on_all_nodes() {
+    let mut all: Vec<_> = controls().into_iter().enumerate().collect();
+    let (_, killed) = all.remove(2);
+    let ends: Vec<_> = all.into_iter().map(end).collect();
+    let note = Message::Note(serde_json::json!({ "quiet": { "label": "validation" } })).to_bytes();
+    let mut killed: Vec<_> = killed.into_iter().map(|(_, control)| TcpStream::from(control)).collect();
+    killed.iter_mut().for_each(|control| control.write_all(&note).unwrap());
+    until(&ends, StatusBoard::is_quiet);
+    // A killed process sends nothing.
+    drop(killed);
     until(&ends, |status| !status.is_quiet());
 }
 

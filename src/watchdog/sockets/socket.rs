@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::control::{How, LONGEST, PREFIX};
+use crate::control::{How, LONGEST, Message, PREFIX};
 
 /// The longest time for which sent data may remain unacknowledged by the other host before the connection counts as cut. The kernel
 /// acknowledges data, so a stopped process does not count as a cut connection.
@@ -17,8 +17,6 @@ pub(in super::super) const CUT_AFTER: Duration = Duration::from_secs(5);
 /// The interval of the kernel's probes on an idle connection. It is cut if this many are not answered.
 const PROBE: Duration = Duration::from_secs(1);
 const PROBES: u32 = CUT_AFTER.as_secs() as u32;
-/// The limit of unsent data, for a process that does not read.
-const MOST_UNSENT: usize = 4 << 20;
 /// The size of a read.
 const PIECE: usize = 4096;
 /// The most bytes read from one connection before the next one is served.
@@ -107,9 +105,10 @@ impl Socket {
         }
     }
 
-    /// Sends bytes once there is buffer space.
+    /// Sends bytes once there is buffer space. A keepalive is left out if other data wait, so that none accumulate for a process that does
+    /// not read.
     pub(super) fn send(&mut self, bytes: &[u8]) {
-        if self.unsent.len() < MOST_UNSENT {
+        if self.unsent.is_empty() || *bytes != Message::Keepalive.to_bytes() {
             self.unsent.extend(bytes);
         }
     }
@@ -141,5 +140,26 @@ fn of(error: &std::io::Error) -> How {
     match error.kind() {
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionRefused => How::Closed,
         _ => How::Silent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn no_message_but_a_keepalive_is_left_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut socket = Socket::connected(stream).unwrap();
+        let [keepalive, goodbye] = [Message::Keepalive, Message::Goodbye].map(|message| message.to_bytes());
+        (0..3).for_each(|_| socket.send(&keepalive));
+        assert_eq!(socket.unsent, keepalive);
+        let long = vec![0; 8 << 20];
+        socket.send(&long);
+        socket.send(&goodbye);
+        assert_eq!(socket.unsent.len(), keepalive.len() + long.len() + goodbye.len());
     }
 }

@@ -40,6 +40,24 @@ fn connected(hub: &mut Sockets, identities: &Identities) -> Sockets {
     leader
 }
 
+/// The hub accepts a batch of connections before it has read the proofs of the previous one.
+#[test]
+fn leaders_of_many_nodes_connect_at_once() {
+    let nodes = 100;
+    let mut identities = Identities((0..nodes).map(Identity::of_this_process).collect());
+    let hub = Hub::open(&mut identities.0[0], &Interfaces::default()).unwrap();
+    let mut hub = Sockets::of_leader(0, &identities, Some(hub)).unwrap();
+    let mut leaders: Vec<_> =
+        (1..nodes).map(|rank| Sockets::of_leader(rank, &identities, None).unwrap()).collect();
+    let connected = |hub: &Sockets| hub.others().into_iter().collect::<std::collections::BTreeSet<_>>();
+    let began = Instant::now();
+    while connected(&hub).len() < nodes - 1 {
+        assert!(began.elapsed() < PATIENCE, "{} leaders are connected", connected(&hub).len());
+        assert!(hub.progress().is_empty());
+        assert!(leaders.iter_mut().all(|leader| leader.progress().is_empty()));
+    }
+}
+
 /// Connects as a process that is not of the job, and sends bytes.
 fn stranger(identities: &Identities, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(identities.0[0].addresses[0]).unwrap();
@@ -88,7 +106,7 @@ fn connections_from_outside_the_job_are_closed() {
         assert_eq!(stream.read(&mut [0]).unwrap(), 0, "{message:?}: the connection is closed");
     }
     // A leader of another job.
-    identities.0[0].secret[0] ^= 1;
+    identities.0[0].secret.0[0] ^= 1;
     let mut other = leader(&identities);
     let news = news_until(&mut [&mut hub, &mut other], |news| !news.is_empty());
     assert!(news.iter().all(|news| matches!(news, News::Stranger)), "{news:?}");
@@ -137,7 +155,7 @@ fn number_of_unauthenticated_connections_is_limited() {
     let silent: Vec<_> = (0..3 * MOST_STRANGERS)
         .map(|_| {
             let silent = stranger(&identities, b"");
-            assert!(hub.progress().is_empty() && strangers(&hub) <= MOST_STRANGERS);
+            assert!(hub.progress().is_empty() && strangers(&hub) <= MOST_STRANGERS + hub.expected);
             silent
         })
         .collect();
@@ -159,4 +177,18 @@ fn ports_are_closed_once_all_leaders_have_connected() {
     leader.send(&Message::Left { rank: 1 });
     let is_sent = |news: &News| matches!(news, News::Received(1, Message::Left { rank: 1 }));
     news_until(&mut [&mut hub, &mut leader], |news| news.iter().any(is_sent));
+}
+
+#[test]
+fn abandoned_connection_is_reported_with_its_address() {
+    let (mut hub, identities) = hub();
+    let mut leader = connected(&mut hub, &identities);
+    // The hub refuses it on a connection that is established.
+    leader.send(&Message::Confirm);
+    let lost = |news: &News| match news {
+        News::Lost(0, over, _) => Some(*over),
+        _ => None,
+    };
+    let news = news_until(&mut [&mut hub, &mut leader], |news| news.iter().any(|news| lost(news).is_some()));
+    assert!(news.iter().filter_map(lost).all(|over| !over.is_unspecified()), "{news:?}");
 }

@@ -2,7 +2,9 @@
 
 use std::num::NonZero;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use unisono::{Algorithm, Choice, Communicator, Error, Operation, ReduceOp, Vendor};
 use unisono_testing::random::Random;
@@ -227,4 +229,24 @@ pub fn panics() {
             assert!(error.contains("rank 1"), "{error}");
         }
     }
+}
+
+/// Checks that a panic in a reduction that the program catches ends the call on all ranks, with the true cause.
+pub fn caught_panic() {
+    let began = Instant::now();
+    let errors = unisono::threads(3, |mut comm| {
+        comm.set_timeout(Duration::from_secs(30));
+        let is_harmless = comm.rank() != 0;
+        let reduce = move |_: &mut [u32], _: &[u32]| assert!(is_harmless, "on purpose");
+        // For other ranks it is the same reduction.
+        let op = ReduceOp::custom("panics on rank 0", true, reduce);
+        let call = || comm.call().algorithm(Algorithm::MasterWorker).all_reduce(&mut [1_u32], op).map(drop);
+        match catch_unwind(AssertUnwindSafe(call)) {
+            Ok(ended) => ended.unwrap_err(),
+            Err(_) => comm.barrier().unwrap_err(),
+        }
+    });
+    assert!(began.elapsed() < Duration::from_secs(20), "{errors:?}");
+    let has_cause = matches!(&errors[0], Error::Aborted { by: 0, cause, .. } if cause.contains("panicked"));
+    assert!(has_cause && errors.iter().all(|error| error.failed_rank() == Some(0)), "{errors:?}");
 }

@@ -103,6 +103,7 @@ fn counts_of_ranks(comm: &mut Communicator) {
     let values: Vec<_> = (0..count).map(|element| value(rank, element)).collect();
     let (mut array, stream) = array(comm, &values);
     let by_nccl = comm.device_route().unwrap().starts_with("NCCL") && comm.topology().nodes() == 1;
+    comm.call().counts(&counts).barrier_device(&stream).unwrap();
     let called = comm.call().counts(&counts).run_device(Operation::AllGather, None, &mut array, &stream);
     match called {
         Ok(ran) if by_nccl => assert_eq!(ran.method.name(), "nccl"),

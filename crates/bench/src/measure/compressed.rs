@@ -5,7 +5,7 @@ use std::time::Instant;
 use unisono::{Communicator, ReduceOp, Result};
 use unisono_compress::{Compression, Compressor, Levels};
 
-use super::{Times, slowest};
+use super::{Room, Times, room, slowest};
 
 /// One format at one size.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -94,6 +94,19 @@ pub fn measure(
         }
     }
     Ok(())
+}
+
+/// Checks the memory for [`measure`] with these arguments. All ranks call it before they measure.
+///
+/// # Errors
+/// As [`Communicator::all_reduce`].
+pub fn check_memory(
+    comm: &mut Communicator,
+    compressions: &[Compression],
+    sizes_bytes: &[usize],
+) -> Result<Room> {
+    // The values, the array, the exact sums in f64, and the residual of each compressor.
+    room::for_arrays(comm, sizes_bytes, 4 + compressions.len())
 }
 
 /// The measurements of one format at one size, on this rank.

@@ -23,9 +23,14 @@ pub enum Room {
 /// # Errors
 /// As [`Communicator::all_reduce`].
 pub fn room(comm: &mut Communicator, settings: &Settings) -> Result<Room> {
+    for_arrays(comm, &settings.sizes_bytes, arrays(settings))
+}
+
+/// Checks the memory for `arrays` arrays at a time on each rank, of the largest of these sizes. All ranks call it.
+pub(super) fn for_arrays(comm: &mut Communicator, sizes_bytes: &[usize], arrays: usize) -> Result<Room> {
     let local_ranks = NodeFacts::of(comm).local_ranks;
-    let most_bytes = settings.sizes_bytes.iter().copied().max().unwrap_or(0);
-    let needed_bytes = most_bytes.saturating_mul(arrays(settings)).saturating_mul(local_ranks);
+    let most_bytes = sizes_bytes.iter().copied().max().unwrap_or(0);
+    let needed_bytes = most_bytes.saturating_mul(arrays).saturating_mul(local_ranks);
     let short = AvailableMemory::shortage(needed_bytes as u64);
     let mut first = [if short.is_some() { comm.rank() } else { comm.ranks() } as u64];
     comm.all_reduce(&mut first, ReduceOp::Min)?;

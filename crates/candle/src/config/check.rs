@@ -147,13 +147,6 @@ impl Config {
     /// Rejects incompatible options.
     fn check_together(&self) -> Result<(), TrainError> {
         let is_invariant = self.order == Order::Tree;
-        if is_invariant && self.compresses() {
-            return refuse(format!(
-                "gradients are rounded to {} between ranks, so the bits depend on the number of ranks: use --wire f32 \
-                 with --order world-invariant",
-                self.wire
-            ));
-        }
         if let Some(why) = self.buckets(1).conflict() {
             return refuse(why);
         }
@@ -177,6 +170,7 @@ impl Config {
         let is_across = self.overlap == Overlap::Across;
         let is_invariant = self.order == Order::Tree;
         let is_undecided = matches!(self.wire, Wires::Auto(_));
+        let names_algorithm = self.algorithm.as_ref().is_some_and(|choice| *choice != Choice::Auto);
         let refused = match strategy {
             Strategy::Pipeline(_) => vec![
                 (
@@ -198,6 +192,7 @@ impl Config {
                 (is_invariant, "--order world-invariant", "ranks add their gradients in turn"),
                 (self.local_steps.is_some(), "--local-steps", "there is one copy of the parameters"),
                 (self.compresses(), "--wire", "no gradient travels"),
+                (names_algorithm, "--algorithm", "ranks add gradients in memory that they share"),
                 (
                     self.shard_optimizer,
                     "--shard-optimizer",
@@ -208,6 +203,7 @@ impl Config {
             Strategy::ParameterServer(_) => {
                 vec![
                     (is_undecided, "--wire auto", "it compares all-reduces: name one format"),
+                    (names_algorithm, "--algorithm", "workers send gradients to servers"),
                     (
                         self.on_bad_sample != OnBadSample::Error,
                         "--on-bad-sample skip",

@@ -26,7 +26,7 @@ impl Config {
         strategy.check(comm)?;
         agree(comm, self.check_own(&strategy, replica.shares_values()).map_err(|error| self.placed(error)))?;
         let (rank, ranks) = (comm.rank(), comm.ranks());
-        let (mut resumed, global_batch) = self.begin(comm, &strategy, ranks)?;
+        let (resumed, global_batch) = self.begin(comm, &strategy, ranks)?;
         let on_cpu = Some("on the CPU, where its parameters are");
         agree(comm, self.check_choice(comm.choice(), parameters.device(), on_cpu))?;
         agree(comm, self.check_world(ranks).and_then(|()| self.load_initial(rank, parameters)))?;
@@ -39,7 +39,7 @@ impl Config {
         }
         let shares = self.shares(&strategy, (rank, ranks), global_batch);
         let entries = (json!({ "samples": samples[0] }), self.learning_rate);
-        let settings = self.settle(comm, replica, entries, (shares, samples[0]), resumed.as_mut())?;
+        let settings = self.settle(comm, replica, entries, (shares, samples[0]), resumed.as_ref())?;
         Ok((shares, settings, resumed))
     }
 

@@ -11,7 +11,7 @@ use crate::network::Parameters;
 use candle_core::Device;
 use unisono::{Communicator, Rank, Unisono};
 use unisono_data::{Dataset, SnapshotReport, Source};
-use unisono_strategies::{ParameterServer, ServerSettings, Strategy};
+use unisono_strategies::{ParameterServer, ServerSettings, Strategy, StrategyKind};
 use unisono_train::internals::{check_outputs, refusal};
 use unisono_train::{
     Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire, Wires, agree,
@@ -71,7 +71,8 @@ impl Config {
         let strategy = Strategy::ParameterServer(servers);
         strategy.check(comm)?;
         let place = (comm.rank(), comm.ranks());
-        let Prepared { replica, feed, run, resumed, .. } = self.prepare_whole(comm, &strategy, place)?;
+        let own = Self { strategy: Some(StrategyKind::ParameterServer), ..self.clone() };
+        let Prepared { replica, feed, run, resumed, .. } = own.prepare_whole(comm, &strategy, place)?;
         ParameterServer::new(comm, replica, feed.placed(None), run, servers, resumed)
     }
 
@@ -90,7 +91,8 @@ impl Config {
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
         let resumed = self.find(&mut alone)?;
         let global_batch = resumed.map(|resumed| resumed.progress.global_batch).or(self.global_batch);
-        let own = Self { global_batch, log_dir: None, ..self.without_checkpoints() };
+        let strategy = Some(StrategyKind::ParameterServer);
+        let own = Self { strategy, global_batch, log_dir: None, ..self.without_checkpoints() };
         let strategy = Strategy::ParameterServer(servers);
         let Prepared { replica, feed, run, .. } = own.prepare_whole(&mut alone, &strategy, (rank, ranks))?;
         ParameterServer::join(folder, (rank, ranks), replica, feed.placed(None), &run, servers)
@@ -144,7 +146,7 @@ impl Config {
         make: impl FnOnce(&mut Communicator, &Made<'_>) -> Result<(R, Option<String>), TrainError>,
     ) -> Result<Prepared<R>, TrainError> {
         agree(comm, self.check().and_then(|()| self.check_strategy(strategy)))?;
-        let (mut resumed, global_batch) = self.begin(comm, strategy, ranks)?;
+        let (resumed, global_batch) = self.begin(comm, strategy, ranks)?;
         let refused = self.refuses_device(strategy, global_batch);
         let (device, computes) = self.device.choose(comm, refused)?;
         agree(comm, self.check_choice(comm.choice(), &device, computes.as_deref()))?;
@@ -160,7 +162,7 @@ impl Config {
         let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
         let (entries, peak) = (self.description(&dataset, fingerprint), self.scaled_rate(global_batch));
         let samples = dataset.train.len();
-        let run = self.settle(comm, &replica, (entries, peak), (shares, samples), resumed.as_mut())?;
+        let run = self.settle(comm, &replica, (entries, peak), (shares, samples), resumed.as_ref())?;
         let run = RunSettings {
             computes,
             strategy,
@@ -274,15 +276,13 @@ impl Config {
         replica: &impl Replica,
         (entries, peak): (serde_json::Value, f64),
         (shares, samples): (Shares, usize),
-        resumed: Option<&mut Resumed>,
+        resumed: Option<&Resumed>,
     ) -> Result<RunSettings, TrainError> {
-        let (wire, wire_choice) = self.choose_wire(comm, replica.parameters(), resumed.as_deref())?;
+        let (wire, wire_choice) = self.choose_wire(comm, replica.parameters(), resumed)?;
         let chosen = Self { wire: Wires::One(wire), ..self.clone() };
         let description = chosen.with_run(entries);
         if let Some(resumed) = resumed {
             agree(comm, chosen.compare(&description, shares.global_batch, resumed))?;
-            // New checkpoints contain all entries that this version writes.
-            resumed.progress.description = description.clone();
         }
         let run = chosen.run_settings(shares.global_batch, shares.steps(samples), peak);
         Ok(RunSettings { wire_choice, description, ..run })

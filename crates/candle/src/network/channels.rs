@@ -149,7 +149,7 @@ impl<const RELU: bool> Pass for Normalize<RELU> {
 /// Returns the derivative before the ReLU, if there is one.
 #[inline(always)]
 fn masked<const RELU: bool>(y: f32, dy: f32) -> f32 {
-    if RELU && y == 0.0 { 0.0 } else { dy }
+    if RELU { Relu::derivative(y, dy) } else { dy }
 }
 
 /// Sums derivatives, and their products with the distances from the mean.

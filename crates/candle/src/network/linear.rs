@@ -115,7 +115,7 @@ impl Linear {
 
     /// Returns the derivative with respect to the result of the product, given the derivative with respect to `y`.
     pub(super) fn before_relu<'a>(&self, y: &[f32], dy: &'a [f32]) -> Cow<'a, [f32]> {
-        let masked = |(&dy, &y): (&f32, &f32)| if y == 0.0 { 0.0 } else { dy };
+        let masked = |(&dy, &y): (&f32, &f32)| Relu::derivative(y, dy);
         if self.has_relu { dy.iter().zip(y).map(masked).collect() } else { Cow::Borrowed(dy) }
     }
 

@@ -17,6 +17,12 @@ impl Relu {
     pub(crate) fn of(x: f32) -> f32 {
         if x <= 0.0 { 0.0 } else { x }
     }
+
+    /// Returns the derivative with respect to `x`, given the result and the derivative with respect to it.
+    #[inline(always)]
+    pub(super) fn derivative(y: f32, dy: f32) -> f32 {
+        if y == 0.0 { 0.0 } else { dy }
+    }
 }
 
 impl Function for Relu {
@@ -29,7 +35,7 @@ impl Function for Relu {
 
     fn backward(&self, _: &[usize], _: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
         for ((dx, dy), y) in dx.iter_mut().zip(dy).zip(y) {
-            *dx = if *y == 0.0 { 0.0 } else { *dy };
+            *dx = Self::derivative(*y, *dy);
         }
     }
 

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use candle_core::{Device, Tensor, Var, bail};
 
-use super::parameters::{GRADIENTS, Parameters};
+use super::parameters::{EVALUATION, GRADIENTS, Parameters};
 use super::{Arrays, Loss, loss};
 use unisono_strategies::pipeline::{Activations, Stage, StageOutput};
 use unisono_train::metrics::VisitOutputs;
@@ -162,7 +162,7 @@ impl<B: Send + 'static, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> 
         before: Option<&Activations>,
         visit: Option<VisitOutputs<'_>>,
     ) -> Result<StageOutput, ReplicaError> {
-        Ok(loss::showing(visit, || self.compute(batch, before))?.1)
+        Ok(EVALUATION.set(&(), || loss::showing(visit, || self.compute(batch, before)))?.1)
     }
 
     fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {

@@ -186,10 +186,10 @@ fn parameters_without_a_layer_are_requested_first() {
     let first = Linear::new(&parameters, "first", 6, 5, 2.0).unwrap().with_relu();
     let second = candle_nn::linear(5, 4, parameters.var_builder().pp("second")).unwrap();
     let third = Linear::without_bias(&parameters, "third", 4, 3, 1.0).unwrap();
-    let shared = Linear::without_bias(&parameters, "shared", 6, 6, 1.0).unwrap();
+    let shared = parameters.add("shared", (6, 6), 0.4).unwrap();
     let also_shared = parameters.var_builder().get((6, 6), "shared").unwrap();
     let mut replica = replica(&parameters, move |x| {
-        let x = (x.matmul(&also_shared)? + shared.forward(x)?)?;
+        let x = (x.matmul(&also_shared)? + x.matmul(&shared)?)?;
         third.forward(&second.forward(&first.forward(&x)?)?)
     });
     let names: Vec<_> = replica.parameters().iter().map(|parameter| parameter.name.clone()).collect();
@@ -291,6 +291,14 @@ fn weight_used_twice_reports_its_summed_gradient_once() {
     let mut replica = replica(&parameters, move |x| x.matmul(&weight)?.matmul(&weight));
     assert_eq!(gathered(&mut replica, &inputs()).gradients.len(), 1);
     check_slopes(&mut replica, &inputs());
+}
+
+#[test]
+fn weight_of_a_linear_layer_is_not_shared() {
+    let parameters = Parameters::new(5);
+    let _layer = Linear::without_bias(&parameters, "layer", 6, 6, 1.0).unwrap();
+    let refused = parameters.var_builder().get((6, 6), "layer").unwrap_err().to_string();
+    assert!(refused.contains("parameter layer belongs to a layer of unisono"), "{refused}");
 }
 
 #[test]

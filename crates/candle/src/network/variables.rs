@@ -35,6 +35,13 @@ impl SimpleBackend for Backend {
                     parameter.shape
                 );
             }
+            // Such a layer reports only its own part of the gradient.
+            if array.is_of_layer && parameter.is_trained {
+                bail!(
+                    "parameter {name} belongs to a layer of unisono, and is requested again: expected a shared weight from Parameters::add, \
+                     or from the builder for all its uses"
+                );
+            }
             array.is_of_layer = false;
             return Ok(array.tensor.clone());
         }

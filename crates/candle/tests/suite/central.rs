@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use candle_core::Tensor;
+use unisono::Algorithm;
 use unisono_candle::model::ModelKind;
 use unisono_candle::{Config, Linear, Loss, Network, Parameters};
 use unisono_data::Source;
@@ -128,6 +129,10 @@ fn options_without_effect_are_refused() {
     for (settings, said) in [
         (Config { shard_optimizer: true, ..central.clone() }, "does not go with --shard-optimizer"),
         (Config { order: Order::Tree, ..central.clone() }, "does not go with --order world-invariant"),
+        (
+            Config { algorithm: Some(Algorithm::Tree.into()), ..central.clone() },
+            "does not go with --algorithm",
+        ),
     ] {
         let errors: Vec<_> =
             run(2, &settings).into_iter().map(|ended| ended.unwrap_err().to_string()).collect();

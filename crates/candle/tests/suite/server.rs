@@ -183,6 +183,7 @@ fn incompatible_options_are_refused_on_all_ranks() {
     let compressed = Config { wire: "int8".parse().unwrap(), ..settings() };
     let undecided = Config { wire: "auto:f32,bf16".parse().unwrap(), ..settings() };
     let invariant = Config { order: Order::Tree, ..settings() };
+    let tree = Config { algorithm: Some(Algorithm::Tree.into()), ..settings() };
     let damped = ServerSettings { damps: true, ..SYNCHRONOUS };
     for (settings, servers, expected) in [
         (&settings(), servers(3), "3 of 3 ranks serve"),
@@ -192,6 +193,7 @@ fn incompatible_options_are_refused_on_all_ranks() {
         (&compressed, servers(1), "sends gradients as f32, bf16 or f16, and not as int8"),
         (&undecided, servers(1), "does not go with --wire auto"),
         (&invariant, servers(1), "remove --order world-invariant"),
+        (&tree, servers(1), "does not go with --algorithm"),
         (&settings(), damped, "damp"),
     ] {
         let refused = unisono::threads(3, |mut comm| settings.parameter_server(&mut comm, servers).map(drop));
@@ -209,6 +211,17 @@ fn incompatible_options_are_refused_on_all_ranks() {
         Config { strategy, ..settings() }.trainer(&mut comm).map(drop).unwrap_err().to_string()
     });
     assert!(two[1].contains("one-device is for one rank"), "{}", two[1]);
+}
+
+/// The metrics of a regression, which parameter servers do not measure, are not added.
+fn regression_is_accepted_without_a_named_strategy() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = directory.path().join("table.csv");
+    let rows = (0..100).map(|row| format!("{row},{}\n", 2 * row));
+    std::fs::write(&table, format!("x,y\n{}", rows.collect::<String>())).unwrap();
+    let data = format!("csv:{}", table.display()).parse().unwrap();
+    let regression = Config { data, target: Some("y".to_owned()), batch_size: 8, ..settings() };
+    serve(2, &regression, SYNCHRONOUS).unwrap();
 }
 
 /// A model of one number whose passes take a fixed time, and which diverges at a step.
@@ -375,6 +388,7 @@ pub(crate) fn tests() -> Vec<Test> {
         gradients_can_be_sent_in_half_the_bytes,
         run_resumes_under_another_strategy_with_the_same_bits,
         incompatible_options_are_refused_on_all_ranks,
+        regression_is_accepted_without_a_named_strategy,
         diverging_share_ends_the_run_and_is_named,
         diverging_parameter_ends_the_run_and_is_named_with_its_server,
         server_checkpoints_count_steps_and_not_shares,

@@ -1,10 +1,10 @@
 //! `unisono bench --wire`: compares all-reduces that are compressed between nodes with an uncompressed one.
 
 use unisono::Communicator;
-use unisono_bench::compressed::{Row, measure};
+use unisono_bench::compressed::{Row, check_memory, measure};
 
-use super::Args;
 use super::rows::{CsvColumn, Rows};
+use super::{Args, refuse_without};
 use crate::Failure;
 
 type Column = super::rows::Column<Row>;
@@ -33,6 +33,7 @@ pub(super) fn on_rank(comm: &mut Communicator, args: &Args) -> Result<(), Failur
                    declare nodes, such as UNISONO_NODES=1,1";
         return Err(Failure::refusal(is_root, why));
     }
+    refuse_without(check_memory(comm, &args.wire, &args.bytes.0)?)?;
     let about = [
         format!("{ranks} ranks on {nodes} nodes over {transport}; all-reduce, sum of f32"),
         "times of the slowest rank, median and best; errors of the first result:".to_owned(),

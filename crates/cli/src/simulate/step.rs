@@ -132,10 +132,15 @@ struct Row {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    args.cluster.topology()?;
+    let ranks = args.cluster.topology()?.ranks();
     if args.batch_size == 0 || args.backward_ms == 0.0 {
         let why = "--batch-size and --backward-ms must be above 0";
         return Err(Failure::BadInput(why.to_owned()));
+    }
+    if let Some(servers) = args.servers.filter(|&servers| servers >= ranks) {
+        let why =
+            format!("--servers must leave a worker: at most {} of {ranks} ranks, got `{servers}`", ranks - 1);
+        return Err(Failure::BadInput(why));
     }
     let model = args.model.read().map_err(Failure::BadInput)?;
     let machine = args.cluster.machine()?;
@@ -237,7 +242,7 @@ impl Args {
             hidden_communication_ms: hidden_us / 1e3,
             exposed_communication_ms: exposed_us / 1e3,
             update_ms,
-            samples_per_s: (topology.ranks() * self.batch_size) as f64 / (step_ms / 1e3),
+            samples_per_s: topology.ranks() as f64 * self.batch_size as f64 / (step_ms / 1e3),
             efficiency: alone_ms / step_ms,
             hidden_percent: (all_us > 0.0).then_some(100.0 * hidden_us / all_us),
         })

@@ -253,7 +253,11 @@ fn progress(installed: &Installed, mpi: &'static str) {
 fn communicators(installed: &Installed, mpi: &'static str) {
     let program = installed.c(mpi, "communicators.c");
     for ranks in [2, 3] {
-        is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
+        let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
+        // A warning that applies to many communicators is printed once.
+        let warnings =
+            ended.stderr.lines().filter(|line| line.contains(&format!("unisono: {ranks} ranks on ")));
+        assert!(warnings.count() <= 1, "{ended:?}");
     }
 }
 

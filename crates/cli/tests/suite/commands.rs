@@ -110,6 +110,11 @@ fn parameter_servers_are_predicted_beside_mirrored_training() {
     is_about(&asynchronous["step_ms"], 14.0);
 }
 
+fn throughput_of_the_largest_batch_does_not_overflow() {
+    let rows = steps("8\n", &format!("--nodes 2 --ranks-per-node 1 --batch-size {}", usize::MAX));
+    is_about(&rows[1]["samples_per_s"], 2.0 * usize::MAX as f64 / 0.01);
+}
+
 fn smaller_wire_formats_shorten_the_step_between_nodes() {
     let wires = "f32,bf16,int8,int4,onebit,topk:0.01,powersgd:4";
     let rows =
@@ -230,6 +235,8 @@ fn requests_that_exceed_the_memory_are_refused() {
     let expected =
         "unisono: arrays of 16 GiB on 64 ranks of a node need 2048 GiB, including copies, but only ";
     assert!(said.starts_with(expected) && said.contains("of memory is available"), "{said}");
+    let said = refused("export UNISONO_NODES=1,1 && exec \"$0\" bench --threads 2 --wire int8 --bytes 1024G");
+    assert!(said.contains("arrays of 1024 GiB on 2 ranks of a node need 10 TiB"), "{said}");
     let said = refused("ulimit -v 4000000 && exec \"$0\" bench --threads 1024 --bytes 8");
     assert!(said.contains("raise `ulimit -v`"), "{said}");
     let said = refused("exec \"$0\" bench --threads 1025 --bytes 8");
@@ -257,6 +264,7 @@ fn invalid_arguments_are_refused() {
         (format!("step {world} --backward-ms 1 --parameters 0"), "such as 25.6M"),
         (format!("step {world} --backward-ms 1 --layers /nowhere"), "cannot read `/nowhere`"),
         (format!("step {world} --backward-ms 0 --parameters 1M"), "must be above 0"),
+        (format!("step {world} --backward-ms 1 --parameters 1M --servers 4"), "at most 3 of 4 ranks"),
         (
             format!("step {world} --backward-ms 1 --parameters 1M --wire int9"),
             "there are f32, bf16 and f16, and between nodes int8",
@@ -367,6 +375,7 @@ pub(crate) fn tests() -> Vec<Test> {
         simulate_reports_algorithms_that_are_too_large,
         step_waits_for_the_last_bucket,
         parameter_servers_are_predicted_beside_mirrored_training,
+        throughput_of_the_largest_batch_does_not_overflow,
         smaller_wire_formats_shorten_the_step_between_nodes,
         hang_report_explains_the_hang_and_names_a_bad_file,
         doctor_fails_if_a_finding_is_wrong,

@@ -283,6 +283,7 @@ fn invalid_requests_are_refused() {
         (&[][..], "required arguments were not provided"),
         (&["--data", "digits", "--prompt", "a"], "cannot be used with"),
         (&["--prompt", "a", "--limit", "3"], "cannot be used with `--limit <N>`"),
+        (&["--prompt", "a", "--data-cache", "d"], "cannot be used with"),
         (&["--image", "a.png", "--split", "all"], "cannot be used with `--split <SPLIT>`"),
         (&["--data", "digits", "--length", "3"], "cannot be used with `--length <N>`"),
     ] {

@@ -9,7 +9,36 @@ use unisono_testing::{suite::Test, tests};
 use crate::UNISONO;
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![trace_connects_the_calls_of_ranks_and_names_a_bad_file]
+    tests![
+        trace_connects_the_calls_of_ranks_and_names_a_bad_file,
+        trace_of_a_rank_is_not_overwritten,
+        one_of_several_processes_merges_or_reports
+    ]
+}
+
+fn trace_of_a_rank_is_not_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, text) = (folder.path().join("trace-rank-0.json"), "{\n]}\n");
+    fs::write(&file, text).unwrap();
+    let mut command = Command::new(UNISONO);
+    let output = command.arg("trace").arg(folder.path()).arg("--output").arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("must not be the trace of a rank"), "{said}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
+}
+
+/// Two processes would write the same file.
+fn one_of_several_processes_merges_or_reports() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("trace-rank-0.json"), "{\n]}\n").unwrap();
+    for name in ["trace", "hang-report"] {
+        let mut command = Command::new(UNISONO);
+        command.arg(name).arg(folder.path()).envs([("RANK", "1"), ("WORLD_SIZE", "2")]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && output.stdout.is_empty(), "{name}: {said}");
+    }
+    assert!(!folder.path().join("trace.json").exists());
 }
 
 fn trace_connects_the_calls_of_ranks_and_names_a_bad_file() {

@@ -35,7 +35,7 @@ impl Wire {
 #[derive(Debug)]
 pub struct Prices {
     machine: Machine,
-    known: HashMap<(usize, usize, Operation, usize), f64>,
+    known: HashMap<(usize, usize, Operation, usize, usize), f64>,
 }
 
 impl Prices {
@@ -108,7 +108,7 @@ impl Prices {
         if nodes * local_ranks == 1 || size_bytes == 0 {
             return Ok(0.0);
         }
-        let key = (nodes, local_ranks, operation, size_bytes);
+        let key = (nodes, local_ranks, operation, size_bytes, element_size_bytes);
         if let Some(&known) = self.known.get(&key) {
             return Ok(known);
         }
@@ -120,5 +120,20 @@ impl Prices {
         let time_us = predicted.map_err(|error| format!("{operation} by {algorithm}: {error}"))?.time_us;
         self.known.insert(key, time_us);
         Ok(time_us)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prediction_does_not_depend_on_earlier_ones() {
+        // Both arrays have the same size, but their parts on three nodes have not.
+        let (three_nodes, count) = (Topology::uniform(3, 1), 1 << 20);
+        let of = |prices: &mut Prices| prices.all_reduce_us(&three_nodes, Wire::Bf16, &[&[2 * count]]);
+        let mut used = Prices::new(Machine::default());
+        used.all_reduce_us(&three_nodes, Wire::F32, &[&[count]]).unwrap();
+        assert_eq!(of(&mut used), of(&mut Prices::new(Machine::default())));
     }
 }

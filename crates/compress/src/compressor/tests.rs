@@ -274,3 +274,9 @@ fn different_seeds_and_calls_round_differently() {
         }
     }
 }
+
+#[test]
+#[should_panic(expected = "powersgd:0: expected one of int8")]
+fn invalid_compression_is_refused() {
+    Compressor::new(&Levels(None), Compression::PowerSgd { rank: 0 }, &SHAPES);
+}

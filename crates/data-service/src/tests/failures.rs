@@ -1,5 +1,6 @@
 //! Tests of failures of servers, tokens and files.
 
+use std::hash::Hasher;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +14,7 @@ use tonic::Code;
 use super::*;
 use crate::call::{MOST_OTHER_BYTES, Method, call, connect};
 use crate::message::{DescribeRequest, Description};
-use unisono_data::{Cache, OnBadSample};
+use unisono_data::{Cache, OnBadSample, Split, Values};
 
 /// Returns the error of a failed connection.
 fn refusal(connected: Result<Dataset, DataError>) -> String {
@@ -195,6 +196,69 @@ fn the_work_of_a_failed_server_moves_to_the_others() {
     assert_eq!(epoch(&served, kill), epoch(&local, |_| ()));
 }
 
+/// Samples that no batch can be made of, which is found after this time.
+#[derive(Debug)]
+struct Failing(Arc<dyn Split>, Duration);
+
+impl Split for Failing {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn hash(&self, hasher: &mut dyn Hasher) -> Result<(), DataError> {
+        self.0.hash(hasher)
+    }
+
+    fn gather(&self, _: &[usize], _: Pass) -> Result<(Values, Vec<u32>), DataError> {
+        thread::sleep(self.1);
+        panic!("no batch")
+    }
+}
+
+fn start_failing(after: Duration, options: &Options, settings: ServerSettings) -> Result<Server, DataError> {
+    let dataset = load(&Source::Digits, options)?;
+    let dataset = Dataset { train: Arc::new(Failing(dataset.train.clone(), after)), ..dataset };
+    Server::start(dataset, (&Source::Digits, options), settings)
+}
+
+#[test]
+fn servers_that_answer_but_make_no_batch_end_the_wait() {
+    let fixture = Fixture::new();
+    // While one of them fails, the pauses of the others end.
+    let servers: Vec<_> = (0..4)
+        .map(|_| start_failing(Duration::from_millis(300), &varied(), fixture.settings()).unwrap())
+        .collect();
+    let served = fixture.connect(&servers.iter().collect::<Vec<_>>()).unwrap();
+    let request = thread::spawn(move || served.train.batch(&[0], PASS));
+    wait_until("the wait ends", || request.is_finished());
+    let refused = request.join().unwrap().unwrap_err().to_string();
+    assert!(refused.starts_with("no data server has answered for "), "{refused}");
+    assert_eq!(refused.matches("a batch could not be made").count(), 4, "{refused}");
+}
+
+#[test]
+fn a_server_that_cannot_join_ends_despite_a_batch_in_progress() {
+    let fixture = Fixture::new();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let settings = ServerSettings {
+        listen: address.to_string(),
+        join: Some("127.0.0.1:1".to_owned()),
+        ..fixture.settings()
+    };
+    let (options, after) = (varied(), Duration::from_secs(30));
+    let stop = options.stop.clone();
+    let starting = thread::spawn(move || start_failing(after, &options, settings).map(drop));
+    wait_until("it listens", || TcpStream::connect(address).is_ok());
+    let service = Service { servers: vec![address.to_string()], ..fixture.service(&[]) };
+    let client = Client::connect(&service, Duration::from_secs(1), &Options::default()).unwrap();
+    let served = client.dataset();
+    thread::spawn(move || served.train.batch(&[0], PASS));
+    thread::sleep(Duration::from_millis(300));
+    stop.ask();
+    wait_until("it ends", || starting.is_finished());
+    assert!(matches!(starting.join().unwrap(), Err(DataError::Stopped)));
+}
+
 #[test]
 fn a_server_that_restarts_is_used_again_unless_its_data_differ() {
     let fixture = Fixture::new();
@@ -243,6 +307,19 @@ fn damaged_files_are_reported_once_no_server_has_intact_ones() {
 }
 
 #[test]
+fn damaged_files_are_reported_though_other_servers_are_away() {
+    let fixture = Fixture::new();
+    let source = fixture.images(8, 30);
+    let (one, two) = (fixture.serve(&source), fixture.serve(&source));
+    let served = fixture.connect(&[&one, &two]).unwrap();
+    drop(two);
+    let Source::Images(root) = &source else { unreachable!() };
+    fs::write(root.join("a/000.png"), "not an image").unwrap();
+    let refused = batches(&served, 4, |_| ()).unwrap_err().to_string();
+    assert!(refused.contains(&one.address().to_string()) && refused.contains("a/000.png`"), "{refused}");
+}
+
+#[test]
 fn batches_without_their_damaged_samples_are_refused() {
     let fixture = Fixture::new();
     let source = fixture.images(8, 30);
@@ -264,7 +341,9 @@ fn invalid_requests_are_refused() {
     let too_many = vec![0; 2_000_000];
     let refused = served.train.batch(&too_many, PASS).unwrap_err().to_string();
     assert!(
-        refused.contains("a batch of 2000000 samples takes ") && refused.contains("choose a smaller batch"),
+        refused.starts_with("a batch of 2000000 samples takes a request of ")
+            && refused.contains(" bytes and an answer of 6")
+            && refused.contains("choose a smaller batch"),
         "{refused}"
     );
     let beyond = catch_unwind(AssertUnwindSafe(|| served.test.batch(&[30], PASS)));
@@ -287,4 +366,7 @@ fn addresses_in_use_and_unknown_ones_are_reported() {
     let settings = ServerSettings { join: Some("host".to_owned()), ..fixture.settings() };
     let refused = start(&Source::Digits, &varied(), settings).unwrap_err().to_string();
     assert_eq!(refused, "`host` is not the address of a data server: expected HOST:PORT");
+    let settings = ServerSettings { threads: 0, ..fixture.settings() };
+    let refused = start(&Source::Digits, &varied(), settings).unwrap_err().to_string();
+    assert_eq!(refused, "a data server has 0 threads: expected at least 1");
 }

@@ -59,6 +59,17 @@ fn requests_beyond_the_queue_are_refused_and_retried() {
 }
 
 #[test]
+fn a_server_with_a_description_of_megabytes_joins() {
+    let fixture = Fixture::new();
+    // Each character of the vocabulary is in the description.
+    let text: String = (0x1_0000..0xd_0000).filter_map(char::from_u32).collect();
+    let source = Source::Text(fixture.file("text.txt", text));
+    let first = fixture.serve(&source);
+    let settings = ServerSettings { join: Some(first.address().to_string()), ..fixture.settings() };
+    start(&source, &varied(), settings).unwrap();
+}
+
+#[test]
 fn a_joining_server_serves_part_of_the_requests() {
     let fixture = Fixture::new();
     let source = fixture.images(16, 60);

@@ -26,6 +26,7 @@ fn lists_round_trip_through_text() {
         ("crop:x", "unknown transform `crop:x`"),
         ("crop:1:2", "transform `crop` has 2 amounts: expected 1, or none"),
         ("mirror:1", "transform `mirror` has 1 amounts: expected 0, or none"),
+        ("mirror,erase:101", "transform `erase:101` erases 101 %: expected at most 100"),
     ] {
         let message = names.parse::<Augmentation>().unwrap_err().to_string();
         assert!(message.contains(why), "{message}");

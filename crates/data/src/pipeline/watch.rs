@@ -259,7 +259,8 @@ impl Counters {
 
     /// Returns the report of the stage. The report of the source precedes it if no other stage makes the elements.
     fn reports(&self) -> Vec<StageReport> {
-        let ((totals, parts), before) = (self.totals(), lock(&self.before));
+        // In this order, since a restart may run concurrently, and counters only grow.
+        let (before, (totals, parts)) = (lock(&self.before), self.totals());
         let since = |sum: Sum| totals[sum as usize] - before.0[sum as usize];
         let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
         let [busy, starved, full] = [Sum::Busy, Sum::Starved, Sum::Full].map(|sum| since(sum) as f64);

@@ -26,6 +26,9 @@ use crate::disk::{amount, room};
 const AT_ONCE: usize = 8;
 /// The number of fetched objects after which they are recorded in the manifest.
 const SETTLED: usize = 64;
+/// The number of bytes of an object after which they are flushed to the disk. One flush of a large object could take longer than processes that wait
+/// for this one expect progress.
+const FLUSHED: u64 = 64 << 20;
 
 /// Updates the mirror of a URL, and returns its path; the error describes the problem.
 pub(super) fn mirrored(url: &str, wanted: Wanted, cache: &Cache) -> Result<PathBuf, String> {
@@ -206,7 +209,7 @@ impl Mirror {
         let mut file = File::create(&part).map_err(unwritten)?;
         let (mut chunks, mut received) = (found.into_stream(), 0);
         while let Some(chunk) = chunks.try_next().await.map_err(failed)? {
-            file.write_all(&chunk).map_err(unwritten)?;
+            append(&mut file, &chunk, received).map_err(unwritten)?;
             received += chunk.len() as u64;
             progress(chunk.len());
         }
@@ -237,6 +240,12 @@ impl Mirror {
     }
 }
 
+/// Appends a chunk to a file of this length, and flushes the file at each multiple of [`FLUSHED`].
+fn append(file: &mut File, chunk: &[u8], length: u64) -> io::Result<()> {
+    file.write_all(chunk)?;
+    if (length + chunk.len() as u64) / FLUSHED > length / FLUSHED { file.sync_data() } else { Ok(()) }
+}
+
 /// Removes all files below a folder except these, and folders that are then empty. They are the remains of an earlier process, and objects that the
 /// server no longer has.
 fn sweep(folder: &Path, kept: &HashSet<PathBuf>) -> io::Result<()> {
@@ -252,4 +261,19 @@ fn sweep(folder: &Path, kept: &HashSet<PathBuf>) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_object_is_flushed_in_parts() {
+        // Writes to this device succeed, and flushes fail.
+        let mut file = File::options().write(true).open("/dev/null").unwrap();
+        append(&mut file, &[0; 9], FLUSHED - 10).unwrap();
+        let flushed = append(&mut file, &[0], FLUSHED - 1).unwrap_err();
+        assert_eq!(flushed.kind(), io::ErrorKind::InvalidInput);
+        append(&mut file, &[0], FLUSHED).unwrap();
+    }
 }

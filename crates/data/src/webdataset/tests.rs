@@ -83,6 +83,30 @@ fn bare_bmp(width: i32, height: i32) -> Vec<u8> {
     file
 }
 
+/// Returns a lossless WebP file of one colour.
+fn plain_webp(width: u64, height: u64) -> Vec<u8> {
+    // The signature, the sides, no transform and no cache. Each of the five codes has one symbol, which takes no bits.
+    let content = 0x2f | ((width - 1) << 8) | ((height - 1) << 22) | (0x1_1111 << 43);
+    [&b"RIFF\x14\0\0\0WEBPVP8L\x08\0\0\0"[..], &content.to_le_bytes()].concat()
+}
+
+#[test]
+fn a_large_webp_image_in_few_bytes_is_decoded_up_to_the_limit_of_all_formats() {
+    let image = Raw::Encoded(plain_webp(4_000, 3_000)).decode(1).unwrap();
+    assert_eq!(image.shape(), [3_000, 4_000, 1]);
+    let refused = Raw::Encoded(plain_webp(16_383, 16_383)).decode(1).unwrap_err();
+    assert!(refused.starts_with("cannot be decoded: "), "{refused}");
+}
+
+#[test]
+fn a_file_that_is_named_with_its_directory_is_refused() {
+    let directory = TestDirectory::new();
+    let file = directory.file("some.tar", shard(0..20));
+    let both = format!("{},{}", file.display(), directory.path().display());
+    let message = read(Path::new(&both), &Options::default()).unwrap_err().to_string();
+    assert!(message.contains("some.tar`: is named twice in"), "{message}");
+}
+
 #[test]
 fn an_image_without_pixels_is_damaged() {
     let png = picture(1, ImageFormat::Png);

@@ -276,6 +276,12 @@ fn unavailable_objects_are_reported() {
         let message = Loading::start(&server, source, cache.path()).output();
         assert!(message.ends_with("check the name"), "{message}");
     }
+    let message = load(&format!("npy:{}", server.url("a.npy")), cache.path()).unwrap_err().to_string();
+    assert!(message.contains("a.npy`: cannot be listed: "), "{message}");
+    if cfg!(feature = "parquet") {
+        let message = load("parquet:s3://bucket/some/", cache.path()).unwrap_err().to_string();
+        assert!(message.contains("`s3://bucket/some/`: names a folder"), "{message}");
+    }
     server.state().forbids = true;
     let message = Loading::start(&server, IMAGES, cache.path()).output();
     assert!(message.contains("`s3://bucket/some/train/`: may not be read: "), "{message}");

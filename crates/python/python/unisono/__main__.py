@@ -12,10 +12,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m unisono", description="Unisono's collectives for Python.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     arrays = commands.add_parser("bench", help="measure all-reduces on numpy arrays")
-    arrays.add_argument("--sizes", default="8,32K,512K,8M,32M", help="sizes of arrays in bytes (default: %(default)s)")
+    arrays.add_argument("--sizes", type=_sizes, default="8,32K,512K,8M,32M", help="sizes of arrays in bytes (default: %(default)s)")
     arrays.set_defaults(run=_bench)
     tensors = commands.add_parser("bench-torch", help="compare torch.distributed over Unisono and gloo: collectives and training steps")
-    tensors.add_argument("--sizes", default="8,4K,64K,1M,16M", help="sizes of tensors in bytes (default: %(default)s)")
+    tensors.add_argument("--sizes", type=_sizes, default="8,4K,64K,1M,16M", help="sizes of tensors in bytes (default: %(default)s)")
     tensors.add_argument("--steps", action=argparse.BooleanOptionalAction, default=True, help="measure training steps (default: yes)")
     tensors.add_argument("--only", action="append", metavar="TEXT", help="measure only rows whose name contains this text; may be repeated")
     tensors.add_argument("--rounds", type=_count, default=7, help="rounds, whose median is printed (default: %(default)s)")
@@ -26,7 +26,7 @@ def main() -> int:
     tokens.add_argument(
         "--layers", type=_count, default=24, help="layers of the model, which has the shape of Qwen2.5 0.5B (default: %(default)s)"
     )
-    tokens.add_argument("--batches", default="1,8", help="numbers of concurrent requests (default: %(default)s)")
+    tokens.add_argument("--batches", type=_counts, default="1,8", help="numbers of concurrent requests (default: %(default)s)")
     tokens.add_argument("--rounds", type=_count, default=7, help="rounds, whose median is printed (default: %(default)s)")
     tokens.set_defaults(run=_bench_vllm)
     for command in (arrays, tensors, tokens):
@@ -42,8 +42,22 @@ def _count(text: str) -> int:
     return number
 
 
+def _counts(text: str) -> list[int]:
+    return [_count(number) for number in text.split(",")]
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = [bench.size_bytes(size) for size in text.split(",")]
+    except ValueError:
+        sizes = []
+    if min(sizes, default=0) < 1:
+        raise argparse.ArgumentTypeError(f"must be sizes such as 8,32K,2M, got `{text}`")
+    return sizes
+
+
 def _bench(options: argparse.Namespace) -> int:
-    return bench.run(options.ranks, [bench.size_bytes(size) for size in options.sizes.split(",")])
+    return bench.run(options.ranks, options.sizes)
 
 
 def _bench_torch(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from . import init
 from . import torch as unisono_torch
-from .bench import broadcast_text, calls_per_round, median_times, processor, size_bytes
+from .bench import broadcast_text, calls_per_round, median_times, processor
 from .bench_calls import CALLS, MESSAGES_PER_CALL, WITHOUT_ARRAY, Call
 from .bench_steps import ALONE, ROUNDING, SILENT, STEPS, Programs
 from .comm import Comm
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder, init(timeout=control) as comm:
         groups = _groups(comm, broadcast_text(comm, folder), timedelta(seconds=control))
         if calls:
-            _print_calls(comm, groups, calls, [size_bytes(size) for size in options.sizes.split(",")], options.rounds)
+            _print_calls(comm, groups, calls, options.sizes, options.rounds)
         if calls and steps:
             _print(comm, "")
         if steps:

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
             calls = {name: partial(communicator.all_reduce, tensor) for name, communicator in communicators.items()}
             repeats = {name: calls_per_round(comm, call) for name, call in calls.items()}
             _print(comm, f"all-reduce of {tokens} tokens, µs", 1e6, median_times(comm, calls, repeats, options.rounds))
-        for batch in map(int, options.batches.split(",")):
+        for batch in options.batches:
             _print(comm, f"token of {batch} requests, ms", 1e3, _generated(comm, llm, communicators, batch, options.rounds))
     return 0
 

@@ -179,7 +179,8 @@ class Comm(Streams):
         timeout: float | None = None,
     ) -> Any:
         """Sends `sent_counts[j]` elements of one array to every rank j, in the order of ranks, and receives `received_counts[i]` from
-        every rank i into another array, which it returns (MPI_Alltoallv). Rank j expects as many from this rank."""
+        every rank i into another array, which it returns (MPI_Alltoallv). Rank j expects as many from this rank. The arrays must not
+        overlap."""
         self._comm.all_to_all_v(buffer_of(sent), sent_counts, buffer_of(received), received_counts, label, timeout)
         return received
 

@@ -52,6 +52,8 @@ def on_stream(array: Any, stream: Any = None) -> _unisono.GpuArray:
         comm.all_reduce(unisono.on_stream(gradients, stream))
     """
     if isinstance(array, _unisono.GpuArray):
+        if stream is not None:
+            raise ValueError("the array already has a stream: pass the array without one")
         return array
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):

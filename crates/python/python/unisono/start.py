@@ -52,7 +52,7 @@ def from_all_gather(
     """Starts a world among processes that can already gather bytes from each other.
 
     All of these processes call it. `all_gather(own)` returns the bytes of all ranks, rank 0's first. Every rank calls it the same number of
-    times, before this function returns. The settings are those of `init`.
+    times, before this function returns. Its exceptions are raised unchanged. The settings are those of `init`.
     """
     return Comm(_unisono.gathered(rank, size, all_gather, algorithm, tuning, timeout))
 

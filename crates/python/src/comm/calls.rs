@@ -73,9 +73,10 @@ impl Comm {
             .map_err(argument)?;
         let options = Options { element_bytes: sent.element_bytes()?, ..options };
         with_type!(sent.dtype, T => {
-            let (sent, mut received) = (sent.lent::<T>()?, received.lent::<T>()?);
+            let (values, mut place) = (sent.lent::<T>()?, received.lent::<T>()?);
+            sent.check_apart(received)?;
             self.on(py, move |comm| {
-                options.call(comm, |comm| comm.all_to_all_v(&sent, to, &mut received, from).map(drop))
+                options.call(comm, |comm| comm.all_to_all_v(&values, to, &mut place, from).map(drop))
             })
         })
     }

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use unisono::{Communicator, Result, Shared, SharedCounters};
+use unisono::{Communicator, Rank, ReduceOp, Result, Shared, SharedCounters};
 use unisono_train::Fill;
 use unisono_train::internals::Place;
 
@@ -17,6 +17,9 @@ const EARLY: usize = 1 << 20;
 /// Ranks add each gradient in the order of their numbers, pass by pass, so the order of additions is always the same. If all ranks are equally fast,
 /// each waits only once, for the duration of one gradient. A large gradient is computed only in its turn, directly into the sum, which needs no extra
 /// memory.
+///
+/// Ranks without samples take the last turns of a pass. Such a rank may have to [take part](unisono_train::Replica::synchronizes) in the other ranks'
+/// passes before it puts its zeros, so these ranks must not wait for it.
 #[derive(Debug)]
 pub(super) struct CentralGradients {
     /// The sums, by bucket.
@@ -25,6 +28,8 @@ pub(super) struct CentralGradients {
     turns: SharedCounters,
     /// The number of turns of each parameter in previous steps.
     before: u64,
+    /// The ranks in the order of their turns in this step, pass by pass. The same on all ranks.
+    order: Vec<Rank>,
     /// This rank's own gradient, if it is computed before its turn.
     early: Vec<f32>,
 }
@@ -33,11 +38,36 @@ impl CentralGradients {
     /// Allocates buckets with these numbers of elements, for this many parameters. Called by all ranks, which must be on one node.
     pub(super) fn new(comm: &mut Communicator, counts: &[usize], parameters: usize) -> Result<Self> {
         let sums = counts.iter().map(|&count| comm.alloc_shared(count)).collect::<Result<_>>()?;
-        Ok(Self { sums, turns: comm.alloc_counters(parameters)?, before: 0, early: Vec::new() })
+        let (order, early) = (Vec::new(), Vec::new());
+        Ok(Self { sums, turns: comm.alloc_counters(parameters)?, before: 0, order, early })
+    }
+
+    /// Begins a step in which this rank has this many passes. `has_samples` returns whether it has samples for a pass. Returns the number of passes,
+    /// which is the same on all ranks. Called by all ranks.
+    pub(super) fn begin(
+        &mut self,
+        comm: &mut Communicator,
+        passes: usize,
+        has_samples: &dyn Fn(usize) -> bool,
+    ) -> Result<usize> {
+        let mut most = [passes as u64];
+        comm.all_reduce(&mut most, ReduceOp::Max)?;
+        let (passes, rank, ranks) = (most[0] as usize, comm.rank(), comm.ranks());
+        let mut has = vec![0_u64; passes * ranks];
+        for pass in 0..passes {
+            has[pass * ranks + rank] = has_samples(pass).into();
+        }
+        comm.all_reduce(&mut has, ReduceOp::Max)?;
+        self.order.clear();
+        for has in has.chunks_exact(ranks) {
+            let of = |is_full: u64| (0..ranks).filter(move |&rank| has[rank] == is_full);
+            self.order.extend(of(1).chain(of(0)));
+        }
+        Ok(passes)
     }
 
     /// Calls `write` to add this rank's gradient in a pass of the step, once it is this rank's turn. Returns the time that it waited for its turn.
-    /// All ranks make the same number of passes, and put each gradient once per pass.
+    /// All ranks put each gradient once in every pass that [began](CentralGradients::begin).
     pub(super) fn put(
         &mut self,
         comm: &mut Communicator,
@@ -45,15 +75,19 @@ impl CentralGradients {
         write: &mut dyn FnMut(&mut [f32], Fill),
     ) -> Result<Duration> {
         let (rank, ranks) = (comm.rank(), comm.ranks());
-        let (counter, turn) = (self.turns.get(index), self.before + (pass * ranks + rank) as u64);
-        let is_first = turn == self.before;
+        let first = pass * ranks;
+        let own = self.order[first..].iter().position(|&other| other == rank);
+        let at = first + own.expect("each rank has a turn in each pass");
+        let (counter, turn) = (self.turns.get(index), self.before + at as u64);
+        let is_first = at == 0;
         let is_early = ranks > 1 && !is_first && place.range.len() <= EARLY;
         if is_early {
             self.early.resize(place.range.len(), 0.0);
             write(&mut self.early, Fill::Set);
         }
         let began = Instant::now();
-        comm.wait_until((rank + ranks - 1) % ranks, counter, turn)?;
+        // The turns of the previous step are over, so the first rank does not wait.
+        comm.wait_until(self.order[at.saturating_sub(1)], counter, turn)?;
         let waited = began.elapsed();
         // SAFETY: the turn belongs to this rank until it increments the counter, and readers of sums wait for the last turn of the step.
         let sum = unsafe { self.sums[place.bucket].slice_mut(place.range.clone()) };

@@ -49,13 +49,13 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     /// Runs all remaining epochs. Returns the report of the last one.
     fn epochs(&mut self, on_event: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
         let mut last = None;
-        while self.state.progress.epoch <= self.state.settings.epochs && self.state.ended_early().is_none() {
+        while self.state.has_epoch_left() {
             let report = self.epoch(on_event)?;
             if self.state.is_stopping {
                 return Ok(report);
             }
             self.state.emit(Event::Epoch(report.clone()), on_event)?;
-            self.state.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
+            self.state.progress.next_epoch(report.loss);
             last = Some(report);
         }
         match last {
@@ -189,7 +189,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     ) -> Result<(), TrainError> {
         let Progress { step, step_in_epoch, rate_factor, .. } = self.state.progress;
         let rate = self.state.settings.rate.at(step) * rate_factor * self.short_step_factor(step_in_epoch);
-        self.state.count_step(tally, |steps| self.feed.samples(steps));
+        self.state.count_step(tally);
         let Progress { epoch, step_in_epoch: step, .. } = self.state.progress;
         let (steps, loss, targets) = (Some(steps), tally.mean_loss(), tally.targets);
         let times = Times::default();

@@ -1,6 +1,7 @@
 //! The server process: one thread for each client, and another on which the coordinator controls the run.
 
 use std::thread;
+use std::time::Duration;
 
 use unisono::{Error, Rank, Unisono};
 
@@ -14,6 +15,9 @@ use super::{Part, ServerSettings, Staleness};
 use unisono_train::internals::RunState;
 use unisono_train::{Event, RandomAccessFeed, Replica, Resumed, Summary, TrainError};
 
+/// The deadline of a wait for the coordinator: a year. It sends nothing to the other servers between checkpoints, and its loss ends the wait at once.
+const SILENCE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
     /// Serves until all clients have left. A lost worker is tolerated. Without the coordinator, the run is over.
     pub(super) fn serve(mut self) -> Result<(), TrainError> {
@@ -25,7 +29,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
                 let joins = joins.as_ref();
                 scope.spawn(move || attend_worker(worker, link, shard, None, joins));
             }
-            let ended = attend(coordinator, shard, None);
+            let ended = attend_coordinator(coordinator, shard);
             joins.iter().for_each(Joins::end);
             ended.map_err(|error| TrainError::ServerLost { server: 0, error })
         })
@@ -138,6 +142,15 @@ fn attend_worker(
     }
 }
 
+/// Serves the coordinator until it leaves.
+///
+/// # Errors
+/// The coordinator is lost.
+fn attend_coordinator(mut link: Link, shard: &Shard) -> Result<(), Error> {
+    link.comm.set_timeout(SILENCE);
+    attend(link, shard, None)
+}
+
 /// Serves a client until it leaves. Only the coordinator has a dispatcher, which identifies the client by its rank.
 ///
 /// # Errors
@@ -174,5 +187,32 @@ fn cause(error: &Error) -> String {
     match error {
         Error::Aborted { cause, .. } => cause.clone(),
         error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::Layout;
+    use super::super::message::CLIENT;
+    use super::*;
+    use unisono_train::{BucketSettings, OptimizerSettings, Parameter, Sgd};
+
+    #[test]
+    fn server_waits_for_the_coordinator_longer_than_the_usual_timeout() {
+        let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
+            let timeout = Duration::from_millis(50);
+            comm.set_timeout(timeout);
+            let mut link = Link { comm };
+            if link.comm.rank() == CLIENT {
+                thread::sleep(10 * timeout);
+                return link.send(Message::new(Kind::Leave));
+            }
+            let parameters = [Parameter::new("number", [1])];
+            let layout = Layout::new(&parameters, &BucketSettings::default(), 1);
+            let optimizer = OptimizerSettings::new(Sgd::default());
+            let servers = ServerSettings { servers: 1, staleness: Staleness::Steps(0), damps: false };
+            attend_coordinator(link, &Shard::new(&parameters, &layout, 0, optimizer, 1, servers)?)
+        });
+        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     }
 }

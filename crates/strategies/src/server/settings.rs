@@ -4,13 +4,17 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::layout::Layout;
-use unisono_train::{Order, RandomAccessFeed, Replica, RunSettings, TrainError, Wire};
+use unisono_train::{Order, Overlap, RandomAccessFeed, Replica, RunSettings, TrainError, Wire};
 
 /// The maximum staleness of a gradient: the number of updates that servers make between the worker's pull and its push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Staleness {
     /// The number of updates in this many steps, one per share. With 0, training is synchronous: all workers wait for the end of each step, and
     /// parameters are updated with the mean of its gradients.
+    ///
+    /// If a worker is lost while it pushes a share, the buckets that have all shares of the step are updated, and the others wait for the worker that
+    /// repeats the share. It may compute its gradient with a mixture of updated and other parameters, so the update of the other buckets may differ
+    /// from a synchronous one. Later steps are synchronous again.
     Steps(u64),
     /// Unlimited: asynchronous training.
     Unbounded,
@@ -64,6 +68,9 @@ pub(super) fn refusal<R: Replica>(
             "{servers} of {ranks} ranks serve: there must be at least one server and one worker"
         ));
     }
+    if let Err(why) = settings.optimizer.rule.check() {
+        return Some(why);
+    }
     let buffer = replica.parameters().iter().find(|parameter| !parameter.is_trained);
     let has_empty = (0..servers).any(|server| layout.of(server).next().is_none());
     let (buckets, rule) = (&settings.buckets, &settings.optimizer.rule);
@@ -71,6 +78,8 @@ pub(super) fn refusal<R: Replica>(
         "needs a feed that knows how many steps an epoch has"
     } else if replica.synchronizes() {
         "lets no batch norm compute over all ranks: workers are at different steps"
+    } else if replica.shares_values() {
+        "needs separate parameters on each rank, and these ranks share them: use central storage, or do not share them"
     } else if let Some(buffer) = buffer {
         &format!("holds trained parameters alone, and {} is not trained", buffer.name)
     } else if has_empty {
@@ -85,6 +94,12 @@ pub(super) fn refusal<R: Replica>(
         "averages no parameters: remove --local-steps"
     } else if buckets.shard_optimizer {
         "has the optimizer's state on the servers anyway: remove --shard-optimizer"
+    } else if buckets.overlap != Overlap::Auto {
+        &format!("receives each bucket during the backward pass: remove --overlap {}", buckets.overlap)
+    } else if settings.verify_replicas_every.is_some() {
+        "holds the only copy of the parameters: remove --verify-replicas-every"
+    } else if settings.straggler_every.is_some() {
+        "reports the waits of all workers after each epoch anyway: remove --straggler-every"
     } else if settings.optimizer.is_averaged() {
         "evaluates no average of the parameters: remove --ema"
     } else if staleness != Staleness::Steps(0) && rule.per_share(ranks - servers).is_none() {
@@ -96,10 +111,118 @@ pub(super) fn refusal<R: Replica>(
         "measures loss and accuracy alone: remove --metrics"
     } else if damps && staleness == Staleness::Steps(0) {
         "without staleness has none to damp"
-    } else if settings.early_stopping.is_some() && feed.held_out() == 0 {
-        "stops early by held-out samples, and there are none"
     } else {
         return None;
     };
     Some(format!("a parameter server {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono_data::DataError;
+    use unisono_train::metrics::VisitOutputs;
+    use unisono_train::rate::{Rate, Schedule};
+    use unisono_train::{
+        BucketSettings, Feed, Gradients, LossSums, OptimizerSettings, Parameter, ReplicaError, Sgd, Steps,
+    };
+
+    use super::*;
+    use crate::ParameterServer;
+
+    /// A model of one number, which is never trained.
+    struct Number {
+        parameters: Vec<Parameter>,
+        is_shared: bool,
+    }
+
+    impl Replica for Number {
+        type Batch = ();
+
+        fn parameters(&self) -> &[Parameter] {
+            &self.parameters
+        }
+
+        fn pass(&mut self, (): &(), _: &mut dyn Gradients) -> Result<(), ReplicaError> {
+            unreachable!("the run is refused")
+        }
+
+        fn evaluate(&mut self, (): &(), _: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {
+            unreachable!("the run is refused")
+        }
+
+        fn with_values(&mut self, _: usize, _: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+            unreachable!("the run is refused")
+        }
+
+        fn shares_values(&self) -> bool {
+            self.is_shared
+        }
+    }
+
+    struct OneStep;
+
+    impl Feed for OneStep {
+        type Batch = ();
+
+        fn steps(&self) -> Option<usize> {
+            Some(1)
+        }
+
+        fn epoch(&mut self, _: usize, _: usize) -> Result<Steps<()>, DataError> {
+            unreachable!("the run is refused")
+        }
+    }
+
+    impl RandomAccessFeed for OneStep {
+        fn share(
+            &mut self,
+            _: usize,
+            _: usize,
+            _: usize,
+            _: usize,
+            _: bool,
+        ) -> Result<Vec<Option<()>>, DataError> {
+            unreachable!("the run is refused")
+        }
+    }
+
+    fn usual() -> RunSettings {
+        let rate = Rate::new(Schedule::Constant, 0.1, 0.0, 1);
+        RunSettings::new(1, 1, OptimizerSettings::new(Sgd::default()), rate)
+    }
+
+    /// Fails if a rank accepts the settings. Returns the error of rank 0.
+    fn refused(settings: &RunSettings, is_shared: bool) -> String {
+        let errors = unisono::threads(2, |mut comm| {
+            let replica = Number { parameters: vec![Parameter::new("number", [1])], is_shared };
+            let servers = ServerSettings { servers: 1, staleness: Staleness::Steps(0), damps: false };
+            let run = ParameterServer::new(&mut comm, replica, OneStep, settings.clone(), servers, None);
+            run.map(drop).unwrap_err().to_string()
+        });
+        errors.into_iter().next().expect("there is a rank 0")
+    }
+
+    #[test]
+    fn settings_without_effect_and_invalid_settings_are_refused_on_all_ranks() {
+        let overlapping =
+            |overlap| RunSettings { buckets: BucketSettings { overlap, ..Default::default() }, ..usual() };
+        let wrong = OptimizerSettings::new(Sgd { momentum: 1.5, nesterov: false });
+        for (settings, expected) in [
+            (RunSettings { verify_replicas_every: Some(9), ..usual() }, "remove --verify-replicas-every"),
+            (RunSettings { straggler_every: Some(9), ..usual() }, "remove --straggler-every"),
+            (overlapping(Overlap::Across), "remove --overlap across"),
+            (overlapping(Overlap::Beside), "remove --overlap beside"),
+            (RunSettings { optimizer: wrong, ..usual() }, "the momentum is 1.5: it must be from 0 to 1"),
+            (RunSettings { evaluate_every: Some(0), ..usual() }, "evaluate_every is `0`"),
+        ] {
+            let why = refused(&settings, false);
+            assert!(why.contains(expected), "{why}");
+        }
+    }
+
+    #[test]
+    fn model_whose_parameters_are_shared_is_refused() {
+        let why = refused(&usual(), true);
+        assert!(why.contains("separate parameters on each rank"), "{why}");
+    }
 }

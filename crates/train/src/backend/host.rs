@@ -68,6 +68,10 @@ impl Backend for Host {
         Ok(square_sum(self.buckets.gradient(index)?))
     }
 
+    fn keep_residuals(&mut self) -> Result<(), TrainError> {
+        Ok(self.buckets.keep_residuals()?)
+    }
+
     fn begin_update(&mut self) {
         self.optimizer.begin_step();
     }

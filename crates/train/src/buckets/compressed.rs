@@ -1,7 +1,7 @@
 //! Buckets whose gradients are compressed between nodes. Residuals and encoder states are saved per parameter, so a run can restore them with other
 //! buckets and another number of nodes. Gradients and parameters that are not finite are reported by name.
 
-use super::{BucketSettings, Buckets, Ledger, Plan, Wire};
+use super::{Bucket, BucketSettings, Buckets, Ledger, Plan, Wire};
 use crate::checkpoint::{Tensor, moment_name, numbered, saved_moment};
 use crate::error::TrainError;
 use crate::gradients::Fill;
@@ -66,6 +66,18 @@ impl Buckets {
         }
         unsent.retain(|tensor| !tensor.values.is_empty());
         unsent
+    }
+
+    /// Adds the sums of a step without targets, which consist of residuals, to the residual of rank 0, because no update uses them.
+    pub(crate) fn keep_residuals(&mut self) -> Result<(), Error> {
+        for bucket in 0..self.buckets.len() {
+            self.complete(bucket)?;
+            let Bucket { gradients, compressor, .. } = &self.buckets[bucket];
+            if let Some(compressor) = compressor.as_ref().filter(|_| self.rank == 0) {
+                compressor.keep(gradients.values());
+            }
+        }
+        Ok(())
     }
 
     /// Returns a predicate for the names of saved arrays that this rank restores. If the number of nodes has changed, the nodes share the residuals.

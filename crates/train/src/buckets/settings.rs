@@ -8,6 +8,7 @@ use crate::error::TrainError;
 use crate::local::LocalSteps;
 use unisono::{Communicator, Vendor, size};
 use unisono_collectives::named;
+use unisono_compress::Compression;
 
 /// The settings of buckets and their all-reduces.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,12 +56,36 @@ impl Default for BucketSettings {
 }
 
 impl BucketSettings {
-    /// Returns why these settings contradict each other, if they do, for ranks that make local steps.
+    /// Returns why these settings are invalid or contradict each other, if they do.
     pub fn conflict(&self) -> Option<String> {
+        let Self { wire, f16_scale, .. } = self;
+        match wire {
+            // The bits after the sign and the exponent.
+            Wire::F16 if !f16_scale.is_normal() || *f16_scale < 0.0 || f16_scale.to_bits() << 9 != 0 => {
+                return Some(format!("the scale of f16 is `{f16_scale}`: it must be a power of two"));
+            }
+            Wire::Compressed(compression) if !compression.is_valid() => {
+                return Some(format!("the wire format is `{compression}`: expected {}", Compression::NAMES));
+            }
+            Wire::F32 => {}
+            _ if self.order == Order::Tree => {
+                return Some(format!(
+                    "gradients are rounded to {wire} between ranks, so the bits depend on the number of ranks: use --wire f32 \
+                     with --order world-invariant"
+                ));
+            }
+            _ => {}
+        }
         let local = self.local_steps?;
         let why = match self {
             _ if local.steps == 0 => {
                 return Some("the number of local steps is 0: it must be at least 1".to_owned());
+            }
+            _ if !local.outer.is_valid() => {
+                return Some(format!(
+                    "the outer step of local steps is `{}`: expected a rate above 0 and at most 10, and a momentum of at least 0 and below 1",
+                    local.outer
+                ));
             }
             Self { wire: Wire::F32, shard_optimizer: false, order: Order::Free, .. } => return None,
             Self { shard_optimizer: true, .. } => {

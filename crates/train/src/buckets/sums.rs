@@ -12,7 +12,7 @@ pub struct Sums {
     pub ranks_out_of_data: f64,
     /// The number of ranks that were asked to stop.
     pub ranks_to_stop: f64,
-    /// The number of ranks that ask all to save this step: none or one.
+    /// The number of ranks that ask all to save this step.
     pub ranks_to_save: f64,
 }
 

@@ -140,7 +140,8 @@ impl Store {
         self.wait()
     }
 
-    fn wait(&mut self) -> Result<(), CheckpointError> {
+    /// As [`finish`](Store::finish), for a store that is used again.
+    pub(crate) fn wait(&mut self) -> Result<(), CheckpointError> {
         let Some(writing) = self.writing.take() else { return Ok(()) };
         writing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }

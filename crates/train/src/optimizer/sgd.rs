@@ -65,7 +65,8 @@ impl UpdateRule for Sgd {
     fn per_share(&self, shares: usize) -> Option<(Arc<dyn UpdateRule>, f64)> {
         let momentum = f64::from(self.momentum);
         let root = momentum.powf(1.0 / shares as f64);
-        let scale = (1.0 - root) / (1.0 - momentum);
+        // A momentum of 1 has the limit of the quotient.
+        let scale = if momentum < 1.0 { (1.0 - root) / (1.0 - momentum) } else { 1.0 / shares as f64 };
         Some((Arc::new(Self { momentum: root as f32, ..*self }), scale))
     }
 

@@ -366,3 +366,10 @@ fn update_before_the_first_step_panics() {
         Optimizer::new(OptimizerSettings::new(AdamW::default()), [(1, Factors::default())]).unwrap();
     adamw.update(0, &mut [0.0], &[0.0], 1.0, 0.1).unwrap();
 }
+
+#[test]
+fn momentum_of_1_divides_a_step_into_equal_shares() {
+    let rule = Sgd { momentum: 1.0, nesterov: false };
+    let (per_share, scale) = rule.per_share(4).unwrap();
+    assert_eq!((per_share.constants(), scale), (rule.constants(), 0.25));
+}

@@ -21,7 +21,8 @@ impl<R: Replica> Mirror<R> {
         // In a tree, all ranks have the same number of passes, and the number of a pass does not depend on the rank that makes it.
         let first = comm.rank() as u64 * if self.is_tree { passes.len() as u64 } else { 1 << 32 };
         let of = self.replica.begin_step(first, passes.len())?.max(1);
-        let of = self.backend.passes(comm, of)?;
+        let has_samples = |number: usize| matches!(passes.get(number), Some(Some(_)));
+        let of = self.backend.passes(comm, of, &has_samples)?;
         let (mut never_put, mut waited) = (None::<BTreeSet<usize>>, Duration::ZERO);
         for number in 0..of {
             let pass = Pass { number, of, is_out_of_data, asks_to_stop, asks_to_save, ..Pass::ONLY };

@@ -36,13 +36,9 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         self.world.settle(found)
     }
 
-    /// Returns whether a checkpoint is due after the next step. Rank 0 saves it, and only its clock decides. During a round of local steps, a
-    /// checkpoint waits for the end of the round.
-    pub(super) fn is_save_due(&mut self) -> bool {
-        let is_due = self.is_save_late || self.state.is_save_due(self.state.progress.step + 1);
-        let ends_round = self.mirror.rounds().is_none_or(|rounds| rounds.is_last_next());
-        self.is_save_late = is_due && !ends_round;
-        is_due && ends_round
+    /// Returns whether a checkpoint is due after the next step, or has been since an earlier step. Rank 0 saves it, and only its clock decides.
+    pub(super) fn is_save_due(&self) -> bool {
+        self.is_save_late || self.state.is_save_due(self.state.progress.step + 1)
     }
 
     /// Saves a checkpoint on rank 0, if one is due or the step is the best so far. The other ranks are informed only if this save, or an earlier one,
@@ -53,6 +49,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             return Ok(());
         }
         let began = Instant::now();
+        // Before the state is copied, so that at most one copy is in memory.
+        self.world.all.quiet("saving a checkpoint", |_| self.state.wait_for_save())?;
         self.mirror.settle()?;
         let gathered = self.mirror.moments(self.world.replicas())?;
         let whole = self.whole(gathered)?;
@@ -78,10 +76,10 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             _ => own,
         };
         let hash = compare::broadcast(self.world.all, &format!("{hash:016x}"))?;
-        let saved = match store.zip(whole) {
+        let saved = self.world.all.quiet("saving a checkpoint", |_| match store.zip(whole) {
             Some((mut store, whole)) => store.save(whole).map(drop).map_err(not_saved),
             None => Ok(()),
-        };
+        });
         let cause = saved.as_ref().err().map_or(String::new(), ToString::to_string);
         let cause: String = compare::broadcast(self.world.all, &cause)?;
         saved?;

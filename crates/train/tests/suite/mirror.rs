@@ -1,6 +1,7 @@
 //! The mirrored step and the trainer.
 
 use unisono::DType;
+use unisono_compress::Compression;
 use unisono_train::{
     BucketBytes, BucketSettings, Fill, Gradients, LossSums, Mirror, OptimizerSettings, Order, Overlap, Share,
     Shares, TrainError, Wire,
@@ -167,8 +168,43 @@ fn buckets_work_in_a_custom_training_loop() {
     });
 }
 
+fn invalid_settings_of_buckets_are_refused() {
+    let usual = BucketSettings::default;
+    let compressed = |compression| BucketSettings { wire: Wire::Compressed(compression), ..usual() };
+    let scaled = |f16_scale| BucketSettings { wire: Wire::F16, f16_scale, ..usual() };
+    for (settings, expected) in [
+        (BucketSettings { order: Order::Tree, wire: Wire::Bf16, ..usual() }, "rounded to bf16"),
+        (BucketSettings { order: Order::Tree, ..compressed(Compression::Int8) }, "rounded to int8"),
+        (compressed(Compression::TopK { fraction: f64::NAN }), "`topk:NaN`"),
+        (compressed(Compression::Threshold { least: 0.0 }), "`threshold:0`"),
+        (compressed(Compression::PowerSgd { rank: 0 }), "`powersgd:0`"),
+        (scaled(0.0), "the scale of f16 is `0`"),
+        (scaled(f32::NAN), "the scale of f16 is `NaN`"),
+        (scaled(3.0), "the scale of f16 is `3`"),
+    ] {
+        let refused = unisono::threads(2, |mut comm| {
+            Mirror::new(&mut comm, Line::new(), sgd(), &settings, None).unwrap_err().to_string()
+        });
+        assert!(refused.iter().all(|why| why.contains(expected)), "{refused:?}");
+    }
+}
+
+fn request_of_a_rank_reaches_all_if_no_parameter_is_trained() {
+    let asked = unisono::threads(2, |mut comm| {
+        let mut line = Line::new();
+        line.parameters.iter_mut().for_each(|parameter| parameter.is_trained = false);
+        let mut mirror = Mirror::new(&mut comm, line, sgd(), &BucketSettings::default(), None).unwrap();
+        let batches = [None];
+        let share = Share { asks_to_stop: comm.rank() == 1, ..Share::of(&batches) };
+        mirror.step(&mut comm, share, 0.05, |_| true).unwrap().sums.ranks_to_stop
+    });
+    assert_eq!(asked, [1.0, 1.0]);
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
+        invalid_settings_of_buckets_are_refused,
+        request_of_a_rank_reaches_all_if_no_parameter_is_trained,
         mean_is_weighted_for_any_shares_and_passes,
         bucket_size_and_overlap_do_not_change_the_bits,
         tree_order_has_the_same_bits_on_any_number_of_ranks,

@@ -18,7 +18,7 @@ use crate::transport::bootstrap::peer::Peer;
 /// If ranks are missing after the deadline, have ended, or disagree about the world. Admitted ranks receive the reason.
 pub(super) fn admit(listener: TcpListener, joining: Joining<'_>) -> Result<Vec<Peer>, String> {
     let mut admission = Admission::new(joining);
-    let admitted = Arrivals::new([listener], joining.secret)
+    let admitted = Arrivals::new([listener], joining.secret.0)
         .map_err(|error| format!("rank 0 cannot listen: {error}"))
         .and_then(|mut arrivals| {
             while !admission.missing().is_empty() {

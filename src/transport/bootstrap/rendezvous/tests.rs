@@ -20,7 +20,7 @@ fn stay(mut rendezvous: Rendezvous) -> crate::error::Result<()> {
 }
 
 fn joining(world: (Rank, usize), timeout: Duration) -> Joining<'static> {
-    Joining { world, timeout, secret: b"", reports: false }
+    Joining { world, timeout, secret: Hidden(b""), reports: false }
 }
 
 /// Runs `then` on every rank of a world, each on a separate thread.
@@ -178,7 +178,7 @@ fn messages_of_strangers_do_not_end_the_rendezvous() {
 #[test]
 fn only_ranks_with_the_secret_are_admitted() {
     let short = Duration::from_secs(1);
-    let rank = |rank, secret, timeout| Joining { secret, ..joining((rank, 2), timeout) };
+    let rank = |rank, secret, timeout| Joining { secret: Hidden(secret), ..joining((rank, 2), timeout) };
     let same = [rank(0, b"secret", TIMEOUT), rank(1, b"secret", TIMEOUT)];
     let met = meet_at(&free_address(), &same, stay);
     assert!(met.iter().all(|rank| matches!(rank, Ok(Ok(())))), "{met:?}");

@@ -1,5 +1,9 @@
 //! Withdrawal of memory from ranks that are dead or stopped.
 
+use std::cell::Cell;
+
+use rustix::io::Errno;
+
 use super::*;
 use crate::memory::Registered;
 
@@ -11,7 +15,7 @@ fn withdrawal_does_not_wait_for_a_dead_rank() {
     std::mem::forget(board.enter(1, std::iter::once(0)).unwrap());
     status.set_gone(1);
     let began = Instant::now();
-    board.withdraw(0, &status, || false);
+    board.withdraw(0, &status, || Ok(false));
     assert!(began.elapsed() < LONGEST_ACCESS);
 }
 
@@ -35,7 +39,20 @@ fn memory_is_revoked_from_a_process_that_is_stopped_inside() {
     unsafe { *theirs.as_ptr() = 1 };
     drop(inside);
     assert_eq!(array[0], 7, "the write does not change this rank's memory");
-    assert!(!board.is_lent(std::iter::once(0)), "the other rank detects it");
+    assert_eq!(board.withdrawn(std::iter::once(0)), Some(0), "the other rank detects it");
+}
+
+#[test]
+fn revocation_is_retried_at_an_interval() {
+    let status = StatusBoard::of_threads(2).unwrap().remove(0);
+    let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
+    let _inside = board.enter(1, std::iter::once(0)).unwrap();
+    let (attempts, began) = (Cell::new(0), Instant::now());
+    board.withdraw(0, &status, || {
+        attempts.set(attempts.get() + 1);
+        if began.elapsed() < LONGEST_ACCESS + 10 * REVOKE_EVERY { Err(Errno::NOMEM) } else { Ok(true) }
+    });
+    assert!(attempts.get() > 1 && attempts.get() <= 12, "{attempts:?}");
 }
 
 #[test]
@@ -47,10 +64,10 @@ fn position_on_the_board_is_not_a_position_on_the_status_board() {
     std::mem::forget(board.enter(1, std::iter::once(0)).unwrap());
     status.set_gone(1);
     let began = Instant::now();
-    board.withdraw(0, &status, || true);
+    board.withdraw(0, &status, || Ok(true));
     assert!(began.elapsed() > LONGEST_ACCESS, "rank 3 is alive");
     status.set_gone(3);
     let began = Instant::now();
-    board.withdraw(0, &status, || true);
+    board.withdraw(0, &status, || Ok(true));
     assert!(began.elapsed() < LONGEST_ACCESS, "rank 3 is dead");
 }

@@ -17,16 +17,22 @@ pub(super) fn lower(plan: &Plan, rank: Rank) -> Option<Vec<(Place, Instruction)>
     let mut sends: Vec<_> = flattened.earliest_sends().into_iter().zip(&steps).collect();
     sends.sort_by_key(|(earliest, _)| *earliest);
     let mut sends = sends.into_iter().peekable();
+    let mut written = vec![false; plan.chunk_count()];
     let mut instructions = Vec::with_capacity(2 * steps.len());
     for (number, &(step, place)) in steps.iter().enumerate() {
         while let Some((_, &(step, place))) = sends.next_if(|(earliest, _)| *earliest <= number) {
             let to_others = step.send.filter(|send| send.to != rank);
             instructions.extend(to_others.map(|send| {
-                let outgoing = Outgoing { to: send.to, part: whole(send.chunks), source: Source::Current };
-                (place, Instruction::Send(outgoing))
+                // Until a chunk is written, its current contents are the original ones, which need no copy.
+                let is_written = written[send.chunks.range()].contains(&true);
+                let source = if is_written { send.source } else { Source::Current };
+                (place, Instruction::Send(Outgoing { to: send.to, part: whole(send.chunks), source }))
             }));
         }
         instructions.extend(awaited(step, rank)?.map(|instruction| (place, instruction)));
+        if let Some(receive) = step.receive {
+            written[receive.chunks.range()].fill(true);
+        }
     }
     Some(instructions)
 }
@@ -54,4 +60,30 @@ fn awaited(step: &Step, rank: Rank) -> Option<Option<Instruction>> {
 
 fn whole(chunks: Chunks) -> Part {
     Part { chunks, block: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Schedule;
+    use crate::world::Group;
+
+    #[test]
+    fn original_contents_are_sent_even_after_their_chunk_is_written() {
+        let [one, other] = [0, 1].map(Chunks::one);
+        let steps = [
+            Step::new().reduce(1, one),
+            Step::new().send(1, one),
+            // Sends to a rank stay in order, so these follow the addition.
+            Step::new().send_original(1, one),
+            Step::new().send_original(1, other),
+        ];
+        let plan = Plan::single("test", Group::new(vec![0, 1]), Schedule::new(2, steps));
+        let instructions = lower(&plan, 0).unwrap();
+        let sources = instructions.iter().filter_map(|(_, instruction)| match instruction {
+            Instruction::Send(send) => Some(send.source),
+            _ => None,
+        });
+        assert!(sources.eq([Source::Current, Source::Original, Source::Current]), "{instructions:?}");
+    }
 }

@@ -206,6 +206,12 @@ fn bench_measures_messages_and_overlap() {
     }
 }
 
+fn overlap_on_gpus_is_refused() {
+    let ended = unisono(&["bench", "--threads", "2", "--memory", "device", "--overlap"]);
+    assert_eq!((ended.status.code(), ended.stderr.lines().count()), (Some(2), 1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--overlap has no effect with --memory device"), "{}", ended.stderr);
+}
+
 /// An interruption by the user is not reported as a failed rank.
 fn interrupted_bench_ends_quietly() {
     let folder = temporary("interrupted");
@@ -225,6 +231,7 @@ pub(crate) fn tests() -> Vec<Test> {
         bench_omits_algorithms_that_lack_an_operation,
         bench_reports_the_errors_of_compressed_formats,
         bench_measures_messages_and_overlap,
+        overlap_on_gpus_is_refused,
         interrupted_bench_ends_quietly,
     ]
 }

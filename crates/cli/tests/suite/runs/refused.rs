@@ -28,6 +28,15 @@ fn options_without_effect_are_refused() {
         refused(&["train", "--threads", "2", "--optimizer", optimizer], &[said]);
     }
     refused(&["bench-step", "--threads", "2", "--algorithm", "nccl"], &["nccl works on GPU memory"]);
+    for (words, said) in [
+        (&["--context", "5"][..], "--context has no effect without --model transformer"),
+        (
+            &["--model", "cnn", "--hidden", "8"],
+            "--hidden has no effect without --model mlp, resnet or transformer",
+        ),
+    ] {
+        refused(&[&["bench-step", "--threads", "2"], words].concat(), &[said]);
+    }
 }
 
 /// The header matches the run.

@@ -115,3 +115,21 @@ fn repeated_pipelines_without_threads_count_as_the_source() {
     assert_eq!(stages.iter().map(|stage| stage.name).collect::<Vec<_>>(), ["source", "map", "prefetch"]);
     assert_eq!(bottleneck(&stages).expect("it worked").name, "source", "{stages:?}");
 }
+
+#[test]
+fn reports_may_be_read_during_a_restart() {
+    const COUNT: u64 = 100_000;
+    let counters = Counters::new("map", &Watch::default(), 1);
+    let watch = Watch::default().then(&counters);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..COUNT {
+                counters.add(Sum::Elements, 1);
+                watch.restart();
+            }
+        });
+        for _ in 0..COUNT {
+            assert!(watch.stages().iter().all(|stage| stage.elements <= COUNT));
+        }
+    });
+}

@@ -1,10 +1,13 @@
 //! Gradients that are compressed between nodes. Each node consists of threads of this process.
 
+use std::iter;
+
 use unisono::{Topology, Unisono};
 use unisono_compress::Compression;
 use unisono_train::metrics::VisitOutputs;
 use unisono_train::{
-    BucketSettings, Gradients, LossSums, Mirror, Parameter, Replica, ReplicaError, Share, TrainError, Wire,
+    BucketSettings, Gradients, LossSums, Mirror, OptimizerSettings, Parameter, Replica, ReplicaError, Sgd,
+    Share, TrainError, Wire,
 };
 
 use super::line::sgd;
@@ -165,6 +168,29 @@ fn compressed_gradient_that_is_not_finite_is_named_on_all_ranks() {
     }
 }
 
+fn steps_without_samples_do_not_lose_residuals() {
+    let learned = |without: usize| {
+        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
+        let ended = world.on_threads(2, |mut comm| -> Result<_, TrainError> {
+            let rule = Sgd { momentum: 0.0, nesterov: false };
+            let optimizer = OptimizerSettings { weight_decay: 0.0, ..OptimizerSettings::new(rule) };
+            let mut mirror = Mirror::new(&mut comm, Products::new(), optimizer, &wire("topk:0.1"), None)?;
+            // The gradient of the weight is zero for samples of zeros, so their steps send only its residual.
+            let zeros = Some(vec![vec![0.0; COLUMNS]; 16]);
+            let first = iter::once(Some(samples(comm.rank(), 0)));
+            for batch in first.chain(iter::repeat_n(None, without)).chain(iter::repeat_n(zeros, 40)) {
+                mirror.step(&mut comm, Share::of(&[batch]), 0.02, |_| true)?;
+            }
+            Ok(mirror.replica().values[1].clone())
+        });
+        ended.unwrap().swap_remove(0).unwrap()
+    };
+    let (expected, found) = (learned(0), learned(5));
+    let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    let apart = expected.iter().zip(&found).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+    assert!(largest > 0.0 && apart < 0.01 * largest, "{apart} of {largest}");
+}
+
 fn wire_formats_round_trip_through_text() {
     let compressed = Wire::Compressed(Compression::PowerSgd { rank: 4 });
     for (wire, name) in
@@ -182,6 +208,7 @@ pub(crate) fn tests() -> Vec<Test> {
         compression_within_one_node_has_the_bits_of_f32,
         first_steps_can_be_uncompressed,
         compressed_gradient_that_is_not_finite_is_named_on_all_ranks,
+        steps_without_samples_do_not_lose_residuals,
         wire_formats_round_trip_through_text,
     ]
 }

@@ -110,6 +110,8 @@ fn settings_that_contradict_local_steps_are_refused() {
         (BucketSettings { shard_optimizer: true, ..usual() }, "--shard-optimizer"),
         (BucketSettings { order: Order::Tree, ..usual() }, "--order world-invariant"),
         (local(0, Outer::Average), "local steps is 0"),
+        (local(2, Outer::Nesterov { rate: 0.0, momentum: 0.9 }), "the outer step"),
+        (local(2, Outer::Nesterov { rate: 0.7, momentum: f32::NAN }), "`nesterov:0.7,NaN`"),
     ] {
         let refused = unisono::threads(2, |mut comm| {
             Mirror::new(&mut comm, Many::new(), sgd(), &settings, None).unwrap_err().to_string()

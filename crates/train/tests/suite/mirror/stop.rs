@@ -1,8 +1,8 @@
 //! A run that one rank is asked to stop. All ranks save the same step, and the resumed run ends with the same bits.
 
-use unisono_train::{Stop, Stopped};
+use unisono_train::{BucketSettings, LocalSteps, Outer, Stop, Stopped};
 
-use super::trainer::stoppable_run;
+use super::trainer::{run_with, stoppable_run};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
@@ -64,8 +64,28 @@ fn run_without_checkpoint_directory_stops_too() {
     }
 }
 
+fn stop_and_checkpoint_wait_for_a_round_that_ends_with_its_epoch() {
+    let local_steps = Some(LocalSteps { steps: 100, outer: Outer::Average });
+    let buckets = BucketSettings { local_steps, ..BucketSettings::default() };
+    let stopped = unisono::threads(2, |mut comm| {
+        let asks = asks(2, comm.rank() == 1);
+        run_with(&mut comm, buckets.clone(), None, false, usize::MAX, asks).unwrap()
+    });
+    for (summary, _) in stopped {
+        assert_eq!(summary.stopped, Some(Stopped { step: 9, is_saved: false }));
+    }
+    // A checkpoint is due after step 4 of 9, and the run fails in the next epoch.
+    let directory = tempfile::tempdir().unwrap();
+    unisono::threads(2, |mut comm| {
+        run_with(&mut comm, buckets.clone(), Some(directory.path()), false, 11, |_, _| ()).unwrap_err()
+    });
+    let is_saved = |step: u64| directory.path().join(format!("step-{step:010}")).is_dir();
+    assert_eq!([4, 8, 9].map(is_saved), [false, false, true]);
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
+        stop_and_checkpoint_wait_for_a_round_that_ends_with_its_epoch,
         all_ranks_save_the_same_step_and_the_resumed_run_has_the_same_bits,
         run_without_checkpoint_directory_stops_too,
     ]

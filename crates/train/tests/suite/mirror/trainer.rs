@@ -8,8 +8,8 @@ use unisono_data::{DataError, Pipeline};
 use unisono_train::checkpoint::When;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    Batches, BucketSettings, Checkpoints, EpochReport, Event, Feed, Order, OutOfData, Resumed, RunSettings,
-    Shares, Steps, Stop, Stream, Summary, Trainer,
+    Batches, BucketSettings, Checkpoints, EarlyStopping, EpochReport, Event, Feed, Order, OutOfData, Resumed,
+    RunSettings, Shares, Steps, Stop, Stream, Summary, TrainError, Trainer,
 };
 
 use super::line::{BIAS, Line, Point, points, sgd};
@@ -220,8 +220,103 @@ fn checkpoint_of_another_model_is_refused() {
     assert!(messages[1].contains("rank 0 reports an error"), "{messages:?}");
 }
 
+/// A feed whose held-out samples cannot be read after this many evaluations.
+#[derive(Debug)]
+struct Unreadable {
+    feed: Shared,
+    evaluations_left: usize,
+}
+
+impl Feed for Unreadable {
+    type Batch = Vec<Point>;
+
+    fn steps(&self) -> Option<usize> {
+        self.feed.steps()
+    }
+
+    fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Vec<Point>>, DataError> {
+        self.feed.epoch(epoch, skipped)
+    }
+
+    fn held_out(&self) -> usize {
+        self.feed.held_out()
+    }
+
+    fn evaluation(&mut self, range: std::ops::Range<usize>) -> Result<Batches<Vec<Point>>, DataError> {
+        let left = self.evaluations_left.checked_sub(1).ok_or_else(|| DataError::other("the disk fails"))?;
+        self.evaluations_left = left;
+        self.feed.evaluation(range)
+    }
+}
+
+fn unreadable_held_out_samples_are_a_failure_of_the_run_on_all_ranks() {
+    let errors = unisono::threads(2, |mut comm| {
+        let evaluations_left = if comm.rank() == 1 { 1 } else { usize::MAX };
+        let feed = Unreadable { feed: shared(&comm, 12), evaluations_left };
+        let settings = run_settings(2, OutOfData::Error);
+        let trainer = Trainer::new(&mut comm, Line::new(), feed, settings, None).unwrap();
+        let error = trainer.run(|_| ()).unwrap_err();
+        assert!(!error.is_bad_input(), "{error}");
+        error.to_string()
+    });
+    let expected = "rank 1 failed in epoch 2, step 9: the disk fails";
+    assert!(errors[1] == expected && errors[0].ends_with(expected), "{errors:?}");
+}
+
+fn run_that_resumes_from_another_directory_is_refused_in_an_occupied_one() {
+    let (from, occupied) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for place in [from.path(), occupied.path()] {
+        unisono::threads(1, |mut comm| saved_run(&mut comm, place, false, usize::MAX).unwrap());
+    }
+    unisono::threads(1, |mut comm| {
+        let resumed = Resumed::find(&mut comm, from.path()).unwrap();
+        let checkpoints = Some(Checkpoints::new(occupied.path()));
+        let settings = RunSettings { checkpoints, ..run_settings(4, OutOfData::Error) };
+        let feed = shared(&comm, 12);
+        let refused = Trainer::new(&mut comm, Line::new(), feed, settings, resumed).unwrap_err();
+        assert!(matches!(refused, TrainError::Occupied { .. }), "{refused}");
+    });
+}
+
+fn invalid_settings_of_a_run_are_refused_on_all_ranks() {
+    let usual = || run_settings(1, OutOfData::Error);
+    let stopping = |patience, min_delta| {
+        let early_stopping = Some(EarlyStopping { patience, min_delta });
+        RunSettings { early_stopping, ..usual() }
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let saving = |keep, every_steps| {
+        let when = When { every_steps: Some(every_steps), every: None };
+        RunSettings {
+            checkpoints: Some(Checkpoints { keep, when, ..Checkpoints::new(directory.path()) }),
+            ..usual()
+        }
+    };
+    for (settings, expected) in [
+        (RunSettings { verify_replicas_every: Some(0), ..usual() }, "verify_replicas_every is `0`"),
+        (RunSettings { straggler_every: Some(0), ..usual() }, "straggler_every is `0`"),
+        (RunSettings { evaluate_every: Some(0), ..usual() }, "evaluate_every is `0`"),
+        (RunSettings { clip_norm: Some(f64::NAN), ..usual() }, "the norm to clip to is `NaN`"),
+        (RunSettings { clip_norm: Some(-1.0), ..usual() }, "the norm to clip to is `-1`"),
+        (stopping(0, 0.0), "patience is `0`"),
+        (stopping(1, f64::NAN), "min_delta is `NaN`"),
+        (stopping(1, -0.5), "min_delta is `-0.5`"),
+        (saving(0, 1), "keep is `0`"),
+        (saving(1, 0), "every_steps is `0`"),
+    ] {
+        let refused = unisono::threads(2, |mut comm| {
+            let feed = shared(&comm, 12);
+            Trainer::new(&mut comm, Line::new(), feed, settings.clone(), None).unwrap_err().to_string()
+        });
+        assert!(refused[0].contains(expected), "{refused:?}");
+    }
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
+        invalid_settings_of_a_run_are_refused_on_all_ranks,
+        unreadable_held_out_samples_are_a_failure_of_the_run_on_all_ranks,
+        run_that_resumes_from_another_directory_is_refused_in_an_occupied_one,
         ranks_that_run_out_of_data_follow_the_policy,
         failed_run_resumes_bit_for_bit_on_another_number_of_ranks,
         checkpoint_of_another_model_is_refused,

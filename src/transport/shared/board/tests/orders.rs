@@ -71,6 +71,10 @@ fn post_is_read_whole_and_replaced_only_after_it_was_read() {
             };
             assert_eq!(content.header.sequence(), number);
             own.closed.store(number, Ordering::Release);
+            // While it waits for others to close the pass, it checks only posts of the next one.
+            if let Some(next) = other.opened.read(number + 1) {
+                assert_eq!(next.header.sequence(), number + 1);
+            }
         }
         poster.join().unwrap();
     });

@@ -26,7 +26,7 @@ class Backend final : public Group {
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks, const c10::intrusive_ptr<Options>& opts) override {
     const auto own = std::find(ranks.begin(), ranks.end(), rank_);
     if (own == ranks.end()) return nullptr;
-    return c10::make_intrusive<Backend>(store, own - ranks.begin(), ranks.size(), opts->timeout, false);
+    return opened(c10::make_intrusive<Backend>(store, own - ranks.begin(), ranks.size(), opts->timeout, false));
   }
 
   c10::intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
@@ -217,7 +217,9 @@ class Backend final : public Group {
     check_exchange(source, place, to, from);
     return submit(OpType::ALLTOALL_BASE, "unisono:all_to_all", {output}, opts, [=, this](const unisono_call& call) {
       const at::Tensor received = place.contiguous();
-      exchange(source.contiguous(), to, received, from, call);
+      // The library reads one array while it writes the other.
+      const at::Tensor sent = source.is_alias_of(place) ? source.clone(at::MemoryFormat::Contiguous) : source.contiguous();
+      exchange(sent, to, received, from, call);
       assign(place, received);
     });
   }
@@ -321,8 +323,7 @@ class Backend final : public Group {
     const Moved moved(sent.scalar_type());
     for (auto& count : to) count *= moved.width;
     for (auto& count : from) count *= moved.width;
-    check(unisono_all_to_all_v(
-        calls(), sent.data_ptr(), to.data(), received.data_ptr(), from.data(), moved.dtype, &call));
+    check(unisono_all_to_all_v(calls(), sent.data_ptr(), to.data(), received.data_ptr(), from.data(), moved.dtype, &call));
   }
 
   void check_exchange(const at::Tensor& sent, const at::Tensor& received, const Counts& to, const Counts& from) const {
@@ -383,9 +384,7 @@ void all_reduce_(at::Tensor tensor, const std::string& op, const std::string& gr
 
 TORCH_LIBRARY(unisono, library) { library.def("all_reduce_(Tensor(a!) tensor, str op, str group_name) -> ()"); }
 TORCH_LIBRARY_IMPL(unisono, CPU, library) { library.impl("all_reduce_", all_reduce_); }
-TORCH_LIBRARY_IMPL(unisono, Meta, library) {
-  library.impl("all_reduce_", [](at::Tensor, const std::string&, const std::string&) {});
-}
+TORCH_LIBRARY_IMPL(unisono, Meta, library) { library.impl("all_reduce_", [](at::Tensor, const std::string&, const std::string&) {}); }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   unisono::Waits::record_main_thread();
@@ -393,7 +392,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       "create",
       [](c10::intrusive_ptr<c10d::Store> store, int rank, int size, unisono::Milliseconds timeout,
          bool reconfigurable) -> c10::intrusive_ptr<c10d::Backend> {
-        return c10::make_intrusive<unisono::Backend>(std::move(store), rank, size, timeout, reconfigurable);
+        return unisono::Backend::opened(c10::make_intrusive<unisono::Backend>(std::move(store), rank, size, timeout, reconfigurable));
       },
       pybind11::call_guard<pybind11::gil_scoped_release>());
   module.def("leave_all", &unisono::Backend::leave_all, pybind11::call_guard<pybind11::gil_scoped_release>());

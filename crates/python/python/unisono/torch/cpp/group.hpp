@@ -6,6 +6,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "meeting.hpp"
@@ -31,8 +32,13 @@ class Group : public c10d::Backend {
   Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout, bool reconfigurable)
       : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout) {
     if (!reconfigurable) world_ = std::make_shared<World>(*store_, rank, size, timeout, hooks_);
+  }
+
+  // Records a new process group as open.
+  static c10::intrusive_ptr<c10d::Backend> opened(const c10::intrusive_ptr<Group>& group) {
     const std::lock_guard<std::mutex> lock(alive_mutex());
-    alive().insert(this);
+    alive().emplace(group.get(), group);
+    return group;
   }
 
   // Leaves the world after the calls in flight, once. The destructor of the derived class calls this, since these calls use its members.
@@ -40,6 +46,7 @@ class Group : public c10d::Backend {
     const bool has_lock = PyGILState_Check() != 0;
     PyThreadState* state = has_lock ? PyEval_SaveThread() : nullptr;
     leave("");
+    Waits::discard_raised();
     {
       const std::lock_guard<std::mutex> lock(alive_mutex());
       alive().erase(this);
@@ -49,13 +56,17 @@ class Group : public c10d::Backend {
 
   // Leaves all worlds of the process.
   static void leave_all(const std::string& cause) {
-    std::set<Group*> groups;
+    // A callback of a call may drop the last reference of the program.
+    std::vector<c10::intrusive_ptr<Group>> groups;
     {
       const std::lock_guard<std::mutex> lock(alive_mutex());
-      groups = alive();
+      for (const auto& [address, group] : alive()) groups.push_back(group.lock());
     }
-    for (auto* group : groups) group->leave(cause);
+    for (const auto& group : groups) {
+      if (group) group->leave(cause);
+    }
     CallQueue::join_ending();
+    Waits::rethrow_raised();
   }
 
   const std::string getBackendName() const override { return "unisono"; }
@@ -69,10 +80,16 @@ class Group : public c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override { return c10::make_intrusive<Options>(getBackendName(), timeout_.load()); }
 
   // Leaves the world after the calls in flight.
-  void shutdown() override { leave(""); }
+  void shutdown() override {
+    leave("");
+    Waits::rethrow_raised();
+  }
 
   // Leaves the world immediately: calls in flight fail, on this rank and on others.
-  void abort() override { leave("the process group was aborted"); }
+  void abort() override {
+    leave("the process group was aborted");
+    Waits::rethrow_raised();
+  }
 
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override {
     world().monitored_barrier(*store_, rank_, size_, opts.timeout, wait_all_ranks);
@@ -95,6 +112,7 @@ class Group : public c10d::Backend {
   }
 
   c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override {
+    TORCH_CHECK_VALUE(size_ > 1, "a process group of one rank has no messages to receive");
     const at::Tensor target = dense(tensors.at(0)), buffer = target.contiguous();
     return start(
         OpType::RECVANYSOURCE, buffer, target, -1, tag, [](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
@@ -127,7 +145,7 @@ class Group : public c10d::Backend {
     TORCH_CHECK_VALUE(own != handles.end(), "reconfigure: this rank's handle is not among the ", handles.size(), " handles");
     TORCH_CHECK(!world_ || !world_->is_interrupted(), kInterrupted);
     TORCH_CHECK(uuids_.insert(opts.uuid).second, "reconfigure: the uuid ", opts.uuid, " is already used");
-    leave("");
+    shutdown();
     world_ = nullptr;
     rank_ = static_cast<int>(own - handles.begin());
     size_ = static_cast<int>(handles.size());
@@ -187,8 +205,8 @@ class Group : public c10d::Backend {
 
  private:
   // Returns the open process groups of this process, which leaves them when it ends.
-  static std::set<Group*>& alive() {
-    static std::set<Group*> groups;
+  static std::map<Group*, c10::weak_intrusive_ptr<Group>>& alive() {
+    static std::map<Group*, c10::weak_intrusive_ptr<Group>> groups;
     return groups;
   }
 
@@ -199,6 +217,7 @@ class Group : public c10d::Backend {
 
   c10::intrusive_ptr<Backend> self() { return c10::intrusive_ptr<Backend>::unsafe_reclaim_from_nonowning(this); }
 
+  // Leaves the world. `Waits::rethrow_raised` throws an exception of a handler.
   void leave(const std::string& cause) {
     if (const auto world = world_) world->leave(cause);
   }

@@ -31,7 +31,14 @@ class Hooks {
     std::unique_lock<std::mutex> lock(mutex_);
     const auto hooks = hooks_;
     lock.unlock();
-    for (const auto& [id, hook] : *hooks) hook(args...);
+    for (const auto& [id, hook] : *hooks) {
+      // An exception of a hook must not replace the result of the call.
+      try {
+        hook(args...);
+      } catch (const std::exception& error) {
+        TORCH_WARN("a completion hook failed: ", error.what());
+      }
+    }
   }
 
  private:
@@ -82,7 +89,7 @@ class HookedWork : public c10d::Work {
       error = std::current_exception();
     } catch (...) {
       error = std::current_exception();
-      run_failed();
+      hooks_.failed.run();
     }
     finish(error);
     // The hooks run after the completion, since PyTorch polls a new work once and then waits for the hook.
@@ -90,15 +97,6 @@ class HookedWork : public c10d::Work {
   }
 
  private:
-  // An exception of a hook must not replace the error of the call.
-  void run_failed() const {
-    try {
-      hooks_.failed.run();
-    } catch (const std::exception& error) {
-      TORCH_WARN("a completion hook failed: ", error.what());
-    }
-  }
-
   static uint64_t next_key() {
     static std::atomic<uint64_t> next{0};
     return next++;

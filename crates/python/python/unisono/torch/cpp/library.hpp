@@ -10,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "unisono.h"
 
@@ -37,8 +38,11 @@ inline void check(int code) {
 // Python's main thread runs the handlers.
 class Waits {
  public:
-  // Records the calling thread as Python's main thread.
-  static void record_main_thread() { main_thread() = pthread_self(); }
+  // Records Python's main thread. Another thread may load the module.
+  static void record_main_thread() {
+    const auto thread = pybind11::module_::import("threading").attr("main_thread")();
+    main_thread() = static_cast<pthread_t>(thread.attr("ident").cast<unsigned long>());
+  }
 
   static bool is_main_thread() { return pthread_equal(main_thread(), pthread_self()) != 0; }
 
@@ -57,9 +61,9 @@ class Waits {
     return call != nullptr;
   }
 
-  // Makes calls of the library on this thread.
+  // Makes calls of the library on this thread. `rethrow_raised` throws an exception of a handler.
   template <typename Calls>
-  void during(Calls calls) {
+  void in_call(Calls calls) {
     const InCall here{this, current()};
     current() = &here;
     unisono_while_waiting(poll);
@@ -67,24 +71,47 @@ class Waits {
       calls();
     } catch (...) {
       leave(here);
-      rethrow_raised();
       throw;
     }
     leave(here);
+  }
+
+  // Makes calls of the library on this thread. Throws an exception of a handler instead of the error that follows from it.
+  template <typename Calls>
+  void during(Calls calls) {
+    try {
+      in_call(std::move(calls));
+    } catch (...) {
+      rethrow_raised();
+      throw;
+    }
     rethrow_raised();
   }
 
-  // Runs signal handlers, if this is Python's main thread. An exception of a handler ends all waits, and is thrown.
-  void run_handlers() {
+  // Runs signal handlers, if this is Python's main thread. An exception of a handler ends all waits. `rethrow_raised` throws it.
+  void poll_handlers() {
     // The handlers interrupt a call, even if another thread carries it out.
     const InCall here{this, current()};
     current() = &here;
     const char* text = run_handlers_quietly();
     leave(here);
-    if (text == nullptr) return;
-    end(text);
+    if (text != nullptr) end(text);
+  }
+
+  // Like `poll_handlers`, but throws the exception.
+  void run_handlers() {
+    poll_handlers();
     rethrow_raised();
   }
+
+  // Throws the exception that a handler has raised during the calls of this thread, once. Works do not store it: Python accepts an
+  // exception object once, and the program may wait for any work.
+  static void rethrow_raised() {
+    if (raised()) std::rethrow_exception(std::exchange(raised(), nullptr));
+  }
+
+  // Discards that exception, for a destructor, which cannot throw it.
+  static void discard_raised() { raised() = nullptr; }
 
  private:
   // A call on this thread, and the one that it interrupts: a signal handler may use another process group.
@@ -111,10 +138,6 @@ class Waits {
   static void leave(const InCall& call) {
     current() = call.outer;
     if (call.outer == nullptr) unisono_while_waiting(nullptr);
-  }
-
-  static void rethrow_raised() {
-    if (raised()) std::rethrow_exception(std::exchange(raised(), nullptr));
   }
 
   static const char* poll() {

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
+#include <algorithm>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -52,18 +53,32 @@ inline void set_text(c10d::Store& store, const std::string& key, const std::stri
   store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
 }
 
+// Waits for a key, and runs signal handlers meanwhile. Returns whether it is set before the deadline. It polls with longer and longer
+// pauses, since `Store::wait` runs no handlers, and a TCPStore prints warnings when a short one times out.
+inline bool is_set(c10d::Store& store, const std::string& key, Clock::time_point deadline, Waits& waits) {
+  for (auto pause = std::chrono::milliseconds(1); !store.check({key}); pause = std::min(2 * pause, kSignalInterval)) {
+    if (Clock::now() >= deadline) return false;
+    waits.run_handlers();
+    std::this_thread::sleep_for(pause);
+  }
+  return true;
+}
+
 // Returns the name of a new world on all of its ranks. The store may have keys of former ranks that an elastic launcher has
 // replaced. So rank 0 chooses the name, and answers the request of each rank until all have read it.
 inline std::string common_name(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, Waits& waits) {
   const std::string place = "unisono/", own = unique_name();
+  const auto deadline = Clock::now() + timeout;
+  const auto check_joined = [&](bool has_joined, int other) {
+    TORCH_CHECK(has_joined, "timeout: rank ", other, " has not joined the process group within ", timeout.count() / 1e3, " s");
+  };
   if (rank != 0) {
     set_text(store, c10::str(place, "rank/", rank), own);
-    store.wait({place + "answer/" + own}, timeout);
+    check_joined(is_set(store, place + "answer/" + own, deadline, waits), 0);
     const auto name = text_at(store, place + "answer/" + own);
     set_text(store, c10::str(name, "/here/", rank), "here");
     return name;
   }
-  const auto began = Clock::now();
   const auto name = place + own;
   for (int other = 1; other < size; other++) {
     const auto introduced = c10::str(place, "rank/", other);
@@ -74,9 +89,7 @@ inline std::string common_name(c10d::Store& store, int rank, int size, std::chro
         if (now != answered) set_text(store, place + "answer/" + now, name);
         answered = now;
       }
-      TORCH_CHECK(
-          Clock::now() - began < timeout, "timeout: rank ", other, " has not joined the process group within ", timeout.count() / 1e3,
-          " s");
+      check_joined(Clock::now() < deadline, other);
       waits.run_handlers();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -96,32 +109,24 @@ inline c10::intrusive_ptr<c10d::Store> store_at(const std::string& handle, std::
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 
-// Waits for a key. Returns whether it is set before the timeout.
-inline bool is_set(c10d::Store& store, const std::string& key, std::chrono::milliseconds timeout) {
-  try {
-    store.wait({key}, timeout);
-    return true;
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
 // A barrier in a store, at `place`, a prefix of keys that no other barrier uses. After a timeout, the communicator remains usable, and
 // rank 0 names the missing ranks. The error texts are gloo's.
 inline void monitored_barrier(
-    c10d::Store& store, const std::string& place, int rank, int size, std::chrono::milliseconds timeout, bool names_all) {
+    c10d::Store& store, const std::string& place, int rank, int size, std::chrono::milliseconds timeout, bool names_all, Waits& waits) {
   TORCH_CHECK(timeout.count() != 0, "Rank ", rank, " timed out in monitoredBarrier, whose timeout is 0");
+  const auto deadline = Clock::now() + timeout;
   const std::vector<uint8_t> here{'='};
   store.set(place + std::to_string(rank), here);
   if (rank != 0) {
     TORCH_CHECK(
-        is_set(store, place + "go", timeout), "Rank ", rank,
+        is_set(store, place + "go", deadline, waits), "Rank ", rank,
         " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0");
     return;
   }
   std::string missing;
   for (int other = 1; other < size && (names_all || missing.empty()); other++) {
-    if (!is_set(store, place + std::to_string(other), timeout)) missing += (missing.empty() ? "" : ", ") + std::to_string(other);
+    if (is_set(store, place + std::to_string(other), deadline, waits)) continue;
+    missing += (missing.empty() ? "" : ", ") + std::to_string(other);
   }
   TORCH_CHECK(
       missing.empty(), names_all ? "Ranks " : "Rank ", missing, " failed to pass monitoredBarrier in ", timeout.count(), " ms");

@@ -1,6 +1,7 @@
 // Point-to-point messages in flight.
 #pragma once
 
+#include <optional>
 #include <thread>
 
 #include "hooks.hpp"
@@ -15,7 +16,10 @@ class Message final : public HookedWork {
   Message(
       const c10::intrusive_ptr<c10d::Backend>& group, Waits& waits, const WorkHooks& hooks, c10d::OpType type, at::Tensor buffer,
       at::Tensor target, int source)
-      : HookedWork(group, hooks, type), waits_(waits), buffer_(std::move(buffer)), target_(std::move(target)), source_(source) {}
+      : HookedWork(group, hooks, type), nbytes(buffer.nbytes()), waits_(waits), buffer_(std::move(buffer)), target_(std::move(target)),
+        source_(source) {}
+
+  const size_t nbytes;
 
   // Returns pointers to the request and to the rank of the sender, which the library sets.
   unisono_request** request() { return &request_; }
@@ -70,15 +74,20 @@ class Message final : public HookedWork {
   static constexpr double kForever_s = 1e9;
 
   void complete() {
+    // PyTorch polls with the interpreter's lock held. A hook of a failure waits for a thread that needs it.
+    std::optional<pybind11::gil_scoped_release> released;
+    if (PyGILState_Check() != 0) released.emplace();
     complete_by([&] {
       check(unisono_wait(&request_));
       if (target_.defined() && !target_.is_same(buffer_)) target_.copy_(buffer_);
     });
+    buffer_.reset();
     is_done_ = true;
   }
 
   Waits& waits_;
-  const at::Tensor buffer_, target_;
+  at::Tensor buffer_;
+  const at::Tensor target_;
   int source_;
   unisono_request* request_ = nullptr;
   std::mutex turn_;
@@ -91,10 +100,15 @@ class Message final : public HookedWork {
 class Messages {
  public:
   void add(c10::intrusive_ptr<Message> message) {
-    if (kept_.size() >= limit_) {
+    bytes_ += message->nbytes;
+    if (kept_.size() >= limit_ || bytes_ >= limit_bytes_) {
       const auto is_done = [](const auto& kept) { return kept->isCompleted(); };
       kept_.erase(std::remove_if(kept_.begin(), kept_.end(), is_done), kept_.end());
+      bytes_ = message->nbytes;
+      for (const auto& kept : kept_) bytes_ += kept->nbytes;
+      // Twice the messages in flight, so that the time per message does not grow with them.
       limit_ = 2 * kept_.size() + kMany;
+      limit_bytes_ = 2 * bytes_ + kManyBytes;
     }
     kept_.push_back(std::move(message));
   }
@@ -112,9 +126,10 @@ class Messages {
   }
 
  private:
-  static constexpr size_t kMany = 256;
+  static constexpr size_t kMany = 256, kManyBytes = 1 << 20;
   std::vector<c10::intrusive_ptr<Message>> kept_;
-  size_t limit_ = kMany;
+  // The bytes of the kept messages, and the numbers of messages and bytes at which the completed ones are removed.
+  size_t bytes_ = 0, limit_ = kMany, limit_bytes_ = kManyBytes;
 };
 
 }  // namespace unisono

@@ -44,7 +44,7 @@ class Call final : public HookedWork {
 
   // Makes the call, and releases its captured objects.
   void run(Waits& waits) {
-    complete_by([&] { waits.during(std::exchange(make_, nullptr)); });
+    complete_by([&] { waits.in_call(std::exchange(make_, nullptr)); });
     std::unique_lock<std::mutex> lock(future_mutex_);
     is_done_ = true;
     const auto future = future_;
@@ -96,6 +96,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     if (is_in_callback || (runs_now && !is_busy() && calls_.size() == 1)) {
       run_first(lock);
       lock.unlock();
+      if (!is_in_callback) Waits::rethrow_raised();
       // The caller of a synchronous call gets its error directly.
       if (runs_now && call->exception_) std::rethrow_exception(call->exception_);
       return call;
@@ -106,7 +107,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     return call;
   }
 
-  // Runs calls until this one is done. Returns false if the timeout is not 0 and expires first.
+  // Runs calls until this one is done. Returns false if the timeout is not 0 and expires first. Throws an exception of a handler, even
+  // one that ended a call before this one; in a callback, the call that runs the callback throws it.
   bool run_until(const Call& call, std::chrono::milliseconds timeout) {
     const auto began = Clock::now();
     std::unique_lock<std::mutex> lock(mutex_);
@@ -114,6 +116,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     while (!call.is_done_) {
       if (is_in_callback ? !calls_.empty() : !is_busy() && timeout.count() == 0) {
         run_first(lock);
+        if (!is_in_callback) Waits::rethrow_raised();
         continue;
       }
       done_.wait_for(lock, kSignalInterval);
@@ -126,7 +129,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     return true;
   }
 
-  // Ends the thread after the calls in flight.
+  // Ends the thread after the calls in flight. `Waits::rethrow_raised` throws an exception of a handler.
   void close() {
     // A forked child has a copy of the queue without the thread.
     if (getpid() != process_) {
@@ -138,7 +141,11 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     is_closed_ = true;
     while (true) {
       if (is_busy() && !is_in_callback) {
-        done_.wait(lock);
+        done_.wait_for(lock, kSignalInterval);
+        if (!is_busy() || !Waits::is_main_thread()) continue;
+        lock.unlock();
+        waits_.poll_handlers();
+        lock.lock();
       } else if (!calls_.empty()) {
         run_first(lock);
       } else {

@@ -20,16 +20,22 @@ class World {
       : queue_(std::make_shared<CallQueue>(waits_, hooks)), name_(common_name(store, rank, size, timeout, waits_)) {
     unisono_settings settings{};
     settings.timeout_s = timeout.count() / 1e3;
-    Keys keys{store, timeout, {}};
-    waits_.during([&] {
-      const int code = unisono_start_store(rank, size, name_.c_str(), set, get, &keys, &settings, &calls_);
-      if (code != UNISONO_OK && !keys.error.empty()) C10_THROW_ERROR(DistStoreError, unisono_last_error() + (": " + keys.error));
-      check(code);
-      if (size == 1) return;
-      std::vector<int> ranks(size);
-      std::iota(ranks.begin(), ranks.end(), 0);
-      check(unisono_group(calls_, ranks.data(), ranks.size(), &messages_));
-    });
+    Keys keys{store, waits_, timeout, {}};
+    try {
+      waits_.during([&] {
+        const int code = unisono_start_store(rank, size, name_.c_str(), set, get, &keys, &settings, &calls_);
+        if (code != UNISONO_OK && keys.error) std::rethrow_exception(keys.error);
+        check(code);
+        if (size == 1) return;
+        std::vector<int> ranks(size);
+        std::iota(ranks.begin(), ranks.end(), 0);
+        check(unisono_group(calls_, ranks.data(), ranks.size(), &messages_));
+      });
+    } catch (...) {
+      unisono_free(messages_);
+      unisono_free(calls_);
+      throw;
+    }
     is_one_node_ = unisono_nodes(calls_) == 1;
   }
 
@@ -77,15 +83,16 @@ class World {
   // Waits for all ranks at a barrier in the store.
   void monitored_barrier(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, bool names_all) {
     const auto place = c10::str(name_, "/monitored/", ++barriers_, "/");
-    unisono::monitored_barrier(store, place, rank, size, timeout, names_all);
+    unisono::monitored_barrier(store, place, rank, size, timeout, names_all, waits_);
   }
 
  private:
   struct Keys {
     c10d::Store& store;
+    Waits& waits;
     // The timeout of the store may be longer.
     std::chrono::milliseconds timeout;
-    std::string error;
+    std::exception_ptr error;
   };
 
   // Uses the store. Its exceptions are caught, since they must not pass through the library.
@@ -94,8 +101,8 @@ class World {
     auto& keys = *static_cast<Keys*>(context);
     try {
       return use(keys);
-    } catch (const std::exception& error) {
-      keys.error = error.what();
+    } catch (...) {
+      keys.error = std::current_exception();
     }
     return 1;
   }
@@ -113,7 +120,9 @@ class World {
 
   static int get(void* context, const char* key, void* value, size_t* size_bytes) {
     return with(context, [&](const Keys& keys) {
-      keys.store.wait({key}, keys.timeout);
+      if (!is_set(keys.store, key, Clock::now() + keys.timeout, keys.waits)) {
+        C10_THROW_ERROR(DistStoreError, c10::str("timeout: no rank has set the key `", key, "` within ", keys.timeout.count() / 1e3, " s"));
+      }
       const auto stored = keys.store.get(key);
       if (stored.empty() || stored.size() - 1 > *size_bytes) return 2;
       *size_bytes = stored.size() - 1;
