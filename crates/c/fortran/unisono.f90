@@ -994,7 +994,7 @@ module unisono
       integer(c_int), intent(out) :: op
     end function
 
-    ! Returns whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
+    ! Stores 1 in `is_done` if a call is done, so that `unisono_wait` returns at once, otherwise 0.
     !
     ! Conditions:
     ! The request must be live, and the pointer valid for writing.
@@ -1133,7 +1133,7 @@ module unisono
     ! own `rank` of `ranks`. It calls `gather` the same number of times on all ranks, before it returns.
     !
     ! Conditions:
-    ! The function must be as [`Gather`] describes, for this context; the settings null or valid; and the pointer valid for writing.
+    ! The function must be as its type describes, for this context; the settings null or valid; and the pointer valid for writing.
     integer(c_int) function unisono_start(rank, ranks, gather, context, settings, comm) bind(c)
       import
       integer(c_int), value :: rank

@@ -839,7 +839,7 @@ int unisono_reduction_create(const char *name,
                              void *context,
                              int *op);
 
-// Returns whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
+// Stores 1 in `is_done` if a call is done, so that `unisono_wait` returns at once, otherwise 0.
 //
 // Conditions:
 // The request must be live, and the pointer valid for writing.
@@ -943,7 +943,7 @@ void unisono_while_waiting(unisono_look_function look);
 // own `rank` of `ranks`. It calls `gather` the same number of times on all ranks, before it returns.
 //
 // Conditions:
-// The function must be as [`Gather`] describes, for this context; the settings null or valid; and the pointer valid for writing.
+// The function must be as its type describes, for this context; the settings null or valid; and the pointer valid for writing.
 int unisono_start(int rank,
                   int ranks,
                   unisono_gather_function gather,
