@@ -32,7 +32,6 @@ mod vendor;
 
 #[cfg(feature = "nccl")]
 pub(crate) use device::DeviceCall;
-use ending::Unwinds;
 pub(crate) use options::Options;
 use recent::{Recent, RecentCalls};
 use reduction::needs_order;
@@ -83,6 +82,9 @@ pub(crate) struct Engine {
     /// The reason why this communicator is lost: the rank that failed first, which may be this one, and its
     /// cause.
     failure: Option<(Rank, String)>,
+    /// Whether a call is running. It remains set if the program's code, a reduction or a callback, panics in the call. The other ranks
+    /// wait for this one then, even if the program catches the panic.
+    is_in_call: bool,
 }
 
 /// The longest time that calls may wait for other ranks.
@@ -123,6 +125,7 @@ impl Engine {
             selector,
             calls: Calls::default(),
             failure: None,
+            is_in_call: false,
             #[cfg(feature = "nccl")]
             gpu: None,
         }
@@ -195,15 +198,15 @@ impl Engine {
         let parts = options.parts.as_ref().filter(|_| call.operation.has_parts());
         let place = self.choose(choice, call, parts);
         self.check_vendor(self.recent[place].method, call)?;
-        let Self { transport, status, limits, executor, agreement, recent, calls, .. } = self;
+        let Self { transport, status, limits, executor, agreement, recent, calls, is_in_call, .. } = self;
         let Recent { method, codes, bound, .. } = &recent[place];
         let header = calls.next(1, call.count, *codes, options.label);
         let (method, deadlines) = (*method, &options.deadlines(limits.of(header.sequence())));
         let recording = header.note(status, buffer.len());
         let task = Task { header: &header, method, agreement, deadlines };
-        let unwinds = Unwinds(status);
+        *is_in_call = true;
         let done = executor.run(bound, &task, buffer, transport);
-        std::mem::forget(unwinds);
+        *is_in_call = false;
         recording.end(done.is_ok());
         done.map(|()| place)
     }

@@ -3,7 +3,6 @@
 use unisono_collectives::Chunks;
 use unisono_collectives::partition::Partition;
 
-use super::ending::Unwinds;
 use super::{Engine, Options};
 use crate::call::{Call, Ran};
 use crate::codes::Codes;
@@ -33,14 +32,14 @@ impl Engine {
         let [from, to] = [sent_parts, received_parts].map(|parts| call.bytes_of(parts.elements(own)));
         kernels::copy(&mut received[to], &sent[from]);
 
-        let Self { transport, status, limits, executor, agreement, calls, .. } = self;
+        let Self { transport, status, limits, executor, agreement, calls, is_in_call, .. } = self;
         let header = calls.next(1, COUNTS_OF_PAIRS as usize, Codes::new(call, method), options.label);
         let deadlines = &options.deadlines(limits.of(header.sequence()));
         let recording = header.note(status, sent.len() + received.len());
         let task = Task { header: &header, method, agreement, deadlines };
-        let unwinds = Unwinds(status);
+        *is_in_call = true;
         let done = executor.run_between(&bound, &task, (sent, received), transport);
-        std::mem::forget(unwinds);
+        *is_in_call = false;
         recording.end(done.is_ok());
         let ran = Ran { method, why: selection.why, link: method.link(transport.name()) };
         self.settle(done.map(|()| ran))

@@ -5,7 +5,7 @@ use unisono_collectives::Rank;
 use super::Engine;
 use crate::error::{Error, Result};
 use crate::observe::flush;
-use crate::status::{FirstFailure, StatusBoard, dump_failed, panicked};
+use crate::status::{FirstFailure, dump_failed, panicked};
 
 impl Engine {
     /// Settles the result of a call: any error but a refusal is fatal to the communicator.
@@ -80,6 +80,9 @@ impl Engine {
     #[inline]
     pub(crate) fn begin(&mut self) -> Result<()> {
         self.check_alive()?;
+        if self.is_in_call {
+            return Err(self.fail(&panicked()));
+        }
         match self.status.failure() {
             None => Ok(()),
             Some(FirstFailure { first: by, cause, .. }) => {
@@ -103,19 +106,9 @@ impl Engine {
     }
 }
 
-/// A guard that reports a panic of the program's code in a call: a reduction, or a callback that runs during waits. A program that catches
-/// the panic keeps the communicator, and the other ranks wait for this one in the call. It is forgotten when the call ends.
-pub(super) struct Unwinds<'a>(pub(super) &'a StatusBoard);
-
-impl Drop for Unwinds<'_> {
-    fn drop(&mut self) {
-        self.0.give_up(self.0.rank(), &panicked());
-    }
-}
-
 impl Drop for Engine {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() || self.is_in_call {
             drop(self.fail(&panicked()));
         }
         // Other ranks wait for the messages in flight.

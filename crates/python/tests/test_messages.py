@@ -90,7 +90,10 @@ for count in range(41):
 assert resident_mib() - before < 100, (before, resident_mib())
 dist.barrier()
 dist.destroy_process_group()
-"""
+""",
+        2,
+        # Otherwise glibc keeps freed memory of this size in its heap.
+        MALLOC_MMAP_THRESHOLD_="131072",
     )
 
 

@@ -59,6 +59,21 @@ fn visit(both: &Barrier, gone: &AtomicBool, open: &mut Open<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Blocks that fit the L1 cache, if the kernel need not copy any.
+#[test]
+fn mapped_memory_is_worked_on_in_small_blocks() {
+    let block_bytes = |end: &mut Shared| {
+        let mut bytes = 0;
+        pass(end, LONG, |open| {
+            bytes = open.block_bytes(8192);
+            Ok(())
+        })
+        .unwrap();
+        bytes
+    };
+    assert_eq!(two(block_bytes, block_bytes), (8192, 8192));
+}
+
 #[test]
 fn panic_waits_for_ranks_inside_and_is_reported() {
     let (both, gone) = (Barrier::new(2), AtomicBool::new(false));
