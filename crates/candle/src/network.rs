@@ -49,6 +49,7 @@ pub use chain::apply;
 pub(crate) use chain::{Residual, chain};
 pub(crate) use convolution::{Convolution, Patches, image_dims};
 pub use dropout::Dropout;
+pub(crate) use dropout::STEPS as DROPOUT_STEPS;
 pub use linear::Linear;
 pub use loss::{Loss, cross_entropy};
 pub use norm::SyncBatchNorm;

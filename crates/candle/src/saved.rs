@@ -70,6 +70,9 @@ pub struct Description {
     pub dropout: Option<f64>,
     /// The random seed of the run.
     pub seed: u64,
+    /// The treatment of damaged samples, if they may be skipped. Older checkpoints have no entry for it.
+    #[serde(rename = "damaged samples", default)]
+    damaged: Option<String>,
 }
 
 impl Description {
@@ -209,7 +212,8 @@ impl Saved {
         self.description.schema.as_ref().map_or_else(|| class.to_string(), |schema| schema.class(class))
     }
 
-    /// Returns a hash of the parameters' bytes, as printed at the end of a run.
+    /// Returns a hash of the parameters' bytes, as printed at the end of a run. If they are averages, the hash is that of the averages, and differs
+    /// from the printed one.
     ///
     /// # Errors
     /// As [`replica`](Self::replica).
@@ -242,7 +246,8 @@ impl Saved {
         part: Part,
         metrics: &[Arc<dyn Metric>],
     ) -> Result<Test, TrainError> {
-        let dataset = self.dataset(source).and_then(|dataset| self.measurable(dataset, source, part));
+        let dataset = self.on_bad_sample(source).and_then(|policy| self.load(source, policy));
+        let dataset = dataset.and_then(|dataset| self.measurable(dataset, source, part));
         let prepared = dataset.and_then(|dataset| Ok((dataset, self.replica()?)));
         let (mut dataset, mut replica) = agree(comm, prepared)?;
         if part == Part::Train {

@@ -8,7 +8,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
 use unisono::Communicator;
 use unisono_candle::{Guess, Part, Predictor, Sampling, Saved};
-use unisono_data::{Dataset, Kind, Source};
+use unisono_data::{Dataset, Source};
 use unisono_train::{TrainError, agree};
 
 use super::Failure;
@@ -211,7 +211,8 @@ fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), S
     if let Some(prompt) = prompt {
         let sampling = Sampling { temperature: args.temperature, seed: args.seed };
         // Each character depends on the previous one.
-        let own = (comm.rank() == 0).then(|| predictor.continued(prompt, args.length, sampling));
+        let continued = |_: &mut Communicator| predictor.continued(prompt, args.length, sampling);
+        let own = (comm.rank() == 0).then(|| comm.quiet("continuing the prompt", continued));
         if let Some(continuation) = agree(comm, own.transpose())? {
             rows.write(&Continuation { prompt, continuation })?;
         }
@@ -236,7 +237,7 @@ fn predict(
     let dataset = agree(comm, dataset)?;
     let is_split = !dataset.test.is_empty();
     let samples = args.split.unwrap_or(if is_split { Samples::Test } else { Samples::All });
-    let has_targets = dataset.schema.label.is_some() || !matches!(dataset.kind, Kind::Table { .. });
+    let has_targets = dataset.schema.label.is_some() || !source.is_table();
     let mut left = args.limit.unwrap_or(usize::MAX);
     let Dataset { test, train, schema, .. } = dataset;
     let column = schema.target.map(|target| target.name).unwrap_or_default();

@@ -52,6 +52,7 @@ impl World {
         &self,
         body: impl Fn(&mut Communicator) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
+        self.check_threads()?;
         let comm = Unisono::builder().on_failure(OnFailure::ReturnError).processes();
         body(&mut comm.map_err(not_begun)?)
     }
@@ -65,19 +66,23 @@ impl World {
             let mut comm = unisono::init().map_err(not_begun)?;
             return guarded(&mut comm, &body);
         };
-        if let Some(processes) = Launcher::detect().ranks.filter(|&processes| processes > 1) {
-            let text = format!(
-                "--threads {ranks} would start a separate world in each of the {processes} launched processes: remove --threads \
-                 or the launcher"
-            );
-            return Err(refused(text));
-        }
+        self.check_threads()?;
         let world = Unisono::builder().on_failure(OnFailure::EndJob);
         let results = world.on_threads(ranks, |mut comm| guarded(&mut comm, &body));
         let results = results.map_err(|error| Failure::BadInput(error.to_string()))?;
         let failures = results.into_iter().filter_map(Result::err);
         // The rank that reports the error takes precedence over ranks that leave the report to it.
         failures.min_by_key(|failure| matches!(failure, Failure::ReportedElsewhere)).map_or(Ok(()), Err)
+    }
+
+    /// Rejects threads as ranks in several launched processes.
+    fn check_threads(&self) -> Result<(), Failure> {
+        let launched = Launcher::detect().ranks.filter(|&processes| processes > 1);
+        let Some((ranks, processes)) = self.threads.zip(launched) else { return Ok(()) };
+        Err(refused(format!(
+            "--threads {ranks} would start a separate world in each of the {processes} launched processes: remove --threads \
+             or the launcher"
+        )))
     }
 }
 

@@ -155,8 +155,9 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         agree(comm, check_run(&settings, feed.held_out()))?;
         resumed.as_ref().map_or(Ok(()), |resumed| resumed.check_batch(settings.global_batch))?;
         parameters(comm, replica.parameters())?;
-        let layout = Layout::new(replica.parameters(), &settings.buckets, servers.servers.max(1));
         let (rank, ranks) = (comm.rank(), comm.ranks());
+        // The number of servers is checked below, and the layout allocates memory for each.
+        let layout = Layout::new(replica.parameters(), &settings.buckets, servers.servers.clamp(1, ranks));
         let refused = refusal(ranks, &replica, &feed, &settings, servers, &layout);
         let refused = refused.map_or(Ok(()), |why| Err(TrainError::Setting(why)));
         agree(comm, refused)?;
@@ -191,24 +192,21 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
     /// and the settings must equal those of the other workers.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if this rank was a server, because its parameters are lost with it. As [`ParameterServer::run`].
+    /// [`TrainError::ServerLost`] if this rank was a server, because its parameters are lost with it. As [`ParameterServer::run`].
     pub fn join(
         folder: &Path,
         (rank, ranks): (Rank, usize),
         replica: R,
         feed: F,
         settings: &RunSettings,
-        ServerSettings { servers, .. }: ServerSettings,
+        servers: ServerSettings,
     ) -> Result<(), TrainError> {
-        if rank < servers {
-            return Err(TrainError::Setting(format!(
-                "rank {rank} was a parameter server, and its parameters are lost: start the run again, with --resume"
-            )));
-        }
+        servers.check_joins(rank)?;
+        let servers = servers.servers;
         let layout = Layout::new(replica.parameters(), &settings.buckets, servers);
         let links = join::join(folder, servers, rank)?;
         let (lane, stop) = ((rank - servers, ranks - servers), settings.stop.clone());
-        Worker { replica, feed, lane, stop }.run(links, layout)
+        Worker { rank, replica, feed, lane, stop }.run(links, layout)
     }
 
     /// Returns the number of parameters.
@@ -266,8 +264,8 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
 
     fn work(self) -> Result<(), TrainError> {
         let lane = (self.rank - self.servers.servers, self.workers());
-        let Self { replica, feed, settings, links, layout, .. } = self;
-        Worker { replica, feed, lane, stop: settings.stop }.run(links, layout)
+        let Self { rank, replica, feed, settings, links, layout, .. } = self;
+        Worker { rank, replica, feed, lane, stop: settings.stop }.run(links, layout)
     }
 }
 

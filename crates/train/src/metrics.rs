@@ -212,6 +212,10 @@ impl<'a> Measuring<'a> {
     pub(super) fn add(&mut self, batch: usize, outputs: &Outputs<'_>) {
         self.classes = self.classes.max(outputs.classes);
         let (metrics, classes) = (self.metrics, outputs.classes);
+        if metrics.iter().any(|metric| metric.refuses(classes).is_some()) {
+            // The targets may be no classes. All ranks report the refusal together, with the values.
+            return;
+        }
         let figures = self
             .figures
             .entry(batch)
@@ -340,6 +344,17 @@ mod tests {
         let refused =
             unisono::threads(2, |mut comm| Measuring::new(&metrics()).values(&mut comm, 3).unwrap_err());
         assert!(refused.iter().all(|error| error.to_string().contains("shows no outputs")));
+    }
+
+    #[test]
+    fn metrics_of_classes_are_refused_for_a_regression() {
+        let refused = unisono::threads(2, |mut comm| {
+            let (metrics, target) = (metrics(), 2.5_f32.to_bits());
+            let mut measuring = Measuring::new(&metrics);
+            measuring.add(comm.rank(), &Outputs { values: &[2.0], classes: 1, targets: &[target] });
+            measuring.values(&mut comm, 2).unwrap_err().to_string()
+        });
+        assert!(refused.iter().all(|why| why.contains("top-1 says nothing")), "{refused:?}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use unisono::{Algorithm, Choice, Communicator, Error, Operation, ReduceOp, Vendor};
 use unisono_testing::random::Random;
@@ -233,9 +233,9 @@ pub fn panics() {
 
 /// Checks that a panic in a reduction that the program catches ends the call on all ranks, with the true cause.
 pub fn caught_panic() {
-    let began = Instant::now();
     let errors = unisono::threads(3, |mut comm| {
-        comm.set_timeout(Duration::from_secs(30));
+        // Longer than a busy machine takes to print the backtrace of a panic.
+        comm.set_timeout(Duration::from_secs(90));
         let is_harmless = comm.rank() != 0;
         let reduce = move |_: &mut [u32], _: &[u32]| assert!(is_harmless, "on purpose");
         // For other ranks it is the same reduction.
@@ -246,7 +246,7 @@ pub fn caught_panic() {
             Err(_) => comm.barrier().unwrap_err(),
         }
     });
-    assert!(began.elapsed() < Duration::from_secs(20), "{errors:?}");
-    let has_cause = matches!(&errors[0], Error::Aborted { by: 0, cause, .. } if cause.contains("panicked"));
-    assert!(has_cause && errors.iter().all(|error| error.failed_rank() == Some(0)), "{errors:?}");
+    let has_cause =
+        |error: &_| matches!(error, Error::Aborted { by: 0, cause, .. } if cause.contains("panicked"));
+    assert!(errors.iter().all(has_cause), "{errors:?}");
 }

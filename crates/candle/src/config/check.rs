@@ -21,6 +21,9 @@ const IMAGE_FILES: &str = "--data images:DIR, tfrecord:FILES_OR_DIR or webdatase
 const MAY_VARY: &str =
     "--data images:DIR, tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR, npy:DIR or cifar:DIR";
 
+/// The most shards of a step.
+const MOST_SHARDS: usize = 1 << 16;
+
 /// The options that belong to the data server, with `--data service`.
 const SERVED: [&str; 7] = ["context", "target", "colour", "image-size", "normalize", "augment", "snapshot"];
 
@@ -65,6 +68,10 @@ impl Config {
         ];
         match counts.iter().find(|(_, count)| *count == 0) {
             Some((option, _)) => refuse(format!("--{option} is 0: it must be at least 1")),
+            None if self.shards > MOST_SHARDS => refuse(format!(
+                "--shards is {}: it must be at most {MOST_SHARDS}, because every step makes a pass for each shard",
+                self.shards
+            )),
             None => Ok(()),
         }
     }

@@ -43,16 +43,21 @@ fn within(bytes: u64, of_step: u64, threads: Threads, depth: Depth) -> Result<(T
         Depth::AtMost(depth) | Depth::Fixed(depth) => Some(depth),
     };
     // Each thread may hold a batch in progress and a finished one. The trainer holds one more.
-    let spare = |used: usize| held.checked_sub(1 + used);
+    let spare = |used: usize| held.checked_sub(used.saturating_add(1));
     let is_some = |count: &usize| *count > 0;
     let found = match (most_threads, most_ready) {
         (None, None) => holding(held),
-        (Some(most), None) => spare(2 * most).filter(is_some).map(|depth| (threads, Depth::AtMost(depth))),
+        (Some(most), None) => {
+            let depth = spare(most.saturating_mul(2)).filter(is_some);
+            depth.map(|depth| (threads, Depth::AtMost(depth)))
+        }
         (None, Some(most)) => {
             let threads = spare(most).map(|steps| steps / 2).filter(is_some);
             threads.map(|threads| (Threads::AtMost(threads), depth))
         }
-        (Some(most), Some(ready)) => spare(2 * most + ready).map(|_| (threads, depth)),
+        (Some(most), Some(ready)) => {
+            spare(most.saturating_mul(2).saturating_add(ready)).map(|_| (threads, depth))
+        }
     };
     found.ok_or_else(|| {
         TrainError::Setting(format!(
@@ -91,6 +96,9 @@ mod tests {
             (fixed(3), Depth::Auto, 7),
             (auto, Depth::Fixed(8), 10),
             (fixed(3), Depth::Fixed(4), 10),
+            (fixed(usize::MAX), Depth::Auto, 10),
+            (auto, Depth::Fixed(usize::MAX), 10),
+            (fixed(usize::MAX), Depth::Fixed(usize::MAX), 10),
         ] {
             assert_eq!(within(threads, depth, held), None);
         }

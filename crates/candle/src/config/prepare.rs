@@ -7,7 +7,7 @@ use super::Config;
 use crate::device;
 use crate::error::{failed, text};
 use crate::model::{self, ModelKind, Placed};
-use crate::network::Parameters;
+use crate::network::{DROPOUT_STEPS, Parameters};
 use candle_core::Device;
 use unisono::{Communicator, Rank, Unisono};
 use unisono_data::{Dataset, SnapshotReport, Source};
@@ -87,6 +87,8 @@ impl Config {
         (rank, ranks): (Rank, usize),
         servers: ServerSettings,
     ) -> Result<(), TrainError> {
+        // Before the data are loaded.
+        servers.check_joins(rank)?;
         // The other ranks are already in the run, and have made all decisions that ranks make together.
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
         let resumed = self.find(&mut alone)?;
@@ -126,7 +128,9 @@ impl Config {
     /// parameters: they receive or share the values of rank 0.
     pub(super) fn load_initial(&self, rank: Rank, parameters: &Parameters) -> Result<(), TrainError> {
         let Some(file) = self.initial.as_ref().filter(|_| rank == 0) else { return Ok(()) };
-        let left = parameters.load(file).map_err(|error| TrainError::Setting(text(error)))?;
+        let mut left = parameters.load(file).map_err(|error| TrainError::Setting(text(error)))?;
+        // A model that was trained without dropout has no count of steps.
+        left.retain(|name| name != DROPOUT_STEPS);
         if left.is_empty() {
             return Ok(());
         }
@@ -158,7 +162,8 @@ impl Config {
         let (replica, strategy) = make(comm, &Made { dataset: &dataset, device: &device, shares })?;
         // Only rank 0 checks the directory, since only it saves.
         let keeps = self.checkpoint_dir.is_some() && comm.rank() == 0;
-        let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
+        let hashed = |_: &mut Communicator| dataset.fingerprint();
+        let fingerprint = keeps.then(|| comm.quiet("hashing the data set", hashed)).transpose();
         let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
         let (entries, peak) = (self.description(&dataset, fingerprint), self.scaled_rate(global_batch));
         let samples = dataset.train.len();

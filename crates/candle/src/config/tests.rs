@@ -1,8 +1,11 @@
 //! Defaults and checks of settings.
 
-use candle_core::Device;
+use std::collections::HashMap;
+
+use candle_core::{Device, Tensor};
 
 use super::*;
+use crate::network::{Dropout, Parameters};
 use unisono_train::optimizer::Sgd;
 
 #[test]
@@ -19,6 +22,8 @@ fn invalid_settings_are_refused() {
     let refused = |settings: Config| settings.check().unwrap_err().to_string();
     assert!(refused(Config { epochs: 0, ..settings.clone() }).contains("--epochs is 0"));
     assert!(refused(Config { batch_size: 0, ..settings.clone() }).contains("--batch-size is 0"));
+    let shards = Config { order: Order::Tree, shards: 1 << 17, ..settings.clone() };
+    assert!(refused(shards).contains("--shards is 131072: it must be at most 65536"));
     assert!(refused(Config { learning_rate: f64::NAN, ..settings.clone() }).contains("NaN"));
     assert!(refused(Config { hidden: Some(vec![8, 0]), ..settings.clone() }).contains("--hidden is 0"));
     assert!(refused(Config { warm_up: 1.5, ..settings.clone() }).contains("from 0 to 1"));
@@ -47,6 +52,22 @@ fn invalid_settings_are_refused() {
         assert_eq!(why, format!("--dropout is {text}: it must be from 0 to below 1"));
     }
     assert!(factor(0.5).check().is_ok());
+}
+
+#[test]
+fn initial_values_need_no_count_of_dropout_steps() {
+    let parameters = Parameters::new(7);
+    parameters.add("weight", 2, 0.1).unwrap();
+    Dropout::new(&parameters, 0.5).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let weight = Tensor::new(&[1.0_f32, 2.0], &Device::Cpu).unwrap();
+    candle_core::safetensors::save(&HashMap::from([("weight", weight)]), file.path()).unwrap();
+    let initial = Some(file.path().to_owned());
+    let settings = Config { initial, ..Config::new(Source::Digits, ModelKind::Mlp) };
+    settings.load_initial(0, &parameters).unwrap();
+    parameters.add("bias", 2, 0.1).unwrap();
+    let why = settings.load_initial(0, &parameters).unwrap_err().to_string();
+    assert!(why.contains("has no values of these shapes: bias; expected"), "{why}");
 }
 
 #[test]

@@ -9,6 +9,9 @@ use super::chain::apply;
 use super::operation::{Function, Operation, Part};
 use super::parameters::{Parameters, is_training};
 
+/// The name of the buffer that counts the steps.
+pub(crate) const STEPS: &str = "dropout.steps";
+
 /// A layer that sets values to zero at random in a training pass, and scales the others up to preserve the mean. Does nothing outside training.
 ///
 /// A hash of the seed, the layer, the step, the rank with its pass, and the position in the tensor selects the dropped values. The steps are counted
@@ -43,7 +46,7 @@ impl Dropout {
         let mut passes = parameters.passes();
         if probability > 0.0 && passes.steps.is_none() {
             // The second number counts multiples that the first cannot hold exactly.
-            passes.steps = Some(parameters.add_buffer("dropout.steps", 2, vec![0.0; 2])?);
+            passes.steps = Some(parameters.add_buffer(STEPS, 2, vec![0.0; 2])?);
         }
         let layer = passes.dropouts;
         passes.dropouts += 1;

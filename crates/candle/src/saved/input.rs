@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Part, Saved};
-use unisono_data::{Dataset, EncodedImages, Kind, Normalization, Normalize, Options, Source, Split};
+use unisono_data::{
+    Dataset, EncodedImages, Kind, Normalization, Normalize, OnBadSample, Options, Source, Split,
+};
 use unisono_train::TrainError;
 
 impl Saved {
@@ -21,13 +23,29 @@ impl Saved {
     /// # Errors
     /// [`TrainError::Data`] if it cannot be loaded. [`TrainError::Setting`], with the actual and the expected data, if the model does not support it.
     pub fn dataset(&self, source: Option<&Source>) -> Result<Dataset, TrainError> {
+        self.load(source, OnBadSample::Error)
+    }
+
+    /// Returns the treatment of damaged samples in an evaluation: that of the run for its own data, and an error for others.
+    pub(super) fn on_bad_sample(&self, source: Option<&Source>) -> Result<OnBadSample, TrainError> {
+        let of_run = self.description.damaged.as_deref().filter(|_| source.is_none());
+        Ok(of_run.map(str::parse::<OnBadSample>).transpose()?.unwrap_or_default())
+    }
+
+    /// As [`dataset`](Self::dataset), with this treatment of damaged samples.
+    pub(super) fn load(
+        &self,
+        source: Option<&Source>,
+        on_bad_sample: OnBadSample,
+    ) -> Result<Dataset, TrainError> {
         let source = source.unwrap_or(&self.description.source);
         if let Source::Service(_) = source {
             return Err(TrainError::Setting(format!(
                 "{source} makes batches for training: a saved model is evaluated, or predicts, on data that this machine reads; name them"
             )));
         }
-        let usual = Options { seed: self.description.seed, cache: self.cache.clone(), ..Options::default() };
+        let (seed, cache) = (self.description.seed, self.cache.clone());
+        let usual = Options { seed, cache, on_bad_sample, ..Options::default() };
         let options = match self.description.kind {
             // Labels are numbered in the record files. A label beyond the model's classes is reported when its record is read.
             Kind::Images { classes, channels, height, width } => {

@@ -188,6 +188,7 @@ fn incompatible_options_are_refused_on_all_ranks() {
     for (settings, servers, expected) in [
         (&settings(), servers(3), "3 of 3 ranks serve"),
         (&settings(), servers(0), "0 of 3 ranks serve"),
+        (&settings(), servers(usize::MAX), "of 3 ranks serve"),
         (&clipping, servers(1), "norm"),
         (&resnet, servers(1), "batch norm"),
         (&compressed, servers(1), "sends gradients as f32, bf16 or f16, and not as int8"),

@@ -178,8 +178,13 @@ impl State {
         }
         if let Some(batch) = self.evaluations.pop_front() {
             self.evaluating.insert(worker, batch);
-            let applied = self.applied;
-            return Message { number: batch as u64, applied, ..Message::new(Kind::Evaluate) };
+            return Message {
+                epoch: self.epoch as u64,
+                step: self.queue.steps_made() as u64,
+                number: batch as u64,
+                applied: self.applied,
+                ..Message::new(Kind::Evaluate)
+            };
         }
         // The rate depends on the steps that are complete, not on the step of the share, because a lane may be far ahead.
         let step = self.before + self.queue.steps_made() as u64;

@@ -50,7 +50,7 @@ pub(super) struct Message {
     pub(super) kind: Kind,
     /// Whether the sender was asked to stop.
     pub(super) asks_to_stop: u64,
-    /// The epoch, from 1, and the step in the epoch, from 0.
+    /// The epoch, from 1, and the step in the epoch, from 0. In an evaluation: the number of steps made in the epoch.
     pub(super) epoch: u64,
     pub(super) step: u64,
     /// The number of a share or of an evaluation batch.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::layout::Layout;
+use unisono::{Error, Rank};
 use unisono_train::{Order, Overlap, RandomAccessFeed, Replica, RunSettings, TrainError, Wire};
 
 /// The maximum staleness of a gradient: the number of updates that servers make between the worker's pull and its push.
@@ -52,6 +53,21 @@ pub struct ServerSettings {
     /// Whether a gradient that missed the updates of n steps is applied at 1 / (1 + n) of the learning rate (Zhang et al.,
     /// "Staleness-aware Async-SGD", 2016, section 3).
     pub damps: bool,
+}
+
+impl ServerSettings {
+    /// Refuses to replace the process of a server.
+    ///
+    /// # Errors
+    /// [`TrainError::ServerLost`].
+    #[doc(hidden)]
+    pub fn check_joins(self, rank: Rank) -> Result<(), TrainError> {
+        if rank >= self.servers {
+            return Ok(());
+        }
+        let why = "it was restarted, and its parameters are lost: start the run again, with --resume";
+        Err(TrainError::ServerLost { server: rank, error: Error::Launch(why.to_owned()) })
+    }
 }
 
 /// Returns why these settings are incompatible, if they are.

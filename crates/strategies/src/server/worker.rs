@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::pushing::Pushing;
+use unisono::Rank;
 use unisono_data::Stop;
 use unisono_train::{LossSums, Pass, RandomAccessFeed, Replica, TrainError};
 
 /// One worker of a run.
 pub(super) struct Worker<R: Replica, F> {
+    pub(super) rank: Rank,
     pub(super) replica: R,
     pub(super) feed: F,
     /// The number of its own lane, and the number of lanes, which is the number of shares of a step.
@@ -45,11 +47,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
                         pushing.set_values(&mut self.replica)?;
                         holds = Some(task.applied);
                     }
-                    let batch = task.number as usize;
-                    let mut tally = LossSums::default();
-                    for batch in self.feed.evaluation(batch..batch + 1)? {
-                        tally += self.replica.evaluate(&batch?, None)?;
-                    }
+                    let tally = self.evaluate(&task)?;
                     pushing.send(Message { kind: Kind::Evaluated, tally, ..task })?;
                 }
                 Kind::Done => return pushing.send_all(Message::new(Kind::Leave)),
@@ -58,12 +56,25 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
         }
     }
 
+    /// Evaluates a batch.
+    fn evaluate(&mut self, task: &Message) -> Result<LossSums, TrainError> {
+        let (rank, epoch, step) = (self.rank, task.epoch as usize, task.step as usize);
+        let unread = |error| TrainError::Feed { rank, epoch, step, error };
+        let (batch, mut tally) = (task.number as usize, LossSums::default());
+        for batch in self.feed.evaluation(batch..batch + 1).map_err(unread)? {
+            tally += self.replica.evaluate(&batch.map_err(unread)?, None)?;
+        }
+        Ok(tally)
+    }
+
     /// Computes a share, and pushes its gradient.
     fn train(&mut self, pushing: &mut Pushing, task: &Message) -> Result<Message, TrainError> {
-        let Self { replica, feed, lane: (own, of), .. } = self;
+        let Self { rank, replica, feed, lane: (own, of), .. } = self;
         let began = Instant::now();
         let (epoch, step, number) = (task.epoch as usize, task.step as usize, task.number as usize);
-        let passes = feed.share(epoch, step, number, *of, number == *own)?;
+        let passes = feed.share(epoch, step, number, *of, number == *own);
+        let passes =
+            passes.map_err(|error| TrainError::Feed { rank: *rank, epoch, step: step + 1, error })?;
         let input = began.elapsed();
         pushing.pull()?;
         // Only the first pass of a share waits for values. If it has no samples, no pass would copy them.

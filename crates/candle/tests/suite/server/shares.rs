@@ -1,16 +1,19 @@
-//! Shares of parameter servers whose first passes have no samples, learning rates that callbacks have scaled, and a callback that panics.
+//! Shares of parameter servers whose first passes have no samples, learning rates that callbacks have scaled, a callback that panics, unreadable
+//! data, and a restarted server.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use unisono::Algorithm;
 use unisono_candle::Config;
-use unisono_data::DataError;
-use unisono_strategies::ParameterServer;
+use unisono_candle::model::ModelKind;
+use unisono_data::{DataError, Source};
+use unisono_strategies::{ParameterServer, ServerSettings};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    Callback, EpochReport, Event, Feed, Flow, Gradients, LossSums, OptimizerSettings, Parameter,
+    Batches, Callback, EpochReport, Event, Feed, Flow, Gradients, LossSums, OptimizerSettings, Parameter,
     RandomAccessFeed, Replica, ReplicaError, RunSettings, Sgd, Steps, Stop, TrainError,
     metrics::VisitOutputs,
 };
@@ -147,10 +150,75 @@ fn panic_of_a_callback_ends_the_run_on_all_ranks() {
     assert!(text.contains("the callback panics"), "{text}");
 }
 
+/// A feed of one step, which cannot be read in training, or else in the evaluation.
+struct Unreadable {
+    in_training: bool,
+}
+
+impl Feed for Unreadable {
+    type Batch = ();
+
+    fn steps(&self) -> Option<usize> {
+        Some(1)
+    }
+
+    fn epoch(&mut self, _: usize, _: usize) -> Result<Steps<()>, DataError> {
+        unreachable!("workers take single shares")
+    }
+
+    fn held_out(&self) -> usize {
+        1
+    }
+
+    fn evaluation(&mut self, _: Range<usize>) -> Result<Batches<()>, DataError> {
+        Err(DataError::other("it cannot be read"))
+    }
+}
+
+impl RandomAccessFeed for Unreadable {
+    fn share(
+        &mut self,
+        _: usize,
+        _: usize,
+        _: usize,
+        _: usize,
+        _: bool,
+    ) -> Result<Vec<Option<()>>, DataError> {
+        if self.in_training { Err(DataError::other("it cannot be read")) } else { Ok(vec![Some(())]) }
+    }
+}
+
+/// A supervisor restarts such a run, because the data may be readable again.
+fn unreadable_data_of_a_worker_are_no_invalid_request() {
+    let rate = Rate::new(Schedule::Constant, 0.1, 0.0, 1);
+    let run = RunSettings::new(1, 1, OptimizerSettings::new(Sgd::default()), rate);
+    for in_training in [true, false] {
+        let ended = unisono::threads(2, |mut comm| -> Result<(), TrainError> {
+            let replica = Waiting(vec![Parameter::new("number", [1])], 0.0);
+            let feed = Unreadable { in_training };
+            let server = ParameterServer::new(&mut comm, replica, feed, run.clone(), SYNCHRONOUS, None)?;
+            server.run(|_| ()).map(drop)
+        });
+        let error = ended[1].as_ref().unwrap_err();
+        assert!(matches!(error, TrainError::Feed { rank: 1, epoch: 1, step: 1, .. }), "{error}");
+        assert!(ended[0].is_err() && !error.is_bad_input());
+    }
+}
+
+fn restarted_server_ends_before_it_loads_data() {
+    let settings = Config::new(Source::Text("missing".into()), ModelKind::Transformer);
+    let servers = ServerSettings { servers: 2, ..SYNCHRONOUS };
+    let error = settings.join_parameter_server("missing".as_ref(), (1, 4), servers).unwrap_err();
+    assert!(matches!(error, TrainError::ServerLost { server: 1, .. }), "{error}");
+    assert!(!error.is_bad_input() && error.to_string().contains("start the run again, with --resume"));
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         share_whose_first_pass_has_no_samples_uses_the_pulled_values,
         resumed_run_keeps_the_rate_that_a_callback_has_scaled,
         panic_of_a_callback_ends_the_run_on_all_ranks,
+        unreadable_data_of_a_worker_are_no_invalid_request,
+        restarted_server_ends_before_it_loads_data,
     ]
 }

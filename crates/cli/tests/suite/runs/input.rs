@@ -152,9 +152,12 @@ fn damaged_images_are_an_error_or_are_skipped_counted_and_named() {
         ended.stderr
     );
 
+    let checkpoints = tempfile::tempdir().unwrap();
     // All ranks of a pipeline read the same samples.
     for strategy in ["mirrored", "pipeline"] {
-        let skips = ["--on-bad-sample", "skip:1", "--strategy", strategy];
+        let saved = checkpoints.path().join(strategy);
+        let saved = saved.to_str().unwrap();
+        let skips = ["--on-bad-sample", "skip:1", "--strategy", strategy, "--checkpoint-dir", saved];
         let ended = unisono(&[&run[..], &skips].concat()).expect_success();
         let notice = "unisono: 1 damaged sample skipped: `";
         assert_eq!(ended.stderr.matches(notice).count(), 1, "named once: {}", ended.stderr);
@@ -163,6 +166,10 @@ fn damaged_images_are_an_error_or_are_skipped_counted_and_named() {
         let epochs = epochs.filter(|line| line["event"] == "epoch");
         let skipped: Vec<_> = epochs.map(|line| line["skipped_samples"].clone()).collect();
         assert_eq!(skipped, [1, 1], "{strategy}");
+        // One of the parts has the damaged sample.
+        for split in ["train", "test"] {
+            unisono(&["evaluate", "--checkpoint", saved, "--split", split]).expect_success();
+        }
     }
     let ended = unisono(&[&run[..], &["--on-bad-sample", "skip:0"]].concat());
     assert!(ended.stderr.contains("0 damaged samples were skipped before"), "{}", ended.stderr);

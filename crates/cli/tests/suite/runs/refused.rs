@@ -115,6 +115,15 @@ fn tf_config_with_several_workers_is_refused_with_the_start_command() {
     train(r#"{"cluster": {"worker": ["one:2222"]}}"#, &[]).expect_success();
 }
 
+fn threads_of_an_elastic_run_are_refused() {
+    let launch = ["launch", "--elastic", "-n", "2", "--", UNISONO];
+    let train = ["train", "--strategy", "parameter-server", "--elastic", "--threads", "2"];
+    let ended = unisono(&[&launch[..], &train].concat());
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    let said = "--threads 2 would start a separate world in each of the 2 launched processes";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         options_without_effect_are_refused,
@@ -122,5 +131,6 @@ pub(crate) fn tests() -> Vec<Test> {
         refused_numbers_are_shown_in_readable_form,
         runs_that_exceed_the_memory_are_refused,
         tf_config_with_several_workers_is_refused_with_the_start_command,
+        threads_of_an_elastic_run_are_refused,
     ]
 }

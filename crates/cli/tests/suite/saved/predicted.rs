@@ -3,9 +3,11 @@
 use std::fs;
 use std::path::Path;
 
+use unisono_candle::Config;
+use unisono_candle::model::ModelKind;
 use unisono_data::{Pass, Source, Values};
 
-use super::{DIGITS, Run, objects, refused, stdout, unisono};
+use super::{DIGITS, Run, objects, refused, stdout, trained, unisono};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
@@ -131,10 +133,33 @@ fn an_image_file_is_taken_for_what_it_is_in_a_data_set() {
     );
 }
 
+/// Returns an array as NumPy writes it.
+fn npy(descr: &str, shape: &str, numbers: &[u8]) -> Vec<u8> {
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    let header = format!("{header:117}\n");
+    [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes(), numbers].concat()
+}
+
+fn rows_of_an_array_have_labels() {
+    let directory = tempfile::tempdir().unwrap();
+    let arrays = directory.path().join("arrays");
+    fs::create_dir(&arrays).unwrap();
+    let rows: Vec<u8> = (0..80_u8).flat_map(|number| f32::from(number % 7).to_le_bytes()).collect();
+    let labels: Vec<u8> = (0..40).map(|row| row % 2).collect();
+    fs::write(arrays.join("x_train.npy"), npy("<f4", "(40, 2)", &rows)).unwrap();
+    fs::write(arrays.join("y_train.npy"), npy("|u1", "(40,)", &labels)).unwrap();
+    let data = format!("npy:{}", arrays.display());
+    let source = Source::Npy(arrays);
+    trained(directory.path(), &Config { batch_size: 2, ..Config::new(source, ModelKind::Mlp) });
+    let rows = objects("predict", directory.path(), &["--data", &data]);
+    assert!(rows.len() == 4 && rows.iter().all(|row| row["label"].is_number()), "{rows:?}");
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         predictions_are_what_was_measured,
         ranks_share_predictions_and_rank_0_writes_them,
         an_image_file_is_taken_for_what_it_is_in_a_data_set,
+        rows_of_an_array_have_labels,
     ]
 }
