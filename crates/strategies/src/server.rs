@@ -13,10 +13,9 @@ use std::path::{Path, PathBuf};
 
 use unisono::{Communicator, Rank};
 
-use unisono_train::internals::{check_outputs, check_run, parameters};
+use unisono_train::internals::{check_run, parameters};
 use unisono_train::{
-    BucketSize, Checkpoints, Event, RandomAccessFeed, Replica, Resumed, RunSettings, Summary, TrainError,
-    agree,
+    BucketSize, Event, RandomAccessFeed, Replica, Resumed, RunSettings, Summary, TrainError, agree,
 };
 
 mod coordinator;
@@ -147,13 +146,7 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         servers: ServerSettings,
         resumed: Option<Resumed>,
     ) -> Result<Self, TrainError> {
-        let RunSettings { checkpoints, log_directory, .. } = &settings;
-        let kept = checkpoints.as_ref();
-        let resumes = |(resumed, kept): (&Resumed, &Checkpoints)| resumed.is_in(&kept.directory);
-        let resumes = resumed.as_ref().zip(kept).is_some_and(resumes);
-        check_outputs(comm, kept, resumes, log_directory.as_deref())?;
-        agree(comm, check_run(&settings, feed.held_out()))?;
-        resumed.as_ref().map_or(Ok(()), |resumed| resumed.check_batch(settings.global_batch))?;
+        check_run(comm, &settings, feed.held_out(), resumed.as_ref())?;
         parameters(comm, replica.parameters())?;
         let (rank, ranks) = (comm.rank(), comm.ranks());
         // The number of servers is checked below, and the layout allocates memory for each.

@@ -16,8 +16,7 @@ pub use crate::optimizer::adamw::Adam;
 /// of the run, and the settings that no strategy supports.
 pub use crate::backend::refusal;
 pub use crate::buckets::IN_TREE;
-pub use crate::places::check_outputs;
-pub use crate::run::check_run;
+pub use crate::places::{check_outputs, check_run};
 
 /// Ranks exchange their results, so that every rank receives the error of any other.
 pub use crate::compare::{broadcast, hash_with_buffers, lowest, parameters};

@@ -1,4 +1,4 @@
-//! The files that a run writes. They are checked at the start: a file that cannot be written, and a directory of another run, are refused.
+//! Checks at the start of a run: the files that it writes, its settings, and the run that it resumes.
 
 use std::fs;
 use std::io;
@@ -7,9 +7,28 @@ use std::path::Path;
 use crate::checkpoint;
 use crate::compare::agree;
 use crate::error::TrainError;
-use crate::resume::Progress;
-use crate::run::Checkpoints;
+use crate::resume::{Progress, Resumed};
+use crate::run::{Checkpoints, RunSettings, check_settings};
 use unisono::Communicator;
+
+/// Checks the files of a run, its settings that no strategy supports, and the global batch of the run that it resumes. `held_out` is the number of
+/// the feed's evaluation batches. Called by all ranks.
+///
+/// # Errors
+/// As [`check_outputs`]. [`TrainError::Setting`] for settings, and another global batch.
+pub fn check_run(
+    comm: &mut Communicator,
+    settings: &RunSettings,
+    held_out: usize,
+    resumed: Option<&Resumed>,
+) -> Result<(), TrainError> {
+    let RunSettings { checkpoints, log_directory, .. } = settings;
+    let kept = checkpoints.as_ref();
+    let resumes = |(resumed, kept): (&Resumed, &Checkpoints)| resumed.is_in(&kept.directory);
+    check_outputs(comm, kept, resumed.zip(kept).is_some_and(resumes), log_directory.as_deref())?;
+    agree(comm, check_settings(settings, held_out))?;
+    resumed.map_or(Ok(()), |resumed| resumed.check_batch(settings.global_batch))
+}
 
 /// Checks the files that rank 0 writes, and leaves no files behind: checkpoints and TensorBoard files. `resumes` is true if the run resumes from the
 /// directory of checkpoints; only rank 0's value counts. Called by all ranks.

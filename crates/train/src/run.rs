@@ -91,7 +91,7 @@ impl RunSettings {
 ///
 /// # Errors
 /// [`TrainError::Setting`].
-pub fn check_run(settings: &RunSettings, held_out: usize) -> Result<(), TrainError> {
+pub(crate) fn check_settings(settings: &RunSettings, held_out: usize) -> Result<(), TrainError> {
     let RunSettings { early_stopping, checkpoints, .. } = settings;
     let refuse = |why: String| Err(TrainError::Setting(why));
     let counts = [

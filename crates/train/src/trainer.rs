@@ -7,13 +7,13 @@ use super::feed::{Feed, OutOfData, Steps};
 use super::replica::Replica;
 use super::report::{EpochReport, Event, StepEvent, Summary};
 use super::resume::{Progress, Resumed};
-use super::run::{Checkpoints, RunSettings, check_run};
+use super::run::RunSettings;
 use super::share::{Share, StepReport, Times};
 use crate::compare::{self, agree};
 use crate::damage::Damage;
 use crate::error::TrainError;
 use crate::metrics::Test;
-use crate::places::check_outputs;
+use crate::places::check_run;
 use crate::starvation::Starvation;
 use crate::state::RunState;
 use crate::step::Mirror;
@@ -62,13 +62,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         settings: RunSettings,
         mut resumed: Option<Resumed>,
     ) -> Result<Self, TrainError> {
-        let RunSettings { checkpoints, log_directory, .. } = &settings;
-        let kept = checkpoints.as_ref();
-        let resumes = |(resumed, kept): (&Resumed, &Checkpoints)| resumed.is_in(&kept.directory);
-        let resumes = resumed.as_ref().zip(kept).is_some_and(resumes);
-        check_outputs(comm, kept, resumes, log_directory.as_deref())?;
-        agree(comm, check_run(&settings, feed.held_out()))?;
-        resumed.as_ref().map_or(Ok(()), |resumed| resumed.check_batch(settings.global_batch))?;
+        check_run(comm, &settings, feed.held_out(), resumed.as_ref())?;
         let mut world = World::of(comm, &mut replica)?;
         let loaded =
             resumed.as_mut().map_or(Ok(()), |resumed| resumed.load_parts(world.replicas(), &mut replica));

@@ -1,5 +1,5 @@
 //! Shares of parameter servers whose first passes have no samples, learning rates that callbacks have scaled, a callback that panics, unreadable
-//! data, and a restarted server.
+//! data, a restarted server, and settings that are refused.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,27 +13,38 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    Batches, Callback, EpochReport, Event, Feed, Flow, Gradients, LossSums, OptimizerSettings, Parameter,
-    RandomAccessFeed, Replica, ReplicaError, RunSettings, Sgd, Steps, Stop, TrainError,
-    metrics::VisitOutputs,
+    Batches, BucketSettings, Callback, EpochReport, Event, Feed, Flow, Gradients, LossSums,
+    OptimizerSettings, Overlap, Parameter, RandomAccessFeed, Replica, ReplicaError, RunSettings, Sgd, Steps,
+    Stop, TrainError, metrics::VisitOutputs,
 };
 
 use super::{SYNCHRONOUS, mirror, on_rank_0, saving, serve, settings};
 
 /// A model of one number that approaches 1, and whose passes wait for the number.
-struct Waiting(Vec<Parameter>, f32);
+struct Waiting {
+    parameters: Vec<Parameter>,
+    number: f32,
+    /// Whether it claims that ranks share the number.
+    is_shared: bool,
+}
+
+impl Waiting {
+    fn new(is_shared: bool) -> Self {
+        Self { parameters: vec![Parameter::new("number", [1])], number: 0.0, is_shared }
+    }
+}
 
 impl Replica for Waiting {
     type Batch = ();
 
     fn parameters(&self) -> &[Parameter] {
-        &self.0
+        &self.parameters
     }
 
     fn pass(&mut self, (): &(), gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
-        gradients.wait_for_param(0, std::slice::from_mut(&mut self.1))?;
+        gradients.wait_for_param(0, std::slice::from_mut(&mut self.number))?;
         gradients.record_loss(LossSums { targets: 1.0, loss: 1.0, correct: 0.0 });
-        let slope = self.1 - 1.0;
+        let slope = self.number - 1.0;
         gradients.put(0, &mut |gradient, fill| fill.write(gradient, &[slope]));
         Ok(())
     }
@@ -43,31 +54,58 @@ impl Replica for Waiting {
     }
 
     fn with_values(&mut self, _: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        visit(std::slice::from_mut(&mut self.1));
+        visit(std::slice::from_mut(&mut self.number));
         Ok(())
     }
 
     fn brings_values(&self) -> bool {
         true
     }
+
+    fn shares_values(&self) -> bool {
+        self.is_shared
+    }
 }
 
-/// A feed of 20 steps. Each share has this many passes without samples before the one with a sample.
-struct AfterEmpty(usize);
+/// A feed with these shares. Its held-out batches cannot be read.
+struct Given<F> {
+    steps: usize,
+    held_out: usize,
+    share: F,
+}
 
-impl Feed for AfterEmpty {
+impl<F> Given<F> {
+    /// Returns a feed without held-out batches.
+    fn new(steps: usize, share: F) -> Self {
+        Self { steps, held_out: 0, share }
+    }
+}
+
+impl<F: FnMut() -> Result<Vec<Option<()>>, DataError>> Feed for Given<F> {
     type Batch = ();
 
     fn steps(&self) -> Option<usize> {
-        Some(20)
+        Some(self.steps)
     }
 
     fn epoch(&mut self, _: usize, _: usize) -> Result<Steps<()>, DataError> {
         unreachable!("workers take single shares")
     }
+
+    fn held_out(&self) -> usize {
+        self.held_out
+    }
+
+    fn evaluation(&mut self, _: Range<usize>) -> Result<Batches<()>, DataError> {
+        unreadable()
+    }
 }
 
-impl RandomAccessFeed for AfterEmpty {
+fn unreadable<T>() -> Result<T, DataError> {
+    Err(DataError::other("it cannot be read"))
+}
+
+impl<F: FnMut() -> Result<Vec<Option<()>>, DataError>> RandomAccessFeed for Given<F> {
     fn share(
         &mut self,
         _: usize,
@@ -76,7 +114,7 @@ impl RandomAccessFeed for AfterEmpty {
         _: usize,
         _: bool,
     ) -> Result<Vec<Option<()>>, DataError> {
-        Ok([vec![None; self.0], vec![Some(())]].concat())
+        (self.share)()
     }
 }
 
@@ -87,9 +125,8 @@ fn share_whose_first_pass_has_no_samples_uses_the_pulled_values() {
         let optimizer = OptimizerSettings::new(Sgd { momentum: 0.0, nesterov: false });
         let run = RunSettings::new(1, 2, optimizer, rate);
         let summary = on_rank_0(3, |comm| {
-            let replica = Waiting(vec![Parameter::new("number", [1])], 0.0);
-            ParameterServer::new(comm, replica, AfterEmpty(empty), run.clone(), SYNCHRONOUS, None)?
-                .run(|_| ())
+            let feed = Given::new(20, || Ok([vec![None; empty], vec![Some(())]].concat()));
+            ParameterServer::new(comm, Waiting::new(false), feed, run.clone(), SYNCHRONOUS, None)?.run(|_| ())
         });
         summary.unwrap().parameters_hash
     };
@@ -150,52 +187,14 @@ fn panic_of_a_callback_ends_the_run_on_all_ranks() {
     assert!(text.contains("the callback panics"), "{text}");
 }
 
-/// A feed of one step, which cannot be read in training, or else in the evaluation.
-struct Unreadable {
-    in_training: bool,
-}
-
-impl Feed for Unreadable {
-    type Batch = ();
-
-    fn steps(&self) -> Option<usize> {
-        Some(1)
-    }
-
-    fn epoch(&mut self, _: usize, _: usize) -> Result<Steps<()>, DataError> {
-        unreachable!("workers take single shares")
-    }
-
-    fn held_out(&self) -> usize {
-        1
-    }
-
-    fn evaluation(&mut self, _: Range<usize>) -> Result<Batches<()>, DataError> {
-        Err(DataError::other("it cannot be read"))
-    }
-}
-
-impl RandomAccessFeed for Unreadable {
-    fn share(
-        &mut self,
-        _: usize,
-        _: usize,
-        _: usize,
-        _: usize,
-        _: bool,
-    ) -> Result<Vec<Option<()>>, DataError> {
-        if self.in_training { Err(DataError::other("it cannot be read")) } else { Ok(vec![Some(())]) }
-    }
-}
-
 /// A supervisor restarts such a run, because the data may be readable again.
 fn unreadable_data_of_a_worker_are_no_invalid_request() {
-    let rate = Rate::new(Schedule::Constant, 0.1, 0.0, 1);
-    let run = RunSettings::new(1, 1, OptimizerSettings::new(Sgd::default()), rate);
+    let run = one_step();
     for in_training in [true, false] {
         let ended = unisono::threads(2, |mut comm| -> Result<(), TrainError> {
-            let replica = Waiting(vec![Parameter::new("number", [1])], 0.0);
-            let feed = Unreadable { in_training };
+            let share = || if in_training { unreadable() } else { Ok(vec![Some(())]) };
+            let feed = Given { held_out: 1, ..Given::new(1, share) };
+            let replica = Waiting::new(false);
             let server = ParameterServer::new(&mut comm, replica, feed, run.clone(), SYNCHRONOUS, None)?;
             server.run(|_| ()).map(drop)
         });
@@ -213,6 +212,44 @@ fn restarted_server_ends_before_it_loads_data() {
     assert!(!error.is_bad_input() && error.to_string().contains("start the run again, with --resume"));
 }
 
+fn one_step() -> RunSettings {
+    let rate = Rate::new(Schedule::Constant, 0.1, 0.0, 1);
+    RunSettings::new(1, 1, OptimizerSettings::new(Sgd::default()), rate)
+}
+
+/// Fails if a rank accepts the settings. Returns the error of rank 0.
+fn refused(settings: &RunSettings, is_shared: bool) -> String {
+    let errors = unisono::threads(2, |mut comm| {
+        let feed = Given::new(1, || unreachable!("the run is refused"));
+        let replica = Waiting::new(is_shared);
+        let run = ParameterServer::new(&mut comm, replica, feed, settings.clone(), SYNCHRONOUS, None);
+        run.map(drop).unwrap_err().to_string()
+    });
+    errors.into_iter().next().expect("there is a rank 0")
+}
+
+fn settings_without_effect_and_invalid_settings_are_refused_on_all_ranks() {
+    let overlapping =
+        |overlap| RunSettings { buckets: BucketSettings { overlap, ..Default::default() }, ..one_step() };
+    let wrong = OptimizerSettings::new(Sgd { momentum: 1.5, nesterov: false });
+    for (settings, expected) in [
+        (RunSettings { verify_replicas_every: Some(9), ..one_step() }, "remove --verify-replicas-every"),
+        (RunSettings { straggler_every: Some(9), ..one_step() }, "remove --straggler-every"),
+        (overlapping(Overlap::Across), "remove --overlap across"),
+        (overlapping(Overlap::Beside), "remove --overlap beside"),
+        (RunSettings { optimizer: wrong, ..one_step() }, "the momentum is 1.5: it must be from 0 to 1"),
+        (RunSettings { evaluate_every: Some(0), ..one_step() }, "evaluate_every is `0`"),
+    ] {
+        let why = refused(&settings, false);
+        assert!(why.contains(expected), "{why}");
+    }
+}
+
+fn model_whose_parameters_are_shared_is_refused() {
+    let why = refused(&one_step(), true);
+    assert!(why.contains("separate parameters on each rank"), "{why}");
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         share_whose_first_pass_has_no_samples_uses_the_pulled_values,
@@ -220,5 +257,7 @@ pub(crate) fn tests() -> Vec<Test> {
         panic_of_a_callback_ends_the_run_on_all_ranks,
         unreadable_data_of_a_worker_are_no_invalid_request,
         restarted_server_ends_before_it_loads_data,
+        settings_without_effect_and_invalid_settings_are_refused_on_all_ranks,
+        model_whose_parameters_are_shared_is_refused,
     ]
 }
