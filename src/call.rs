@@ -25,8 +25,7 @@ pub struct Call {
     pub dtype: DType,
     /// The number of elements in the buffer.
     pub count: usize,
-    /// The number of values of `dtype` in an element: 1, unless [`CallBuilder::element_bytes`](crate::CallBuilder::element_bytes)
-    /// sets another.
+    /// The number of values of `dtype` in an element: 1, unless [`CallBuilder::element_bytes`](crate::CallBuilder::element_bytes) sets another.
     pub(crate) width: u16,
 }
 
@@ -37,10 +36,6 @@ impl Call {
     }
 
     /// Returns the call with elements of `width` values.
-    ///
-    /// # Panics
-    /// If elements of several values are reduced other than by [`ReduceOp::custom_bytes`], if the values are not bytes, or if `count` is
-    /// not a multiple of `width`.
     #[inline]
     pub(crate) fn in_elements_of(self, width: u16) -> Self {
         // A division would take a considerable part of the time of a short call.

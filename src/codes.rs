@@ -48,7 +48,6 @@ impl Codes {
         Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(u32::MAX))
     }
 
-    /// Returns the codes as one number.
     pub(crate) fn bits(self) -> u64 {
         self.0
     }
@@ -61,8 +60,7 @@ impl Codes {
         (self.0 >> (32 + 8 * place)) as u8
     }
 
-    /// Returns the positions of the operation and of the method among all of them. A barrier follows the operations, and a message
-    /// has no method.
+    /// Returns the positions of the operation and of the method among all of them. A barrier follows the operations, and a message has no method.
     #[inline]
     pub(crate) fn kind(self) -> (usize, usize) {
         ((self.byte(0) & !(WIDE | CUSTOM)).into(), self.byte(3).into())
@@ -93,7 +91,6 @@ impl Codes {
         self.byte(0) & WIDE != 0 && self.byte(0) != u8::MAX
     }
 
-    /// Returns whether the reduction is a custom one.
     fn is_custom(self) -> bool {
         self.byte(0) & (WIDE | CUSTOM) == CUSTOM
     }
@@ -119,7 +116,6 @@ impl Codes {
         name(&DType::ALL.map(DType::name), self.byte(2)).into()
     }
 
-    /// Returns the name of the method.
     pub(crate) fn method(self) -> &'static str {
         name(&Method::ALL.map(Method::name), self.byte(3))
     }
@@ -159,13 +155,11 @@ fn rooted(fingerprint: u64) -> u32 {
     (fingerprint >> 16) as u32
 }
 
-/// Returns the position among all reductions.
 fn op_code(op: ReduceOp) -> u8 {
     let found = ReduceOp::ALL.iter().position(|known| *known == op);
     found.map_or(u8::MAX, |position| position as u8)
 }
 
-/// Returns the position among all operations.
 fn operation_code(operation: Operation) -> u8 {
     let all = Operation::all(operation.root().unwrap_or(0));
     all.iter().position(|&one| one == operation).expect("the list has every operation") as u8

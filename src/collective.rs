@@ -77,10 +77,8 @@ pub(crate) struct Engine {
     /// Recent kinds of call and their plans; most calls repeat one of them.
     recent: RecentCalls,
     selector: Selector,
-    /// The calls made so far.
     pub(crate) calls: Calls,
-    /// The reason why this communicator is lost: the rank that failed first, which may be this one, and its
-    /// cause.
+    /// The reason why this communicator is lost: the rank that failed first, which may be this one, and its cause.
     failure: Option<(Rank, String)>,
     /// Whether a call is running. It remains set if the program's code, a reduction or a callback, panics in the call. The other ranks
     /// wait for this one then, even if the program catches the panic.
@@ -137,8 +135,7 @@ impl Engine {
         self.recent = RecentCalls::default();
     }
 
-    /// Returns the predicted time of an algorithm for a call; `None` with declared nodes, to which the constants do
-    /// not apply.
+    /// Returns the predicted time of an algorithm for a call; `None` with declared nodes, to which the constants do not apply.
     pub(crate) fn predicted_us(&self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
         let topology = &self.topology;
         if topology != self.transport.topology() {
@@ -280,7 +277,6 @@ impl Engine {
         (selection, plan.expect("the selected algorithm offers the operation"))
     }
 
-    /// Returns the method of a call and the reason.
     pub(crate) fn selection(&mut self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> Ran {
         let parts = parts.filter(|_| call.operation.has_parts());
         let place = self.choose(choice, call, parts);

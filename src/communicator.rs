@@ -150,12 +150,10 @@ impl Communicator {
         &self.engine_owner.engine().transport
     }
 
-    /// Returns the state that the ranks of a node publish to each other.
     pub(crate) fn status(&self) -> &StatusBoard {
         &self.status
     }
 
-    /// Returns the settings, which groups of these ranks inherit.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
@@ -329,7 +327,6 @@ impl Communicator {
         scaled(self.own_part(count / width), width)
     }
 
-    /// Runs a blocking collective.
     fn run<T: Element>(
         &mut self,
         operation: Operation,
@@ -344,10 +341,6 @@ impl Communicator {
     }
 
     /// Returns the call on a buffer of `count` elements, its arguments checked.
-    ///
-    /// # Panics
-    /// If `root` is not a rank of this world, if the buffer of an all-to-all does not divide into equal blocks, or if the call
-    /// cannot have the [elements](CallBuilder::element_bytes) or [parts](CallBuilder::counts) set for it.
     #[inline]
     fn checked<T: Element>(&self, operation: Operation, op: Option<ReduceOp>, count: usize) -> Call {
         let ranks = self.ranks();
@@ -370,8 +363,6 @@ impl Communicator {
     }
 }
 
-/// # Panics
-/// If the parts of ranks are not those of this number of elements.
 fn check_parts(count: usize, parts: &Partition) {
     let sum = parts.start(parts.chunk_count());
     assert_eq!(count, sum, "the buffer has {count} elements, and the parts of ranks have {sum}");

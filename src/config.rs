@@ -29,58 +29,20 @@ pub(crate) use interfaces::Interfaces;
 pub use launcher::{Launcher, OF_MPI_LAUNCHERS, Starter, tf_config};
 pub(crate) use links::{Inside, KernelCopies, Network};
 pub(crate) use observe::Metrics;
-pub use preload::{ACCELERATE_REPORT, PRELOAD, find_program, preloaded};
-pub use variables::{exported, warn_of_unread_settings};
+pub use preload::{PRELOAD, find_program, preloaded};
+pub use variables::{ACCELERATE_REPORT, BOOTSTRAP_DIR, JOIN, SECRET, exported, warn_of_unread_settings};
+use variables::{
+    ALGORITHM, CHAOS, FIRST_TIMEOUT, FLIGHT_DIR, KERNEL_COPIES, METRICS, NETWORK, NODES, QUIET_TIMEOUT,
+    SEGMENT_BYTES, TIMEOUT, TRACE, TRANSPORT, TUNING, WARN, WARNINGS, WATCHDOG,
+};
 
-/// The seconds of waiting for another rank before a warning.
-const WARN: &str = "UNISONO_WARN_S";
-/// The seconds of waiting for another rank before a timeout.
-const TIMEOUT: &str = "UNISONO_TIMEOUT_S";
-/// The timeout in the first call of a communicator, in seconds.
-const FIRST_TIMEOUT: &str = "UNISONO_FIRST_TIMEOUT_S";
-/// The timeout while a rank is in a quiet section, in seconds.
-const QUIET_TIMEOUT: &str = "UNISONO_QUIET_TIMEOUT_S";
-/// The flight recorder folder.
-const FLIGHT_DIR: &str = "UNISONO_FLIGHT_DIR";
-/// Node sizes that override the real topology: `2,2`.
-const NODES: &str = "UNISONO_NODES";
 /// The largest size of a declared node.
 const MAX_DECLARED: usize = 1 << 16;
-/// The segment size of long messages over MPI.
-const SEGMENT_BYTES: &str = "UNISONO_SEGMENT_BYTES";
-/// Permission for the kernel to copy large arrays between processes of a node (cross memory attach): `auto`, `on`
-/// or `off`.
-const KERNEL_COPIES: &str = "UNISONO_KERNEL_COPIES";
-/// The transport between ranks of a node: `auto` (shared memory where possible) or `mpi`.
-const TRANSPORT: &str = "UNISONO_TRANSPORT";
-/// The link between nodes: `auto`, `mpi`, `tcp` or `ucx`.
-const NETWORK: &str = "UNISONO_NETWORK";
-/// The control connections between nodes, which report failures: `auto` or `off`.
-const WATCHDOG: &str = "UNISONO_WATCHDOG";
-/// The algorithm or rules to use if the program sets none.
-const ALGORITHM: &str = "UNISONO_ALGORITHM";
-/// Warnings about the launch: `on` or `off`.
-const WARNINGS: &str = "UNISONO_WARNINGS";
-/// Faults to inject: `seed=7,delay_us=200,lose=0.001`.
-const CHAOS: &str = "UNISONO_CHAOS";
-/// The variable with the bootstrap folder of processes launched without MPI.
-pub const BOOTSTRAP_DIR: &str = "UNISONO_BOOTSTRAP_DIR";
-/// Set to 1 by a launcher for a rank that it restarts, in a world that continues without the previous process.
-pub const JOIN: &str = "UNISONO_JOIN";
-/// The secret of a world over several machines, with which ranks authenticate. `unisono launch --hosts` sets it.
-pub const SECRET: &str = "UNISONO_SECRET";
-/// The constants of the cost model: `auto`, `default`, or a file written by `unisono tune`.
-const TUNING: &str = "UNISONO_TUNING";
-
-/// The default timeout: ten minutes.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
-
 const DEFAULT_WARN: Duration = Duration::from_secs(60);
-/// The default timeout of the first call, which ranks may reach at very different times: half an hour.
+/// Longer than the other timeouts, since ranks may reach the first call at very different times.
 const DEFAULT_FIRST_TIMEOUT: Duration = Duration::from_secs(1800);
-/// The default timeout during quiet sections: a day.
 const DEFAULT_QUIET_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-
 /// The default segment size: large enough for little overhead, small enough for a core's cache.
 const DEFAULT_SEGMENT_BYTES: usize = 256 * 1024;
 /// Segments are multiples of a cache line, and so of elements.
@@ -89,9 +51,8 @@ const SEGMENT_UNIT_BYTES: usize = 64;
 /// The effect of a rank's failure on the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnFailure {
-    /// Calls return errors, and no process ends: for libraries inside a larger program. Installs no signal handler and no panic
-    /// hook, opens no port, and starts no thread except for non-blocking calls. Only warnings and the location of flight recorder
-    /// files are printed, on standard error.
+    /// Calls return errors, and no process ends: for libraries inside a larger program. Installs no signal handler and no panic hook, opens no port,
+    /// and starts no thread except for non-blocking calls. Only warnings and the location of flight recorder files are printed, on standard error.
     ///
     /// Waiting ranks detect failures: a call that waits for a rank whose process is killed returns an error within half a second,
     /// on this machine and over TCP.
@@ -117,8 +78,7 @@ pub(crate) struct Config {
     pub(crate) segment_bytes: usize,
     pub(crate) inside: Inside,
     pub(crate) network: Network,
-    /// Whether ranks without MPI connect even if they share memory, since other groups of the same split do and all ranks make the
-    /// same calls.
+    /// Whether ranks without MPI connect even if they share memory, since other groups of the same split do and all ranks make the same calls.
     pub(crate) connects: bool,
     pub(crate) kernel_copies: KernelCopies,
     /// Whether nodes have control connections, which report failures.
@@ -127,7 +87,6 @@ pub(crate) struct Config {
     pub(crate) warnings: bool,
     pub(crate) chaos: Option<Chaos>,
     pub(crate) metrics: Option<Metrics>,
-    /// The folder for traces.
     pub(crate) trace: Option<PathBuf>,
     pub(crate) on_failure: OnFailure,
 }
@@ -164,16 +123,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the environment.
-    ///
-    /// # Errors
-    /// [`Error::Setting`] for an invalid value.
     pub(crate) fn from_environment() -> Result<Self> {
         Self::read(|name| std::env::var(name))
     }
 
-    /// Returns the flight recorder folder of a job. The default is a folder of the job in the [folder](flight_dirs) of all jobs of
-    /// this user.
+    /// Returns the flight recorder folder of a job. The default is a folder of the job in the [folder](flight_dirs) of all jobs of this user.
     pub(crate) fn flight_dir(&self, job: u64) -> PathBuf {
         let of_job = || flight_dirs(&std::env::temp_dir()).join(format!("{job:016x}"));
         self.flight_dir.clone().unwrap_or_else(of_job)
@@ -222,8 +176,8 @@ impl Config {
             config.chaos = Some(Chaos::read(&text).ok_or_else(|| wrong(CHAOS, &text, expected))?);
         }
         config.watchdog = one_of(value, WATCHDOG, [("auto", true), ("off", false)], config.watchdog)?;
-        config.metrics = value(observe::METRICS, "text")?.as_deref().map(Metrics::read).transpose()?;
-        config.trace = value(observe::TRACE, "a folder")?.as_deref().map(observe::trace).transpose()?;
+        config.metrics = value(METRICS, "text")?.as_deref().map(Metrics::read).transpose()?;
+        config.trace = value(TRACE, "a folder")?.as_deref().map(observe::trace).transpose()?;
         config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
         config.constants = Constants::set_to(value(TUNING, constants::EXPECTED)?, &variable);
         Ok(config)
@@ -279,8 +233,6 @@ fn wrong(name: &str, value: &str, expected: &str) -> Error {
     Error::Setting(format!("the environment variable {name} is {value:?}, and should be {expected}"))
 }
 
-/// The NCCL library: the file, or its folder.
-const NCCL: &str = "UNISONO_NCCL";
 /// Set by `activate` of a Python virtual environment.
 #[cfg(feature = "nccl")]
 const VIRTUAL_ENVIRONMENT: &str = "VIRTUAL_ENV";
@@ -297,10 +249,9 @@ pub(crate) struct NcclPlaces {
 
 #[cfg(feature = "nccl")]
 impl NcclPlaces {
-    /// Reads the environment.
     pub(crate) fn from_environment() -> Self {
         let path = |name| std::env::var_os(name).map(PathBuf::from);
-        Self { given: path(NCCL), virtual_environment: path(VIRTUAL_ENVIRONMENT) }
+        Self { given: path(variables::NCCL), virtual_environment: path(VIRTUAL_ENVIRONMENT) }
     }
 }
 

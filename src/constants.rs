@@ -285,7 +285,6 @@ fn described(comm: &Communicator, [least_us, most_us]: [f64; 2]) -> String {
     )
 }
 
-/// Returns the predicted time of a collective.
 fn predicted_us(
     comm: &Communicator,
     machine: &Machine,

@@ -1,5 +1,6 @@
 //! Arrays in GPU memory. NCCL reduces them within nodes where possible. Otherwise, and between nodes, the host does.
 
+mod behind;
 mod copies;
 mod facts;
 #[allow(unsafe_code, reason = "copies that outlive the call that started them")]
@@ -10,6 +11,7 @@ mod setup;
 mod slot;
 mod staged;
 
+pub(crate) use behind::wait_behind_nccl;
 pub use copies::Way;
 pub(crate) use facts::Inside;
 pub use host_to_device::HostToDevice;

@@ -131,8 +131,7 @@ pub enum Error {
         cause: Box<Error>,
     },
 
-    /// The work of [`on_rank0`](crate::Communicator::on_rank0) failed. All ranks get this error, and the communicator remains
-    /// usable.
+    /// The work of [`on_rank0`](crate::Communicator::on_rank0) failed. All ranks get this error, and the communicator remains usable.
     #[error("rank 0 failed while the others waited: {label}: {cause}")]
     OnRank0 {
         /// The label of the work.

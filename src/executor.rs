@@ -68,7 +68,6 @@ impl Executor {
         Self { widened: Scratch::default(), original: registered(), work: registered() }
     }
 
-    /// Runs a program on this rank's buffer.
     #[inline]
     pub(crate) fn run(
         &mut self,

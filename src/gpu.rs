@@ -10,14 +10,20 @@ use crate::transport::{Deadlines, WaitFailure, Waiting};
 
 #[allow(unsafe_code, reason = "memory of other libraries")]
 mod array;
+#[allow(unsafe_code, reason = "contexts of other libraries")]
+mod contexts;
 #[allow(unsafe_code, reason = "the driver's memory pool")]
 mod pool;
 #[allow(unsafe_code, reason = "addresses of device memory")]
 mod span;
 
 pub use array::DeviceArray;
+pub(crate) use contexts::Current;
 pub(crate) use pool::keep_freed;
 pub(crate) use span::{Span, lend, nothing, zeros};
+
+/// `CU_STREAM_PER_THREAD`, the handle of another stream on each thread.
+const PER_THREAD: usize = 2;
 
 /// Converts an error of the CUDA driver; `what` names the failed operation.
 pub(crate) fn cuda(what: &'static str) -> impl FnOnce(DriverError) -> Error {
@@ -37,13 +43,30 @@ pub(crate) fn context(local_rank: usize) -> Result<Arc<CudaContext>> {
     match CudaContext::device_count() {
         Err(error) => Err(none(error.to_string())),
         Ok(..=0) => Err(none("none was found".to_owned())),
-        Ok(count) => CudaContext::new(local_rank % count as usize).map_err(cuda("the GPU's context")),
+        Ok(count) => contexts::primary(local_rank % count as usize).map_err(cuda("the GPU's context")),
     }
 }
 
 /// Records an event on a stream, to order other streams.
 pub(crate) fn moment(stream: &CudaStream) -> Result<CudaEvent> {
     stream.record_event(None).map_err(cuda("order of streams"))
+}
+
+/// Runs `work` with a stream that is the same on all threads, since NCCL uses streams on its own threads. For a per-thread default stream,
+/// that is `aside`, which is ordered after the work now on the stream and before later work.
+pub(crate) fn on_any_thread<R>(
+    stream: &Arc<CudaStream>,
+    aside: &Arc<CudaStream>,
+    work: impl FnOnce(&Arc<CudaStream>) -> Result<R>,
+) -> Result<R> {
+    if stream.cu_stream().addr() != PER_THREAD {
+        return work(stream);
+    }
+    aside.join(stream).map_err(cuda("order of streams"))?;
+    let done = work(aside);
+    // Even if the work failed: a part of it may be queued.
+    let ordered = stream.join(aside).map_err(cuda("order of streams"));
+    done.and_then(|done| ordered.map(|()| done))
 }
 
 /// The number of polls without a pause: short operations of a GPU or NCCL take a few microseconds.

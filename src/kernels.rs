@@ -152,20 +152,27 @@ pub fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
     with_type!(dtype, T => reduction::<T>(Level::best(), op))
 }
 
+/// Compiles `$pass` for a reduction of elements of type `$t`. Half-precision types have another pass for sums and products.
+macro_rules! compiled {
+    ($level:expr, $op:expr, $pass:ident, $t:ident) => {
+        match $op {
+            ReduceOp::Sum | ReduceOp::Mean => $level.compiled::<$t::$pass<Sum>>(),
+            ReduceOp::Product => $level.compiled::<$t::$pass<Product>>(),
+            ReduceOp::Min => $level.compiled::<$pass<$t, Smaller>>(),
+            ReduceOp::Max => $level.compiled::<$pass<$t, Larger>>(),
+            ReduceOp::BitAnd => $level.compiled::<$pass<$t, BitAnd>>(),
+            ReduceOp::BitOr => $level.compiled::<$pass<$t, BitOr>>(),
+            ReduceOp::BitXor => $level.compiled::<$pass<$t, BitXor>>(),
+            ReduceOp::LogicalAnd => $level.compiled::<$pass<$t, LogicalAnd>>(),
+            ReduceOp::LogicalOr => $level.compiled::<$pass<$t, LogicalOr>>(),
+            ReduceOp::LogicalXor => $level.compiled::<$pass<$t, LogicalXor>>(),
+            ReduceOp::Custom(custom) => unreachable!("{custom:?} has its own function"),
+        }
+    };
+}
+
 fn reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Kernel {
-    match op {
-        ReduceOp::Sum | ReduceOp::Mean => level.compiled::<T::Reduce<Sum>>(),
-        ReduceOp::Product => level.compiled::<T::Reduce<Product>>(),
-        ReduceOp::Min => level.compiled::<Reduce<T, Smaller>>(),
-        ReduceOp::Max => level.compiled::<Reduce<T, Larger>>(),
-        ReduceOp::BitAnd => level.compiled::<Reduce<T, BitAnd>>(),
-        ReduceOp::BitOr => level.compiled::<Reduce<T, BitOr>>(),
-        ReduceOp::BitXor => level.compiled::<Reduce<T, BitXor>>(),
-        ReduceOp::LogicalAnd => level.compiled::<Reduce<T, LogicalAnd>>(),
-        ReduceOp::LogicalOr => level.compiled::<Reduce<T, LogicalOr>>(),
-        ReduceOp::LogicalXor => level.compiled::<Reduce<T, LogicalXor>>(),
-        ReduceOp::Custom(custom) => unreachable!("{custom:?} has its own function"),
-    }
+    compiled!(level, op, Reduce, T)
 }
 
 /// Returns the joint reduction for an element type and reduction, which writes the result to both arrays.
@@ -177,19 +184,7 @@ pub fn joint(dtype: DType, op: ReduceOp) -> Joint {
 }
 
 fn joint_reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Joint {
-    match op {
-        ReduceOp::Sum | ReduceOp::Mean => level.compiled::<T::Join<Sum>>(),
-        ReduceOp::Product => level.compiled::<T::Join<Product>>(),
-        ReduceOp::Min => level.compiled::<Join<T, Smaller>>(),
-        ReduceOp::Max => level.compiled::<Join<T, Larger>>(),
-        ReduceOp::BitAnd => level.compiled::<Join<T, BitAnd>>(),
-        ReduceOp::BitOr => level.compiled::<Join<T, BitOr>>(),
-        ReduceOp::BitXor => level.compiled::<Join<T, BitXor>>(),
-        ReduceOp::LogicalAnd => level.compiled::<Join<T, LogicalAnd>>(),
-        ReduceOp::LogicalOr => level.compiled::<Join<T, LogicalOr>>(),
-        ReduceOp::LogicalXor => level.compiled::<Join<T, LogicalXor>>(),
-        ReduceOp::Custom(custom) => unreachable!("{custom:?} has its own function"),
-    }
+    compiled!(level, op, Join, T)
 }
 
 /// Divides every element by the number of ranks: turns sums into means.

@@ -35,8 +35,8 @@ pub enum Method {
 
 impl Method {
     /// All methods. Ranks identify a method by its position in this list.
-    pub const ALL: [Self; METHODS] = {
-        let mut all = [Self::Vendor(Vendor::Mpi); METHODS];
+    pub const ALL: [Self; 16] = {
+        let mut all = [Self::Vendor(Vendor::Mpi); 16];
         let algorithms = Algorithm::ALL.len();
         let (mut of, mut position) = (0, algorithms);
         while of < algorithms {
@@ -51,6 +51,7 @@ impl Method {
         }
         all[position] = Self::Vendor(Vendor::Mpi);
         all[position + 1] = Self::Vendor(Vendor::Nccl);
+        assert!(position + 2 == all.len(), "the length is the number of methods");
         all
     };
 
@@ -135,22 +136,9 @@ fn names(connection: &str) -> &'static [&'static str; 3] {
 }
 
 /// Returns the name of a link with the shared memory of nodes.
-///
-/// # Panics
-/// If `CONNECTIONS` does not have the link.
 pub(crate) fn beside_memory(link: &str) -> &'static str {
     names(link)[1]
 }
-
-/// The number of methods: each algorithm, alone and with each vendor if it has intra-node phases, and each vendor alone.
-const METHODS: usize = {
-    let (mut of, mut count) = (0, Algorithm::ALL.len() + 2);
-    while of < Algorithm::ALL.len() {
-        count += if is_for_vendors(Algorithm::ALL[of]) { 2 } else { 0 };
-        of += 1;
-    }
-    count
-};
 
 /// Returns whether an algorithm has intra-node phases that a vendor can carry out.
 pub(crate) const fn is_for_vendors(algorithm: Algorithm) -> bool {

@@ -18,8 +18,7 @@ mod rules;
 
 pub use rules::{InvalidChoice, Rules};
 
-/// The largest world for which the cost model is run before a call. (For 64 ranks it takes 10 to 20 ms per size class, for 256
-/// up to 0.3 s.)
+/// The largest world for which the cost model is run before a call. (For 64 ranks it takes 10 to 20 ms per size class, for 256 up to 0.3 s.)
 pub(crate) const MAX_RANKS: usize = 256;
 /// Above this number of ranks, quadratic algorithms are not considered.
 const MANY_RANKS: usize = 64;
@@ -38,8 +37,7 @@ pub enum Choice {
     /// offers the all-reduce, and by a [`Collective`](crate::Collective) other operations too. If a communicator's method includes
     /// NCCL, it applies to arrays on GPUs, and arrays in host memory use [`Choice::Auto`].
     Method(Method),
-    /// The algorithm of the rule for the array size; [`Choice::Auto`] for sizes without a rule, and for operations that the algorithm does
-    /// not offer.
+    /// The algorithm of the rule for the array size; [`Choice::Auto`] for sizes without a rule, and for operations that the algorithm does not offer.
     Rules(Arc<Rules>),
 }
 

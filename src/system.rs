@@ -30,8 +30,8 @@ pub const SHARED_FOLDER: &str = "/dev/shm";
 pub const SHARED_FOR_A_RANK_BYTES: u64 = 5 << 20;
 /// The number of files that an MPI and the program open, apart from those for other ranks.
 const FILES_OF_ONE: u64 = 96;
-/// The largest number of files that an MPI opens for each other rank of the world.
-const FILES_FOR_A_RANK: u64 = 2;
+/// The largest number of files for each other rank of the world: connections for collectives, messages and control, or those of an MPI.
+const FILES_FOR_A_RANK: u64 = 3;
 /// The largest limit to request: some programs loop over all possible file descriptors.
 const ENOUGH_FILES: u64 = 65_536;
 

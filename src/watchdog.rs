@@ -7,7 +7,7 @@
 //!
 //! In a program that gets errors instead, the library starts no thread: waiting ranks make the same [`Checks`] themselves.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -44,6 +44,7 @@ pub(crate) use identity::{Identities, Identity};
 use nodes::Nodes;
 use report::{LATER, Report};
 use signals::Signals;
+use sockets::Sockets;
 use wake_up::WakeUp;
 
 /// The longest interval between checks.
@@ -94,6 +95,15 @@ pub(crate) fn watch(watched: Watched) -> Result<Arc<dyn Guard>> {
     guard.map_err(|cause| Error::Launch(format!("cannot start the watchdog: {cause}")))
 }
 
+/// Sleeps until one of these files is readable, or writable if that is awaited too, at most for a tick. A signal ends the sleep too.
+fn wait<'a>(files: impl Iterator<Item = (BorrowedFd<'a>, bool)>) {
+    let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+    let mut all: Vec<_> = files.map(|(file, writes)| PollFd::from_borrowed_fd(file, flags(writes))).collect();
+    let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+    // If it fails, the next round starts at once.
+    let _ = poll(&mut all, Some(&tick));
+}
+
 /// A running watchdog thread. It ends when this is dropped.
 #[derive(Debug)]
 struct Watchdog {
@@ -120,7 +130,8 @@ impl Watchdog {
             kind,
             signals: Signals::install(kind == Kind::Processes),
             checks,
-            nodes: Nodes::new(&status, &identities, hub, warn_after),
+            nodes: Sockets::of_leader(status.rank(), &identities, hub)
+                .map(|sockets| Nodes::new(sockets, &status, &identities, warn_after, false)),
             status,
             reports: reports.clone(),
             wake_up: Arc::clone(&wake_up),
@@ -201,16 +212,9 @@ impl Rounds {
 
     /// Sleeps until an event, or until the next check is due.
     fn wait(&self) {
-        let event = self.wake_up.file().map(|file| (file, false));
-        let processes = self.checks.processes.waits_on().map(|process| (process, false));
+        let readable = self.wake_up.file().into_iter().chain(self.checks.processes.waits_on());
         let nodes = self.nodes.iter().flat_map(Nodes::waits_on);
-        let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        let all = event.into_iter().chain(processes).chain(nodes);
-        let mut all: Vec<_> =
-            all.map(|(file, writes)| PollFd::from_borrowed_fd(file, flags(writes))).collect();
-        let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
-        // A signal ends the sleep too.
-        let _ = poll(&mut all, Some(&tick));
+        wait(readable.map(|file| (file, false)).chain(nodes));
         self.wake_up.reset();
     }
 

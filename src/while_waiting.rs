@@ -48,15 +48,11 @@ impl Drop for Before {
     }
 }
 
-/// Returns whether this thread has a callback.
 pub(crate) fn is_set() -> bool {
     CURRENT.get().is_some()
 }
 
-/// Runs the callback of this thread, if it has one.
-///
-/// # Errors
-/// The cause for which the program ends the wait.
+/// Runs the callback of this thread, if it has one. An error is the cause for which the program ends the wait.
 pub(crate) fn run() -> Result<(), String> {
     CURRENT.get().map_or(Ok(()), |callback| callback())
 }

@@ -1,6 +1,7 @@
 //! Creates worlds of processes (by MPI or a bootstrap) or threads, and sets their guards.
 
 use std::io;
+use std::slice;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{Builder as ThreadBuilder, ScopedJoinHandle};
@@ -55,18 +56,11 @@ impl Communicator {
     }
 }
 
-/// Sets the guard of the communicators of a world of threads.
+/// Sets the constants, the guard and the observers of a world of threads.
 fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Communicator>> {
     constants::of_threads(&mut world, config)?;
-    let statuses: Vec<_> = world.iter().map(|comm| comm.status().clone()).collect();
-    let identities = Arc::new(Identities(vec![Identity::of_this_process(0); statuses.len()]));
-    let warn_after = config.warn;
-    let (kind, on_failure) = (Kind::Threads, config.on_failure);
-    let (hub, controls) = (None, Vec::new());
-    let guard = watch(Watched { statuses, identities, hub, controls, warn_after, kind, on_failure })?;
-    world.iter_mut().for_each(|comm| comm.guard(Arc::clone(&guard)));
-    let name = next_world();
-    world.iter_mut().try_for_each(|comm| observe(comm, &name))?;
+    let identities = Identities(vec![Identity::of_this_process(0); world.len()]);
+    watch_over(&mut world, Kind::Threads, identities, None, config)?;
     Ok(world)
 }
 
@@ -138,24 +132,26 @@ fn over_processes(transport: Fabric, config: &Config) -> Result<Communicator> {
     let mut identity = Identity::of_this_process(status.members()[0]);
     let hub = hub(&comm, config, &mut identity);
     let identities = Identities(gather(&mut comm.as_bootstrap(), &identity)?);
-    watch_over(&mut comm, identities, hub, config)?;
-    observe(&mut comm, &next_world())?;
+    watch_over(slice::from_mut(&mut comm), Kind::Processes, identities, hub, config)?;
     comm.begin();
     Ok(comm)
 }
 
-/// Sets the guard of a rank that is a process.
+/// Sets the guard and the observer of the ranks of this process in a new world.
 fn watch_over(
-    comm: &mut Communicator,
+    comms: &mut [Communicator],
+    kind: Kind,
     identities: Identities,
     hub: Option<Hub>,
     config: &Config,
 ) -> Result<()> {
-    let controls = comm.take_controls();
-    let (statuses, identities, warn_after) = (vec![comm.status().clone()], Arc::new(identities), config.warn);
-    let (kind, on_failure) = (Kind::Processes, config.on_failure);
-    comm.guard(watch(Watched { statuses, identities, hub, controls, warn_after, kind, on_failure })?);
-    Ok(())
+    let controls = comms[0].take_controls();
+    let statuses = comms.iter().map(|comm| comm.status().clone()).collect();
+    let (identities, warn_after, on_failure) = (Arc::new(identities), config.warn, config.on_failure);
+    let guard = watch(Watched { statuses, identities, hub, controls, warn_after, kind, on_failure })?;
+    comms.iter_mut().for_each(|comm| comm.guard(Arc::clone(&guard)));
+    let name = next_world();
+    comms.iter_mut().try_for_each(|comm| observe(comm, &name))
 }
 
 /// Sets the guard of a rank of a new world whose ranks share a bootstrap. All of them call it.
@@ -163,8 +159,7 @@ fn meet(comm: &mut Communicator, bootstrap: &mut dyn Bootstrap) -> Result<()> {
     let identity = Identity::of_this_process(comm.status().members()[0]);
     let identities = Identities(gather(bootstrap, &identity)?);
     let config = comm.config().clone();
-    watch_over(comm, identities, None, &config)?;
-    observe(comm, &next_world())
+    watch_over(slice::from_mut(comm), Kind::Processes, identities, None, &config)
 }
 
 /// Opens rank 0's port for the other nodes, if there are any and a failure ends the job. Otherwise no rank opens a port.

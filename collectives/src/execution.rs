@@ -24,7 +24,6 @@ use crate::world::Topology;
 
 mod compiled;
 mod flow;
-mod segments;
 mod staged;
 
 pub use compiled::CompiledPlan;
@@ -112,8 +111,7 @@ impl Capabilities {
             has_lanes: machine.segment_bytes.is_some() && nodes > 1,
             eager_bytes: machine.eager_bytes,
             segment_bytes: machine.segment_bytes.unwrap_or(1),
-            accumulates: false,
-            by_vendor: false,
+            ..Self::default()
         }
     }
 }

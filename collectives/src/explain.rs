@@ -15,7 +15,6 @@ pub use svg::explain_svg;
 
 /// The largest number of ranks to draw: more columns would not fit a terminal.
 const DRAWN_RANKS: usize = 8;
-/// The largest number of chunks to draw per rank.
 const DRAWN_CHUNKS: usize = 16;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -76,7 +75,6 @@ impl Rounds {
     }
 }
 
-/// Returns the title of a drawing, and its line of costs.
 fn titles(name: &str, operation: Operation, topology: &Topology, plans: &[Plan]) -> (String, String) {
     let cost = cost::count(plans).expect("the plans finish");
     let costs = format!(
@@ -124,7 +122,6 @@ fn bar(contributions: usize, full: usize) -> char {
     }
 }
 
-/// Returns a short text for chunks of a plan.
 fn chunks_text(chunk_count: usize, chunks: Chunks) -> String {
     match chunks {
         whole if whole.count() == chunk_count => "all".to_owned(),

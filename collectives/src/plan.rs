@@ -92,7 +92,6 @@ impl Plan {
         &self.phases
     }
 
-    /// Returns the steps of all phases, in order.
     pub(crate) fn steps_mut(&mut self) -> impl Iterator<Item = &mut Step> {
         self.phases.iter_mut().flat_map(|phase| phase.schedule.steps_mut())
     }

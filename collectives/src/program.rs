@@ -184,8 +184,7 @@ impl Program {
         })
     }
 
-    /// Returns the instruction that a rank runs after `before` others, with the block of its round; `None` at
-    /// the end.
+    /// Returns the instruction that a rank runs after `before` others, with the block of its round; `None` at the end.
     fn instruction(&self, before: usize) -> Option<Instruction> {
         let round = before.checked_div(self.instructions.len()).filter(|&round| round < self.rounds)?;
         let (_, instruction) = self.instructions[before % self.instructions.len()];
@@ -200,7 +199,6 @@ impl Instruction {
         self
     }
 
-    /// Returns the parts that it names.
     pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
         let parts = match self {
             Self::Exchange(send, receive) | Self::Post(send, receive) => {

@@ -60,8 +60,7 @@ pub enum Source {
 pub enum Combine {
     /// It replaces the existing contents.
     Replace,
-    /// It is reduced into the existing contents, and is the right operand. For commutative reductions, `Reduce` and `ReduceBefore` are
-    /// equivalent.
+    /// It is reduced into the existing contents, and is the right operand. For commutative reductions, `Reduce` and `ReduceBefore` are equivalent.
     Reduce,
     /// It is reduced into the existing contents, and is the left operand.
     ReduceBefore,
@@ -144,9 +143,6 @@ impl Step {
     }
 
     /// Returns the reversed step: it receives and reduces the chunks that this one sends, and sends the chunks that this one receives.
-    ///
-    /// # Panics
-    /// If the step is not part of an outward half, since it reduces or sends its original input.
     fn reversed(self) -> Self {
         let mut step = Self::new();
         if let Some(receive) = self.receive {

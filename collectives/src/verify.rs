@@ -60,8 +60,8 @@ pub fn verify_schedules(schedules: &[Schedule], operation: Operation) -> Vec<Def
     };
     let is_sum = operation == Operation::AllReduce;
     for (chunk, &first) in buffers.first().filter(|_| is_sum).into_iter().flatten().enumerate() {
-        let order = |rank: Rank| symbols.order(buffers[rank][chunk]);
-        let other = (1..buffers.len()).find(|&rank| order(rank) != symbols.order(first));
+        let order = |rank: Rank| symbols.value(buffers[rank][chunk]).order;
+        let other = (1..buffers.len()).find(|&rank| order(rank) != symbols.value(first).order);
         defects.extend(other.map(|other| Defect::DifferentOrder { chunk, one: 0, other }));
     }
     defects
@@ -76,8 +76,7 @@ fn overlap(rank: Rank, step: usize, &Step { send, receive }: &Step) -> Option<De
     is_race.then_some(Defect::Overlap { rank, step, sent: send.chunks, replaced: receive.chunks })
 }
 
-/// Runs the programs of all ranks on symbols. Returns the values of all ranks at the end, which have the contributions that the operation
-/// requires.
+/// Runs the programs of all ranks on symbols. Returns the values of all ranks at the end, which have the contributions that the operation requires.
 fn results(
     programs: &[Program],
     operation: Operation,
@@ -133,7 +132,7 @@ fn wrong_results(
             let Some((origin, expected)) = required(operation, buffers.len(), rank, chunk) else { continue };
             let missing = symbols.missing(symbol, &expected);
             defects.extend(missing.map(|contributor| Defect::Missing { rank, chunk, contributor }));
-            let is_foreign = symbols.chunk(symbol) != origin * blocks + block;
+            let is_foreign = symbols.value(symbol).chunk != origin * blocks + block;
             if is_foreign || symbols.has_foreign(symbol, &expected) {
                 defects.push(Defect::Foreign { rank, chunk });
             }

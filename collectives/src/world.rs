@@ -165,9 +165,8 @@ impl Topology {
         self.nodes.iter().map(Group::ranks).max().unwrap_or(0)
     }
 
-    /// Returns a shift of all ranks (the last ones wrap around) under which ranks share a node if and only if they did
-    /// before: the size of a node if all nodes have the same size and ranks are numbered node by node, 1 on a single
-    /// node, and the number of ranks in any other world.
+    /// Returns a shift of all ranks (the last ones wrap around) under which ranks share a node if and only if they did before: the size of a node if
+    /// all nodes have the same size and ranks are numbered node by node, 1 on a single node, and the number of ranks in any other world.
     pub(crate) fn stride(&self) -> usize {
         let ranks = self.ranks();
         let local_ranks = self.nodes[0].ranks();

@@ -40,9 +40,9 @@ impl fmt::Display for Why {
                 let to = to_bytes.map(size::text).unwrap_or_default();
                 write!(f, "a rule for {}-{to}", size::text(from_bytes))
             }
-            Self::Predicted { time_us, next: None } => write!(f, "predicted: {}", Microseconds(time_us)),
+            Self::Predicted { time_us, next: None } => write!(f, "predicted: {}", microseconds(time_us)),
             Self::Predicted { time_us, next: Some((next, next_us)) } => {
-                let (time_us, next_us) = (Microseconds(time_us), Microseconds(next_us));
+                let (time_us, next_us) = (microseconds(time_us), microseconds(next_us));
                 write!(f, "predicted fastest: {time_us}, then {next} {next_us}")
             }
             Self::OnlyOne => write!(f, "no other offers it"),
@@ -51,15 +51,10 @@ impl fmt::Display for Why {
     }
 }
 
-/// A time with at least two digits.
-struct Microseconds(f64);
-
-impl fmt::Display for Microseconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(time_us) = *self;
-        let digits = if time_us < 10.0 { 2 } else { usize::from(time_us < 1000.0) };
-        write!(f, "{time_us:.digits$} us")
-    }
+/// Formats a time with at least two digits.
+fn microseconds(time_us: f64) -> String {
+    let digits = if time_us < 10.0 { 2 } else { usize::from(time_us < 1000.0) };
+    format!("{time_us:.digits$} us")
 }
 
 #[cfg(test)]

@@ -51,7 +51,9 @@ impl Engine {
         };
         let bound = check_context(&gpu.context, context)
             .and_then(|()| context.bind_to_thread().map_err(cuda("the GPU's context")));
+        self.is_in_call = true;
         let done = bound.and_then(|()| work(self, &mut gpu));
+        self.is_in_call = false;
         // Before `settle`, which aborts NCCL after a failure.
         self.gpu = Some(gpu);
         self.settle(done)
@@ -197,13 +199,13 @@ impl Engine {
     }
 }
 
-/// Checks that a call uses the GPU that this rank announced to the other ranks.
+/// Checks that a call uses the context that this rank announced to the other ranks.
 fn check_context(announced: &CudaContext, given: &CudaContext) -> Result<()> {
-    if announced.cu_device() == given.cu_device() {
+    if announced == given {
         return Ok(());
     }
     Err(Error::Unsupported(format!(
-        "this rank uses GPU {}, but this call's array or stream is on GPU {}; a rank uses a single GPU",
+        "this rank uses a context of GPU {}, but this call's array or stream is in another one, on GPU {}; a rank uses a single context",
         announced.ordinal(),
         given.ordinal()
     )))

@@ -19,7 +19,9 @@ impl Engine {
 
     #[cold]
     fn record_error(&mut self, error: Error) -> Error {
-        self.status.call_failed(error.code());
+        if let Some(observer) = self.status.observer() {
+            observer.failed(error.code());
+        }
         if matches!(error, Error::Unsupported(_)) {
             return error;
         }
@@ -74,9 +76,6 @@ impl Engine {
 
     /// Checks at the start of a call that no rank has failed. Otherwise messages that a failed rank had sent could complete the call
     /// here, although it failed there.
-    ///
-    /// # Errors
-    /// [`Error::Aborted`] after a failure.
     #[inline]
     pub(crate) fn begin(&mut self) -> Result<()> {
         self.check_alive()?;
@@ -92,8 +91,6 @@ impl Engine {
         }
     }
 
-    /// # Errors
-    /// [`Error::Aborted`] after a failure of this rank.
     #[inline]
     pub(crate) fn check_alive(&self) -> Result<()> {
         match &self.failure {

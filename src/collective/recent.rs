@@ -1,7 +1,7 @@
 //! A cache of recent kinds of call and their plans.
 
 use std::collections::HashMap;
-use std::ops::{Index, IndexMut};
+use std::ops::Index;
 use std::sync::Arc;
 
 use unisono_collectives::execution::CompiledPlan;
@@ -74,12 +74,6 @@ impl Index<usize> for RecentCalls {
 
     fn index(&self, place: usize) -> &Recent {
         &self.kinds[place]
-    }
-}
-
-impl IndexMut<usize> for RecentCalls {
-    fn index_mut(&mut self, place: usize) -> &mut Recent {
-        &mut self.kinds[place]
     }
 }
 

@@ -10,12 +10,8 @@ use crate::kernels::ReduceOp;
 use crate::select::{Choice, MAX_RANKS};
 
 impl Engine {
-    /// # Errors
-    /// [`Error::Unsupported`] for a reduction that is not defined for the call, and for a non-commutative reduction by an algorithm chosen
-    /// by name that does not keep the order of ranks.
-    ///
-    /// # Panics
-    /// If the operation reduces and the call has no reduction, or the reverse.
+    /// Refuses a reduction that is not defined for the call, and a non-commutative one by an algorithm chosen by name that does not keep the order
+    /// of ranks.
     #[inline]
     pub(crate) fn check_reduction(&mut self, choice: &Choice, call: &Call) -> Result<()> {
         let Call { operation, op, .. } = *call;
@@ -63,8 +59,7 @@ pub(super) fn needs_order(call: &Call) -> bool {
     call.op.is_some_and(|op| !op.is_commutative())
 }
 
-/// # Errors
-/// [`Error::Unsupported`] for a reduction that is not defined for the operation or the elements.
+/// Refuses a reduction that is not defined for the operation or the elements.
 pub(super) fn check_defined(op: ReduceOp, call: &Call) -> Result<()> {
     let Call { operation, dtype, width, .. } = call;
     let why = match op {

@@ -31,42 +31,30 @@ impl Engine {
         done.map(|()| Ran { method, why: Why::AskedFor, link: method.link(self.transport.name()) })
     }
 
-    /// # Errors
-    /// [`Error::Unsupported`] if the vendor's reduction differs from Unisono's, or if the vendor cannot move the elements.
+    /// Refuses a call if the vendor's reduction differs from Unisono's, or if the vendor cannot move the elements.
     pub(super) fn check_vendor(&mut self, method: Method, call: &Call) -> Result<()> {
+        if method.vendor() != Some(Vendor::Mpi) {
+            return Ok(());
+        }
         // Checked here, on all ranks: in the phases of a plan only the ranks of nodes with several ranks would refuse the call, and the others
         // would wait for them.
-        if method.vendor() == Some(Vendor::Mpi) && call.count > MOST_ELEMENTS {
-            return Err(Error::Unsupported(format!(
-                "MPI's own collectives take at most {MOST_ELEMENTS} elements a call, and not `{}`; choose another algorithm",
-                call.count
-            )));
-        }
-        if call.width != 1 && method == Method::Vendor(Vendor::Mpi) {
-            return Err(Error::Unsupported(format!(
-                "MPI's own collectives cannot move elements of `{}` bytes; choose another algorithm",
-                call.width
-            )));
-        }
-        if method.vendor() == Some(Vendor::Mpi)
-            && let Some(op @ ReduceOp::Custom(_)) = call.op
-        {
-            return Err(Error::Unsupported(format!(
-                "MPI's own collectives do not support `{op}`, a custom reduction; choose another algorithm"
-            )));
-        }
-        let accumulates = |op| match method {
-            // Sums of half-precision elements are accumulated as `f32`.
-            Method::InNodes(_, Vendor::Mpi) => Some(Accumulator::of(call.dtype, op).is_some()),
-            Method::Vendor(Vendor::Mpi) => Some(false),
-            _ => None,
+        let why = match call.op {
+            _ if call.count > MOST_ELEMENTS => {
+                format!("take at most {MOST_ELEMENTS} elements a call, and not `{}`", call.count)
+            }
+            _ if call.width != 1 && method == Method::Vendor(Vendor::Mpi) => {
+                format!("cannot move elements of `{}` bytes", call.width)
+            }
+            Some(op @ ReduceOp::Custom(_)) => format!("do not support `{op}`, a custom reduction"),
+            // A barrier reduces nothing.
+            Some(op) if call.count > 0 => {
+                // In the phases of a plan, sums of half-precision elements are accumulated as `f32`.
+                let accumulates = method.in_nodes().is_some() && Accumulator::of(call.dtype, op).is_some();
+                return self.transport.check_vendor(if accumulates { DType::F32 } else { call.dtype }, op);
+            }
+            _ => return Ok(()),
         };
-        // A barrier reduces nothing.
-        let reduces = call.op.filter(|_| call.count > 0);
-        let Some((op, accumulates)) = reduces.and_then(|op| Some((op, accumulates(op)?))) else {
-            return Ok(());
-        };
-        self.transport.check_vendor(if accumulates { DType::F32 } else { call.dtype }, op)
+        Err(Error::Unsupported(format!("MPI's own collectives {why}; choose another algorithm")))
     }
 }
 

@@ -85,9 +85,6 @@ impl Communicator {
     }
 
     /// Returns the call, and the parts of two arrays with these numbers of values and counts.
-    ///
-    /// # Panics
-    /// As [`Communicator::all_to_all_v`].
     fn of_pairs<T: Element>(
         &self,
         sent: (usize, &[usize]),

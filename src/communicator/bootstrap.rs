@@ -8,7 +8,6 @@ use crate::error::Result;
 use crate::transport::Bootstrap;
 
 impl Communicator {
-    /// Returns a bootstrap of these ranks over collectives.
     pub(crate) fn as_bootstrap(&mut self) -> GroupBootstrap<'_> {
         let members = (0..self.ranks()).collect();
         GroupBootstrap { world: self, members }
@@ -42,8 +41,7 @@ impl Communicator {
     }
 }
 
-/// The bootstrap of a group, over collectives of the world. Each rank is in some group, so all ranks make the same number of
-/// collectives.
+/// The bootstrap of a group, over collectives of the world. Each rank is in some group, so all ranks make the same number of collectives.
 #[derive(Debug)]
 pub(crate) struct GroupBootstrap<'a> {
     pub(super) world: &'a mut Communicator,

@@ -64,7 +64,6 @@ impl Communicator {
     }
 }
 
-/// A collective by a given choice.
 #[derive(Debug)]
 struct Chosen<'a> {
     engine: &'a mut Engine,
@@ -81,8 +80,7 @@ impl Collective for Chosen<'_> {
     }
 }
 
-/// # Errors
-/// [`Error::Unsupported`] for a vendor inside the nodes of an algorithm without intra-node phases, which has no name.
+/// Refuses a vendor inside the nodes of an algorithm without intra-node phases, which has no name.
 pub(crate) fn check_phases(choice: &Choice) -> Result<()> {
     match choice.method() {
         Some(Method::InNodes(algorithm, _)) if !is_for_vendors(algorithm) => Err(Error::Unsupported(

@@ -55,7 +55,9 @@ impl Communicator {
     /// ```
     pub fn quiet<R>(&mut self, label: &str, section: impl FnOnce(&mut Self) -> R) -> R {
         let status = self.status.clone();
-        let _quiet = Quiet::begin(&status, label);
+        status.begin_quiet(label);
+        status.exchange_now();
+        let _quiet = Quiet(&status);
         section(self)
     }
 
@@ -113,22 +115,12 @@ impl Drop for Communicator {
     }
 }
 
-/// Marks this rank as in a quiet section while it lives.
-struct Quiet<'a> {
-    status: &'a StatusBoard,
-}
-
-impl<'a> Quiet<'a> {
-    fn begin(status: &'a StatusBoard, label: &str) -> Self {
-        status.begin_quiet(label);
-        status.exchange_now();
-        Self { status }
-    }
-}
+/// Ends the quiet section of this rank when it is dropped, also by a panic.
+struct Quiet<'a>(&'a StatusBoard);
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
-        self.status.end_quiet();
-        self.status.exchange_now();
+        self.0.end_quiet();
+        self.0.exchange_now();
     }
 }

@@ -14,7 +14,7 @@ use crate::collective::{DeviceCall, Engine};
 use crate::device::{Gpu, HostToDevice};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::gpu::{self, cuda, lend};
+use crate::gpu::{self, cuda, lend, on_any_thread};
 use crate::kernels::ReduceOp;
 use crate::request::Request;
 use crate::select::Choice;
@@ -157,11 +157,12 @@ impl Communicator {
         let call = Call::all_reduce(DType::U8, ReduceOp::Max, 1);
         let mut options = self.per_call.options.clone();
         options.parts = None;
-        let device_call = DeviceCall { call: &call, options: &options, stream };
         self.on_gpu(stream.context(), |engine, gpu| {
             let mut token = gpu.take_token()?;
-            let ran =
-                lend(&mut token, stream, |span| engine.run_on_gpu(gpu, &Choice::Auto, device_call, span));
+            let ran = on_any_thread(stream, &gpu.aside(), |stream| {
+                let device_call = DeviceCall { call: &call, options: &options, stream };
+                lend(&mut token, stream, |span| engine.run_on_gpu(gpu, &Choice::Auto, device_call, span))
+            });
             gpu.token = Some(token);
             ran
         })
@@ -176,9 +177,11 @@ impl Communicator {
         stream: &Arc<CudaStream>,
     ) -> Result<Ran> {
         let options = self.per_call.options.clone();
-        let device_call = DeviceCall { call, options: &options, stream };
         self.on_gpu(stream.context(), |engine, gpu| {
-            lend(buffer, stream, |span| engine.run_on_gpu(gpu, choice, device_call, span))
+            on_any_thread(stream, &gpu.aside(), |stream| {
+                let device_call = DeviceCall { call, options: &options, stream };
+                lend(buffer, stream, |span| engine.run_on_gpu(gpu, choice, device_call, span))
+            })
         })
     }
 

@@ -68,9 +68,6 @@ impl Communicator {
     }
 
     /// Checks that all ranks have passed the same value to an operation. `all` has the gathered values.
-    ///
-    /// # Errors
-    /// [`Error::Mismatch`](crate::Error::Mismatch), after which this communicator is lost.
     pub(super) fn check_same<T: PartialEq>(
         &mut self,
         operation: &'static str,
@@ -89,7 +86,8 @@ impl Communicator {
 
     /// Returns a communicator of this rank and the ranks that pass the same members. All ranks call it.
     fn of_members(&mut self, members: Vec<Rank>) -> Result<Self> {
-        let config = self.config_of_group(&members);
+        self.groups += 1;
+        let config = self.config_among(&members, &self.name_of_group(&members));
         let (transport, config) = match self.engine_owner.engine().transport.group(&members, &config) {
             Some(group) => (group?, config),
             None => Fabric::processes(
@@ -114,11 +112,6 @@ impl Communicator {
             derived.device = self.device.clone();
         }
         Ok(derived)
-    }
-
-    fn config_of_group(&mut self, members: &[Rank]) -> Config {
-        self.groups += 1;
-        self.config_among(members, &self.name_of_group(members))
     }
 
     /// Returns the name of the latest group, identical on all its ranks.

@@ -43,7 +43,7 @@ impl Communicator {
             // The first all-gather detects a closed connection.
             let _ = connection.send(&(rank, ranks, self.connects()));
         }
-        Ok(Growing { world: self, ranks, joining, refused: false })
+        Ok(Growing { world: self, ranks, joining, is_refused: false })
     }
 }
 
@@ -54,14 +54,27 @@ pub(crate) struct Growing<'a> {
     ranks: usize,
     /// On rank 0, the connections with the processes that join.
     joining: Vec<Connection>,
-    /// Whether an error was reported to all ranks, after which the world is unchanged.
-    refused: bool,
+    /// Whether all ranks have received an error, and no rank waits for another.
+    is_refused: bool,
 }
 
 impl Growing<'_> {
-    /// Returns whether an all-gather failed because of a process that joins, on all ranks.
-    pub(crate) fn is_refused(&self) -> bool {
-        self.refused
+    /// Makes the next all-gather fail on the other ranks for this reason. The world is then unchanged.
+    pub(crate) fn refuse(&mut self, why: &Error) {
+        if !self.is_refused {
+            // If it fails on this rank too, the world is lost, or every rank refuses.
+            let _ = self.gather(&Err(why.to_string()));
+        }
+    }
+
+    /// Gathers the contributions of the ranks, or the reason for which the first of them refuses.
+    fn gather(
+        &mut self,
+        contribution: &std::result::Result<Vec<Vec<u8>>, String>,
+    ) -> Result<Vec<Vec<Vec<u8>>>> {
+        let gathered = gather_results(&mut self.world.as_bootstrap(), contribution)?;
+        self.is_refused = gathered.is_err();
+        gathered.map_err(Error::Launch)
     }
 
     /// Returns the bytes that this rank contributes to an all-gather: its own, and on rank 0 those of the processes
@@ -89,10 +102,7 @@ impl Bootstrap for Growing<'_> {
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let contribution = self.contribution(own);
-        let mut gathered = gather_results(&mut self.world.as_bootstrap(), &contribution)?.map_err(|why| {
-            self.refused = true;
-            Error::Launch(why)
-        })?;
+        let mut gathered = self.gather(&contribution)?;
         let joining = gathered[0].split_off(1);
         let all: Vec<_> = gathered.into_iter().flatten().chain(joining).collect();
         for connection in &mut self.joining {
@@ -115,11 +125,6 @@ impl Communicator {
         grown.minimum_ranks = growing.world.minimum_ranks;
         Ok(grown)
     }
-
-    /// Marks this communicator as lost after an error that other ranks may not have got.
-    pub(crate) fn settle<R>(&mut self, ended: Result<R>) -> Result<R> {
-        self.engine_owner.engine().settle(ended)
-    }
 }
 
 /// The bootstrap of a growing world, for a process that joins.
@@ -133,14 +138,13 @@ pub(crate) struct Joining {
 }
 
 impl Joining {
-    /// Connects to rank 0 of a growing world, and waits for its rank number.
+    /// Connects to rank 0 of a growing world, and waits for its rank number. If the world needs no more processes, it waits for the next
+    /// growth.
     ///
     /// # Errors
     /// [`Error::Launch`] if no world grows there within the timeout, or it belongs to another user or job.
     pub(crate) fn at(path: &Path, timeout: std::time::Duration) -> Result<Self> {
-        let mut connection = Connection::to(path, &secret(), timeout)?;
-        let failed = |cause| Error::Launch(format!("cannot join at {}: {cause}", path.display()));
-        let (rank, ranks, connects) = connection.receive().map_err(failed)?;
+        let (connection, (rank, ranks, connects)) = Connection::to(path, &secret(), timeout)?;
         Ok(Self { connection, rank, ranks, connects })
     }
 }
@@ -162,5 +166,47 @@ impl Bootstrap for Joining {
                 "the world does not admit rank {rank}: rank 0 has closed the connection: {cause}"
             ))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn world_continues_after_a_process_of_another_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("world");
+        std::thread::scope(|scope| {
+            scope.spawn(|| Joining::at(&path, TIMEOUT).unwrap().all_gather(b"an unreadable digest").unwrap());
+            let errors = crate::threads(2, |mut comm| {
+                let error = comm.grow(1, &path).unwrap_err();
+                comm.barrier().unwrap();
+                error.to_string()
+            });
+            assert_eq!(errors, ["the ranks of this world run different versions of unisono"; 2]);
+        });
+    }
+
+    #[test]
+    fn world_continues_if_a_rank_refuses() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("world");
+        let errors = crate::threads(2, |mut comm| {
+            let mut growing = comm.wait_for_joins(0, &path).unwrap();
+            let error = if growing.rank() == 0 {
+                growing.all_gather(b"").unwrap_err().to_string()
+            } else {
+                growing.refuse(&Error::Launch("the disk is full".to_owned()));
+                String::new()
+            };
+            comm.barrier().unwrap();
+            error
+        });
+        assert_eq!(errors, ["the disk is full", ""]);
     }
 }

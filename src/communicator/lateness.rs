@@ -14,15 +14,8 @@ const STANDS_OUT: f64 = 1.2;
 /// The start of the interval that the next [`Communicator::lateness`] reports.
 #[derive(Debug)]
 pub(super) struct Interval {
-    at: Instant,
-    waited: Duration,
-}
-
-impl Interval {
-    /// Returns the interval from the start of the communicator.
-    pub(super) fn from_start() -> Self {
-        Self { at: Instant::now(), waited: Duration::ZERO }
-    }
+    pub(super) at: Instant,
+    pub(super) waited: Duration,
 }
 
 /// The time for which a rank was busy, and the time for which it waited for others.

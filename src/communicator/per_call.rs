@@ -13,7 +13,6 @@ use crate::collective::Options;
 use crate::error::Result;
 use crate::select::Choice;
 
-/// The options of the next calls.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PerCall {
     choice: Option<Choice>,
@@ -98,17 +97,12 @@ impl Communicator {
         CallBuilder { before: self.per_call.clone(), comm: self }
     }
 
-    /// # Errors
-    /// As [`Communicator::set_choice`], if an algorithm was chosen for this call.
     #[inline]
     pub(super) fn check_choice_of_call(&self) -> Result<()> {
         self.per_call.choice.as_ref().map_or(Ok(()), |choice| self.check_choice(choice))
     }
 
     /// Returns the choice that applies to the next call.
-    ///
-    /// # Errors
-    /// As [`Communicator::set_choice`], if an algorithm was chosen for this call.
     pub(super) fn choice_of_call(&self) -> Result<&Choice> {
         self.check_choice_of_call()?;
         Ok(self.per_call.choice_or(&self.choice))
@@ -219,7 +213,6 @@ impl CallBuilder<'_> {
     }
 }
 
-/// Returns the sizes of the parts, for a label.
 fn sizes(parts: &Partition) -> String {
     let sizes = (0..parts.chunk_count()).map(|part| parts.elements(Chunks::one(part)).len().to_string());
     format!("parts of {}", sizes.collect::<Vec<_>>().join(", "))

@@ -106,8 +106,6 @@ impl Communicator {
         Ok(Planned { operation, op, per_call, slots, state: State::Idle(buffer) })
     }
 
-    /// # Errors
-    /// [`Error::Mismatch`](crate::Error::Mismatch), if ranks plan different calls.
     fn agree_on_plan(&mut self, call: &Call) -> Result<()> {
         let all = self.gather_words(&[
             codes(call).bits(),
@@ -121,18 +119,12 @@ impl Communicator {
         };
         self.check_same("plan", &all, called)
     }
-}
 
-impl Communicator {
-    /// # Errors
-    /// [`Error::Aborted`] after a failure that this thread has observed.
     #[inline]
     fn check_plan(&mut self) -> Result<()> {
         if self.engine_owner.here().is_some() { self.engine_owner.engine().begin() } else { Ok(()) }
     }
 
-    /// # Errors
-    /// Always: a call of the plan has failed before.
     #[cold]
     fn lost_plan(&mut self) -> Result<()> {
         self.check_plan()?;

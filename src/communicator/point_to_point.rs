@@ -288,14 +288,10 @@ impl Communicator {
         )
     }
 
-    /// # Panics
-    /// If there is no other rank.
     fn check_any_other(&self) {
         assert!(self.ranks() > 1, "a world of one rank has no messages to receive");
     }
 
-    /// # Panics
-    /// If `other` is not a rank of this world, or is this rank.
     fn check_other(&self, other: Rank) {
         let (rank, ranks) = (self.rank(), self.ranks());
         assert!(other < ranks, "rank {other} is not in a world of {ranks} ranks");

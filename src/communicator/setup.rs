@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use unisono_collectives::{Rank, Topology};
 
@@ -20,7 +21,6 @@ use crate::transport::{Deadlines, Fabric};
 use crate::tuning::Tuning;
 
 impl Communicator {
-    /// Returns the communicators of a world of threads.
     pub(crate) fn of_threads(ends: Vec<Fabric>, config: &Config) -> Result<Vec<Self>> {
         let job = RandomState::new().hash_one(0);
         let end = |end| {
@@ -45,7 +45,12 @@ impl Communicator {
             })?,
             None => Choice::Auto,
         };
-        let engine = Engine::new(transport, topology.clone(), limits(config));
+        let quiet = config.quiet_timeout;
+        let limits = Limits {
+            usual: Deadlines { timeout: config.timeout, quiet },
+            first: Deadlines { timeout: config.first_timeout, quiet },
+        };
+        let engine = Engine::new(transport, topology.clone(), limits);
         let transport = &engine.transport;
         let comm = Self {
             choice,
@@ -66,7 +71,7 @@ impl Communicator {
             topology,
             status: transport.status().clone(),
             per_call: PerCall::default(),
-            interval: Interval::from_start(),
+            interval: Interval { at: Instant::now(), waited: Duration::ZERO },
             messages: engine.messages.clone(),
             engine_owner: EngineOwner::new(engine),
         };
@@ -79,7 +84,6 @@ impl Communicator {
         self.engine_owner.engine().transport.take_controls()
     }
 
-    /// Sets the guard of this rank.
     pub(crate) fn guard(&mut self, guard: Arc<dyn Guard>) {
         self.status.set_guard(&guard);
         self.guard = Some(guard);
@@ -95,6 +99,18 @@ impl Communicator {
         self.engine_owner.engine().set_tuning(&constants.0, constants.1);
         self.constants = constants;
     }
+
+    /// Returns the communicator of a rank that is a process. Calls before [`Communicator::begin`] belong to the set-up.
+    pub(crate) fn of_process(transport: Fabric, config: &Config) -> Result<Self> {
+        let mut comm = Self::new(transport, config)?;
+        comm.engine_owner.engine().calls.sequence = FIRST_OF_SETUP;
+        Ok(comm)
+    }
+
+    /// Ends the set-up: the next call is the first of the user.
+    pub(crate) fn begin(&mut self) {
+        self.engine_owner.engine().calls.sequence = 0;
+    }
 }
 
 fn check_declared(declared: &Topology, ranks: usize) -> Result<()> {
@@ -106,28 +122,4 @@ fn check_declared(declared: &Topology, ranks: usize) -> Result<()> {
     Err(Error::Setting(format!(
         "UNISONO_NODES declares nodes of {sizes:?} ranks, which are {declared}, in a world of {ranks}"
     )))
-}
-
-/// Returns the default deadlines of calls.
-fn limits(config: &Config) -> Limits {
-    let quiet = config.quiet_timeout;
-    Limits {
-        usual: Deadlines { timeout: config.timeout, quiet },
-        first: Deadlines { timeout: config.first_timeout, quiet },
-    }
-}
-
-impl Communicator {
-    /// Returns the communicator of a rank that is a process. Calls before [`Communicator::begin`] belong to the
-    /// set-up.
-    pub(crate) fn of_process(transport: Fabric, config: &Config) -> Result<Self> {
-        let mut comm = Self::new(transport, config)?;
-        comm.engine_owner.engine().calls.sequence = FIRST_OF_SETUP;
-        Ok(comm)
-    }
-
-    /// Ends the set-up: the next call is the first of the user.
-    pub(crate) fn begin(&mut self) {
-        self.engine_owner.engine().calls.sequence = 0;
-    }
 }

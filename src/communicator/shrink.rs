@@ -64,19 +64,14 @@ impl Communicator {
         Ok(survivors)
     }
 
-    /// Returns whether the ranks of a world of several nodes have connections over which they can agree.
-    fn has_connections(&self) -> bool {
-        self.guard.as_ref().is_some_and(|guard| guard.can_agree())
-    }
-
-    /// # Errors
-    /// [`Error::Unsupported`] if the ranks of this world cannot become more or fewer.
     pub(super) fn check_can_change(&self, how: &str) -> Result<()> {
         let why = if self.config.on_failure == OnFailure::EndJob {
             "a failure ends this program (`OnFailure::EndJob`): start the world with `OnFailure::ReturnError`"
         } else if self.has_mpi {
             "MPI connects its ranks, and does not survive a lost one: start them without MPI"
-        } else if self.status.members().len() < self.ranks() && !self.has_connections() {
+        } else if self.status.members().len() < self.ranks()
+            && self.guard.as_ref().is_none_or(|guard| !guard.can_agree())
+        {
             "its ranks do not all share memory, and their failures are not detected (UNISONO_WATCHDOG=off)"
         } else {
             return Ok(());
@@ -196,9 +191,6 @@ impl Survivors {
     }
 
     /// Ends the attempt: either all members complete it, or none does.
-    ///
-    /// # Errors
-    /// As [`Bootstrap::all_gather`].
     pub(crate) fn finish(&mut self) -> Result<()> {
         match &self.connections {
             None => self.all_gather(&[]).map(drop),
@@ -221,8 +213,7 @@ impl Survivors {
         }
     }
 
-    /// Publishes the next piece of these bytes. Returns the piece of each member, and the number of bytes of it and the following
-    /// pieces.
+    /// Publishes the next piece of these bytes. Returns the piece of each member, and the number of bytes of it and the following pieces.
     fn exchange(&mut self, bytes: &[u8]) -> Result<Vec<(Vec<u8>, usize)>> {
         self.pieces += 1;
         let number = PieceNumber { attempt: self.attempt, piece: self.pieces };
@@ -273,7 +264,6 @@ impl Survivors {
         }
     }
 
-    /// Returns the timeout for a rank.
     fn patience(&self, rank: Rank) -> Duration {
         let Deadlines { timeout, quiet } = self.deadlines;
         let position = self.status.position_of(rank).expect("all ranks share the status board");

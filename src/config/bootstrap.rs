@@ -42,9 +42,8 @@ fn address(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     Some(format!("{host}:{}", port.checked_add(1)?))
 }
 
-/// Returns a name shared by all processes of a world on this machine and no other world, as far as possible without a
-/// folder: the `torchrun` job; the daemon of an MPI launcher on this machine; otherwise the session, which the processes of
-/// a shell loop share.
+/// Returns a name shared by all processes of a world on this machine and no other world, as far as possible without a folder: the `torchrun` job; the
+/// daemon of an MPI launcher on this machine; otherwise the session, which the processes of a shell loop share.
 pub(crate) fn job(starter: Option<Starter>) -> String {
     name(starter, |name| std::env::var(name).ok())
 }

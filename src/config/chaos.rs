@@ -3,7 +3,6 @@
 /// The faults that a transport injects.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Chaos {
-    /// The random seed.
     pub(crate) seed: u64,
     /// The maximum delay of a message.
     pub(crate) delay_us: u64,

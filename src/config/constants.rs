@@ -22,7 +22,6 @@ pub(crate) enum Constants {
 }
 
 impl Constants {
-    /// Parses the value of the variable, if it is set.
     pub(super) fn set_to(
         value: Option<String>,
         variable: &impl Fn(&str) -> Result<String, VarError>,

@@ -26,8 +26,7 @@ pub unsafe fn share_cores(local_ranks: usize) {
     }
 }
 
-/// Returns this rank's share of the node's cores. A rank may be bound to some of them. Its launcher is not, so its affinity has all
-/// of them.
+/// Returns this rank's share of the node's cores. A rank may be bound to some of them. Its launcher is not, so its affinity has all of them.
 fn share(local_ranks: usize) -> usize {
     let own = usable(None).unwrap_or(1);
     let node = getppid().and_then(|launcher| usable(Some(launcher))).unwrap_or(own).max(own);

@@ -3,10 +3,9 @@
 use std::io;
 use std::net::IpAddr;
 
+use super::variables::INTERFACE;
 use crate::system;
 
-/// Unisono's variable: names, or networks such as `10.1.0.0/16`.
-pub(super) const INTERFACE: &str = "UNISONO_INTERFACE";
 /// The variables of Open MPI, libfabric and UCX.
 const OF_MPI: [&str; 3] = ["OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE", "UCX_NET_DEVICES"];
 
@@ -14,12 +13,11 @@ const OF_MPI: [&str; 3] = ["OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE", "UCX_N
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Interfaces {
     named: Vec<String>,
-    /// Whether Unisono's variable names them. At least one must then exist.
+    /// Whether Unisono's variable names them, or networks such as `10.1.0.0/16`. At least one must then exist.
     is_required: bool,
 }
 
 impl Interfaces {
-    /// Reads the environment.
     pub(crate) fn from_environment() -> Self {
         Self::read(|name| std::env::var(name).ok())
     }

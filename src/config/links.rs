@@ -52,8 +52,6 @@ impl Network {
 }
 
 impl Config {
-    /// # Errors
-    /// [`Error::Setting`] if the settings exclude each other, or this program lacks a link.
     pub(super) fn check_links(&self) -> Result<()> {
         let network = self.network.name();
         if self.inside == Inside::Messages && self.network.is_own() {
@@ -70,7 +68,6 @@ impl Config {
         Ok(())
     }
 
-    /// Returns whether these settings require MPI's messages.
     pub(crate) fn needs_mpi(&self) -> bool {
         self.inside == Inside::Messages || self.network == Network::Mpi
     }

@@ -2,13 +2,9 @@
 
 use std::path::PathBuf;
 
+use super::variables::{METRICS, TRACE};
 use super::wrong;
 use crate::error::Result;
-
-/// The destination of the metrics of each rank: a folder, or `host:port`.
-pub(super) const METRICS: &str = "UNISONO_METRICS";
-/// The folder for the trace of each rank.
-pub(super) const TRACE: &str = "UNISONO_TRACE";
 
 const EXPECTED: &str = "a folder, or host:port such as 127.0.0.1:9400 with a port from 1 to 65535";
 
@@ -38,7 +34,6 @@ impl Metrics {
     }
 }
 
-/// Reads the folder for traces.
 pub(super) fn trace(text: &str) -> Result<PathBuf> {
     if text.is_empty() { Err(wrong(TRACE, text, "a folder")) } else { Ok(text.into()) }
 }

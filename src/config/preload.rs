@@ -4,12 +4,6 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The calls that the library for MPI programs leaves to MPI: `off`, a list of functions and reductions, or `fixed:FILE`.
-pub(super) const ACCELERATE: &str = "UNISONO_ACCELERATE";
-/// The file in which the library for MPI programs records its decisions.
-pub(super) const ACCELERATE_RECORD: &str = "UNISONO_ACCELERATE_RECORD";
-/// The variable that makes the library for MPI programs report at the end, if it is 1.
-pub const ACCELERATE_REPORT: &str = "UNISONO_ACCELERATE_REPORT";
 /// The variable with the libraries that the dynamic loader loads before those of the program.
 pub const PRELOAD: &str = "LD_PRELOAD";
 

@@ -4,50 +4,63 @@ use std::sync::Once;
 
 use unisono_collectives::names::UnknownName;
 
-/// The prefix of Unisono's variables.
 pub(super) const PREFIX: &str = "UNISONO_";
 /// The prefix of variables of Unisono's tests.
 const OF_TESTS: &str = "UNISONO_TEST_";
 
-/// The variables that the library and its tests read.
-const KNOWN: [&str; 28] = [
-    super::ALGORITHM,
-    super::BOOTSTRAP_DIR,
-    super::CHAOS,
-    super::FIRST_TIMEOUT,
-    super::FLIGHT_DIR,
-    super::interfaces::INTERFACE,
-    super::JOIN,
-    super::KERNEL_COPIES,
-    super::observe::METRICS,
-    super::observe::TRACE,
-    super::WATCHDOG,
-    super::NCCL,
-    super::NETWORK,
-    super::NODES,
-    super::QUIET_TIMEOUT,
-    super::SECRET,
-    super::SEGMENT_BYTES,
-    super::TIMEOUT,
-    super::TRANSPORT,
-    super::TUNING,
-    super::WARN,
-    super::WARNINGS,
+/// Defines the names of variables, and the list of all of them.
+macro_rules! variables {
+    ($($(#[$of_name:meta])* $vis:vis $name:ident = $text:literal,)+) => {
+        $($(#[$of_name])* $vis const $name: &str = $text;)+
+
+        /// The variables that the library and its tests read.
+        const KNOWN: &[&str] = &[$($name),+];
+    };
+}
+
+// `docs/environment.md` describes their values.
+variables! {
+    pub(super) ALGORITHM = "UNISONO_ALGORITHM",
+    /// The variable with the bootstrap folder of processes launched without MPI.
+    pub BOOTSTRAP_DIR = "UNISONO_BOOTSTRAP_DIR",
+    pub(super) CHAOS = "UNISONO_CHAOS",
+    pub(super) FIRST_TIMEOUT = "UNISONO_FIRST_TIMEOUT_S",
+    pub(super) FLIGHT_DIR = "UNISONO_FLIGHT_DIR",
+    pub(super) INTERFACE = "UNISONO_INTERFACE",
+    /// Set to 1 by a launcher for a rank that it restarts, in a world that continues without the previous process.
+    pub JOIN = "UNISONO_JOIN",
+    pub(super) KERNEL_COPIES = "UNISONO_KERNEL_COPIES",
+    pub(super) METRICS = "UNISONO_METRICS",
+    pub(super) TRACE = "UNISONO_TRACE",
+    pub(super) WATCHDOG = "UNISONO_WATCHDOG",
+    pub(super) NCCL = "UNISONO_NCCL",
+    pub(super) NETWORK = "UNISONO_NETWORK",
+    pub(super) NODES = "UNISONO_NODES",
+    pub(super) QUIET_TIMEOUT = "UNISONO_QUIET_TIMEOUT_S",
+    /// The secret of a world over several machines, with which ranks authenticate. `unisono launch --hosts` sets it.
+    pub SECRET = "UNISONO_SECRET",
+    pub(super) SEGMENT_BYTES = "UNISONO_SEGMENT_BYTES",
+    pub(super) TIMEOUT = "UNISONO_TIMEOUT_S",
+    pub(super) TRANSPORT = "UNISONO_TRANSPORT",
+    pub(super) TUNING = "UNISONO_TUNING",
+    pub(super) WARN = "UNISONO_WARN_S",
+    pub(super) WARNINGS = "UNISONO_WARNINGS",
     // The variables of the library that MPI programs preload (crates/preload).
-    super::preload::ACCELERATE,
-    super::preload::ACCELERATE_RECORD,
-    super::preload::ACCELERATE_REPORT,
-    "UNISONO_FUZZ",
+    ACCELERATE = "UNISONO_ACCELERATE",
+    ACCELERATE_RECORD = "UNISONO_ACCELERATE_RECORD",
+    /// The variable that makes the library for MPI programs report at the end, if it is 1.
+    pub ACCELERATE_REPORT = "UNISONO_ACCELERATE_REPORT",
+    FUZZ = "UNISONO_FUZZ",
     // Cargo sets it for the programs that it runs: the header version of the bindings.
-    "UNISONO_NCCL_HEADER",
-    "UNISONO_SOAK",
-];
+    NCCL_HEADER = "UNISONO_NCCL_HEADER",
+    SOAK = "UNISONO_SOAK",
+}
 
 /// Warns, once per process, about unknown `UNISONO_…` variables, most of which are misspelled. `UNISONO_WARNINGS=off` disables it.
 pub fn warn_of_unread_settings() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
-        if std::env::var(super::WARNINGS).as_deref() != Ok("off") {
+        if std::env::var(WARNINGS).as_deref() != Ok("off") {
             let names = super::settings().map(|(name, _)| name);
             names.filter_map(|name| unread(&name)).for_each(|line| crate::system::print_line(&line));
         }

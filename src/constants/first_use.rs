@@ -20,8 +20,7 @@ use crate::select::Choice;
 use crate::system;
 use crate::tuning::{self, Reach, Section, Tuning};
 
-/// The largest oversubscribed world that is measured: fitting the time of a context switch runs the clock a thousand
-/// times.
+/// The largest oversubscribed world that is measured: fitting the time of a context switch runs the clock a thousand times.
 const MAX_OVERSUBSCRIBED: usize = 16;
 /// The approximate time to measure messages. Ranks without a core sleep during it.
 const MEASURING_TIME: Duration = Duration::from_millis(150);
@@ -71,7 +70,6 @@ impl World {
         !is_oversubscribed || self.ranks <= MAX_OVERSUBSCRIBED
     }
 
-    /// Returns the file that caches the constants.
     pub(super) fn file(&self) -> Option<PathBuf> {
         Some(self.folder.as_ref()?.join(&self.name))
     }
@@ -118,8 +116,9 @@ impl World {
         if comm.rank() == 0 {
             KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(self.name.clone(), text.clone());
             if let Some(folder) = self.folder.as_ref().filter(|_| is_steady) {
-                // If the file cannot be written, the next program measures again.
-                let _ = write(folder, &self.name, &text);
+                // Atomically, because other programs may read it at the same time. If it cannot be written, the next one measures again.
+                let replace = |()| system::replace_file(&folder.join(&self.name), text.as_bytes(), 0o666);
+                let _ = fs::create_dir_all(folder).and_then(replace);
             }
         }
         Ok(text)
@@ -151,12 +150,6 @@ impl Started {
 
 fn sections(measured: Vec<Measured>) -> Vec<(Reach, Section)> {
     measured.into_iter().map(|one| (one.reach, one.section)).collect()
-}
-
-/// Replaces the file atomically, because other programs may read it at the same time.
-fn write(folder: &Path, name: &str, text: &str) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
-    system::replace_file(&folder.join(name), text.as_bytes(), 0o666)
 }
 
 #[cfg(test)]

@@ -112,8 +112,7 @@ fn relative_error(sample: &Sample, alpha_us: f64, slopes: [f64; 2]) -> f64 {
     sample.sum_us([alpha_us, moved_us, reduced_us]) / sample.time_us - 1.0
 }
 
-/// Returns the best slopes for an α: the microseconds per moved byte and per reduced byte. A kind without samples has the slope of the
-/// other.
+/// Returns the best slopes for an α: the microseconds per moved byte and per reduced byte. A kind without samples has the slope of the other.
 fn slopes(samples: &[Sample], alpha_us: f64) -> [f64; 2] {
     let (mut products, mut sides) = ([[0.0; 2]; 2], [0.0; 2]);
     for sample in samples {

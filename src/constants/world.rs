@@ -67,7 +67,6 @@ pub fn file(comm: &mut Communicator) -> Option<PathBuf> {
     }
 }
 
-/// Sets the constants of a new world of threads.
 pub(crate) fn of_threads(world: &mut [Communicator], config: &Config) -> Result<()> {
     let Some(first) = world.first_mut() else { return Ok(()) };
     let cores = first.transport_of_engine().node_cores();

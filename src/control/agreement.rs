@@ -209,10 +209,7 @@ impl Agreement {
 
     fn announce_to(&mut self, rank: Rank) {
         if rank != self.own {
-            let lost =
-                self.view.members.iter().copied().filter(|&rank| self.failures.lost_since(rank).is_some());
-            let lost = lost.collect();
-            self.send(rank, Vote::Ready { dead: self.dead_members(), lost });
+            self.send(rank, Vote::Ready { dead: self.dead_members(), lost: self.lost_members() });
         }
     }
 
@@ -287,8 +284,7 @@ impl Agreement {
     }
 
     fn end_partitioned(&mut self) {
-        let lost = self.view.members.iter().copied().filter(|&rank| self.failures.lost_since(rank).is_some());
-        self.outcome = Some(Outcome::Partitioned { lost: lost.collect() });
+        self.outcome = Some(Outcome::Partitioned { lost: self.lost_members() });
         self.call = None;
     }
 
@@ -370,6 +366,10 @@ impl Agreement {
 
     fn dead_members(&self) -> Vec<Rank> {
         self.failures.ranks().filter(|&rank| self.failures.evidence(rank) == Some(Evidence::Dead)).collect()
+    }
+
+    fn lost_members(&self) -> Vec<Rank> {
+        self.view.members.iter().copied().filter(|&rank| self.failures.lost_since(rank).is_some()).collect()
     }
 
     /// Removes members, the one with the most broken connections first, until every pair of the others can reach each other.

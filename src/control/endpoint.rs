@@ -271,7 +271,7 @@ impl Endpoint {
     fn receive(&mut self, now: Time, id: LinkId, bytes: &[u8]) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.frames.extend(bytes);
-        link.record_receipt(now);
+        (link.received_at, link.has_received) = (now, true);
         // A message may close the connection.
         while let Some(link) = self.links.get_mut(&id) {
             let longest = if link.peer.is_some() { LONGEST } else { LONGEST_HELLO };
@@ -348,7 +348,7 @@ impl Endpoint {
             }
             Reply::Done(claim, confirm) => {
                 let rank = link.to.unwrap_or(claim.from);
-                link.identify(rank);
+                (link.peer, link.handshake) = (Some(rank), None);
                 self.actions.extend(confirm.map(|confirm| Action::Send(id, confirm.to_bytes())));
                 self.agreement.connect(rank);
                 self.setup.awaited.retain(|&awaited| awaited != rank);

@@ -11,7 +11,7 @@ use super::facts::{Facts, Inside};
 use super::slot::Slot;
 use crate::config;
 use crate::error::Result;
-use crate::gpu::{cuda, zeros};
+use crate::gpu::{Current, cuda, zeros};
 use crate::memory::Registry;
 use crate::method::Method;
 use crate::nccl::{self, UniqueId};
@@ -51,6 +51,14 @@ pub(crate) struct Gpu {
     pub(crate) last: Option<(Header, Method)>,
     /// The array of barriers.
     pub(crate) token: Option<CudaSlice<u8>>,
+    /// The context of the thread that drops all this. Dropped last.
+    before: Option<Current>,
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        self.before = Some(Current::get());
+    }
 }
 
 impl Gpu {
@@ -83,6 +91,7 @@ impl Gpu {
             agreed: HashSet::new(),
             last: None,
             token: None,
+            before: None,
         })
     }
 
@@ -94,20 +103,13 @@ impl Gpu {
         zeros(&self.context.default_stream(), 1).map_err(cuda("memory on the GPU"))
     }
 
-    /// Returns the stream of non-blocking calls.
+    /// Returns the stream of non-blocking calls, and of calls on a per-thread default stream.
     pub(crate) fn aside(&self) -> Arc<CudaStream> {
         Arc::clone(&self.aside)
     }
 
-    /// Reports an asynchronous error of an NCCL collective.
+    /// Returns NCCL's communicator of this node.
     ///
-    /// # Errors
-    /// [`crate::Error::Nccl`] if a collective failed after it had been enqueued.
-    pub(crate) fn check_nccl(&self) -> Result<()> {
-        check(self.nccl.as_ref())
-    }
-
-    /// NCCL's communicator of this node. ///
     /// # Panics
     /// If NCCL is not used in this node.
     pub(crate) fn nccl(&mut self) -> &mut nccl::Communicator {
@@ -126,7 +128,10 @@ impl Gpu {
     }
 }
 
-/// As [`Gpu::check_nccl`].
+/// Reports an asynchronous error of an NCCL collective.
+///
+/// # Errors
+/// [`crate::Error::Nccl`] if a collective failed after it had been enqueued.
 pub(super) fn check(nccl: Option<&nccl::Communicator>) -> Result<()> {
     nccl.map_or(Ok(()), |nccl| nccl.is_ready().map(drop))
 }
@@ -156,7 +161,8 @@ fn communicator(
 ) -> Result<Result<Option<nccl::Communicator>, String>> {
     let rank = ranks.rank;
     let node = ranks.topology.node(ranks.topology.node_of(rank));
-    let is_leader = ranks.topology.local_rank(rank) == 0;
+    // NCCL listens for the other ranks of an id, so a leader alone on its node creates none.
+    let is_leader = ranks.topology.local_rank(rank) == 0 && node.ranks() > 1;
     let library = nccl::library()?;
     // A leader without an id must still take part in the exchange, so it sends an invalid one.
     let offered = if is_leader { UniqueId::new(library) } else { Ok(UniqueId::from_bytes([0; 128])) };
@@ -165,7 +171,7 @@ fn communicator(
     let of_leader = &all[node.member(0) * words.len()..][..words.len()];
     let bytes: [u8; 128] = bytemuck::cast(<[u64; 16]>::try_from(of_leader).expect("one of many"));
 
-    let made = if node.ranks() == 1 {
+    let begun = if node.ranks() == 1 {
         Ok(None)
     } else if bytes == [0; 128] {
         Err(format!("rank {} could not create an id for an NCCL communicator", node.member(0)))
@@ -174,13 +180,32 @@ fn communicator(
         let id = UniqueId::from_bytes(bytes);
         let patience = ranks.patience.clone();
         let begun = nccl::Communicator::begin(library, node.ranks(), position, &id, context, patience);
-        let ready = begun.and_then(|mut comm| comm.wait_until_ready().map(|()| comm));
-        ready.map(Some).map_err(|error| error.to_string())
+        begun.map(Some).map_err(|error| error.to_string())
     };
+    // Exchanged first: in NCCL, the other ranks would wait for one that was refused.
+    let mut made = match unless_refused(ranks, begun)? {
+        Ok(begun) => begun,
+        Err(why) => return Ok(Err(why)),
+    };
+    let ready = made.as_mut().map_or(Ok(()), nccl::Communicator::wait_until_ready);
+    unless_refused(ranks, ready.map(|()| made).map_err(|error| error.to_string()))
+}
+
+/// Returns this rank's communicator, or the reason why NCCL refused, on any rank.
+fn unless_refused(
+    ranks: &mut Ranks<'_>,
+    made: Result<Option<nccl::Communicator>, String>,
+) -> Result<Result<Option<nccl::Communicator>, String>> {
     let refused = (ranks.gather)(&[u64::from(made.is_err())])?;
     Ok(match (made, refused.iter().position(|&refused| refused != 0)) {
-        (Err(why), _) => Err(format!("NCCL refused on rank {rank}: {why}")),
-        (Ok(_), Some(other)) => Err(format!("NCCL refused on rank {other}")),
+        (Err(why), _) => Err(format!("NCCL refused on rank {}: {why}", ranks.rank)),
+        (Ok(made), Some(other)) => {
+            // Not finalised, for which it would wait for the refused rank.
+            if let Some(mut made) = made {
+                made.abort();
+            }
+            Err(format!("NCCL refused on rank {other}"))
+        }
         (Ok(made), None) => Ok(made),
     })
 }

@@ -7,11 +7,12 @@ use cudarc::driver::CudaStream;
 use unisono_collectives::execution::{CompiledPlan, StagedAct, StagedPlan};
 use unisono_collectives::{Chunks, Operation, VendorCall};
 
-use super::setup::{Gpu, check};
+use super::behind::wait_behind_nccl;
+use super::setup::Gpu;
 use crate::call::Call;
 use crate::error::Result;
 use crate::executor::{Bound, Executor, Task};
-use crate::gpu::{Span, cuda, wait_for};
+use crate::gpu::{Span, cuda};
 use crate::kernels::ReduceOp;
 use crate::transport::Fabric;
 
@@ -83,9 +84,10 @@ impl Pipeline<'_> {
         let compiled = compiled.expect("the host has a part");
         let ranges = self.ranges(number);
         let Self { gpu, call, task, bound, executor, transport, .. } = self;
-        let (place, what) = (number % StagedPlan::SLOTS, "a copy from the GPU");
-        let (slot, nccl) = (&mut gpu.slots[place], &gpu.nccl);
-        wait_for(|| slot.is_fetched(), what, (task.deadlines, transport.status()), || check(nccl.as_ref()))?;
+        let Gpu { slots, nccl, last, .. } = &mut **gpu;
+        let (slot, what) = (&mut slots[number % StagedPlan::SLOTS], "a copy from the GPU");
+        let (before, waits) = ((nccl.as_ref(), last.as_ref()), (task.agreement, task.deadlines));
+        wait_behind_nccl(|| slot.is_fetched(), what, before, waits, transport)?;
         let size_bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
         let call = Call { count: size_bytes / call.dtype.size_bytes(), ..**call };
         let known = bound.take_if(|(count, _)| *count == call.count);

@@ -69,7 +69,6 @@ pub(super) enum Op {
     },
 }
 
-/// The halves of an exchange.
 pub(super) type Halves = (Option<Send>, Option<Receive>);
 
 #[derive(Debug)]
@@ -96,8 +95,7 @@ pub(super) struct Piece {
 }
 
 impl Bound {
-    /// Returns the program of a compiled plan for a call by a method, over a transport. `parts` are the parts of ranks, if they
-    /// are given.
+    /// Returns the program of a compiled plan for a call by a method, over a transport. `parts` are the parts of ranks, if they are given.
     pub(crate) fn compile(
         compiled: &Arc<CompiledPlan>,
         call: &Call,
@@ -125,9 +123,6 @@ impl Bound {
     }
 
     /// Binds a program to a call; `parts` are the parts of ranks, if they are given.
-    ///
-    /// # Errors
-    /// The reason why it cannot be run. All programs that are lowered from plans can be.
     pub(crate) fn new(
         program: &Program,
         compiled: &Arc<CompiledPlan>,

@@ -6,7 +6,6 @@ use crate::call::Call;
 use crate::kernels::{self, Accumulator, Definition, Kernel, ReduceOp};
 use crate::transport::Target;
 
-/// The formats of elements: in memory during a collective, and on the wire.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Format {
     pub(super) held_size_bytes: usize,
@@ -39,7 +38,6 @@ impl Format {
         }
     }
 
-    /// Returns the target of incoming elements.
     pub(super) fn target<'a>(&self, held: &'a mut [u8], combine: Combine) -> Target<'a> {
         let decode = self.accumulator.map(|accumulator| accumulator.codec.decode);
         let kernel = match combine {

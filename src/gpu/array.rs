@@ -4,9 +4,10 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUcontext, CUdeviceptr, CUpointer_attribute};
+use cudarc::driver::sys::{self, CUdeviceptr, CUpointer_attribute};
 use cudarc::driver::{CudaContext, CudaStream, DevicePtrMut, DeviceSlice, SyncOnDrop, result};
 
+use super::contexts::{Current, of_stream, primary};
 use super::{cuda, driver};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -37,15 +38,15 @@ const IN_HOST_MEMORY: u32 = 1;
 pub struct DeviceArray<T> {
     address: CUdeviceptr,
     count: usize,
-    /// `None` only when it is dropped.
-    stream: Option<Arc<CudaStream>>,
-    before: CUcontext,
-    elements: PhantomData<T>,
+    stream: Arc<CudaStream>,
+    /// Dropped on the thread that created it, so the array is not `Send`.
+    _before: Current,
+    elements: PhantomData<*mut T>,
 }
 
 impl<T: Element> DeviceArray<T> {
     /// Returns an array of `count` elements at an address, whose work is ordered on `stream`, a `CUstream` or `cudaStream_t`; null is the
-    /// default stream. An array of no elements may have the address 0: it is on the thread's current GPU.
+    /// default stream. An array of no elements may have the address 0: it is on the GPU of the stream.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is no driver, or if the address is not in GPU memory or not aligned; [`Error::Cuda`] if the GPU is not
@@ -56,15 +57,13 @@ impl<T: Element> DeviceArray<T> {
     /// alone, and the stream exists. They belong to the primary context of a GPU, as those of the CUDA runtime do.
     pub unsafe fn new(address: u64, count: usize, stream: *mut c_void) -> Result<Self> {
         driver::check()?;
-        let mut before = std::ptr::null_mut();
-        // SAFETY: the pointer is valid for the write. The call fails if the driver is not initialised, and no context is current
-        // then.
-        let known = unsafe { sys::cuCtxGetCurrent(&raw mut before) }.result().is_ok();
-        let before = if known { before } else { std::ptr::null_mut() };
-        let context = if count == 0 { current(before)? } else { context_of(address)? };
+        let before = Current::get();
+        // SAFETY: as the caller promises.
+        let found = || unsafe { of_stream(stream.cast(), &before) }.map_err(cuda("the GPU's context"));
+        let context = if count == 0 { found()? } else { context_of(address)? };
         // SAFETY: as the caller promises.
         let stream = unsafe { context.wrap_borrowed_stream(stream.cast()) };
-        let array = Self { address, count, stream: Some(stream), before, elements: PhantomData };
+        let array = Self { address, count, stream, _before: before, elements: PhantomData };
         if address.is_multiple_of(align_of::<T>() as u64) {
             return Ok(array);
         }
@@ -73,7 +72,7 @@ impl<T: Element> DeviceArray<T> {
 
     /// Returns its stream.
     pub fn on(&self) -> Arc<CudaStream> {
-        Arc::clone(self.stream())
+        Arc::clone(&self.stream)
     }
 }
 
@@ -100,28 +99,7 @@ fn context_of(address: CUdeviceptr) -> Result<Arc<CudaContext>> {
     if found.is_err() || kind == IN_HOST_MEMORY {
         return Err(Error::Unsupported(format!("{address:#x} is not in the memory of a GPU")));
     }
-    CudaContext::new(ordinal as usize).map_err(cuda("the GPU's context"))
-}
-
-/// Returns the context of the thread's current GPU, or else of the first one.
-fn current(current: CUcontext) -> Result<Arc<CudaContext>> {
-    let mut device = 0;
-    if !current.is_null() {
-        // SAFETY: the pointer is valid for the write.
-        unsafe { sys::cuCtxGetDevice(&raw mut device) }.result().map_err(cuda("the GPU's context"))?;
-    }
-    CudaContext::new(device as usize).map_err(cuda("the GPU's context"))
-}
-
-impl<T> Drop for DeviceArray<T> {
-    fn drop(&mut self) {
-        // If it is the last user of its context, that becomes current on this thread to be released.
-        self.stream = None;
-        // SAFETY: the program had made this context current. Null, if it had none, is valid too.
-        if let Err(error) = unsafe { sys::cuCtxSetCurrent(self.before) }.result() {
-            tracing::warn!(%error, "the thread's CUDA context could not be made current again");
-        }
-    }
+    primary(ordinal as usize).map_err(cuda("the GPU's context"))
 }
 
 impl<T> DeviceSlice<T> for DeviceArray<T> {
@@ -130,7 +108,7 @@ impl<T> DeviceSlice<T> for DeviceArray<T> {
     }
 
     fn stream(&self) -> &Arc<CudaStream> {
-        self.stream.as_ref().expect("it is there until it is dropped")
+        &self.stream
     }
 }
 

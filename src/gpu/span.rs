@@ -9,6 +9,7 @@ use cudarc::driver::{
     CudaContext, CudaSlice, CudaStream, DevicePtrMut, DeviceRepr, DriverError, ValidAsZeroBits,
 };
 
+use super::cuda;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 
@@ -16,25 +17,34 @@ use crate::error::{Error, Result};
 /// for it.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if the array and the stream are on different GPUs.
+/// [`Error::Unsupported`] if the array and the stream are in different contexts.
 pub(crate) fn lend<T: Element, R>(
     array: &mut impl DevicePtrMut<T>,
     stream: &Arc<CudaStream>,
     work: impl FnOnce(&mut Span<'_>) -> Result<R>,
 ) -> Result<R> {
-    let (size_bytes, home) = (size_of::<T>() * array.len(), array.stream().context().ordinal());
-    if home != stream.context().ordinal() {
+    let (size_bytes, own) = (size_of::<T>() * array.len(), Arc::clone(array.stream()));
+    let (home, here) = (own.context(), stream.context());
+    if home != here {
         return Err(Error::Unsupported(format!(
-            "the array is on GPU {home}, and the stream on GPU {}: pass a stream of the array's GPU",
-            stream.context().ordinal()
+            "the array is in a context of GPU {}, and the stream in another one of GPU {}: pass a stream of the array's context",
+            home.ordinal(),
+            here.ordinal()
         )));
     }
     // `stream` waits for work already queued on the array. Work queued later waits for `stream` once this is dropped.
-    let (address, _queued) = array.device_ptr_mut(stream);
+    let (address, queued) = array.device_ptr_mut(stream);
     // SAFETY: the array has this many bytes at this address, and its mutable borrow lasts until `work` has queued all its
     // work.
     let mut span = unsafe { Span::new(stream.context(), address, size_bytes) };
-    work(&mut span)
+    let done = work(&mut span);
+    drop(queued);
+    // cudarc frees an array after its users on other streams only if it tracks them, those of one object of the context. Even if the work
+    // failed, a part of it may be queued.
+    let is_tracked = Arc::ptr_eq(home, here) && home.is_managing_stream_synchronization();
+    let is_ordered = is_tracked || own == *stream;
+    let ordered = if is_ordered { Ok(()) } else { own.join(stream).map_err(cuda("order of streams")) };
+    done.and_then(|done| ordered.map(|()| done))
 }
 
 /// Creates an array of no elements. CUDA refuses to allocate zero bytes, so it allocates one.

@@ -41,7 +41,6 @@ impl Codec {
     }
 }
 
-/// Rounds `f32` elements to half precision.
 #[derive(Debug)]
 struct Encode<H>(PhantomData<H>);
 
@@ -56,7 +55,6 @@ impl<H: Half> Fused for Encode<H> {
     }
 }
 
-/// Stores half-precision elements as `f32`.
 #[derive(Debug)]
 struct Decode<H>(PhantomData<H>);
 

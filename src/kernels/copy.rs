@@ -42,7 +42,6 @@ pub fn copy<T: bytemuck::Pod>(to: &mut [T], from: &[T]) {
     copy(to, from);
 }
 
-/// The copies of a level.
 #[derive(Debug)]
 pub(super) struct Copies {
     pub(super) cached: Kernel,

@@ -14,9 +14,6 @@ pub(super) trait Half: bytemuck::Pod {
     /// The bits of infinity. Without the sign, the bits of a NaN are greater.
     const INFINITY: i16;
 
-    fn bits(self) -> u16;
-    fn of_bits(bits: u16) -> Self;
-
     /// Widens by plain arithmetic, so that the compiler vectorises a loop over it.
     fn widened(self) -> f32;
     fn rounded(wide: f32) -> Self;
@@ -27,16 +24,6 @@ pub(super) trait Half: bytemuck::Pod {
 
 impl Half for f16 {
     const INFINITY: i16 = 0x7c00;
-
-    #[inline(always)]
-    fn bits(self) -> u16 {
-        self.to_bits()
-    }
-
-    #[inline(always)]
-    fn of_bits(bits: u16) -> Self {
-        Self::from_bits(bits)
-    }
 
     #[inline(always)]
     fn widened(self) -> f32 {
@@ -74,16 +61,6 @@ impl Half for f16 {
 
 impl Half for bf16 {
     const INFINITY: i16 = 0x7f80;
-
-    #[inline(always)]
-    fn bits(self) -> u16 {
-        self.to_bits()
-    }
-
-    #[inline(always)]
-    fn of_bits(bits: u16) -> Self {
-        Self::from_bits(bits)
-    }
 
     /// A signalling NaN stays one until it is used or rounded: checking for it here would cost more than all the rest.
     #[inline(always)]
@@ -148,7 +125,8 @@ mod tests {
     fn rounding_agrees_with_the_half_crate() {
         fn check<H: Half + PartialEq>(from_f32: impl Fn(f32) -> H, wide: u32) {
             let wide = f32::from_bits(wide);
-            assert_eq!(H::rounded(wide).bits(), from_f32(wide).bits(), "{:#x}", wide.to_bits());
+            let [found, expected] = [H::rounded(wide), from_f32(wide)];
+            assert_eq!(bytemuck::bytes_of(&found), bytemuck::bytes_of(&expected), "{:#x}", wide.to_bits());
         }
         for bits in all_halves() {
             let f16_bits = f16::from_bits(bits).to_f32().to_bits();

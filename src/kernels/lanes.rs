@@ -11,7 +11,6 @@ use half::f16;
 /// The number of halves per conversion: the number of `f32` in an AVX-512 register.
 pub(super) const LANES: usize = 16;
 
-/// The size of a cache line.
 pub(super) const LINE: usize = 64;
 
 /// An aligned cache line.

@@ -99,9 +99,8 @@ macro_rules! floats {
                 self * other
             }
 
-            /// Comparing by `<` in both orders gives the same value, except for zeros and NaNs. For two zeros, combining the sign bits
-            /// suffices. For a
-            /// NaN, its bits combined with any others are a NaN.
+            /// Comparing by `<` in both orders gives the same value, except for zeros and NaNs. For two zeros, combining the sign bits suffices. For
+            /// a NaN, its bits combined with any others are a NaN.
             #[inline(always)]
             fn smaller(self, other: Self) -> Self {
                 let one = if self < other { self } else { other };
@@ -156,18 +155,18 @@ macro_rules! halves {
             #[inline(always)]
             fn smaller(self, other: Self) -> Self {
                 const SHIFT: i16 = i16::MAX - <$half as Half>::INFINITY;
-                let one = ordered(self.bits() as i16).wrapping_add(SHIFT);
-                let two = ordered(other.bits() as i16).wrapping_add(SHIFT);
-                Self::of_bits(ordered(one.min(two).wrapping_sub(SHIFT)) as u16)
+                let one = ordered(self.to_bits() as i16).wrapping_add(SHIFT);
+                let two = ordered(other.to_bits() as i16).wrapping_add(SHIFT);
+                Self::from_bits(ordered(one.min(two).wrapping_sub(SHIFT)) as u16)
             }
 
             /// Shifts the integers down, likewise.
             #[inline(always)]
             fn larger(self, other: Self) -> Self {
                 const SHIFT: i16 = i16::MAX - <$half as Half>::INFINITY;
-                let one = ordered(self.bits() as i16).wrapping_sub(SHIFT);
-                let two = ordered(other.bits() as i16).wrapping_sub(SHIFT);
-                Self::of_bits(ordered(one.max(two).wrapping_add(SHIFT)) as u16)
+                let one = ordered(self.to_bits() as i16).wrapping_sub(SHIFT);
+                let two = ordered(other.to_bits() as i16).wrapping_sub(SHIFT);
+                Self::from_bits(ordered(one.max(two).wrapping_add(SHIFT)) as u16)
             }
 
             #[inline(always)]

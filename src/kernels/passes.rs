@@ -74,7 +74,6 @@ impl<T: Number, O: Operator> Pass for Join<T, O> {
     }
 }
 
-/// Divides every element by the number of ranks.
 #[derive(Debug)]
 pub(super) struct Divide<T>(PhantomData<T>);
 

@@ -88,7 +88,6 @@ impl Pages {
         Self::of_file(rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// Returns the link to a file that is open in a process.
     pub(crate) fn path(process_id: i32, file: u64) -> String {
         format!("/proc/{process_id}/fd/{file}")
     }

@@ -93,7 +93,6 @@ impl Location {
     /// The flag of a segment that holds a separate share for each rank.
     const HAS_SHARES: u64 = 1 << 63;
 
-    /// Returns the location of an address of this process.
     pub(crate) fn of_address(bytes: *const [u8]) -> Self {
         Self { segment: Self::ADDRESS, offset: bytes.cast::<u8>() as u64 }
     }
@@ -110,7 +109,6 @@ impl Location {
             .then(|| Self { segment: self.number(), offset: self.offset + (position * share_bytes) as u64 })
     }
 
-    /// Returns a location this many bytes further.
     pub(crate) fn after(self, bytes: usize) -> Self {
         Self { offset: self.offset + bytes as u64, ..self }
     }

@@ -29,9 +29,6 @@ impl Scratch {
     }
 
     /// Returns the first `size_bytes` bytes, with undefined contents.
-    ///
-    /// # Errors
-    /// [`Error::Memory`](crate::Error::Memory) if the system does not provide the memory.
     pub(crate) fn reserve(&mut self, size_bytes: usize) -> Result<&mut [u8]> {
         if self.block.as_ref().is_none_or(|block| block.size_bytes() < size_bytes) {
             // The old block is freed first, so that both are not needed at once.
@@ -50,10 +47,6 @@ impl Scratch {
         self.reserve(size_bytes).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Returns a copy of these bytes.
-    ///
-    /// # Errors
-    /// As [`Self::reserve`].
     pub(crate) fn copy_of(&mut self, bytes: &[u8]) -> Result<&mut [u8]> {
         let copy = self.reserve(bytes.len())?;
         kernels::copy(copy, bytes);

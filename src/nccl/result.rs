@@ -90,8 +90,12 @@ impl Functions {
         // SAFETY: the addresses are valid during the call, in which NCCL writes the handle and copies the id and the
         // settings.
         let code = unsafe { (self.ncclCommInitRankConfig)(&raw mut comm, ranks, id, rank, &raw mut config) };
-        self.check("ncclCommInitRankConfig", code)?;
-        Ok(comm)
+        let begun = self.check("ncclCommInitRankConfig", code);
+        if begun.is_err() && !comm.is_null() {
+            // SAFETY: NCCL has created the communicator for this thread's context, and it is not used again.
+            let _ = unsafe { self.abort(comm) };
+        }
+        begun.map(|_| comm)
     }
 }
 

@@ -32,8 +32,8 @@ use checks::{count, equal_parts, reduction};
 /// After an error the communicator is aborted. The other ranks' calls do not end by themselves, so each rank must be notified, and
 /// abort too.
 ///
-/// Drop it once the streams have completed the enqueued work: the ranks finalise together, and a rank that waits more than five
-/// seconds for another aborts, with all calls in flight. So does a rank that is informed of a failure.
+/// Dropping it waits until the other ranks have made the same calls, or one has left, and then finalises it together with them. A rank that
+/// waits more than five seconds for that aborts, with all calls in flight. So does a rank that is informed of a failure.
 ///
 /// # Results
 /// Integers agree with Unisono's algorithms. Floats are added in NCCL's order. NCCL computes a mean as a sum of products with 1 /
@@ -167,20 +167,5 @@ impl Communicator {
     /// Sets the deadlines of later calls.
     pub(crate) fn set_deadlines(&mut self, deadlines: Deadlines) {
         self.patience.0 = deadlines;
-    }
-
-    /// Aborts the communicator at once, with all calls in flight. The other ranks are not notified. Later calls fail.
-    pub(crate) fn abort(&mut self) {
-        let comm = std::mem::replace(&mut self.comm, std::ptr::null_mut());
-        if comm.is_null() {
-            return;
-        }
-        if let Err(error) = bind(&self.device) {
-            tracing::warn!(rank = self.rank, %error, "NCCL is aborted without its context bound");
-        }
-        // SAFETY: the communicator was created, was taken out of `self`, which was its only user, and is not used again.
-        if let Err(error) = unsafe { self.library.functions().abort(comm) } {
-            tracing::warn!(rank = self.rank, %error, "NCCL could not be aborted");
-        }
     }
 }

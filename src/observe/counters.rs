@@ -1,9 +1,8 @@
 //! The counters of one communicator.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use unisono_collectives::{Operation, Rank};
+use unisono_collectives::Operation;
 
 use crate::codes::Codes;
 use crate::error::ErrorCode;
@@ -97,28 +96,7 @@ impl Counters {
         add(&cell.buckets[bucket(ns)], weight);
     }
 
-    pub(super) fn message(&self, is_sent: bool, size_bytes: usize) {
-        let [calls, bytes] = &self.messages[usize::from(!is_sent)];
-        calls.fetch_add(1, Ordering::Relaxed);
-        bytes.fetch_add(size_bytes as u64, Ordering::Relaxed);
-    }
-
-    pub(super) fn wait(&self, other: Rank, time: Duration) {
-        self.waits_ns[other].fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
-    }
-
-    pub(super) fn straggler(&self, rank: Rank) {
-        self.stragglers[rank].fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn failure(&self, code: ErrorCode) {
-        if let Some(place) = ErrorCode::ALL.iter().position(|&known| known == code) {
-            self.failures[place].fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns the counters of each kind of call that was made: the names of its operation and algorithm, the bus factor, and the
-    /// cell.
+    /// Returns the counters of each kind of call that was made: the names of its operation and algorithm, the bus factor, and the cell.
     pub(super) fn cells(&self) -> impl Iterator<Item = (&'static str, &'static str, f64, &Cell)> {
         let methods = Method::ALL.len();
         let made = self.cells.iter().enumerate().filter(|(_, cell)| cell.calls.load(Ordering::Relaxed) > 0);

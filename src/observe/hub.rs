@@ -29,7 +29,6 @@ struct Hub {
     /// The process that started the export. A forked child exports nothing.
     process: u32,
     metrics: Option<Metrics>,
-    /// The folder of traces.
     trace: Option<PathBuf>,
     live: Vec<Arc<Observer>>,
     /// The sums of communicators that were dropped, by rank.
@@ -94,10 +93,7 @@ struct Files {
 }
 
 impl Files {
-    /// Writes all files.
-    ///
-    /// # Errors
-    /// The first error, and the folder.
+    /// Writes all files. Returns the first error, and the folder.
     fn write(self) -> Result<(), (PathBuf, io::Error)> {
         let mut written = Ok(());
         if let Some((folder, totals)) = self.metrics {
@@ -220,7 +216,6 @@ pub(super) fn timeline(rank: Rank) -> Arc<Timeline> {
     Arc::clone(hub().timelines.entry(rank).or_insert_with(|| Timeline::new(rank)))
 }
 
-/// Returns whether a trace is recorded.
 #[inline]
 pub(super) fn traces() -> bool {
     TRACES.load(Ordering::Relaxed)

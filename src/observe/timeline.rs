@@ -21,13 +21,11 @@ const MOST_EVENTS: usize = 1 << 16;
 const ORIGIN_UNIX_S: i128 = 1_767_225_600;
 
 thread_local! {
-    /// This thread.
     static THREAD: Arc<Thread> = Arc::new(Thread::current());
     /// The timeline of the rank whose calls this thread makes.
     static CURRENT: RefCell<Option<Arc<Timeline>>> = const { RefCell::new(None) };
 }
 
-/// The events of a rank.
 #[derive(Debug)]
 pub(super) struct Timeline {
     rank: Rank,
@@ -126,7 +124,6 @@ impl Timeline {
         });
     }
 
-    /// Records a span of this thread.
     pub(super) fn span(&self, name: Cow<'static, str>, began: Instant, ended: Instant) {
         self.add(self.ns_of(began), self.ns_of(ended), What::Span(name));
     }

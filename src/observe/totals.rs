@@ -65,7 +65,6 @@ const COUNT: usize = SUM + 1;
 pub(super) struct Totals(BTreeMap<(Metric, (&'static str, &'static str), usize), f64>);
 
 impl Totals {
-    /// Adds the counters of a communicator.
     pub(super) fn add(&mut self, observer: &Observer) {
         let Some(counters) = &observer.counters else { return };
         if observer.of_world.is_none() {
@@ -105,7 +104,6 @@ impl Totals {
     }
 }
 
-/// Returns the metrics of some ranks.
 pub(super) fn text(ranks: &BTreeMap<Rank, Totals>) -> String {
     let mut text = String::new();
     for (metric, name, kind, help) in METRICS {

@@ -46,12 +46,10 @@ impl EngineOwner {
         self.here.as_deref()
     }
 
-    /// Like [`here`](Self::here), mutable.
     pub(crate) fn here_mut(&mut self) -> Option<&mut Engine> {
         self.here.as_deref_mut()
     }
 
-    /// Returns the deadlines of calls.
     pub(crate) fn limits(&self) -> Limits {
         self.limits
     }
@@ -203,7 +201,6 @@ impl Background {
 }
 
 impl Common {
-    /// Runs jobs in order.
     fn serve(&self) {
         let mut state = lock(&self.state);
         while !state.ends {

@@ -6,7 +6,6 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 /// The bytes of a piece.
 pub(crate) const PIECE_BYTES: usize = 8 * WORDS;
-/// The words of a piece.
 const WORDS: usize = if cfg!(loom) { 1 } else { 128 };
 
 /// The attempts of a rank.
@@ -52,7 +51,6 @@ impl Attempts {
         self.joined.compare_exchange(before, before + 2, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Excludes the rank from all attempts that it has not joined.
     pub(super) fn exclude(&self) {
         self.joined.fetch_or(1, Ordering::AcqRel);
     }
@@ -66,8 +64,7 @@ impl Attempts {
         (joined % 2 == 1).then_some(false)
     }
 
-    /// Returns whether the rank publishes no more pieces in an attempt that it has joined, since it is excluded or has joined a
-    /// later one.
+    /// Returns whether the rank publishes no more pieces in an attempt that it has joined, since it is excluded or has joined a later one.
     pub(super) fn has_ended(&self, attempt: u32) -> bool {
         self.joined.load(Ordering::Acquire) > 2 * u64::from(attempt)
     }
@@ -89,8 +86,7 @@ impl Attempts {
         piece.number.store(number.bits(), Ordering::Release);
     }
 
-    /// Returns the bytes of a piece, and the number of bytes of it and the following pieces, if the rank has published it and not
-    /// replaced it.
+    /// Returns the bytes of a piece, and the number of bytes of it and the following pieces, if the rank has published it and not replaced it.
     pub(super) fn published(&self, number: PieceNumber) -> Option<(Vec<u8>, usize)> {
         let piece = &self.pieces[number.piece as usize % 2];
         if piece.number.load(Ordering::Acquire) != number.bits() {

@@ -41,7 +41,6 @@ pub(crate) struct StatusBoard {
     layout: Arc<Layout>,
     members: Arc<[Rank]>,
     position: usize,
-    /// The flight recorder folder.
     flight_dir: Arc<OnceLock<PathBuf>>,
     /// The world of which these ranks are a group.
     parent: Arc<OnceLock<Parent>>,
@@ -65,22 +64,15 @@ impl StatusBoard {
     }
 
     /// Returns the status boards of all ranks of a world of threads.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] if the system does not provide the memory.
     pub(crate) fn of_threads(ranks: usize) -> Result<Vec<Self>> {
         Self::of_members(ranks, (0..ranks).collect())
     }
 
     /// Returns a private status board, in a world of `ranks` ranks.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] if the system does not provide the memory.
     pub(crate) fn alone(rank: Rank, ranks: usize) -> Result<Self> {
         Ok(Self::of_members(ranks, vec![rank])?.remove(0))
     }
 
-    /// Returns a status board for a test.
     #[cfg(test)]
     pub(crate) fn of_one() -> Self {
         Self::of_threads(1).expect("there is memory").remove(0)
@@ -127,7 +119,6 @@ impl StatusBoard {
         Self { layout, members, position, flight_dir, parent, guard, observer }
     }
 
-    /// Initialises this rank's row.
     fn enter(&self) -> rustix::io::Result<()> {
         self.layout.touch(self.position)?;
         let row = self.own();
@@ -147,14 +138,12 @@ impl StatusBoard {
         &self.members
     }
 
-    /// Returns the position of this rank among the members.
     pub(crate) fn position(&self) -> usize {
         self.position
     }
 
-    /// Returns the number of ranks in the world.
     pub(crate) fn ranks(&self) -> usize {
-        self.layout.ranks()
+        self.layout.ranks
     }
 
     /// Sets the flight recorder folder, once.
@@ -162,12 +151,10 @@ impl StatusBoard {
         let _ = self.flight_dir.set(folder);
     }
 
-    /// Returns the flight recorder folder.
     pub(crate) fn flight_dir(&self) -> PathBuf {
         self.flight_dir.get().cloned().unwrap_or_else(|| std::env::temp_dir().join("unisono-flight"))
     }
 
-    /// Returns this rank.
     pub(crate) fn rank(&self) -> Rank {
         self.members[self.position]
     }
@@ -260,9 +247,6 @@ impl StatusBoard {
     }
 
     /// Returns the process ID of a rank that shares this status board.
-    ///
-    /// # Panics
-    /// If it does not.
     pub(crate) fn process_id(&self, rank: Rank) -> u32 {
         let position = self.position_of(rank).expect("a rank that shares this status board");
         self.layout.row(position).process_id.load(Ordering::Relaxed)
@@ -313,7 +297,6 @@ impl StatusBoard {
         hash
     }
 
-    /// Records the current step of the call.
     #[inline]
     pub(crate) fn at_step(&self, phase: usize, step: usize) {
         self.ring().at_step(phase, step);
@@ -350,7 +333,6 @@ impl StatusBoard {
         Duration::from_micros(self.own().waited.load(Ordering::Relaxed))
     }
 
-    /// Returns this rank's flight recorder.
     #[inline]
     pub(super) fn ring(&self) -> &Ring {
         &self.own().ring

@@ -76,7 +76,6 @@ impl Dump {
         Ok(dump)
     }
 
-    /// The file name for a rank.
     pub(super) fn file_name(rank: Rank) -> String {
         format!("rank-{rank}.json")
     }
@@ -114,9 +113,6 @@ fn make_room(folder: &Path, temporary: &Path) -> Result<()> {
 }
 
 /// Writes the dump of the rank at a position of a status board, and returns the file. Any process may call it.
-///
-/// # Errors
-/// A description of why it cannot be written, and where.
 pub(crate) fn dump(status: &StatusBoard, position: usize, why: &str) -> Result<PathBuf> {
     let folder = status.flight_dir();
     let room = make_room(&folder, &std::env::temp_dir());

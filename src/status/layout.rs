@@ -14,11 +14,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// The bytes stored of the cause of a failure.
 const CAUSE: usize = 480;
-/// The bytes stored of a label.
 pub(super) const LABEL: usize = 52;
 /// The bytes stored of the description of a call in a group.
 const CALL: usize = 240;
-/// The number of labels stored per rank.
 const LABELS: usize = 64;
 
 /// A text that other processes may read at any time. They read all of it or nothing, or a mixture if it changes meanwhile.
@@ -64,8 +62,7 @@ pub(super) struct Head {
     pub(super) number: AtomicU64,
     /// The rank that reported the first failure, plus one; 0 without a failure.
     pub(super) failed: AtomicU32,
-    /// The rank that caused the failure, which may be the reporter, plus one. It is written before the cause; 0 if the reporter was
-    /// killed before.
+    /// The rank that caused the failure, which may be the reporter, plus one. It is written before the cause; 0 if the reporter was killed before.
     pub(super) first: AtomicU32,
     /// The number of processes of this status board that have received a termination signal.
     pub(super) terminating: AtomicU32,
@@ -80,7 +77,6 @@ pub(super) struct Head {
     pub(super) tick: CachePadded<AtomicU64>,
 }
 
-/// A label that a rank has used.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Named {
@@ -116,7 +112,6 @@ pub(super) struct Row {
     pub(super) thread: AtomicU64,
     /// Whether its calls run on its communication thread, while its program continues.
     pub(super) in_flight: AtomicBool,
-    /// Its wait in a group of these ranks.
     pub(super) in_group: InGroup,
     labels: [Named; LABELS],
     pub(super) ring: Ring,
@@ -140,7 +135,6 @@ impl Row {
         }
     }
 
-    /// Returns the name of a label, if it is stored.
     pub(super) fn label(&self, hash: u64) -> Option<String> {
         let place = self.labels.iter().find(|place| place.has(hash))?;
         let name = place.name.get();
@@ -149,8 +143,7 @@ impl Row {
     }
 }
 
-/// Returns the stored form of a label. A label that is too long is truncated and ends with its hash, so that labels with a
-/// common prefix differ.
+/// Returns the stored form of a label. A label that is too long is truncated and ends with its hash, so that labels with a common prefix differ.
 fn kept(hash: u64, name: &str) -> Cow<'_, str> {
     if name.len() <= LABEL {
         return name.into();
@@ -166,12 +159,11 @@ impl Named {
     }
 }
 
-/// The memory of a status board: a head, a byte for each rank of the world with its end, and a row for each rank that shares the
-/// board.
+/// The memory of a status board: a head, a byte for each rank of the world with its end, and a row for each rank that shares the board.
 #[derive(Debug)]
 pub(super) struct Layout {
     pages: Pages,
-    ranks: usize,
+    pub(super) ranks: usize,
     members: usize,
 }
 
@@ -184,10 +176,6 @@ impl Layout {
     /// Returns the layout over memory that is zero, or that another rank has initialised.
     pub(super) fn new(pages: Pages, ranks: usize, members: usize) -> Option<Self> {
         (Self::size_bytes(ranks, members) <= pages.size_bytes()).then_some(Self { pages, ranks, members })
-    }
-
-    pub(super) fn ranks(&self) -> usize {
-        self.ranks
     }
 
     fn rows_at(ranks: usize) -> usize {

@@ -5,15 +5,13 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 /// The number of vendor calls by which a rank may be ahead of another. A rank that is further ahead waits.
 pub(crate) const LEAD: u64 = if cfg!(loom) { 1 } else { 128 };
-/// The number of announced calls that are kept. A rank that is `LEAD` calls behind still has to compare that many; the rest is a
-/// margin.
+/// The number of announced calls that are kept. A rank that is `LEAD` calls behind still has to compare that many; the rest is a margin.
 const KEPT: usize = 2 * LEAD as usize;
 
 /// The announced calls of a rank. Only that rank writes. Zero is the initial state.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Lockstep {
-    /// The number of announced calls.
     announced: AtomicU64,
     /// For each of the latest calls, a hash of all calls of the rank up to it.
     histories: [AtomicU64; KEPT],
@@ -21,7 +19,6 @@ pub(super) struct Lockstep {
 
 #[cfg_attr(not(any(feature = "nccl", loom)), expect(dead_code, reason = "only NCCL carries out such calls"))]
 impl Lockstep {
-    /// Returns the number of announced calls.
     pub(super) fn announced(&self) -> u64 {
         self.announced.load(Ordering::Acquire)
     }

@@ -6,7 +6,6 @@ thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Stores the text of a panic of this thread.
 pub(crate) fn keep_panic(text: String) {
     PANIC.with(|last| last.replace(Some(text)));
 }

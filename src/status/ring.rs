@@ -8,7 +8,6 @@ use crate::codes::Codes;
 use crate::record::{Record, Stage};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The number of calls kept.
 pub(crate) const RECORDS: usize = if cfg!(loom) { 2 } else { 256 };
 
 /// The stage of a call.
@@ -37,7 +36,6 @@ pub(super) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 64);
 
 impl Slot {
-    /// Returns the sequence number, the codes and the label of the call.
     pub(super) fn call(&self) -> (u64, Codes, u64) {
         let codes = Codes::of_bits(self.codes.load(Ordering::Relaxed));
         (self.sequence.load(Ordering::Relaxed), codes, self.label.load(Ordering::Relaxed))
@@ -148,7 +146,6 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// The number of calls started.
     #[inline]
     pub(super) fn begun(&self) -> u64 {
         self.begun.load(Ordering::Acquire)
@@ -181,7 +178,6 @@ impl Ring {
         slot
     }
 
-    /// Records the current step of the call.
     #[inline]
     pub(super) fn at_step(&self, phase: usize, step: usize) {
         let (phase, step) = (phase.min(usize::from(u8::MAX)) as u8, step.min(usize::from(u16::MAX)) as u16);
@@ -191,7 +187,6 @@ impl Ring {
         newest.progress.store(progress.bits(), Ordering::Relaxed);
     }
 
-    /// Records the rank for which the call waits.
     pub(super) fn waits_for(&self, other: Rank, now: u64) {
         let newest = self.newest();
         let progress = Progress::of_bits(newest.progress.load(Ordering::Relaxed));
@@ -242,7 +237,6 @@ impl Ring {
         kept.find(|noted| noted.sequence <= sequence).filter(|noted| noted.sequence == sequence)
     }
 
-    /// Returns all calls that are kept, oldest first.
     pub(super) fn all(&self) -> Vec<Noted> {
         let begun = self.begun();
         let first = begun.saturating_sub(RECORDS as u64) + 1;

@@ -61,7 +61,6 @@ impl MemoryLimit {
         Self::read(Path::new("/sys/fs/cgroup"), &groups)
     }
 
-    /// Returns the free bytes below the limit.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes)
     }

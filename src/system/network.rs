@@ -6,13 +6,11 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use if_addrs::{IfAddr, Interface};
 
-/// The folders in which the kernel lists adapters that reach other hosts without TCP: InfiniBand, RoCE, Omni-Path and
-/// EFA; Slingshot.
+/// The folders in which the kernel lists adapters that reach other hosts without TCP: InfiniBand, RoCE, Omni-Path and EFA; Slingshot.
 #[cfg(any(feature = "mpi", feature = "ucx"))]
 const RDMA: [&str; 2] = ["/sys/class/infiniband", "/sys/class/cxi"];
 
-/// Returns whether this machine has an adapter that reaches other hosts without TCP, so that an MPI or UCX may
-/// use it.
+/// Returns whether this machine has an adapter that reaches other hosts without TCP, so that an MPI or UCX may use it.
 #[cfg(any(feature = "mpi", feature = "ucx"))]
 pub(crate) fn has_rdma() -> bool {
     let has_any = |folder| std::fs::read_dir(folder).is_ok_and(|mut adapters| adapters.next().is_some());
@@ -27,9 +25,6 @@ pub(crate) fn nonce() -> [u64; 2] {
 
 /// Listens on the preferred interfaces, or on all that other hosts may reach if none is preferred, with a port for each.
 /// `is_preferred` gets the name and address of an interface.
-///
-/// # Errors
-/// The system's error, if it cannot listen on any.
 pub(crate) fn listen(is_preferred: impl Fn(&str, IpAddr) -> bool) -> io::Result<Vec<TcpListener>> {
     let interfaces = if_addrs::get_if_addrs()?;
     let preferred = interfaces.iter().filter(|interface| is_preferred(&interface.name, interface.ip()));
@@ -60,9 +55,6 @@ pub(crate) fn listen(is_preferred: impl Fn(&str, IpAddr) -> bool) -> io::Result<
 }
 
 /// Returns the names and addresses of the interfaces of this machine.
-///
-/// # Errors
-/// The system's error.
 pub(crate) fn interfaces() -> io::Result<Vec<(String, IpAddr)>> {
     let all = if_addrs::get_if_addrs()?.into_iter();
     Ok(all.map(|interface| (interface.name.clone(), interface.ip())).collect())
@@ -77,7 +69,6 @@ pub(crate) fn sort_by_nearness(addresses: &mut [SocketAddr]) {
     addresses.sort_by_key(|address| !is_near(address));
 }
 
-/// Returns whether an address is in the network of an interface.
 fn shares_network(of: &IfAddr, ip: IpAddr) -> bool {
     match (of, ip) {
         (IfAddr::V4(own), IpAddr::V4(ip)) => (own.ip.to_bits() ^ ip.to_bits()) & own.netmask.to_bits() == 0,
@@ -86,7 +77,6 @@ fn shares_network(of: &IfAddr, ip: IpAddr) -> bool {
     }
 }
 
-/// Returns whether other hosts may reach an address.
 fn is_reached(ip: &IpAddr) -> bool {
     match ip {
         // Link-local addresses need an interface number, which differs between hosts.

@@ -32,7 +32,6 @@ impl Process {
         Self::of(std::process::id())
     }
 
-    /// Returns the parent of this process.
     pub(crate) fn parent() -> Self {
         Self::of(std::os::unix::process::parent_id())
     }
@@ -77,7 +76,6 @@ pub(crate) fn is_stopped(id: u32) -> bool {
     Stat::of(id).is_some_and(|stat| matches!(stat.field(Stat::STATE), Some("T" | "t")))
 }
 
-/// Returns the start time of a process, if it runs.
 fn started(id: u32) -> Option<u64> {
     let stat = Stat::of(id)?;
     let runs = !matches!(stat.field(Stat::STATE)?, "Z" | "X");

@@ -6,7 +6,8 @@
 //! it does not need it.
 //!
 //! A message is one or several active messages of at most [`PIECE`](super::link::PIECE) each. Its header precedes its payload in the same
-//! message. UCX sends short ones at once, and long ones when the receiver has a place for them, without an intermediate copy.
+//! message. UCX sends short ones at once, and long ones when the receiver has a place for them, without an intermediate copy. Short messages that
+//! no rank receives are kept by UCX at their receiver, without a limit.
 //!
 //! Programs that can reach the ports of UCX can disturb a world, as with MPI: UCX does not authenticate.
 

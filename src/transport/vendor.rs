@@ -59,7 +59,7 @@ impl Fabric {
     ) -> std::result::Result<(), Failure> {
         self.delay();
         let waiting = Waiting::new(self.spins, deadlines, &self.status);
-        self.mpi.as_mut().expect(CHOSEN).in_group(phase, held, (self.rank, waiting))
+        self.mpi.as_mut().expect(CHOSEN).in_group(phase, held, (&self.status, waiting))
     }
 
     /// Runs a whole call as a vendor's collective, in place, with these parts of ranks. A mean is only summed. It has no deadline.

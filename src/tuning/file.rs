@@ -1,6 +1,6 @@
 //! The constants as a human-readable TOML file, with one line for each range of sizes.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::str::FromStr;
 
 use serde::Deserialize;
@@ -206,38 +206,30 @@ fn up_to(bytes: usize) -> String {
 pub fn write(sections: &[(Reach, Section)]) -> String {
     let mut text = HEAD.to_owned();
     for (reach, Section { messages, one_pass, hand_over_us, measured }) in sections {
-        let _ = writeln!(text, "\n[{}]\nmeasured = {}", reach.name(), Quoted(measured));
+        let _ = writeln!(text, "\n[{}]\nmeasured = {}", reach.name(), quoted(measured));
         if let Some(hand_over_us) = hand_over_us {
-            let _ = writeln!(text, "hand_over_us = {}", Figure(*hand_over_us));
+            let _ = writeln!(text, "hand_over_us = {}", figure(*hand_over_us));
         }
-        text += "messages = [\n";
-        for range in messages.ranges() {
-            let Range { up_to_bytes, alpha_us, move_gb_per_s, reduce_gb_per_s } = *range;
-            let _ = writeln!(
-                text,
-                "    {{ up_to = {:>6}, alpha_us = {:>6}, move_gb_per_s = {:>6}, reduce_gb_per_s = {:>6} }},",
-                up_to(up_to_bytes),
-                Figure(alpha_us).to_string(),
-                Figure(move_gb_per_s).to_string(),
-                Figure(reduce_gb_per_s).to_string()
-            );
-        }
-        text += "]\n";
+        write_ranges(&mut text, "messages", messages, |range| {
+            let (moved, reduced) = (figure(range.move_gb_per_s), figure(range.reduce_gb_per_s));
+            format!("move_gb_per_s = {moved:>6}, reduce_gb_per_s = {reduced:>6}")
+        });
         if let Some(one_pass) = one_pass {
-            text += "one_pass = [\n";
-            for &Range { up_to_bytes, alpha_us, reduce_gb_per_s, .. } in one_pass.ranges() {
-                let (alpha_us, gb_per_s) =
-                    (Figure(alpha_us).to_string(), Figure(reduce_gb_per_s).to_string());
-                let up_to = up_to(up_to_bytes);
-                let line = format!(
-                    "    {{ up_to = {up_to:>6}, alpha_us = {alpha_us:>6}, gb_per_s = {gb_per_s:>6} }},\n"
-                );
-                text += &line;
-            }
-            text += "]\n";
+            let rate = |range: &Range| format!("gb_per_s = {:>6}", figure(range.reduce_gb_per_s));
+            write_ranges(&mut text, "one_pass", one_pass, rate);
         }
     }
     text
+}
+
+/// Writes one line for each range, with the text of its rates.
+fn write_ranges(text: &mut String, name: &str, link: &Link, rates: impl Fn(&Range) -> String) {
+    let _ = writeln!(text, "{name} = [");
+    for range in link.ranges() {
+        let (up_to, alpha_us, rates) = (up_to(range.up_to_bytes), figure(range.alpha_us), rates(range));
+        let _ = writeln!(text, "    {{ up_to = {up_to:>6}, alpha_us = {alpha_us:>6}, {rates} }},");
+    }
+    *text += "]\n";
 }
 
 const HEAD: &str = "\
@@ -251,25 +243,16 @@ const HEAD: &str = "\
 # up_to is the largest size of a range, in bytes: 512, \"8K\", \"1M\"; the last range is for \"any\".
 ";
 
-/// A number with three or four digits.
-struct Figure(f64);
-
-impl fmt::Display for Figure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(value) = *self;
-        let digits = [10.0, 100.0, 1000.0].iter().filter(|&&limit| value < limit).count();
-        write!(f, "{value:.digits$}", digits = digits.max(1))
-    }
+/// Formats a number with three or four digits.
+fn figure(value: f64) -> String {
+    let digits = [10.0, 100.0, 1000.0].iter().filter(|&&limit| value < limit).count();
+    format!("{value:.digits$}", digits = digits.max(1))
 }
 
-/// A TOML basic string, which escapes as a JSON string does.
-struct Quoted<'a>(&'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain: String = self.0.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        write!(f, "\"{}\"", plain.replace('\\', "\\\\").replace('"', "\\\""))
-    }
+/// Formats a TOML basic string, which escapes as a JSON string does.
+fn quoted(text: &str) -> String {
+    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    format!("\"{}\"", plain.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 impl FromStr for Tuning {

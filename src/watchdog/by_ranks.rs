@@ -10,8 +10,9 @@ use super::checks::Checks;
 use super::identity::Identities;
 use super::nodes::Nodes;
 use super::report::Report;
-use super::{Kind, TICK, Watched};
-use crate::control::{Gathered, Outcome};
+use super::sockets::Sockets;
+use super::{Kind, TICK, Watched, wait};
+use crate::control::{Endpoint, Gathered, Outcome};
 use crate::status::{Guard, StatusBoard};
 
 /// The checks of the ranks of this process, which any of them makes while it waits.
@@ -54,7 +55,8 @@ impl ByRanks {
         report: Arc<Report>,
         _world: Option<Arc<dyn Guard>>,
     ) -> std::io::Result<Self> {
-        let nodes = Nodes::of_controls(&status, identities, controls, warn_after)?;
+        let sockets = Sockets::of_controls((status.rank(), identities.ranks()), controls)?;
+        let nodes = sockets.map(|sockets| Nodes::new(sockets, &status, identities, warn_after, true));
         let rounds = Mutex::new(Rounds { checks, nodes, last: Instant::now() });
         let (identities, process_id) = (Arc::clone(identities), std::process::id());
         Ok(Self { status, identities, report, warn_after, process_id, rounds, _world })
@@ -64,18 +66,22 @@ impl ByRanks {
     ///
     /// # Panics
     /// If these ranks have no connections with other nodes.
-    fn meet<R>(&self, begin: impl FnOnce(&mut Nodes), result: impl Fn(&mut Nodes) -> Option<R>) -> R {
+    fn meet<R>(
+        &self,
+        begin: impl FnOnce(&mut Endpoint, Duration),
+        result: impl Fn(&mut Endpoint) -> Option<R>,
+    ) -> R {
         let mut rounds = self.lock();
         let nodes = rounds.nodes.as_mut().expect("these ranks have connections with other nodes");
-        begin(nodes);
+        nodes.sockets.begin(begin);
         loop {
             nodes.round(&self.report);
-            if let Some(result) = result(nodes) {
+            if let Some(result) = result(&mut nodes.sockets.endpoint) {
                 // The resulting messages are sent before the caller continues.
                 nodes.round(&self.report);
                 return result;
             }
-            nodes.wait(TICK);
+            wait(nodes.waits_on());
         }
     }
 
@@ -143,15 +149,15 @@ impl Guard for ByRanks {
     }
 
     fn agree(&self, patience: Duration, minimum: Option<usize>) -> Outcome {
-        self.meet(|nodes| nodes.agree(patience, minimum), Nodes::take_outcome)
+        self.meet(|protocol, now| protocol.call(now, patience, minimum), Endpoint::take_outcome)
     }
 
     fn gather(&self, bytes: Vec<u8>, patience: Duration) -> Gathered {
-        self.meet(|nodes| nodes.gather(bytes, patience), Nodes::take_gathered)
+        self.meet(|protocol, now| protocol.gather(now, patience, bytes), Endpoint::take_gathered)
     }
 
     fn finish(&self, patience: Duration) -> Gathered {
-        self.meet(|nodes| nodes.finish(patience), Nodes::take_gathered)
+        self.meet(|protocol, now| protocol.finish(now, patience), Endpoint::take_gathered)
     }
 }
 

@@ -10,10 +10,6 @@ pub(super) struct OwnFile {
 }
 
 impl OwnFile {
-    pub(super) fn new(file: OwnedFd) -> Self {
-        Self::of(Some(file))
-    }
-
     /// Returns the file, if the system has provided one.
     pub(super) fn of(file: Option<OwnedFd>) -> Self {
         let identity = file.as_ref().and_then(|file| identity(file.as_fd()));
@@ -61,7 +57,7 @@ mod tests {
     #[test]
     fn descriptor_reused_by_the_program_is_neither_used_nor_closed() {
         let event = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        assert!(OwnFile::new(event()).get().is_some());
+        assert!(OwnFile::of(Some(event())).get().is_some());
         let event = event();
         let link = format!("/proc/self/fd/{}", event.as_raw_fd());
         let replaced = OwnFile::replaced(event);

@@ -1,7 +1,6 @@
 //! The hub: ports to which the leaders of other nodes connect, one on each interface.
 
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::net::TcpListener;
 
 use super::identity::Identity;
 use crate::control::Hidden;
@@ -9,7 +8,7 @@ use crate::system::nonce;
 
 /// The listening sockets of the hub.
 #[derive(Debug)]
-pub(crate) struct Hub(Vec<TcpListener>);
+pub(crate) struct Hub(pub(super) Vec<TcpListener>);
 
 impl Hub {
     /// Listens where other hosts may reach this one, and writes the addresses to the identity.
@@ -24,19 +23,5 @@ impl Hub {
         identity.addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
         identity.secret = Hidden(nonce());
         Ok(Self(listeners))
-    }
-
-    /// Returns the descriptors to poll.
-    pub(super) fn waits_on(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.0.iter().map(|listener| listener.as_fd())
-    }
-
-    /// Returns new connections, at most this many on each interface.
-    pub(super) fn accepted(&self, most: usize) -> impl Iterator<Item = TcpStream> {
-        let accept = move |listener: &TcpListener| {
-            let accepted = std::iter::from_fn(|| listener.accept().ok()).take(most);
-            accepted.map(|(stream, _)| stream).collect::<Vec<_>>()
-        };
-        self.0.iter().flat_map(accept)
     }
 }

@@ -2,18 +2,16 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-use super::hub::Hub;
 use super::identity::Identities;
 use super::report::Report;
 use super::sockets::{CUT_AFTER, News, Sockets};
-use crate::control::{Gathered, How, Message, Outcome};
+use crate::control::{How, Message};
 use crate::record::{Doing, State};
 use crate::status::{FirstFailure, PROCESS_ENDED, StatusBoard};
 use crate::system::print_line;
@@ -46,7 +44,7 @@ impl From<Note> for Message {
 pub(super) struct Nodes {
     status: StatusBoard,
     identities: Identities,
-    sockets: Sockets,
+    pub(super) sockets: Sockets,
     /// The leaders that have received the state below.
     informed: Vec<Rank>,
     sent_failure: bool,
@@ -63,35 +61,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// Returns `None` for a rank that is not a leader, and if all ranks share a status board.
     pub(super) fn new(
-        status: &StatusBoard,
-        identities: &Identities,
-        hub: Option<Hub>,
-        warn_after: Duration,
-    ) -> Option<Self> {
-        let sockets = Sockets::of_leader(status.rank(), identities, hub)?;
-        Some(Self::over(sockets, status, identities, warn_after, false))
-    }
-
-    /// Creates it for a rank that is connected with every rank of the other nodes. Returns `None` without other nodes.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub(super) fn of_controls(
-        status: &StatusBoard,
-        identities: &Identities,
-        controls: Vec<(Rank, OwnedFd)>,
-        warn_after: Duration,
-    ) -> std::io::Result<Option<Self>> {
-        if controls.is_empty() {
-            return Ok(None);
-        }
-        let sockets = Sockets::of_controls((status.rank(), identities.ranks()), controls)?;
-        Ok(Some(Self::over(sockets, status, identities, warn_after, true)))
-    }
-
-    fn over(
         sockets: Sockets,
         status: &StatusBoard,
         identities: &Identities,
@@ -198,19 +168,19 @@ impl Nodes {
         if let Some(FirstFailure { by, first, cause }) = self.status.failure().filter(|_| !self.sent_failure)
         {
             self.sent_failure = true;
-            self.sockets.send(&Message::Failed { by, first, cause });
+            self.sockets.endpoint.send(&Message::Failed { by, first, cause });
         }
         for rank in 0..self.sent_left.len() {
             let is_reported_by_itself = self.reports_to_all && rank != self.status.rank();
             if !self.sent_left[rank] && self.status.has_left(rank) && !is_reported_by_itself {
                 self.sent_left[rank] = true;
-                self.sockets.send(&Message::Left { rank });
+                self.sockets.endpoint.send(&Message::Left { rank });
             }
         }
         self.send_quiet();
-        if !self.sockets.is_hub() && self.reported_at.elapsed() > self.report_every {
+        if !self.sockets.is_hub && self.reported_at.elapsed() > self.report_every {
             self.reported_at = Instant::now();
-            self.sockets.send_to_responsive(&Note::Doing(self.here().collect()).into());
+            self.sockets.endpoint.send_to_responsive(&Note::Doing(self.here().collect()).into());
         }
     }
 
@@ -235,7 +205,7 @@ impl Nodes {
             let label = here.clone().or(elsewhere);
             let before = self.sent_quiet.insert(to, label.clone()).flatten();
             if before != label {
-                self.sockets.send_to(to, &Note::Quiet { label }.into());
+                self.sockets.endpoint.send_to(to, &Note::Quiet { label }.into());
             }
         }
     }
@@ -243,39 +213,6 @@ impl Nodes {
     /// Returns whether a rank is on this node.
     fn is_here(&self, rank: Rank) -> bool {
         self.status.members().contains(&rank)
-    }
-
-    /// Starts an agreement on the survivors. Call [`round`](Self::round) until there is an [outcome](Self::take_outcome).
-    pub(super) fn agree(&mut self, patience: Duration, minimum: Option<usize>) {
-        self.sockets.with_protocol(|protocol, now| protocol.call(now, patience, minimum));
-    }
-
-    pub(super) fn take_outcome(&mut self) -> Option<Outcome> {
-        self.sockets.with_protocol(|protocol, _| protocol.take_outcome())
-    }
-
-    /// Starts an all-gather of the survivors. Call [`round`](Self::round) until there is a [result](Self::take_gathered).
-    pub(super) fn gather(&mut self, bytes: Vec<u8>, patience: Duration) {
-        self.sockets.with_protocol(|protocol, now| protocol.gather(now, patience, bytes));
-    }
-
-    /// Starts the last all-gather of the survivors.
-    pub(super) fn finish(&mut self, patience: Duration) {
-        self.sockets.with_protocol(|protocol, now| protocol.finish(now, patience));
-    }
-
-    pub(super) fn take_gathered(&mut self) -> Option<Gathered> {
-        self.sockets.with_protocol(|protocol, _| protocol.take_gathered())
-    }
-
-    /// Sleeps until data arrive, at most for this long.
-    pub(super) fn wait(&self, most: Duration) {
-        let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        let mut all: Vec<_> =
-            self.waits_on().map(|(file, writes)| PollFd::from_borrowed_fd(file, flags(writes))).collect();
-        let most = Timespec::try_from(most).ok();
-        // If it fails, the next round starts at once.
-        let _ = poll(&mut all, most.as_ref());
     }
 
     fn lost(&mut self, rank: Rank, over: IpAddr, how: How, report: &Report) {
@@ -306,7 +243,7 @@ impl Nodes {
 
     fn unreached(&self, ranks: &[Rank]) {
         // The hub reports it for both sides.
-        if self.sockets.is_hub() {
+        if self.sockets.is_hub {
             let hosts: Vec<_> = ranks.iter().take(8).map(|&rank| self.identities.host_name(rank)).collect();
             print_line(&format!(
                 "{} of {} other nodes could not connect to {} by TCP (is there a firewall?): {}; failures \

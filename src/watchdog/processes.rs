@@ -74,7 +74,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::of(child.id());
         let pidfd = || pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
-        let watched = Living { rank: 1, process: process.clone(), file: OwnFile::new(pidfd()) };
+        let watched = Living { rank: 1, process: process.clone(), file: OwnFile::of(Some(pidfd())) };
         let closed = Living { rank: 2, process: process.clone(), file: OwnFile::replaced(pidfd()) };
         // Without a descriptor, its start time is unknown too.
         let process = Process { started: 0, ..process };

@@ -1,7 +1,7 @@
 //! The driver of the control protocol: the connections between nodes, and the clock.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -39,9 +39,9 @@ pub(super) enum News {
 /// The connections of a rank.
 #[derive(Debug)]
 pub(super) struct Sockets {
-    endpoint: Endpoint,
+    pub(super) endpoint: Endpoint,
     began: Instant,
-    is_hub: bool,
+    pub(super) is_hub: bool,
     /// The listening sockets of the hub, while leaders may still connect.
     hub: Option<Hub>,
     /// The number of connections that the hub expects: one from each leader over each of its addresses.
@@ -80,18 +80,21 @@ impl Sockets {
         Some(sockets)
     }
 
-    /// Returns the existing connections of a rank with others. Each rank reports to all others.
+    /// Returns the existing connections of a rank with all ranks of other nodes; `None` without other nodes. Each rank reports to all others.
     pub(super) fn of_controls(
         (own, ranks): (Rank, usize),
         controls: Vec<(Rank, OwnedFd)>,
-    ) -> std::io::Result<Self> {
+    ) -> std::io::Result<Option<Self>> {
+        if controls.is_empty() {
+            return Ok(None);
+        }
         let setup = Setup { own, ranks, ..Setup::default() };
         let mut sockets = Self::new(setup, None);
         for (rank, socket) in controls {
             let link = sockets.insert(Socket::connected(socket.into())?);
             sockets.handle(Event::Trusted { link, rank });
         }
-        Ok(sockets)
+        Ok(Some(sockets))
     }
 
     fn new(setup: Setup, hub: Option<Hub>) -> Self {
@@ -120,34 +123,15 @@ impl Sockets {
         self.endpoint.handle(self.began.elapsed(), event);
     }
 
-    pub(super) fn is_hub(&self) -> bool {
-        self.is_hub
-    }
-
     /// Returns the descriptors to poll, and whether for writability too.
     pub(super) fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
-        let listeners = self.hub.iter().flat_map(Hub::waits_on).map(|listener| (listener, false));
+        let listeners = self.hub.iter().flat_map(|hub| &hub.0).map(|listener| (listener.as_fd(), false));
         listeners.chain(self.sockets.values().map(|socket| (socket.as_fd(), socket.wants_to_write())))
     }
 
-    /// Sends a message to all.
-    pub(super) fn send(&mut self, message: &Message) {
-        self.endpoint.send(message);
-    }
-
-    /// As [`Endpoint::send_to_responsive`].
-    pub(super) fn send_to_responsive(&mut self, message: &Message) {
-        self.endpoint.send_to_responsive(message);
-    }
-
-    /// Sends a message to one rank.
-    pub(super) fn send_to(&mut self, to: Rank, message: &Message) {
-        self.endpoint.send_to(to, message);
-    }
-
-    /// Runs a function with the protocol. The next round sends the resulting messages.
-    pub(super) fn with_protocol<R>(&mut self, run: impl FnOnce(&mut Endpoint, Duration) -> R) -> R {
-        run(&mut self.endpoint, self.began.elapsed())
+    /// Starts an operation of the protocol. The next round sends the resulting messages.
+    pub(super) fn begin(&mut self, operation: impl FnOnce(&mut Endpoint, Duration)) {
+        operation(&mut self.endpoint, self.began.elapsed());
     }
 
     /// Returns the ranks at the other ends, one for each connection.
@@ -170,8 +154,11 @@ impl Sockets {
     }
 
     fn accept(&mut self) {
-        let accepted: Vec<_> = self.hub.iter().flat_map(|hub| hub.accepted(MOST_STRANGERS)).collect();
-        for socket in accepted.into_iter().filter_map(|stream: TcpStream| Socket::connected(stream).ok()) {
+        let waiting = |listener: &TcpListener| {
+            std::iter::from_fn(|| listener.accept().ok()).take(MOST_STRANGERS).collect::<Vec<_>>()
+        };
+        let accepted: Vec<_> = self.hub.iter().flat_map(|hub| &hub.0).flat_map(waiting).collect();
+        for socket in accepted.into_iter().filter_map(|(stream, _)| Socket::connected(stream).ok()) {
             let link = self.insert(socket);
             self.handle(Event::Opened { link, to: None, nonce: nonce() });
         }

@@ -17,7 +17,7 @@ pub(super) struct WakeUp {
 impl WakeUp {
     pub(super) fn new() -> std::io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { event: OwnFile::new(event), ends: AtomicBool::new(false) })
+        Ok(Self { event: OwnFile::of(Some(event)), ends: AtomicBool::new(false) })
     }
 
     pub(super) fn wake(&self) {

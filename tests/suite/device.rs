@@ -10,6 +10,7 @@ use unisono_testing::suite::{self, Test};
 
 use crate::common::roles;
 
+mod contexts;
 mod differ;
 mod operations;
 mod ranks;
@@ -22,6 +23,8 @@ pub(crate) fn play(role: &str) -> ExitCode {
     match role {
         "threads" => ranks::threads(),
         "threads that differ" => differ::all(),
+        "threads with contexts" => contexts::all(),
+        "threads that are late" => contexts::late(),
         _ => {
             return roles::play(role, |role, comm| {
                 ranks::play(role, comm);
@@ -47,7 +50,8 @@ pub(crate) fn tests() -> Vec<Test> {
         ("STAND_IN_NCCL_VERSION", "2.29.7"),
     ];
     let delays: Settings = &[("STAND_IN_DEVICES", "1"), ("STAND_IN_DELAY_US", "5000")];
-    let worlds: [(&str, usize, Settings, &[&str]); 11] = [
+    let refused: Settings = &[("STAND_IN_DEVICES", "4"), ("STAND_IN_NCCL_REFUSED_RANK", "1")];
+    let worlds: [(&str, usize, Settings, &[&str]); 12] = [
         ("a GPU each", 1, gpus, &["reduce"]),
         (
             "a GPU each",
@@ -72,6 +76,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ),
         ("one GPU, which NCCL shares", 2, may_share, &["by nccl", "reduce"]),
         ("one GPU, which an old NCCL does not share", 2, old_nccl, &["through the host"]),
+        ("a GPU each, which NCCL refuses for rank 1", 2, refused, &["refused by nccl"]),
         ("two and two", 4, even, &["in nodes", "reduce", "in flight", "segments"]),
         ("three and one", 4, uneven, &["in nodes", "reduce", "operations", "segments"]),
         ("two and two on one GPU", 4, nodes_share, &["in nodes", "segments"]),
@@ -90,12 +95,23 @@ pub(crate) fn tests() -> Vec<Test> {
         };
         Test::new(format!("{world}, {count} ranks: {}", roles.join("; ")), test)
     };
-    let threads = ["threads", "threads that differ"].map(|role| {
+    worlds.into_iter().map(world).chain(failing(gpus, one_gpu, even)).chain(of_threads(gpus)).collect()
+}
+
+/// Returns the tests of ranks that are threads of one process.
+fn of_threads(gpus: Settings) -> impl Iterator<Item = Test> {
+    let patient: Settings = &[("STAND_IN_DEVICES", "4"), ("STAND_IN_NCCL_DEADLINE_MS", "600000")];
+    let roles = [
+        ("threads", gpus),
+        ("threads that differ", gpus),
+        ("threads with contexts", gpus),
+        ("threads that are late", patient),
+    ];
+    roles.into_iter().map(|(role, settings)| {
         Test::new(format!("{role}, with a GPU each"), move || {
-            end(Command::new(launch::this_program()), role, gpus).expect_success();
+            end(Command::new(launch::this_program()), role, settings).expect_success();
         })
-    });
-    worlds.into_iter().map(world).chain(failing(gpus, one_gpu, even)).chain(threads).collect()
+    })
 }
 
 /// Returns the tests of ranks whose calls differ, or of which one is late.

@@ -67,8 +67,7 @@ pub fn outward(rank: Rank, ranks: usize) -> Schedule {
     Schedule::new(2, steps.into_values())
 }
 
-/// Returns the outward halves of all ranks, rank 0 first. Each needs both whole trees; here they are built
-/// once.
+/// Returns the outward halves of all ranks, rank 0 first. Each needs both whole trees; here they are built once.
 pub(super) fn all_outward(ranks: usize) -> Vec<Schedule> {
     let edges = edges(ranks);
     let mut steps = vec![BTreeMap::new(); ranks];
@@ -93,8 +92,7 @@ impl Edge {
     }
 }
 
-/// Returns the parent of a vertex in the first tree; odd vertices are leaves, vertex 0 is the root and has
-/// one child.
+/// Returns the parent of a vertex in the first tree; odd vertices are leaves, vertex 0 is the root and has one child.
 fn parent(vertex: usize, ranks: usize) -> usize {
     let level = vertex & vertex.wrapping_neg();
     let below = vertex ^ level;

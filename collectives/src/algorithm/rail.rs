@@ -25,7 +25,7 @@ use super::descriptor::{Descriptor, Levels, Role};
 use super::{butterfly, ring};
 use crate::partition::Partition;
 use crate::plan::{Phase, Plan, VendorCall};
-use crate::schedule::{Chunks, Schedule};
+use crate::schedule::Chunks;
 use crate::world::{Group, Rank, Topology};
 
 /// The catalogue entry.
@@ -46,14 +46,17 @@ pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
     let chunks_per_shard = on_rail(0).chunk_count();
     let chunk_count = shards * chunks_per_shard;
 
-    let boundary = |part| chunks_per_shard * first_shard(shards, node.ranks(), part);
+    // The shards that each rank of the node holds.
+    let held = Partition::fair(shards, node.ranks());
+    let boundary = |part| chunks_per_shard * held.start(part);
     let gather = ring::all_gather(local_rank, node.ranks()).refined(chunk_count, boundary);
     let parts: Vec<_> =
         (0..node.ranks()).map(|part| Chunks::new(boundary(part), boundary(part + 1))).collect();
-    let rails = held_shards(shards, node.ranks(), local_rank).map(|shard| Phase {
+    let rails = held.elements(Chunks::one(local_rank)).map(|shard| Phase {
         name: "all-reduce on the rail",
         group: rail(topology, shards, shard),
-        schedule: place(on_rail(topology.node_of(rank)), chunk_count, shard * chunks_per_shard),
+        schedule: on_rail(topology.node_of(rank))
+            .refined(chunk_count, |chunk| shard * chunks_per_shard + chunk),
         vendor: None,
     });
 
@@ -72,15 +75,6 @@ pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
     Plan::new(chunk_count, std::iter::once(inwards).chain(rails).chain([outwards]))
 }
 
-/// Returns the first shard of a local rank in a node of `local_ranks`.
-fn first_shard(shards: usize, local_ranks: usize, local_rank: Rank) -> usize {
-    Partition::fair(shards, local_ranks).start(local_rank)
-}
-
-fn held_shards(shards: usize, local_ranks: usize, local_rank: Rank) -> std::ops::Range<usize> {
-    first_shard(shards, local_ranks, local_rank)..first_shard(shards, local_ranks, local_rank + 1)
-}
-
 /// Returns the ranks that hold a shard, one in each node.
 fn rail(topology: &Topology, shards: usize, shard: usize) -> Group {
     let holder = |node: usize| {
@@ -88,11 +82,6 @@ fn rail(topology: &Topology, shards: usize, shard: usize) -> Group {
         node.member(Partition::fair(shards, node.ranks()).chunk_of(shard))
     };
     Group::new((0..topology.nodes()).map(holder).collect())
-}
-
-/// Moves a schedule to chunks that begin at `first` in a finer partition.
-fn place(schedule: Schedule, chunk_count: usize, first: usize) -> Schedule {
-    schedule.refined(chunk_count, |chunk| first + chunk)
 }
 
 #[cfg(test)]

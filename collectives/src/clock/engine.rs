@@ -105,7 +105,6 @@ pub(super) fn simulate(
 }
 
 impl Clock<'_> {
-    /// Assigns each simulated rank a core of its node.
     fn place_ranks(&mut self) {
         let topology = self.world.topology;
         let mut of_nodes = vec![Vec::new(); topology.nodes()];

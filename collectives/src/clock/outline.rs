@@ -47,7 +47,6 @@ pub(super) struct Halves {
     /// The distance from the sending rank to this one.
     pub(super) from: Option<NonZeroU32>,
     pub(super) sent_count: usize,
-    /// Whether received elements are reduced.
     pub(super) reduces: bool,
     /// Whether elements to send are copied first, since the instruction also reduces into them.
     pub(super) copies: bool,
@@ -77,8 +76,7 @@ impl<'a> World<'a> {
     /// Returns a world with the ranks of one node if they represent all others, and with all ranks otherwise. If they do
     /// so except for single elements, they are used only if there are too many ranks.
     ///
-    /// `stride` is the shift under which the topology is invariant ([`Topology::stride`]); the number of ranks if no rank
-    /// represents another.
+    /// `stride` is the shift under which the topology is invariant ([`Topology::stride`]); the number of ranks if no rank represents another.
     ///
     /// Only simulated ranks are kept. All ranks are compared, or those of sampled nodes if there are too many ranks for that too.
     pub(super) fn folded(

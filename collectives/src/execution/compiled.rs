@@ -133,7 +133,6 @@ impl CompiledPlan {
         }
     }
 
-    /// Returns the execution if all ranks access each other's memory.
     fn over_memory(&self, flow: &Flow, size_bytes: usize, capabilities: &Capabilities) -> Execution {
         let &Capabilities { eager_bytes, accumulates, .. } = capabilities;
         let chunk_bytes = size_bytes / self.plan.chunk_count();
@@ -157,7 +156,6 @@ impl CompiledPlan {
         }
     }
 
-    /// Returns the execution if some ranks do not share memory.
     fn over_links(&self, flow: &Flow, size_bytes: usize, capabilities: &Capabilities) -> Execution {
         let &Capabilities { has_lanes, segment_bytes, .. } = capabilities;
         let chunk_bytes = size_bytes / self.plan.chunk_count();

@@ -103,8 +103,7 @@ impl Messages {
         (is_direct && is_partition).then_some(owned)
     }
 
-    /// Returns whether elements move directly in an operation without reduction, given the messages of its root, or of any rank
-    /// without one.
+    /// Returns whether elements move directly in an operation without reduction, given the messages of its root, or of any rank without one.
     fn move_directly(&self, operation: Operation, ranks: usize) -> bool {
         // Whether the rank sends a message to all other ranks, and receives one from all.
         let (sends, receives) = match operation {

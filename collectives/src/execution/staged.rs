@@ -7,13 +7,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::CompiledPlan;
-use super::segments::{self, Segment};
 use crate::partition;
 use crate::plan::VendorCall;
 use crate::schedule::Chunks;
 
 /// The number of segments that are copied down while the host works on one.
 const AHEAD: usize = 2;
+/// The largest segment, so that the segments in flight fit in a few slots of pinned memory.
+const MAX_BYTES: usize = 4 << 20;
+/// The smallest segment of an array with several: a smaller copy takes no less time than starting it.
+const MIN_BYTES: usize = 128 << 10;
+/// The number of segments to aim for: the first copy down and the last copy up are not overlapped.
+const MIN_SEGMENTS: usize = 4;
 
 /// A rank's plan for an array in GPU memory.
 #[derive(Debug)]
@@ -77,7 +82,8 @@ impl StagedPlan {
     /// Returns the number of segments of an array, given the size of the part of it that one rank copies to its host. It is identical on all
     /// ranks.
     pub fn segments(part_bytes: usize) -> usize {
-        segments::count_for(part_bytes)
+        let segment_bytes = (part_bytes / MIN_SEGMENTS).clamp(MIN_BYTES, MAX_BYTES);
+        part_bytes.div_ceil(segment_bytes).max(1)
     }
 
     /// Returns the vendor's call before the host's part.
@@ -109,7 +115,7 @@ impl StagedPlan {
     /// Returns the elements of segment `number` of `of`, of an array of `count` elements, in one range, as a vendor
     /// needs them.
     pub fn contiguous(count: usize, number: usize, of: usize) -> Range<usize> {
-        Segment { number, of, count }.whole()
+        partition::elements(count, of, Chunks::one(number))
     }
 
     /// Returns the elements of these chunks of the plan in such a segment, counted from its beginning.
@@ -123,9 +129,9 @@ impl StagedPlan {
         let Some(host) = &self.host else { return Vec::new() };
         if self.is_contiguous {
             let whole = Self::contiguous(count, number, of);
-            return Vec::from([segments::shifted(self.part(&whole, host.chunks), whole.start)]);
+            return Vec::from([shifted(self.part(&whole, host.chunks), whole.start)]);
         }
-        Segment { number, of, count }.of_each_chunk(self.chunk_count)
+        part_of_each_chunk(count, self.chunk_count, number, of)
     }
 }
 
@@ -139,15 +145,38 @@ pub fn acts(segments: usize) -> impl Iterator<Item = (StagedAct, usize)> {
     })
 }
 
+/// Returns the elements of a segment that has its part of every chunk, as ranges in order. Every element stays in its chunk, and is reduced in
+/// the same order as in an array that is not split: the parts of all chunks, in this order, are the chunks of a smaller array.
+fn part_of_each_chunk(count: usize, chunk_count: usize, number: usize, of: usize) -> Vec<Range<usize>> {
+    let part_of = |chunk| {
+        let chunk = partition::elements(count, chunk_count, Chunks::one(chunk));
+        let part = partition::elements(chunk.len(), of, Chunks::one(number));
+        shifted(part, chunk.start)
+    };
+    (0..chunk_count).map(part_of).fold(Vec::new(), |mut ranges: Vec<Range<usize>>, next| {
+        match ranges.last_mut() {
+            _ if next.is_empty() => {}
+            Some(last) if last.end == next.start => last.end = next.end,
+            _ => ranges.push(next),
+        }
+        ranges
+    })
+}
+
+fn shifted(range: Range<usize>, by: usize) -> Range<usize> {
+    range.start + by..range.end + by
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::algorithm::Algorithm;
     use crate::operation::Operation;
     use crate::world::Topology;
 
-    /// Returns the staged plans of all ranks, on the host alone and with a vendor, of every algorithm that
-    /// offers it.
+    /// Returns the staged plans of all ranks, on the host alone and with a vendor, of every algorithm that offers it.
     fn all() -> Vec<StagedPlan> {
         let topologies =
             [Topology::single_node(3), Topology::uniform(2, 2), Topology::from_node_sizes(&[3, 1])];
@@ -204,6 +233,48 @@ mod tests {
             assert!(
                 position((StagedAct::CopyDown, segment + AHEAD)) < position((StagedAct::Reduce, segment))
             );
+        }
+    }
+
+    #[test]
+    fn small_arrays_stay_whole_and_large_ones_have_equal_segments() {
+        assert_eq!([0, 8, 128 << 10].map(StagedPlan::segments), [1, 1, 1]);
+        assert_eq!(StagedPlan::segments((128 << 10) + 1), 2);
+        assert_eq!(StagedPlan::segments(4 << 20), 4);
+        assert_eq!(StagedPlan::segments(64 << 20), 16);
+    }
+
+    proptest! {
+        #[test]
+        fn parts_of_all_chunks_are_the_chunks_of_a_segment(
+            count in 0..5000_usize,
+            chunk_count in 1..40_usize,
+            of in 1..20_usize,
+        ) {
+            let mut counts = vec![0; count];
+            for number in 0..of {
+                let ranges = part_of_each_chunk(count, chunk_count, number, of);
+                let elements: Vec<_> = ranges.into_iter().flatten().collect();
+                for (position, &element) in elements.iter().enumerate() {
+                    counts[element] += 1;
+                    let chunk_of = |count, element| {
+                        let within = |&chunk: &usize| partition::elements(count, chunk_count, Chunks::one(chunk)).contains(&element);
+                        (0..chunk_count).find(within)
+                    };
+                    prop_assert_eq!(chunk_of(elements.len(), position), chunk_of(count, element));
+                }
+            }
+            prop_assert!(counts.iter().all(|&times| times == 1));
+        }
+
+        #[test]
+        fn whole_segments_are_a_partition(count in 0..5000_usize, of in 1..20_usize) {
+            let wholes = (0..of).map(|number| StagedPlan::contiguous(count, number, of));
+            let end = wholes.fold(0, |next, whole| {
+                assert_eq!(whole.start, next);
+                whole.end
+            });
+            prop_assert_eq!(end, count);
         }
     }
 }

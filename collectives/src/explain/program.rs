@@ -66,7 +66,6 @@ fn kind(execution: Execution) -> String {
     }
 }
 
-/// Returns the explanation of the signs.
 fn legend(program: &Program) -> String {
     let over_memory = program.instructions.iter().any(|(_, instruction)| *instruction == Instruction::Sync);
     let signs = if over_memory {

@@ -137,7 +137,6 @@ impl<'a, V: Values> Interpreter<'a, V> {
         }
     }
 
-    /// Returns the current instruction of a rank, unless the rank has finished.
     fn instruction(&self, rank: Rank) -> Option<Instruction> {
         self.programs[rank].instruction(self.states[rank].instruction)
     }
@@ -272,8 +271,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
         true
     }
 
-    /// Returns the number of rounds of messages: the steps on the critical path, if all messages take the
-    /// same time.
+    /// Returns the number of rounds of messages: the steps on the critical path, if all messages take the same time.
     pub(crate) fn rounds(&self) -> usize {
         self.states.iter().map(|state| state.round).max().unwrap_or(0)
     }
@@ -287,8 +285,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
         self.states.iter().all(|other| other.barriers >= barriers)
     }
 
-    /// Returns the contents of a part of a buffer, which a rank reads and writes in a pass, in which no other rank may
-    /// access it.
+    /// Returns the contents of a part of a buffer, which a rank reads and writes in a pass, in which no other rank may access it.
     fn access(&mut self, rank: Rank, of: Rank, part: Part, (reads, writes): (bool, bool)) -> Vec<V::Value> {
         let pass = self.states[rank].barriers;
         let cells: Vec<_> = cells(part, self.blocks).collect();

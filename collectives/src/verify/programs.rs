@@ -66,11 +66,12 @@ fn other_orders(
     };
     let is_other = |rank: Rank, cell: usize| {
         let chunk = cell / blocks;
-        let (found, expected) = (buffers[rank][cell], expected[rank][chunk]);
+        let found = symbols.value(buffers[rank][cell]);
+        let expected = planned.value(expected[rank][chunk]);
         // A plan whose operands are in the order of ranks may be run with a reduction that is not commutative.
-        let is_reordered = planned.run(expected).is_some() && symbols.run(found) != planned.run(expected);
-        required(operation, ranks, rank, chunk).is_some()
-            && (is_reordered || symbols.order(found) != planned.order(expected))
+        let is_reordered = expected.run.is_some() && found.run != expected.run;
+        let is_required = required(operation, ranks, rank, chunk).is_some();
+        is_required && (is_reordered || found.order != expected.order)
     };
     let cells = (0..ranks).flat_map(|rank| (0..chunk_count * blocks).map(move |cell| (rank, cell)));
     let other = cells.filter(|&(rank, cell)| is_other(rank, cell));

@@ -21,16 +21,13 @@ pub(crate) struct Symbols {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Value {
-    chunk: usize,
+pub(crate) struct Value {
+    pub(crate) chunk: usize,
     /// A hash of the tree of additions; equal for `a + b` and `b + a`, which give the same bits.
-    order: u64,
-    /// The contributors as a range, if they were combined in the order of ranks.
-    run: Option<Run>,
+    pub(crate) order: u64,
+    /// The first contributor and one past the last, if they were combined in the order of ranks, as a non-commutative reduction needs.
+    pub(crate) run: Option<(u32, u32)>,
 }
-
-/// The first rank, and one past the last one.
-pub(crate) type Run = (u32, u32);
 
 impl Symbols {
     /// Returns the values of all ranks and blocks of chunks before the first step, one chunk's after the other's, and the symbols
@@ -66,27 +63,13 @@ impl Symbols {
         Symbol(number)
     }
 
-    fn value(&self, Symbol(number): Symbol) -> Value {
+    pub(crate) fn value(&self, Symbol(number): Symbol) -> Value {
         self.values[number as usize]
     }
 
     fn contributors(&self, Symbol(number): Symbol) -> Range<usize> {
         let first = number as usize * self.words;
         first..first + self.words
-    }
-
-    pub(crate) fn chunk(&self, symbol: Symbol) -> usize {
-        self.value(symbol).chunk
-    }
-
-    /// Returns the hash of a value's order of additions.
-    pub(crate) fn order(&self, symbol: Symbol) -> u64 {
-        self.value(symbol).order
-    }
-
-    /// Returns the contributors as a range, if they were combined in the order of ranks, as a non-commutative reduction needs.
-    pub(crate) fn run(&self, symbol: Symbol) -> Option<Run> {
-        self.value(symbol).run
     }
 
     /// Returns the ranks among these whose contributions are missing in a value.

@@ -121,10 +121,8 @@ fn gathered(comm: &mut Communicator, own: &[Finding]) -> Result<Vec<Vec<Finding>
 
 fn read(line: &str) -> Option<Finding> {
     let mut parts = line.splitn(3, '\t');
-    let state = State::ALL
-        .into_iter()
-        .find(|state| (*state as u8).to_string() == parts.clone().next().unwrap_or(""))?;
-    let (_, subject, text) = (parts.next()?, parts.next()?, parts.next()?);
+    let (number, subject, text) = (parts.next()?, parts.next()?, parts.next()?);
+    let state = State::ALL.into_iter().find(|state| (*state as u8).to_string() == number)?;
     Some(Finding::new(state, subject, text))
 }
 
@@ -141,12 +139,7 @@ fn merged(of_all: Vec<Vec<Finding>>) -> Vec<Finding> {
         }
     }
     // Findings about the same subject are listed together, from all ranks.
-    let mut subjects: Vec<String> = Vec::new();
-    for (finding, _) in &merged {
-        if !subjects.contains(&finding.subject) {
-            subjects.push(finding.subject.clone());
-        }
-    }
+    let subjects: Vec<_> = merged.iter().map(|(finding, _)| finding.subject.clone()).collect();
     merged.sort_by_key(|(finding, _)| subjects.iter().position(|subject| *subject == finding.subject));
     let with_ranks = |(finding, seen_by): (Finding, Vec<usize>)| match &seen_by[..] {
         _ if seen_by.len() == ranks => finding,

@@ -164,7 +164,6 @@ pub fn measure(
     Ok(left_out)
 }
 
-/// One operation at one size.
 struct Task<'a> {
     operation: Operation,
     call: Call,
@@ -193,6 +192,39 @@ impl Task<'_> {
         };
         (!offers).then(|| not_supported(operation))
     }
+
+    /// Returns the row of a contender with these times, without the fields that not all operations have.
+    fn row(
+        &self,
+        comm: &Communicator,
+        choice: &Choice,
+        ran: &'static str,
+        time_us: Times,
+        algbw_gb_per_s: f64,
+    ) -> Row {
+        let Self { operation, ref call, settings } = *self;
+        Row {
+            algorithm: choice.to_string(),
+            ran,
+            operation: operation.name(),
+            bytes: call.size_bytes(),
+            count: call.count,
+            dtype: call.dtype.name(),
+            op: if operation.reduces() { call.op.map_or(NO_OP, ReduceOp::name) } else { NO_OP },
+            ranks: comm.ranks(),
+            nodes: comm.topology().nodes(),
+            transport: comm.transport(),
+            memory: settings.memory.name(),
+            time_us,
+            skew_percent: 0.0,
+            algbw_gb_per_s,
+            busbw_gb_per_s: algbw_gb_per_s * operation.bus_factor(comm.ranks()),
+            wrong: None,
+            predicted_us: None,
+            oversubscribed: comm.is_oversubscribed(),
+            overlap_percent: None,
+        }
+    }
 }
 
 fn not_supported(operation: Operation) -> String {
@@ -207,7 +239,6 @@ struct Contender {
     wrong: u64,
     /// The times at which this rank reached and left each barrier.
     moments: Vec<barrier::Moments>,
-    /// The reason why it cannot run.
     unable: Option<String>,
     overlap_percent: Option<f64>,
 }
@@ -272,9 +303,8 @@ fn slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result<Times> {
     Ok(Times::of(times_us))
 }
 
-/// Combines the measurements of all ranks for a contender.
 fn row(comm: &mut Communicator, task: &Task<'_>, contender: Contender) -> Result<Row> {
-    let Task { operation, call, settings: &Settings { memory, checks, .. } } = *task;
+    let Task { call, settings: &Settings { memory, checks, .. }, .. } = *task;
     let Contender { choice, ran, times_us, wrong, moments, overlap_percent, .. } = contender;
     let (mut slowest, mut fastest, mut wrong) = (times_us.clone(), times_us, [wrong]);
     comm.call().algorithm(Choice::Auto).all_reduce(&mut slowest, ReduceOp::Max)?;
@@ -285,27 +315,12 @@ fn row(comm: &mut Communicator, task: &Task<'_>, contender: Contender) -> Result
     let time_us = Times::of(slowest);
     let algbw_gb_per_s = call.size_bytes() as f64 / time_us.p50 / 1e3;
     let planned = ran.parse().ok().filter(|_| memory != Memory::Device);
-    let predicted = planned.and_then(|algorithm| comm.predicted_us(algorithm, &call, memory));
     Ok(Row {
-        algorithm: choice.to_string(),
-        ran,
-        operation: operation.name(),
-        bytes: call.size_bytes(),
-        count: call.count,
-        dtype: call.dtype.name(),
-        op: if operation.reduces() { call.op.map_or(NO_OP, ReduceOp::name) } else { NO_OP },
-        ranks: comm.ranks(),
-        nodes: comm.topology().nodes(),
-        transport: comm.transport(),
-        memory: memory.name(),
-        time_us,
         skew_percent: Times::of(skew).p50,
-        algbw_gb_per_s,
-        busbw_gb_per_s: algbw_gb_per_s * operation.bus_factor(comm.ranks()),
         wrong: if checks { Some(wrong[0] + barrier::left_early(comm, &moments)?) } else { None },
-        predicted_us: predicted,
-        oversubscribed: comm.is_oversubscribed(),
+        predicted_us: planned.and_then(|algorithm| comm.predicted_us(algorithm, &call, memory)),
         overlap_percent,
+        ..task.row(comm, &choice, ran, time_us, algbw_gb_per_s)
     })
 }
 
@@ -327,25 +342,6 @@ fn messages_row<T: Element + From<u8>>(
     let mut wrong = [measured.wrong];
     comm.call().algorithm(Choice::Auto).all_reduce(&mut wrong, ReduceOp::Max)?;
     let gb_per_s = (measured.window * call.size_bytes()) as f64 / window_us / 1e3;
-    Ok(Ok(Row {
-        algorithm: Choice::Auto.to_string(),
-        ran: operation.name(),
-        operation: operation.name(),
-        bytes: call.size_bytes(),
-        count: call.count,
-        dtype: call.dtype.name(),
-        op: NO_OP,
-        ranks: comm.ranks(),
-        nodes: comm.topology().nodes(),
-        transport: comm.transport(),
-        memory: settings.memory.name(),
-        time_us,
-        skew_percent: 0.0,
-        algbw_gb_per_s: gb_per_s,
-        busbw_gb_per_s: gb_per_s,
-        wrong: settings.checks.then_some(wrong[0]),
-        predicted_us: None,
-        oversubscribed: comm.is_oversubscribed(),
-        overlap_percent: None,
-    }))
+    let row = task.row(comm, &Choice::Auto, operation.name(), time_us, gb_per_s);
+    Ok(Ok(Row { wrong: settings.checks.then_some(wrong[0]), ..row }))
 }

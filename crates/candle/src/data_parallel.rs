@@ -50,7 +50,6 @@ pub struct DataParallel<C = Communicator> {
     /// By name.
     variables: Vec<(String, Var)>,
     varmap: VarMap,
-    /// Averages the gradients of the variables.
     means: Means,
 }
 

@@ -86,7 +86,6 @@ struct NoGpu {
     advice: &'static str,
 }
 
-/// Finds this rank's GPU and its name.
 #[cfg(feature = "cuda")]
 fn find(comm: &Communicator) -> Result<(Device, String), NoGpu> {
     let found = comm.device().map_err(TrainError::from).and_then(|context| {

@@ -72,7 +72,7 @@ impl Backend for Gpu {
         match run(&mut filling) {
             Ok(()) => filling.end(),
             // The cause of a failed `put` is more precise than the error at the end of the pass.
-            Err(error) => Err(filling.into_failure().unwrap_or_else(|| error.into())),
+            Err(error) => Err(filling.failure.unwrap_or_else(|| error.into())),
         }
     }
 
@@ -109,18 +109,18 @@ impl Backend for Gpu {
     fn finish(&mut self, comm: &mut Communicator, _: Values<'_>) -> Result<(), TrainError> {
         self.buckets.complete(comm)?;
         self.device.synchronize().map_err(failed)?;
-        self.buckets.end_step();
+        self.buckets.landed.clear();
         Ok(())
     }
 
     /// The GPU does not report hidden communication.
     fn times(&self, passes: Duration, rest: Duration) -> Times {
-        let exposed = self.buckets.exposed();
+        let exposed = self.buckets.exposed;
         Times { compute: passes, exposed, update: rest.saturating_sub(exposed), ..Times::default() }
     }
 
     fn ledger(&self) -> &Ledger {
-        self.buckets.ledger()
+        &self.buckets.ledger
     }
 
     fn optimizer(&mut self) -> Result<&Optimizer, TrainError> {

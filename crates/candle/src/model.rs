@@ -75,7 +75,6 @@ pub fn size(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> Result<Si
     Ok(size)
 }
 
-/// Returns the layers of a model for `data`, as for [`classifier`], in order.
 pub(crate) fn layers(
     kind: ModelKind,
     hidden: Option<&[usize]>,

@@ -116,7 +116,6 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
         Self { parameters, arrays, without_layer, loss, batch: std::marker::PhantomData }
     }
 
-    /// Waits for the values of these parameters.
     fn wait_for_param(
         &self,
         gradients: &mut dyn Gradients,
@@ -209,7 +208,6 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 }
 
-/// The parameters of a model, and their values.
 #[derive(Debug)]
 struct Arrays {
     described: Vec<Parameter>,

@@ -7,7 +7,6 @@ use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail}
 /// The values of a backward pass: inputs, results and the derivative with respect to results.
 pub(crate) type Backward<'a> = [&'a [f32]; 3];
 
-/// Returns the values of a contiguous tensor.
 pub(crate) fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&storage.as_slice()?[start..end]),
@@ -45,7 +44,6 @@ pub(crate) fn visit(tensor: &Tensor, visit: Visit<'_>) -> Result<()> {
     tensor.inplace_op1(&Visitor(RefCell::new(visit)))
 }
 
-/// Calls a function with a tensor's values. It may change them in place.
 struct Visitor<'a>(RefCell<Visit<'a>>);
 
 type Visit<'a> = &'a mut dyn FnMut(&mut [f32]);

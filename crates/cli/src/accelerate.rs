@@ -129,7 +129,6 @@ fn linked_with(program: &Path) -> Option<Family> {
     Family::value_variants().iter().copied().find(is_linked)
 }
 
-/// Returns the path of the library for a family.
 fn library(folder: Option<&Path>, family: Family) -> Result<PathBuf, String> {
     let folder = match folder {
         Some(folder) => folder.to_owned(),

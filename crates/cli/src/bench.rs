@@ -192,7 +192,6 @@ fn baseline(comm: &mut Communicator, settings: &Settings) -> Option<Choice> {
     (has_collectives && without_mpi(comm, settings).is_none()).then_some(Vendor::Mpi.into())
 }
 
-/// Returns the failure of a benchmark that exceeds the memory of a node.
 fn refuse_without(room: Room) -> Result<(), Failure> {
     match room {
         Room::Enough => Ok(()),

@@ -80,9 +80,7 @@ const ROUNDS: usize = 4;
 const SIDE: usize = 28;
 const CLASSES: usize = 10;
 const CHARACTERS: u8 = 65;
-/// The default characters per text sample.
 const CONTEXT: usize = 128;
-/// The default widths of the MLP.
 const MLP: [usize; 2] = [1024, 1024];
 
 /// The learning rate. Its value does not change the cost.
@@ -130,7 +128,6 @@ impl Args {
         self.hidden.as_deref().or(default)
     }
 
-    /// Returns the kind of data for the model.
     fn kind(&self) -> Kind {
         match self.model {
             ModelKind::Transformer => {
@@ -362,7 +359,6 @@ fn batch(samples: usize, kind: &Kind) -> Batch {
     }
 }
 
-/// Prints a row as text.
 fn print_row(row: &Row) {
     println!(
         "{} parameters, {} ranks over {}, in buckets of {} ({}): {:.2} ms per step; compute {:.2}, all-reduce {:.2} hidden and {:.2} exposed, \

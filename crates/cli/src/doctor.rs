@@ -18,7 +18,6 @@ pub(super) struct Args {
 /// The column where the text of a finding begins, after its state and its subject.
 const FINDING_AT: usize = 19;
 
-/// The exit code if a finding is `WRONG`.
 const WRONG: u8 = 1;
 
 /// Exits with [`WRONG`] if a finding is wrong, on this rank or on the rank that reports it.

@@ -7,7 +7,7 @@ use unisono_collectives::model::Machine;
 use unisono_collectives::{explain, explain_programs, explain_svg, names};
 use unisono_steps::pipeline::PipelineSchedule;
 
-use super::values::{Sizes, named, sizes, whole};
+use super::values::{MOST_RANKS, Sizes, named, sizes, whole};
 use super::{Failure, is_reporter};
 
 /// The drawing.
@@ -59,7 +59,6 @@ struct Pipeline {
     schedule: PipelineSchedule,
 }
 
-const MOST_RANKS: usize = 1024;
 /// The maximum number of stages and micro-batches. Larger drawings are unreadable.
 const MOST_STAGES: usize = 256;
 const ELEMENT_SIZE_BYTES: usize = 4;

@@ -57,7 +57,6 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Starts the command.
     pub(super) fn start(mut command: Command) -> io::Result<Self> {
         let child = command.process_group(0).spawn()?;
         let pid = Pid::from_child(&child);
@@ -145,11 +144,6 @@ pub(super) fn code_of_unstarted(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
-/// Returns whether an exit code means that the command cannot be run.
-pub(super) fn is_unrunnable(code: u8) -> bool {
-    matches!(code, 126 | 127)
-}
-
 /// Returns the exit code as a shell reports it: 128 plus the signal for a killed command.
 pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
@@ -168,7 +162,6 @@ pub(super) fn how(status: ExitStatus) -> String {
     }
 }
 
-/// A process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     pid: i32,

@@ -38,7 +38,6 @@ pub(super) static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{}\nMPI: {mpi}\nfeatures: {listed}", env!("CARGO_PKG_VERSION"))
 });
 
-/// Returns the error for a command that is not compiled in.
 pub(super) fn missing_command(name: &str) -> Option<String> {
     let &(_, feature, _) =
         COMMANDS.iter().find(|&&(command, _, is_built_in)| command == name && !is_built_in)?;

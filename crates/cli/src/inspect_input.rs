@@ -28,7 +28,6 @@ pub(super) struct Args {
 /// The help of an option whose meaning differs from training.
 const EPOCHS: &str = "Number of passes over the training samples; from the second pass on, files may be in the page cache [default: 2]";
 
-/// The times of an epoch.
 #[derive(Debug, Serialize)]
 struct Line {
     event: &'static str,

@@ -13,7 +13,7 @@ use signal_hook::iterator::Signals;
 use unisono::config::{Launcher, SECRET, exported};
 
 use super::family;
-use super::values::{LONGEST_S, whole};
+use super::values::{LONGEST_S, MOST_RANKS, whole};
 use super::{Failure, is_reporter};
 
 mod directory;
@@ -36,7 +36,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     #[arg(require_equals = true, action = ArgAction::Set)]
     prefix: Option<bool>,
-    /// Also write the output of each rank to DIR/rank-N.log
+    /// Also append the output of each rank to DIR/rank-N.log
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
     /// Continue without a rank other than 0 that is killed by a signal, and restart it; the program must let it rejoin, as unisono train --strategy
@@ -146,15 +146,11 @@ impl Args {
     }
 }
 
-/// Generates a secret for this launch.
 fn secret() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.map(|byte| format!("{byte:02x}")).concat())
 }
-
-/// The maximum number of ranks, as for `--threads`.
-const MOST_RANKS: usize = 1024;
 
 /// Runs one process per rank until all have ended. Exits with the exit code of the first rank that failed, or with 75 if ranks stopped on request and
 /// none failed.

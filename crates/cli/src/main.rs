@@ -64,7 +64,6 @@ struct Cli {
     command: Command,
 }
 
-/// The colours of cargo's help.
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
     .usage(AnsiColor::Green.on_default().bold())
@@ -167,6 +166,7 @@ impl From<io::Error> for Failure {
     }
 }
 
+const FAILED: u8 = 1;
 const BAD_INPUT: u8 = 2;
 /// Stopped on request, with a checkpoint to resume from. The code is BSD's `EX_TEMPFAIL`, which invites a retry.
 const STOPPED: u8 = 75;
@@ -219,7 +219,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         #[cfg(feature = "plot")]
         Command::Plot(args) => plot::run(&args)?,
         Command::Trace(args) => trace::run(&args)?,
-        Command::Verify(args) => return Ok(verify::run(&args)),
+        Command::Verify(args) => return verify::run(&args),
         Command::Tune(args) => tune::run(&args)?,
         Command::Simulate(args) => simulate::run(&args)?,
         Command::Supervise(args) => return Ok(supervise::run(&args)),
@@ -229,26 +229,19 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
 
 /// Reports why a command failed, if this rank is the one to report it.
 fn failed(failure: &Failure) -> ExitCode {
-    match failure {
-        Failure::BadInput(message) => {
-            eprintln!("unisono: {message}");
-            ExitCode::from(BAD_INPUT)
-        }
-        Failure::ReportedElsewhere => left_to_another(BAD_INPUT),
+    let (message, code) = match failure {
+        Failure::ReportedElsewhere => return left_to_another(BAD_INPUT),
         // All ranks find the same error.
-        Failure::Unstarted(_, code) if !is_reporter() => left_to_another(*code),
-        Failure::Unstarted(message, code) => {
-            eprintln!("unisono: {message}");
-            ExitCode::from(*code)
-        }
+        Failure::Unstarted(_, code) if !is_reporter() => return left_to_another(*code),
         #[cfg(feature = "candle")]
-        Failure::Stopped => ExitCode::from(STOPPED),
-        Failure::Reported => ExitCode::FAILURE,
-        Failure::Error(message) => {
-            eprintln!("unisono: {message}");
-            ExitCode::FAILURE
-        }
-    }
+        Failure::Stopped => return ExitCode::from(STOPPED),
+        Failure::Reported => return ExitCode::FAILURE,
+        Failure::BadInput(message) => (message, BAD_INPUT),
+        Failure::Unstarted(message, code) => (message, *code),
+        Failure::Error(message) => (message, FAILED),
+    };
+    eprintln!("unisono: {message}");
+    ExitCode::from(code)
 }
 
 /// Returns the exit code of a rank that fails, after a delay for another rank to report the error.
@@ -288,7 +281,6 @@ fn refused(why: String) -> Failure {
     Failure::refusal(is_reporter(), report_to_all(&why).unwrap_or(why))
 }
 
-/// Returns whether a launcher has started more than one rank.
 fn is_launched() -> bool {
     matches!(Launcher::detect().ranks, Some(2..))
 }

@@ -123,10 +123,8 @@ const LEAST_COLUMNS: usize = 80;
 /// The maximum line width of text for people, as in the help. It also applies to files and pipes, because a launcher forwards its ranks' results to a
 /// terminal of unknown width.
 const MOST_COLUMNS: usize = 100;
-/// The indentation of continuation lines.
 const INDENT: usize = 4;
 
-/// Returns the maximum line width on standard output.
 fn most_columns() -> usize {
     terminal_columns(io::stdout()).unwrap_or(MOST_COLUMNS).min(MOST_COLUMNS)
 }
@@ -137,7 +135,6 @@ fn terminal_columns(stream: impl AsFd + IsTerminal) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
-/// Wraps every line of a text.
 fn wrapped(text: &str, indent: usize, columns: usize) -> String {
     let lines: Vec<_> = text.split('\n').map(|line| broken_at(line, indent, columns)).collect();
     lines.join("\n")

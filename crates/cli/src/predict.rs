@@ -85,7 +85,6 @@ impl Samples {
     }
 }
 
-/// The prediction for a sample.
 #[derive(Serialize)]
 struct Sample {
     split: &'static str,
@@ -129,7 +128,6 @@ impl fmt::Display for Row {
     }
 }
 
-/// The prediction for an image.
 #[derive(Serialize)]
 struct Image {
     image: String,
@@ -144,7 +142,6 @@ impl fmt::Display for Image {
     }
 }
 
-/// The continuation of a text.
 #[derive(Serialize)]
 struct Continuation<'a> {
     prompt: &'a str,
@@ -220,7 +217,6 @@ fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), S
     Ok(())
 }
 
-/// Predicts each sample.
 fn predict(
     comm: &mut Communicator,
     (saved, predictor): (&Saved, &Predictor),
@@ -280,7 +276,6 @@ fn predict(
     Ok(())
 }
 
-/// Writes predictions to standard output.
 enum Rows {
     Text(BufWriter<Stdout>),
     Json(BufWriter<Stdout>),

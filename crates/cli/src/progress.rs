@@ -3,12 +3,12 @@
 //! A launcher forwards the output of its ranks, so a rank's standard error is a pipe even if the launcher's is a terminal. The bar is drawn if either
 //! is a terminal.
 
-use std::fmt;
 use std::fs;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::os::unix::process::parent_id;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
+use console::Term;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// The number of times per second that the bar is drawn.
 const REDRAWS_PER_SECOND: u8 = 5;
@@ -18,7 +18,8 @@ pub(super) fn bar() -> ProgressBar {
     let target = if io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
     } else if launcher_has_terminal() {
-        ProgressDrawTarget::term_like_with_hz(Box::new(PassedOn), REDRAWS_PER_SECOND)
+        // `stderr()` would hide the bar, because standard error of this process is a pipe.
+        ProgressDrawTarget::term_like_with_hz(Box::new(Term::stderr()), REDRAWS_PER_SECOND)
     } else {
         ProgressDrawTarget::hidden()
     };
@@ -30,57 +31,4 @@ pub(super) fn bar() -> ProgressBar {
 fn launcher_has_terminal() -> bool {
     let stderr = fs::read_link(format!("/proc/{}/fd/2", parent_id()));
     stderr.is_ok_and(|path| path.starts_with("/dev/pts") || path.starts_with("/dev/tty"))
-}
-
-/// Standard error, for a launcher that forwards it to a terminal.
-struct PassedOn;
-
-impl fmt::Debug for PassedOn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("standard error, forwarded to a terminal")
-    }
-}
-
-impl PassedOn {
-    fn control(&self, count: usize, code: char) -> io::Result<()> {
-        if count == 0 { Ok(()) } else { self.write_str(&format!("\x1b[{count}{code}")) }
-    }
-}
-
-impl TermLike for PassedOn {
-    fn width(&self) -> u16 {
-        80
-    }
-
-    fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
-        self.control(lines, 'A')
-    }
-
-    fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
-        self.control(lines, 'B')
-    }
-
-    fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
-        self.control(columns, 'C')
-    }
-
-    fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
-        self.control(columns, 'D')
-    }
-
-    fn write_line(&self, line: &str) -> io::Result<()> {
-        self.write_str(&format!("{line}\n"))
-    }
-
-    fn write_str(&self, text: &str) -> io::Result<()> {
-        io::stderr().write_all(text.as_bytes())
-    }
-
-    fn clear_line(&self) -> io::Result<()> {
-        self.write_str("\r\x1b[2K")
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        io::stderr().flush()
-    }
 }

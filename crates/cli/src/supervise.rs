@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
-use super::family::{self, Member, POLL, Reaper, TO_END, code, code_of_unstarted, is_unrunnable};
+use super::family::{self, Member, POLL, Reaper, TO_END, code, code_of_unstarted};
 use super::values::{LONGEST_S, whole};
 use super::{BAD_INPUT, STOPPED};
 
@@ -88,7 +88,8 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
                 print_message("the command is invalid (exit code 2); not restarting");
                 return Ok(ExitCode::from(BAD_INPUT));
             }
-            _ if is_unrunnable(code) => {
+            // As a shell and a launcher exit if they cannot run it.
+            126 | 127 => {
                 print_message(&format!("the command cannot be run (exit code {code}); not restarting"));
                 return Ok(ExitCode::from(code));
             }

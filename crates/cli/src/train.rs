@@ -5,7 +5,7 @@ use std::path::Path;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use unisono::Communicator;
-use unisono::config::{Launcher, share_cores};
+use unisono::config::{Launcher, Starter, bootstrap_folder, joins, share_cores};
 use unisono_candle::Config;
 use unisono_compress::Compression;
 use unisono_data::DataError;
@@ -14,10 +14,9 @@ use unisono_train::rate::Rate;
 use unisono_train::{Feed, Replica, RunSettings, Stop, Summary, TrainError, Trainer, Wire};
 
 use super::output::Format;
-use super::{Failure, is_reporter};
+use super::{Failure, is_reporter, refused};
 
 mod args;
-mod elastic;
 mod report;
 mod tensorflow;
 
@@ -44,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // SAFETY: the command line has been read, and no thread has been started yet.
     unsafe { share_cores(args.world.local_ranks()) };
     if settings.elastic {
-        return elastic::run(args, settings);
+        return run_elastic(args, settings);
     }
     args.world.run(|comm| on_rank(comm, args, None))
 }
@@ -62,6 +61,28 @@ fn heed_signals(stop: &Stop) -> Result<(), Failure> {
         flag::register(signal, stop.flag()).map_err(unheeded)?;
     }
     Ok(())
+}
+
+/// Runs this rank of an elastic run, in which lost workers are started again. It may be one of them.
+fn run_elastic(args: &Args, settings: &Config) -> Result<(), Failure> {
+    if let Err(error) = settings.check() {
+        return Err(Failure::refusal(is_reporter(), error));
+    }
+    let launcher = Launcher::detect();
+    let place = launcher.rank.zip(launcher.ranks).filter(|_| launcher.starter == Some(Starter::Variables));
+    let (Some((rank, ranks)), Some(folder)) = (place, bootstrap_folder()) else {
+        return Err(refused(
+            "--elastic needs a launcher that does not end the job with one of its ranks: use unisono launch --elastic -n N -- unisono \
+             train --strategy parameter-server --elastic"
+                .to_owned(),
+        ));
+    };
+    match settings.strategy() {
+        Some(Strategy::ParameterServer(servers)) if joins() => {
+            settings.join_parameter_server(&folder, (rank, ranks), servers).map_err(failure)
+        }
+        _ => args.world.run_elastic(|comm| on_rank(comm, args, Some(&folder))),
+    }
 }
 
 /// Trains on this rank. Workers join through `folder` if the run is elastic.

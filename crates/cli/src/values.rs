@@ -8,10 +8,11 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command, Error};
 use unisono::size::bytes;
 
+/// The maximum number of ranks that a command starts, draws or proves.
+pub(super) const MOST_RANKS: usize = 1024;
 /// A year in seconds, the longest wait that options accept.
 pub(super) const LONGEST_S: u64 = 365 * 24 * 3600;
 
-/// Parses a whole number in a range.
 pub(super) fn whole<N>(
     least: N,
     most: N,
@@ -28,7 +29,6 @@ where
 /// The largest size in bytes. Sums over a whole world stay far below overflow.
 const MOST_BYTES: usize = 1 << 40;
 
-/// Parses a size in bytes, or 0.
 #[cfg(feature = "service")]
 pub(super) fn size_or_none(text: &str) -> Result<usize, String> {
     let size_bytes = bytes(text).filter(|&size_bytes| size_bytes <= MOST_BYTES);
@@ -58,7 +58,6 @@ pub(super) fn sizes(text: &str) -> Result<Sizes, String> {
     Ok(Sizes(sizes.take_while(|&size| size <= most).collect()))
 }
 
-/// Parses a whole number above 0.
 #[cfg(feature = "candle")]
 pub(super) fn count(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|&number| number > 0);
@@ -74,7 +73,6 @@ pub(super) fn named<P>(names: impl IntoIterator<Item = &'static str>, parse: P) 
 #[derive(Debug, Clone)]
 pub(super) struct OneOrAll<T>(pub(super) Vec<T>);
 
-/// Parses the name of a value, or `all`.
 pub(super) fn one_or_all<T, const N: usize>(
     all: [T; N],
     name: fn(T) -> &'static str,
@@ -89,7 +87,6 @@ where
     named(["all"].into_iter().chain(all.map(name)), parse)
 }
 
-/// A parser that lists the names of its values.
 #[derive(Debug, Clone)]
 pub(super) struct Named<P> {
     names: Vec<&'static str>,

@@ -11,8 +11,8 @@ use rayon::prelude::*;
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::{Defect, verify};
 
-use super::is_reporter;
-use super::values::{OneOrAll, one_or_all};
+use super::values::{MOST_RANKS, OneOrAll, one_or_all};
+use super::{Failure, is_reporter};
 
 /// The worlds to verify.
 #[derive(Debug, ClapArgs)]
@@ -26,8 +26,6 @@ pub(super) struct Args {
     ranks: RangeInclusive<usize>,
 }
 
-const MOST_RANKS: usize = 1024;
-
 fn ranks(text: &str) -> Result<RangeInclusive<usize>, String> {
     let (from, to) = text.split_once(':').unwrap_or((text, text));
     let parse = |text: &str| text.parse::<usize>().ok().filter(|ranks| (1..=MOST_RANKS).contains(ranks));
@@ -40,18 +38,13 @@ fn ranks(text: &str) -> Result<RangeInclusive<usize>, String> {
 /// The maximum number of worlds to prove concurrently, if there are enough cores. The plans and values of 1024 ranks take half a gigabyte.
 const MOST_AT_ONCE: usize = 4;
 
-pub(super) fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if !is_reporter() {
-        return ExitCode::SUCCESS;
+        return Ok(ExitCode::SUCCESS);
     }
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_AT_ONCE);
-    let pool = match ThreadPoolBuilder::new().num_threads(threads).build() {
-        Ok(pool) => pool,
-        Err(error) => {
-            eprintln!("unisono: cannot start {threads} threads: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
+    let pool = ThreadPoolBuilder::new().num_threads(threads).build();
+    let pool = pool.map_err(|error| Failure::Error(format!("cannot start {threads} threads: {error}")))?;
     let algorithms: Vec<_> = args.algorithm.iter().flat_map(|OneOrAll(named)| named).collect();
     let mut right = true;
     for &&algorithm in &algorithms {
@@ -70,7 +63,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         println!("{algorithm:<18}  {:>5} plans  {seconds:>6.2} s  {verdict}", proofs.len());
         right &= defects == 0;
     }
-    if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The verifier's findings on the plans of one world.

@@ -6,14 +6,14 @@ use unisono::config::Launcher;
 use unisono::config::share_cores;
 use unisono::{Communicator, OnFailure, Unisono};
 
-use super::values::whole;
+use super::values::{MOST_RANKS, whole};
 use super::{Failure, is_reporter, refused};
 
 /// Options that choose the ranks.
 #[derive(Debug, Args)]
 pub(super) struct World {
     /// Run N ranks as threads of this process, without a launcher
-    #[arg(long, value_name = "N", value_parser = whole(1, 1024_usize))]
+    #[arg(long, value_name = "N", value_parser = whole(1, MOST_RANKS))]
     threads: Option<usize>,
 }
 
@@ -75,7 +75,6 @@ impl World {
         failures.min_by_key(|failure| matches!(failure, Failure::ReportedElsewhere)).map_or(Ok(()), Err)
     }
 
-    /// Rejects threads as ranks in several launched processes.
     fn check_threads(&self) -> Result<(), Failure> {
         let launched = Launcher::detect().ranks.filter(|&processes| processes > 1);
         let Some((ranks, processes)) = self.threads.zip(launched) else { return Ok(()) };

@@ -60,10 +60,14 @@ impl Answers {
         Ok((answer, is_made))
     }
 
-    /// Counts an answer that was just made, and evicts the oldest ones that no longer fit.
+    /// Counts an answer that was just made, and evicts the oldest ones that no longer fit. Does not keep one that exceeds the whole memory.
     fn keep(&self, request: &BatchRequest, answer: &BatchAnswer) {
         let bytes = answer.encoded_len() + 2 * request.encoded_len();
         let mut entries = lock(&self.entries);
+        if bytes > self.room {
+            entries.cells.remove(request);
+            return;
+        }
         entries.made.push_back((request.clone(), bytes));
         entries.bytes += bytes;
         while entries.bytes > self.room {
@@ -156,10 +160,21 @@ mod tests {
                 let (found, made) = answers.get(request(sample), async || Ok(answer(1_000))).await.unwrap();
                 assert_eq!((found.targets.len(), made), (1_000, is_made), "{sample}");
             }
-            // An answer that exceeds the whole memory is returned, but not kept.
-            assert!(answers.get(request(4), async || Ok(answer(3_000))).await.unwrap().1);
+        });
+    }
+
+    #[test]
+    fn an_answer_beyond_the_whole_memory_is_returned_and_evicts_no_other() {
+        let answers = Answers::new(2_500);
+        block_on(async {
+            for (sample, bytes, is_made) in
+                [(1, 1_000, true), (2, 3_000, true), (2, 3_000, true), (1, 1_000, false)]
+            {
+                let (found, made) = answers.get(request(sample), async || Ok(answer(bytes))).await.unwrap();
+                assert_eq!((found.targets.len(), made), (bytes, is_made), "{sample}");
+            }
         });
         let entries = lock(&answers.entries);
-        assert_eq!((entries.cells.len(), entries.made.len(), entries.bytes), (0, 0, 0));
+        assert_eq!((entries.cells.len(), entries.made.len()), (1, 1));
     }
 }

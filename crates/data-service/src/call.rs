@@ -23,11 +23,8 @@ use unisono_data::{DataError, with_causes};
 
 /// A request, with its method and its answer.
 pub(super) trait Method: Message + Default + 'static {
-    /// The path of the method.
     const PATH: &'static str;
-    /// The deadline for an answer.
     const DEADLINE: Duration = Duration::from_secs(10);
-    /// The type of the answer.
     type Answer: Message + Default + 'static;
 }
 

@@ -44,6 +44,8 @@ pub(super) struct Client {
     cache: Cache,
     /// Set once the current wait for servers has been reported.
     is_told: AtomicBool,
+    /// Set once a wait for busy servers has been reported.
+    is_told_busy: AtomicBool,
 }
 
 impl Client {
@@ -89,11 +91,23 @@ impl Client {
         let identity = description.identity();
         runtime.spawn(refresh(Arc::downgrade(&pool), identity));
         let runtime = Some(runtime);
-        let (cache, is_told) = (options.cache.clone(), AtomicBool::new(false));
-        Ok(Self { runtime, pool, kind, schema, shape, description, identity, patience, cache, is_told })
+        let cache = options.cache.clone();
+        let [is_told, is_told_busy] = [(); 2].map(|()| AtomicBool::new(false));
+        Ok(Self {
+            runtime,
+            pool,
+            kind,
+            schema,
+            shape,
+            description,
+            identity,
+            patience,
+            cache,
+            is_told,
+            is_told_busy,
+        })
     }
 
-    /// Returns the data set of the servers.
     pub(super) fn dataset(self) -> Dataset {
         let client = Arc::new(self);
         let Self { kind, schema, description, .. } = &*client;
@@ -112,7 +126,7 @@ impl Client {
         most_bytes: usize,
     ) -> Result<(Values, Vec<u32>), DataError> {
         let began = Instant::now();
-        let mut seen = began;
+        let (mut seen, mut busy_since) = (began, None::<Instant>);
         // Servers with damaged files, and the last error of such a server.
         let (mut damaged, mut damage) = (Vec::new(), None);
         // Servers that have failed to make this batch. The others are tried even after the patience has ended.
@@ -122,9 +136,7 @@ impl Client {
             let server = match self.pool.next(&damaged, Instant::now()) {
                 Next::Server(server) if !is_over || !failed.contains(&server.address) => server,
                 Next::Wait(pause) if !is_over => {
-                    if seen.elapsed() > TOLD_AFTER && !self.is_told.swap(true, Ordering::Relaxed) {
-                        self.cache.report(&waits(&self.pool, self.patience));
-                    }
+                    self.report_wait(seen, busy_since);
                     tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
                     continue;
                 }
@@ -142,6 +154,7 @@ impl Client {
                 Err(status) => match status.code() {
                     Code::ResourceExhausted => {
                         seen = Instant::now();
+                        busy_since = busy_since.or(Some(seen));
                         server.refused(problem(&status));
                         continue;
                     }
@@ -161,8 +174,22 @@ impl Client {
                     _ => problem(&status),
                 },
             };
+            busy_since = None;
             failed.insert(server.address.clone());
             server.failed(failure);
+        }
+    }
+
+    /// Reports a long wait: for silent servers once until one of them answers, for busy ones once.
+    fn report_wait(&self, seen: Instant, busy_since: Option<Instant>) {
+        if seen.elapsed() > TOLD_AFTER && !self.is_told.swap(true, Ordering::Relaxed) {
+            self.cache.report(&waits(&self.pool, self.patience));
+        }
+        let is_long = busy_since.is_some_and(|since| since.elapsed() > TOLD_AFTER);
+        if is_long && !self.is_told_busy.swap(true, Ordering::Relaxed) {
+            let (most, problems) = ((OVERLOADED * self.patience).as_secs(), self.pool.problems());
+            let text = format!("all data servers are busy: waiting for one, up to {most} s; {problems}");
+            self.cache.report(&text);
         }
     }
 }

@@ -17,7 +17,6 @@ const GREETING: [u8; 16] = *b"unisono data v1\n";
 const ACCEPTED: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// The reason why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error("the token is not that of the server")]

@@ -14,14 +14,12 @@ use super::handshake;
 use super::token::Token;
 use unisono_data::DataError;
 
-/// The deadline of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The maximum number of concurrent handshakes. Another one replaces the oldest.
 const MOST_PENDING: usize = 256;
 /// The pause after a connection could not be accepted, for example because too many files are open.
 const NAP: Duration = Duration::from_millis(100);
 
-/// Listens on an address.
 pub(super) async fn listen(address: &str) -> Result<(TcpListener, SocketAddr), DataError> {
     let listener = TcpListener::bind(address).await;
     let listening = listener.and_then(|listener| listener.local_addr().map(|address| (listener, address)));

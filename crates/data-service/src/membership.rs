@@ -19,20 +19,22 @@ const RENEWAL: Duration = Duration::from_secs(3);
 /// The time after which a membership without renewal expires.
 const LAPSES: Duration = Duration::from_secs(10);
 /// The maximum number of members, since their list must fit into one message.
-const MOST: usize = 10_000;
+pub(super) const MOST_MEMBERS: usize = 10_000;
 
 /// The servers that have joined, and the time of their last renewal.
 #[derive(Debug, Default)]
 pub(super) struct Members(Mutex<Vec<(String, Instant)>>);
 
 impl Members {
-    /// Adds a server, or renews its membership.
-    pub(super) fn renew(&self, address: String, now: Instant) {
+    /// Adds a server, or renews its membership. Returns false if there are too many members to add another one.
+    pub(super) fn renew(&self, address: String, now: Instant) -> bool {
         let mut members = lock(&self.0);
         members.retain(|(known, renewed)| *known != address && now.duration_since(*renewed) < LAPSES);
-        if members.len() < MOST {
+        let has_room = members.len() < MOST_MEMBERS;
+        if has_room {
             members.push((address, now));
         }
+        has_room
     }
 
     /// Returns the servers with a current membership.
@@ -131,6 +133,16 @@ mod tests {
         assert!(members.addresses(at(18)).is_empty());
         members.renew("c:1".into(), at(30));
         assert_eq!(lock(&members.0).len(), 1);
+    }
+
+    #[test]
+    fn members_beyond_the_limit_are_refused_until_another_one_expires() {
+        let (members, start) = (Members::default(), Instant::now());
+        lock(&members.0).extend((0..MOST_MEMBERS).map(|number| (format!("a:{number}"), start)));
+        assert!(!members.renew("b:1".into(), start));
+        assert!(members.renew("a:7".into(), start), "a member remains one");
+        assert_eq!(members.addresses(start).len(), MOST_MEMBERS);
+        assert!(members.renew("b:1".into(), start + LAPSES));
     }
 
     #[test]

@@ -76,7 +76,6 @@ impl Description {
     }
 }
 
-/// Requests a batch.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub(super) struct BatchRequest {
     /// The [identity](Description::identity) of the data set.
@@ -92,7 +91,6 @@ pub(super) struct BatchRequest {
     pub(super) samples: Vec<u64>,
 }
 
-/// A pass of training.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub(super) struct Training {
     #[prost(fixed64, tag = "1")]

@@ -15,7 +15,7 @@ use tower::service_fn;
 
 use super::answers::Answers;
 use super::call::{MOST_ANSWER_BYTES, MOST_OTHER_BYTES, Method};
-use super::membership::{Members, reached};
+use super::membership::{MOST_MEMBERS, Members, reached};
 use super::message::{
     BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Servers, ServersRequest, Shape,
 };
@@ -152,7 +152,10 @@ impl Served {
         }
         let address = reached(&address, from).filter(|address| unisono_data::Service::is_address(address));
         let address = address.ok_or_else(|| Status::invalid_argument("who joins must have an address"))?;
-        self.members.renew(address, Instant::now());
+        if !self.members.renew(address, Instant::now()) {
+            let why = format!("it has {MOST_MEMBERS} members: expected fewer; join another server");
+            return Err(Status::resource_exhausted(why));
+        }
         Ok(Response::new(()))
     }
 
@@ -171,7 +174,6 @@ impl Served {
 
 type Answered<A> = Result<Response<A>, Status>;
 
-/// Answers a request over HTTP/2.
 pub(super) async fn answer(
     served: Arc<Served>,
     request: http::Request<Body>,

@@ -17,7 +17,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 /// The minimum and maximum pause of an overloaded server.
 const BREATHERS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// The servers that a client has found.
 #[derive(Debug)]
 pub(super) struct Pool {
     token: Token,
@@ -27,7 +26,6 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct State {
     servers: Vec<Known>,
-    /// The number of servers picked so far.
     picked: u64,
 }
 
@@ -44,7 +42,6 @@ struct Known {
     failures: u32,
     /// The end of the current pause.
     resumes: Option<Instant>,
-    /// The last failure.
     problem: Option<String>,
     /// The number that identifies the server under several addresses.
     instance: Option<u64>,

@@ -22,7 +22,6 @@ pub(super) type Nonce = [u8; 32];
 /// A proof that a side has the token.
 pub(super) type Proof = [u8; 32];
 
-/// A side of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Client,

@@ -24,7 +24,6 @@ pub enum OnBadSample {
 }
 
 impl OnBadSample {
-    /// Returns whether a damaged sample may be skipped.
     pub(crate) fn skips(self) -> bool {
         self != Self::Error
     }

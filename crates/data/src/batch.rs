@@ -52,10 +52,7 @@ impl Values {
     /// Returns the inputs of a model, with the levels of images normalised.
     pub(crate) fn normalized(self, normalization: Option<&Normalization>) -> Inputs {
         match self {
-            Self::Levels(levels) => Inputs::Pixels(match normalization {
-                Some(normalization) => normalization.apply(&levels),
-                None => Normalization::default().apply(&levels),
-            }),
+            Self::Levels(levels) => Inputs::Pixels(normalization.cloned().unwrap_or_default().apply(&levels)),
             Self::Numbers(numbers) => Inputs::Pixels(numbers),
             Self::Tokens(tokens) => Inputs::Tokens(tokens),
         }

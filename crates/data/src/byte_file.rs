@@ -19,7 +19,6 @@ use crate::pipeline::part;
 pub(super) enum Compression {
     /// The gzip format, with any number of members.
     Gzip,
-    /// A zlib stream.
     Zlib,
 }
 
@@ -61,7 +60,6 @@ impl ByteFile {
         spooled(&path, &mut file)
     }
 
-    /// Returns whether the file is gzipped.
     pub(super) fn is_gzipped(&self) -> Result<bool, DataError> {
         Ok(Compression::of(&self.start()?) == Some(Compression::Gzip))
     }
@@ -100,7 +98,6 @@ impl ByteFile {
         &self.path
     }
 
-    /// Returns the number of bytes.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
@@ -117,7 +114,6 @@ impl ByteFile {
         Ok(bytes)
     }
 
-    /// Reads bytes from an offset.
     pub(super) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DataError> {
         part("reading", || self.file.read_exact_at(bytes, offset)).map_err(DataError::read(&self.path))
     }
@@ -128,7 +124,6 @@ impl ByteFile {
     }
 }
 
-/// A reader of a file from a position.
 #[derive(Debug)]
 pub(super) struct Reader<F> {
     file: F,
@@ -211,7 +206,6 @@ pub(super) struct Spool {
     written: u64,
 }
 
-/// Bytes per read.
 const BLOCK: usize = 1 << 16;
 /// Bytes between two checks of the free space.
 const STRIDE: u64 = 64 << 20;

@@ -77,7 +77,6 @@ fn names(path: &Path) -> Result<Vec<String>, DataError> {
     Err(DataError::file(path, problem))
 }
 
-/// Returns the levels and the labels of the images in these files.
 fn images(files: &[PathBuf]) -> Result<[Vec<u8>; 2], DataError> {
     let (mut levels, mut labels) = (vec![], vec![]);
     for path in files {

@@ -26,7 +26,6 @@ const COLOUR: u8 = 24;
 pub(super) enum Raw {
     /// A file in one of the formats. If it has several frames, the first is the image.
     Encoded(Vec<u8>),
-    /// Grey levels.
     Grey(GrayImage),
 }
 
@@ -35,7 +34,6 @@ pub(super) enum Raw {
 pub(super) struct Header {
     /// Height and width.
     pub(super) sides: [usize; 2],
-    /// Whether pixels may have a colour.
     pub(super) may_have_colour: bool,
 }
 
@@ -64,7 +62,6 @@ impl Raw {
         Ok(Image::new(shape, levels))
     }
 
-    /// Decodes the image to detect colour.
     pub(super) fn has_colour(self) -> Result<bool, String> {
         let is_coloured = |pixel: &[u8]| {
             let (least, most) = (pixel.iter().min(), pixel.iter().max());
@@ -101,21 +98,17 @@ fn decoded(bytes: &[u8]) -> Result<DynamicImage, String> {
 
 /// Returns the decoder of a file whose header has been read. Some formats allow sides of 0, to which no image can be resized.
 fn decoder(bytes: &[u8]) -> Result<impl ImageDecoder, String> {
-    let decoder = reader(bytes)?.into_decoder().map_err(|error| broken(&error))?;
-    match decoder.dimensions() {
-        (0, _) | (_, 0) => Err(broken(&"it has no pixels")),
-        _ => Ok(decoder),
-    }
-}
-
-fn reader(bytes: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>, String> {
     if !is_encoded(bytes) {
         return Err(format!("is of an unknown format: expected {FORMATS}"));
     }
     let mut reader =
         ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| broken(&error))?;
     reader.limits(limits(bytes));
-    Ok(reader)
+    let decoder = reader.into_decoder().map_err(|error| broken(&error))?;
+    match decoder.dimensions() {
+        (0, _) | (_, 0) => Err(broken(&"it has no pixels")),
+        _ => Ok(decoder),
+    }
 }
 
 /// Returns the memory limit for decoding a file. A header may claim any size, but most formats compress by no more than this factor. The pixels of a

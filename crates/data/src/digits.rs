@@ -25,7 +25,6 @@ type Point = (f32, f32);
 
 /// A stroke of the pen, in a box from (-1, -1) at the top left to (1, 1).
 enum Stroke {
-    /// Straight lines from point to point.
     Line(&'static [Point]),
     /// Part of an ellipse: its centre, its radii, and its start and end angles in degrees, clockwise from the right.
     Arc(Point, (f32, f32), (f32, f32)),
@@ -33,7 +32,6 @@ enum Stroke {
 
 use Stroke::{Arc, Line};
 
-/// The shapes of each digit.
 const GLYPHS: [&[&[Stroke]]; 10] = [
     &[&[Arc((0.0, 0.0), (0.6, 0.95), (-90.0, 270.0))], &[Arc((0.0, 0.0), (0.5, 0.95), (-60.0, 285.0))]],
     &[
@@ -89,7 +87,6 @@ const GLYPHS: [&[&[Stroke]]; 10] = [
     ],
 ];
 
-/// Draws the data set of digits.
 pub(super) fn draw(options: &Options) -> Result<Dataset, DataError> {
     let split = |samples, purpose, option| {
         if samples == 0 {

@@ -11,7 +11,6 @@ pub(crate) fn room(file: impl AsFd) -> io::Result<[u64; 2]> {
     Ok([found.f_bavail, found.f_blocks].map(|blocks| blocks.saturating_mul(found.f_frsize)))
 }
 
-/// Formats a number of bytes with a unit.
 pub(crate) fn amount(bytes: u64) -> String {
     match bytes {
         0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),

@@ -7,7 +7,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::augment::Augmentation;
@@ -15,7 +14,7 @@ use super::bad::{BadSamples, OnBadSample, Skipped};
 use super::batch::{Pass, Values};
 use super::decoding::Raw;
 use super::fitting::fitted;
-use super::survey::{self, Survey, spread};
+use super::survey::{self, Survey};
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
 use crate::normalization::{Normalization, Normalize, Sums};
@@ -36,7 +35,6 @@ pub struct EncodedImages {
     samples: Vec<usize>,
     /// Height, width and channels: 1 for greyscale, 3 for red, green and blue.
     shape: [usize; 3],
-    /// The augmentation in training.
     augmentation: Augmentation,
     normalization: Option<Normalization>,
     /// Notes for the user on how the images are read.
@@ -108,7 +106,6 @@ impl dyn Store {
         Survey::of(samples, |sample| self.raw(sample).ok()?.0.header().ok())
     }
 
-    /// Decodes an image to detect colour.
     fn has_colour(&self, sample: usize) -> bool {
         self.raw(sample).is_ok_and(|(raw, _)| raw.has_colour().unwrap_or(false))
     }
@@ -180,17 +177,14 @@ impl EncodedImages {
         Ok(Dataset { kind, train: Arc::new(train), test: Arc::new(test), schema })
     }
 
-    /// Returns the sums over the levels of all images, or of evenly spaced ones if there are many.
     fn sums(&self) -> Result<Sums, DataError> {
         let samples: Vec<_> = (0..self.samples.len()).collect();
-        let sums = |sample| match self.image(sample) {
+        survey::sums(&samples, |sample| match self.image(sample) {
             Ok((image, _)) => Ok(Sums::of(&image.levels, image.channels)),
             // A damaged image is counted and named when a batch needs it.
             Err(error) if self.bad.may_skip(&error) => Ok(Sums::default()),
             Err(error) => Err(error),
-        };
-        let all: Vec<_> = spread(&samples, survey::MOST).into_par_iter().map(sums).collect();
-        all.into_iter().try_fold(Sums::default(), |sum, own| Ok(sum.and(own?)))
+        })
     }
 
     /// Returns an image, converted and resized, and its class.
@@ -220,7 +214,6 @@ impl EncodedImages {
         Ok((Self { snapshot: Some(Arc::clone(&snapshot)), ..self.clone() }, snapshot))
     }
 
-    /// Returns the size of an image's record in a snapshot.
     pub(super) fn record_bytes(&self) -> usize {
         size_of::<u32>() + self.values()
     }
@@ -238,7 +231,6 @@ impl EncodedImages {
         Ok(())
     }
 
-    /// Returns the number of values of an image.
     fn values(&self) -> usize {
         self.shape.iter().product()
     }

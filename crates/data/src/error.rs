@@ -114,7 +114,6 @@ impl DataError {
         matches!(self, Self::File { .. })
     }
 
-    /// Adds the index of a pipeline's element to an error.
     pub(super) fn in_element(self, element: u64) -> Self {
         Self::Element { element, error: Box::new(self) }
     }

@@ -77,7 +77,6 @@ impl Example {
         })
     }
 
-    /// Returns the class.
     pub(super) fn label(&self) -> Result<u32, String> {
         let label = self.integer(LABEL).ok_or_else(|| self.lacks(LABEL, "int64"))?;
         label.try_into().map_err(|_| format!("has the label {label}: expected one from 0 to {}", u32::MAX))

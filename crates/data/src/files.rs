@@ -145,7 +145,6 @@ pub(super) fn entries(
     Ok(entries)
 }
 
-/// Returns the name of a file in lower case, without its directory.
 pub(super) fn lowercase_name(file: &Path) -> String {
     file.file_name().unwrap_or_default().to_string_lossy().to_lowercase()
 }

@@ -45,7 +45,6 @@ pub(super) fn divided(
     Ok((train, test))
 }
 
-/// Returns whether the name of a file marks its samples as held out.
 fn is_held_out(file: &Path) -> bool {
     let name = lowercase_name(file);
     let mut words = name.split(|c: char| !c.is_alphanumeric());

@@ -55,7 +55,6 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
     Ok(Dataset { kind, train, test, schema: Schema::default() })
 }
 
-/// The images and the labels of one set of samples.
 struct Pair {
     /// The file of images.
     path: PathBuf,
@@ -111,7 +110,6 @@ fn find(directory: &Path, name: &str) -> Option<PathBuf> {
     names.map(|name| directory.join(name)).into_iter().find(|path| path.is_file())
 }
 
-/// Returns the size of a header in bytes.
 fn header_bytes(dimensions: usize) -> u64 {
     4 * (1 + dimensions as u64)
 }

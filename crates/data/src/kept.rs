@@ -18,7 +18,6 @@ use crate::snapshot::{FORMAT, Plan, SnapshotOptions};
 use crate::source::Source;
 use crate::split::Split;
 
-/// The name of the description in a snapshot's directory.
 const ABOUT: &str = "snapshot.json";
 
 /// The description in a snapshot's directory, for people who find it.
@@ -133,7 +132,6 @@ fn key(train: &EncodedImages, test: &EncodedImages, options: &SnapshotOptions) -
     Ok(format!("{:016x}", hasher.digest()))
 }
 
-/// Returns an error if the file system has too little space for a snapshot.
 fn check_room(directory: &Path, bytes: u64) -> Result<(), DataError> {
     let [free, _] = File::open(directory).and_then(room).map_err(DataError::write(directory))?;
     if bytes <= free {
@@ -147,7 +145,6 @@ fn check_room(directory: &Path, bytes: u64) -> Result<(), DataError> {
     Err(DataError::file(directory, problem))
 }
 
-/// Writes the description into the directory of a snapshot.
 fn write_about(directory: &Path, about: &About) -> Result<(), DataError> {
     let path = directory.join(ABOUT);
     if read(&path).as_ref() == Some(about) {
@@ -161,7 +158,6 @@ fn read(path: &Path) -> Option<About> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Returns the other snapshots of this source.
 fn others(all: &Path, own: &Path, source: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(all).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_other =

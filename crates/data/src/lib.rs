@@ -104,4 +104,3 @@ pub use source::{Options, Source};
 pub use split::{Split, order};
 pub use stop::Stop;
 pub use stored::StoredSamples;
-pub use stored_text::StoredText;

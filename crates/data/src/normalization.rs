@@ -72,7 +72,6 @@ impl Sums {
         sums
     }
 
-    /// Returns the sums over both sets of images.
     pub(crate) fn and(self, other: Self) -> Self {
         let both = |own: [u64; 3], other: [u64; 3]| [0, 1, 2].map(|channel| own[channel] + other[channel]);
         Self {
@@ -82,7 +81,6 @@ impl Sums {
         }
     }
 
-    /// Returns the statistics of this many channels.
     pub(crate) fn normalization(self, channels: usize) -> Normalization {
         let of_all = |sums: [u64; 3], channel: usize| sums[channel] as f64 / self.count.max(1) as f64;
         let deviation = |channel| {
@@ -128,7 +126,6 @@ impl Normalization {
     }
 }
 
-/// Returns the normalised value of each level.
 fn table((mean, deviation): (&f32, &f32)) -> [f32; 256] {
     std::array::from_fn(|level| (level as f32 / 255.0 - mean) / deviation)
 }

@@ -11,7 +11,7 @@ use crate::schema::Schema;
 use crate::source::Options;
 use crate::split::nine_to_one;
 use crate::stored::{Content, Images, Labels, StoredSamples};
-use crate::survey::{self, spread};
+use crate::survey;
 
 mod array;
 
@@ -79,13 +79,11 @@ pub(super) fn read(
     Ok(Dataset { train: train.split(training, &schema, options.augmentation.clone()), test, kind, schema })
 }
 
-/// Samples and their labels.
 struct Pair {
     /// The file of samples.
     path: PathBuf,
     samples: Content,
     count: usize,
-    /// The file of labels.
     path_of_labels: PathBuf,
     labels: Arc<Labels>,
 }
@@ -111,7 +109,6 @@ impl Pair {
         Ok(Self { path, samples: array.samples()?, count: found, path_of_labels, labels })
     }
 
-    /// Returns the indices of all samples.
     fn all(&self) -> Vec<usize> {
         (0..self.count).collect()
     }
@@ -132,7 +129,6 @@ impl Pair {
         }
     }
 
-    /// Returns an error for samples of another shape.
     fn check_shape(&self, expected: &Self) -> Result<(), DataError> {
         let shape = |samples: &Content| match samples {
             Content::Images(images) => format!("images of the shape {:?}", images.shape),
@@ -146,14 +142,10 @@ impl Pair {
         Err(DataError::file(self.path.clone(), problem))
     }
 
-    /// Returns the sums over the levels of these images, or of evenly spaced ones if there are many.
     fn sums(&self, training: &[usize]) -> Result<Sums, DataError> {
         let Content::Images(images) = &self.samples else { return Ok(Sums::default()) };
         let channels = images.shape[2];
-        let own = |image| images.read(image).map(|levels| Sums::of(&levels, channels));
-        spread(training, survey::MOST)
-            .into_iter()
-            .try_fold(Sums::default(), |sum, image| Ok(sum.and(own(image)?)))
+        survey::sums(training, |image| Ok(Sums::of(&images.read(image)?, channels)))
     }
 
     fn split(&self, samples: Vec<usize>, schema: &Schema, augmentation: Augmentation) -> Arc<StoredSamples> {

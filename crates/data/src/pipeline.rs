@@ -328,7 +328,6 @@ impl<T> Pipeline<T> {
         self.watch.waited()
     }
 
-    /// Returns the next element, or the end of an epoch.
     fn next_item(&mut self) -> Option<Result<Item<T>, DataError>> {
         // Not restored after an error, the end or a panic, so that the threads end and no element follows.
         let mut elements = self.elements.take()?;

@@ -18,7 +18,6 @@ pub(crate) fn keyed_rng(seed: u64, purpose: u64, index: u64) -> ChaCha8Rng {
     rng_of([seed, purpose, index, 0])
 }
 
-/// Returns a separate random stream for each key.
 pub(crate) fn rng_of(words: [u64; 4]) -> ChaCha8Rng {
     let mut key = [0; 32];
     for (bytes, word) in key.chunks_exact_mut(8).zip(words) {

@@ -114,7 +114,6 @@ pub(super) struct RowWriter<'a> {
 }
 
 impl<'a> RowWriter<'a> {
-    /// Returns a writer for rows from `path`.
     pub(super) fn new(path: &'a Path, in_memory_bytes: u64) -> Self {
         Self { path, in_memory_bytes, values: vec![], spool: None, count: 0 }
     }

@@ -34,7 +34,6 @@ pub struct Column {
 }
 
 impl Column {
-    /// Standardises a value.
     pub(super) fn standardised(&self, value: f32) -> f32 {
         // A constant column carries no information, but a test row may have another value.
         let deviation = if self.deviation > 0.0 { self.deviation } else { 1.0 };

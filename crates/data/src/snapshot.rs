@@ -49,13 +49,6 @@ pub enum Compression {
 }
 
 impl Compression {
-    fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Lz4 => "lz4",
-        }
-    }
-
     fn packed(self, record: &[u8]) -> Cow<'_, [u8]> {
         match self {
             Self::None => record.into(),
@@ -73,7 +66,10 @@ impl Compression {
 
 impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+        })
     }
 }
 
@@ -81,17 +77,17 @@ impl FromStr for Compression {
     type Err = DataError;
 
     fn from_str(name: &str) -> Result<Self, DataError> {
-        let known = [Self::None, Self::Lz4].into_iter().find(|compression| compression.name() == name);
-        known.ok_or_else(|| {
-            DataError::other(format!("unknown compression `{name}`: expected `none` or `lz4`"))
-        })
+        match name {
+            "none" => Ok(Self::None),
+            "lz4" => Ok(Self::Lz4),
+            _ => Err(DataError::other(format!("unknown compression `{name}`: expected `none` or `lz4`"))),
+        }
     }
 }
 
 /// The content of a snapshot: records by number, each of which can be made independently.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
-    /// The directory of this snapshot.
     pub(crate) directory: &'a Path,
     /// The prefix of the files' names.
     pub(crate) name: &'static str,
@@ -126,7 +122,6 @@ impl Plan<'_> {
         (0..count).map(|shard| self.directory.join(name(shard))).collect()
     }
 
-    /// Returns the range of records in a shard.
     fn of_shard(&self, shard: usize) -> std::ops::Range<usize> {
         let first = shard * self.per_shard();
         first..self.records.min(first + self.per_shard())
@@ -164,7 +159,6 @@ impl Plan<'_> {
 }
 
 impl Snapshot {
-    /// Returns a record.
     pub(crate) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
         self.shards[index / self.per_shard].record(index % self.per_shard)
     }
@@ -173,7 +167,6 @@ impl Snapshot {
         &self.directory
     }
 
-    /// Returns the size of all files in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.shards.iter().map(Shard::size).sum()
     }

@@ -24,7 +24,6 @@ pub struct StoredSamples {
     samples: Vec<usize>,
 }
 
-/// Consecutive samples.
 #[derive(Debug, Clone)]
 pub(super) enum Content {
     Images(Images),
@@ -38,12 +37,10 @@ pub(super) struct Images {
     pub(super) levels: Levels,
     /// Height, width and channels.
     pub(super) shape: [usize; 3],
-    /// The augmentation in training.
     pub(super) augmentation: Augmentation,
     pub(super) normalization: Option<Normalization>,
 }
 
-/// The levels of images.
 #[derive(Debug, Clone)]
 pub(super) enum Levels {
     Memory(Arc<[u8]>),
@@ -66,7 +63,6 @@ impl Labels {
         bytes.map_or(Self::Words(labels), Self::Bytes)
     }
 
-    /// Returns the class of a sample.
     pub(super) fn get(&self, sample: usize) -> u32 {
         match self {
             Self::Bytes(labels) => labels[sample].into(),

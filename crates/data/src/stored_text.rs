@@ -21,7 +21,6 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Counts the next character.
     pub(super) fn pass(&mut self, character: char) {
         if self.characters.is_multiple_of(STRIDE) {
             self.offsets.push(self.bytes);
@@ -38,7 +37,6 @@ pub(super) enum Characters {
     Files(TextFiles),
 }
 
-/// The files of a text.
 #[derive(Debug)]
 pub(super) struct TextFiles {
     /// The files in order. Each character is within one file.
@@ -86,7 +84,7 @@ impl TextFiles {
 
 /// A part of a text, divided into windows that do not overlap.
 #[derive(Debug, Clone)]
-pub struct StoredText {
+pub(super) struct StoredText {
     characters: Arc<Characters>,
     /// The characters of this part.
     range: Range<usize>,

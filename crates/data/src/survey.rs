@@ -3,9 +3,11 @@
 use rayon::prelude::*;
 
 use super::decoding::Header;
+use crate::error::DataError;
+use crate::normalization::Sums;
 
-/// The maximum number of images whose headers are read.
-pub(super) const MOST: usize = 1000;
+/// The maximum number of images whose headers are read, or whose levels are summed.
+const MOST: usize = 1000;
 /// The maximum number of images that are decoded to detect colour: a header may claim colour for a greyscale image.
 const MOST_DECODED: usize = 64;
 
@@ -19,10 +21,19 @@ pub(super) struct Survey {
     images: usize,
 }
 
-/// Returns at most this many elements, evenly spaced.
-pub(super) fn spread<T: Copy>(all: &[T], most: usize) -> Vec<T> {
+/// Returns at most this many samples, evenly spaced.
+fn spread(all: &[usize], most: usize) -> Vec<usize> {
     let count = all.len().min(most);
     (0..count).map(|at| all[at * all.len() / count]).collect()
+}
+
+/// Returns the sums over the levels of these images, or of evenly spaced ones if there are many.
+pub(super) fn sums(
+    samples: &[usize],
+    own: impl Fn(usize) -> Result<Sums, DataError> + Send + Sync,
+) -> Result<Sums, DataError> {
+    let all: Vec<_> = spread(samples, MOST).into_par_iter().map(own).collect();
+    all.into_iter().try_fold(Sums::default(), |sum, own| Ok(sum.and(own?)))
 }
 
 impl Survey {

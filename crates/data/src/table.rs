@@ -27,7 +27,6 @@ mod parquet;
 use self::header::Layout;
 use self::labels::Names;
 
-/// The format of a table's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Csv,

@@ -11,7 +11,6 @@ use crate::schema::Schema;
 use crate::source::Options;
 use crate::stored_text::{Characters, Marks, StoredText, TextFiles};
 
-/// Bytes per read.
 const BLOCK: usize = 1 << 16;
 
 /// Reads the text in the files that `path` names, one after the other, for windows of `context` characters.

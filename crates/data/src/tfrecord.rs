@@ -46,7 +46,6 @@ struct Records {
     classes: usize,
 }
 
-/// The location of a record.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     file: usize,
@@ -54,7 +53,6 @@ struct Place {
     record: usize,
     /// The offset of its first byte.
     offset: u64,
-    /// Its size.
     length: usize,
 }
 

@@ -40,7 +40,6 @@ struct Members {
     samples: Vec<Sample>,
 }
 
-/// A sample: its image, and its class.
 #[derive(Debug)]
 struct Sample {
     file: usize,
@@ -124,7 +123,6 @@ impl Store for Members {
     }
 }
 
-/// The members of a tar file.
 #[derive(Default)]
 struct Found {
     samples: Vec<Parts>,
@@ -236,7 +234,6 @@ fn text(file: &ByteFile, member: Member, damaged: &impl Fn(&str) -> DataError) -
     file.read(member.offset, member.length as usize)
 }
 
-/// Returns the number in a text.
 fn number_in(text: &[u8]) -> Result<u32, String> {
     let text = String::from_utf8_lossy(text);
     let number = text.trim();

@@ -75,9 +75,9 @@ impl Settings {
                 "--algorithm" => settings.choice = value.parse().map_err(|error| format!("{error}"))?,
                 "--must-run" => settings.must_run = Some(value),
                 "--largest-mib" => {
-                    let mib: usize =
-                        value.parse().map_err(|error| format!("--largest-mib {value}: {error}"))?;
-                    settings.largest_bytes = mib << 20;
+                    let bytes = value.parse().ok().and_then(|mib: usize| mib.checked_mul(1 << 20));
+                    let expected = || format!("--largest-mib must be a number of MiB, got `{value}`");
+                    settings.largest_bytes = bytes.ok_or_else(expected)?;
                 }
                 _ => {
                     return Err(format!(

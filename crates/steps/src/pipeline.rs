@@ -32,7 +32,7 @@ mod passes;
 mod verify;
 
 pub use balance::balance;
-pub use verify::{PassCosts, PipelineDefect, Span, Timeline};
+pub use verify::{PassCosts, Span, Timeline};
 
 /// The order of forward and backward passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

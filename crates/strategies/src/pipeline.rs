@@ -99,7 +99,7 @@ impl<S: Stage> Pipeline<S> {
                 let plan = self.schedule.plan(self.comm.ranks(), micro_batches)?;
                 match &plan.verify()[..] {
                     [] => Ok(plan),
-                    [defect, ..] => Err(defect.to_string().into()),
+                    [defect, ..] => Err(defect.as_str().into()),
                 }
             }
         }

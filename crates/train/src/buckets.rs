@@ -34,7 +34,7 @@ pub use unisono_compress::{UnknownWire, Wire};
 pub use wires::Wires;
 
 use compressed::compressors;
-pub use ledger::{Ledger, Pass, end_pass};
+pub use ledger::{Ledger, Pass, WithoutGradient, end_pass};
 use parcel::CommBuffer;
 pub use plan::{Place, Plan};
 use sums::Tree;

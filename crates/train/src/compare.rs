@@ -70,9 +70,6 @@ pub(super) fn listed(mut texts: Vec<String>, count: usize) -> String {
 }
 
 /// Returns the hash of all values of a replica, buffers included: the hash that `replicas` returns.
-///
-/// # Errors
-/// An error of the framework.
 pub fn hash_with_buffers(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
     Ok(Values::of(replica)?.all)
 }
@@ -165,9 +162,6 @@ pub(super) fn all_where(comm: &mut Communicator, is_so: bool) -> Result<Vec<Rank
 }
 
 /// Returns the lowest rank on which a condition holds. Called by all ranks.
-///
-/// # Errors
-/// Errors of the collectives.
 pub fn lowest(comm: &mut Communicator, is_so: bool) -> Result<Option<Rank>, TrainError> {
     let mut lowest = [if is_so { comm.rank() as u64 } else { u64::MAX }];
     comm.call().algorithm(Choice::Auto).all_reduce(&mut lowest, ReduceOp::Min)?;
@@ -175,9 +169,6 @@ pub fn lowest(comm: &mut Communicator, is_so: bool) -> Result<Option<Rank>, Trai
 }
 
 /// Broadcasts a value of rank 0, as JSON. Called by all ranks.
-///
-/// # Errors
-/// Errors of the collectives.
 pub fn broadcast<T: DeserializeOwned>(
     comm: &mut Communicator,
     own: &impl Serialize,

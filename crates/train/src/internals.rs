@@ -22,7 +22,7 @@ pub use crate::places::{check_outputs, check_run};
 pub use crate::compare::{broadcast, hash_with_buffers, lowest, parameters};
 
 /// Parameter servers send the buckets of a mirrored step, and keep the state of a run as a trainer does.
-pub use crate::buckets::{HalfBytes, Plan};
+pub use crate::buckets::{HalfBytes, Plan, WithoutGradient};
 pub use crate::state::{RunState, not_saved};
 
 pub use crate::checkpoint::{moment_name, saved_moment};

@@ -100,9 +100,6 @@ pub struct Exploded {
 
 impl Exploded {
     /// Checks these values.
-    ///
-    /// # Errors
-    /// [`Exploded`] if one is not finite, or too large.
     pub(crate) fn check(values: &[f32]) -> Result<(), Self> {
         Self::check_largest(largest(&[values]))
     }

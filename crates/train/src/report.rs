@@ -34,6 +34,14 @@ pub enum Event {
     Notice(String),
 }
 
+impl Event {
+    /// Returns the notice of a parameter without a gradient.
+    #[doc(hidden)]
+    pub fn without_gradient(name: &str) -> Self {
+        Self::Notice(format!("{name} has no gradient, which counts as zero: the loss does not depend on it"))
+    }
+}
+
 /// A step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepEvent {
@@ -192,13 +200,11 @@ pub struct Best {
 impl Best {
     /// Returns the best evaluation after another one. The new one is better if its loss is lower by more than `min_delta`.
     pub(crate) fn after(best: Option<Self>, test_loss: f64, step: u64, min_delta: f64) -> Self {
-        match best {
-            Some(best)
-                if test_loss < best.test_loss - min_delta
-                    || best.test_loss.is_nan() && !test_loss.is_nan() =>
-            {
-                Self { test_loss, step, evaluations_since: 0 }
-            }
+        let is_kept = |best: &Self| {
+            let is_better = test_loss < best.test_loss - min_delta;
+            !is_better && (!best.test_loss.is_nan() || test_loss.is_nan())
+        };
+        match best.filter(is_kept) {
             Some(best) => Self { evaluations_since: best.evaluations_since + 1, ..best },
             None => Self { test_loss, step, evaluations_since: 0 },
         }

@@ -21,7 +21,7 @@ use crate::step::{Mirror, OUTER_VELOCITY};
 use unisono::{Communicator, Rank};
 
 /// The position of a run, and its description.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// The number of steps made.
     pub step: u64,
@@ -64,20 +64,12 @@ impl Progress {
     /// Returns the start of a run.
     pub fn beginning(settings: &RunSettings) -> Self {
         Self {
-            step: 0,
             epoch: 1,
-            step_in_epoch: 0,
-            tally: LossSums::default(),
-            ranks: 0,
             global_batch: settings.global_batch,
-            updates: 0,
-            last_loss: 0.0,
-            best: None,
             evaluated: Some(0),
-            first_loss: None,
-            lowest: None,
             rate_factor: unchanged(),
             description: settings.description.clone(),
+            ..Self::default()
         }
     }
 
@@ -163,10 +155,7 @@ impl Resumed {
     }
 
     /// Checks that the run can continue with this global batch size. Positions in an epoch are counted in steps.
-    ///
-    /// # Errors
-    /// [`TrainError::OtherRun`] if the checkpoint was saved during an epoch with another batch size. Samples would then be lost or repeated.
-    pub fn check_batch(&self, global_batch: usize) -> Result<(), TrainError> {
+    pub(crate) fn check_batch(&self, global_batch: usize) -> Result<(), TrainError> {
         let Progress { global_batch: before, step_in_epoch, .. } = self.progress;
         if global_batch == before || step_in_epoch == 0 {
             return Ok(());
@@ -188,9 +177,6 @@ impl Resumed {
 
     /// Like [`load`], for a replica that may be a [part](Replica::parts) of the model. Distributes the arrays to the parts first. `replicas` are the
     /// ranks that hold the same part. Called by all ranks.
-    ///
-    /// # Errors
-    /// As [`Resumed::load`]. Errors of the collectives.
     pub(super) fn load_parts(
         &mut self,
         replicas: &Communicator,
@@ -223,9 +209,6 @@ impl Resumed {
     }
 
     /// Restores the optimizers of all ranks from rank 0's checkpoint, and drops its arrays. Called by all ranks.
-    ///
-    /// # Errors
-    /// [`TrainError::OtherRun`] if the checkpoint belongs to another optimizer. Errors of the collectives.
     pub(super) fn restore<R: Replica>(
         &mut self,
         comm: &mut Communicator,
@@ -266,6 +249,7 @@ impl Resumed {
             state.push((&moment[..], *index, &sized(found, count)?[mirror.own(*index)]));
         }
         mirror.restore_optimizer(self.progress.updates, state)?;
+        mirror.steps = self.progress.step;
         for (velocity, of) in mirror.rounds().into_iter().flat_map(Rounds::velocities).zip(&parameters) {
             if let Ok(saved) = find(saved, &moment_name(&of.name, OUTER_VELOCITY)) {
                 velocity.copy_from_slice(&saved.values);
@@ -324,9 +308,6 @@ fn find<'a>(arrays: &'a [Tensor], name: &str) -> Result<&'a Tensor, TrainError> 
 }
 
 /// Returns the arrays to save. Copies them, because the replica may change afterwards.
-///
-/// # Errors
-/// [`TrainError::Replica`].
 pub(super) fn snapshot<R: Replica>(
     mirror: &mut Mirror<R>,
     progress: &Progress,

@@ -88,9 +88,6 @@ impl RunSettings {
 }
 
 /// Refuses settings that no strategy supports. `held_out` is the number of the feed's evaluation batches.
-///
-/// # Errors
-/// [`TrainError::Setting`].
 pub(crate) fn check_settings(settings: &RunSettings, held_out: usize) -> Result<(), TrainError> {
     let RunSettings { early_stopping, checkpoints, .. } = settings;
     let refuse = |why: String| Err(TrainError::Setting(why));

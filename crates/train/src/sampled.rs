@@ -75,20 +75,18 @@ impl<S: Samples> Sampled<(S, S), Vec<S::Sample>> {
 
 impl<S, B> Sampled<S, B> {
     fn of(source: Arc<S>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
-        let (order, epochs) = ((0, Vec::new()), Epochs::default());
-        let (ahead, threads_before, last_epoch, pass_on) = (None, None, None, None);
         Self {
             source,
             seed,
             shares,
             threads,
             depth,
-            order,
-            ahead,
-            epochs,
-            threads_before,
-            last_epoch,
-            pass_on,
+            order: (0, Vec::new()),
+            ahead: None,
+            epochs: Epochs::default(),
+            threads_before: None,
+            last_epoch: None,
+            pass_on: None,
         }
     }
 

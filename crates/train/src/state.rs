@@ -8,9 +8,10 @@ use crate::error::TrainError;
 use crate::gradients::LossSums;
 use crate::log::Log;
 use crate::metrics::Test;
-use crate::report::{Best, EndedEarly, EpochReport, Event, Stopped, Summary};
+use crate::report::{Best, EndedEarly, EpochReport, Event, StepEvent, Stopped, Summary};
 use crate::resume::{Progress, Resumed};
 use crate::run::RunSettings;
+use crate::share::Times;
 use unisono::{Communicator, Rank};
 
 /// The share of the first step's loss below which the mean loss of an epoch must fall, or else the run warns.
@@ -42,9 +43,6 @@ pub struct RunState {
 
 impl RunState {
     /// Opens the checkpoints and the log of a run. Called by all ranks of `comm`.
-    ///
-    /// # Errors
-    /// [`TrainError`] of a file that cannot be written. Errors of the collectives.
     pub fn open(
         comm: &mut Communicator,
         settings: RunSettings,
@@ -92,26 +90,17 @@ impl RunState {
     }
 
     /// Checks whether the save in the background has already failed.
-    ///
-    /// # Errors
-    /// [`TrainError::NotSaved`].
     pub fn check_save(&mut self) -> Result<(), TrainError> {
         self.store.as_mut().map_or(Ok(()), Store::check).map_err(not_saved)
     }
 
     /// Waits for the save in the background.
-    ///
-    /// # Errors
-    /// [`TrainError::NotSaved`].
     pub(crate) fn wait_for_save(&mut self) -> Result<(), TrainError> {
         self.store.as_mut().map_or(Ok(()), Store::wait).map_err(not_saved)
     }
 
     /// Saves the last step in the background, and keeps it if it has the best evaluation. Only the rank that saves has a checkpoint. Called by all
     /// ranks.
-    ///
-    /// # Errors
-    /// [`TrainError::NotSaved`] of the previous checkpoint.
     pub fn save(&mut self, checkpoint: Option<Checkpoint<Progress>>) -> Result<(), TrainError> {
         let step = self.progress.step;
         let is_best = self.is_new_best();
@@ -128,8 +117,26 @@ impl RunState {
         Ok(())
     }
 
-    /// Counts a completed step with these sums.
-    pub fn count_step(&mut self, tally: LossSums) {
+    /// Returns the learning rate of the next step. `samples` returns the number of samples in the steps of the epoch.
+    pub fn next_rate(&self, samples: impl Fn(usize) -> Option<usize>) -> f64 {
+        let Progress { step, step_in_epoch, rate_factor, .. } = self.progress;
+        self.settings.rate.at(step) * rate_factor * self.short_step_factor(step_in_epoch, samples)
+    }
+
+    /// Counts and reports a completed step with these sums, `steps` being the number of steps of an epoch.
+    pub fn complete_step(
+        &mut self,
+        tally: LossSums,
+        (rate, steps, times): (f64, Option<usize>, Times),
+        on_event: &mut dyn FnMut(Event),
+    ) -> Result<(), TrainError> {
+        self.count_step(tally);
+        let Progress { epoch, step_in_epoch: step, .. } = self.progress;
+        let (loss, targets) = (tally.mean_loss(), tally.targets);
+        self.emit(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), on_event)
+    }
+
+    fn count_step(&mut self, tally: LossSums) {
         if self.settings.early_stopping.is_none() {
             self.record_loss(tally.mean_loss());
         }
@@ -149,9 +156,6 @@ impl RunState {
     }
 
     /// Logs an event, and calls `on_event` with it. After an epoch without progress, also calls it with a warning.
-    ///
-    /// # Errors
-    /// [`TrainError::Log`].
     pub fn emit(&mut self, event: Event, on_event: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         self.log.write(self.progress.step, &event)?;
         let warning = match &event {

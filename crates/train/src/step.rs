@@ -1,11 +1,10 @@
 //! The data-parallel step: [`Mirror::step`] lists its operations in order.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::backend::{self, Backend, Update};
-use super::buckets::{BucketSettings, Buckets, Order, Sums};
+use super::buckets::{BucketSettings, Buckets, Order, Pass, Sums, WithoutGradient};
 use super::checkpoint::{Tensor, of_rank, saved_moment};
 use super::local::Rounds;
 use super::optimizer::averaged::AVERAGE;
@@ -16,8 +15,6 @@ use crate::arrays::{gather, join};
 use crate::compare;
 use crate::error::TrainError;
 use unisono::{Communicator, ReduceOp, trace};
-
-mod passes;
 
 /// The name under which the velocity of an outer step is saved.
 pub(super) const OUTER_VELOCITY: &str = "outer velocity";
@@ -37,10 +34,9 @@ pub struct Mirror<R> {
     is_averaged: bool,
     /// Whether the result does not depend on the number of ranks.
     is_tree: bool,
-    /// The number of completed steps.
-    steps: u64,
-    /// The indices of parameters that were reported as having no gradient.
-    never_put: BTreeSet<usize>,
+    /// The number of completed steps of the run.
+    pub(super) steps: u64,
+    without: WithoutGradient,
 }
 
 impl<R: Replica> Mirror<R> {
@@ -89,8 +85,8 @@ impl<R: Replica> Mirror<R> {
             .local_steps
             .map(|local| Rounds::new(local, count, &mut values(&mut replica)))
             .transpose()?;
-        let (is_tree, never_put) = (buckets.order == Order::Tree, BTreeSet::new());
-        Ok(Self { replica, backend, clip_norm, rounds, is_averaged, is_tree, steps: 0, never_put })
+        let (is_tree, without) = (buckets.order == Order::Tree, WithoutGradient::default());
+        Ok(Self { replica, backend, clip_norm, rounds, is_averaged, is_tree, steps: 0, without })
     }
 
     /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches. During the last one, buckets are all-reduced as they
@@ -110,13 +106,67 @@ impl<R: Replica> Mirror<R> {
         rate: f64,
         goes_on: impl FnOnce(&Sums) -> bool,
     ) -> Result<StepReport, TrainError> {
-        let began = Instant::now();
-        let (without_gradient, waited) = self.passes(comm, share)?;
+        let (began, steps) = (Instant::now(), self.steps);
+        // Passes make the updates that the previous step has deferred.
+        let passes = self.passes(comm, share).map_err(|error| error.in_step(steps));
+        let (without_gradient, waited) = passes?;
         self.backend.wait_for_passes()?;
         let computed = Instant::now();
-        let sums = self.backend.sums()?;
-        let mut norm = None;
-        if goes_on(&sums) && sums.tally.targets > 0.0 {
+        let updated = self.update(comm, rate, goes_on).map_err(|error| error.in_step(steps + 1));
+        let (sums, norm) = updated?;
+        let mut times = self.backend.times(computed - began, computed.elapsed());
+        times.compute = times.compute.saturating_sub(waited);
+        times.exposed += waited;
+        Ok(StepReport { sums, own: self.backend.ledger().own.tally, norm, times, without_gradient })
+    }
+
+    /// Runs this rank's micro-batches. Returns the parameters newly found to have no gradient, and the time that passes waited.
+    fn passes(
+        &mut self,
+        comm: &mut Communicator,
+        share: Share<'_, R::Batch>,
+    ) -> Result<(Vec<String>, Duration), TrainError> {
+        let Share { passes, is_out_of_data, asks_to_stop, asks_to_save } = share;
+        // In a tree, all ranks have the same number of passes, and the number of a pass does not depend on the rank that makes it.
+        let first = comm.rank() as u64 * if self.is_tree { passes.len() as u64 } else { 1 << 32 };
+        let of = self.replica.begin_step(first, passes.len())?.max(1);
+        let has_samples = |number: usize| matches!(passes.get(number), Some(Some(_)));
+        let of = self.backend.passes(comm, of, &has_samples)?;
+        let mut waited = Duration::ZERO;
+        for number in 0..of {
+            let pass = Pass { number, of, is_out_of_data, asks_to_stop, asks_to_save, ..Pass::ONLY };
+            let Some(Some(batch)) = passes.get(number) else {
+                self.settle()?;
+                self.backend.pass(comm, pass, &mut |_| self.replica.pass_without_samples())?;
+                continue;
+            };
+            let (began, mut ended) = (Instant::now(), None);
+            let without = self.backend.pass(comm, pass, &mut |gradients| {
+                self.replica.pass(batch, gradients)?;
+                ended = Some(Instant::now());
+                Ok(())
+            })?;
+            if let (Some(weighed), Some(ended)) = (self.backend.ledger().weighed, ended) {
+                self.span("forward", began, weighed);
+                self.span("backward", weighed, ended);
+            }
+            waited += self.replica.waited();
+            self.without.add(without);
+        }
+        let name = |index: usize| self.replica.parameters()[index].name.clone();
+        Ok((self.without.end_step().into_iter().map(name).collect(), waited))
+    }
+
+    /// Updates the replica with the sums of the passes, if the step goes on. Returns the sums, and the norm of the mean gradient if it is clipped.
+    fn update(
+        &mut self,
+        comm: &mut Communicator,
+        rate: f64,
+        goes_on: impl FnOnce(&Sums) -> bool,
+    ) -> Result<(Sums, Option<f64>), TrainError> {
+        let (sums, mut norm) = (self.backend.sums()?, None);
+        let goes_on = goes_on(&sums);
+        if goes_on && sums.tally.targets > 0.0 {
             // In a local step, a rank takes the mean over its own targets, if it has any.
             let targets = if self.rounds.is_some() {
                 self.backend.ledger().own.tally.targets
@@ -142,12 +192,9 @@ impl<R: Replica> Mirror<R> {
         } else if sums.tally.targets == 0.0 {
             self.backend.keep_residuals()?;
         }
-        self.steps += 1;
         self.backend.finish(comm, &mut values(&mut self.replica))?;
-        let mut times = self.backend.times(computed - began, computed.elapsed());
-        times.compute = times.compute.saturating_sub(waited);
-        times.exposed += waited;
-        Ok(StepReport { sums, own: self.backend.ledger().own.tally, norm, times, without_gradient })
+        self.steps += u64::from(goes_on);
+        Ok((sums, norm))
     }
 
     /// Returns the norm of the summed gradient, over all parts of the model. Waits for all buckets.
@@ -175,7 +222,8 @@ impl<R: Replica> Mirror<R> {
     /// # Errors
     /// Errors of the collectives. [`TrainError::Replica`]. [`TrainError::NotFinite`].
     pub fn settle(&mut self) -> Result<(), TrainError> {
-        self.backend.settle(&mut values(&mut self.replica))
+        let settled = self.backend.settle(&mut values(&mut self.replica));
+        settled.map_err(|error| error.in_step(self.steps))
     }
 
     /// Ends a round of [local steps](BucketSettings::local_steps), if steps have been made since the last round. All ranks then hold the same

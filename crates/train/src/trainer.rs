@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::buckets::BucketSize;
 use super::feed::{Feed, OutOfData, Steps};
 use super::replica::Replica;
-use super::report::{EpochReport, Event, StepEvent, Summary};
+use super::report::{EpochReport, Event, Summary};
 use super::resume::{Progress, Resumed};
 use super::run::RunSettings;
 use super::share::{Share, StepReport, Times};
@@ -199,19 +199,12 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let (began, mut times, mut targets) = (Instant::now(), Times::default(), 0.0);
         let (known, mut asks_to_stop) = (self.feed.steps(), false);
         while self.state.goes_on() && known.is_none_or(|steps| self.state.progress.step_in_epoch < steps) {
-            let Progress { step, step_in_epoch, rate_factor, .. } = self.state.progress;
-            let short = self.state.short_step_factor(step_in_epoch, |steps| self.feed.samples(steps));
-            let rate = self.state.settings.rate.at(step) * rate_factor * short;
+            let rate = self.state.next_rate(|steps| self.feed.samples(steps));
             let Some(report) = self.step(&mut steps, rate, on_event)? else { break };
             let tally = report.sums.tally;
             times += report.times;
             targets += tally.targets;
-            let Progress { epoch, step_in_epoch: step, .. } = self.state.progress;
-            let (loss, targets, times) = (tally.mean_loss(), tally.targets, report.times);
-            self.state.emit(
-                Event::Step(StepEvent { epoch, step, steps: known, loss, rate, targets, times }),
-                on_event,
-            )?;
+            self.state.complete_step(tally, (rate, known, report.times), on_event)?;
             self.verify()?;
             // A stop and a checkpoint wait for the end of a round, where all ranks hold the same parameters.
             let is_between = self.mirror.is_between_rounds();
@@ -277,17 +270,12 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             asks_to_stop,
             asks_to_save,
         };
-        let made = self.mirror.step(self.world.replicas(), share, rate, |sums| {
+        let mut report = self.mirror.step(self.world.replicas(), share, rate, |sums| {
             sums.tally.loss.is_finite() && policy.makes_step(sums.ranks_out_of_data as usize, ranks)
-        });
-        let mut report = made.map_err(|error| error.in_step(self.state.progress.step + 1))?;
+        })?;
         report.times.input = input;
         let (tally, out) = (report.sums.tally, report.sums.ranks_out_of_data as usize);
-        for name in &report.without_gradient {
-            on_event(Event::Notice(format!(
-                "{name} has no gradient, which counts as zero: the loss does not depend on it"
-            )));
-        }
+        report.without_gradient.iter().for_each(|name| on_event(Event::without_gradient(name)));
         if !policy.makes_step(out, ranks) {
             if out < ranks && policy == OutOfData::Error {
                 return Err(TrainError::OutOfData { out, ranks, epoch, step: step_in_epoch + 1 });
@@ -304,7 +292,6 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             let (step, loss, of) = (step_in_epoch + 1, tally.mean_loss(), self.world.all.ranks());
             return Err(TrainError::Diverged { ranks: found, of, epoch, step, loss });
         }
-        self.state.count_step(tally);
         Ok(Some(report))
     }
 

@@ -4,10 +4,12 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -28,15 +30,27 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects to rank 0, as soon as it listens at this address.
-    pub(super) fn to(address: &Path, secret: &[u8], timeout: Duration) -> Result<Self> {
+    /// Connects to rank 0, as soon as it listens at this address and needs this process. Returns its first message too.
+    pub(super) fn to<T: DeserializeOwned>(
+        address: &Path,
+        secret: &[u8],
+        timeout: Duration,
+    ) -> Result<(Self, T)> {
         let began = Instant::now();
-        let failed = |cause: String| Error::Launch(format!("cannot join at {}: {cause}", address.display()));
+        let attempt = || -> io::Result<(Self, T)> {
+            let peer = introduce(connected(address, timeout)?, secret, JOINS, timeout)?;
+            let mut connection = Self { peer: peer.map_err(io::Error::other)?, timeout };
+            let message = connection.receive()?;
+            Ok((connection, message))
+        };
         loop {
-            match connected(address).and_then(|socket| introduce(socket, secret, JOINS, timeout)) {
-                Ok(peer) => return peer.map(|peer| Self { peer, timeout }).map_err(failed),
+            match attempt() {
                 Err(error) if began.elapsed() < timeout && is_early(&error) => {}
-                Err(error) => return Err(failed(error.to_string())),
+                ended => {
+                    return ended.map_err(|cause| {
+                        Error::Launch(format!("cannot join at {}: {cause}", address.display()))
+                    });
+                }
             }
             idle()?;
             std::thread::sleep(NAP);
@@ -69,28 +83,48 @@ impl Connection {
     }
 }
 
-/// Returns whether a later attempt may succeed: rank 0 does not listen yet, or unauthenticated connections have displaced this one.
+/// Returns whether a later attempt may succeed: rank 0 or its machine does not answer yet, rank 0 has closed the connection because it has all
+/// processes that it needs, or unauthenticated connections have displaced this one.
 fn is_early(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) || is_displaced(error)
+    let may_start_later = matches!(
+        error.kind(),
+        ErrorKind::NotFound
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::WouldBlock
+            | ErrorKind::TimedOut
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+    );
+    may_start_later || is_displaced(error)
 }
 
 /// Returns the TCP addresses of a `host:port`; `None` for a path.
 fn tcp(address: &Path) -> Option<io::Result<Vec<SocketAddr>>> {
     let name = address.to_str().filter(|name| !name.contains('/'))?;
     name.rsplit_once(':')?.1.parse::<u16>().ok()?;
-    Some(name.to_socket_addrs().map(Iterator::collect))
+    // A name server may learn the name later.
+    let unknown = |error: io::Error| io::Error::new(ErrorKind::NotFound, error);
+    Some(name.to_socket_addrs().map(Iterator::collect).map_err(unknown))
 }
 
-fn connected(address: &Path) -> io::Result<OwnedFd> {
-    let Some(addresses) = tcp(address) else { return UnixStream::connect(address).map(OwnedFd::from) };
+fn connected(address: &Path, timeout: Duration) -> io::Result<OwnedFd> {
+    let Some(addresses) = tcp(address) else { return connected_at(address) };
     let mut error = io::Error::other("the name has no address");
     for address in addresses? {
-        match TcpStream::connect_timeout(&address, REACH) {
+        match TcpStream::connect_timeout(&address, timeout.clamp(NAP, REACH)) {
             Ok(socket) => return Ok(socket.into()),
             Err(failed) => error = failed,
         }
     }
     Err(error)
+}
+
+/// Connects to a Unix socket, without waiting for room in its backlog.
+fn connected_at(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
 }
 
 /// Runs the program's callback for waits, if it has one.
@@ -155,12 +189,18 @@ impl JoinListener {
 fn bind(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         // If no process listens, a killed process has left it behind.
-        Err(error) if error.kind() == ErrorKind::AddrInUse && UnixStream::connect(path).is_err() => {
+        Err(error) if error.kind() == ErrorKind::AddrInUse && is_left(path) => {
             fs::remove_file(path)?;
             UnixListener::bind(path)
         }
         bound => bound,
     }
+}
+
+/// Returns whether a path is a socket at which no process listens.
+fn is_left(path: &Path) -> bool {
+    let is_socket = path.metadata().is_ok_and(|file| file.file_type().is_socket());
+    is_socket && connected_at(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 impl Drop for JoinListener {
@@ -174,6 +214,7 @@ impl Drop for JoinListener {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
 
     use super::*;
     use crate::control::MOST_STRANGERS;
@@ -188,25 +229,67 @@ mod tests {
             format!("127.0.0.1:{}", unisono_testing::launch::free_port()).into(),
         ] {
             let mut listener = JoinListener::at(&address, b"secret").unwrap();
-            let silent: Vec<_> = (0..2 * MOST_STRANGERS).map(|_| connected(&address).unwrap()).collect();
+            let silent: Vec<_> =
+                (0..2 * MOST_STRANGERS).map(|_| connected(&address, SOON).unwrap()).collect();
             if let Ok(mut garbage) = UnixStream::connect(&address) {
                 garbage.write_all(&[7; 1000]).unwrap();
             }
             let began = Instant::now();
             std::thread::scope(|scope| {
-                let wrong = scope.spawn(|| Connection::to(&address, b"another secret", SOON).unwrap_err());
-                let joins = scope.spawn(|| {
+                let joins = |secret: &'static [u8]| Connection::to::<String>(&address, secret, SOON);
+                let wrong = scope.spawn(move || joins(b"another secret").unwrap_err());
+                let right = scope.spawn(move || {
                     wrong.join().unwrap();
-                    Connection::to(&address, b"secret", SOON).unwrap().receive::<String>()
+                    joins(b"secret").unwrap().1
                 });
                 let mut admitted = listener.wait_for(1, SOON).unwrap();
                 admitted[0].send(&"welcome").unwrap();
-                assert_eq!(joins.join().unwrap().unwrap(), "welcome");
+                assert_eq!(right.join().unwrap(), "welcome");
             });
             assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
             drop((silent, listener));
             assert!(!address.exists());
         }
+    }
+
+    #[test]
+    fn surplus_process_joins_the_next_growth() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("world");
+        let mut listener = JoinListener::at(&path, b"").unwrap();
+        std::thread::scope(|scope| {
+            let joins = scope.spawn(|| Connection::to::<String>(&path, b"", SOON).unwrap().1);
+            // Rank 0 closes the connection without a message.
+            drop(listener.wait_for(1, SOON).unwrap());
+            listener.wait_for(1, SOON).unwrap()[0].send(&"welcome").unwrap();
+            assert_eq!(joins.join().unwrap(), "welcome");
+        });
+    }
+
+    #[test]
+    fn process_waits_for_a_name_and_a_backlog_until_its_timeout() {
+        const SHORT: Duration = Duration::from_millis(300);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("world");
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let _waiting: Vec<_> = std::iter::from_fn(|| connected_at(&path).ok()).collect();
+        for address in [path.as_path(), Path::new("a name without an address:1")] {
+            let began = Instant::now();
+            let error = Connection::to::<String>(address, b"", SHORT).unwrap_err().to_string();
+            assert!(error.starts_with("cannot join at ") && began.elapsed() >= SHORT, "{error}");
+        }
+        let error = JoinListener::at(&path, b"").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddrInUse, "another process listens");
+    }
+
+    #[test]
+    fn file_of_the_program_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights");
+        fs::write(&path, "7").unwrap();
+        assert_eq!(JoinListener::at(&path, b"").unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_eq!(fs::read(&path).unwrap(), b"7");
     }
 
     #[test]

@@ -28,7 +28,6 @@ const PAIR: usize = 128 / WORD;
 /// The number of polls of a slot by a rank with its own core before it waits as for any other event.
 const POLLS: u32 = 1000;
 
-/// The slots of a plan.
 #[derive(Debug)]
 pub(super) struct Slots {
     memory: SharedCounters,
@@ -49,8 +48,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Returns whether a call is an all-reduce by a kernel of the library whose values fit slots of this number
-    /// of ranks.
+    /// Returns whether a call is an all-reduce by a kernel of the library whose values fit slots of this number of ranks.
     pub(super) fn fit(call: &Call, ranks: usize) -> bool {
         let has_kernel = !matches!(call.op, Some(ReduceOp::Custom(_)));
         let is_short = call.size_bytes() <= MOST_BYTES && (2..=MOST_RANKS).contains(&ranks);

@@ -50,8 +50,7 @@ impl Communicator {
         }
     }
 
-    /// Starts to send and receive at most one message each. The request returns the result of `finish` for the buffer and the
-    /// sender.
+    /// Starts to send and receive at most one message each. The request returns the result of `finish` for the buffer and the sender.
     pub(super) fn start_messages<B: Send + 'static, R: Send + 'static>(
         &mut self,
         (dtype, operation): (DType, Option<&'static str>),

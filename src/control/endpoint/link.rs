@@ -44,17 +44,6 @@ impl Link {
         self.handshake.as_ref().is_none_or(Handshake::has_accepted)
     }
 
-    pub(super) fn record_receipt(&mut self, now: Time) {
-        self.received_at = now;
-        self.has_received = true;
-    }
-
-    /// Marks both sides as authenticated.
-    pub(super) fn identify(&mut self, rank: Rank) {
-        self.peer = Some(rank);
-        self.handshake = None;
-    }
-
     /// Moves the times by a gap in which this process did not run.
     pub(super) fn delay(&mut self, gap: Time) {
         self.since += gap;

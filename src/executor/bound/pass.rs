@@ -36,9 +36,6 @@ pub(in crate::executor) enum Move {
 
 impl Pass {
     /// Binds the instructions of a pass, which it removes from `rest`.
-    ///
-    /// # Errors
-    /// The reason why the pass cannot be run.
     pub(super) fn next(bound: &Bound, rest: &mut &[(Place, Instruction)]) -> Result<Self, &'static str> {
         let is_sync = |(_, instruction): &(Place, Instruction)| *instruction == Instruction::Sync;
         let begin = rest.iter().position(is_sync).ok_or("memory is lent without a pass")?;

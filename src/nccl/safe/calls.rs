@@ -1,6 +1,8 @@
 //! The checks and the progress of every call, and the end of a communicator.
 
 use std::ffi::c_int;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, Builder};
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream};
@@ -15,7 +17,7 @@ use crate::nccl::result::{Elements, On, Progress};
 use crate::nccl::sys::{self, Functions};
 use crate::transport::Deadlines;
 
-/// The longest wait for the other ranks when a communicator is dropped.
+/// The longest wait for NCCL to finalise or abort a communicator.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 impl Communicator {
@@ -110,9 +112,43 @@ impl Communicator {
         number(root)
     }
 
+    /// Aborts the communicator, with all calls in flight. The other ranks are not notified. Later calls fail.
+    ///
+    /// NCCL waits for its own work on the GPU, which may wait on its stream for another communicator's. So another thread waits for NCCL, and
+    /// this one only for a short time.
+    pub(crate) fn abort(&mut self) {
+        let comm = std::mem::replace(&mut self.comm, std::ptr::null_mut());
+        if comm.is_null() {
+            return;
+        }
+        let (library, device, rank) = (self.library, Arc::clone(&self.device), self.rank);
+        let (comm, (ended, end)) = (comm.expose_provenance(), mpsc::channel());
+        let abort = move || {
+            let comm = std::ptr::with_exposed_provenance_mut(comm);
+            // SAFETY: the communicator was created, was taken out of its owner, which was its only user, and is not used again.
+            let aborted = bind(&device).and(unsafe { library.functions().abort(comm) });
+            if let Err(error) = aborted {
+                tracing::warn!(rank, %error, "NCCL could not be aborted");
+            }
+            // After the deadline the receiver is gone.
+            let _ = ended.send(());
+        };
+        let begun = Builder::new().name("unisono-abort".to_owned()).spawn(abort);
+        if begun.is_err() || end.recv_timeout(FAREWELL).is_err() {
+            tracing::warn!(
+                rank,
+                "NCCL does not abort: its calls may wait on their streams for another communicator's; abort that too"
+            );
+        }
+    }
+
     /// Finalises and destroys the communicator, together with the other ranks.
     fn end(&mut self) -> Result<()> {
         bind(&self.device)?;
+        let (deadlines, status) = &self.patience;
+        // A call in flight ends only after all ranks have made it.
+        let have_all_called = || Ok(status.first_behind().is_none_or(|other| status.has_left(other)));
+        wait_for(have_all_called, "ncclCommFinalize", (deadlines, status), || Ok(()))?;
         self.set_deadlines(Deadlines { timeout: FAREWELL, quiet: FAREWELL });
         if !self.settled {
             self.settle("ncclCommFinalize")?;
@@ -128,13 +164,13 @@ impl Communicator {
     }
 }
 
-/// Finalises the communicator, with a short deadline for the other ranks; aborts it after that, or if this thread panics.
+/// Finalises the communicator; aborts it if that fails, or if this thread panics.
 impl Drop for Communicator {
     fn drop(&mut self) {
         if self.comm.is_null() {
             return;
         }
-        if !std::thread::panicking()
+        if !thread::panicking()
             && let Err(error) = self.end()
         {
             tracing::warn!(rank = self.rank, %error, "NCCL could not be finalised, and is aborted");

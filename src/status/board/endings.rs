@@ -138,8 +138,7 @@ impl StatusBoard {
         self.layout.head().gone.load(Ordering::Acquire) > 0 || in_world()
     }
 
-    /// Reports that this rank cannot continue because of rank `first`, which may be itself. Its guard, if it has one, informs the
-    /// other nodes.
+    /// Reports that this rank cannot continue because of rank `first`, which may be itself. Its guard, if it has one, informs the other nodes.
     pub(crate) fn give_up(&self, first: Rank, cause: &str) {
         match self.guard() {
             Some(guard) => guard.fail(self, first, cause),
@@ -152,7 +151,6 @@ impl StatusBoard {
         self.parent.get().map(|Parent { status, ranks }| (status, ranks[rank]))
     }
 
-    /// Returns the guard of this rank.
     pub(crate) fn guard(&self) -> Option<Arc<dyn Guard>> {
         self.guard.get().and_then(Weak::upgrade)
     }

@@ -24,9 +24,6 @@ pub(crate) trait Guard: Debug + Send + Sync {
 
     /// Returns the guard of a group of these ranks, by their numbers here and the connections of the group between nodes; `None` if
     /// this guard also serves the group.
-    ///
-    /// # Errors
-    /// The system's error.
     fn of_group(
         self: Arc<Self>,
         _status: &StatusBoard,
@@ -44,26 +41,17 @@ pub(crate) trait Guard: Debug + Send + Sync {
 
     /// Agrees with the other ranks of a world of several nodes on the survivors. Fails when no rank has called it or failed for
     /// `patience`. `minimum` survivors, if given, continue independently of the others.
-    ///
-    /// # Panics
-    /// If they [cannot](Self::can_agree).
     fn agree(&self, _patience: Duration, _minimum: Option<usize>) -> Outcome {
         unreachable!("these ranks have no connections")
     }
 
     /// Gathers the bytes of all survivors. All of them call it.
-    ///
-    /// # Panics
-    /// If they have not [agreed](Self::agree).
     fn gather(&self, _bytes: Vec<u8>, _patience: Duration) -> Gathered {
         unreachable!("these ranks have no connections")
     }
 
     /// Completes the set-up of the world of the survivors. If it succeeds on one of them, it succeeds on all that are left, here or
     /// as the [outcome](Outcome::Finished) of the next agreement.
-    ///
-    /// # Panics
-    /// As [`gather`](Self::gather).
     fn finish(&self, _patience: Duration) -> Gathered {
         unreachable!("these ranks have no connections")
     }

@@ -10,7 +10,6 @@ use super::super::ring::Slot;
 use super::StatusBoard;
 use super::waits::this_thread;
 use crate::codes::Codes;
-use crate::error::ErrorCode;
 use crate::observe::{Ended, Observer};
 use crate::system::now_ns;
 
@@ -23,13 +22,11 @@ impl StatusBoard {
         let _ = self.observer.set(observer);
     }
 
-    /// Returns the observer of this rank's calls.
     #[inline]
     pub(crate) fn observer(&self) -> Option<&Arc<Observer>> {
         self.observer.get()
     }
 
-    /// Records that this rank starts a call.
     #[inline]
     pub(crate) fn begin(
         &self,
@@ -64,13 +61,6 @@ impl StatusBoard {
         }
     }
 
-    /// Reports an error of a call to the observer.
-    pub(crate) fn call_failed(&self, code: ErrorCode) {
-        if let Some(observer) = self.observer() {
-            observer.failed(code);
-        }
-    }
-
     /// Records the end of the latest call, whose array has this size.
     #[cfg(any(test, feature = "nccl"))]
     pub(crate) fn end(&self, is_done: bool, size_bytes: usize) {
@@ -82,7 +72,6 @@ impl StatusBoard {
     }
 }
 
-/// A call that is being recorded.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Recording<'a> {
@@ -102,7 +91,6 @@ struct Observed<'a> {
 }
 
 impl Recording<'_> {
-    /// Records the end of the call.
     #[inline]
     pub(crate) fn end(self, is_done: bool) {
         let (status, mut ended_ns) = (self.status, 0);

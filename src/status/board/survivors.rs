@@ -29,10 +29,7 @@ impl StatusBoard {
     }
 
     /// Returns a piece of a member of an attempt, and the number of bytes of it and the following pieces; `None` if the member has
-    /// not published it yet.
-    ///
-    /// # Errors
-    /// [`Gone`] if it never will.
+    /// not published it yet, and [`Gone`] if it never will.
     pub(crate) fn piece(&self, rank: Rank, number: PieceNumber) -> Result<Option<(Vec<u8>, usize)>, Gone> {
         let attempts = &self.layout.row(self.position_of(rank).ok_or(Gone)?).attempts;
         let published = attempts.published(number);

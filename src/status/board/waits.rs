@@ -15,7 +15,6 @@ const PUBLISH_US: u64 = 50_000;
 const OVER_US: u64 = 500_000;
 
 impl InGroup {
-    /// Returns the wait, unless it is over.
     pub(super) fn read(&self, now: u64) -> Option<GroupWait> {
         if now.saturating_sub(self.at.load(Ordering::Acquire)) > OVER_US {
             return None;

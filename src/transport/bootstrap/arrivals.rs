@@ -8,11 +8,12 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, accept_with, getpeername, sockopt};
 
-use super::peer::{Peer, wait};
+use super::peer::{NAP, Peer, wait};
 use crate::control::{CONNECT, Claim, Handshake, Hidden, LONGEST_HELLO, MOST_STRANGERS, Message, Reply};
-use crate::system::nonce;
+use crate::system::{advice, nonce, print_line};
 
 /// The longest time that the system may take to reach an address, and then the process there to prove itself.
 pub(crate) const REACH: Duration = Duration::from_secs(10);
@@ -38,6 +39,8 @@ pub(crate) struct Arrivals {
     listeners: Vec<OwnedFd>,
     secret: Hidden<Vec<u8>>,
     pending: Vec<PendingConnection>,
+    /// The first reason why a connection could not be accepted.
+    failure: Option<String>,
 }
 
 impl Arrivals {
@@ -51,7 +54,12 @@ impl Arrivals {
     ) -> io::Result<Self> {
         let listeners: Vec<_> = listeners.into_iter().map(Into::into).collect();
         listeners.iter().try_for_each(|listener| rustix::io::ioctl_fionbio(listener, true))?;
-        Ok(Self { listeners, secret: Hidden(secret.to_vec()), pending: Vec::new() })
+        Ok(Self { listeners, secret: Hidden(secret.to_vec()), pending: Vec::new(), failure: None })
+    }
+
+    /// Returns the first reason why a connection could not be accepted, if there was one.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     /// Waits for a short time until an event happens on these connections or `others`, and serves all connections. `admit` returns the reason if it
@@ -64,12 +72,7 @@ impl Arrivals {
     ) -> Vec<Arrival> {
         wait(&self.listeners, self.pending.iter().map(|pending| &pending.peer).chain(others.iter().copied()));
         let most = MOST_STRANGERS + expected;
-        for listener in &self.listeners {
-            let accepted = std::iter::from_fn(|| accept_with(listener, SocketFlags::CLOEXEC).ok()).take(most);
-            self.pending.extend(
-                accepted.filter_map(|accepted| PendingConnection::new(accepted, &self.secret.0).ok()),
-            );
-        }
+        self.accept(most);
         let mut arrivals = Vec::new();
         for mut connection in std::mem::take(&mut self.pending) {
             match connection.advance(&mut admit) {
@@ -84,6 +87,32 @@ impl Arrivals {
         let surplus = self.pending.len().saturating_sub(most);
         self.pending.drain(..surplus);
         arrivals
+    }
+
+    /// Accepts up to `most` connections at each listening socket.
+    fn accept(&mut self, most: usize) {
+        let mut failed = None;
+        for listener in &self.listeners {
+            let accepted = std::iter::from_fn(|| match accept_with(listener, SocketFlags::CLOEXEC) {
+                Ok(socket) => Some(socket),
+                Err(Errno::WOULDBLOCK | Errno::INTR | Errno::CONNABORTED) => None,
+                Err(error) => {
+                    failed = Some(error);
+                    None
+                }
+            });
+            let accepted = accepted.take(most);
+            self.pending
+                .extend(accepted.filter_map(|socket| PendingConnection::new(socket, &self.secret.0).ok()));
+        }
+        let Some(error) = failed.map(io::Error::from) else { return };
+        if self.failure.is_none() {
+            let why = format!("{error}{}", advice(&error));
+            print_line(&format!("connections of other processes cannot be accepted: {why}"));
+            self.failure = Some(why);
+        }
+        // The connection still waits, so the next poll would return at once.
+        std::thread::sleep(NAP);
     }
 }
 

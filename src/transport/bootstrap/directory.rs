@@ -15,6 +15,7 @@ use super::Bootstrap;
 use crate::error::{Error, Result};
 use crate::record::named;
 use crate::system::{self, Process, print_line, replace_file};
+use crate::while_waiting;
 
 /// The initial and the longest sleep between polls.
 const NAPS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5)];
@@ -104,7 +105,12 @@ impl Directory {
                 self.folder.display()
             )));
         }
-        self.put(&file, own).map_err(|error| cannot_use(&self.folder, &error))
+        let written = self.put(&file, own).or_else(|error| match error.kind() {
+            // Rank 0 of an earlier world of this job, or another job that found only files of killed ones, may have just removed the folder.
+            io::ErrorKind::NotFound => fs::create_dir_all(&self.folder).and_then(|()| self.put(&file, own)),
+            _ => Err(error),
+        });
+        written.map_err(|error| cannot_use(&self.folder, &error))
     }
 
     /// Writes a file atomically.
@@ -148,26 +154,40 @@ impl Directory {
     }
 
     /// # Errors
-    /// If one of the missing ranks has ended.
+    /// If one of the missing ranks has ended, or has left the start.
     fn check_alive(&self, missing: &[Rank]) -> Result<()> {
-        let is_over = |rank: &&Rank| self.others[**rank].as_ref().is_some_and(|process| !process.lives());
-        missing.iter().find(is_over).map_or(Ok(()), |&rank| {
-            let id = self.others[rank].as_ref().map_or(0, |process| process.id);
-            Err(Error::Launch(format!("rank {rank} (process {id}) has ended before the world began")))
-        })
+        for &rank in missing {
+            let Some(process) = &self.others[rank] else { continue };
+            let has_written = |file: PathBuf| read(&file).is_some_and(|entry| entry.process == *process);
+            let is_over = !process.lives() || has_written(self.end(rank));
+            // It may have written its last contribution since this rank looked for it.
+            if is_over && !has_written(self.file(self.round, rank)) {
+                let id = process.id;
+                return Err(Error::Launch(format!(
+                    "rank {rank} (process {id}) has ended before the world began"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the error text for missing ranks, with possible causes.
     fn missing(&self, missing: &[Rank], waited: Duration) -> String {
+        let ended = missing.iter().filter_map(|&rank| {
+            let process = read(&self.file(self.round, rank))?.process;
+            let id = process.id;
+            (!process.lives()).then(|| format!("; process {id} wrote the file of rank {rank} and has ended"))
+        });
         format!(
             "rank {} of {} has waited {} s for {} to begin in {}: was each of the {} processes started, with a RANK of its \
-             own, in the same session or with the same UNISONO_BOOTSTRAP_DIR?",
+             own, in the same session or with the same UNISONO_BOOTSTRAP_DIR?{}",
             self.rank,
             self.ranks,
             waited.as_secs_f64().round(),
             named(missing),
             self.folder.display(),
-            self.ranks
+            self.ranks,
+            ended.collect::<String>()
         )
     }
 }
@@ -208,6 +228,7 @@ impl Bootstrap for Directory {
                 warned = true;
                 print_line(&self.missing(&missing, waited));
             }
+            while_waiting::run().map_err(|cause| Error::Aborted { rank: self.rank, by: self.rank, cause })?;
             std::thread::sleep(nap);
             nap = (nap * 2).min(NAPS[1]);
         }
@@ -279,94 +300,4 @@ fn cannot_use(folder: &Path, error: &io::Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SOON: Duration = Duration::from_millis(300);
-    const LATER: Duration = Duration::from_secs(60);
-
-    fn join(folder: &Path, rank: Rank, ranks: usize, timeout: Duration) -> Directory {
-        Directory::new(folder.to_owned(), (rank, ranks), timeout).unwrap()
-    }
-
-    #[test]
-    fn all_gather_returns_all_contributions_and_leaves_no_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let rank = |rank| {
-            let mut directory = join(folder.path(), rank, 3, LATER);
-            for round in 0..4 {
-                let all = directory.all_gather(&vec![rank as u8; rank + round]).unwrap();
-                let expected: Vec<_> = (0..3).map(|rank| vec![rank as u8; rank + round]).collect();
-                assert_eq!(all, expected);
-            }
-        };
-        std::thread::scope(|scope| {
-            for number in 0..3 {
-                scope.spawn(move || rank(number));
-            }
-        });
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn missing_ranks_are_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let error = join(folder.path(), 1, 3, SOON).all_gather(b"x").unwrap_err().to_string();
-        assert!(error.starts_with("rank 1 of 3 has waited 0 s for ranks 0, 2 to begin"), "{error}");
-    }
-
-    #[test]
-    fn files_of_a_killed_job_are_ignored() {
-        let folder = tempfile::tempdir().unwrap();
-        let dead = Process { started: 1, ..Process::own() };
-        let Process { id, started, machine } = &dead;
-        fs::write(folder.path().join("round-0.rank-0"), format!("{id} {started} {machine} 2\nold")).unwrap();
-        let error = join(folder.path(), 1, 2, SOON).all_gather(b"x").unwrap_err().to_string();
-        assert!(error.contains("for rank 0 to begin"), "{error}");
-        // The rank that takes its place overwrites its file.
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| join(folder.path(), 0, 2, LATER).all_gather(b"new").unwrap());
-            let mut directory = join(folder.path(), 1, 2, LATER);
-            assert_eq!(directory.all_gather(b"x").unwrap(), [b"new".to_vec(), b"x".to_vec()]);
-            // The other rank stays until this one has read its contribution.
-            drop(directory);
-            other.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn folders_of_killed_jobs_are_removed() {
-        let temporary = tempfile::tempdir().unwrap();
-        let join = |job| Directory::of_job(temporary.path(), job, (0, 1), LATER).unwrap();
-        let (killed, living) = (join("killed"), join("living"));
-        living.write(b"x").unwrap();
-        let Process { id, machine, .. } = Process::own();
-        fs::write(killed.folder.join("round-0.rank-0"), format!("{id} 1 {machine} 1\nold")).unwrap();
-        drop(join("other"));
-        assert!(!killed.folder.exists() && living.file(0, 0).exists());
-    }
-
-    #[test]
-    fn differing_world_sizes_are_refused_with_both_values() {
-        let folder = tempfile::tempdir().unwrap();
-        let own = Process::own();
-        let entry = format!("{} {} {} 3\nx", own.id, own.started, own.machine);
-        fs::write(folder.path().join("round-0.rank-0"), entry).unwrap();
-        // Rank 1 need not wait until rank 0 has read the reason.
-        fs::write(folder.path().join("end.rank-0"), "").unwrap();
-        let error = join(folder.path(), 1, 2, LATER).all_gather(b"x").unwrap_err().to_string();
-        assert!(error.starts_with("rank 1 is in a world of 2 ranks, but rank 0 in one of 3"), "{error}");
-    }
-
-    #[test]
-    fn a_second_job_in_the_same_folder_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let Process { id, started, machine } = Process::of(child.id());
-        let entry = format!("{id} {started} {machine} 2\nx");
-        fs::write(folder.path().join("round-0.rank-1"), entry).unwrap();
-        let error = join(folder.path(), 1, 2, LATER).all_gather(b"x").unwrap_err().to_string();
-        child.kill().and_then(|()| child.wait()).unwrap();
-        assert!(error.contains(&format!("process {id} is rank 1")), "{error}");
-    }
-}
+mod tests;

@@ -19,6 +19,7 @@ use crate::control::{Claim, Hidden, framed};
 use crate::error::{Error, Result};
 use crate::record::named;
 use crate::system::print_line;
+use crate::while_waiting;
 
 mod admission;
 #[cfg(test)]
@@ -28,8 +29,8 @@ use admission::admit;
 
 /// The time after which a rank reports which ranks it waits for.
 const WARN_AFTER: Duration = Duration::from_secs(10);
-/// The longest time in which the others must read an answer. They wait for an answer this much longer than rank 0 waits for them, so that
-/// rank 0 can report the missing ranks.
+/// The longest time in which the others must read an answer. They wait for an answer this much longer than rank 0 waits for all ranks, so
+/// that rank 0 can report the missing ones.
 const ANSWER: Duration = Duration::from_secs(10);
 /// The longest wait for a name server to learn the name of rank 0's machine, which may have started just before.
 const NAME_TIME: Duration = Duration::from_secs(30);
@@ -75,15 +76,15 @@ impl Rendezvous {
         let Joining { world: (rank, ranks), timeout, .. } = joining;
         let resolved = resolve(address, timeout.min(NAME_TIME)).map_err(cannot)?;
         let peers = if rank == 0 {
-            admit(listen(address, &resolved).map_err(cannot)?, joining).map_err(Error::Launch)?
+            admit(listen(address, &resolved).map_err(cannot)?, joining)?
         } else {
-            vec![reach(address, &resolved, joining).map_err(Error::Launch)?]
+            vec![reach(address, &resolved, joining)?]
         };
         Ok(Self { rank, ranks, timeout, peers })
     }
 
     /// Gathers the values of the other ranks.
-    fn gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    fn gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let (began, mut all) = (Instant::now(), vec![None; self.ranks]);
         all[0] = Some(own.to_vec());
         loop {
@@ -97,25 +98,36 @@ impl Rendezvous {
                 return Ok(all.into_iter().flatten().collect());
             }
             if began.elapsed() > self.timeout {
-                return Err(format!(
-                    "{} sent nothing for {} s while the world began",
-                    named(&missing),
-                    self.timeout.as_secs()
-                ));
+                return Err(silent(&named(&missing), self.timeout));
             }
+            idle(0)?;
             wait(&[], missing.iter().map(|&rank| &self.peers[rank - 1]));
         }
     }
 
     /// Sends this rank's value to rank 0, and returns the values of all ranks.
-    fn exchange(&mut self, own: &[u8]) -> io::Result<Result<Vec<Vec<u8>>, String>> {
-        let (deadline, peer) = (Instant::now() + self.timeout + ANSWER, &mut self.peers[0]);
+    fn exchange(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        // Rank 0 may still wait for ranks to arrive, and then waits for their values, before it reports the missing ones.
+        let limit = 2 * self.timeout + ANSWER;
+        let (deadline, peer) = (Instant::now() + limit, &mut self.peers[0]);
         peer.queue(framed(own));
-        let problem = peer.receive(LONGEST, deadline)?;
+        let mut receive = || -> Result<Vec<u8>> {
+            loop {
+                if let Some(message) = peer.poll(LONGEST).map_err(|error| lost(0, &error))? {
+                    return Ok(message);
+                }
+                if Instant::now() >= deadline {
+                    return Err(silent("rank 0", limit));
+                }
+                idle(self.rank)?;
+                wait(&[], std::iter::once(&*peer));
+            }
+        };
+        let problem = receive()?;
         if !problem.is_empty() {
-            return Ok(Err(String::from_utf8_lossy(&problem).into_owned()));
+            return Err(Error::Launch(String::from_utf8_lossy(&problem).into_owned()));
         }
-        (0..self.ranks).map(|_| peer.receive(LONGEST, deadline)).collect::<io::Result<_>>().map(Ok)
+        (0..self.ranks).map(|_| receive()).collect()
     }
 }
 
@@ -130,7 +142,7 @@ impl Bootstrap for Rendezvous {
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         if self.rank != 0 {
-            return self.exchange(own).map_err(|error| lost(0, &error)).flatten().map_err(Error::Launch);
+            return self.exchange(own);
         }
         let all = self.gather(own).and_then(|all| {
             let values = all.iter().flat_map(|one| framed(one));
@@ -138,19 +150,25 @@ impl Bootstrap for Rendezvous {
             answer(&mut self.peers, &framed, ANSWER)?;
             Ok(all)
         });
-        all.map_err(|problem| {
-            // A rank that has ended needs no answer.
-            let _ = answer(&mut self.peers, &framed(problem.as_bytes()), ANSWER);
-            Error::Launch(problem)
-        })
+        all.inspect_err(|problem| refuse(&mut self.peers, problem))
     }
+}
+
+/// Runs the program's callback for waits, if it has one.
+fn idle(rank: Rank) -> Result<()> {
+    while_waiting::run().map_err(|cause| Error::Aborted { rank, by: rank, cause })
+}
+
+/// Sends an error to all other ranks. A rank that has ended does not receive it.
+fn refuse(peers: &mut [Peer], problem: &Error) {
+    let _ = answer(peers, &framed(problem.to_string().as_bytes()), ANSWER);
 }
 
 /// Sends an answer to all other ranks.
 ///
 /// # Errors
 /// The ranks that do not read it, after all others have received it.
-fn answer(peers: &mut [Peer], framed: &[u8], within: Duration) -> Result<(), String> {
+fn answer(peers: &mut [Peer], framed: &[u8], within: Duration) -> Result<()> {
     let (framed, deadline) = (Arc::<[u8]>::from(framed), Instant::now() + within);
     peers.iter_mut().for_each(|peer| peer.queue(Arc::clone(&framed)));
     loop {
@@ -162,25 +180,26 @@ fn answer(peers: &mut [Peer], framed: &[u8], within: Duration) -> Result<(), Str
             return Ok(());
         }
         if Instant::now() >= deadline {
-            return Err(format!(
-                "{} did not read for {} s while the world began",
-                named(&blocked),
-                within.as_secs()
-            ));
+            let (ranks, seconds) = (named(&blocked), within.as_secs());
+            return Err(Error::Launch(format!("{ranks} did not read for {seconds} s while the world began")));
         }
         wait(&[], blocked.iter().map(|&rank| &peers[rank - 1]));
     }
 }
 
-/// Returns the error text for a rank whose connection has failed.
-fn lost(rank: Rank, error: &io::Error) -> String {
-    match error.kind() {
-        ErrorKind::TimedOut => format!("rank {rank} sent nothing while the world began"),
+/// Returns the error for ranks that have sent nothing.
+fn silent(ranks: &str, waited: Duration) -> Error {
+    Error::Launch(format!("{ranks} sent nothing for {} s while the world began", waited.as_secs()))
+}
+
+/// Returns the error for a rank whose connection has failed.
+fn lost(rank: Rank, error: &io::Error) -> Error {
+    Error::Launch(match error.kind() {
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
             format!("rank {rank} has ended before the world began")
         }
         _ => format!("rank {rank} is lost before the world began: {error}"),
-    }
+    })
 }
 
 /// Returns the addresses of `host:port`. It retries for a while if the name is unknown.
@@ -192,8 +211,9 @@ fn resolve(address: &str, timeout: Duration) -> io::Result<Vec<SocketAddr>> {
             Err(error) if error.kind() == ErrorKind::InvalidInput || began.elapsed() >= timeout => {
                 return Err(error);
             }
-            Err(_) => std::thread::sleep(10 * NAP),
+            Err(_) => while_waiting::run().map_err(io::Error::other)?,
         }
+        std::thread::sleep(10 * NAP);
     }
 }
 
@@ -228,7 +248,7 @@ fn listen_anywhere(port: u16) -> io::Result<TcpListener> {
 }
 
 /// Connects to rank 0, which may start later, until it admits or refuses this rank.
-fn reach(address: &str, resolved: &[SocketAddr], joining: Joining<'_>) -> Result<Peer, String> {
+fn reach(address: &str, resolved: &[SocketAddr], joining: Joining<'_>) -> Result<Peer> {
     let Joining { world: (rank, ranks), timeout, reports, .. } = joining;
     let (began, mut reported) = (Instant::now(), !reports);
     loop {
@@ -237,7 +257,7 @@ fn reach(address: &str, resolved: &[SocketAddr], joining: Joining<'_>) -> Result
             let claim = Claim { from: rank, to: 0, tag: ranks as u64 };
             let connected = TcpStream::connect_timeout(at, REACH.min(timeout));
             match connected.and_then(|socket| introduce(socket, joining.secret.0, claim, timeout)) {
-                Ok(answer) => return answer,
+                Ok(answer) => return answer.map_err(Error::Launch),
                 Err(failed) => error = failed,
             }
         }
@@ -247,11 +267,12 @@ fn reach(address: &str, resolved: &[SocketAddr], joining: Joining<'_>) -> Result
             waited.as_secs()
         );
         if waited > timeout {
-            return Err(message);
+            return Err(Error::Launch(message));
         }
         if waited > WARN_AFTER && !std::mem::replace(&mut reported, true) {
             print_line(&message);
         }
+        idle(rank)?;
         std::thread::sleep(NAP);
     }
 }

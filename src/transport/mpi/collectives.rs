@@ -3,14 +3,16 @@
 use std::mem::ManuallyDrop;
 
 use unisono_collectives::partition::Partition;
-use unisono_collectives::{Group, Rank, VendorCall};
+use unisono_collectives::{Group, VendorCall};
 
 use super::World;
+use super::ending::end_job;
 use super::sys::{Comm, check_thread};
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
+use crate::status::{StatusBoard, panicked};
 use crate::transport::{Failure, VendorPhase, Waiting};
 
 /// A communicator of the ranks of a group, created on first use.
@@ -18,6 +20,18 @@ use crate::transport::{Failure, VendorPhase, Waiting};
 pub(super) struct GroupComm {
     group: Group,
     comm: Comm,
+}
+
+/// The buffer of a collective in progress. Unwinding frees memory that MPI still accesses, so it ends the job.
+struct Lent<'a>(&'a StatusBoard);
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.give_up(self.0.rank(), &panicked());
+            end_job(self.0);
+        }
+    }
 }
 
 impl World {
@@ -43,25 +57,27 @@ impl World {
         &mut self,
         task: &VendorPhase<'_>,
         held: &mut [u8],
-        (rank, mut waiting): (Rank, Waiting<'_>),
+        (status, mut waiting): (&StatusBoard, Waiting<'_>),
     ) -> Result<(), Failure> {
         check_thread(self.only_thread);
         if held.is_empty() {
             return Ok(());
         }
         let comm = self.of_group(task.group).map_err(Failure::Error)?;
-        let position = task.group.position(rank).expect("a rank is in the groups of its phases");
-        // SAFETY: `held` is borrowed until this returns. If it returns with an error while MPI still accesses the buffer, the job ends before the
-        // caller gets it back (`end_if_stranded`).
+        let position = task.group.position(status.rank()).expect("a rank is in the groups of its phases");
+        // SAFETY: `held` is borrowed until this returns. If it returns with an error, or unwinds, while MPI still accesses the buffer, the job ends
+        // before the caller gets it back (`end_if_stranded`, `Lent`).
         let begun = unsafe { comm.begin(task, held) };
         // After a failure, MPI still reads the counts that it holds.
         let mut begun = ManuallyDrop::new(begun.map_err(Failure::Error)?);
         self.is_stranded = true;
+        let lent = Lent(status);
         while !begun.is_done().map_err(Failure::Error)? {
             // MPI does not report the late rank. Name the first one, which most others wait for.
             let other = task.group.member(usize::from(position == 0));
             waiting.pause_for(other)?;
         }
+        std::mem::forget(lent);
         drop(ManuallyDrop::into_inner(begun));
         self.is_stranded = false;
         if let VendorCall::ReduceScatter { .. } = task.call {

@@ -164,7 +164,7 @@ impl Messages {
         self.0.with(|messages| messages.failure.clone())
     }
 
-    /// Returns whether MPI still holds memory that returned to the program with a failure.
+    /// Returns whether the link may still access memory that returns to the program with a failure.
     pub(crate) fn are_stranded(&self) -> bool {
         self.0.with(|messages| messages.is_stranded())
     }
@@ -192,6 +192,10 @@ impl Common {
         let mut state = self.lock();
         let result = act(&mut state.messages);
         let finished = std::mem::take(&mut state.messages.finished);
+        if !finished.is_empty() {
+            // Their functions free the memory of messages. The results of blocking calls end the job later, if they must.
+            state.messages.end_job_if_stranded();
+        }
         drop(state);
         for (on_end, result) in finished {
             on_end(result);
@@ -309,7 +313,10 @@ impl Drop for EndsAll<'_> {
     fn drop(&mut self) {
         let (rank, cause) = (self.0.status.rank(), panicked());
         self.0.status.give_up(rank, &cause);
-        self.0.with(|messages| messages.close(rank, &cause));
+        self.0.with(|messages| {
+            messages.close(rank, &cause);
+            messages.end_job_if_stranded();
+        });
     }
 }
 

@@ -7,6 +7,7 @@ use unisono_collectives::Rank;
 use super::{Arrival, Arriving, Operation, PointToPoint, Receive, Send};
 use crate::error::{Error, Result};
 use crate::status::dump_failed;
+use crate::system::print_line;
 use crate::transport::{Failure, Outgoing, clock};
 
 impl PointToPoint {
@@ -46,20 +47,27 @@ impl PointToPoint {
 
     /// Ends a receive from a rank, because of a failure of its link.
     pub(super) fn fail_receive(&mut self, from: Rank, failure: Failure) {
-        self.links.withdraw_from(from);
-        let arriving = self.peers[from].arriving.take();
-        let awaited = |this: &mut Self| {
-            let is_from = |receive: &Receive| receive.from.is_none_or(|only| only == from);
-            this.awaited.iter().position(is_from).map(|place| this.awaited.remove(place))
-        };
-        let receive = match arriving {
-            Some(Arriving { target: Arrival::Receive(receive), .. }) => Some(receive),
-            _ => awaited(self),
+        let receive = match self.peers[from].arriving.take() {
+            Some(Arriving { target: Arrival::Receive(receive), .. }) => {
+                self.links.withdraw_from(from);
+                Some(receive)
+            }
+            held => {
+                self.peers[from].arriving = held;
+                let is_from = |receive: &Receive| receive.from.is_none_or(|only| only == from);
+                self.awaited.iter().position(is_from).map(|place| self.awaited.remove(place))
+            }
         };
         match receive {
             Some(receive) => self.fail(receive.call, failure),
             // A message is arriving for which no receive waits any more.
-            None => self.lose(from, &format!("a message from rank {from} cannot be received: {failure:?}")),
+            None => {
+                let (first, cause) = match failure {
+                    Failure::Error(error) => error.first_cause(self.status.rank()),
+                    failure => (from, format!("{failure:?}")),
+                };
+                self.lose(first, &format!("a message from rank {from} cannot be received: {cause}"));
+            }
         }
     }
 
@@ -76,11 +84,12 @@ impl PointToPoint {
                 }
                 calls.push(call);
             }
-            if peer.arriving.is_some() {
-                self.links.withdraw_from(to);
-            }
-            if let Some(Arriving { target: Arrival::Receive(receive), .. }) = peer.arriving.take() {
-                calls.push(receive.call);
+            if let Some(Arriving { target, .. }) = peer.arriving.take() {
+                match (self.links.withdraw_from(to), target) {
+                    (_, Arrival::Receive(receive)) => calls.push(receive.call),
+                    (true, Arrival::Held(bytes)) => std::mem::forget(bytes),
+                    (false, Arrival::Held(_)) => {}
+                }
             }
             peer.held.clear();
         }
@@ -93,9 +102,20 @@ impl PointToPoint {
         }
     }
 
-    /// Returns whether MPI still holds memory that returned to the program with a failure.
+    /// Returns whether the link may still access memory that returns to the program with a failure.
     pub(super) fn is_stranded(&self) -> bool {
         self.failure.is_some() && self.links.are_stranded(self.peers.len())
+    }
+
+    /// Ends the job, before memory returns to the program that the link may still access.
+    pub(super) fn end_job_if_stranded(&self) {
+        if !self.is_stranded() {
+            return;
+        }
+        if let Some((_, cause)) = self.failure.as_ref().filter(|_| self.status.guard().is_none()) {
+            print_line(&format!("rank {} ends the job: {cause}", self.status.rank()));
+        }
+        self.links.end_job(&self.status)
     }
 
     /// Returns the error of calls after a failure.
@@ -197,5 +217,27 @@ impl PointToPoint {
         }
         let named = others.iter().find(|&&other| !self.status.has_left(other)).or(others.first());
         is_late.then(|| Failure::Timeout { other: *named.expect("there is another rank"), waited })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::super::Links;
+    use super::*;
+    use crate::dtype::DType;
+    use crate::status::StatusBoard;
+    use crate::transport::Header;
+
+    #[test]
+    fn local_failure_of_a_held_message_names_this_rank() {
+        let status = StatusBoard::of_threads(2).unwrap().remove(0);
+        let mut messages = PointToPoint::new(Links::default(), status, 0);
+        let header = Header::of_message(DType::F32, 4, (0, 0), 0);
+        messages.peers[1].arriving = Some(Arriving { header, target: Arrival::Held(vec![0; 4]), taken: 0 });
+        let cause = ErrorKind::OutOfMemory.into();
+        messages.fail_receive(1, Failure::Error(Error::Memory { size_bytes: 4, cause }));
+        assert!(matches!(messages.failure, Some((0, _))), "{:?}", messages.failure);
     }
 }

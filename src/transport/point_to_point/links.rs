@@ -68,13 +68,9 @@ impl Links {
         }
     }
 
-    /// Withdraws the message that arrives from a rank, before its place returns to its owner.
-    pub(super) fn withdraw_from(&mut self, from: Rank) {
-        if self.near(from).is_none()
-            && let Some(far) = &mut self.far
-        {
-            holds_memory(&mut **far, from);
-        }
+    /// Withdraws the message that arrives from a rank, before its place returns to its owner. Returns whether the link may still write there.
+    pub(super) fn withdraw_from(&mut self, from: Rank) -> bool {
+        self.near(from).is_none() && self.far.as_mut().is_some_and(|far| holds_memory(&mut **far, from))
     }
 
     /// Returns the header of the next message from a rank, if it has arrived.
@@ -113,6 +109,11 @@ impl Links {
     /// failure.
     pub(super) fn are_stranded(&self, ranks: usize) -> bool {
         self.far.as_ref().is_some_and(|far| (0..ranks).any(|other| far.holds_memory(other)))
+    }
+
+    /// As [`Link::end_job`].
+    pub(super) fn end_job(&self, status: &StatusBoard) -> ! {
+        self.far.as_ref().expect(CONNECTED).end_job(status)
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! Only a process that knows the secret of the world is admitted, and no process after all ranks have connected.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ const REACH: Duration = Duration::from_secs(3);
 const ATTEMPTS: usize = 3;
 /// The time in which all ranks connect. They begin together, once all have a port.
 const CONNECT: Duration = Duration::from_secs(10);
+/// The number of ranks to which a rank connects at the same time, since an unreachable address takes [`REACH`].
+const AT_ONCE: usize = 16;
 /// The tag of claims of these connections.
 pub(super) const TAG: u64 = u64::from_be_bytes(*b"messages");
 
@@ -99,32 +102,34 @@ fn sockets(
     let secret = bytemuck::bytes_of(&ports[0].0);
     let far: Vec<_> = (0..ranks).filter(|&rank| rank != own && far(rank)).collect();
     let (before, after): (Vec<_>, Vec<_>) = far.into_iter().partition(|&rank| rank < own);
-    let (accepted, reached) = std::thread::scope(|scope| {
-        let (began, expected) = (Instant::now(), after.clone());
-        let accepting = Builder::new().spawn_scoped(scope, || accept(listeners, secret, own, expected));
+    let (deadline, next) = (Instant::now() + CONNECT, AtomicUsize::new(0));
+    let reach_next = || {
         let mut reached = Vec::new();
-        for to in before {
-            let claim = Claim { from: own, to, tag: TAG };
-            let socket = reach(&ports[to].1, secret, claim, began);
-            let is_reached = socket.is_ok();
+        while let Some(&to) = before.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let socket = reach(&ports[to].1, secret, Claim { from: own, to, tag: TAG }, deadline);
+            if socket.is_err() {
+                // Another failure may take as long to detect.
+                next.store(before.len(), Ordering::Relaxed);
+            }
             reached.push((to, socket));
-            // Another failure may take as long to detect.
-            if !is_reached {
-                break;
-            }
         }
-        let accepted = match accepting {
-            Ok(thread) => thread.join().expect("the accepting thread does not panic"),
-            Err(cause) => {
-                let why = format!("it cannot start a thread: {cause}; see `ulimit -u`");
-                after.into_iter().map(|rank| (rank, Err(why.clone()))).collect()
-            }
-        };
-        (accepted, reached)
+        reached
+    };
+    let all = std::thread::scope(|scope| {
+        let threads = 0..before.len().min(AT_ONCE);
+        let threads: Vec<_> =
+            threads.map_while(|_| Builder::new().spawn_scoped(scope, reach_next).ok()).collect();
+        let mut all = accept(listeners, secret, own, after, deadline);
+        // This thread connects to the ranks for which the system allows no other thread.
+        all.extend(reach_next());
+        for thread in threads {
+            all.extend(thread.join().expect("a connecting thread does not panic"));
+        }
+        all
     });
     let mut sockets = Vec::new();
     let mut connects = Ok(());
-    for (rank, connected) in accepted.into_iter().chain(reached) {
+    for (rank, connected) in all {
         match connected.and_then(|peer| peer.into_socket().map_err(|error| error.to_string())) {
             // Not `TCP_USER_TIMEOUT`: it would also end the connection with a rank that computes for long and does not receive. The watchdog detects
             // a cut link.
@@ -136,36 +141,32 @@ fn sockets(
 }
 
 /// Opens this rank's ports.
-fn open(interfaces: &Interfaces) -> std::io::Result<(Vec<TcpListener>, Vec<SocketAddr>)> {
+fn open(interfaces: &Interfaces) -> io::Result<(Vec<TcpListener>, Vec<SocketAddr>)> {
     interfaces.check()?;
     let listeners = system::listen(|name, ip| interfaces.has(name, ip))?;
     let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
     Ok((listeners, addresses))
 }
 
-/// Connects to a rank, at the first of its addresses that answers, within the time since all ranks began.
+/// Connects to a rank, at the first of its addresses that answers, before the deadline.
 fn reach(
     addresses: &[SocketAddr],
     secret: &[u8],
     claim: Claim,
-    began: Instant,
+    deadline: Instant,
 ) -> std::result::Result<Peer, String> {
     let mut addresses = addresses.to_vec();
     system::sort_by_nearness(&mut addresses);
     let mut refused = Vec::new();
     for address in addresses {
         let attempt = || {
-            let left = CONNECT.checked_sub(began.elapsed()).ok_or(ErrorKind::TimedOut)?;
+            let left = deadline.checked_duration_since(Instant::now()).ok_or(ErrorKind::TimedOut)?;
             let socket = TcpStream::connect_timeout(&address, left.min(REACH))?;
             introduce(socket, secret, claim, left)
         };
-        let mut answer = attempt();
-        for _ in 1..ATTEMPTS {
-            if answer.as_ref().is_err_and(is_displaced) {
-                answer = attempt();
-            }
-        }
-        match answer {
+        let is_final = |answer: &io::Result<_>| !answer.as_ref().is_err_and(is_displaced);
+        let answer = std::iter::repeat_with(attempt).take(ATTEMPTS - 1).find(is_final);
+        match answer.unwrap_or_else(attempt) {
             Ok(Ok(peer)) => return Ok(peer),
             Ok(Err(why)) => refused.push(format!("{address}: {why}")),
             Err(error) => refused.push(format!("{address}: {error}")),
@@ -174,19 +175,20 @@ fn reach(
     Err(refused.join(", "))
 }
 
-/// Accepts connections until each of these ranks has connected.
+/// Accepts connections until each of these ranks has connected, or the deadline.
 pub(super) fn accept(
     listeners: Vec<TcpListener>,
     secret: &[u8],
     own: Rank,
     mut expected: Vec<Rank>,
+    deadline: Instant,
 ) -> Vec<(Rank, std::result::Result<Peer, String>)> {
     let (began, mut connected) = (Instant::now(), Vec::new());
     let mut arrivals = match Arrivals::new(listeners, secret) {
         Ok(arrivals) => arrivals,
         Err(error) => return expected.into_iter().map(|rank| (rank, Err(error.to_string()))).collect(),
     };
-    while !expected.is_empty() && began.elapsed() < CONNECT {
+    while !expected.is_empty() && Instant::now() < deadline {
         // The address of another rank may lead here, since machines may have equal addresses in separate networks.
         let admit = |claim: Claim| match expected.contains(&claim.from) && claim.to == own && claim.tag == TAG
         {
@@ -200,6 +202,8 @@ pub(super) fn accept(
             }
         }
     }
-    let missing = |rank| (rank, Err(format!("it has waited {} s for it", CONNECT.as_secs())));
+    let failure = arrivals.failure().map(|why| format!("; it cannot accept connections: {why}"));
+    let why = format!("it has waited {} s for it{}", began.elapsed().as_secs(), failure.unwrap_or_default());
+    let missing = |rank| (rank, Err(why.clone()));
     connected.into_iter().chain(expected.into_iter().map(missing)).collect()
 }

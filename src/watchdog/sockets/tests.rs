@@ -1,6 +1,7 @@
 //! A hub and the leader of another node, over loopback, and strangers.
 
 use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 
 use super::*;
 use crate::config::Interfaces;
@@ -71,7 +72,7 @@ fn leaders_exchange_messages() {
     let (mut hub, identities) = hub();
     let mut leader = connected(&mut hub, &identities);
     let sent = Message::Left { rank: 1 };
-    leader.send(&sent);
+    leader.endpoint.send(&sent);
     let news = news_until(&mut [&mut hub, &mut leader], |news| !news.is_empty());
     assert!(matches!(&news[0], News::Received(1, message) if *message == sent), "{news:?}");
     drop(leader);
@@ -174,7 +175,7 @@ fn ports_are_closed_once_all_leaders_have_connected() {
         assert!(began.elapsed() < PATIENCE, "the port is still open");
         assert!(hub.progress().iter().chain(&leader.progress()).count() == 0);
     }
-    leader.send(&Message::Left { rank: 1 });
+    leader.endpoint.send(&Message::Left { rank: 1 });
     let is_sent = |news: &News| matches!(news, News::Received(1, Message::Left { rank: 1 }));
     news_until(&mut [&mut hub, &mut leader], |news| news.iter().any(is_sent));
 }
@@ -184,7 +185,7 @@ fn abandoned_connection_is_reported_with_its_address() {
     let (mut hub, identities) = hub();
     let mut leader = connected(&mut hub, &identities);
     // The hub refuses it on a connection that is established.
-    leader.send(&Message::Confirm);
+    leader.endpoint.send(&Message::Confirm);
     let lost = |news: &News| match news {
         News::Lost(0, over, _) => Some(*over),
         _ => None,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits};
-use unisono::{Communicator, Element, Error, Operation, ReduceOp, Result};
+use unisono::{Algorithm, Communicator, Element, Error, Operation, ReduceOp, Result};
 
 /// A call, as `make` makes it.
 #[derive(Debug, Clone, Copy)]
@@ -63,8 +63,11 @@ pub(crate) fn all() {
         assert!(begun.elapsed() < TIMEOUT, "{name}: the mismatch is detected before the deadline");
     }
     one_call_more();
-    missing();
-    left();
+    let waits: [Then; 2] = [Communicator::synchronize, by_the_host];
+    for then in waits {
+        missing(then);
+        left(then);
+    }
     ahead();
     too_far_ahead();
     allocation_waits_for_no_rank();
@@ -126,13 +129,22 @@ fn one_call_more() {
     }
 }
 
+/// A wait on the host for work that is queued behind a call by NCCL.
+type Then = fn(&mut Communicator, &Arc<CudaStream>) -> Result<()>;
+
+fn by_the_host(comm: &mut Communicator, stream: &Arc<CudaStream>) -> Result<()> {
+    let mut array = stream.alloc_zeros::<f32>(1000).unwrap();
+    comm.set_choice(Algorithm::Ring)?;
+    comm.all_reduce_device(&mut array, ReduceOp::Sum, stream).map(drop)
+}
+
 /// One rank makes no call, while the others are in NCCL, on the GPU.
-fn missing() {
+fn missing(then: Then) {
     let all_have_ended = Arc::new(Barrier::new(RANKS));
     let ended = after_all_kinds(Duration::from_secs(1), move |comm, stream| {
         let done = match comm.rank() {
             1 => Ok(()),
-            _ => make(comm, Sum(1000), stream).and_then(|()| comm.synchronize(stream)),
+            _ => make(comm, Sum(1000), stream).and_then(|()| then(comm, stream)),
         };
         all_have_ended.wait();
         done
@@ -140,21 +152,21 @@ fn missing() {
     for (rank, ended) in ended.into_iter().enumerate().filter(|(rank, _)| *rank != 1) {
         let text = ended.unwrap_err().to_string();
         assert!(
-            text.contains("all-reduce #11 by nccl") && text.contains("for rank 1"),
+            text.contains("all-reduce #12 by nccl") && text.contains("for rank 1"),
             "rank {rank}: {text}"
         );
     }
 }
 
 /// One rank leaves instead.
-fn left() {
+fn left(then: Then) {
     let begun = Instant::now();
-    let ended = after_all_kinds(TIMEOUT, |comm, stream| {
+    let ended = after_all_kinds(TIMEOUT, move |comm, stream| {
         if comm.rank() == 1 {
             return Ok(());
         }
         make(comm, Sum(1000), stream)?;
-        comm.synchronize(stream)
+        then(comm, stream)
     });
     for (rank, ended) in ended.into_iter().enumerate().filter(|(rank, _)| *rank != 1) {
         let text = ended.unwrap_err().to_string();
@@ -197,14 +209,14 @@ fn too_far_ahead() {
         all_have_ended.wait();
         done
     });
-    // All ranks make calls 0 to 10, and 128 more are ahead.
+    // All ranks make calls 0 to 11, and 128 more are ahead.
     for (rank, ended) in ended.into_iter().enumerate().filter(|(rank, _)| *rank != 1) {
         let error = ended.unwrap_err();
         assert!(
             matches!(error, Error::Timeout { other: 1, .. } | Error::Aborted { .. }),
             "rank {rank}: {error}"
         );
-        assert!(error.to_string().contains("all-reduce #139 by nccl"), "rank {rank}: {error}");
+        assert!(error.to_string().contains("all-reduce #140 by nccl"), "rank {rank}: {error}");
     }
 }
 

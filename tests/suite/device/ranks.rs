@@ -18,13 +18,8 @@ pub(crate) fn play(role: &str, comm: &mut Communicator) {
         "reduce" => reduce(comm),
         "by nccl" => ran(comm, &["nccl"], "NCCL"),
         "in nodes" => ran(comm, &["hierarchical-copy+nccl", "rail+nccl"], "NCCL"),
-        "through the host" => {
-            // The methods for arrays in host memory.
-            let call = |count| Call::all_reduce(DType::F32, ReduceOp::Mean, count);
-            let on_host = [8, LARGE].map(|count| comm.selection(&call(count)).method.name());
-            ran(comm, &on_host, "share a GPU");
-            refuses(comm);
-        }
+        "through the host" => through_the_host(comm, "share a GPU"),
+        "refused by nccl" => through_the_host(comm, "NCCL refused on rank 1"),
         "alone" => ran(comm, &[], "no node has two ranks"),
         "bits" => same_bits_as_slices(comm),
         "in flight" => in_flight(comm),
@@ -130,6 +125,14 @@ fn ran(comm: &mut Communicator, expected: &[&str], route: &str) {
         comm.synchronize(&stream).unwrap();
         assert_reduced(&reduced, ReduceOp::Mean, comm.ranks(), 0, ran.method.name());
     }
+}
+
+/// Checks that the methods are those for arrays in host memory, for this reason.
+fn through_the_host(comm: &mut Communicator, why: &str) {
+    let call = |count| Call::all_reduce(DType::F32, ReduceOp::Mean, count);
+    let on_host = [8, LARGE].map(|count| comm.selection(&call(count)).method.name());
+    ran(comm, &on_host, why);
+    refuses(comm);
 }
 
 /// Checks that a method requested by name is never replaced silently, and that the communicator remains usable.

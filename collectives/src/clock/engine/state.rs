@@ -66,7 +66,6 @@ pub(super) struct RankState {
     pub(super) in_transit: Option<Message>,
     /// When the message that the rank has sent is received, if it waits for that.
     pub(super) received_us: f64,
-    /// When the rank ended its latest act.
     pub(super) finish_us: f64,
 }
 

@@ -10,7 +10,6 @@ mod eager;
 pub(super) mod lanes;
 mod passes;
 
-/// Returns the program of a rank that carries out its plan in this way.
 pub(super) fn lower(compiled: &CompiledPlan, (rank, plan): (Rank, &Plan), execution: Execution) -> Program {
     let in_blocks = |blocks, instructions| Program {
         chunk_count: plan.chunk_count(),
@@ -35,7 +34,6 @@ pub(super) fn lower(compiled: &CompiledPlan, (rank, plan): (Rank, &Plan), execut
     }
 }
 
-/// Returns whether all messages of a plan can be eager.
 pub(super) fn is_eager(plan: &Plan, rank: Rank) -> bool {
     eager::lower(plan, rank).is_some()
 }

@@ -90,7 +90,6 @@ fn network(folder: &Path, nodes: usize) -> Finding {
     }
 }
 
-/// Reports the library that uses RDMA without MPI.
 #[cfg(feature = "ucx")]
 fn ucx() -> Finding {
     match unisono::internals::ucx_version() {

@@ -147,7 +147,6 @@ fn exact(ranks: usize, count: usize) -> Vec<f64> {
     sums
 }
 
-/// Returns the relative error, and the largest error.
 fn errors(found: &[f32], exact: &[f64]) -> (f64, f64) {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let error = |(found, exact): (&f32, &f64)| f64::from(*found) - exact;

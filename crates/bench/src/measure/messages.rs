@@ -22,7 +22,6 @@ pub(super) struct Messages {
     pub(super) half_trips_us: Vec<f64>,
     /// The time of each window, until the first rank has received the reply to its last message.
     pub(super) windows_us: Vec<f64>,
-    /// The messages of a window.
     pub(super) window: usize,
     /// The number of wrong elements, in the message with the most.
     pub(super) wrong: u64,

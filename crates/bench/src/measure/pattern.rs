@@ -69,7 +69,6 @@ impl<T: Element + From<u8>> Pattern<T> {
         }
     }
 
-    /// Counts the elements that differ from the expected result.
     #[inline(never)]
     pub(super) fn count_wrong(&self, buffer: &[T]) -> u64 {
         let is_nan = |value: &T| value.ne(value);
@@ -108,7 +107,6 @@ fn of_a_few_bits(op: ReduceOp, place: usize) -> u8 {
     }
 }
 
-/// The inputs of the ranks.
 struct Inputs {
     /// The reduction, unless values are only moved.
     op: Option<ReduceOp>,
@@ -218,7 +216,6 @@ impl Inputs {
     }
 }
 
-/// Returns a bitwise or logical reduction of two integers.
 fn on_bits(op: ReduceOp, one: u64, other: u64) -> u64 {
     let (is_one, is_other) = (one != 0, other != 0);
     match op {

@@ -21,7 +21,6 @@ const IMAGE_FILES: &str = "--data images:DIR, tfrecord:FILES_OR_DIR or webdatase
 const MAY_VARY: &str =
     "--data images:DIR, tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR, npy:DIR or cifar:DIR";
 
-/// The most shards of a step.
 const MOST_SHARDS: usize = 1 << 16;
 
 /// The options that belong to the data server, with `--data service`.
@@ -151,7 +150,6 @@ impl Config {
         }
     }
 
-    /// Rejects incompatible options.
     fn check_together(&self) -> Result<(), TrainError> {
         let is_invariant = self.order == Order::Tree;
         if let Some(why) = self.buckets(1).conflict() {
@@ -172,7 +170,6 @@ impl Config {
         Ok(())
     }
 
-    /// Rejects options that the strategy does not support.
     pub(super) fn check_strategy(&self, strategy: &Strategy) -> Result<(), TrainError> {
         let is_across = self.overlap == Overlap::Across;
         let is_invariant = self.order == Order::Tree;
@@ -198,7 +195,7 @@ impl Config {
             Strategy::CentralStorage => vec![
                 (is_invariant, "--order world-invariant", "ranks add their gradients in turn"),
                 (self.local_steps.is_some(), "--local-steps", "there is one copy of the parameters"),
-                (self.compresses(), "--wire", "no gradient travels"),
+                (self.wire != Wires::One(Wire::F32), "--wire", "no gradient travels"),
                 (names_algorithm, "--algorithm", "ranks add gradients in memory that they share"),
                 (
                     self.shard_optimizer,
@@ -224,11 +221,6 @@ impl Config {
             return refuse(format!("{strategy} does not go with {option}: {why}"));
         }
         Ok(())
-    }
-
-    /// Returns whether gradients are sent in fewer bits than they are computed in.
-    fn compresses(&self) -> bool {
-        self.wire != Wires::One(Wire::F32)
     }
 
     /// Rejects an algorithm that would not be used.

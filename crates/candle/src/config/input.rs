@@ -9,7 +9,6 @@ use unisono_data::{Dataset, Depth, Kind, Threads};
 use unisono_train::{Sampled, Shares, TrainError};
 
 impl Config {
-    /// Returns the number of threads of an input pipeline, and the number of steps that it prefetches.
     pub(crate) fn input_threads(&self) -> (Threads, Depth) {
         (
             self.input_threads.map_or(Threads::Auto, Threads::Fixed),

@@ -11,7 +11,6 @@ use unisono_strategies::Strategy;
 use unisono_train::internals::EVALUATION_BATCH;
 use unisono_train::{Outer, Shares, TrainError, Wire, agree};
 
-/// The size of a value in bytes.
 const NUMBER: f64 = size_of::<f32>() as f64;
 
 /// The estimated memory of a rank, in bytes; small items are ignored.

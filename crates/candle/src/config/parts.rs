@@ -55,7 +55,6 @@ impl fmt::Display for Augment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageSize(pub [usize; 2]);
 
-/// The largest side of an image.
 const MOST_SIDE: usize = 1 << 15;
 
 impl FromStr for ImageSize {
@@ -163,7 +162,6 @@ impl Config {
         }
     }
 
-    /// Returns the settings of checkpoints.
     pub(super) fn checkpoints(&self) -> Option<Checkpoints> {
         let every = Some(Duration::from_secs(self.checkpoint_every_s));
         self.checkpoint_dir.clone().map(|directory| Checkpoints {

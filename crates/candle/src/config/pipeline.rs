@@ -131,11 +131,9 @@ fn named(split_at: &[String], names: &[String], stages: usize) -> Result<Vec<usi
     if firsts.len() == stages { Ok(firsts) } else { refuse(format!("{} names are given", split_at.len())) }
 }
 
-/// The cut of a model.
 struct Cut {
     /// The first layer of each stage.
     firsts: Vec<usize>,
-    /// The names of all layers.
     names: Vec<String>,
     /// The measured time of each layer, if the layers were measured.
     costs: Vec<Duration>,

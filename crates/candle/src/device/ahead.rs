@@ -40,7 +40,6 @@ fn copy(copies: &mut HostToDevice, gpu: &CudaDevice, batch: Batch) -> unisono::R
     Ok(Placed::Device { inputs, targets, known: batch.targets })
 }
 
-/// Wraps an array on the stream of a candle device as a tensor.
 fn tensor<T: CudaDType>(array: CudaSlice<T>, shape: impl Into<Shape>, gpu: &CudaDevice) -> Tensor {
     let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(array, gpu.clone()));
     Tensor::from_storage(storage, shape, BackpropOp::none(), false)

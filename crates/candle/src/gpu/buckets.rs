@@ -23,7 +23,7 @@ pub(super) struct DeviceBuckets {
     device: CudaDevice,
     /// Candle's stream.
     stream: Arc<CudaStream>,
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
     buckets: Vec<Bucket>,
     /// The sums other than gradients. They are computed and needed on the host, so they are reduced there.
     aside: Aside,
@@ -31,8 +31,9 @@ pub(super) struct DeviceBuckets {
     /// The gradients of this step's earlier passes, by the index of the parameter.
     waiting: Vec<Option<Tensor>>,
     /// The summed gradients of each bucket, from completion to the end of the step.
-    landed: Vec<Tensor>,
-    exposed: Duration,
+    pub(super) landed: Vec<Tensor>,
+    /// The time for which this rank has waited for the buckets and sums of the step.
+    pub(super) exposed: Duration,
 }
 
 /// Consecutive gradients, held here or by an all-reduce.
@@ -89,10 +90,6 @@ impl DeviceBuckets {
             landed: Vec::new(),
             exposed: Duration::ZERO,
         })
-    }
-
-    pub(super) fn ledger(&self) -> &Ledger {
-        &self.ledger
     }
 
     /// Starts a pass that fills the buckets, as [`Buckets::fill`](unisono_train::Buckets::fill) does on the host.
@@ -162,16 +159,6 @@ impl DeviceBuckets {
         let shape = &self.ledger.parameters[index].shape[..];
         let gradient = self.landed[bucket].narrow(0, range.start, range.len());
         gradient.and_then(|gradient| gradient.reshape(shape)).map_err(framework)
-    }
-
-    /// Returns the time for which this rank has waited for the buckets and sums of the step.
-    pub(super) fn exposed(&self) -> Duration {
-        self.exposed
-    }
-
-    /// Frees the summed gradients.
-    pub(super) fn end_step(&mut self) {
-        self.landed.clear();
     }
 
     fn send_sums(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
@@ -249,7 +236,8 @@ fn not_as_expected(name: &str, gradient: &Tensor) -> TrainError {
 pub(super) struct Filling<'a> {
     buckets: &'a mut DeviceBuckets,
     comm: &'a mut Communicator,
-    failure: Option<TrainError>,
+    /// The error that prevented a gradient from being reduced, if any.
+    pub(super) failure: Option<TrainError>,
 }
 
 impl Filling<'_> {
@@ -266,11 +254,6 @@ impl Filling<'_> {
             self.attempt(|buckets, comm| buckets.put(comm, index, None));
         }
         self.failure.map_or(Ok(without), Err)
-    }
-
-    /// Returns the error that prevented a gradient from being reduced, if any.
-    pub(super) fn into_failure(self) -> Option<TrainError> {
-        self.failure
     }
 
     fn attempt(&mut self, act: impl FnOnce(&mut DeviceBuckets, &mut Communicator) -> Result<(), TrainError>) {

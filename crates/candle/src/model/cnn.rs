@@ -11,7 +11,6 @@ use crate::network::{Convolution, Linear, Patches, chain};
 const KERNEL: usize = 5;
 /// The side of the squares that pooling reduces to a pixel.
 const POOL: usize = 2;
-/// The number of channels after each convolution.
 const CHANNELS: [usize; 2] = [16, 32];
 const HIDDEN: usize = 128;
 

@@ -21,16 +21,13 @@ type Build = Box<dyn Fn(&Parameters) -> Result<Forward>>;
 pub(crate) struct Layer {
     /// The unique name in the model.
     pub(crate) name: String,
-    /// The number of parameters.
     pub(super) parameters: f64,
     /// The number of values that a forward pass computes for a sample and keeps until the backward pass.
     pub(super) activations: f64,
-    /// Adds the parameters.
     build: Build,
 }
 
 impl Layer {
-    /// Returns a layer with this name and these numbers of parameters and activations. `build` builds it.
     pub(super) fn new<F: Fn(&Tensor, usize) -> Result<Tensor> + Send + 'static>(
         name: impl Into<String>,
         [parameters, activations]: [f64; 2],
@@ -41,7 +38,6 @@ impl Layer {
     }
 }
 
-/// Consecutive layers.
 pub(crate) struct Sequence(Vec<Forward>);
 
 impl Sequence {

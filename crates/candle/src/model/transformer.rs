@@ -79,7 +79,6 @@ struct Block {
 }
 
 impl Block {
-    /// Returns a block of this width, of a model with this number of blocks.
     fn new(parameters: &Parameters, name: &str, [width, blocks]: [usize; 2], dropout: f64) -> Result<Self> {
         let weight = |layer: &str, inputs: usize, outputs: usize, gain: f64| {
             Linear::without_bias(parameters, &format!("{name}.{layer}"), inputs, outputs, gain)

@@ -36,7 +36,6 @@ impl CausalAttention {
         ((width / self.heads) as f32).sqrt().recip()
     }
 
-    /// Returns each head of a sample.
     fn heads<'a>(self, x: &'a [f32], width: usize) -> impl Iterator<Item = Head<'a>> {
         (0..self.heads).map(move |number| Head {
             x,
@@ -57,7 +56,6 @@ impl CausalAttention {
 /// A head of the attention in one sample.
 #[derive(Clone, Copy)]
 struct Head<'a> {
-    /// The sample's rows.
     x: &'a [f32],
     width: usize,
     /// The head's first column within the queries.

@@ -42,7 +42,6 @@ fn run(chain: Chain, x: &Tensor, anchor: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op2(anchor, Pass { chain, shape, passes_on: x.track_op() })
 }
 
-/// Consecutive operations.
 struct Chain {
     operations: Vec<Box<dyn Operation>>,
     /// The results of all operations but the last, from the forward pass.
@@ -123,7 +122,6 @@ impl Part for Residual<'_> {
     }
 }
 
-/// One pass through a [`Residual`].
 struct Sum {
     chain: Chain,
     shortcut: Option<Box<dyn Operation>>,

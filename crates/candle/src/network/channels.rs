@@ -10,7 +10,6 @@ use super::blocks::{self, BLOCK};
 use super::rows::Relu;
 use crate::values::Backward;
 
-/// The minimum number of repeated constants.
 const LEAST: usize = 64;
 
 /// Returns the constants of channels, repeated.
@@ -107,7 +106,6 @@ fn each<'a, P: Pass>(
     });
 }
 
-/// Sums distances from a number near the mean, and their squares.
 struct Distances;
 
 impl Pass for Distances {
@@ -127,7 +125,6 @@ impl Pass for Distances {
     }
 }
 
-/// Scales the distances from the mean.
 struct Normalize<const RELU: bool>;
 
 impl<const RELU: bool> Pass for Normalize<RELU> {
@@ -152,7 +149,6 @@ fn masked<const RELU: bool>(y: f32, dy: f32) -> f32 {
     if RELU { Relu::derivative(y, dy) } else { dy }
 }
 
-/// Sums derivatives, and their products with the distances from the mean.
 struct Products<const RELU: bool>;
 
 impl<const RELU: bool> Pass for Products<RELU> {
@@ -173,7 +169,6 @@ impl<const RELU: bool> Pass for Products<RELU> {
     }
 }
 
-/// Computes the derivative with respect to inputs.
 struct Derivative<const RELU: bool>;
 
 impl<const RELU: bool> Pass for Derivative<RELU> {

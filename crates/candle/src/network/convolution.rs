@@ -160,7 +160,6 @@ struct Row {
 }
 
 impl Image {
-    /// Computes the patch positions for images of this shape.
     fn new(patches: Patches, dims: &[usize]) -> Self {
         let [_, height, width, channels] = image_dims(dims);
         let Patches { side, stride, padding } = patches;
@@ -185,7 +184,6 @@ impl Image {
         Self { dims, values, patches: count, length, rows, padding: zeros }
     }
 
-    /// Copies images to their patches.
     fn copy(&self, images: &[f32], patches: &mut [f32]) {
         let of_image = patches.chunks_exact_mut(self.patches * self.length);
         for (image, patches) in images.chunks_exact(self.values).zip(of_image) {
@@ -232,7 +230,6 @@ impl Patches {
         (side + 2 * self.padding - self.side) / self.stride + 1
     }
 
-    /// Returns the patches of images, composed of candle operations.
     fn composed(self, x: &Tensor) -> Result<Tensor> {
         let [_, height, width, channels] = image_dims(x.dims());
         let (rows, columns) = (self.along(height), self.along(width));

@@ -92,7 +92,6 @@ struct Mask {
 }
 
 impl Mask {
-    /// Returns the factor of the value at this position.
     fn factor(self, place: usize) -> f32 {
         let hash = mixed(self.key.wrapping_add((place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         if hash < self.threshold { 0.0 } else { self.scale }

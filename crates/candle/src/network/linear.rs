@@ -88,7 +88,6 @@ impl Linear {
         chain(&self.parameters, &[self], x)
     }
 
-    /// Waits until the values of the parameters are available.
     pub(super) fn wait(&self) -> Result<()> {
         self.bias.iter().chain(self.weights.iter().map(|(weight, _)| weight)).try_for_each(Weight::wait)
     }

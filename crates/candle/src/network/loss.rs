@@ -61,7 +61,6 @@ impl Loss {
     }
 }
 
-/// Counts the rows whose highest logit is at the target.
 fn count_correct(logits: &Tensor, targets: &Tensor) -> Result<f64> {
     let right = logits.detach().argmax(D::Minus1)?.eq(targets)?.to_dtype(DType::F32)?;
     Ok(f64::from(right.sum_all()?.to_scalar::<f32>()?))

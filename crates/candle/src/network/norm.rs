@@ -125,7 +125,6 @@ struct Pass {
 }
 
 impl Pass {
-    /// Sums over the samples of all ranks in this pass, in the given direction.
     fn sum(&self, direction: Direction, sums: &mut [f64]) -> Result<()> {
         self.layer.parameters.passes().sum(self.layer.layer, direction, sums)
     }

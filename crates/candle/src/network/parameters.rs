@@ -51,7 +51,6 @@ fn report(index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
     }
 }
 
-/// Reports a gradient on a GPU.
 #[cfg(feature = "cuda")]
 fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
     if !GRADIENTS.is_set() {
@@ -65,7 +64,6 @@ fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// A parameter and its values.
 #[derive(Debug, Clone)]
 pub(super) struct Array {
     pub(super) parameter: Parameter,
@@ -184,12 +182,10 @@ impl Parameters {
         Ok(tensor)
     }
 
-    /// Returns the state of the passes.
     pub(super) fn passes(&self) -> MutexGuard<'_, Passes> {
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns all parameters.
     pub(super) fn all(&self) -> Vec<Array> {
         self.lock().clone()
     }

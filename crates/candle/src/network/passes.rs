@@ -18,14 +18,12 @@ const HEADER: usize = 3;
 /// The number of steps that one number of the buffer counts before the next one increments. It is exact as `f32`.
 const STEPS_PER_NUMBER: u64 = 1 << 20;
 
-/// The direction of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Forward,
     Backward,
 }
 
-/// The state of the passes of a model.
 #[derive(Debug, Default)]
 pub(super) struct Passes {
     /// A separate communicator, so that all-reduces of buckets may be in flight. `None` with one rank.
@@ -85,7 +83,6 @@ impl Passes {
         Ok(most[0] as usize)
     }
 
-    /// Begins a pass.
     pub(super) fn begin(&mut self) {
         self.exchanged.fill([false; 2]);
     }

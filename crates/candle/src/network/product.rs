@@ -78,7 +78,6 @@ pub(super) fn product_transposed(target: Target<'_>, fill: Fill, a: Matrix<'_>, 
     transpose(Matrix::new(&turned, rows, columns), fill, target);
 }
 
-/// Transposes a matrix.
 fn transpose(matrix: Matrix<'_>, fill: Fill, (target, distance): Target<'_>) {
     // Reads and writes of a square stay in the L1 cache.
     const SIDE: usize = 16;

@@ -12,7 +12,6 @@ use super::softmax::dot;
 pub(crate) struct Relu;
 
 impl Relu {
-    /// Returns the function of a number.
     #[inline(always)]
     pub(crate) fn of(x: f32) -> f32 {
         if x <= 0.0 { 0.0 } else { x }
@@ -115,7 +114,6 @@ impl Function for SquaredRelu {
     }
 }
 
-/// Returns the length of a row.
 fn width(dims: &[usize]) -> usize {
     dims.last().copied().unwrap_or(1).max(1)
 }

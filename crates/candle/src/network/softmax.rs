@@ -12,9 +12,7 @@ const LANES: usize = 16;
 pub(super) struct Rows {
     /// The first query, which attends to the keys up to its own number.
     pub(super) first: usize,
-    /// The number of keys in a row.
     pub(super) keys: usize,
-    /// The factor of the scores.
     pub(super) scale: f32,
 }
 

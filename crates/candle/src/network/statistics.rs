@@ -5,7 +5,6 @@ use candle_core::{Result, Tensor, bail};
 use super::channels::{distances, repeated};
 use crate::values::{visit, with_values};
 
-/// The constant added to the variance.
 const EPSILON: f64 = 1e-5;
 /// The weight of a pass in the running statistics.
 const MOMENTUM: f64 = 0.1;
@@ -43,7 +42,6 @@ pub(super) fn narrow(values: impl Iterator<Item = f64>) -> Vec<f32> {
     values.map(|value| value as f32).collect()
 }
 
-/// Returns the reciprocals of the standard deviations.
 fn inverse(variance: &[f64]) -> Vec<f64> {
     variance.iter().map(|variance| (variance + EPSILON).sqrt().recip()).collect()
 }

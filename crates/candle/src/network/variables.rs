@@ -13,7 +13,6 @@ impl Parameters {
     }
 }
 
-/// The parameters as a backend of `candle_nn`.
 struct Backend(Parameters);
 
 impl SimpleBackend for Backend {

@@ -141,7 +141,6 @@ impl Saved {
     }
 }
 
-/// Encodes a text in another vocabulary.
 fn translated(
     source: &Source,
     text: &Dataset,

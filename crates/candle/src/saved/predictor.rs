@@ -239,7 +239,6 @@ fn weights(logits: &[f32], temperature: f64) -> impl Iterator<Item = f64> + Clon
     logits.iter().map(move |&logit| ((f64::from(logit) - most) / temperature).exp())
 }
 
-/// Samples a token by its probability.
 fn draw(logits: &[f32], temperature: f64, rng: &mut ChaCha8Rng) -> u32 {
     let best = highest(logits) as u32;
     if temperature == 0.0 {

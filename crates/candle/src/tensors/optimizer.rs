@@ -13,7 +13,6 @@ use unisono_train::optimizer::{Factors, Optimizer, OptimizerSettings, StateError
 pub(crate) struct TensorOptimizer {
     settings: OptimizerSettings,
     form: TensorForm,
-    /// The factors by parameter.
     factors: Vec<Factors>,
     steps: u64,
     /// The state by moment, as in the host's optimizer, then by parameter. `None` stands for zeros.

@@ -63,7 +63,6 @@ impl TensorRule for AdamW {
     }
 }
 
-/// The tensor form of [`Averaged`].
 #[derive(Debug)]
 struct AveragedForm {
     of: TensorForm,

@@ -32,7 +32,6 @@ pub(super) const CSV: [CsvColumn<Row>; 22] = [
     ("overlap_percent", |row| text(row.overlap_percent)),
 ];
 
-/// Formats a value, or nothing.
 fn text(value: Option<impl ToString>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }

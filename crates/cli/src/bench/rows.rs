@@ -11,7 +11,6 @@ pub(super) struct Rows<R: 'static> {
     csv: &'static [CsvColumn<R>],
 }
 
-/// A column of a table.
 pub(super) struct Column<R> {
     pub(super) name: &'static str,
     unit: &'static str,

@@ -60,7 +60,7 @@ impl Output {
     }
 }
 
-/// Opens the log of a rank. A restarted rank appends to it.
+/// Opens the log of a rank. A restarted rank or job appends to it, since the log has the reason for the restart.
 fn log(folder: &Path, rank: usize) -> io::Result<File> {
     let path = folder.join(format!("rank-{rank}.log"));
     File::options().create(true).append(true).open(&path).map_err(|error| cannot_write(&path, &error))

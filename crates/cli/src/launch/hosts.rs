@@ -12,9 +12,10 @@ use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
 use super::ranks::{Machine, Place};
-use super::{MOST_RANKS, forward, print_message};
+use super::{forward, print_message};
 use crate::BAD_INPUT;
 use crate::family::{Member, TO_END, code, heeded};
+use crate::values::MOST_RANKS;
 
 /// The exit code of ssh if there is no connection.
 const NO_CONNECTION: u8 = 255;
@@ -22,7 +23,6 @@ const NO_CONNECTION: u8 = 255;
 const OPTIONS: [&str; 4] =
     ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=15", "ServerAliveCountMax=3"];
 
-/// A host, and its number of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Host {
     pub(super) name: String,
@@ -58,7 +58,6 @@ pub(super) struct Part {
     pub(super) grace_s: u64,
 }
 
-/// The hosts of a launch.
 #[derive(Debug)]
 pub(super) struct Hosts {
     pub(super) parts: Vec<(String, Part)>,

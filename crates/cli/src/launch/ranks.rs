@@ -21,7 +21,6 @@ use super::print_message;
 
 /// The processes that a launch starts.
 pub(super) trait Place {
-    /// The number of processes.
     fn count(&self) -> usize;
     /// Starts the process with this index. `joins` is set for a restarted rank.
     fn start(&self, index: usize, joins: bool) -> io::Result<Member>;
@@ -31,7 +30,6 @@ pub(super) trait Place {
     fn what(&self) -> &'static str;
     /// Returns the report of a failed process, or `None` if it has reported the failure itself.
     fn failure(&self, index: usize, process: u32, status: ExitStatus) -> Option<String>;
-    /// Returns the exit code of a process.
     fn code(&self, status: ExitStatus) -> u8 {
         code(status)
     }
@@ -47,7 +45,6 @@ pub(super) struct Machine {
     pub(super) words: Vec<OsString>,
     /// Variables to set in addition to those that describe a rank.
     pub(super) environment: Vec<(String, String)>,
-    /// The number of the first rank.
     pub(super) first: usize,
     /// The number of ranks on this machine.
     pub(super) here: usize,
@@ -140,7 +137,6 @@ impl Machine {
     }
 }
 
-/// All processes of a launch.
 pub(super) struct Ranks<'a> {
     place: &'a dyn Place,
     /// The number of remaining restarts of killed ranks. If `None`, a killed rank ends the others.
@@ -234,7 +230,6 @@ impl<'a> Ranks<'a> {
         self.ranks.iter_mut().filter(|rank| rank.status.is_none()).map(|rank| &mut rank.member)
     }
 
-    /// Polls the ranks for failures.
     fn poll(&mut self, grace: Duration) -> io::Result<()> {
         for index in 0..self.ranks.len() {
             let rank = &mut self.ranks[index];

@@ -14,7 +14,6 @@ const GRID: RGBColor = RGBColor(0xE2, 0xE2, 0xE2);
 /// The maximum number of series with shaded ranges. More ranges blur into each other.
 const MOST_BANDS: usize = 4;
 
-/// Draws the figure as SVG.
 pub(super) fn draw(comparison: &Comparison) -> Drawn<String> {
     let mut figure = String::new();
     let legend = Legend::of(&comparison.series);

@@ -46,7 +46,6 @@ const MARKERS: [&[(i32, i32)]; 6] = [
 /// The marker of the first baseline, often the only one.
 const CROSS: &[(i32, i32)] = &[(-9, -9), (9, 9), (0, 0), (-9, 9), (9, -9)];
 
-/// The style of one series.
 pub(super) struct Look {
     colour: RGBColor,
     marker: &'static [(i32, i32)],

@@ -34,7 +34,6 @@ fn all_reduce() -> String {
     unisono::Operation::AllReduce.name().to_owned()
 }
 
-/// The quantiles that are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(super) struct Times {
     pub(super) min: f64,

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::row::{Row, Times};
 
-/// The content of a figure.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Comparison {
     pub(super) title: String,
@@ -18,11 +17,9 @@ pub(super) struct Series {
     pub(super) label: String,
     /// Whether the others are compared with it.
     pub(super) baseline: bool,
-    /// Sorted by size.
     pub(super) points: Vec<Point>,
 }
 
-/// A point of a series, at one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Point {
     pub(super) bytes: f64,
@@ -46,7 +43,8 @@ impl Comparison {
         let mut series: Vec<Series> = Vec::new();
         for row in rows {
             let label = phrases(&row.algorithm, ", ", traits(row, by_file), shared.map(|shared| !shared));
-            let point = Point::of(row);
+            let point =
+                Point { bytes: row.bytes as f64, time_us: row.time_us, busbw_gb_per_s: row.busbw_gb_per_s };
             match series.iter_mut().find(|series| series.label == label) {
                 Some(series) => series.points.push(point),
                 None => {
@@ -64,12 +62,6 @@ impl Comparison {
             series.points.sort_by(|a, b| a.bytes.total_cmp(&b.bytes));
         }
         Ok(Self { title: phrases(&title(&rows[0].operation), ": ", first, shared), series })
-    }
-}
-
-impl Point {
-    fn of(row: &Row) -> Self {
-        Self { bytes: row.bytes as f64, time_us: row.time_us, busbw_gb_per_s: row.busbw_gb_per_s }
     }
 }
 

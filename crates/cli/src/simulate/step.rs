@@ -247,9 +247,7 @@ impl Args {
             hidden_percent: (all_us > 0.0).then_some(100.0 * hidden_us / all_us),
         })
     }
-}
 
-impl Args {
     fn update_ms(&self, model: &Model) -> f64 {
         self.update_ms.unwrap_or(model.parameters() as f64 * UPDATE_BYTES / (UPDATE_GB_PER_S * 1e6))
     }

@@ -181,7 +181,7 @@ fn doctor_fails_if_a_finding_is_wrong() {
     };
     let (code, found) = doctor("99");
     assert_eq!(code, Some(1), "{found}");
-    let wrong = "WRONG files        a process may open 99, but needs 100 and one for each registered array (ulimit\n                   -n)\n";
+    let wrong = "WRONG files        a process may open 99, but needs 102 and one for each registered array (ulimit\n                   -n)\n";
     assert!(found.contains(wrong), "{found}");
     let (code, found) = doctor("256");
     assert!(code == Some(0) && !found.contains("WRONG"), "{found}");

@@ -277,6 +277,10 @@ fn lines_of_ranks_are_prefixed_and_logged() {
         let log = fs::read_to_string(logs.join(format!("rank-{rank}.log"))).unwrap();
         assert!(log == "out\nhalfline" || log == "halflineout\n", "{log}");
     }
+    launched(&arguments, "echo again").expect_success();
+    let log = fs::read_to_string(logs.join("rank-2.log")).unwrap();
+    assert!(log.starts_with("out\n") || log.starts_with("half"), "the log of the first job is kept: {log}");
+    assert!(log.ends_with("again\n"), "{log}");
     assert_eq!(launched("-n 2 --prefix=false", "echo out").expect_success().stdout, "out\nout\n");
     fs::create_dir(directory.path().join("rank-1.log")).unwrap();
     let arguments = format!("-n 2 --logs {}", directory.path().display());

@@ -160,6 +160,29 @@ fn a_wait_for_servers_is_reported_and_ends_on_request() {
 }
 
 #[test]
+fn a_wait_for_busy_servers_is_reported_once() {
+    static REPORTED: Mutex<Vec<String>> = Mutex::new(vec![]);
+    let fixture = Fixture::new();
+    let server = start_failing(Duration::from_secs(30), &varied(), fixture.settings()).unwrap();
+    let report = Some((|text| REPORTED.lock().unwrap().push(text.to_owned())) as fn(&str));
+    let options = Options { cache: Cache { folder: None, report }, ..Options::default() };
+    let client = Client::connect(&fixture.service(&[&server]), Duration::from_secs(20), &options).unwrap();
+    let served = client.dataset();
+    // One batch is in progress, sixteen requests wait, and one is refused again and again.
+    for sample in 0..18 {
+        let train = served.train.clone();
+        thread::spawn(move || train.batch(&[sample], PASS));
+    }
+    wait_until("the wait is reported", || !REPORTED.lock().unwrap().is_empty());
+    thread::sleep(Duration::from_secs(1));
+    let expected = format!(
+        "all data servers are busy: waiting for one, up to 200 s; `{}`: it is overloaded: its queue is full",
+        server.address()
+    );
+    assert_eq!(*REPORTED.lock().unwrap(), [expected]);
+}
+
+#[test]
 fn a_server_of_other_data_is_refused_by_name() {
     let fixture = Fixture::new();
     let source = fixture.images(8, 30);

@@ -25,7 +25,6 @@ pub(super) struct Array {
 }
 
 impl Array {
-    /// Reads the header of a file.
     pub(super) fn open(path: PathBuf) -> Result<Self, DataError> {
         let file = ByteFile::open(path)?;
         let refused = |problem: String| DataError::file(file.path(), problem);
@@ -88,7 +87,6 @@ impl Array {
         DataError::file(self.file.path(), problem)
     }
 
-    /// Returns the array as samples.
     pub(super) fn samples(self) -> Result<Content, DataError> {
         let shape = match (&*self.kind, &*self.shape) {
             ("f4" | "f8", &[count, width]) => {
@@ -110,7 +108,6 @@ impl Array {
         Ok(Content::Images(Images::new(Levels::File(Arc::new(file), offset), shape)))
     }
 
-    /// Returns the array as labels.
     pub(super) fn labels(&self) -> Result<Vec<u32>, DataError> {
         let (is_signed, width) = match self.kind.split_at_checked(1) {
             Some((sign @ ("u" | "i"), width @ ("1" | "2" | "4" | "8"))) => {

@@ -23,7 +23,6 @@ pub(super) struct Shuffle<T> {
     held: [Vec<T>; 2],
     /// The number of ends of these two epochs that have been read. Elements after the first end belong to the next epoch.
     ends: usize,
-    /// Whether the pipeline has ended.
     is_over: bool,
 }
 

@@ -129,7 +129,6 @@ impl Watch {
         self
     }
 
-    /// Names the last stage with threads.
     pub(super) fn name_last(&self, name: &'static str) {
         if let Some(Stage::Threads(counters)) = self.0.last() {
             *lock(&counters.name) = name;
@@ -305,7 +304,6 @@ impl Counters {
     }
 }
 
-/// Returns the processor time of this thread.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)

@@ -5,7 +5,6 @@ use url::Url;
 
 use super::Wanted;
 
-/// The location of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
     /// A bucket of S3, or of a compatible store.
@@ -14,7 +13,6 @@ pub(super) enum Place {
     Server(String),
 }
 
-/// The parts of a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) place: Place,

@@ -15,9 +15,7 @@ use crate::once::Patience;
 
 /// The maximum time without progress of the fetching process before others fail.
 const STALLED: Duration = Duration::from_secs(120);
-/// The interval of polls while waiting.
 const POLL: Duration = Duration::from_millis(50);
-/// The interval of reports on waiting.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The folder of a URL. No other process changes it while this value exists.

@@ -22,7 +22,6 @@ use super::server::{changed, connect, describe};
 use crate::cache::Cache;
 use crate::disk::{amount, room};
 
-/// The number of concurrent fetches.
 const AT_ONCE: usize = 8;
 /// The number of fetched objects after which they are recorded in the manifest.
 const SETTLED: usize = 64;
@@ -49,14 +48,12 @@ pub(super) fn mirrored(url: &str, wanted: Wanted, cache: &Cache) -> Result<PathB
     })
 }
 
-/// The mirror of one URL.
 struct Mirror {
     store: Arc<dyn ObjectStore>,
     address: Address,
     folder: Folder,
 }
 
-/// An object that is to be mirrored.
 #[derive(Debug, Clone)]
 struct Object {
     location: Location,
@@ -138,7 +135,6 @@ impl Mirror {
         Ok((objects, self.folder.files()))
     }
 
-    /// Returns the mirror's file of an object.
     fn file(&self, object: &Object) -> PathBuf {
         self.folder.files().join(&object.version.path)
     }

@@ -84,8 +84,8 @@ fn header(key: &str, compression: Compression, records: usize, numbers: usize) -
         let shape = vec![8 * bytes / dtype.bitsize()];
         (name.to_owned(), TensorInfo { dtype, shape, data_offsets: (start, end) })
     });
-    let about = [("key", key), ("compression", compression.name())];
-    let about = about.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let about = [("key", key.to_owned()), ("compression", compression.to_string())];
+    let about = about.map(|(name, value)| (name.to_owned(), value));
     let header = Metadata::new(Some(HashMap::from(about)), tensors.into());
     serde_json::to_vec(&header.expect("each begins where the one before ends")).expect("names and numbers")
 }
@@ -135,12 +135,10 @@ impl Shard {
         Ok(Self { path: path.into(), bytes, records, ends, checksums, compression })
     }
 
-    /// Returns the number of records.
     pub(super) fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Returns the size of the file in bytes.
     pub(super) fn size(&self) -> u64 {
         self.bytes.len() as u64
     }

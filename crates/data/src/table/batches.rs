@@ -86,7 +86,6 @@ pub(super) fn unpacked<T: Clone>(
     Some(dictionary.normalized_keys().into_iter().map(|key| values[key].clone()).collect())
 }
 
-/// Converts numbers.
 pub(super) fn numbers(array: &dyn Array) -> Option<Vec<f64>> {
     fn wide<T: ArrowPrimitiveType<Native: Into<f64>>>(array: &dyn Array) -> Vec<f64> {
         array.as_primitive::<T>().values().iter().map(|&value| value.into()).collect()

@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::error::DataError;
 
-/// A label for each row.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// The distinct labels, in order of first occurrence.
@@ -16,7 +15,6 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Adds the label of another row.
     pub(super) fn push(&mut self, label: &str) {
         let place = self.places.get(label).copied().unwrap_or_else(|| {
             let place = self.distinct.len() as u32;
@@ -27,7 +25,6 @@ impl Names {
         self.rows.push(place);
     }
 
-    /// Returns whether a row has this label.
     pub(super) fn contains(&self, label: &str) -> bool {
         self.places.contains_key(label)
     }

@@ -1,7 +1,7 @@
 //! Primary contexts: one per device, current on a thread, with a sticky error.
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -152,17 +152,4 @@ extern "C" fn cuCtxSynchronize() -> Status {
         context.synchronize();
         context.check()
     }))
-}
-
-/// The driver's `cuCtxSetFlags`. Ignored: the flags only affect how the host waits.
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxSetFlags(_flags: c_uint) -> Status {
-    status(current().map(|_| ()))
-}
-
-/// The driver's `cuCtxGetStreamPriorityRange`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Status {
-    // SAFETY: as in `cuDevicePrimaryCtxRetain`.
-    status(current().and_then(|_| unsafe { give(least, 0).and_then(|()| give(greatest, -5)) }))
 }

@@ -2,7 +2,6 @@
 
 use std::ffi::{c_uchar, c_void};
 
-use crate::context;
 use crate::errors::{Failure, Status, status};
 use crate::memory;
 use crate::stream::{self, Operation};
@@ -110,23 +109,9 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usi
     status(unsafe { copy(to as u64, from, bytes, stream, false) })
 }
 
-/// The driver's `cuMemcpyDtoD_v2`, which is asynchronous.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) -> Status {
-    // SAFETY: as in `cuMemcpyHtoD_v2`.
-    status(unsafe { copy(to, from, bytes, 0, false) })
-}
-
 /// The driver's `cuMemcpyDtoDAsync_v2`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) -> Status {
-    // SAFETY: as in `cuMemcpyHtoD_v2`.
-    status(unsafe { copy(to, from, bytes, stream, false) })
-}
-
-/// The driver's `cuMemcpyAsync`: the addresses determine the direction.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: usize) -> Status {
     // SAFETY: as in `cuMemcpyHtoD_v2`.
     status(unsafe { copy(to, from, bytes, stream, false) })
 }
@@ -149,12 +134,4 @@ unsafe extern "C" fn cuMemcpyPeerAsync(
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8Async(address: u64, byte: c_uchar, bytes: usize, stream: usize) -> Status {
     status(stream::usable(stream).map(|stream| stream.enqueue(Operation::Fill { address, byte, bytes })))
-}
-
-/// The driver's `cuMemsetD8_v2`, which is asynchronous too.
-#[unsafe(no_mangle)]
-extern "C" fn cuMemsetD8_v2(address: u64, byte: c_uchar, bytes: usize) -> Status {
-    status(context::current().map(|context| {
-        context.default_stream().enqueue(Operation::Fill { address, byte, bytes });
-    }))
 }

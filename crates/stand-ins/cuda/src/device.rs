@@ -94,16 +94,6 @@ unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, size: c_int, device: c_i
     status(physical(device).and_then(|_| unsafe { give_text(name, size, NAME) }))
 }
 
-/// The driver's `cuDeviceGetPCIBusId`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, size: c_int, device: c_int) -> Status {
-    status(physical(device).and_then(|physical| {
-        let text = format!("0000:{:02x}:00.0\0", u16::from(physical) + 1);
-        // SAFETY: as in `cuDriverGetVersion`.
-        unsafe { give_text(id, size, text.as_bytes()) }
-    }))
-}
-
 /// Writes a text with its terminating zero, truncated to the size of the buffer.
 ///
 /// # Safety

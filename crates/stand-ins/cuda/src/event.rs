@@ -132,9 +132,9 @@ extern "C" fn cuEventSynchronize(event: usize) -> Status {
     }))
 }
 
-/// The driver's `cuEventElapsedTime`, in milliseconds.
+/// The driver's `cuEventElapsedTime_v2`, in milliseconds.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, end: usize) -> Status {
+unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: usize, end: usize) -> Status {
     let times = EVENTS.get(start).and_then(|start| Ok((start.time()?, EVENTS.get(end)?.time()?)));
     status(times.and_then(|(start, end)| {
         let seconds = match end.checked_duration_since(start) {
@@ -144,11 +144,4 @@ unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, en
         // SAFETY: as in `cuEventCreate`.
         unsafe { give(milliseconds, (seconds * 1e3) as f32) }
     }))
-}
-
-/// The driver's `cuEventElapsedTime_v2`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: usize, end: usize) -> Status {
-    // SAFETY: as in `cuEventCreate`.
-    unsafe { cuEventElapsedTime(milliseconds, start, end) }
 }

@@ -14,9 +14,8 @@
 //!
 //! # Not imitated
 //! Kernels and modules, graphs and capture, memory pools (but for the release threshold of the default ones, which has no effect),
-//! managed and external memory, memory shared between processes, peer access (copies between devices work), the per-thread default
-//! stream, contexts other than the primary ones, priorities (accepted and ignored). The default stream is an ordinary stream: it does not
-//! synchronise with others.
+//! managed and external memory, memory shared between processes, peer access (copies between devices work), contexts other than the
+//! primary ones, priorities. The default streams are ordinary streams: they do not synchronise with others.
 //!
 //! # Environment
 //! - `STAND_IN_DEVICES`: the number of devices (1); with 0 there is a driver without devices.

@@ -1,8 +1,8 @@
 //! Streams: queues, each with a thread of its own.
 
-use std::cell::OnceCell;
-use std::collections::VecDeque;
-use std::ffi::{c_int, c_uint, c_void};
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{c_uint, c_void};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -67,6 +67,8 @@ pub(crate) static STREAMS: Handles<Stream> = Handles::beginning_at(0x200_0000);
 thread_local! {
     /// The context of the stream that runs on this thread.
     static HERE: OnceCell<Arc<Context>> = const { OnceCell::new() };
+    /// This thread's default streams, by context.
+    static PER_THREAD: RefCell<BTreeMap<usize, Arc<Stream>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// The context of the stream that runs on this thread, if any.
@@ -184,11 +186,15 @@ impl Delays {
     }
 }
 
-/// The stream of a handle. The default stream has two handles, and belongs to the current context.
+/// The stream of a handle. The default stream has two handles, and belongs to the current context. So does the per-thread default stream.
 fn named(handle: usize) -> Result<Arc<Stream>, Failure> {
     match handle {
         0 | 1 => Ok(context::current()?.default_stream()),
-        2 => Err(Failure::NOT_SUPPORTED),
+        2 => {
+            let context = context::current()?;
+            let begin = || Stream::begin(Arc::clone(&context));
+            Ok(PER_THREAD.with_borrow_mut(|all| Arc::clone(all.entry(context.handle).or_insert_with(begin))))
+        }
         _ => STREAMS.get(handle),
     }
 }
@@ -206,17 +212,17 @@ unsafe extern "C" fn cuStreamCreate(handle: *mut usize, _flags: c_uint) -> Statu
     status(context::current().and_then(|context| unsafe { give(handle, Stream::begin(context).handle) }))
 }
 
-/// The driver's `cuStreamCreateWithPriority`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamCreateWithPriority(handle: *mut usize, flags: c_uint, _: c_int) -> Status {
-    // SAFETY: as in `cuStreamCreate`.
-    unsafe { cuStreamCreate(handle, flags) }
-}
-
 /// The driver's `cuStreamDestroy_v2`: operations in the stream are still executed.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamDestroy_v2(stream: usize) -> Status {
     status(STREAMS.remove(stream).map(|stream| stream.close()))
+}
+
+/// The driver's `cuStreamGetCtx`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamGetCtx(stream: usize, context: *mut usize) -> Status {
+    // SAFETY: as in `cuStreamCreate`.
+    status(named(stream).and_then(|stream| unsafe { give(context, stream.context.handle) }))
 }
 
 /// The driver's `cuStreamSynchronize`.

@@ -208,13 +208,16 @@ impl Communicator {
         }
     }
 
-    /// Ends all operations at once; no buffer is accessed afterwards.
+    /// Ends all operations once their streams reach them; no buffer is accessed afterwards.
     pub(crate) fn abort(&self) {
         self.is_aborted.store(true, Ordering::Release);
         self.next.notify_all();
         // The result of an interrupted job is ignored.
         let _ = self.settle();
-        drop(self.ended.lock().unwrap());
+        let all = self.launched.load(Ordering::Acquire);
+        let ended = self.ended.lock().unwrap();
+        // A stream skips them after an error.
+        drop(self.next.wait_timeout_while(ended, SETTINGS.deadline, |ended| *ended < all).unwrap());
     }
 
     /// Enqueues a collective on its stream.
@@ -227,24 +230,29 @@ impl Communicator {
         self.place.launch(call.stream, run, launched.cast()).map_err(|fault| {
             // SAFETY: the stream refused the function, so this is the only owner of the box again.
             drop(unsafe { Box::from_raw(launched) });
-            self.note(Err(fault.clone().into()));
+            self.end(self.ended.lock().unwrap(), Err(fault.clone().into()));
             fault.into()
         })
     }
 
-    fn execute(&self, call: &Call, number: u64) -> Result<(), Stop> {
-        let mut ended = self.wait_for(|ended| ended == number)?;
-        let done = match self.fault() {
+    fn execute(&self, call: &Call, number: u64) {
+        let (ended, done) = match self.wait_for(|ended| ended >= number) {
+            Err(stop) => (self.ended.lock().unwrap(), Err(stop)),
             // After a failure nothing is executed; the failure has been reported.
-            Some(_) => Ok(()),
-            None => {
-                call.execute(self.area.get().expect("the communicator is ready"), number, &self.is_aborted)
+            Ok(ended) if self.fault().is_some() => (ended, Ok(())),
+            Ok(ended) => {
+                let area = self.area.get().expect("the communicator is ready");
+                (ended, call.execute(area, number, &self.is_aborted))
             }
         };
+        self.end(ended, done);
+    }
+
+    /// Counts a collective that has ended.
+    fn end(&self, mut ended: MutexGuard<'_, u64>, done: Result<(), Stop>) {
         self.note(done);
         *ended += 1;
         self.next.notify_all();
-        Ok(())
     }
 }
 
@@ -252,6 +260,5 @@ impl Communicator {
 unsafe extern "C" fn run(data: *mut c_void) {
     // SAFETY: the pointer is from `Box::into_raw` in `launch`, for this single call.
     let launched = unsafe { Box::from_raw(data.cast::<Launched>()) };
-    let done = launched.communicator.execute(&launched.call, launched.number);
-    launched.communicator.note(done);
+    launched.communicator.execute(&launched.call, launched.number);
 }

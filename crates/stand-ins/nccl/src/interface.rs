@@ -77,6 +77,9 @@ unsafe extern "C" fn ncclCommInitRankConfig(
                 "rank {rank} of {ranks}; the stand-in supports up to {MOST_RANKS} ranks"
             ));
         }
+        if SETTINGS.refused == Some(rank) {
+            return Err(Fault::new(Kind::SystemError, format!("rank {rank} is refused")));
+        }
         let communicator = Communicator::begin(id, rank as usize, ranks as usize, is_blocking)?;
         // SAFETY: as in `ncclGetVersion`.
         unsafe { give(handle, communicator.handle) }?;
@@ -89,13 +92,6 @@ unsafe extern "C" fn ncclCommInitRankConfig(
         })
     };
     status(created())
-}
-
-/// NCCL's `ncclCommInitRank`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommInitRank(handle: *mut usize, ranks: c_int, id: UniqueId, rank: c_int) -> Status {
-    // SAFETY: the arguments are passed on from the caller.
-    unsafe { ncclCommInitRankConfig(handle, ranks, id, rank, std::ptr::null()) }
 }
 
 /// NCCL's `ncclCommFinalize`.

@@ -13,6 +13,7 @@
 //! - A mean of floats is the sum of each rank's value times 1 / ranks; a mean of integers is the sum, divided.
 //! - The collectives of a communicator are executed in the order of their calls, on any streams.
 //! - A rank does not notice that another has aborted, except by the deadline.
+//! - An abort waits until the streams have reached the communicator's collectives.
 //!
 //! # Stricter
 //! - A context must be current when a communicator is created.
@@ -29,6 +30,7 @@
 //! # Environment
 //! - `STAND_IN_NCCL_VERSION`: the version to report (2.30.7).
 //! - `STAND_IN_NCCL_DEADLINE_MS`: how long to wait for another rank (10000).
+//! - `STAND_IN_NCCL_REFUSED_RANK`: a rank for which no communicator is created (none).
 //! - `NCCL_MULTI_RANK_GPU_ENABLE`: as in NCCL.
 
 mod area;

@@ -13,6 +13,8 @@ pub(crate) struct Settings {
     pub(crate) deadline: Duration,
     /// Whether ranks may share a device.
     pub(crate) shares_devices: bool,
+    /// The rank for which no communicator is created.
+    pub(crate) refused: Option<c_int>,
 }
 
 /// Read once, on first use of the library.
@@ -24,6 +26,7 @@ pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
         version,
         deadline: Duration::from_millis(deadline),
         shares_devices: is_enabled && version >= 23_003,
+        refused: variable("STAND_IN_NCCL_REFUSED_RANK", |text| text.parse().ok()),
     }
 });
 

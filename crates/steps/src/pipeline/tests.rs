@@ -27,7 +27,7 @@ fn is_round(plan: &PipelinePlan) -> bool {
 fn plans_have_no_defects() {
     let mut count = 0;
     for plan in plans(6, 12) {
-        assert_eq!(plan.verify(), [], "{} over {} ranks", plan.schedule, plan.ranks.len());
+        assert_eq!(plan.verify(), [""; 0], "{} over {} ranks", plan.schedule, plan.ranks.len());
         count += 1;
     }
     assert_eq!(count, 6 * 12 * SCHEDULES.len());
@@ -121,7 +121,7 @@ fn verify_detects_every_mutant() {
     let mut count = 0;
     for plan in plans(3, 6) {
         for (how, mutant) in mutants(&plan) {
-            assert_ne!(mutant.verify(), [], "{} over {}: {how}", plan.schedule, plan.ranks.len());
+            assert_ne!(mutant.verify(), [""; 0], "{} over {}: {how}", plan.schedule, plan.ranks.len());
             count += 1;
         }
     }
@@ -132,7 +132,8 @@ fn verify_detects_every_mutant() {
 fn verify_detects_reordered_passes() {
     let plan = PipelineSchedule::OneForwardOneBackward.plan(3, 6).unwrap();
     let eager = PipelinePlan { ranks: PipelineSchedule::GPipe.plan(3, 6).unwrap().ranks, ..plan.clone() };
-    assert!(matches!(eager.verify()[..], [PipelineDefect::Memory { rank: 0, kept: 6, most: 3 }, ..]));
+    let expected = "rank 0 keeps the activations of 6 passes at a time, but the schedule allows 3";
+    assert_eq!(eager.verify()[0], expected);
     let mut late = plan;
     // The last rank waits for the second micro-batch before it sends the gradients of the first.
     late.ranks[2].rotate_left(1);

@@ -6,12 +6,12 @@ use super::{Act, Pass, PipelinePlan};
 use unisono_collectives::Rank;
 
 impl PipelinePlan {
-    /// Returns the defects of this plan. There are none if all of these conditions hold:
+    /// Returns the defects of this plan, a sentence for each. There are none if all of these conditions hold:
     /// - Every pass is made once, on the rank that holds its stage, after the passes that it needs.
     /// - Every message is received, in the order in which it was sent.
     /// - No rank waits forever.
     /// - No rank keeps the activations of more passes than [`most_kept`](super::PipelineSchedule::most_kept).
-    pub fn verify(&self) -> Vec<PipelineDefect> {
+    pub fn verify(&self) -> Vec<String> {
         let mut play = Play::of(self, PassCosts::default());
         play.end();
         play.defects
@@ -27,44 +27,6 @@ impl PipelinePlan {
         assert!(is_done, "a rank waits for ever: {:?}", self.verify());
         Timeline { ranks: play.ranks.into_iter().map(|state| state.spans).collect() }
     }
-}
-
-/// A defect of a pipeline plan, as found by [`PipelinePlan::verify`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "each defect's sentence names its fields")]
-pub enum PipelineDefect {
-    /// A pass is made more than once.
-    #[error("rank {rank} executes the {pass} twice")]
-    Twice { rank: Rank, pass: Pass },
-
-    /// A rank makes a pass through a stage that it does not hold, or that does not exist.
-    #[error("rank {rank} executes the {pass}, which belongs to another rank")]
-    NotOwn { rank: Rank, pass: Pass },
-
-    /// A pass is never made.
-    #[error("rank {rank} does not execute the {pass}")]
-    Missing { rank: Rank, pass: Pass },
-
-    /// A pass begins before the result that it needs is available.
-    #[error("rank {rank} executes the {pass} without the result of the {needed}")]
-    TooEarly { rank: Rank, pass: Pass, needed: Pass },
-
-    /// A rank sends a result that it has not computed.
-    #[error("rank {rank} sends the result of the {pass} before executing it")]
-    NothingToSend { rank: Rank, pass: Pass },
-
-    /// A rank waits for a message, but the other rank sends another one or none.
-    #[error("rank {rank} waits for the result of the {pass} from rank {from}, which does not send it")]
-    Deadlock { rank: Rank, pass: Pass, from: Rank },
-
-    /// A message is never received.
-    #[error("rank {rank} does not receive the result of the {pass} from rank {from}")]
-    Unreceived { rank: Rank, pass: Pass, from: Rank },
-
-    /// A rank keeps more activations than the schedule permits.
-    #[error("rank {rank} keeps the activations of {kept} passes at a time, but the schedule allows {most}")]
-    Memory { rank: Rank, kept: usize, most: usize },
 }
 
 /// The costs of passing a micro-batch through a stage, in any unit of time: the same for all stages.
@@ -117,7 +79,7 @@ struct Play<'a> {
     ranks: Vec<State>,
     /// The messages in flight and their arrival times, by sender and receiver.
     on_the_way: HashMap<(Rank, Rank), VecDeque<(Pass, f64)>>,
-    defects: Vec<PipelineDefect>,
+    defects: Vec<String>,
 }
 
 #[derive(Default)]
@@ -172,7 +134,8 @@ impl<'a> Play<'a> {
             }
             Act::Send { to, of } => {
                 if !state.made.contains(&of) {
-                    self.defects.push(PipelineDefect::NothingToSend { rank, pass: of });
+                    self.defects
+                        .push(format!("rank {rank} sends the result of the {of} before executing it"));
                 }
                 self.on_the_way
                     .entry((rank, to))
@@ -188,17 +151,18 @@ impl<'a> Play<'a> {
         let (state, stages) = (&mut self.ranks[rank], self.plan.stages());
         let is_own = pass.stage < stages && pass.stage % self.plan.ranks.len() == rank;
         if !is_own || pass.micro_batch >= self.plan.micro_batches {
-            self.defects.push(PipelineDefect::NotOwn { rank, pass });
+            self.defects.push(format!("rank {rank} executes the {pass}, which belongs to another rank"));
             return;
         }
         let forward = pass.is_backward.then_some(Pass { is_backward: false, ..pass });
         for needed in pass.needs(stages).into_iter().chain(forward) {
             if !state.received.contains(&needed) && !state.made.contains(&needed) {
-                self.defects.push(PipelineDefect::TooEarly { rank, pass, needed });
+                let defect = format!("rank {rank} executes the {pass} without the result of the {needed}");
+                self.defects.push(defect);
             }
         }
         if !state.made.insert(pass) {
-            self.defects.push(PipelineDefect::Twice { rank, pass });
+            self.defects.push(format!("rank {rank} executes the {pass} twice"));
         }
         state.kept = if pass.is_backward { state.kept.saturating_sub(1) } else { state.kept + 1 };
         state.most_kept = state.most_kept.max(state.kept);
@@ -212,15 +176,22 @@ impl<'a> Play<'a> {
         let (plan, ranks) = (self.plan, self.ranks.len());
         for (rank, state) in self.ranks.iter().enumerate() {
             if let Some(&Act::Receive { from, of: pass }) = plan.ranks[rank].get(state.done) {
-                self.defects.push(PipelineDefect::Deadlock { rank, pass, from });
+                self.defects.push(format!(
+                    "rank {rank} waits for the result of the {pass} from rank {from}, which does not send it"
+                ));
             }
             let most = plan.schedule.most_kept(rank, ranks, plan.micro_batches);
             if state.most_kept > most {
-                self.defects.push(PipelineDefect::Memory { rank, kept: state.most_kept, most });
+                self.defects.push(format!(
+                    "rank {rank} keeps the activations of {} passes at a time, but the schedule allows {most}",
+                    state.most_kept
+                ));
             }
         }
         let unreceived = self.on_the_way.iter().flat_map(|(&(from, rank), messages)| {
-            messages.iter().map(move |&(pass, _)| PipelineDefect::Unreceived { rank, pass, from })
+            messages.iter().map(move |(pass, _)| {
+                format!("rank {rank} does not receive the result of the {pass} from rank {from}")
+            })
         });
         self.defects.extend(unreceived);
         for is_backward in [false, true] {
@@ -228,7 +199,7 @@ impl<'a> Play<'a> {
                 let (stage, micro_batch) = (number / plan.micro_batches, number % plan.micro_batches);
                 let (rank, pass) = (stage % ranks, Pass { is_backward, stage, micro_batch });
                 if !self.ranks[rank].made.contains(&pass) {
-                    self.defects.push(PipelineDefect::Missing { rank, pass });
+                    self.defects.push(format!("rank {rank} does not execute the {pass}"));
                 }
             }
         }

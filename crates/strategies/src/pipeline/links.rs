@@ -17,19 +17,12 @@ const HEAD: usize = 4 + DIMENSIONS;
 /// must not delay a receive.
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    /// Activations to the next rank, and from the previous one.
-    to_next: Option<Communicator>,
-    from_previous: Option<Communicator>,
-    /// Gradients to the previous rank, and from the next one.
-    to_previous: Option<Communicator>,
-    from_next: Option<Communicator>,
-    in_flight: Vec<Sent>,
-}
-
-#[derive(Debug)]
-enum Sent {
-    Head(Request<Vec<u64>>),
-    Values(Request<Vec<f32>>),
+    /// To the ranks that need this rank's activations (first) and gradients (second).
+    to: [Option<Communicator>; 2],
+    /// From the ranks whose activations and gradients this rank needs, in the same order.
+    from: [Option<Communicator>; 2],
+    heads: Vec<Request<Vec<u64>>>,
+    values: Vec<Request<Vec<f32>>>,
 }
 
 /// The ranks of a link.
@@ -48,9 +41,9 @@ impl Links {
             let next = (one + 1) % ranks;
             let [activations, gradients] = [comm.group(&[one, next])?, comm.group(&[next, one])?];
             if rank == one {
-                (links.to_next, links.from_next) = (activations, gradients);
+                (links.to[0], links.from[1]) = (activations, gradients);
             } else if rank == next {
-                (links.from_previous, links.to_previous) = (activations, gradients);
+                (links.from[0], links.to[1]) = (activations, gradients);
             }
         }
         Ok(links)
@@ -58,23 +51,23 @@ impl Links {
 
     /// Sends the result of a pass to the rank that needs it, with the loss known so far. Does not wait for its receipt.
     pub(super) fn send(&mut self, of: Pass, result: Activations, tally: LossSums) -> Result<(), Error> {
-        let link = if of.is_backward { &mut self.to_previous } else { &mut self.to_next };
-        let link = link.as_mut().expect("a pipeline of one rank sends nothing");
+        let link =
+            self.to[usize::from(of.is_backward)].as_mut().expect("a pipeline of one rank sends nothing");
         let Activations { shape, values } = result;
         assert!(shape.len() <= DIMENSIONS, "stages pass on at most {DIMENSIONS} dimensions, not {shape:?}");
         let mut head = bytemuck::cast::<_, [u64; 3]>(tally).to_vec();
         head.push(shape.len() as u64);
         head.extend(shape.iter().map(|&size| size as u64));
         head.resize(HEAD, 0);
-        self.in_flight.push(Sent::Head(link.send_async(head, RECEIVER)?));
-        self.in_flight.push(Sent::Values(link.send_async(values, RECEIVER)?));
+        self.heads.push(link.send_async(head, RECEIVER)?);
+        self.values.push(link.send_async(values, RECEIVER)?);
         Ok(())
     }
 
     /// Waits for the result of another rank's pass.
     pub(super) fn receive(&mut self, of: Pass) -> Result<(Activations, LossSums), Error> {
-        let link = if of.is_backward { &mut self.from_next } else { &mut self.from_previous };
-        let link = link.as_mut().expect("a pipeline of one rank receives nothing");
+        let link =
+            self.from[usize::from(of.is_backward)].as_mut().expect("a pipeline of one rank receives nothing");
         let mut head = [0_u64; HEAD];
         link.receive(&mut head, SENDER)?;
         let [targets, loss, correct, dimensions, sizes @ ..] = head;
@@ -86,12 +79,7 @@ impl Links {
 
     /// Waits until all messages are sent.
     pub(super) fn wait(&mut self) -> Result<(), Error> {
-        for sent in self.in_flight.drain(..) {
-            match sent {
-                Sent::Head(request) => drop(request.wait()?),
-                Sent::Values(request) => drop(request.wait()?),
-            }
-        }
-        Ok(())
+        self.heads.drain(..).try_for_each(|head| head.wait().map(drop))?;
+        self.values.drain(..).try_for_each(|values| values.wait().map(drop))
     }
 }

@@ -1,5 +1,6 @@
 //! The coordinator: the first server, which controls the run. It starts epochs and steps, evaluates, reports and saves.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::dispatcher::{Dispatcher, Work};
@@ -8,8 +9,8 @@ use super::message::Message;
 use unisono::Rank;
 use unisono_train::internals::{RunState, hash_with_buffers, not_saved};
 use unisono_train::{
-    EpochReport, Event, Feed, LossSums, Progress, Replica, StepEvent, Summary, Test, Times, TrainError,
-    WorkerReport, WorkersReport,
+    EpochReport, Event, Feed, Progress, Replica, Summary, Test, Times, TrainError, WorkerReport,
+    WorkersReport,
 };
 
 /// The interval at which the coordinator checks for a request to stop, and for a checkpoint that is due.
@@ -30,13 +31,12 @@ pub(super) struct Coordinator<'a, R, F> {
     pub(super) deserted: Option<Instant>,
     /// The most recently lost worker, and the cause.
     pub(super) last_lost: Option<(Rank, String)>,
+    /// The parameters that were reported as having no gradient, counted from 1.
+    pub(super) without: BTreeSet<u64>,
 }
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     /// Controls the run until its end, then informs the other servers.
-    ///
-    /// # Errors
-    /// [`TrainError`] of a file or a server. Also if the loss is not finite, or if all workers are lost.
     pub(super) fn run(mut self, on_event: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
         let ended = self.epochs(on_event).and_then(|last| self.finish(last));
         match self.holdings.leave() {
@@ -71,16 +71,12 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     /// Runs the rest of an epoch, then evaluates, unless the run must stop.
     fn epoch(&mut self, on_event: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
         let first = self.state.progress.step_in_epoch;
-        let steps = self.feed.steps().ok_or_else(|| {
-            TrainError::Setting(
-                "a parameter server needs a feed that knows how many steps an epoch has".to_owned(),
-            )
-        })?;
+        let steps = self.feed.steps().expect("a feed that does not know its steps is refused");
         // A stop skips the evaluation of its step, so the resumed run makes it. That at the end of the previous epoch may have been the best.
         self.pause(steps, on_event)?;
         let last = steps.saturating_sub(1);
-        let last = (last, self.short_step_factor(last));
-        self.dispatcher.state().begin(&self.state.progress, last);
+        let factor = self.state.short_step_factor(last, |steps| self.feed.samples(steps));
+        self.dispatcher.state().begin(&self.state.progress, (last, factor));
         let began = Instant::now();
         while self.state.progress.step_in_epoch < steps && self.state.goes_on() {
             let until = self.next_pause(steps);
@@ -140,7 +136,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             drop(state);
             self.report_changes(on_event)?;
             for tally in made {
-                self.made(tally, steps, on_event)?;
+                let rate = self.state.next_rate(|steps| self.feed.samples(steps));
+                self.state.complete_step(tally, (rate, Some(steps), Times::default()), on_event)?;
             }
             if is_done {
                 return Ok(());
@@ -148,13 +145,14 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
     }
 
-    /// Reports lost and joined workers.
+    /// Reports lost and joined workers, and parameters without a gradient.
     ///
     /// # Errors
     /// [`TrainError::WorkersLost`] if no worker is left and none joins in time.
     fn report_changes(&mut self, on_event: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let mut state = self.dispatcher.state();
         let (lost, joined) = (std::mem::take(&mut state.lost), std::mem::take(&mut state.joined));
+        let without = std::mem::take(&mut state.without);
         let (left, of) = (state.workers.len(), self.workers);
         drop(state);
         for (rank, why) in &lost {
@@ -164,6 +162,9 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
         for rank in joined {
             on_event(Event::Notice(format!("a worker has joined on rank {rank}: {left} of {of} work")));
+        }
+        for parameter in without.into_iter().filter(|&parameter| self.without.insert(parameter)) {
+            on_event(Event::without_gradient(&self.replica.parameters()[parameter as usize - 1].name));
         }
         if let Some(last) = lost.into_iter().next_back() {
             self.last_lost = Some(last);
@@ -178,26 +179,6 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
         let (rank, why) = self.last_lost.clone().unwrap_or_default();
         Err(TrainError::WorkersLost { of, rank, why })
-    }
-
-    /// Counts and reports a completed step.
-    fn made(
-        &mut self,
-        tally: LossSums,
-        steps: usize,
-        on_event: &mut dyn FnMut(Event),
-    ) -> Result<(), TrainError> {
-        let Progress { step, step_in_epoch, rate_factor, .. } = self.state.progress;
-        let rate = self.state.settings.rate.at(step) * rate_factor * self.short_step_factor(step_in_epoch);
-        self.state.count_step(tally);
-        let Progress { epoch, step_in_epoch: step, .. } = self.state.progress;
-        let (steps, loss, targets) = (Some(steps), tally.mean_loss(), tally.targets);
-        let times = Times::default();
-        self.state.emit(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), on_event)
-    }
-
-    fn short_step_factor(&self, step: usize) -> f64 {
-        self.state.short_step_factor(step, |steps| self.feed.samples(steps))
     }
 
     /// Performs the operations that are due between two steps, while no worker computes.

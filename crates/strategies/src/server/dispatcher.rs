@@ -59,6 +59,8 @@ pub(super) struct State {
     pub(super) diverged: Option<(Rank, usize, f64)>,
     /// The report of a share that has made a parameter infinite, NaN or too large.
     pub(super) spoiled: Option<Message>,
+    /// Parameters without a gradient that workers reported since the coordinator last read them, counted from 1.
+    pub(super) without: Vec<u64>,
     pub(super) asks_to_stop: bool,
     /// Whether the run is over. The reply to further requests for a task is then `Kind::Done`.
     pub(super) is_over: bool,
@@ -123,6 +125,7 @@ impl Dispatcher {
         if report.spoiled > 0 {
             state.spoiled = Some(*report);
         }
+        state.without.extend(Some(report.without).filter(|&parameter| parameter > 0));
         state.applied += 1;
         state.begun += tally;
         if state.applied.is_multiple_of(self.shares as u64) {

@@ -24,9 +24,6 @@ pub(super) struct Holdings<'a> {
 
 impl Holdings<'_> {
     /// Distributes the values of a replica, and the optimizer state of a checkpoint, to all servers.
-    ///
-    /// # Errors
-    /// [`TrainError::OtherRun`] if the checkpoint belongs to another optimizer. Errors of the model and of the links.
     pub(super) fn restore(
         &mut self,
         replica: &mut impl Replica,
@@ -59,9 +56,6 @@ impl Holdings<'_> {
     }
 
     /// Returns the values and the optimizer state as a checkpoint in the format of all strategies.
-    ///
-    /// # Errors
-    /// Errors of the links.
     pub(super) fn checkpoint(
         &mut self,
         replica: &impl Replica,

@@ -32,9 +32,6 @@ pub(super) struct Joins {
 
 impl Joins {
     /// Creates endpoints on a server, for workers of these ranks.
-    ///
-    /// # Errors
-    /// [`TrainError::Setting`] if it cannot listen in the folder.
     pub(super) fn new(folder: PathBuf, server: Rank, mut workers: Range<Rank>) -> Result<Self, TrainError> {
         let listens = workers.try_for_each(|worker| {
             let path = path(&folder, server, worker);
@@ -83,9 +80,6 @@ fn path(folder: &Path, server: Rank, worker: Rank) -> PathBuf {
 }
 
 /// Joins these servers as the worker of this rank.
-///
-/// # Errors
-/// [`TrainError::ServerLost`] if a server does not answer.
 pub(super) fn join(folder: &Path, servers: usize, worker: Rank) -> Result<Vec<Link>, TrainError> {
     let joined = |server| {
         let joined = Unisono::builder().unobserved().timeout(PATIENCE).join(path(folder, server, worker));

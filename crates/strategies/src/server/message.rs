@@ -16,7 +16,7 @@ pub(super) const CLIENT: usize = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, NoUninit, CheckedBitPattern)]
 #[repr(u64)]
 pub(super) enum Kind {
-    /// Requests the next task from the coordinator.
+    /// Requests the next task from the coordinator. The other servers send no reply.
     #[default]
     Ask,
     /// Reports to the coordinator that a share is computed, and applied by all servers.
@@ -64,6 +64,8 @@ pub(super) struct Message {
     pub(super) spoiled: u64,
     pub(super) largest: f64,
     pub(super) server: u64,
+    /// In the report of a share: a parameter without a gradient that was not reported before, counted from 1, or 0.
+    pub(super) without: u64,
     /// The time that the worker waited for servers, and for data, in seconds.
     pub(super) waited: f64,
     pub(super) input: f64,
@@ -94,12 +96,6 @@ impl Link {
         let mut bytes = [0; size_of::<Message>()];
         self.comm.receive(&mut bytes, self.other())?;
         Ok(checked::pod_read_unaligned(&bytes))
-    }
-
-    /// Sends a request, and waits for the reply.
-    pub(super) fn request(&mut self, message: Message) -> Result<Message> {
-        self.send(message)?;
-        self.receive()
     }
 }
 

@@ -6,7 +6,7 @@ use unisono::{Communicator, Element, Rank, Registered, Request};
 
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
-use unisono_train::internals::{HalfBytes, Ledger, Place, end_pass};
+use unisono_train::internals::{HalfBytes, Ledger, Place, WithoutGradient, end_pass};
 use unisono_train::{Fill, Gradients, LossSums, Parameter, Pass, Replica, ReplicaError, TrainError};
 
 /// The transfers of a worker's buckets.
@@ -20,6 +20,9 @@ pub(super) struct Pushing {
     /// The format to which gradients are rounded, if any.
     half: Option<HalfBytes>,
     task: Option<Message>,
+    without: WithoutGradient,
+    /// The parameters without a gradient that are still to be reported, one with each share.
+    unreported: Vec<usize>,
     /// Whether the loss of the share is finite. Otherwise its gradients are not pushed.
     is_finite: bool,
     failure: Option<TrainError>,
@@ -94,8 +97,19 @@ impl Pushing {
             })
         };
         let buckets = ledger.plan.counts.iter().enumerate().map(bucket).collect::<unisono::Result<_>>()?;
-        let (task, is_finite, failure, waited) = (None, true, None, Duration::ZERO);
-        Ok(Self { links, layout, ledger, buckets, half, task, is_finite, failure, waited })
+        Ok(Self {
+            links,
+            layout,
+            ledger,
+            buckets,
+            half,
+            task: None,
+            without: WithoutGradient::default(),
+            unreported: Vec::new(),
+            is_finite: true,
+            failure: None,
+            waited: Duration::ZERO,
+        })
     }
 
     /// Sends a message to the coordinator.
@@ -103,9 +117,11 @@ impl Pushing {
         self.links[0].send(message).map_err(lost(0))
     }
 
-    /// Sends a request to the coordinator, and waits for the reply.
-    pub(super) fn request(&mut self, message: Message) -> Result<Message, TrainError> {
-        self.links[0].request(message).map_err(lost(0))
+    /// Requests the next task from the coordinator, and waits for it. The request shows the other servers that this worker is alive, because it sends
+    /// them nothing else during an evaluation or a pause.
+    pub(super) fn ask(&mut self, asks_to_stop: bool) -> Result<Message, TrainError> {
+        self.send_all(Message { asks_to_stop: asks_to_stop.into(), ..Message::new(Kind::Ask) })?;
+        self.links[0].receive().map_err(lost(0))
     }
 
     /// Requests all parameters. They arrive in the order of the forward pass, during the pass.
@@ -152,8 +168,11 @@ impl Pushing {
     }
 
     /// Ends a pass. A missing gradient counts as zero. After the last pass of a share, all buckets have been sent.
-    pub(super) fn end(&mut self) -> Result<(), TrainError> {
-        end_pass(self, |pushing| &pushing.ledger);
+    pub(super) fn end(&mut self, has_samples: bool) -> Result<(), TrainError> {
+        let without = end_pass(self, |pushing| &pushing.ledger);
+        if has_samples {
+            self.without.add(without);
+        }
         self.failure()
     }
 
@@ -162,10 +181,13 @@ impl Pushing {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Waits until all servers have acknowledged the gradients. Returns the report of the share: its loss sums, and any parameter that is not finite.
+    /// Waits until all servers have acknowledged the gradients. Returns the report of the share: its loss sums, and any parameter that is not finite,
+    /// or that has no gradient.
     pub(super) fn acknowledged(&mut self) -> Result<Message, TrainError> {
         let (began, tally) = (Instant::now(), self.ledger.own.tally);
-        let mut report = Message { tally, ..Message::new(Kind::Trained) };
+        self.unreported.extend(self.without.end_step());
+        let without = self.unreported.pop().map_or(0, |index| index as u64 + 1);
+        let mut report = Message { tally, without, ..Message::new(Kind::Trained) };
         if self.is_finite {
             for (number, bucket) in self.buckets.iter_mut().enumerate() {
                 let arrived = match &mut bucket.encoded {

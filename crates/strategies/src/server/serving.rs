@@ -1,5 +1,6 @@
 //! The server process: one thread for each client, and another on which the coordinator controls the run.
 
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
 
@@ -91,6 +92,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
             is_elastic,
             deserted: None,
             last_lost: None,
+            without: BTreeSet::new(),
         })
     }
 }
@@ -143,18 +145,12 @@ fn attend_worker(
 }
 
 /// Serves the coordinator until it leaves.
-///
-/// # Errors
-/// The coordinator is lost.
 fn attend_coordinator(mut link: Link, shard: &Shard) -> Result<(), Error> {
     link.comm.set_timeout(SILENCE);
     attend(link, shard, None)
 }
 
 /// Serves a client until it leaves. Only the coordinator has a dispatcher, which identifies the client by its rank.
-///
-/// # Errors
-/// The client is lost.
 fn attend(mut link: Link, shard: &Shard, dispatcher: Option<(&Dispatcher, Rank)>) -> Result<(), Error> {
     let mut visit = shard.visit(&link)?;
     let mut missed = 0;
@@ -169,6 +165,7 @@ fn attend(mut link: Link, shard: &Shard, dispatcher: Option<(&Dispatcher, Rank)>
                 let next = dispatcher.next(worker, request.asks_to_stop != 0);
                 link.send(next)?;
             }
+            (Kind::Ask, None) => {}
             (Kind::Read, _) => shard.read().iter().try_for_each(|held| held.send(&mut link))?,
             (Kind::Restore, _) => {
                 let mut held = shard.read();

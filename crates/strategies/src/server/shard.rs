@@ -229,9 +229,6 @@ impl Shard {
     }
 
     /// Restores the contents of all buckets.
-    ///
-    /// # Panics
-    /// If the contents belong to another model.
     pub(super) fn restore(&self, held: &[ShardState]) {
         self.buckets.iter().zip(held).for_each(|(bucket, held)| lock(bucket).restore(held));
     }

@@ -21,17 +21,13 @@ pub(super) struct Worker<R: Replica, F> {
 
 impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
     /// Works until the coordinator ends the run. There are links to all servers, the coordinator first.
-    ///
-    /// # Errors
-    /// [`TrainError`] of the data, the model, or a lost server.
     pub(super) fn run(mut self, links: Vec<Link>, layout: Layout) -> Result<(), TrainError> {
         let mut pushing = Pushing::new(self.replica.parameters(), links, layout)?;
         // The number of applied shares when all parameters were pulled, if no share has been applied since.
         let mut holds = None;
         loop {
             let asked = Instant::now();
-            let asks_to_stop = u64::from(self.stop.is_asked());
-            let task = pushing.request(Message { asks_to_stop, ..Message::new(Kind::Ask) })?;
+            let task = pushing.ask(self.stop.is_asked())?;
             let waited = asked.elapsed();
             match task.kind {
                 Kind::Wait => pushing.waited += waited,
@@ -85,16 +81,122 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
         let of = replica.begin_step(task.number << 32, passes.len())?.max(1);
         for number in 0..of {
             pushing.begin(task, Pass { number, of, ..Pass::ONLY });
-            if let Some(Some(batch)) = passes.get(number) {
+            let batch = passes.get(number).and_then(Option::as_ref);
+            if let Some(batch) = batch {
                 let ran = replica.pass(batch, pushing);
                 pushing.failure()?;
                 ran?;
             }
-            pushing.end()?;
+            pushing.end(batch.is_some())?;
         }
         let report = pushing.acknowledged()?;
         let waited = std::mem::take(&mut pushing.waited);
         let seconds = |time: Duration| time.as_secs_f64();
         Ok(Message { waited: seconds(waited), input: seconds(input), ..report })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::super::message::CLIENT;
+    use super::*;
+    use unisono::Unisono;
+    use unisono_data::DataError;
+    use unisono_train::metrics::VisitOutputs;
+    use unisono_train::{BucketSettings, Feed, Gradients, Parameter, ReplicaError, Steps};
+
+    /// A number that is only evaluated.
+    struct Number([Parameter; 1]);
+
+    impl Replica for Number {
+        type Batch = ();
+
+        fn parameters(&self) -> &[Parameter] {
+            &self.0
+        }
+
+        fn pass(&mut self, (): &(), _: &mut dyn Gradients) -> Result<(), ReplicaError> {
+            unreachable!("no share is given out")
+        }
+
+        fn evaluate(&mut self, (): &(), _: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {
+            Ok(LossSums::default())
+        }
+
+        fn with_values(&mut self, _: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+            visit(&mut [0.0]);
+            Ok(())
+        }
+    }
+
+    struct Empty;
+
+    impl Feed for Empty {
+        type Batch = ();
+
+        fn steps(&self) -> Option<usize> {
+            Some(0)
+        }
+
+        fn epoch(&mut self, _: usize, _: usize) -> Result<Steps<()>, DataError> {
+            unreachable!("workers take single shares")
+        }
+    }
+
+    impl RandomAccessFeed for Empty {
+        fn share(
+            &mut self,
+            _: usize,
+            _: usize,
+            _: usize,
+            _: usize,
+            _: bool,
+        ) -> Result<Vec<Option<()>>, DataError> {
+            unreachable!("no share is given out")
+        }
+    }
+
+    /// Returns both sides of a link.
+    fn link() -> [Link; 2] {
+        let sides = Unisono::builder().unobserved().timeout(Duration::from_secs(60)).threads(2).unwrap();
+        let sides: Vec<_> = sides.into_iter().map(|comm| Link { comm }).collect();
+        sides.try_into().unwrap()
+    }
+
+    /// A server that receives nothing until its timeout would drop the worker.
+    #[test]
+    fn every_server_receives_a_message_for_each_batch_of_an_evaluation() {
+        let number = Number([Parameter::new("number", [1])]);
+        let layout = Layout::new(number.parameters(), &BucketSettings::default(), 2);
+        let [[mut coordinator, first], [mut server, second]] = [link(), link()];
+        thread::scope(|scope| {
+            let stop = Stop::default();
+            let worker = Worker { rank: 2, replica: number, feed: Empty, lane: (0, 1), stop };
+            scope.spawn(move || worker.run(vec![first, second], layout).unwrap());
+            let received = scope.spawn(move || {
+                let mut kinds = Vec::new();
+                while kinds.last() != Some(&Kind::Leave) {
+                    kinds.push(server.receive().unwrap().kind);
+                }
+                kinds
+            });
+            for number in 0..3 {
+                assert_eq!(coordinator.receive().unwrap().kind, Kind::Ask);
+                coordinator.send(Message { number, ..Message::new(Kind::Evaluate) }).unwrap();
+                if number == 0 {
+                    assert_eq!(coordinator.receive().unwrap().kind, Kind::Pull);
+                    // The bucket of the number, with its padding.
+                    coordinator.comm.send(&[0.0_f32; 16], CLIENT).unwrap();
+                }
+                assert_eq!(coordinator.receive().unwrap().kind, Kind::Evaluated);
+            }
+            assert_eq!(coordinator.receive().unwrap().kind, Kind::Ask);
+            coordinator.send(Message::new(Kind::Done)).unwrap();
+            assert_eq!(coordinator.receive().unwrap().kind, Kind::Leave);
+            let expected = [Kind::Ask, Kind::Pull, Kind::Ask, Kind::Ask, Kind::Ask, Kind::Leave];
+            assert_eq!(received.join().unwrap(), expected);
+        });
     }
 }

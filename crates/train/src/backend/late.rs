@@ -41,9 +41,6 @@ impl Late {
     }
 
     /// Makes the deferred update of this parameter.
-    ///
-    /// # Errors
-    /// Errors of the collectives; [`TrainError::NotFinite`].
     pub(super) fn wait_for_param(
         &mut self,
         buckets: &mut Buckets,

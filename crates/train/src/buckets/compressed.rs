@@ -134,9 +134,6 @@ impl Buckets {
 
     /// Checks the gradients of this step, which is the optimizer's `step`, in the completed buckets that were compressed. Compressors check gradients
     /// because a value that is not finite would stay in their residuals.
-    ///
-    /// # Errors
-    /// [`TrainError::NotFinite`] names the first parameter.
     pub(crate) fn check_finite(&self, step: u64) -> Result<(), TrainError> {
         let Some((index, found)) = self.not_finite else { return Ok(()) };
         Err(self.ledger.not_finite("gradient", index, found, (self.rank, step)))

@@ -1,5 +1,6 @@
 //! A record of the gradients that the passes of a step have put into the buckets, on the host or on a device.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -223,4 +224,29 @@ pub fn end_pass<G: Gradients>(receiver: &mut G, ledger: impl Fn(&G) -> &Ledger) 
         });
     }
     without
+}
+
+/// Finds the parameters of which no pass with samples of a step has a gradient.
+#[derive(Debug, Default)]
+pub struct WithoutGradient {
+    /// The parameters that no pass of this step has put. `None` before its first pass with samples.
+    of_step: Option<BTreeSet<usize>>,
+    reported: BTreeSet<usize>,
+}
+
+impl WithoutGradient {
+    /// Adds the parameters that a pass with samples has not put.
+    pub fn add(&mut self, without: Vec<usize>) {
+        let without: BTreeSet<usize> = without.into_iter().collect();
+        self.of_step = Some(match &self.of_step {
+            Some(earlier) => earlier & &without,
+            None => without,
+        });
+    }
+
+    /// Ends a step. Returns the parameters that were not reported before.
+    pub fn end_step(&mut self) -> Vec<usize> {
+        let found = self.of_step.take().unwrap_or_default();
+        found.into_iter().filter(|&index| self.reported.insert(index)).collect()
+    }
 }

@@ -85,9 +85,6 @@ pub fn load<S: DeserializeOwned>(path: &Path) -> Result<Checkpoint<S>, Checkpoin
 }
 
 /// Returns the step of the newest checkpoint in a directory, and its state if it can be read. Returns `None` if there is no checkpoint.
-///
-/// # Errors
-/// [`CheckpointError::Read`] if the directory cannot be read.
 pub(crate) fn newest_state<S: DeserializeOwned>(
     directory: &Path,
 ) -> Result<Option<(u64, Option<S>)>, CheckpointError> {

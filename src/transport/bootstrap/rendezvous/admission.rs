@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use unisono_collectives::Rank;
 
-use super::{ANSWER, Joining, LONGEST, WARN_AFTER, answer, lost};
-use crate::control::{Claim, framed};
+use super::{Joining, LONGEST, WARN_AFTER, idle, lost, refuse};
+use crate::control::Claim;
+use crate::error::{Error, Result};
 use crate::record::named;
 use crate::system::print_line;
 use crate::transport::bootstrap::arrivals::{Arrival, Arrivals};
@@ -16,10 +17,12 @@ use crate::transport::bootstrap::peer::Peer;
 ///
 /// # Errors
 /// If ranks are missing after the deadline, have ended, or disagree about the world. Admitted ranks receive the reason.
-pub(super) fn admit(listener: TcpListener, joining: Joining<'_>) -> Result<Vec<Peer>, String> {
-    let mut admission = Admission::new(joining);
+pub(super) fn admit(listener: TcpListener, joining: Joining<'_>) -> Result<Vec<Peer>> {
+    let admitted = (0..joining.world.1).map(|_| None).collect();
+    let mut admission =
+        Admission { joining, began: Instant::now(), reported: false, admitted, stranger: None };
     let admitted = Arrivals::new([listener], joining.secret.0)
-        .map_err(|error| format!("rank 0 cannot listen: {error}"))
+        .map_err(|error| Error::Launch(format!("rank 0 cannot listen: {error}")))
         .and_then(|mut arrivals| {
             while !admission.missing().is_empty() {
                 admission.advance(&mut arrivals)?;
@@ -27,13 +30,7 @@ pub(super) fn admit(listener: TcpListener, joining: Joining<'_>) -> Result<Vec<P
             Ok(())
         });
     let mut peers: Vec<_> = admission.admitted.into_iter().flatten().collect();
-    match admitted {
-        Ok(()) => Ok(peers),
-        Err(problem) => {
-            let _ = answer(&mut peers, &framed(problem.as_bytes()), ANSWER);
-            Err(problem)
-        }
-    }
+    admitted.inspect_err(|problem| refuse(&mut peers, problem)).map(|()| peers)
 }
 
 /// The ranks that are admitted so far.
@@ -46,18 +43,13 @@ struct Admission<'a> {
     stranger: Option<SocketAddr>,
 }
 
-impl<'a> Admission<'a> {
-    fn new(joining: Joining<'a>) -> Self {
-        let admitted = (0..joining.world.1).map(|_| None).collect();
-        Self { joining, began: Instant::now(), reported: false, admitted, stranger: None }
-    }
-
+impl Admission<'_> {
     fn missing(&self) -> Vec<Rank> {
         (1..self.admitted.len()).filter(|&rank| self.admitted[rank].is_none()).collect()
     }
 
     /// Waits for an event, and serves all connections.
-    fn advance(&mut self, arrivals: &mut Arrivals) -> Result<(), String> {
+    fn advance(&mut self, arrivals: &mut Arrivals) -> Result<()> {
         let (mut problem, admitted) = (Ok(()), &self.admitted);
         let is_admitted = |rank: Rank| admitted[rank].is_some();
         let admit =
@@ -69,19 +61,20 @@ impl<'a> Admission<'a> {
                 Arrival::Stranger(address) => address.into_iter().for_each(|address| self.report(address)),
             }
         }
-        problem?;
+        problem.map_err(Error::Launch)?;
         for (rank, peer) in self.admitted.iter_mut().enumerate() {
             if let Some(peer) = peer {
                 // The messages stay in the buffer until the first round.
                 peer.flush().and(peer.fill(LONGEST)).map_err(|error| lost(rank, &error))?;
             }
         }
-        self.check_time()
+        self.check_time()?;
+        idle(0)
     }
 
     /// Admits a rank, unless another connection with its number was admitted at the same time.
-    fn place(&mut self, rank: Rank, peer: Peer) -> Result<(), String> {
-        self.admitted[rank].replace(peer).map_or(Ok(()), |_| Err(twice(rank)))
+    fn place(&mut self, rank: Rank, peer: Peer) -> Result<()> {
+        self.admitted[rank].replace(peer).map_or(Ok(()), |_| Err(Error::Launch(twice(rank))))
     }
 
     /// Reports the first connection that does not know the secret.
@@ -94,7 +87,7 @@ impl<'a> Admission<'a> {
     }
 
     /// Reports missing ranks, first on standard error and then as an error.
-    fn check_time(&mut self) -> Result<(), String> {
+    fn check_time(&mut self) -> Result<()> {
         let (waited, missing) = (self.began.elapsed(), self.missing());
         if missing.is_empty() || waited <= WARN_AFTER.min(self.joining.timeout) {
             return Ok(());
@@ -110,7 +103,7 @@ impl<'a> Admission<'a> {
             named(&missing)
         );
         if waited > self.joining.timeout {
-            return Err(message);
+            return Err(Error::Launch(message));
         }
         if !std::mem::replace(&mut self.reported, true) {
             print_line(&message);

@@ -117,6 +117,32 @@ fn contradicting_ranks_and_missing_ranks_are_errors() {
 }
 
 #[test]
+fn callback_of_the_program_ends_every_wait() {
+    let interrupt: while_waiting::WhileWaiting = || Err("interrupted".to_owned());
+    // Each of two ranks waits for the other one.
+    for rank in [0, 1] {
+        let alone = || Rendezvous::new(&free_address(), joining((rank, 2), TIMEOUT));
+        let error = while_waiting::while_waiting(interrupt, alone).unwrap_err();
+        assert!(matches!(&error, Error::Aborted { cause, .. } if cause == "interrupted"), "{error}");
+    }
+    // Rank 2 contributes nothing until rank 0 has ended.
+    let errors = meet(&[(0, 3), (1, 3), (2, 3)], TIMEOUT, |mut rendezvous| {
+        if rendezvous.rank == 2 {
+            let deadline = Instant::now() + TIMEOUT;
+            return String::from_utf8(rendezvous.peers[0].receive(LONGEST, deadline).unwrap()).unwrap();
+        }
+        while_waiting::while_waiting(interrupt, || rendezvous.all_gather(b"")).unwrap_err().to_string()
+    });
+    for error in errors {
+        let error = error.unwrap_or_else(|error| error.to_string());
+        assert!(
+            error.ends_with("interrupted") || error.ends_with("has ended before the world began"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn silent_and_slow_connections_delay_no_rank() {
     let address = free_address();
     std::thread::scope(|scope| {
@@ -209,7 +235,7 @@ fn rank_that_does_not_read_is_named_and_the_others_receive_the_answer() {
         assert!(read.join().unwrap().unwrap() == long);
         error
     });
-    assert_eq!(error, "rank 1 did not read for 2 s while the world began");
+    assert_eq!(error.to_string(), "rank 1 did not read for 2 s while the world began");
 }
 
 #[test]

@@ -37,7 +37,8 @@ struct InPlace {
 type Called = (&'static str, c_int);
 
 impl Comm {
-    /// Carries out a call with these parts of ranks. Blocks without a deadline.
+    /// Carries out a call with these parts of ranks. Blocks without a deadline, and keeps other threads of this process out of MPI meanwhile:
+    /// groups on several threads must not overlap such calls. A non-blocking call would not measure the baseline.
     ///
     /// # Panics
     /// If the buffer does not hold the elements of the call.

@@ -19,9 +19,8 @@ use crate::schedule::{Chunks, Receive, Send};
 
 /// The number of blocks in flight between nodes, for each step.
 pub(crate) const DEPTH: usize = 2;
-/// The minimum and maximum part of a chunk in a block. Between them, there are [`BLOCKS`] blocks. The network idles while the first block is
-/// reduced and the last one distributed, so blocks should be many. But the ranks of a node synchronise for each, which takes long when
-/// oversubscribed.
+/// The minimum and maximum part of a chunk in a block. Between them, there are [`BLOCKS`] blocks. The network idles while the first block is reduced
+/// and the last one distributed, so blocks should be many. But the ranks of a node synchronise for each, which takes long when oversubscribed.
 const BLOCK_BYTES: RangeInclusive<usize> = 32 << 10..=1 << 20;
 const BLOCKS: usize = 32;
 
@@ -32,8 +31,7 @@ pub(crate) fn blocks(chunk_bytes: usize, segment_bytes: usize) -> Option<usize> 
     (blocks > 1).then_some(blocks)
 }
 
-/// Rounds down to whole segments: a few bytes more would cost an extra message per block (measured at 10 Gbit/s, in 16 MiB: 60
-/// and 36 ms).
+/// Rounds down to whole segments: a few bytes more would cost an extra message per block (measured at 10 Gbit/s, in 16 MiB: 60 and 36 ms).
 fn whole_segments(size_bytes: usize, segment_bytes: usize) -> usize {
     if size_bytes < segment_bytes { size_bytes } else { size_bytes - size_bytes % segment_bytes }
 }

@@ -25,8 +25,7 @@ pub(super) fn reduction((rank, plan): (Rank, &Plan), owned: &[Chunks]) -> Vec<(P
     pass(lends.collect(), reads.chain(writes).collect())
 }
 
-/// Returns an operation that only moves elements: a rank moves its own part between the buffers, in one pass for each of `passes`
-/// blocks.
+/// Returns an operation that only moves elements: a rank moves its own part between the buffers, in one pass for each of `passes` blocks.
 pub(super) fn moves(operation: Operation, (rank, ranks): (Rank, usize), passes: usize) -> Program {
     // Two ranks swap a block together, one half each.
     let halves = if operation == Operation::AllToAll { 2 } else { 1 };

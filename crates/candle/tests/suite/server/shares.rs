@@ -1,5 +1,5 @@
 //! Shares of parameter servers whose first passes have no samples, learning rates that callbacks have scaled, a callback that panics, unreadable
-//! data, a restarted server, and settings that are refused.
+//! data, parameters without a gradient, a restarted server, and settings that are refused.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -204,6 +204,24 @@ fn unreadable_data_of_a_worker_are_no_invalid_request() {
     }
 }
 
+fn parameter_without_a_gradient_is_named_once() {
+    let notices = on_rank_0(3, |comm| {
+        let (mut replica, mut notices) = (Waiting::new(false), Vec::new());
+        replica.parameters.push(Parameter::new("unused", [1]));
+        let feed = Given::new(4, || Ok(vec![None, Some(())]));
+        let server = ParameterServer::new(comm, replica, feed, one_step(), SYNCHRONOUS, None)?;
+        let summary = server.run(|event| {
+            if let Event::Notice(notice) = event {
+                notices.push(notice);
+            }
+        })?;
+        Ok(summary.map(|_| notices))
+    });
+    let mut notices = notices.unwrap();
+    notices.retain(|notice| notice.contains("has no gradient"));
+    assert_eq!(notices, ["unused has no gradient, which counts as zero: the loss does not depend on it"]);
+}
+
 fn restarted_server_ends_before_it_loads_data() {
     let settings = Config::new(Source::Text("missing".into()), ModelKind::Transformer);
     let servers = ServerSettings { servers: 2, ..SYNCHRONOUS };
@@ -256,6 +274,7 @@ pub(crate) fn tests() -> Vec<Test> {
         resumed_run_keeps_the_rate_that_a_callback_has_scaled,
         panic_of_a_callback_ends_the_run_on_all_ranks,
         unreadable_data_of_a_worker_are_no_invalid_request,
+        parameter_without_a_gradient_is_named_once,
         restarted_server_ends_before_it_loads_data,
         settings_without_effect_and_invalid_settings_are_refused_on_all_ranks,
         model_whose_parameters_are_shared_is_refused,

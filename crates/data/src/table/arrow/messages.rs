@@ -27,7 +27,6 @@ pub(super) struct Message {
     pub(super) body: Vec<u8>,
 }
 
-/// The position of the next message.
 enum Next {
     /// The next message starts at this offset, unless the file ends there.
     Stream(u64),
@@ -35,7 +34,6 @@ enum Next {
     Footer(IntoIter<i64>),
 }
 
-/// The messages of a file.
 pub(super) struct Messages {
     file: ByteFile,
     next: Next,
@@ -169,7 +167,6 @@ impl Message {
     }
 }
 
-/// Returns whether the columns of a batch are compressed.
 fn is_packed(batch: RecordBatch) -> Result<bool, String> {
     match batch.compression().map(|compression| compression.codec()) {
         None => Ok(false),

@@ -8,8 +8,9 @@ use unisono_testing::tests;
 use unisono_train::checkpoint::{self, When, load_newest};
 use unisono_train::metrics::VisitOutputs;
 use unisono_train::{
-    AdamW, BucketSettings, Checkpoints, Event, Fill, Gradients, LossSums, OptimizerSettings, OutOfData,
-    Parameter, Progress, Replica, ReplicaError, Resumed, RunSettings, Stop, Summary, TrainError, Trainer,
+    AdamW, BucketBytes, BucketSettings, Checkpoints, Event, Fill, Gradients, LossSums, OptimizerSettings,
+    OutOfData, Overlap, Parameter, Progress, Replica, ReplicaError, Resumed, RunSettings, Stop, Summary,
+    TrainError, Trainer,
 };
 
 use super::line::{BIAS, COUNTER, Line, Point};
@@ -38,6 +39,9 @@ impl Replica for Spoiled {
 
     fn pass(&mut self, points: &Vec<Point>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         self.passes += 1;
+        for (index, values) in self.line.values.iter_mut().enumerate() {
+            gradients.wait_for_param(index, values)?;
+        }
         self.line.values[COUNTER][0] += self.rank as f32;
         let factor = (self.factor)(self.rank, self.passes);
         self.line.pass(points, &mut Multiplied { gradients, factor })
@@ -53,6 +57,10 @@ impl Replica for Spoiled {
 
     fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
         self.line.with_values(index, visit)
+    }
+
+    fn brings_values(&self) -> bool {
+        true
     }
 }
 
@@ -141,6 +149,26 @@ fn diverged_run_names_the_parameter_and_keeps_its_checkpoints() {
             let newest = load_newest::<Progress>(directory.path()).unwrap().unwrap();
             assert_eq!(newest.checkpoint.step, 5, "case {number}");
         }
+    }
+}
+
+/// The next step makes the update.
+fn deferred_update_that_diverges_is_named_with_its_own_step() {
+    let directory = tempfile::tempdir().unwrap();
+    let buckets = BucketSettings {
+        overlap: Overlap::Across,
+        first_bucket_bytes: 1,
+        bucket_bytes: BucketBytes::Fixed(1),
+        ..BucketSettings::default()
+    };
+    // A save would make the deferred updates before the next step.
+    let settings = RunSettings { buckets, ..saving(directory.path(), 100, 1) };
+    let factor = |rank, pass| if (rank, pass) == (1, 6) { f32::NAN } else { 1.0 };
+    for ended in run(&settings, 9, factor, |_, _| ()) {
+        let error = ended.unwrap_err();
+        let is_named =
+            matches!(&error, TrainError::NotFinite { parameter, step: 6, .. } if parameter == "bias");
+        assert!(is_named, "{error}");
     }
 }
 
@@ -234,6 +262,7 @@ fn another_global_batch_is_refused_within_an_epoch() {
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         diverged_run_names_the_parameter_and_keeps_its_checkpoints,
+        deferred_update_that_diverges_is_named_with_its_own_step,
         run_that_diverges_to_finite_values_keeps_its_best_checkpoint,
         buffers_may_differ_between_ranks_and_rank_0_saves_its_own,
         stream_is_saved_and_resumed_after_its_first_epoch,

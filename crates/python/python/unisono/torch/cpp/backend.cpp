@@ -282,7 +282,7 @@ class Backend final : public Group {
   }
 
   // Returns whether copying a tensor takes longer than a message.
-  static bool is_long(const at::Tensor& tensor) { return tensor.nbytes() >= (1 << 20); }
+  static bool is_long(const at::Tensor& tensor) { return tensor.nbytes() >= (1 << 14); }
 
   // Gathers or scatters between `single` and, on the root, one of `all` for each rank, without additional copies. The barrier
   // compares the calls of all ranks.
