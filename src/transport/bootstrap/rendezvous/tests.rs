@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::sync::Barrier;
 
 use super::*;
 use crate::control::{MOST_STRANGERS, Message};
@@ -125,8 +126,10 @@ fn callback_of_the_program_ends_every_wait() {
         let error = while_waiting::while_waiting(interrupt, alone).unwrap_err();
         assert!(matches!(&error, Error::Aborted { cause, .. } if cause == "interrupted"), "{error}");
     }
-    // Rank 2 contributes nothing until rank 0 has ended.
+    // Rank 2 contributes nothing until rank 0 has ended. No rank ends before all are admitted.
+    let are_admitted = Barrier::new(3);
     let errors = meet(&[(0, 3), (1, 3), (2, 3)], TIMEOUT, |mut rendezvous| {
+        are_admitted.wait();
         if rendezvous.rank == 2 {
             let deadline = Instant::now() + TIMEOUT;
             return String::from_utf8(rendezvous.peers[0].receive(LONGEST, deadline).unwrap()).unwrap();
@@ -134,7 +137,7 @@ fn callback_of_the_program_ends_every_wait() {
         while_waiting::while_waiting(interrupt, || rendezvous.all_gather(b"")).unwrap_err().to_string()
     });
     for error in errors {
-        let error = error.unwrap_or_else(|error| error.to_string());
+        let error = error.unwrap();
         assert!(
             error.ends_with("interrupted") || error.ends_with("has ended before the world began"),
             "{error}"
