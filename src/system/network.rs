@@ -1,7 +1,7 @@
 //! The network interfaces of this machine.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use if_addrs::{IfAddr, Interface};
@@ -48,10 +48,11 @@ pub(crate) fn listen(is_preferred: impl Fn(&str, IpAddr) -> bool) -> io::Result<
             Err(error) => failed = Some(error),
         }
     }
-    match failed.filter(|_| listeners.is_empty()) {
-        Some(error) => Err(error),
-        None => Ok(listeners),
+    if listeners.is_empty() {
+        let none = "no network interface is up, not even `lo`";
+        return Err(failed.unwrap_or_else(|| io::Error::new(ErrorKind::AddrNotAvailable, none)));
     }
+    Ok(listeners)
 }
 
 /// Returns the names and addresses of the interfaces of this machine.

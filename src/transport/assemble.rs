@@ -13,6 +13,10 @@ use crate::system;
 
 /// Joins a world of processes without MPI. Ranks of one machine share memory, and ranks of different machines connect. All ranks call it.
 pub(super) fn assemble(bootstrap: &mut dyn Bootstrap, config: Result<Config>) -> Result<(Fabric, Config)> {
+    let (rank, ranks) = (bootstrap.rank(), bootstrap.ranks());
+    if rank >= ranks {
+        return Err(Error::Launch(format!("the bootstrap's rank is {rank} in a world of {ranks} ranks")));
+    }
     let (config, warning) = agree(bootstrap, config, "")?;
     if config.needs_mpi() {
         return Err(Error::Setting(
@@ -47,4 +51,34 @@ fn machines(bootstrap: &mut dyn Bootstrap) -> Result<Topology> {
         })
     };
     Ok(Topology::from_node_of(all.iter().map(|machine| node(machine)).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono_collectives::Rank;
+
+    use super::*;
+
+    /// A bootstrap that counts ranks from 1.
+    struct FromOne;
+
+    impl Bootstrap for FromOne {
+        fn rank(&self) -> Rank {
+            2
+        }
+
+        fn ranks(&self) -> usize {
+            2
+        }
+
+        fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+            Ok(vec![own.to_vec(); 2])
+        }
+    }
+
+    #[test]
+    fn rank_outside_of_the_world_is_refused() {
+        let error = assemble(&mut FromOne, Ok(Config::default())).unwrap_err().to_string();
+        assert!(error.ends_with("the bootstrap's rank is 2 in a world of 2 ranks"), "{error}");
+    }
 }

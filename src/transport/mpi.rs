@@ -83,8 +83,14 @@ pub(crate) fn attach(raw: ::mpi::ffi::MPI_Comm, config: Result<Config>) -> Resul
         }
         State::Over => return Err(Error::Launch(OVER.into())),
     }
+    let parent = Comm::from_raw(raw);
+    if parent.has_two_groups()? {
+        return Err(Error::Launch(
+            "an intercommunicator has two groups of ranks: attach to the communicator that MPI_Intercomm_merge makes of it".into(),
+        ));
+    }
     let _watch = launch::before_mpi(&config)?;
-    new(Comm::from_raw(raw), false, config)
+    new(parent, false, config)
 }
 
 fn new(parent: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, Config)> {

@@ -1,14 +1,16 @@
 //! The choice of a link between nodes.
 
 use super::bootstrap::Bootstrap;
+#[cfg(any(feature = "mpi", feature = "ucx"))]
+use super::bootstrap::gather;
 use super::join::Joined;
-use super::link::Links;
+use super::link::{Link, Links};
 use super::tcp;
 #[cfg(feature = "ucx")]
 use super::ucx;
 use crate::config::{Config, Interfaces, Network};
 use crate::error::Result;
-#[cfg(feature = "ucx")]
+#[cfg(any(feature = "mpi", feature = "ucx"))]
 use crate::system;
 
 /// Connects ranks that share no memory, over the link that `UNISONO_NETWORK` names. By default, it uses UCX if a node has an RDMA adapter
@@ -16,17 +18,18 @@ use crate::system;
 /// ranks.
 ///
 /// # Errors
-/// Those of the bootstrap.
+/// If the bootstrap fails.
 pub(super) fn connect(
     bootstrap: &mut dyn Bootstrap,
     joined: &Joined,
     config: &Config,
 ) -> Result<std::result::Result<Links, String>> {
-    let (interfaces, has_controls) = (Interfaces::from_environment(), config.watched_by_ranks());
+    let interfaces = Interfaces::from_environment();
+    let controls = config.watched_by_ranks().then_some(&interfaces);
     let is_far = |rank| joined.is_far(rank);
     #[cfg(feature = "ucx")]
-    if config.network == Network::Ucx || config.network == Network::Auto && ucx::is_better(bootstrap)? {
-        match ucx::connect(bootstrap, is_far, &interfaces, has_controls)? {
+    if config.network == Network::Ucx || config.network == Network::Auto && has_rdma(bootstrap)? {
+        match links(bootstrap, controls, |bootstrap| ucx::link(bootstrap, is_far))? {
             Err(why) if config.network == Network::Auto => {
                 if bootstrap.rank() == 0 && config.warnings {
                     system::print_line(&format!("messages between nodes go over TCP, since {why}"));
@@ -36,9 +39,41 @@ pub(super) fn connect(
             connected => return Ok(connected),
         }
     }
-    let connected = tcp::connect(bootstrap, is_far, &interfaces, has_controls)?;
+    let connected = links(bootstrap, controls, |bootstrap| tcp::link(bootstrap, is_far, &interfaces))?;
     let by_name = if config.network == Network::Tcp { "UNISONO_NETWORK is tcp, but " } else { "" };
     Ok(connected.map_err(|why| {
         format!("{by_name}{why}; UNISONO_INTERFACE names the interface or network between the nodes")
     }))
+}
+
+/// Returns whether a node has an adapter that reaches others without TCP. All ranks call it.
+///
+/// # Errors
+/// If the bootstrap fails.
+#[cfg(any(feature = "mpi", feature = "ucx"))]
+pub(super) fn has_rdma(bootstrap: &mut dyn Bootstrap) -> Result<bool> {
+    Ok(gather(bootstrap, &system::has_rdma())?.contains(&true))
+}
+
+/// Returns a link for collectives and one for point-to-point messages, neither of which waits for the other, and control connections over
+/// the interfaces `controls`, if any. All ranks call it, with or without `controls`. If ranks cannot connect, it returns the reason,
+/// identical on all ranks.
+fn links(
+    bootstrap: &mut dyn Bootstrap,
+    controls: Option<&Interfaces>,
+    connect: impl Fn(&mut dyn Bootstrap) -> Result<std::result::Result<Box<dyn Link>, String>>,
+) -> Result<std::result::Result<Links, String>> {
+    let collectives = match connect(bootstrap)? {
+        Ok(link) => link,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let messages = match connect(bootstrap)? {
+        Ok(link) => link,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let controls = match controls {
+        Some(interfaces) => tcp::controls(bootstrap, interfaces)?,
+        None => Ok(Vec::new()),
+    };
+    Ok(controls.map(|controls| Links { collectives, messages, controls }))
 }

@@ -62,6 +62,18 @@ impl fmt::Debug for PointToPoint {
 // SAFETY: the pointers of operations are to memory that their callers keep until the operation has ended, on any thread.
 unsafe impl std::marker::Send for PointToPoint {}
 
+impl Drop for PointToPoint {
+    /// A message that no receive has matched may still be arriving.
+    fn drop(&mut self) {
+        for from in 0..self.peers.len() {
+            if self.peers[from].arriving.is_some() && self.links.withdraw_from(from) {
+                // The link may still write to its memory.
+                std::mem::forget(self.peers[from].arriving.take());
+            }
+        }
+    }
+}
+
 /// The messages to and from another rank.
 #[derive(Debug, Default)]
 struct Peer {

@@ -153,7 +153,7 @@ impl Shared {
         members.iter().enumerate().for_each(|(position, &rank)| positions[rank] = Some(position));
         let outbox =
             Outbox { sent: vec![0; ranks], released: vec![0; ranks], staged: [None; PIECES], next_piece: 0 };
-        // A pass sets the starts of the other ranks. That of this rank is never read, and must not seem to be elsewhere.
+        // A pass sets the starts of the other ranks. The start of this rank is never read, and must not seem to be elsewhere.
         let starts = vec![Start::Mapped { start: std::ptr::null_mut(), is_copy: false }; ranks];
         let received = vec![0; ranks];
         let lent_copy = Scratch::new(Arc::clone(&registry));

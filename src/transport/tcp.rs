@@ -17,9 +17,7 @@ mod stream;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub(super) use connect::connect;
-#[cfg(feature = "ucx")]
-pub(super) use connect::controls;
+pub(super) use connect::{controls, link};
 use socket::Socket;
 use stream::Stream;
 

@@ -20,5 +20,5 @@ mod sys;
 mod tests;
 mod worker;
 
-pub(super) use connect::{connect, is_better};
+pub(super) use connect::link;
 pub use library::version;

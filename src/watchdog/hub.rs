@@ -14,11 +14,12 @@ impl Hub {
     /// Listens where other hosts may reach this one, and writes the addresses to the identity.
     ///
     /// # Errors
-    /// The system's error.
+    /// The system's error, and if `UNISONO_INTERFACE` names no interface of this machine.
     pub(crate) fn open(
         identity: &mut Identity,
         interfaces: &crate::config::Interfaces,
     ) -> std::io::Result<Self> {
+        interfaces.check()?;
         let listeners = crate::system::listen(|name, ip| interfaces.has(name, ip))?;
         identity.addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
         identity.secret = Hidden(nonce());

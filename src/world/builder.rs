@@ -195,7 +195,7 @@ impl Builder {
     /// job: returning the buffer would be unsound.
     ///
     /// # Errors
-    /// [`Error::Launch`] if MPI is not initialised, or is finalised; otherwise as `mpi`.
+    /// [`Error::Launch`] if MPI is not initialised, or is finalised, and for an intercommunicator; otherwise as `mpi`.
     #[cfg(feature = "mpi")]
     pub fn attach(
         self,

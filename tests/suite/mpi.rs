@@ -13,6 +13,8 @@ use unisono_testing::suite::{self, Test};
 use crate::common::disagreements::{DISAGREEMENTS, OTHER_LABELS, disagree};
 use crate::common::roles;
 
+mod attach;
+
 const DEADLINE: Duration = Duration::from_secs(240);
 
 pub(crate) fn play(role: &str) -> ExitCode {
@@ -87,6 +89,7 @@ fn owed() -> ExitCode {
     const COUNT: usize = 1 << 20;
     let universe = unisono::mpi::initialize().expect("MPI is not initialised yet");
     let world = universe.world();
+    attach::two_groups_are_refused(&world, world.rank());
     let mut comm = Communicator::attach(&world).unwrap();
     let sent = vec![1_u64; COUNT];
     unisono::mpi::request::scope(|scope| {

@@ -10,6 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The package that tests pass to cargo in addition to the built one, so that dependencies are built with the same features as
@@ -146,21 +147,23 @@ pub fn containers(ranks: usize, program: &str) -> Command {
     command
 }
 
+/// The ports of tests. The kernel assigns no port below 32 768 to connections, so none occupies it before the test does.
+const PORTS: Range<u32> = 10_000..32_000;
+
+/// Returns the port that a process tries after `tried` others. Of 11 000 successive processes, no two begin at one port.
+fn port(process: u32, tried: u32) -> u16 {
+    let place = process.wrapping_mul(202).wrapping_add(2 * tried);
+    (PORTS.start + place % (PORTS.end - PORTS.start)) as u16
+}
+
 /// Returns a free port whose successor, the rendezvous port of ranks with this `MASTER_PORT`, is free too.
-///
-/// The kernel assigns no port below 32 768 to connections, so none occupies it before the test does. Processes start their search
-/// at different ports.
 ///
 /// # Panics
 /// If no port is free.
 pub fn free_port() -> u16 {
-    const PORTS: Range<u32> = 10_000..32_000;
     static TRIED: AtomicU32 = AtomicU32::new(0);
     let is_free = |port: u16| TcpListener::bind(("0.0.0.0", port)).is_ok();
-    let mut ports = std::iter::repeat_with(|| {
-        let place = std::process::id().wrapping_mul(100) + 2 * TRIED.fetch_add(1, Relaxed);
-        (PORTS.start + place % (PORTS.end - PORTS.start)) as u16
-    });
+    let mut ports = std::iter::repeat_with(|| port(std::process::id(), TRIED.fetch_add(1, Relaxed)));
     let tries = (PORTS.end - PORTS.start) as usize / 2;
     ports.by_ref().take(tries).find(|&port| is_free(port) && is_free(port + 1)).expect("a port is free")
 }
@@ -219,17 +222,18 @@ fn run_and(
     let stderr = drain(child.stderr.take().unwrap(), || ());
     meanwhile(&child, &has_spoken);
     let status = wait(&mut child, deadline);
-    let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
+    let until = Instant::now() + deadline;
+    let [stdout, stderr] = [stdout, stderr].map(|drained| {
+        output(drained, until)
+            .unwrap_or_else(|| panic!("a process that outlives {command:?} keeps its output open"))
+    });
     let status =
         status.unwrap_or_else(|| panic!("{command:?} took more than {deadline:?}\n{stdout}\n{stderr}"));
     Ended { status, stdout, stderr }
 }
 
 /// Reads a pipe to its end, and signals the first read.
-fn drain(
-    mut pipe: impl Read + Send + 'static,
-    begins: impl FnOnce() + Send + 'static,
-) -> std::thread::JoinHandle<String> {
+fn drain(mut pipe: impl Read + Send + 'static, begins: impl FnOnce() + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut text = vec![0; 1];
         let first = pipe.read(&mut text).expect("a pipe is read");
@@ -238,6 +242,17 @@ fn drain(
         pipe.read_to_end(&mut text).expect("a pipe is read");
         String::from_utf8_lossy(&text).into_owned()
     })
+}
+
+/// Returns the content of a pipe, unless it is still open at the deadline.
+fn output(drained: JoinHandle<String>, deadline: Instant) -> Option<String> {
+    while !drained.is_finished() {
+        if Instant::now() >= deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Some(drained.join().unwrap())
 }
 
 fn wait(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
@@ -269,4 +284,28 @@ fn poll(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
         std::thread::sleep(Duration::from_millis(20));
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn successive_processes_begin_at_different_even_ports() {
+        let first: BTreeSet<_> = (1..=11_000).map(|process| port(process, 0)).collect();
+        assert!(first.len() == 11_000 && first.iter().all(|port| port % 2 == 0));
+    }
+
+    #[test]
+    fn pipe_that_stays_open_is_given_up_at_the_deadline() {
+        let (open, closed) = channel::<()>();
+        let drained = std::thread::spawn(move || {
+            let _ = closed.recv();
+            String::new()
+        });
+        assert_eq!(output(drained, Instant::now()), None);
+        drop(open);
+    }
 }

@@ -1,8 +1,10 @@
 //! A bootstrap through files in a directory that all ranks can access.
 //!
 //! For each all-gather, each rank writes a file and reads those of the others. When all ranks are done, rank 0 removes the remaining
-//! files. Files of processes that have ended are ignored, since a killed job does not remove its files.
+//! files. Files of processes that have ended are ignored, since a killed job does not remove its files. This rank cannot check a process
+//! of another machine. The file of such a process counts once it contains the number of this rank, which the process has read.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -39,11 +41,18 @@ pub(crate) struct Directory {
     round: u64,
     /// The process of each rank, once found.
     others: Vec<Option<Process>>,
+    /// A random number, by which ranks of other machines answer.
+    number: u64,
+    /// The numbers that this rank answers in the first round.
+    seen: BTreeSet<u64>,
 }
 
 struct Entry {
     process: Process,
     ranks: usize,
+    /// The number of the rank that wrote it, and those that it has seen.
+    number: u64,
+    seen: Vec<u64>,
     content: Vec<u8>,
 }
 
@@ -55,8 +64,18 @@ impl Directory {
     /// [`Error::Launch`] if the folder is not usable.
     pub(crate) fn new(folder: PathBuf, (rank, ranks): (Rank, usize), timeout: Duration) -> Result<Self> {
         fs::create_dir_all(&folder).map_err(|error| cannot_use(&folder, &error))?;
-        let (process, others) = (Process::own(), vec![None; ranks]);
-        let directory = Self { folder, is_own: false, rank, ranks, timeout, process, round: 0, others };
+        let directory = Self {
+            folder,
+            is_own: false,
+            rank,
+            ranks,
+            timeout,
+            process: Process::own(),
+            round: 0,
+            others: vec![None; ranks],
+            number: system::nonce()[0],
+            seen: BTreeSet::new(),
+        };
         // A world of this process that failed to start may have left the file.
         let _ = fs::remove_file(directory.end(rank));
         Ok(directory)
@@ -92,15 +111,18 @@ impl Directory {
     /// Writes this rank's file of this round.
     ///
     /// # Errors
-    /// If it already exists and belongs to another living process.
+    /// If it already exists and belongs to another process, which is alive or of another machine.
     fn write(&self, own: &[u8]) -> Result<()> {
         let file = self.file(self.round, self.rank);
-        if let Some(entry) =
+        if let Some(Entry { process, .. }) =
             read(&file).filter(|entry| entry.process != self.process && entry.process.lives())
         {
+            let is_near = process.machine == self.process.machine;
+            let killed =
+                if is_near { "" } else { "; if it was killed on another machine, remove the files there" };
             return Err(Error::Launch(format!(
-                "process {} is rank {} of a world that starts in {}: two jobs at once need a UNISONO_BOOTSTRAP_DIR each",
-                entry.process.id,
+                "process {} is rank {} of a world that starts in {}: two jobs at once need a UNISONO_BOOTSTRAP_DIR each{killed}",
+                process.id,
                 self.rank,
                 self.folder.display()
             )));
@@ -116,7 +138,9 @@ impl Directory {
     /// Writes a file atomically.
     fn put(&self, file: &Path, content: &[u8]) -> io::Result<()> {
         let Process { id, started, machine } = &self.process;
-        let mut whole = format!("{id} {started} {machine} {}\n", self.ranks).into_bytes();
+        let seen: String = self.seen.iter().map(|number| format!(" {number:x}")).collect();
+        let mut whole =
+            format!("{id} {started} {machine} {} {:x}{seen}\n", self.ranks, self.number).into_bytes();
         whole.extend_from_slice(content);
         replace_file(file, &whole, 0o666)
     }
@@ -138,12 +162,15 @@ impl Directory {
     /// Returns the bytes of a rank in this round, if it has written them.
     fn take(&mut self, rank: Rank) -> Result<Option<Vec<u8>>> {
         let Some(entry) = read(&self.file(self.round, rank)) else { return Ok(None) };
-        let known = &mut self.others[rank];
         // Before the process of a rank is known, the file may belong to a job that was killed.
-        if known.as_ref().map_or_else(|| !entry.process.lives(), |known| *known != entry.process) {
+        let is_of_world = match &self.others[rank] {
+            Some(known) => *known == entry.process,
+            None => self.has_answered(&entry),
+        };
+        if !is_of_world {
             return Ok(None);
         }
-        *known = Some(entry.process);
+        self.others[rank] = Some(entry.process);
         if entry.ranks != self.ranks {
             return Err(Error::Launch(format!(
                 "rank {} is in a world of {} ranks, but rank {rank} in one of {}: WORLD_SIZE must be the same for all",
@@ -151,6 +178,15 @@ impl Directory {
             )));
         }
         Ok(Some(entry.content))
+    }
+
+    /// Returns whether the process that wrote a file is alive. If it is of another machine, this rank answers it.
+    fn has_answered(&mut self, entry: &Entry) -> bool {
+        if entry.process.machine == self.process.machine {
+            return entry.process.lives();
+        }
+        self.seen.insert(entry.number);
+        entry.seen.contains(&self.number)
     }
 
     /// # Errors
@@ -175,8 +211,12 @@ impl Directory {
     fn missing(&self, missing: &[Rank], waited: Duration) -> String {
         let ended = missing.iter().filter_map(|&rank| {
             let process = read(&self.file(self.round, rank))?.process;
-            let id = process.id;
-            (!process.lives()).then(|| format!("; process {id} wrote the file of rank {rank} and has ended"))
+            let why = match (process.lives(), process.machine == self.process.machine) {
+                (false, _) => "has ended",
+                (true, false) => "does not answer from another machine",
+                (true, true) => return None,
+            };
+            Some(format!("; process {} wrote the file of rank {rank} and {why}", process.id))
         });
         format!(
             "rank {} of {} has waited {} s for {} to begin in {}: was each of the {} processes started, with a RANK of its \
@@ -205,9 +245,15 @@ impl Bootstrap for Directory {
         self.write(own)?;
         let mut all = vec![None; self.ranks];
         let (began, mut checked, mut nap, mut warned) = (Instant::now(), Instant::now(), NAPS[0], false);
+        let mut answered = 0;
         loop {
             for rank in (0..self.ranks).filter(|&rank| all[rank].is_none()).collect::<Vec<_>>() {
                 all[rank] = self.take(rank)?;
+            }
+            if self.seen.len() > answered {
+                answered = self.seen.len();
+                let file = self.file(self.round, self.rank);
+                self.put(&file, own).map_err(|error| cannot_use(&self.folder, &error))?;
             }
             let missing: Vec<_> = (0..self.ranks).filter(|&rank| all[rank].is_none()).collect();
             let waited = began.elapsed();
@@ -237,6 +283,7 @@ impl Bootstrap for Directory {
             let _ = fs::remove_file(self.file(before, self.rank));
         }
         self.round += 1;
+        self.seen.clear();
         Ok(all.into_iter().flatten().collect())
     }
 }
@@ -289,7 +336,10 @@ fn read(file: &Path) -> Option<Entry> {
     let mut field = || fields.next();
     let process =
         Process { id: field()?.parse().ok()?, started: field()?.parse().ok()?, machine: field()?.to_owned() };
-    Some(Entry { process, ranks: field()?.parse().ok()?, content: whole[end + 1..].to_vec() })
+    let ranks = field()?.parse().ok()?;
+    let mut numbers = fields.map(|number| u64::from_str_radix(number, 16).unwrap_or(0));
+    let (number, seen) = (numbers.next().unwrap_or(0), numbers.collect());
+    Some(Entry { process, ranks, number, seen, content: whole[end + 1..].to_vec() })
 }
 
 fn cannot_use(folder: &Path, error: &io::Error) -> Error {

@@ -16,6 +16,9 @@ use crate::control::{Frames, PREFIX};
 pub(crate) const NAP: Duration = Duration::from_millis(20);
 /// The longest time to wait for ranks: the sum of a later time and a setting would overflow.
 pub(crate) const MAX_TIME: Duration = Duration::from_secs(1 << 32);
+/// The time after which the kernel probes an idle connection: firewalls and address translation forget idle ones, some after four
+/// minutes. A process that computes or is stopped need not answer, since its kernel does.
+const IDLE: Duration = Duration::from_secs(60);
 /// The bytes read at once.
 const CHUNK: usize = 16 << 10;
 
@@ -32,8 +35,10 @@ pub(crate) struct Peer {
 impl Peer {
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        // Unix sockets have neither this option nor the delay.
+        // Unix sockets have neither these options nor the delay.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
+        let _ = sockopt::set_tcp_keepidle(&socket, IDLE);
+        let _ = sockopt::set_socket_keepalive(&socket, true);
         Ok(Self { socket, received: Frames::default(), unsent: VecDeque::new(), sent: 0 })
     }
 
@@ -140,4 +145,20 @@ pub(crate) fn wait<'a>(listeners: &[OwnedFd], peers: impl Iterator<Item = &'a Pe
     let nap = Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as i64 };
     // If it fails, the caller polls again at once.
     let _ = rustix::event::poll(&mut sockets, Some(&nap));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn idle_connections_are_kept_alive() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = Peer::new(socket.into()).unwrap().into_socket().unwrap();
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), IDLE);
+    }
 }

@@ -7,6 +7,8 @@
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -34,6 +36,8 @@ const WARN_AFTER: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(10);
 /// The longest wait for a name server to learn the name of rank 0's machine, which may have started just before.
 const NAME_TIME: Duration = Duration::from_secs(30);
+/// The interval at which a rank that does not reach rank 0 resolves its name again, and the longest time that this takes.
+const RESOLVE_EVERY: Duration = Duration::from_secs(2);
 /// The number of connections that may wait to be accepted, as in the standard library.
 const BACKLOG: i32 = 128;
 /// The largest number of bytes of a rank in a round.
@@ -74,11 +78,11 @@ impl Rendezvous {
         };
         let joining = Joining { timeout: joining.timeout.min(MAX_TIME), ..joining };
         let Joining { world: (rank, ranks), timeout, .. } = joining;
-        let resolved = resolve(address, timeout.min(NAME_TIME)).map_err(cannot)?;
+        let resolved = resolve(address, rank, timeout.min(NAME_TIME))?.map_err(cannot)?;
         let peers = if rank == 0 {
             admit(listen(address, &resolved).map_err(cannot)?, joining)?
         } else {
-            vec![reach(address, &resolved, joining)?]
+            vec![reach(address, resolved, joining)?]
         };
         Ok(Self { rank, ranks, timeout, peers })
     }
@@ -202,33 +206,75 @@ fn lost(rank: Rank, error: &io::Error) -> Error {
     })
 }
 
-/// Returns the addresses of `host:port`. It retries for a while if the name is unknown.
-fn resolve(address: &str, timeout: Duration) -> io::Result<Vec<SocketAddr>> {
-    let began = Instant::now();
+/// The addresses of a name, or the reason why it has none.
+type Resolved = io::Result<Vec<SocketAddr>>;
+
+/// Returns the addresses of `host:port`. It retries until the timeout if the name is unknown.
+///
+/// # Errors
+/// The cause of the program's callback.
+fn resolve(address: &str, rank: Rank, timeout: Duration) -> Result<Resolved> {
+    let deadline = Instant::now() + timeout;
     loop {
-        match address.to_socket_addrs() {
-            Ok(resolved) => return Ok(resolved.collect()),
-            Err(error) if error.kind() == ErrorKind::InvalidInput || began.elapsed() >= timeout => {
-                return Err(error);
-            }
-            Err(_) => while_waiting::run().map_err(io::Error::other)?,
+        match answered(&look_up(address), rank, deadline)? {
+            Err(error) if error.kind() != ErrorKind::InvalidInput && Instant::now() < deadline => {}
+            resolved => return Ok(resolved),
         }
+        idle(rank)?;
         std::thread::sleep(10 * NAP);
     }
 }
 
-/// Listens at the first of these addresses that belongs to this machine. It listens at their port on any address if none does, as behind a
-/// gateway, or if a name has only loopback addresses: many systems give their own name such an address, and other machines its real one.
-fn listen(address: &str, resolved: &[SocketAddr]) -> io::Result<TcpListener> {
-    let port = resolved.first().map_or(0, SocketAddr::port);
-    let is_name = address.parse::<SocketAddr>().is_err() && !address.starts_with("localhost:");
-    if is_name && resolved.iter().all(|at| at.ip().is_loopback()) {
-        return listen_anywhere(port);
+/// Starts to resolve `host:port` by the system's resolver, which has no deadline, on a thread if the system provides one.
+fn look_up(address: &str) -> Receiver<Resolved> {
+    fn resolved(address: &str) -> Resolved {
+        address.to_socket_addrs().map(Iterator::collect)
     }
-    TcpListener::bind(resolved).or_else(|error| match error.kind() {
-        ErrorKind::AddrNotAvailable => listen_anywhere(port),
-        _ => Err(error),
-    })
+    let (answers, answer) = channel();
+    let (of_thread, name) = (answers.clone(), address.to_owned());
+    let thread = Builder::new().name("resolver".into()).spawn(move || drop(of_thread.send(resolved(&name))));
+    if thread.is_err() {
+        drop(answers.send(resolved(address)));
+    }
+    answer
+}
+
+/// Waits for the answer of the resolver until the deadline.
+///
+/// # Errors
+/// The cause of the program's callback.
+fn answered(answer: &Receiver<Resolved>, rank: Rank, deadline: Instant) -> Result<Resolved> {
+    loop {
+        match answer.recv_timeout(NAP) {
+            Ok(resolved) => return Ok(resolved),
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => idle(rank)?,
+            Err(_) => {
+                return Ok(Err(io::Error::new(ErrorKind::TimedOut, "the name server does not answer")));
+            }
+        }
+    }
+}
+
+/// Listens at all of these addresses that belong to this machine, since other machines may reach only one of them. It listens at their port
+/// on any address if none does, as behind a gateway, or if a name has only loopback addresses: many systems give their own name such an
+/// address, and other machines its real one.
+fn listen(address: &str, resolved: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
+    let is_name = address.parse::<SocketAddr>().is_err() && !address.starts_with("localhost:");
+    let (mut listeners, mut failed) = (Vec::new(), None);
+    if !is_name || resolved.iter().any(|at| !at.ip().is_loopback()) {
+        for bound in resolved.iter().map(TcpListener::bind) {
+            match bound {
+                Ok(listener) => listeners.push(listener),
+                Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+    }
+    match failed {
+        _ if !listeners.is_empty() => Ok(listeners),
+        Some(error) => Err(error),
+        None => Ok(vec![listen_anywhere(resolved.first().map_or(0, SocketAddr::port))?]),
+    }
 }
 
 /// Listens at a port on any address, of IPv6 and IPv4.
@@ -248,12 +294,12 @@ fn listen_anywhere(port: u16) -> io::Result<TcpListener> {
 }
 
 /// Connects to rank 0, which may start later, until it admits or refuses this rank.
-fn reach(address: &str, resolved: &[SocketAddr], joining: Joining<'_>) -> Result<Peer> {
+fn reach(address: &str, mut resolved: Vec<SocketAddr>, joining: Joining<'_>) -> Result<Peer> {
     let Joining { world: (rank, ranks), timeout, reports, .. } = joining;
-    let (began, mut reported) = (Instant::now(), !reports);
+    let (began, mut resolved_at, mut reported) = (Instant::now(), Instant::now(), !reports);
     loop {
         let mut error = io::Error::other("the name has no address");
-        for at in resolved {
+        for at in &resolved {
             let claim = Claim { from: rank, to: 0, tag: ranks as u64 };
             let connected = TcpStream::connect_timeout(at, REACH.min(timeout));
             match connected.and_then(|socket| introduce(socket, joining.secret.0, claim, timeout)) {
@@ -274,5 +320,10 @@ fn reach(address: &str, resolved: &[SocketAddr], joining: Joining<'_>) -> Result
         }
         idle(rank)?;
         std::thread::sleep(NAP);
+        // A pod that starts again has another address.
+        if resolved_at.elapsed() > RESOLVE_EVERY {
+            resolved = resolve(address, rank, RESOLVE_EVERY)?.unwrap_or(resolved);
+            resolved_at = Instant::now();
+        }
     }
 }

@@ -24,8 +24,8 @@ fn both(rank: impl Fn(Rank, Far, StatusBoard) + Sync) {
             let rank = &rank;
             scope.spawn(move || {
                 let own = status.rank();
-                let links = tcp::connect(&mut bootstrap, |other| other != own, &Interfaces::default(), false);
-                let far = Far::new(links.unwrap().unwrap().collectives, vec![1 - own], status.clone(), 0);
+                let link = tcp::link(&mut bootstrap, |other| other != own, &Interfaces::default());
+                let far = Far::new(link.unwrap().unwrap(), vec![1 - own], status.clone(), 0);
                 rank(own, far, status);
             });
         }

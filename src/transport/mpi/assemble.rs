@@ -6,7 +6,7 @@ use super::World;
 use crate::config::{Config, Inside, Network};
 use crate::error::{Error, Result};
 use crate::system;
-use crate::transport::bootstrap::{Bootstrap, gather};
+use crate::transport::bootstrap::Bootstrap;
 use crate::transport::join::{Joined, join};
 use crate::transport::link::Links;
 use crate::transport::{Fabric, network};
@@ -63,5 +63,5 @@ fn is_better(bootstrap: &mut dyn Bootstrap, topology: &Topology, config: &Config
     if !is_possible || topology.nodes() < 2 || topology.ranks() > MAX_RANKS {
         return Ok(false);
     }
-    Ok(!gather(bootstrap, &system::has_rdma())?.contains(&true))
+    Ok(!network::has_rdma(bootstrap)?)
 }

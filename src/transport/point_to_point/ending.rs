@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use unisono_collectives::Rank;
 
-use super::{Arrival, Arriving, Operation, PointToPoint, Receive, Send};
+use super::{Arrival, Arriving, Operation, PointToPoint, Receive};
 use crate::error::{Error, Result};
 use crate::status::dump_failed;
 use crate::system::print_line;
-use crate::transport::{Failure, Outgoing, clock};
+use crate::transport::{Failure, clock};
 
 impl PointToPoint {
     pub(super) fn end(&mut self, call: Operation, result: Result<Rank>) {
@@ -76,13 +76,9 @@ impl PointToPoint {
         self.failure.get_or_insert_with(|| (first, cause.to_owned()));
         let mut calls = Vec::new();
         for (to, peer) in self.peers.iter_mut().enumerate() {
-            for Send { call, bytes, given } in peer.sends.drain(..) {
-                if given > 0 {
-                    // SAFETY: the caller of `send` keeps the bytes until the operation has ended.
-                    let outgoing = Outgoing { to, bytes: unsafe { &*bytes } };
-                    self.links.withdraw(&call.header, outgoing, given);
-                }
-                calls.push(call);
+            for send in peer.sends.drain(..) {
+                self.links.withdraw(to, &send);
+                calls.push(send.call);
             }
             if let Some(Arriving { target, .. }) = peer.arriving.take() {
                 match (self.links.withdraw_from(to), target) {
@@ -149,11 +145,7 @@ impl PointToPoint {
                 match self.overdue(&mut send.call, &[other], (now, is_quiet, is_alone)) {
                     None => self.peers[other].sends.push_front(send),
                     Some(failure) => {
-                        if send.given > 0 {
-                            // SAFETY: the caller of `send` keeps the bytes until the operation has ended.
-                            let outgoing = Outgoing { to: other, bytes: unsafe { &*send.bytes } };
-                            self.links.withdraw(&send.call.header, outgoing, send.given);
-                        }
+                        self.links.withdraw(other, &send);
                         return self.fail(send.call, failure);
                     }
                 }

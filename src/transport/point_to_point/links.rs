@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
-use super::PointToPoint;
+use super::{PointToPoint, Send};
 use crate::status::StatusBoard;
 use crate::transport::far::{holds_memory, lost};
 use crate::transport::faulty::Faults;
@@ -59,12 +59,17 @@ impl Links {
         self.far().send(header, outgoing, given)
     }
 
-    /// Withdraws a message in transit, before its bytes return to their owner.
-    pub(super) fn withdraw(&mut self, header: &Header, outgoing: Outgoing<'_>, given: usize) {
-        if let Some(near) = self.near(outgoing.to) {
-            near.withdraw(header, outgoing, given);
+    /// Withdraws a message that may be in transit, before its bytes return to their owner.
+    pub(super) fn withdraw(&mut self, to: Rank, Send { call, bytes, given }: &Send) {
+        if *given == 0 {
+            return;
+        }
+        if let Some(near) = self.near(to) {
+            // SAFETY: the caller of `PointToPoint::send` keeps the bytes until the operation has ended.
+            let outgoing = Outgoing { to, bytes: unsafe { &**bytes } };
+            near.withdraw(&call.header, outgoing, *given);
         } else {
-            holds_memory(self.far(), outgoing.to);
+            holds_memory(self.far(), to);
         }
     }
 
@@ -125,5 +130,70 @@ impl Fabric {
         let links = Links { near, far: self.messages.take(), faults };
         let spins = spins(self.local_ranks(), self.node_cores);
         Messages::new(PointToPoint::new(links, self.status.clone(), spins))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{Arrival, Arriving, OnEnd, Operation, Receive};
+    use super::*;
+    use crate::dtype::DType;
+    use crate::transport::Deadlines;
+
+    /// A link that may or may not still write to the memory of messages.
+    #[derive(Debug)]
+    struct Holding(bool);
+
+    impl Link for Holding {
+        fn name(&self) -> &'static str {
+            "holding"
+        }
+
+        fn send(&mut self, _: &Header, _: Outgoing<'_>, _: &mut usize) -> Result<Polled, Failure> {
+            Ok(Polled::Idle)
+        }
+
+        fn ahead(&mut self, _: Rank) -> Result<Option<Header>, Failure> {
+            Ok(None)
+        }
+
+        fn receive(&mut self, _: Rank, _: &mut [u8], _: &mut usize) -> Result<Polled, Failure> {
+            Ok(Polled::Idle)
+        }
+
+        fn wakes_up(&self) -> bool {
+            false
+        }
+
+        fn nap(&self, _: Duration) {}
+
+        fn lost(&self, _: Rank) -> Option<String> {
+            None
+        }
+
+        fn holds_memory(&self, _: Rank) -> bool {
+            self.0
+        }
+    }
+
+    #[test]
+    fn arriving_message_is_freed_only_if_its_link_has_released_it() {
+        for holds in [false, true] {
+            let status = StatusBoard::of_threads(2).unwrap().remove(0);
+            let links = Links { far: Some(Box::new(Holding(holds))), ..Links::default() };
+            let mut messages = PointToPoint::new(links, status, 0);
+            let message = Arc::new(());
+            let owner = Arc::clone(&message);
+            let on_end: OnEnd = Box::new(move |_| drop(owner));
+            let header = Header::of_message(DType::U8, 0, (0, 0), 0);
+            let call = Operation::new(1, (header, false), ("receive", 0), Deadlines::NEVER, Some(on_end));
+            let place = std::ptr::slice_from_raw_parts_mut(std::ptr::null_mut(), 0);
+            let target = Arrival::Receive(Receive { call, from: Some(1), place });
+            messages.peers[1].arriving = Some(Arriving { header, target, taken: 0 });
+            drop(messages);
+            assert_eq!(Arc::strong_count(&message), if holds { 2 } else { 1 });
+        }
     }
 }

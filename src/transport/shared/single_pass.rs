@@ -93,7 +93,7 @@ impl Shared {
         // A rank that failed in the meantime may have changed its memory. This rank waits here for the failure report too.
         wait(checks, waiting(), || withdrawn().map_or(Ok(()), Err))?;
         board.condition(own).closed.store(number, Ordering::Release);
-        // This rank has released the posts of this pass. Those of the next pass stay until it has closed that pass.
+        // This rank has released the posts of this pass. The posts of the next pass stay until it has closed that pass.
         let checks = Checks { passes: number, ..checks };
         for other in others.clone() {
             let is_closed = || board.condition(other).closed.load(Ordering::Acquire) >= number;

@@ -19,7 +19,7 @@ use crate::system;
 use crate::transport::bootstrap::{
     Arrival, Arrivals, Bootstrap, Peer, gather_results, introduce, is_displaced,
 };
-use crate::transport::link::Links;
+use crate::transport::link::Link;
 
 /// The longest time that the system may take to reach an address.
 const REACH: Duration = Duration::from_secs(3);
@@ -35,35 +35,24 @@ pub(super) const TAG: u64 = u64::from_be_bytes(*b"messages");
 /// Connects this rank with all ranks that are `far`. All ranks of the world call it. If ranks cannot connect, it returns the
 /// reason, identical on all ranks.
 ///
-/// Between every pair of these ranks there are two connections, and between every pair of all ranks one for [control](Links::controls) if
-/// `has_controls`, which is identical on all ranks. The latter never carries a payload, so that the report of a failure is not queued behind
-/// one.
-///
 /// # Errors
-/// Those of the bootstrap.
-pub(in crate::transport) fn connect(
+/// If the bootstrap fails.
+pub(in crate::transport) fn link(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
     interfaces: &Interfaces,
-    has_controls: bool,
-) -> Result<std::result::Result<Links, String>> {
-    let collectives = match sockets(bootstrap, &far, interfaces)? {
-        Ok(sockets) => Box::new(Tcp::new(bootstrap.ranks(), sockets)),
-        Err(problem) => return Ok(Err(problem)),
-    };
-    let messages = match sockets(bootstrap, &far, interfaces)? {
-        Ok(sockets) => Box::new(Tcp::new(bootstrap.ranks(), sockets)),
-        Err(problem) => return Ok(Err(problem)),
-    };
-    let controls = if has_controls { controls(bootstrap, interfaces)? } else { Ok(Vec::new()) };
-    Ok(controls.map(|controls| Links { collectives, messages, controls }))
+) -> Result<std::result::Result<Box<dyn Link>, String>> {
+    let ranks = bootstrap.ranks();
+    let sockets = sockets(bootstrap, far, interfaces)?;
+    Ok(sockets.map(|sockets| Box::new(Tcp::new(ranks, sockets)) as Box<dyn Link>))
 }
 
-/// Returns the [control connections](Links::controls) of a rank with all others, since all of them agree on the survivors of a failure.
-/// All ranks call it. If ranks cannot connect, it returns the reason, identical on all ranks.
+/// Returns the [control connections](super::super::link::Links::controls) of a rank with all others, since all of them agree on the
+/// survivors of a failure. They carry no payload, so that the report of a failure is not queued behind one. All ranks call it. If ranks
+/// cannot connect, it returns the reason, identical on all ranks.
 ///
 /// # Errors
-/// Those of the bootstrap.
+/// If the bootstrap fails.
 pub(in crate::transport) fn controls(
     bootstrap: &mut dyn Bootstrap,
     interfaces: &Interfaces,

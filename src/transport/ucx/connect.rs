@@ -8,47 +8,24 @@ use super::inbox::Lost;
 use super::library::library;
 use super::line::Line;
 use super::worker::{Request, Worker};
-use crate::config::Interfaces;
 use crate::error::Result;
-use crate::system;
-use crate::transport::bootstrap::{Bootstrap, gather, gather_results};
-use crate::transport::link::Links;
-use crate::transport::tcp;
+use crate::transport::bootstrap::{Bootstrap, gather_results};
+use crate::transport::link::Link;
 
 /// The time that a rank waits for the greetings of all others.
 const CONNECT: Duration = Duration::from_secs(30);
 const NAP: Duration = Duration::from_millis(1);
 
-/// Connects this rank with all ranks that are `far`, by a link for collectives and one for point-to-point messages, neither of which waits for the
-/// other. The [control connections](Links::controls) are over TCP. All ranks of the world call it. If ranks cannot connect, it returns the reason,
+/// Connects this rank with all ranks that are `far`. All ranks of the world call it. If ranks cannot connect, it returns the reason,
 /// identical on all ranks.
 ///
 /// # Errors
-/// Those of the bootstrap.
-pub(in crate::transport) fn connect(
+/// If the bootstrap fails.
+pub(in crate::transport) fn link(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
-    interfaces: &Interfaces,
-    has_controls: bool,
-) -> Result<std::result::Result<Links, String>> {
-    let collectives = match line(bootstrap, &far)? {
-        Ok(line) => Box::new(line),
-        Err(problem) => return Ok(Err(problem)),
-    };
-    let messages = match line(bootstrap, &far)? {
-        Ok(line) => Box::new(line),
-        Err(problem) => return Ok(Err(problem)),
-    };
-    let controls = if has_controls { tcp::controls(bootstrap, interfaces)? } else { Ok(Vec::new()) };
-    Ok(controls.map(|controls| Links { collectives, messages, controls }))
-}
-
-/// Returns whether UCX may have something better than TCP, since a node has an RDMA adapter. All ranks of the world call it.
-///
-/// # Errors
-/// Those of the bootstrap.
-pub(in crate::transport) fn is_better(bootstrap: &mut dyn Bootstrap) -> Result<bool> {
-    Ok(gather(bootstrap, &system::has_rdma())?.contains(&true))
+) -> Result<std::result::Result<Box<dyn Link>, String>> {
+    Ok(line(bootstrap, &far)?.map(|line| Box::new(line) as Box<dyn Link>))
 }
 
 /// Returns a link with every rank that is `far`. All ranks of the world call it.

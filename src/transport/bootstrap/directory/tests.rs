@@ -57,6 +57,27 @@ fn files_of_a_killed_job_are_ignored() {
 }
 
 #[test]
+fn file_of_another_machine_counts_once_its_rank_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let Process { id, started, .. } = Process::own();
+    let left = format!("{id} {started} elsewhere 2 7\nold");
+    fs::write(folder.path().join("round-0.rank-0"), left).unwrap();
+    let error = join(folder.path(), 1, 2, SOON).all_gather(b"x").unwrap_err().to_string();
+    assert!(error.contains("wrote the file of rank 0 and does not answer from another machine"), "{error}");
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut other = join(folder.path(), 0, 2, LATER);
+            other.process.machine = "elsewhere".to_owned();
+            other.all_gather(b"new").unwrap()
+        });
+        let mut directory = join(folder.path(), 1, 2, LATER);
+        assert_eq!(directory.all_gather(b"x").unwrap(), [b"new".to_vec(), b"x".to_vec()]);
+        drop(directory);
+        other.join().unwrap();
+    });
+}
+
+#[test]
 fn folders_of_killed_jobs_are_removed() {
     let temporary = tempfile::tempdir().unwrap();
     let join = |job| Directory::of_job(temporary.path(), job, (0, 1), LATER).unwrap();

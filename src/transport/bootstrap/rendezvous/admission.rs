@@ -17,11 +17,11 @@ use crate::transport::bootstrap::peer::Peer;
 ///
 /// # Errors
 /// If ranks are missing after the deadline, have ended, or disagree about the world. Admitted ranks receive the reason.
-pub(super) fn admit(listener: TcpListener, joining: Joining<'_>) -> Result<Vec<Peer>> {
+pub(super) fn admit(listeners: Vec<TcpListener>, joining: Joining<'_>) -> Result<Vec<Peer>> {
     let admitted = (0..joining.world.1).map(|_| None).collect();
     let mut admission =
         Admission { joining, began: Instant::now(), reported: false, admitted, stranger: None };
-    let admitted = Arrivals::new([listener], joining.secret.0)
+    let admitted = Arrivals::new(listeners, joining.secret.0)
         .map_err(|error| Error::Launch(format!("rank 0 cannot listen: {error}")))
         .and_then(|mut arrivals| {
             while !admission.missing().is_empty() {

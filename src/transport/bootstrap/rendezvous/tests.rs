@@ -245,7 +245,7 @@ fn rank_that_does_not_read_is_named_and_the_others_receive_the_answer() {
 fn rank_0_is_reachable_from_other_machines_by_a_name_of_a_loopback_address() {
     let port = unisono_testing::launch::free_port();
     let loopback = [SocketAddr::from(([127, 0, 1, 1], port))];
-    let at = |address: &str| listen(address, &loopback).unwrap().local_addr().unwrap().ip();
+    let at = |address: &str| listen(address, &loopback).unwrap()[0].local_addr().unwrap().ip();
     assert!(at(&format!("node0:{port}")).is_unspecified());
     assert!(at(&format!("localhost:{port}")).is_loopback());
     assert!(at(&format!("127.0.1.1:{port}")).is_loopback());
@@ -254,9 +254,30 @@ fn rank_0_is_reachable_from_other_machines_by_a_name_of_a_loopback_address() {
 }
 
 #[test]
+fn rank_0_is_reachable_at_every_address_of_its_name() {
+    let port = unisono_testing::launch::free_port();
+    // The first one belongs to no machine.
+    let addresses =
+        [[192, 0, 2, 1], [127, 0, 0, 1], [127, 0, 0, 2]].map(|ip: [u8; 4]| SocketAddr::from((ip, port)));
+    let listeners = listen(&format!("node0:{port}"), &addresses).unwrap();
+    let bound: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+    assert_eq!(bound, addresses[1..]);
+}
+
+#[test]
 fn unknown_name_is_an_error_after_a_while() {
     let began = Instant::now();
-    resolve("a name without an address:1", Duration::from_millis(300)).unwrap_err();
+    resolve("a name without an address:1", 0, Duration::from_millis(300)).unwrap().unwrap_err();
     assert!(began.elapsed() >= Duration::from_millis(300));
-    assert_eq!(resolve("no port", TIMEOUT).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(resolve("no port", 0, TIMEOUT).unwrap().unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn wait_for_a_silent_name_server_has_a_deadline_and_can_be_interrupted() {
+    let (_silent, answer) = channel();
+    let error = answered(&answer, 1, Instant::now()).unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    let later = || answered(&answer, 1, Instant::now() + TIMEOUT);
+    let interrupted = while_waiting::while_waiting(|| Err("interrupted".to_owned()), later).unwrap_err();
+    assert!(matches!(&interrupted, Error::Aborted { cause, .. } if cause == "interrupted"), "{interrupted}");
 }

@@ -17,6 +17,15 @@ use crate::transport::VendorPhase;
 const GROUP_TAG: c_int = 3;
 
 impl Comm {
+    /// Returns whether this is an intercommunicator, whose gathers return the values of another group: `MPI_Comm_test_inter` (§7.6.1).
+    pub(in super::super) fn has_two_groups(self) -> Result<bool> {
+        let _lock = lock();
+        let mut is_inter = 0;
+        // SAFETY: the handle is valid, and the number lives to the end of the call.
+        check("MPI_Comm_test_inter", unsafe { ffi::MPI_Comm_test_inter(self.0, &raw mut is_inter) })?;
+        Ok(is_inter != 0)
+    }
+
     /// Returns a communicator of these ranks: `MPI_Group_incl` (§7.3.2) and `MPI_Comm_create_group` (§7.4.2). Only its members call it. It
     /// blocks until all have.
     pub(in super::super) fn of_group(self, members: &[Rank]) -> Result<Self> {
