@@ -197,7 +197,7 @@ impl Engine {
         self.check_vendor(self.recent[place].method, call)?;
         let Self { transport, status, limits, executor, agreement, recent, calls, is_in_call, .. } = self;
         let Recent { method, codes, bound, .. } = &recent[place];
-        let header = calls.next(1, call.count, *codes, options.label);
+        let header = calls.next(1, call.count, *codes, options.label_of(call.operation));
         let (method, deadlines) = (*method, &options.deadlines(limits.of(header.sequence())));
         let recording = header.note(status, buffer.len());
         let task = Task { header: &header, method, agreement, deadlines };

@@ -203,7 +203,7 @@ impl Communicator {
     /// [`Error::Memory`] if the system does not provide the memory.
     ///
     /// # Panics
-    /// If the size in bytes overflows `usize`.
+    /// If the size of `count` elements exceeds the address space.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Registered<T>> {
         Registered::new(&self.registry, count)
     }

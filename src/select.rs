@@ -172,7 +172,7 @@ pub fn select(
     select_among(&candidates, operation, topology, machines, size_bytes, element_size_bytes)
 }
 
-/// Selects one of `candidates`, which all offer the operation. In worlds too large for predictions, it selects the last one.
+/// Selects one of `candidates`, which all offer the operation.
 fn select_among(
     candidates: &[Algorithm],
     operation: Operation,
@@ -186,10 +186,6 @@ fn select_among(
     }
     if topology.ranks() == 1 {
         return Selection { algorithm: candidates[0], why: Why::Default("there is no other rank") };
-    }
-    if topology.ranks() > MAX_RANKS {
-        let algorithm = candidates[candidates.len() - 1];
-        return Selection { algorithm, why: Why::Default("many ranks, in their order: fewest steps") };
     }
     let times_us = |machine: &Machine| {
         let time_us = |&algorithm| {
@@ -288,6 +284,9 @@ impl Selector {
         let Self { machines, selections } = self;
         let make = || match keep {
             None => select(operation, topology, machines, class_bytes, element_size_bytes),
+            Some(&[algorithm]) if topology.ranks() > MAX_RANKS => {
+                Selection { algorithm, why: Why::Default("many ranks, in their order") }
+            }
             Some(keep) => select_among(keep, operation, topology, machines, class_bytes, element_size_bytes),
         };
         let kind = (operation, class_bytes, element_size_bytes, keep.is_some());

@@ -125,7 +125,7 @@ impl Engine {
     ) -> Result<()> {
         let DeviceCall { call, options, stream } = requested;
         let method = Method::Vendor(Vendor::Nccl);
-        let header = &self.begin_on_gpu(call, method, 1, options.label);
+        let header = &self.begin_on_gpu(call, method, 1, options);
         self.agree_on_gpu(gpu, (header, method), deadlines)?;
         let parts = call.parts(self.topology.ranks(), options.parts.as_ref());
         let parts: Vec<_> =
@@ -163,7 +163,7 @@ impl Engine {
             Some(ReduceOp::Mean) if self.topology.nodes() > 1 => Some(ReduceOp::Sum),
             op => op,
         };
-        let header = &self.begin_on_gpu(call, method, segments as u64, options.label);
+        let header = &self.begin_on_gpu(call, method, segments as u64, options);
         if vendor.is_some() {
             self.agree_on_gpu(gpu, (header, method), deadlines)?;
         }
@@ -191,7 +191,8 @@ impl Engine {
     }
 
     /// Returns the header of the next call by this method, which uses `numbers` sequence numbers.
-    fn begin_on_gpu(&mut self, call: &Call, method: Method, numbers: u64, label: u64) -> Header {
+    fn begin_on_gpu(&mut self, call: &Call, method: Method, numbers: u64, options: &Options) -> Header {
+        let label = options.label_of(call.operation);
         let header = self.calls.next(numbers, call.count, Codes::new(call, method), label);
         // The end is recorded when the host's part is done.
         let _ = header.note(&self.status, call.size_bytes());

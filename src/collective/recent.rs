@@ -14,8 +14,10 @@ use crate::method::Method;
 use crate::select::Choice;
 use crate::transport::Fabric;
 
-/// The largest number of kinds. When it is reached, all are dropped, and those in use are computed again.
+/// The largest number of kinds, and of operations of their programs, which take about 50 MB. When one is reached, all kinds are dropped, and
+/// those in use are computed again.
 const MAX: usize = 4096;
+const MAX_OPERATIONS: usize = 1 << 18;
 
 /// The key of a kind of call: the choice, the call, and the parts of ranks, if they are given.
 type Kind = (Choice, Call, Option<Partition>);
@@ -27,6 +29,8 @@ type Kind = (Choice, Call, Option<Partition>);
 #[derive(Debug, Default)]
 pub(super) struct RecentCalls {
     kinds: Vec<Recent>,
+    /// The number of operations of their programs.
+    operations: usize,
     places: HashMap<Kind, usize>,
     latest: usize,
 }
@@ -53,9 +57,11 @@ impl RecentCalls {
 
     /// Adds a new kind as the latest one, and returns its index. The indices of other kinds may change.
     pub(super) fn insert(&mut self, kind: Recent) -> usize {
-        if self.kinds.len() == MAX {
+        let operations = kind.bound.operations();
+        if self.kinds.len() == MAX || self.operations + operations > MAX_OPERATIONS {
             *self = Self::default();
         }
+        self.operations += operations;
         let place = self.kinds.len();
         self.places.insert((kind.choice.clone(), kind.call, kind.parts.clone()), place);
         self.kinds.push(kind);
@@ -120,6 +126,8 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
+    use unisono_collectives::{Algorithm, Topology};
+
     use super::super::ending::tests::engine;
     use super::*;
     use crate::dtype::DType;
@@ -143,6 +151,18 @@ mod tests {
             }
             assert_eq!((compiled, engine.recent.kinds.len()), (300, 300), "round {round}");
         }
+    }
+
+    #[test]
+    fn size_of_all_programs_is_bounded() {
+        let (mut engine, _folder) = engine();
+        engine.topology = Topology::single_node(4097);
+        let (ring, steps) = (Choice::from(Algorithm::Ring), 2 * 4096);
+        for count in 0..=MAX_OPERATIONS / steps {
+            engine.selection(&ring, &call(count), None);
+        }
+        let RecentCalls { kinds, operations, .. } = &engine.recent;
+        assert_eq!((kinds.len(), *operations), (1, steps));
     }
 
     #[test]

@@ -43,14 +43,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the algorithms that keep the order of ranks in an operation. In large worlds only algorithms with few steps or few bytes
-    /// are considered, because the check compares the plans of all ranks.
+    /// Returns the algorithms that keep the order of ranks in an operation. In large worlds it returns the first one, by the number of steps, because
+    /// the check needs the plans of all ranks.
     pub(super) fn in_order(&mut self, operation: Operation) -> Vec<Algorithm> {
         let is_large = self.topology.ranks() > MAX_RANKS;
-        let few = [Algorithm::usual(Role::FewestSteps), Algorithm::AllToAll];
-        let considered = |algorithm: &Algorithm| !is_large || few.contains(algorithm);
-        let mut keeps = |algorithm: &Algorithm| self.plan(*algorithm, operation, true).is_some();
-        Algorithm::ALL.into_iter().filter(considered).filter(|algorithm| keeps(algorithm)).collect()
+        let keeps = |algorithm: &Algorithm| self.plan(*algorithm, operation, true).is_some();
+        if is_large {
+            let few = [Algorithm::usual(Role::FewestSteps), Algorithm::AllToAll];
+            return few.into_iter().find(keeps).into_iter().collect();
+        }
+        Algorithm::ALL.into_iter().filter(keeps).collect()
     }
 }
 
@@ -80,4 +82,20 @@ pub(super) fn check_defined(op: ReduceOp, call: &Call) -> Result<()> {
         _ => return Ok(()),
     };
     Err(Error::Unsupported(why))
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono_collectives::Topology;
+
+    use super::super::ending::tests::engine;
+    use super::*;
+
+    #[test]
+    fn large_world_examines_the_plans_of_one_algorithm_that_keeps_the_order() {
+        let (mut engine, _folder) = engine();
+        engine.topology = Topology::single_node(MAX_RANKS + 1);
+        assert_eq!(engine.in_order(Operation::AllReduce), [Algorithm::RecursiveDoubling]);
+        assert_eq!(engine.in_order(Operation::Reduce { root: 1 }), [Algorithm::AllToAll]);
+    }
 }

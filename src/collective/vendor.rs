@@ -19,7 +19,7 @@ impl Engine {
         let method = Method::Vendor(Vendor::Mpi);
         self.check_vendor(method, call)?;
         let codes = Codes::new(call, method);
-        let header = self.calls.next(1, call.count, codes, options.label);
+        let header = self.calls.next(1, call.count, codes, options.label_of(call.operation));
         let recording = header.note(&self.status, buffer.len());
         let parts = call.parts(self.topology.ranks(), options.parts.as_ref());
         let done = self.transport.vendor_call(call, &parts, buffer);

@@ -35,7 +35,7 @@ impl Communicator {
     /// All-gathers elements, the same number from each rank, rank 0 first. All ranks call it.
     fn gather_equal<T: Element>(&mut self, own: &[T]) -> Result<Vec<T>> {
         let engine = self.engine_owner.engine();
-        engine.check_alive()?;
+        engine.begin()?;
         let all = engine.gather(own, self.per_call.options.timeout);
         engine.settle(all)
     }

@@ -213,7 +213,7 @@ impl Communicator {
     /// Runs `work` on this thread, after all calls in flight. If it fails, so does this communicator.
     pub(crate) fn work<R>(&mut self, work: impl FnOnce() -> Result<R>) -> Result<R> {
         let engine = self.engine_owner.engine();
-        engine.check_alive()?;
+        engine.begin()?;
         let done = work();
         engine.settle(done)
     }
@@ -227,6 +227,12 @@ impl Communicator {
         self.check_in_flight()?;
         let options = self.per_call.options.clone();
         self.engine_owner.send(buffer, move |engine, buffer| work(engine, &options, buffer))
+    }
+
+    /// Checks that no rank has failed, as at the start of a call, unless the communication thread has the engine.
+    #[inline]
+    pub(super) fn begin_here(&mut self) -> Result<()> {
+        self.engine_owner.here_mut().map_or(Ok(()), Engine::begin)
     }
 
     /// Checks, without waiting, that the communication thread can accept a call.

@@ -17,7 +17,7 @@ use crate::select::Choice;
 pub(super) struct PerCall {
     choice: Option<Choice>,
     element_bytes: Option<NonZero<u16>>,
-    /// The label that the program has given. The label of the options also has the sizes of the parts.
+    /// The label that the program has given.
     label: Option<Arc<str>>,
     pub(super) options: Options,
 }
@@ -164,14 +164,15 @@ impl CallBuilder<'_> {
         self.intern_label()
     }
 
-    /// Sets the label that ranks compare: the one that the program has given, and the sizes of the parts.
+    /// Sets the labels that ranks compare: the one that the program has given, and the one with the sizes of the parts.
     fn intern_label(self) -> Self {
         let Communicator { per_call: PerCall { label, options, .. }, status, .. } = &mut *self.comm;
-        options.label = match (label.as_deref(), options.parts.as_ref().map(sizes)) {
-            (None, parts) => status.intern(&parts.unwrap_or_default()),
-            (Some(label), None) => status.intern(label),
-            (Some(label), Some(parts)) => status.intern(&format!("{label}, {parts}")),
-        };
+        let label = label.as_deref();
+        options.label = label.map_or(0, |label| status.intern(label));
+        options.label_of_parts = options.parts.as_ref().map_or(0, |parts| {
+            let before = label.map_or(String::new(), |label| format!("{label}, "));
+            status.intern(&(before + &sizes(parts)))
+        });
         self
     }
 

@@ -100,7 +100,8 @@ impl Communicator {
         // `UNISONO_NODES` may declare several nodes on one machine.
         let is_shared =
             self.topology.nodes() == 1 && self.engine_owner.engine().transport.is_shared_by(ranks);
-        let has_slots = is_shared && choice.method().is_none() && Slots::fit(&call, ranks);
+        let is_chosen = choice.method().is_some() || choice.requested(call.size_bytes()).is_some();
+        let has_slots = is_shared && !is_chosen && Slots::fit(&call, ranks);
         let slots = has_slots.then(|| Slots::new(self, &call)).transpose()?;
         let per_call = self.per_call.clone();
         Ok(Planned { operation, op, per_call, slots, state: State::Idle(buffer) })
@@ -110,7 +111,7 @@ impl Communicator {
         let all = self.gather_words(&[
             codes(call).bits(),
             call.count as u64,
-            u64::from(self.per_call.options.label as u32),
+            u64::from(self.per_call.options.label_of(call.operation) as u32),
         ])?;
         let called = |words: &Vec<u64>| {
             let call = describe(&Codes::of_bits(words[0]), words[1]);
@@ -120,14 +121,9 @@ impl Communicator {
         self.check_same("plan", &all, called)
     }
 
-    #[inline]
-    fn check_plan(&mut self) -> Result<()> {
-        if self.engine_owner.here().is_some() { self.engine_owner.engine().begin() } else { Ok(()) }
-    }
-
     #[cold]
     fn lost_plan(&mut self) -> Result<()> {
-        self.check_plan()?;
+        self.begin_here()?;
         Err(Error::Unsupported(
             "the buffer of the plan was lost with a call that failed; plan it again".into(),
         ))
@@ -156,7 +152,7 @@ where
             return comm.lost_plan();
         };
         if let Some(slots) = &mut self.slots {
-            if let Err(error) = comm.check_plan() {
+            if let Err(error) = comm.begin_here() {
                 self.state = State::Idle(buffer);
                 return Err(error);
             }

@@ -109,12 +109,10 @@ impl Communicator {
         if counter.load(Ordering::Acquire) >= value {
             return Ok(());
         }
+        self.begin_here()?;
         let engine = self.engine_owner.here();
         let (deadlines, spins) = match engine {
-            Some(engine) => {
-                engine.check_alive()?;
-                (engine.deadlines(options), engine.transport.spins())
-            }
+            Some(engine) => (engine.deadlines(options), engine.transport.spins()),
             None => (options.deadlines(&self.engine_owner.limits().usual).into_owned(), 0),
         };
         let waiting = Waiting::new(spins, &deadlines, &self.status);

@@ -17,11 +17,13 @@ use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
 use crate::select::Choice;
-use crate::system;
+use crate::system::{self, AvailableMemory};
 use crate::tuning::{self, Reach, Section, Tuning};
 
 /// The largest oversubscribed world that is measured: fitting the time of a context switch runs the clock a thousand times.
 const MAX_OVERSUBSCRIBED: usize = 16;
+/// The memory that a rank needs to measure: its array, and copies of parts of it.
+const MEMORY_OF_A_RANK: u64 = 64 << 20;
 /// The approximate time to measure messages. Ranks without a core sleep during it.
 const MEASURING_TIME: Duration = Duration::from_millis(150);
 
@@ -64,10 +66,11 @@ impl World {
         Some(Self { name, ranks, cores, folder: folder.map(Path::to_owned) })
     }
 
-    /// Returns whether the world is small enough to be measured at its first use.
+    /// Returns whether the world is small enough to be measured at its first use, and the node has the memory for it.
     pub(super) fn is_measurable(&self) -> bool {
         let is_oversubscribed = self.ranks > self.cores;
-        !is_oversubscribed || self.ranks <= MAX_OVERSUBSCRIBED
+        let is_small = !is_oversubscribed || self.ranks <= MAX_OVERSUBSCRIBED;
+        is_small && AvailableMemory::shortage(self.ranks as u64 * MEMORY_OF_A_RANK).is_none()
     }
 
     pub(super) fn file(&self) -> Option<PathBuf> {
@@ -155,6 +158,12 @@ fn sections(measured: Vec<Measured>) -> Vec<(Reach, Section)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn world_is_measured_only_with_enough_memory() {
+        let is_measurable = |ranks| World::new("shm", ranks, ranks, None).unwrap().is_measurable();
+        assert!(is_measurable(2) && !is_measurable(1 << 30));
+    }
 
     #[test]
     fn measurement_is_unstable_if_other_programs_use_the_cores() {

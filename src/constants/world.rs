@@ -32,11 +32,12 @@ fn known(transport: &Fabric, cores: usize, config: &Config) -> Result<Option<Str
 
 #[cfg(feature = "tuning")]
 fn cached_text(transport: &Fabric, cores: usize, config: &Config, kept_in: Option<&Path>) -> Option<String> {
-    let default = Some(String::new());
-    let Some(world) = cached(transport, cores, config, kept_in) else { return default };
-    // Measuring between nodes may take minutes.
-    let is_measurable = transport.topology().nodes() == 1 && world.is_measurable();
-    world.cached().or(default.filter(|_| !is_measurable))
+    let Some(world) = cached(transport, cores, config, kept_in) else { return Some(String::new()) };
+    world.cached().or_else(|| {
+        // Measuring between nodes may take minutes.
+        let is_measurable = transport.topology().nodes() == 1 && world.is_measurable();
+        (!is_measurable).then(String::new)
+    })
 }
 
 #[cfg(not(feature = "tuning"))]

@@ -104,7 +104,9 @@ impl Bound {
         transport: &Fabric,
     ) -> Self {
         let capabilities = capabilities(transport, compiled.ranks(), call, method);
-        let program = compiled.program(call.count, call.element_bytes(), &capabilities);
+        // Blocks suit the largest part: a rank that lends a copy of its array reserves as many bytes for each rank.
+        let count = parts.map_or(call.count, |parts| parts.largest() * parts.chunk_count());
+        let program = compiled.program(count, call.element_bytes(), &capabilities);
         Self::new(&program, compiled, call, method, parts)
             .expect("the executor supports every program of a plan")
     }
@@ -283,6 +285,11 @@ impl Bound {
                 self.ops.push((place, Op::Finish { block }));
             }
         }
+    }
+
+    /// Returns the number of operations, which determines the memory that it takes.
+    pub(crate) fn operations(&self) -> usize {
+        self.ops.len()
     }
 
     pub(super) fn blocks_of_round(&self) -> usize {

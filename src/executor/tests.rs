@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use unisono_collectives::execution::{Capabilities, CompiledPlan};
+use unisono_collectives::partition::Partition;
 use unisono_collectives::program::{self, Program};
 use unisono_collectives::{Algorithm, Defect, Operation, Rank, Topology};
 use unisono_testing::mutants::mutants;
@@ -166,6 +167,19 @@ fn programs_and_their_mutants_agree_with_the_interpreter() {
     }
     println!("{computed} were computed, {failed} failed, {refused} were refused");
     assert!(computed > 400 && failed > 50 && refused < 100, "{computed}, {failed}, {refused}");
+}
+
+#[test]
+fn largest_part_determines_the_number_of_blocks() {
+    let (algorithm, operation) = (Algorithm::RoundRobin, Operation::AllGather);
+    let call = Call::new(operation, None, DType::U8, 8 << 20);
+    let compiled = CompiledPlan::new(algorithm, operation, &Topology::single_node(2), 0).unwrap();
+    let (compiled, threads) = (Arc::new(compiled), Fabric::threads(2).unwrap());
+    let blocks = |counts: [usize; 2]| {
+        let parts = Partition::given(&counts);
+        Bound::compile(&compiled, &call, Method::Algorithm(algorithm), Some(&parts), &threads[0]).blocks
+    };
+    assert_eq!((blocks([4 << 20, 4 << 20]), blocks([8 << 20, 0])), (8, 16));
 }
 
 #[test]

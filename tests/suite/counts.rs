@@ -11,6 +11,7 @@ pub(crate) fn tests() -> Vec<Test> {
         mismatched_counts_are_an_error_that_names_both,
         invalid_counts_panic,
         counts_do_not_apply_to_the_selection_of_a_call_without_parts,
+        calls_without_parts_ignore_counts,
         equal_options_have_the_same_label_in_any_order,
     ]
 }
@@ -79,6 +80,23 @@ fn counts_do_not_apply_to_the_selection_of_a_call_without_parts() {
             assert_eq!(comm.call().counts(&[1, 2]).selection(&call), usual);
         }
     });
+}
+
+/// One of the two ranks makes calls without parts on a builder with counts.
+fn calls_without_parts_ignore_counts() {
+    let ended = unisono::threads(2, |mut comm| -> unisono::Result<u8> {
+        let mut value = [comm.rank() as u8];
+        if comm.rank() == 0 {
+            comm.barrier()?;
+            comm.receive(&mut value, 1)?;
+        } else {
+            let mut uneven = comm.call().counts(&[1, 2]);
+            uneven.barrier()?;
+            uneven.send(&value, 0)?;
+        }
+        Ok(value[0])
+    });
+    assert!(ended.iter().all(|value| matches!(value, Ok(1))), "{ended:?}");
 }
 
 fn equal_options_have_the_same_label_in_any_order() {

@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::time::Duration;
 
-use unisono::{Algorithm, Error, Method, Operation, Planned, ReduceOp, Vendor};
+use unisono::{Algorithm, Choice, Error, Method, Operation, Planned, ReduceOp, Vendor};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
@@ -16,6 +16,7 @@ pub(crate) fn tests() -> Vec<Test> {
         call_in_flight_of_another_rank_is_not_in_place_of_a_plan,
         plans_start_in_any_order_if_nccl_is_chosen,
         plan_that_cannot_start_keeps_its_buffer,
+        rule_for_the_size_applies_to_a_short_plan,
     ]
 }
 
@@ -35,20 +36,22 @@ fn mismatched_plans_are_an_error_on_every_rank() {
 }
 
 fn unstarted_plan_of_one_rank_times_out_on_the_others() {
+    let is_late = Barrier::new(2);
     let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
         let mut planned = comm.plan(Operation::AllReduce, Some(ReduceOp::Sum), vec![1.0_f32])?;
         planned.start(&mut comm)?;
         planned.wait(&mut comm)?;
         comm.set_timeout(Duration::from_millis(300));
         if comm.rank() == 0 {
-            planned.start(&mut comm)?;
-            let error = planned.wait(&mut comm).unwrap_err();
+            let waited = planned.start(&mut comm).and_then(|()| planned.wait(&mut comm));
+            is_late.wait();
+            let error = waited.unwrap_err();
             assert!(matches!(&error, Error::Timeout { other: 1, .. }), "{error}");
             assert!(error.to_string().contains("planned all-reduce"), "{error}");
             assert!(matches!(planned.start(&mut comm), Err(Error::Aborted { .. })));
             return Err(error);
         }
-        std::thread::sleep(Duration::from_secs(1));
+        is_late.wait();
         planned.start(&mut comm)
     });
     assert!(matches!(&ended[0], Err(Error::Timeout { .. })), "{ended:?}");
@@ -149,4 +152,19 @@ fn plan_that_cannot_start_keeps_its_buffer() {
         plan.into_buffer()
     });
     assert_eq!(buffers, [[1.5_f32]; 2]);
+}
+
+fn rule_for_the_size_applies_to_a_short_plan() {
+    let ended = unisono::threads(2, |mut comm| -> unisono::Result<[String; 2]> {
+        let mut plan = |rule: &str| -> unisono::Result<String> {
+            comm.set_choice(rule.parse::<Choice>().expect("a rule"))?;
+            let planned = comm.plan(Operation::AllReduce, Some(ReduceOp::Sum), vec![1.0_f32])?;
+            Ok(format!("{planned:?}"))
+        };
+        Ok([plan("tree:0-8K")?, plan("tree:8K-")?])
+    });
+    for plans in ended {
+        let [ruled, free] = plans.unwrap();
+        assert!(ruled.contains("has_slots: false") && free.contains("has_slots: true"), "{ruled} {free}");
+    }
 }

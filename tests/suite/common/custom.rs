@@ -4,6 +4,7 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use unisono::{Algorithm, Choice, Communicator, Error, Operation, ReduceOp, Vendor};
@@ -233,6 +234,13 @@ pub fn panics() {
 
 /// Checks that a panic in a reduction that the program catches ends the call on all ranks, with the true cause.
 pub fn caught_panic() {
+    caught_panic_before(Communicator::barrier);
+    caught_panic_before(|comm| comm.split(Some(0), 0).map(drop));
+    caught_panic_before(|comm| comm.wait_until(1, &AtomicU64::new(0), 1));
+}
+
+/// `next` is the next call after the panic.
+fn caught_panic_before(next: fn(&mut Communicator) -> unisono::Result<()>) {
     let errors = unisono::threads(3, |mut comm| {
         // Longer than a busy machine takes to print the backtrace of a panic.
         comm.set_timeout(Duration::from_secs(90));
@@ -243,7 +251,7 @@ pub fn caught_panic() {
         let call = || comm.call().algorithm(Algorithm::MasterWorker).all_reduce(&mut [1_u32], op).map(drop);
         match catch_unwind(AssertUnwindSafe(call)) {
             Ok(ended) => ended.unwrap_err(),
-            Err(_) => comm.barrier().unwrap_err(),
+            Err(_) => next(&mut comm).unwrap_err(),
         }
     });
     let has_cause =
