@@ -132,6 +132,8 @@ impl Client {
         // Servers that have failed to make this batch. The others are tried even after the patience has ended.
         let mut failed = HashSet::<String>::new();
         loop {
+            // Other requests may have been refused, while this one found only servers that pause.
+            seen = self.pool.last_refusal().map_or(seen, |refused| refused.max(seen));
             let is_over = seen.elapsed() >= self.patience || began.elapsed() >= OVERLOADED * self.patience;
             let server = match self.pool.next(&damaged, Instant::now()) {
                 Next::Server(server) if !is_over || !failed.contains(&server.address) => server,
@@ -140,7 +142,13 @@ impl Client {
                     tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
                     continue;
                 }
-                _ => return Err(damage.unwrap_or_else(|| gone(&self.pool, seen.elapsed()))),
+                _ => {
+                    let (missed, waited) = match seen.elapsed() >= self.patience {
+                        true => ("answered", seen.elapsed()),
+                        false => ("made this batch", began.elapsed()),
+                    };
+                    return Err(damage.unwrap_or_else(|| gone(&self.pool, missed, waited)));
+                }
             };
             let failure = match call(&server.channel, request.clone(), most_bytes).await {
                 Ok(answer) => match answer.values(samples, self.shape) {
@@ -153,8 +161,7 @@ impl Client {
                 },
                 Err(status) => match status.code() {
                     Code::ResourceExhausted => {
-                        seen = Instant::now();
-                        busy_since = busy_since.or(Some(seen));
+                        busy_since = busy_since.or_else(|| Some(Instant::now()));
                         server.refused(problem(&status));
                         continue;
                     }
@@ -271,8 +278,8 @@ fn waits(pool: &Pool, patience: Duration) -> String {
     format!("waiting for a data server, up to {} s; {}", patience.as_secs(), pool.problems())
 }
 
-fn gone(pool: &Pool, waited: Duration) -> DataError {
-    DataError::other(format!("no data server has answered for {} s; {}", waited.as_secs(), pool.problems()))
+fn gone(pool: &Pool, missed: &str, waited: Duration) -> DataError {
+    DataError::other(format!("no data server has {missed} for {} s; {}", waited.as_secs(), pool.problems()))
 }
 
 /// Sends a message to all servers, and returns the answer of each.
@@ -315,7 +322,7 @@ async fn describe(pool: &Arc<Pool>, patience: Duration) -> Result<(String, Descr
         }
         match first {
             Some(first) => return Ok(first),
-            None if began.elapsed() >= patience => return Err(gone(pool, began.elapsed())),
+            None if began.elapsed() >= patience => return Err(gone(pool, "answered", began.elapsed())),
             None => tokio::time::sleep(Duration::from_millis(200)).await,
         }
     }

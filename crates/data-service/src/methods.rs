@@ -143,15 +143,16 @@ impl Served {
     async fn join(self: Arc<Self>, request: Request<JoinRequest>) -> Answered<()> {
         let from = request.remote_addr().map(|address| address.ip());
         let JoinRequest { description, address } = request.into_inner();
-        let theirs =
-            description.ok_or_else(|| Status::invalid_argument("who joins must describe what it serves"))?;
+        let theirs = description
+            .ok_or_else(|| Status::invalid_argument("a server that joins must describe its data"))?;
         if let Some((what, own, theirs)) = self.description.difference(&theirs) {
             let why =
                 format!("it serves other data ({what}: {own}, against {theirs} of the server that joins)");
             return Err(Status::failed_precondition(why));
         }
         let address = reached(&address, from).filter(|address| unisono_data::Service::is_address(address));
-        let address = address.ok_or_else(|| Status::invalid_argument("who joins must have an address"))?;
+        let address =
+            address.ok_or_else(|| Status::invalid_argument("a server that joins must have an address"))?;
         if !self.members.renew(address, Instant::now()) {
             let why = format!("it has {MOST_MEMBERS} members: expected fewer; join another server");
             return Err(Status::resource_exhausted(why));

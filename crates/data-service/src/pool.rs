@@ -27,6 +27,8 @@ pub(super) struct Pool {
 struct State {
     servers: Vec<Known>,
     picked: u64,
+    /// The time of the last refusal of an overloaded server.
+    refused: Option<Instant>,
 }
 
 /// A server and its state, as observed by a client.
@@ -84,7 +86,7 @@ impl Pool {
     pub(super) fn next(self: &Arc<Self>, without: &[String], now: Instant) -> Next {
         let mut state = lock(&self.state);
         let distinct = state.distinct();
-        let State { servers, picked } = &mut *state;
+        let State { servers, picked, .. } = &mut *state;
         let eligible = servers.iter_mut().zip(distinct).filter(|(_, is_distinct)| *is_distinct);
         let (free, paused): (Vec<_>, Vec<_>) = eligible
             .map(|(server, _)| server)
@@ -138,6 +140,11 @@ impl Pool {
         let distinct = state.servers.iter().zip(state.distinct()).filter(|(_, is_distinct)| *is_distinct);
         let available = distinct.map(|(server, _)| server).filter(|server| server.failures == 0);
         available.fold(0, |threads, server| threads.saturating_add(server.threads as usize).saturating_add(1))
+    }
+
+    /// Returns when an overloaded server last refused any request. While all servers pause for this reason, they are not silent.
+    pub(super) fn last_refusal(&self) -> Option<Instant> {
+        lock(&self.state).refused
     }
 
     /// Formats each server with its last failure.
@@ -204,6 +211,7 @@ impl Lease {
 
     /// Records a refusal by an overloaded server. The server pauses briefly.
     pub(super) fn refused(&self, problem: String) {
+        lock(&self.pool.state).refused = Some(Instant::now());
         self.pause(problem, BREATHERS);
     }
 
@@ -261,6 +269,17 @@ mod tests {
         assert_eq!(pool.all().len(), 2);
         pool.update(vec![]);
         assert_eq!(pool.all().len(), 1, "it neither answers nor is listed");
+    }
+
+    #[test]
+    fn a_refusal_is_recorded_for_all_requests() {
+        let runtime = runtime();
+        let _here = runtime.enter();
+        let (pool, began) = (pool(&["127.0.0.1:1".to_owned()]), Instant::now());
+        pool.all()[0].failed("no answer".to_owned());
+        assert_eq!(pool.last_refusal(), None);
+        pool.all()[0].refused("its queue is full".to_owned());
+        assert!(pool.last_refusal().is_some_and(|refused| refused >= began));
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub struct Skipped {
     pub problems: Vec<String>,
 }
 
-/// Decides about damaged samples of a split, and records the skipped ones. Clones share the record.
+/// Decides about damaged samples of a data set, and records the skipped ones. Clones share the record.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BadSamples {
     policy: OnBadSample,

@@ -9,6 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::disk::{amount, room};
 use crate::error::DataError;
@@ -52,7 +54,7 @@ impl ByteFile {
     /// Opens a file. Copies a file that has no random access, such as a pipe, to a temporary one.
     pub(super) fn open(path: PathBuf) -> Result<Self, DataError> {
         let unreadable = DataError::read(&path);
-        let mut file = File::open(&path).map_err(unreadable)?;
+        let mut file = opened(|| File::open(&path)).map_err(unreadable)?;
         let metadata = file.metadata().map_err(unreadable)?;
         if metadata.is_file() {
             return Ok(Self { path, file, length: metadata.len() });
@@ -180,6 +182,25 @@ impl Read for Unpacking<'_> {
     }
 }
 
+/// Opens a file. If this process has too many open files, raises their limit first: the files of a data set stay open, and may be thousands.
+fn opened(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    loop {
+        match open() {
+            Err(error) if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) && raise_limit() => {}
+            opened => return opened,
+        }
+    }
+}
+
+/// Doubles the limit of open files, as far as permitted. Returns whether it has grown.
+fn raise_limit() -> bool {
+    let mut limit = getrlimit(Resource::Nofile);
+    let Some(before) = limit.current else { return false };
+    let after = limit.maximum.map_or(2 * before, |most| most.min(2 * before));
+    limit.current = Some(after);
+    after > before && setrlimit(Resource::Nofile, limit).is_ok()
+}
+
 fn corrupt(path: &Path, error: &dyn Display) -> DataError {
     DataError::file(path, format!("cannot be unpacked: {error}; fetch it again"))
 }
@@ -214,7 +235,7 @@ const RESERVE: u64 = 1 << 30;
 
 impl Spool {
     pub(super) fn new(path: &Path) -> Result<Self, DataError> {
-        match tempfile::tempfile() {
+        match opened(tempfile::tempfile) {
             Ok(file) => {
                 Ok(Self { path: path.into(), file: BufWriter::with_capacity(BLOCK, file), written: 0 })
             }

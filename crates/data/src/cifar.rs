@@ -153,7 +153,7 @@ mod tests {
         let of = |samples: &[usize], epoch| levels(&data.train, samples, Pass::Training { seed: 1, epoch }).0;
         let all: Vec<_> = (0..20).collect();
         let first = of(&all, 1);
-        assert_eq!(first[5 * IMAGE..][..IMAGE], of(&[5], 1), "whatever the batch");
+        assert_eq!(first[5 * IMAGE..][..IMAGE], of(&[5], 1), "in any batch");
         assert_ne!(first, of(&all, 2));
         // Pixels from outside are black.
         let black = |image: &[u8]| image.chunks(3).filter(|pixel| *pixel == [0, 0, 0]).count();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::augment::Augmentation;
-use super::bad::{BadSamples, OnBadSample, Skipped};
+use super::bad::{BadSamples, Skipped};
 use super::batch::{Pass, Values};
 use super::decoding::Raw;
 use super::fitting::fitted;
@@ -41,6 +41,7 @@ pub struct EncodedImages {
     notices: Vec<String>,
     /// The decoded images, if there is a snapshot.
     snapshot: Option<Arc<Snapshot>>,
+    /// The damaged samples of both splits, by their indices in the store.
     bad: BadSamples,
 }
 
@@ -116,16 +117,11 @@ impl EncodedImages {
     /// are normalised by these statistics, by default by those of MNIST. Their classes are unknown, and reported as 0.
     pub fn of_files(files: &[PathBuf], shape: [usize; 3], normalization: Option<Normalization>) -> Self {
         let store = Arc::new(Files(files.iter().map(|file| (file.clone(), 0)).collect()));
-        let images = Self::new(store, (0..files.len()).collect(), shape, OnBadSample::default());
+        let images = Self::new(store, (0..files.len()).collect(), shape, BadSamples::default());
         Self { normalization, ..images }
     }
 
-    fn new(
-        store: Arc<dyn Store>,
-        samples: Vec<usize>,
-        shape: [usize; 3],
-        on_bad_sample: OnBadSample,
-    ) -> Self {
+    fn new(store: Arc<dyn Store>, samples: Vec<usize>, shape: [usize; 3], bad: BadSamples) -> Self {
         Self {
             store,
             samples,
@@ -134,7 +130,7 @@ impl EncodedImages {
             normalization: None,
             notices: Vec::new(),
             snapshot: None,
-            bad: BadSamples::new(on_bad_sample),
+            bad,
         }
     }
 
@@ -163,8 +159,9 @@ impl EncodedImages {
         if options.colour.is_none() && channels == 3 {
             notices.push("images are read in colour; --colour no reads them as grey".into());
         }
+        let bad = BadSamples::new(options.on_bad_sample);
         let [mut train, mut test] =
-            [train, test].map(|samples| Self::new(Arc::clone(&store), samples, shape, options.on_bad_sample));
+            [train, test].map(|samples| Self::new(Arc::clone(&store), samples, shape, bad.clone()));
         let normalization = Normalize::resolved(options.normalize.as_ref(), channels, || train.sums())?;
         if let (Some(Normalize::Measured), Some(measured)) = (&options.normalize, &normalization) {
             notices.push(format!("images are normalised by the measured means and deviations {measured}"));
@@ -193,7 +190,9 @@ impl EncodedImages {
             let record = part("reading", || snapshot.record(sample))?;
             let parts = record.split_first_chunk().filter(|(_, levels)| levels.len() == self.values());
             let (label, levels) = parts.ok_or_else(|| {
-                let problem = format!("sample {sample} was damaged when this was written");
+                let problem = format!(
+                    "sample {sample} was damaged when this was written: repair it and delete this directory"
+                );
                 DataError::file(snapshot.directory(), problem)
             })?;
             return Ok((Image::new(self.shape, levels.to_vec()), u32::from_le_bytes(*label)));
@@ -208,7 +207,7 @@ impl EncodedImages {
         let record = |sample| match self.image(sample) {
             Ok((image, label)) => Ok([&label.to_le_bytes()[..], &image.levels].concat()),
             // An empty record stands for a skipped image.
-            Err(error) => self.bad.judge(sample, None, error).map(|()| Vec::new()),
+            Err(error) => self.bad.judge(self.samples[sample], None, error).map(|()| Vec::new()),
         };
         let snapshot = Arc::new(plan.make(record)?);
         Ok((Self { snapshot: Some(Arc::clone(&snapshot)), ..self.clone() }, snapshot))
@@ -254,7 +253,7 @@ impl Split for EncodedImages {
             let (image, label) = match self.image(sample) {
                 Ok(found) => found,
                 Err(error) => {
-                    self.bad.judge(sample, Some(pass), error)?;
+                    self.bad.judge(self.samples[sample], Some(pass), error)?;
                     continue;
                 }
             };

@@ -2,14 +2,16 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::mem;
 use std::path::{Path, PathBuf};
 
-use glob::{MatchOptions, glob_with};
+use glob::{Pattern, PatternError};
 
 use crate::error::DataError;
 
 /// The maximum number of names that a pattern's braces may expand to.
 const MOST_NAMES: usize = 1_000_000;
+const WILDCARDS: [char; 3] = ['*', '?', '['];
 
 /// Returns the files that `name` selects. Commas separate several names. Each is a path or a pattern: `{a,b}` and `{000..119}` expand to all their
 /// elements, and these files must exist. Then `*`, `?`, `[…]` and `**` match existing files, sorted by name.
@@ -28,7 +30,7 @@ pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
             no_match(element, &expected)
         })?;
         for name in names {
-            match name.contains(['*', '?', '[']) && !Path::new(&name).exists() {
+            match name.contains(WILDCARDS) && !Path::new(&name).exists() {
                 true => files.extend(matches(&name)?),
                 false => files.push(name.into()),
             }
@@ -65,21 +67,43 @@ fn elements(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the existing files that match, sorted. As in a shell, `*` does not match a leading dot.
+/// Returns the existing files that match, sorted. As in a shell, `*` does not match a leading dot. The names of files need not be UTF-8.
 fn matches(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
-    let none = |expected: &str| no_match(pattern, expected);
-    let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::default() };
-    let found = glob_with(pattern, options).map_err(|error| none(&format!("a valid pattern: {error}")))?;
-    let mut files = vec![];
-    for file in found {
-        let file =
-            file.map_err(|error| DataError::Read { path: error.path().into(), error: error.into() })?;
-        if !file.is_dir() {
-            files.push(file);
+    let mut found = vec![PathBuf::new()];
+    for part in Path::new(pattern).components() {
+        let part = part.as_os_str().to_string_lossy();
+        let invalid = |error: PatternError| no_match(pattern, &format!("a valid pattern: {error}"));
+        let wanted = Pattern::new(&part).map_err(invalid)?;
+        let is_wanted = |path: &Path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            wanted.matches(&name) && (part.starts_with('.') || !is_hidden(path))
+        };
+        for start in mem::take(&mut found) {
+            if !part.contains(WILDCARDS) {
+                found.push(start.join(&*part));
+            } else if here(&start).is_dir() {
+                found.extend(if part == "**" { tree(start)? } else { entries(&start, is_wanted)? });
+            }
         }
     }
-    files.sort();
-    if files.is_empty() { Err(none("a path, or a pattern of existing files")) } else { Ok(files) }
+    found.retain(|file| !file.is_dir() && file.symlink_metadata().is_ok());
+    found.sort();
+    found.dedup();
+    match found.is_empty() {
+        true => Err(no_match(pattern, "a path, or a pattern of existing files")),
+        false => Ok(found),
+    }
+}
+
+/// Returns a directory and all directories below it, except hidden ones.
+fn tree(directory: PathBuf) -> Result<Vec<PathBuf>, DataError> {
+    let (mut all, mut next) = (vec![directory], 0);
+    while let Some(directory) = all.get(next) {
+        let below = entries(directory, |path| path.is_dir() && !is_hidden(path))?;
+        all.extend(below);
+        next += 1;
+    }
+    Ok(all)
 }
 
 fn no_match(pattern: &str, expected: &str) -> DataError {
@@ -128,15 +152,20 @@ fn choices(inner: &str) -> Option<Vec<String>> {
     }
 }
 
+/// Returns the directory of a path that is the start of relative ones, and may be empty.
+fn here(start: &Path) -> &Path {
+    if start.as_os_str().is_empty() { Path::new(".") } else { start }
+}
+
 /// Returns the wanted entries of a directory, sorted by name.
 pub(super) fn entries(
     directory: &Path,
     is_wanted: impl Fn(&Path) -> bool,
 ) -> Result<Vec<PathBuf>, DataError> {
-    let unreadable = DataError::read(directory);
+    let unreadable = DataError::read(here(directory));
     let mut entries = vec![];
-    for entry in fs::read_dir(directory).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
+    for entry in fs::read_dir(here(directory)).map_err(unreadable)? {
+        let path = directory.join(entry.map_err(unreadable)?.file_name());
         if is_wanted(&path) {
             entries.push(path);
         }
@@ -145,8 +174,8 @@ pub(super) fn entries(
     Ok(entries)
 }
 
-pub(super) fn lowercase_name(file: &Path) -> String {
-    file.file_name().unwrap_or_default().to_string_lossy().to_lowercase()
+pub(super) fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::decoding::{EXTENSIONS, extensions};
 use super::encoded::{EncodedImages, Files};
-use super::files::{entries, lowercase_name};
+use super::files::{entries, is_hidden};
+use super::held_out;
 use super::split::nine_to_one;
 use crate::dataset::Dataset;
 use crate::error::DataError;
@@ -14,15 +15,16 @@ use crate::source::Options;
 /// Finds the images in `directory`, and reads the headers of some for the image size. Classes are numbered by the schema and the number of classes in
 /// `known`, or else in the order of their names.
 ///
-/// Skips files with the extension of no image format, and reports them. Skips hidden files and folders silently.
+/// Skips folders in a class and files with the extension of no image format, and reports them. Skips hidden files and folders silently.
 pub(super) fn read(
     directory: &Path,
     options: &Options,
     known: Option<(&Schema, usize)>,
 ) -> Result<Dataset, DataError> {
-    let (to_train, to_test) = (directory.join("train"), directory.join("test"));
+    let to_train = directory.join("train");
     let root = if to_train.is_dir() { &to_train } else { directory };
-    let is_split = to_train.is_dir() && to_test.is_dir();
+    let parts = held_out::WORDS.map(|part| directory.join(part));
+    let to_test = parts.into_iter().find(|part| part.is_dir() && to_train.is_dir());
     let folders = classes(root)?;
     let (labels, classes, schema) = match known {
         Some((schema, classes)) => (known_labels(root, &folders, schema, classes)?, classes, schema.clone()),
@@ -44,7 +46,7 @@ pub(super) fn read(
     let (mut train, mut test) = (vec![], vec![]);
     for (&label, class) in labels.iter().zip(&folders) {
         let own = add(&root.join(class), label)?;
-        if is_split {
+        if to_test.is_some() {
             train.extend(own);
         } else {
             let (more, held_out) = nine_to_one(own.len());
@@ -52,8 +54,8 @@ pub(super) fn read(
             test.extend(held_out.into_iter().map(|index| own.start + index));
         }
     }
-    if is_split {
-        for class in self::classes(&to_test)? {
+    if let Some(to_test) = &to_test {
+        for class in self::classes(to_test)? {
             let path = to_test.join(&class);
             let Ok(place) = folders.binary_search(&class) else {
                 let problem =
@@ -90,9 +92,9 @@ fn known_labels(
     folders.iter().map(number).collect()
 }
 
-/// Returns the names of the classes, in order.
+/// Returns the names of the classes, in order. A link to nowhere is one too, and reported when it is read.
 fn classes(root: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let folders = entries(root, |path| path.is_dir() && !is_hidden(path))?;
+    let folders = entries(root, |path| !path.is_file() && !is_hidden(path))?;
     let names: Vec<PathBuf> =
         folders.iter().filter_map(|folder| folder.file_name()).map(Into::into).collect();
     if names.is_empty() {
@@ -101,17 +103,14 @@ fn classes(root: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(names)
 }
 
-fn is_hidden(path: &Path) -> bool {
-    lowercase_name(path).starts_with('.')
-}
-
-/// Returns the images of a class, at least one. Adds other files to `skipped`.
+/// Returns the images of a class, at least one, with links to nowhere, which are reported when they are read. Adds other files and folders to
+/// `skipped`.
 fn files(class: &Path, skipped: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, DataError> {
     let is_image = |path: &PathBuf| {
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
-        EXTENSIONS.iter().any(|known| extension == *known)
+        EXTENSIONS.iter().any(|known| extension == *known) && !path.is_dir()
     };
-    let found = entries(class, |path| path.is_file() && !is_hidden(path))?;
+    let found = entries(class, |path| !is_hidden(path))?;
     let (files, others): (Vec<_>, Vec<_>) = found.into_iter().partition(is_image);
     skipped.extend(others);
     if files.is_empty() {

@@ -21,7 +21,7 @@ use crate::split::Split;
 const ABOUT: &str = "snapshot.json";
 
 /// The description in a snapshot's directory, for people who find it.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct About {
     source: String,
     format: String,
@@ -61,7 +61,7 @@ impl fmt::Display for SnapshotReport {
                 if others.len() > 1 { format!(", and {} more", others.len() - 1) } else { String::new() };
             write!(
                 f,
-                "; `{}`{more} holds the same source with other data or options: delete what nobody needs",
+                "; `{}`{more} holds the same source with other data or options: delete those that are not needed",
                 other.display()
             )?;
         }
@@ -145,9 +145,10 @@ fn check_room(directory: &Path, bytes: u64) -> Result<(), DataError> {
     Err(DataError::file(directory, problem))
 }
 
+/// Describes a new snapshot. Another user, or another spelling of the source, changes no existing description: the directory may be read-only.
 fn write_about(directory: &Path, about: &About) -> Result<(), DataError> {
     let path = directory.join(ABOUT);
-    if read(&path).as_ref() == Some(about) {
+    if read(&path).is_some() {
         return Ok(());
     }
     let text = serde_json::to_vec_pretty(about).expect("words and numbers");

@@ -51,8 +51,8 @@ pub enum Source {
     /// Without a test part, every tenth sample is held out. Samples are images (8-bit levels of the shape `[N, height, width]` or `[N, height, width,
     /// 3]`) or rows of 32-bit or 64-bit floating-point numbers. Labels are integers.
     Npy(PathBuf),
-    /// A directory with one directory of image files per class, or with two such directories, `train` and `test`. Without these, every tenth image of
-    /// a class is held out.
+    /// A directory with one directory of image files per class, or with two such directories, `train` and `test`, `val` or `validation`. Without
+    /// these, every tenth image of a class is held out.
     Images(PathBuf),
     /// A directory with CIFAR-10's binary files: `data_batch_1.bin` to `data_batch_5.bin`, as many as exist, and `test_batch.bin`.
     Cifar(PathBuf),
@@ -147,7 +147,7 @@ impl Source {
                 return found.len();
             }
             let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-            entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()
+            entries.filter_map(|entry| entry.path().metadata().ok()).map(|file| file.len()).sum()
         };
         self.paths().into_iter().flatten().map(size).sum()
     }

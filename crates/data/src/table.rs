@@ -25,7 +25,7 @@ mod labels;
 mod parquet;
 
 use self::header::Layout;
-use self::labels::Names;
+use self::labels::Targets;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -53,6 +53,7 @@ pub(super) fn read(
 ) -> Result<Dataset, DataError> {
     let files = files::named(path)?;
     let target = options.target.as_deref();
+    let is_regression = known.map_or(target.is_some(), |(schema, _)| schema.target.is_some());
     let layout = |header: &[String]| match (header::problem(header), known) {
         (Some(problem), _) => Err(problem),
         (None, Some((schema, _))) => Layout::by(header, schema),
@@ -61,10 +62,11 @@ pub(super) fn read(
     let mut table = Filling {
         first: &files[0],
         layout: &layout,
+        is_regression,
         header: vec![],
         columns: Layout::default(),
         rows: RowWriter::new(path, options.in_memory_bytes),
-        labels: None,
+        targets: None,
     };
     files.iter().try_for_each(|file| format.read(file, &mut table))?;
     let table = table.finish()?;
@@ -74,7 +76,7 @@ pub(super) fn read(
     if format == Format::Csv {
         header::check(&files[0], &table)?;
     }
-    table.dataset(target.is_some())
+    table.dataset()
 }
 
 impl Format {
@@ -100,11 +102,12 @@ struct Filling<'a> {
     first: &'a Path,
     /// Selects the columns to use from a header.
     layout: &'a dyn Fn(&[String]) -> Result<Layout, String>,
+    is_regression: bool,
     header: Vec<String>,
     columns: Layout,
     rows: RowWriter<'a>,
     /// The labels, if there is a column for them.
-    labels: Option<Names>,
+    targets: Option<Targets>,
 }
 
 impl<'a> Filling<'a> {
@@ -112,7 +115,7 @@ impl<'a> Filling<'a> {
     fn begin(&mut self, file: &Path, header: Vec<String>) -> Result<(), String> {
         if file == self.first {
             self.columns = (self.layout)(&header)?;
-            self.labels = self.columns.label.map(|_| Names::default());
+            self.targets = self.columns.label.map(|_| Targets::new(self.is_regression));
             self.header = header;
         } else if header != self.header {
             let (found, expected) = (list(names(&header)), list(names(&self.header)));
@@ -123,11 +126,11 @@ impl<'a> Filling<'a> {
     }
 
     fn finish(self) -> Result<Table<'a>, DataError> {
-        let Self { header, columns, rows, labels, .. } = self;
+        let Self { header, columns, rows, targets, .. } = self;
         let name = |column: usize| header[column].clone();
         let features: Vec<_> = columns.features.into_iter().map(name).collect();
         let (path, rows) = (rows.path, rows.finish(features.len())?);
-        Ok(Table { path, features, rows, label: columns.label.map(name), labels })
+        Ok(Table { path, features, rows, label: columns.label.map(name), targets })
     }
 }
 
@@ -144,7 +147,7 @@ struct Table<'a> {
     rows: Rows,
     /// The name of the column of labels, if any.
     label: Option<String>,
-    labels: Option<Names>,
+    targets: Option<Targets>,
 }
 
 impl Table<'_> {
@@ -152,23 +155,26 @@ impl Table<'_> {
         self.label.as_deref().unwrap_or_default()
     }
 
-    /// Returns the table as a new data set, for a regression or a classification.
-    fn dataset(self, is_regression: bool) -> Result<Dataset, DataError> {
-        let labels = self.labels.as_ref().expect("the last column, if none has this name");
+    /// Returns the table as a new data set.
+    fn dataset(self) -> Result<Dataset, DataError> {
         let rows = self.rows.count;
         let (train, test) = nine_to_one(rows);
         if test.is_empty() {
             return Err(DataError::too_short(self.path, "rows", rows, 10));
         }
         let columns = self.rows.statistics(&self.features, &train)?;
-        let (target, classes, numbers) = if is_regression {
-            let target = self.target(labels, &train)?;
-            let numbers = labels.numbered_by(|label| self.standardised(&target, label))?;
-            (Some(target), Vec::new(), numbers)
-        } else {
-            labels.check_classes().map_err(|problem| self.column_problem(problem))?;
-            let (classes, numbers) = labels.numbered();
-            (None, classes, numbers)
+        let targets = self.targets.as_ref().expect("the last column, if none has this name");
+        let (target, classes, numbers) = match targets {
+            Targets::Numbers(values) => {
+                let target = self.target(values, &train)?;
+                let numbers = standardised(&target, values);
+                (Some(target), Vec::new(), numbers)
+            }
+            Targets::Classes(names) => {
+                names.check_classes().map_err(|problem| self.column_problem(problem))?;
+                let (classes, numbers) = names.numbered();
+                (None, classes, numbers)
+            }
         };
         // A regression has one output.
         let outputs = classes.len().max(1);
@@ -183,14 +189,15 @@ impl Table<'_> {
             return Err(DataError::too_short(self.path, "rows", 0, 1));
         }
         let number = |label: &str| {
-            if let Some(target) = &known.target {
-                return self.standardised(target, label);
-            }
             let number = known.number(label, classes);
             number.map_err(|problem| self.column_problem(format!("`{label}` {problem}")))
         };
-        let (numbers, (train, test)) = match &self.labels {
-            Some(labels) => (labels.numbered_by(number)?, nine_to_one(rows)),
+        let (numbers, (train, test)) = match &self.targets {
+            Some(Targets::Classes(names)) => (names.numbered_by(number)?, nine_to_one(rows)),
+            Some(Targets::Numbers(values)) => {
+                let target = known.target.as_ref().expect("a regression has one");
+                (standardised(target, values), nine_to_one(rows))
+            }
             None => (vec![0; rows], ((0..rows).collect(), vec![])),
         };
         let schema = Schema { label: self.label, ..known.clone() };
@@ -198,11 +205,10 @@ impl Table<'_> {
     }
 
     /// Returns the target of a regression, with its statistics over the training rows.
-    fn target(&self, labels: &Names, train: &[usize]) -> Result<Column, DataError> {
-        let values = labels.numbered_by(|label| Ok(self.number(label)?.to_bits()))?;
-        let values = || train.iter().map(|&row| f64::from(f32::from_bits(values[row])));
-        let mean = values().sum::<f64>() / train.len() as f64;
-        let variance = values().map(|value| (value - mean).powi(2)).sum::<f64>() / train.len() as f64;
+    fn target(&self, values: &[f32], train: &[usize]) -> Result<Column, DataError> {
+        let of_training = || train.iter().map(|&row| f64::from(values[row]));
+        let mean = of_training().sum::<f64>() / train.len() as f64;
+        let variance = of_training().map(|value| (value - mean).powi(2)).sum::<f64>() / train.len() as f64;
         if variance == 0.0 {
             let problem = format!("the target is {mean} in all training rows: there is nothing to predict");
             return Err(self.column_problem(problem));
@@ -210,19 +216,14 @@ impl Table<'_> {
         Ok(Column { name: self.label_name().to_owned(), mean, deviation: variance.sqrt() })
     }
 
-    /// Returns the bits of a target, standardised.
-    fn standardised(&self, target: &Column, label: &str) -> Result<u32, DataError> {
-        Ok(target.standardised(self.number(label)?).to_bits())
-    }
-
-    fn number(&self, label: &str) -> Result<f32, DataError> {
-        let problem = || format!("`{label}` is not a finite number: expected the target of a regression");
-        finite(label).ok_or_else(|| self.column_problem(problem()))
-    }
-
     fn column_problem(&self, problem: String) -> DataError {
         DataError::column(self.path, self.label_name(), problem)
     }
+}
+
+/// Returns the bits of the targets of a regression, standardised.
+fn standardised(target: &Column, values: &[f32]) -> Vec<u32> {
+    values.iter().map(|&value| target.standardised(value).to_bits()).collect()
 }
 
 /// Returns the data set of a table, with the rows of each part.

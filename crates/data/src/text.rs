@@ -21,11 +21,16 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     }
     let files = files::named(path)?.into_iter().map(ByteFile::open).collect::<Result<Vec<_>, _>>()?;
     let mut is_seen = vec![false; char::MAX as usize + 1];
-    let mut marks = Marks::default();
+    let (mut marks, mut codes) = (Marks::default(), Vec::<u32>::new());
+    let fits = |characters: usize| (size_of::<u32>() * characters) as u64 <= options.in_memory_bytes;
     for file in &files {
         each_character(file, |character| {
             is_seen[character as usize] = true;
             marks.pass(character);
+            match fits(marks.characters) {
+                true => codes.push(character.into()),
+                false => codes = vec![],
+            }
         })?;
     }
     let found = marks.characters;
@@ -36,18 +41,13 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
         return Err(DataError::too_short(path, "characters", found, expected));
     }
     let vocabulary: Vec<_> = ('\0'..=char::MAX).filter(|&character| is_seen[character as usize]).collect();
-    let bytes = found as u64 * size_of::<u32>() as u64;
     let size = vocabulary.len();
-    let characters = if bytes > options.in_memory_bytes {
-        Characters::Files(TextFiles { files, marks, vocabulary: vocabulary.clone() })
+    let characters = if fits(found) {
+        let place = |code: u32| vocabulary.partition_point(|&known| u32::from(known) < code) as u32;
+        codes.iter_mut().for_each(|code| *code = place(*code));
+        Characters::Memory(codes)
     } else {
-        let mut places = Vec::with_capacity(found);
-        for file in &files {
-            each_character(file, |character| {
-                places.push(vocabulary.partition_point(|&known| known < character) as u32);
-            })?;
-        }
-        Characters::Memory(places)
+        Characters::Files(TextFiles { files, marks, vocabulary: vocabulary.clone() })
     };
     let characters = Arc::new(characters);
     let part = |range| StoredText::new(&characters, range, context, size);

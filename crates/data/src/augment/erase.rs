@@ -22,7 +22,7 @@ impl Transform for Erase {
         }
         // The position and the length of the rectangle along a side.
         let mut along = |side: usize| {
-            let most = (side * self.percent as usize / 100) as i64;
+            let most = (side * self.percent.min(100) as usize / 100) as i64;
             let length = random.whole(most.min(1)..=most);
             (random.whole(0..=side as i64 - length) as usize, length as usize)
         };
@@ -51,5 +51,10 @@ mod tests {
             let changed = variant.levels.iter().zip(&image.levels).filter(|(a, b)| a != b).count();
             assert!(changed <= 4 * 3, "{changed} of 54 levels changed");
         }
+    }
+
+    #[test]
+    fn a_rectangle_is_never_larger_than_the_image() {
+        assert!(variants(&Erase { percent: 300 }).len() > 1);
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of plain and compressed files.
 
+use std::cell::Cell;
 use std::io::Seek;
 
 use flate2::Compression as Level;
@@ -102,6 +103,22 @@ fn a_file_is_read_from_any_offset() {
     assert_eq!(ByteFile::open("/dev/null".into()).unwrap().length(), 0);
     let message = ByteFile::open(directory.path().into()).unwrap_err().to_string();
     assert!(message.starts_with("cannot read `"), "{message}");
+}
+
+#[test]
+fn too_many_open_files_raise_their_limit_as_far_as_permitted() {
+    let limit = getrlimit(Resource::Nofile);
+    let may_grow = limit.current.is_some_and(|current| limit.maximum.is_none_or(|maximum| current < maximum));
+    let tries = Cell::new(0);
+    let open = || {
+        tries.set(tries.get() + 1);
+        match tries.get() {
+            1 => Err(io::Error::from_raw_os_error(Errno::MFILE.raw_os_error())),
+            _ => File::open("/dev/null"),
+        }
+    };
+    assert_eq!(opened(open).is_ok(), may_grow);
+    assert_eq!(getrlimit(Resource::Nofile) != limit, may_grow);
 }
 
 proptest! {

@@ -1,5 +1,8 @@
 //! Tests of paths, patterns and lists of files.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
 use proptest::prelude::*;
 
 use super::super::testing::TestDirectory;
@@ -8,15 +11,16 @@ use super::*;
 /// Returns the names of the files that `name` selects in a directory with some files.
 fn found(name: &str) -> Result<Vec<String>, String> {
     let directory = TestDirectory::new();
-    for file in ["b-1.x", "b-0.x", "a.x", "a,b", "a[1]", "a1", "{2}", "02.y", "03.y", ".hidden.x"] {
+    for file in ["b-1.x", "b-0.x", "a.x", "a,b", "a[1]", "a1", "{2}", "02.y", "03.y", ".hidden.x", "B-2.X"] {
         directory.file(file, "");
     }
+    fs::write(directory.path().join(OsStr::from_bytes(b"\xff.y")), "").unwrap();
     fs::create_dir(directory.path().join("c.x")).unwrap();
     fs::create_dir(directory.path().join("deep")).unwrap();
     directory.file("deep/d.x", "");
     let root = format!("{}/", directory.path().display());
     let path = name.split(' ').map(|part| format!("{root}{part}")).collect::<Vec<_>>().join(",");
-    let short = |file: PathBuf| file.to_str().unwrap().strip_prefix(&root).unwrap().to_owned();
+    let short = |file: PathBuf| file.to_string_lossy().strip_prefix(&root).unwrap().to_owned();
     named(Path::new(&path))
         .map(|files| files.into_iter().map(short).collect())
         .map_err(|error| error.to_string().replace(&root, ""))
@@ -24,12 +28,15 @@ fn found(name: &str) -> Result<Vec<String>, String> {
 
 #[test]
 fn names_patterns_and_lists_are_found() {
-    let cases: [(&str, &[&str]); 14] = [
+    let cases: [(&str, &[&str]); 17] = [
         ("a.x", &["a.x"]),
         ("absent", &["absent"]),
         ("*.x", &["a.x", "b-0.x", "b-1.x"]),
         ("b-?.x", &["b-0.x", "b-1.x"]),
+        ("*.y", &["02.y", "03.y", "\u{fffd}.y"]),
+        (".*.x", &[".hidden.x"]),
         ("**/d.x", &["deep/d.x"]),
+        ("**/*.x", &["a.x", "b-0.x", "b-1.x", "deep/d.x"]),
         ("b-1.x a.x", &["b-1.x", "a.x"]),
         ("a.x b-*.x", &["a.x", "b-0.x", "b-1.x"]),
         // Existing files whose names have special characters.
@@ -50,6 +57,12 @@ fn names_patterns_and_lists_are_found() {
         );
     }
     assert_eq!(unbraced("{8..11}{a,b}").unwrap().concat(), "8a8b9a9b10a10b11a11b");
+}
+
+#[test]
+fn patterns_may_be_relative() {
+    assert_eq!(matches("Cargo.[a-t]oml").unwrap(), [Path::new("Cargo.toml")]);
+    assert_eq!(matches("./Cargo.tom?").unwrap(), [Path::new("./Cargo.toml")]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tests of valid and invalid folders of images.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::sync::Arc;
 
 use image::{GrayImage, ImageFormat, Luma, Rgb, RgbImage};
@@ -8,6 +9,7 @@ use image::{GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 use super::super::testing::{TestDirectory, normalise};
 use super::super::{Batch, Inputs, Pass, Pipeline, Threads};
 use super::*;
+use crate::bad::OnBadSample;
 use crate::dataset::Kind;
 use crate::normalization::Normalize;
 use crate::split::Split;
@@ -61,6 +63,49 @@ fn train_and_test_may_be_folders() {
     image(&directory, "test/cow/1.png", (2, 2), 3);
     let message = read(directory.path(), &Options::default(), None).unwrap_err().to_string();
     assert!(message.contains("cow`: is not a class of `"), "{message}");
+
+    fs::remove_dir_all(directory.path().join("test/cow")).unwrap();
+    fs::rename(directory.path().join("test"), directory.path().join("val")).unwrap();
+    let data = read(directory.path(), &Options::default(), None).unwrap();
+    assert_eq!((data.train.len(), data.test.len()), (2, 1));
+}
+
+#[test]
+fn links_to_nowhere_and_nested_folders_are_reported() {
+    let directory = TestDirectory::new();
+    for number in 0..10 {
+        image(&directory, &format!("a/{number}.png"), (2, 2), number);
+    }
+    image(&directory, "a/more/1.png", (2, 2), 0);
+    let data = read(directory.path(), &Options::default(), None).unwrap();
+    let notices = data.notices().concat();
+    assert!(notices.contains("a/more` skipped"), "{notices}");
+    symlink("nowhere", directory.path().join("a/10.png")).unwrap();
+    let unread =
+        read(directory.path(), &Options::default(), None).unwrap().fingerprint().unwrap_err().to_string();
+    assert!(unread.starts_with("cannot read `") && unread.contains("a/10.png"), "{unread}");
+    symlink("nowhere", directory.path().join("b")).unwrap();
+    let unread = read(directory.path(), &Options::default(), None).unwrap_err().to_string();
+    assert!(unread.starts_with("cannot read `") && unread.contains("/b`"), "{unread}");
+}
+
+#[test]
+fn the_limit_of_skipped_images_holds_for_both_parts_together() {
+    let directory = TestDirectory::new();
+    for number in 0..10 {
+        image(&directory, &format!("a/{number}.png"), (2, 2), number);
+    }
+    for name in ["a/3.png", "a/9.png"] {
+        directory.file(name, "damaged");
+    }
+    let on_bad_sample = OnBadSample::Skip { most: Some(1) };
+    let data = read(directory.path(), &Options { on_bad_sample, ..Options::default() }, None).unwrap();
+    assert_eq!(data.train.batch(&[3, 4], Pass::Evaluation).unwrap().samples, 1);
+    let message = data.test.batch(&[0], Pass::Evaluation).unwrap_err().to_string();
+    assert!(
+        message.contains("a/9.png") && message.contains("1 damaged samples were skipped before"),
+        "{message}"
+    );
 }
 
 #[test]

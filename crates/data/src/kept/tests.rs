@@ -53,6 +53,16 @@ fn batches_have_the_same_bits_with_a_snapshot() {
 }
 
 #[test]
+fn another_spelling_of_the_source_changes_no_description() {
+    let (folder, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = images(folder.path());
+    kept(&source, &options(), at.path()).unwrap();
+    let (_, report) = kept(&Source::Images(folder.path().join(".")), &options(), at.path()).unwrap();
+    assert_eq!(report.written, 0);
+    assert_eq!(read(&report.directory.join(ABOUT)).unwrap().source, source.to_string());
+}
+
+#[test]
 fn a_changed_source_has_a_new_snapshot() {
     let (folder, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = images(folder.path());
@@ -68,7 +78,7 @@ fn a_changed_source_has_a_new_snapshot() {
     let (changed, second) = kept(&source, &options(), at.path()).unwrap();
     assert_ne!(first.directory, second.directory);
     assert_eq!((second.written, &second.others), (20, &vec![first.directory]));
-    assert!(second.to_string().contains("delete what nobody needs"), "{second}");
+    assert!(second.to_string().contains("delete those that are not needed"), "{second}");
     let plain = crate::load(&source, &options()).unwrap();
     let all: Vec<_> = (0..plain.train.len()).collect();
     assert_eq!(

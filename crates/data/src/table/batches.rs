@@ -42,9 +42,14 @@ impl Filling<'_> {
             row.extend(columns.iter().map(|column| column[place]));
             self.rows.push(&row)?;
         }
-        if let (Some(column), Some(labels)) = (self.columns.label, &mut self.labels) {
+        if let (Some(column), Some(targets)) = (self.columns.label, &mut self.targets) {
             let texts = values(array(column), before, "words or whole numbers", texts);
-            texts.map_err(|problem| refused(column, problem))?.iter().for_each(|label| labels.push(label));
+            let texts = texts.map_err(|problem| refused(column, problem))?;
+            if let Some(place) = texts.iter().position(|label| !targets.push(label)) {
+                let (row, value) = (before + place, &texts[place]);
+                let problem = format!("row {row} has `{value}`: expected a finite 32-bit number");
+                return Err(refused(column, problem));
+            }
         }
         Ok(())
     }

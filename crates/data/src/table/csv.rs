@@ -23,25 +23,23 @@ pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
         if cells.len() != table.header.len() {
             let (found, expected) = (cells.len(), table.header.len());
             let problem = format!("has {found} cells: expected {expected}, as in the header");
-            return Err(DataError::line(path, line()?, problem));
+            return Err(DataError::line(path, line(), problem));
         }
-        let wrong = |column: usize, expected: &str| match line() {
-            Ok(line) => DataError::File {
-                path: path.into(),
-                place: format!(", line {line}, column `{}`", table.header[column]),
-                problem: format!("`{}` is not a {expected}: expected one", &cells[column]),
-            },
-            Err(error) => error,
+        let wrong = |column: usize, expected: &str| DataError::File {
+            path: path.into(),
+            place: format!(", line {}, column `{}`", line(), table.header[column]),
+            problem: format!("`{}` is not a {expected}: expected one", &cells[column]),
         };
         row.clear();
         for &column in &table.columns.features {
             row.push(finite(&cells[column]).ok_or_else(|| wrong(column, "finite number"))?);
         }
         table.rows.push(&row)?;
-        if let (Some(column), Some(labels)) = (table.columns.label, &mut table.labels) {
+        if let (Some(column), Some(targets)) = (table.columns.label, &mut table.targets) {
             match &cells[column] {
                 "" => return Err(wrong(column, "label")),
-                cell => labels.push(cell),
+                cell if targets.push(cell) => {}
+                _ => return Err(wrong(column, "finite number")),
             }
         }
     }
@@ -50,29 +48,28 @@ pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
 
 fn unreadable(path: &Path, error: csv::Error) -> DataError {
     let line = line_of(path, error.position());
-    match (error.into_kind(), line) {
-        (ErrorKind::Io(error), _) => DataError::read(path)(error),
-        (_, Err(error)) => error,
-        (ErrorKind::Utf8 { err, .. }, Ok(line)) => {
-            DataError::line(path, line, format!("is not UTF-8: {err}"))
-        }
-        (other, Ok(line)) => DataError::line(path, line, format!("cannot be read: {other:?}")),
+    match error.into_kind() {
+        ErrorKind::Io(error) => DataError::read(path)(error),
+        ErrorKind::Utf8 { err, .. } => DataError::line(path, line, format!("is not UTF-8: {err}")),
+        other => DataError::line(path, line, format!("cannot be read: {other:?}")),
     }
 }
 
-/// Returns the line, from 1, of the row that starts at this position. The position is the end of the previous row, so line ends there are skipped.
-fn line_of(path: &Path, position: Option<&Position>) -> Result<u64, DataError> {
-    let unreadable = DataError::read(path);
-    let Some(position) = position else { return Ok(1) };
-    let mut text = BufReader::new(File::open(path).map_err(unreadable)?);
-    text.seek(SeekFrom::Start(position.byte())).map_err(unreadable)?;
+/// Returns the line, from 1, of the row that starts at this position. The position is the end of the previous row, so line ends there are skipped,
+/// except in a pipe, which cannot be read again.
+fn line_of(path: &Path, position: Option<&Position>) -> u64 {
+    let Some(position) = position else { return 1 };
     let mut line = position.line();
-    for byte in text.bytes() {
-        match byte.map_err(unreadable)? {
+    let Some(mut text) = path.is_file().then(|| File::open(path).ok()).flatten() else { return line };
+    if text.seek(SeekFrom::Start(position.byte())).is_err() {
+        return line;
+    }
+    for byte in BufReader::new(text).bytes().map_while(Result::ok) {
+        match byte {
             b'\n' => line += 1,
             b'\r' => {}
             _ => break,
         }
     }
-    Ok(line)
+    line
 }

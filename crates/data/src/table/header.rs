@@ -25,6 +25,12 @@ impl Layout {
         if header.len() < 2 {
             return Err(format!("has {} columns: expected features and a label", header.len()));
         }
+        if header.iter().any(String::is_empty) {
+            return Err(
+                "has a column without a name: expected a name for each (pandas writes row numbers there, unless `index=False`)"
+                    .to_owned(),
+            );
+        }
         let label = header.iter().position(|name| name == target.unwrap_or("label"));
         if let (None, Some(target)) = (label, target) {
             let expected = list(names(header));
@@ -68,11 +74,11 @@ pub(super) fn problem(header: &[String]) -> Option<String> {
 /// Returns an error for a table whose first line looks like a row: its features are numbers, and its label is a number or occurs in other rows.
 /// Accepts names that are numbers from 0 on, which some programs write.
 pub(super) fn check(path: &Path, table: &Table) -> Result<(), DataError> {
-    let Table { features, label: Some(label), labels: Some(labels), .. } = table else { return Ok(()) };
+    let Table { features, label: Some(label), targets: Some(targets), .. } = table else { return Ok(()) };
     let mut all = names(features).chain([label.as_str()]).enumerate();
     let is_counted = all.all(|(at, name)| name.parse() == Ok(at));
     let is_row = names(features).all(|name| finite(name).is_some());
-    if is_row && !is_counted && (finite(label).is_some() || labels.contains(label)) {
+    if is_row && !is_counted && (finite(label).is_some() || targets.has_class(label)) {
         return Err(DataError::line(path, 1, IS_ROW));
     }
     Ok(())

@@ -2,7 +2,39 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::finite;
 use crate::error::DataError;
+
+/// The labels of a table's rows.
+#[derive(Debug)]
+pub(super) enum Targets {
+    Classes(Names),
+    /// The numbers that a regression predicts, most of which differ.
+    Numbers(Vec<f32>),
+}
+
+impl Targets {
+    pub(super) fn new(is_regression: bool) -> Self {
+        if is_regression { Self::Numbers(vec![]) } else { Self::Classes(Names::default()) }
+    }
+
+    /// Adds the label of a row. Returns false for one that is not the finite number of a regression.
+    #[must_use]
+    pub(super) fn push(&mut self, label: &str) -> bool {
+        match self {
+            Self::Classes(names) => names.push(label),
+            Self::Numbers(numbers) => match finite(label) {
+                Some(number) => numbers.push(number),
+                None => return false,
+            },
+        }
+        true
+    }
+
+    pub(super) fn has_class(&self, name: &str) -> bool {
+        matches!(self, Self::Classes(names) if names.places.contains_key(name))
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Names {
@@ -15,7 +47,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    pub(super) fn push(&mut self, label: &str) {
+    fn push(&mut self, label: &str) {
         let place = self.places.get(label).copied().unwrap_or_else(|| {
             let place = self.distinct.len() as u32;
             self.distinct.push(label.to_owned());
@@ -25,17 +57,13 @@ impl Names {
         self.rows.push(place);
     }
 
-    pub(super) fn contains(&self, label: &str) -> bool {
-        self.places.contains_key(label)
-    }
-
     /// Returns the classes in order, and the class of each row.
     pub(super) fn numbered(&self) -> (Vec<String>, Vec<u32>) {
         let (classes, numbers) = number(&self.distinct);
         (classes, self.rows.iter().map(|&place| numbers[place as usize]).collect())
     }
 
-    /// Returns the class of each row, which `number` derives from the label. `number` is called in the order of rows.
+    /// Returns the class of each row, which `number` derives from the label.
     pub(super) fn numbered_by(
         &self,
         number: impl Fn(&str) -> Result<u32, DataError>,
@@ -55,6 +83,12 @@ impl Names {
         }
         let all = |is_so: &dyn Fn(&str) -> bool| self.distinct.iter().all(|label| is_so(label));
         let is_number = |label: &str| label.parse::<f64>().is_ok();
+        let is_missing = |label: &&String| label.parse::<f64>().is_ok_and(f64::is_nan);
+        if all(&is_number)
+            && let Some(missing) = self.distinct.iter().find(is_missing)
+        {
+            return Err(format!("the label of a row is `{missing}`: expected a class in every row"));
+        }
         let has_fractions = !all(&|label| label.parse::<i64>().is_ok());
         let is_rarely_twice = found > 10 && 2 * found > rows;
         if all(&is_number) && (is_rarely_twice || (has_fractions && found > MOST_FRACTIONS)) {

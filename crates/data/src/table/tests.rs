@@ -1,5 +1,8 @@
 //! Tests of valid and invalid tables.
 
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+
 use super::super::testing::TestDirectory;
 use super::*;
 use crate::batch::{Inputs, Pass};
@@ -116,10 +119,24 @@ fn errors_name_line_and_column() {
     }
     assert!(refusal("label\n1\n").contains("line 1: has 1 columns"));
     assert!(refusal("").contains("line 1: has 0 columns"));
+    assert!(refusal(",a,label\n0,1,x\n").contains("line 1: has a column without a name"));
     let directory = TestDirectory::new();
     let broken = read(&directory.file("table.csv", b"a,label\n1,x\n2,\xff\n")).unwrap_err().to_string();
     assert!(broken.contains("line 3: is not UTF-8"), "{broken}");
     assert!(matches!(read(&directory.path().join("none")), Err(DataError::Read { .. })));
+}
+
+#[test]
+fn errors_in_a_pipe_name_line_and_column() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"a,label\n1,x\ntwo,x\n").unwrap();
+    drop(writer);
+    let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+    let message = read(Path::new(&path)).unwrap_err().to_string();
+    assert!(
+        message.contains(", line ") && message.contains("column `a`: `two` is not a finite"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -153,6 +170,8 @@ fn labels_that_are_not_classes_are_refused() {
         one.contains("column `price`: the label is `yes` in all 400 rows: expected at least two"),
         "{one}"
     );
+    let missing = refusal(&table(&|row| if row == 7 { "nan".to_owned() } else { (row % 2).to_string() }));
+    assert!(missing.contains("column `price`: the label of a row is `nan`: expected a class"), "{missing}");
     let directory = TestDirectory::new();
     for label in
         [&|row| format!("{}.5", row % 5), &|row| format!("{}", row % 199)] as [&dyn Fn(u32) -> String; 2]
@@ -189,7 +208,7 @@ fn a_named_target_is_a_standardised_number() {
         format!("price,size\n{}", rows(20, |row| format!("{},{row}\n", if row == 7 { "x" } else { "5" }))),
     );
     let read = |path| super::read(Format::Csv, path, &options("price"), None).unwrap_err().to_string();
-    assert!(read(&bad).contains("column `price`: `x` is not a finite number"), "{}", read(&bad));
+    assert!(read(&bad).contains("line 9, column `price`: `x` is not a finite number"), "{}", read(&bad));
     let same = directory.file("same.csv", format!("price,size\n{}", rows(20, |row| format!("5,{row}\n"))));
     assert!(read(&same).contains("the target is 5 in all training rows"), "{}", read(&same));
 }

@@ -1,6 +1,7 @@
 //! Tests of valid and invalid records.
 
 use std::io::{Cursor, Write};
+use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use flate2::Compression;
@@ -72,10 +73,22 @@ fn file_names_select_training_and_test_files() {
     directory.file("x-train.tfrecord-00000-of-00002", frames([plain(1, 1), plain(2, 2)]));
     directory.file("x-test.tfrecord-00000-of-00001", frames([plain(4, 3)]));
     directory.file("features.json", "{}");
+    directory.file("._x-train.tfrecord-00000-of-00002", "metadata of another system");
     let data = read(directory.path(), &Options::default()).unwrap();
     assert_eq!(data.train.batch(&[0, 1, 2], Pass::Evaluation).unwrap().targets, [1, 2, 0]);
     assert_eq!(data.test.batch(&[0], Pass::Evaluation).unwrap().targets, [3]);
     assert!(matches!(data.kind, Kind::Images { classes: 4, .. }));
+    symlink("nowhere", directory.path().join("x-train.tfrecord-00002-of-00002")).unwrap();
+    let message = read(directory.path(), &Options::default()).unwrap_err().to_string();
+    assert!(message.starts_with("cannot read `") && message.contains("00002-of-00002"), "{message}");
+
+    let only = TestDirectory::new();
+    only.file("val.tfrecord", twenty());
+    let message = read(only.path(), &Options::default()).unwrap_err().to_string();
+    assert!(
+        message.contains("all records are held out, by `test`, `val`, `validation` in the names"),
+        "{message}"
+    );
 
     let empty = TestDirectory::new();
     let message = read(empty.path(), &Options::default()).unwrap_err().to_string();
