@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use unisono::{Communicator, Rank};
 
-use unisono_train::internals::{check_run, parameters};
+use unisono_train::internals::{check_run, model};
 use unisono_train::{
     BucketSize, Event, RandomAccessFeed, Replica, Resumed, RunSettings, Summary, TrainError, agree,
 };
@@ -147,7 +147,7 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         resumed: Option<Resumed>,
     ) -> Result<Self, TrainError> {
         check_run(comm, &settings, feed.held_out(), resumed.as_ref())?;
-        parameters(comm, replica.parameters())?;
+        model(comm, replica.parameters())?;
         let (rank, ranks) = (comm.rank(), comm.ranks());
         // The number of servers is checked below, and the layout allocates memory for each.
         let layout = Layout::new(replica.parameters(), &settings.buckets, servers.servers.clamp(1, ranks));
@@ -252,7 +252,8 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
 
     fn shard(&self) -> Result<Shard, TrainError> {
         let (parameters, optimizer) = (self.replica.parameters(), self.settings.optimizer.clone());
-        Ok(Shard::new(parameters, &self.layout, self.rank, optimizer, self.workers(), self.servers)?)
+        let (workers, stop) = (self.workers(), self.settings.stop.clone());
+        Ok(Shard::new(parameters, &self.layout, self.rank, optimizer, workers, self.servers, stop)?)
     }
 
     fn work(self) -> Result<(), TrainError> {

@@ -249,11 +249,14 @@ impl Buckets {
         (travelled.saturating_sub(exposed), exposed)
     }
 
-    /// Waits for all buckets.
+    /// Waits for all buckets, and for the sums other than gradients.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn land_all(&mut self) -> Result<(), Error> {
+        if let Some(aside) = &mut self.aside {
+            self.flights.extend(aside.complete()?);
+        }
         for bucket in self.ledger.order.clone() {
             self.assert_launched(bucket);
             self.complete(bucket)?;
@@ -305,9 +308,10 @@ impl Buckets {
     fn launch(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         let compresses = self.ledger.pass.updates >= self.uncompressed_steps;
         while let Some(full) = self.ledger.full() {
-            if self.has_others && !self.is_local {
-                let bucket = &mut self.buckets[full];
-                let compressor = bucket.compressor.as_ref().filter(|_| compresses);
+            let bucket = &mut self.buckets[full];
+            let compressor = bucket.compressor.as_ref().filter(|_| compresses);
+            // A compressor adds restored residuals, also if there is no other rank.
+            if (self.has_others || compressor.is_some()) && !self.is_local {
                 match (&mut bucket.narrow, compressor) {
                     (None, None) => bucket.gradients.launch(comm, bucket.way)?,
                     (None, Some(compressor)) => {

@@ -1,5 +1,7 @@
 //! Checks that all ranks hold the same values.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use unisono_collectives::Rank;
@@ -19,13 +21,28 @@ pub(super) const MOST_TOLD: usize = 8;
 ///
 /// # Errors
 /// [`TrainError::ModelsDiffer`] on every rank, with the differences of the lowest rank that has any.
-pub fn parameters(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainError> {
+pub(super) fn parameters(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainError> {
     let described: Vec<Described> = own.iter().map(describe).collect();
     let theirs: Vec<Described> = broadcast(comm, &described)?;
     let ranks = all_where(comm, described != theirs)?;
     let Some(&lowest) = ranks.first() else { return Ok(()) };
     let message = broadcast_from(comm, &differences(&theirs, &described, comm.rank()), lowest)?;
     Err(TrainError::ModelsDiffer { ranks, message })
+}
+
+/// Compares this rank's parameters, which are saved by their names, with rank 0's. Called by all ranks.
+///
+/// # Errors
+/// [`TrainError::ModelsDiffer`]; [`TrainError::Setting`] on every rank if two parameters have the same name.
+pub fn model(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainError> {
+    parameters(comm, own)?;
+    let mut names = HashSet::new();
+    match own.iter().find_map(|Parameter { name, .. }| (!names.insert(name)).then_some(name)) {
+        Some(name) => Err(TrainError::Setting(format!(
+            "two parameters of the model are called `{name}`: expected a different name for each"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// A parameter's name and its description.

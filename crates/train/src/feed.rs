@@ -64,7 +64,8 @@ pub trait Feed {
         0
     }
 
-    /// Returns the evaluation batches in `range`. The batches do not depend on the number of ranks, and therefore neither do the results.
+    /// Returns the evaluation batches in `range`, without those that have no usable sample. The batches do not depend on the number of ranks, and
+    /// therefore neither do the results.
     ///
     /// # Errors
     /// An error of the data.
@@ -101,9 +102,9 @@ pub struct Shares {
     pub rank: Rank,
     /// The number of ranks.
     pub ranks: usize,
-    /// The global batch size: samples per step over all ranks.
+    /// The global batch size: samples per step over all ranks, at least 1.
     pub global_batch: usize,
-    /// The maximum number of samples in a pass.
+    /// The maximum number of samples in a pass, at least 1.
     pub micro_batch: usize,
     /// A fixed number of passes per step, for any number of ranks. If `None`, there are as few as possible.
     pub fixed_passes: Option<usize>,

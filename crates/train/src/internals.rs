@@ -19,7 +19,7 @@ pub use crate::buckets::IN_TREE;
 pub use crate::places::{check_outputs, check_run};
 
 /// Ranks exchange their results, so that every rank receives the error of any other.
-pub use crate::compare::{broadcast, hash_with_buffers, lowest, parameters};
+pub use crate::compare::{broadcast, hash_with_buffers, lowest, model};
 
 /// Parameter servers send the buckets of a mirrored step, and keep the state of a run as a trainer does.
 pub use crate::buckets::{HalfBytes, Plan, WithoutGradient};

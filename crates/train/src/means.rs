@@ -13,6 +13,8 @@ pub struct Means {
     /// The parameters, followed by an array with a 1 for each parameter of which this rank has a gradient.
     arrays: Vec<Parameter>,
     buckets: Buckets,
+    /// The error of a collective, after which buckets are lost.
+    lost: Option<String>,
 }
 
 impl Means {
@@ -24,7 +26,7 @@ impl Means {
         compare::parameters(comm, &parameters)?;
         parameters.push(Parameter::new("", [parameters.len()]));
         let buckets = Buckets::new(comm, &parameters, &BucketSettings::default())?;
-        Ok(Self { arrays: parameters, buckets })
+        Ok(Self { arrays: parameters, buckets, lost: None })
     }
 
     /// Returns the parameters.
@@ -49,6 +51,11 @@ impl Means {
         weight: f64,
         visit: impl Fn(&G, &mut dyn FnMut(&[f32])) -> Result<(), ReplicaError>,
     ) -> Result<Vec<Option<Vec<f32>>>, TrainError> {
+        if let Some(why) = &self.lost {
+            return Err(TrainError::Setting(format!(
+                "no mean is possible after an earlier one has failed: {why}"
+            )));
+        }
         let mut filling = self.buckets.fill(comm, Pass::ONLY);
         filling.record_loss(LossSums { targets: weight, ..LossSums::default() });
         // The order in which buckets are launched: from the last gradient to the first.
@@ -68,10 +75,16 @@ impl Means {
             }
             seen = seen.and(visited);
         }
-        filling.end()?;
-        let means = self.means();
-        // Also after an error: the program may continue, and all buckets of a step must complete before the next step.
-        self.buckets.land_all()?;
+        let mut means = Ok(Vec::new());
+        let completed = filling.end().and_then(|_| {
+            means = self.means();
+            // Also after an error: the program may continue, and all buckets of a step must complete before the next step.
+            self.buckets.land_all()
+        });
+        if let Err(error) = completed {
+            self.lost = Some(error.to_string());
+            return Err(error.into());
+        }
         seen?;
         means
     }
@@ -138,6 +151,24 @@ mod tests {
         });
         let other = "the gradient of parameter `weight` is not finite: it has the value NaN";
         assert_eq!(ended, [other, "the device is lost"]);
+    }
+
+    #[test]
+    fn means_after_a_failed_collective_are_errors() {
+        unisono::threads(2, |mut comm| {
+            let mut means = Means::new(&mut comm, vec![Parameter::new("weight", [1])]).unwrap();
+            if comm.rank() == 1 {
+                return comm.fail("the program has changed its mind");
+            }
+            for _ in 0..2 {
+                let ended = means.of(&mut comm, &[Some([1.0])], 1.0, |gradient: &[f32; 1], put| {
+                    put(gradient);
+                    Ok(())
+                });
+                let error = ended.unwrap_err().to_string();
+                assert!(error.contains("the program has changed its mind"), "{error}");
+            }
+        });
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct RunSettings {
     /// [`Event::Stragglers`]: super::Event::Stragglers
     pub straggler_every: Option<u64>,
     /// The interval in steps at which to evaluate the model on the held-out samples and report [`Event::Evaluation`](super::Event::Evaluation), in
-    /// addition to the end of every epoch.
+    /// addition to the end of every epoch. During a round of [local steps](BucketSettings::local_steps), an evaluation waits for its end.
     pub evaluate_every: Option<u64>,
     /// The metrics of evaluations, besides loss and accuracy.
     pub metrics: Metrics,

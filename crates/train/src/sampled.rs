@@ -189,13 +189,12 @@ impl<S: BatchSource<B>, B: Send + 'static> Feed for Sampled<S, B> {
         let make = move |number: usize| {
             let start = number * EVALUATION_BATCH;
             let samples: Vec<_> = (start..count.min(start + EVALUATION_BATCH)).collect();
-            let damaged = || {
-                DataError::other(format!("all {} samples of a batch to evaluate are damaged", samples.len()))
-            };
-            source.batch(&samples, pass)?.ok_or_else(damaged)
+            source.batch(&samples, pass)
         };
         let batches = Pipeline::of(range).map(threads, make);
-        Ok(Box::new(passed_on(batches, &self.pass_on, |batch, pass_on| pass_on(batch))))
+        let transfer = |batch: Option<B>, pass_on: &PassOn<B>| batch.map(&**pass_on).transpose();
+        // Without the batches whose samples are all damaged and skipped.
+        Ok(Box::new(passed_on(batches, &self.pass_on, transfer).filter_map(Result::transpose)))
     }
 }
 
@@ -366,6 +365,28 @@ mod tests {
         let error = steps.next().unwrap().unwrap_err().to_string();
         assert!(error.contains("GPU 3 failed"), "{error}");
         assert!(steps.next().is_none());
+    }
+
+    /// Samples of which only a full batch is undamaged.
+    struct Damaged;
+
+    impl BatchSource<Vec<usize>> for Damaged {
+        fn count(&self, _: Pass) -> usize {
+            EVALUATION_BATCH + 1
+        }
+
+        fn batch(&self, samples: &[usize], _: Pass) -> Result<Option<Vec<usize>>, DataError> {
+            Ok(Some(samples.to_vec()).filter(|samples| samples.len() == EVALUATION_BATCH))
+        }
+    }
+
+    #[test]
+    fn batch_of_damaged_samples_is_not_evaluated() {
+        let shares = Shares { rank: 0, ranks: 1, global_batch: 1, micro_batch: 1, fixed_passes: None };
+        let mut feed: Sampled<_, Vec<usize>> =
+            Sampled::of(Arc::new(Damaged), 0, shares, Threads::Auto, Depth::Auto);
+        let batches: Result<Vec<_>, _> = feed.evaluation(0..2).unwrap().collect();
+        assert_eq!((feed.held_out(), batches.unwrap().len()), (2, 1));
     }
 
     #[test]

@@ -64,6 +64,7 @@ impl RunState {
         let best_saved = progress.best.filter(|_| settings.early_stopping.is_some()).map(|best| best.step);
         let saved = (progress.step, Instant::now());
         if let Some(store) = &mut store {
+            store.forget_after(progress.step);
             // The checkpoint may have been deleted.
             progress.lowest = progress.lowest.filter(|lowest| store.has(lowest.step));
             let lowest = progress.lowest.filter(|_| settings.early_stopping.is_none());
@@ -193,11 +194,10 @@ impl RunState {
         epoch <= self.settings.epochs && (step_in_epoch > 0 || self.ended_early().is_none())
     }
 
-    /// Returns whether an evaluation is due after the last step, and was not made yet. An epoch ends with an evaluation in any case.
+    /// Returns whether an evaluation is due after the last step, or has been since an earlier one. An epoch ends with an evaluation in any case.
     pub fn is_evaluation_due(&self) -> bool {
         let Progress { step, evaluated, .. } = self.progress;
-        evaluated != Some(step)
-            && self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every))
+        self.settings.evaluate_every.is_some_and(|every| step / every > evaluated.unwrap_or(0) / every)
     }
 
     /// Returns the factor for the rate of a step of the epoch, counted from 0. `samples` returns the number of samples in the steps of the epoch.

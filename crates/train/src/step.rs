@@ -43,8 +43,9 @@ impl<R: Replica> Mirror<R> {
     /// Broadcasts rank 0's values to this replica. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if settings are invalid or contradict each other. [`TrainError::ModelsDiffer`] if parameters of a rank have other
-    /// names or shapes than rank 0's. Errors of the collectives. [`TrainError::Replica`].
+    /// [`TrainError::Setting`] if settings are invalid or contradict each other, or if two parameters have the same name.
+    /// [`TrainError::ModelsDiffer`] if parameters of a rank have other names or shapes than rank 0's. Errors of the collectives.
+    /// [`TrainError::Replica`].
     pub fn new(
         comm: &mut Communicator,
         mut replica: R,
@@ -58,7 +59,7 @@ impl<R: Replica> Mirror<R> {
         if let Some(most) = clip_norm.filter(|most| most.is_nan() || *most <= 0.0) {
             return Err(TrainError::Setting(format!("the norm to clip to is `{most}`: it must be above 0")));
         }
-        compare::parameters(comm, replica.parameters())?;
+        compare::model(comm, replica.parameters())?;
         replica.connect(comm)?;
         let is_averaged = optimizer.is_averaged();
         let backend = match replica.device(comm, &optimizer, buckets)? {

@@ -87,7 +87,10 @@ impl Encoder for PowerSgd {
             project(residual, gradient, &self.sum[right.clone()], &mut self.left[left.clone()], self.rank);
         }
         for (range, place) in self.plain() {
-            copy(&mut self.left[place], &values[range]);
+            // Another encoding may have left a residual.
+            let both = values[range.clone()].iter().zip(&mut residual[range]);
+            let sent = self.left[place].iter_mut().zip(both);
+            sent.for_each(|(sent, (value, unsent))| *sent = value + std::mem::take(unsent));
         }
         leaders.all_reduce(&mut self.left, ReduceOp::Sum)?;
         for (range, place) in self.plain() {

@@ -128,6 +128,23 @@ fn restored_compressor_continues_with_the_same_bits() {
     }
 }
 
+/// Tensors that are sent uncompressed have residuals only of other encodings.
+#[test]
+fn restored_residual_of_uncompressed_tensors_is_sent() {
+    let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
+    let ended = world.on_threads(2, |mut comm| -> Result<_> {
+        let compression = Compression::PowerSgd { rank: 1 };
+        let compressor = Compressor::new(&Levels::of(&mut comm)?, compression, &SHAPES);
+        compressor.restore(&[0.25; COUNT], &compressor.encoder_state());
+        let mut sums = vec![0.0; COUNT];
+        compressor.all_reduce(&mut comm, &mut sums)?;
+        Ok((sums.split_off(24 * 40), compressor.residual().split_off(24 * 40)))
+    });
+    for (sums, residual) in ended.unwrap().into_iter().map(Result::unwrap) {
+        assert!(sums.iter().all(|&sum| sum == 0.5) && residual.iter().all(|&kept| kept == 0.0), "{sums:?}");
+    }
+}
+
 #[test]
 fn restored_residual_is_added_on_one_node() {
     let residual = vec![0.25; COUNT];

@@ -119,6 +119,7 @@ impl Dispatcher {
         let mut state = self.state();
         let Some(share) = state.queue.done(worker) else { return };
         let tally = report.tally;
+        state.asks_to_stop |= report.asks_to_stop != 0;
         if !(tally.loss as f32).is_finite() {
             state.diverged = Some((worker, share.step, tally.mean_loss()));
         }

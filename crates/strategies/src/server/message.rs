@@ -48,7 +48,7 @@ pub(super) enum Kind {
 #[repr(C)]
 pub(super) struct Message {
     pub(super) kind: Kind,
-    /// Whether the sender was asked to stop.
+    /// Whether the sender was asked to stop. In the report of a share: whether a server was.
     pub(super) asks_to_stop: u64,
     /// The epoch, from 1, and the step in the epoch, from 0. In an evaluation: the number of steps made in the epoch.
     pub(super) epoch: u64,

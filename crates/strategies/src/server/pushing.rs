@@ -181,8 +181,8 @@ impl Pushing {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Waits until all servers have acknowledged the gradients. Returns the report of the share: its loss sums, and any parameter that is not finite,
-    /// or that has no gradient.
+    /// Waits until all servers have acknowledged the gradients. Returns the report of the share: its loss sums, any parameter that is not finite or
+    /// has no gradient, and whether a server was asked to stop.
     pub(super) fn acknowledged(&mut self) -> Result<Message, TrainError> {
         let (began, tally) = (Instant::now(), self.ledger.own.tally);
         self.unreported.extend(self.without.end_step());
@@ -197,7 +197,8 @@ impl Pushing {
                 arrived.map_err(lost(self.layout.owner(number)))?;
             }
             for (server, link) in self.links.iter_mut().enumerate() {
-                let Message { spoiled, largest, .. } = link.receive().map_err(lost(server))?;
+                let Message { spoiled, largest, asks_to_stop, .. } = link.receive().map_err(lost(server))?;
+                report.asks_to_stop |= asks_to_stop;
                 if spoiled > 0 {
                     report = Message { spoiled, largest, server: server as u64, ..report };
                 }

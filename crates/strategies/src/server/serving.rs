@@ -192,6 +192,7 @@ mod tests {
     use super::super::layout::Layout;
     use super::super::message::CLIENT;
     use super::*;
+    use unisono_data::Stop;
     use unisono_train::{BucketSettings, OptimizerSettings, Parameter, Sgd};
 
     #[test]
@@ -208,7 +209,8 @@ mod tests {
             let layout = Layout::new(&parameters, &BucketSettings::default(), 1);
             let optimizer = OptimizerSettings::new(Sgd::default());
             let servers = ServerSettings { servers: 1, staleness: Staleness::Steps(0), damps: false };
-            attend_coordinator(link, &Shard::new(&parameters, &layout, 0, optimizer, 1, servers)?)
+            let shard = Shard::new(&parameters, &layout, 0, optimizer, 1, servers, Stop::default())?;
+            attend_coordinator(link, &shard)
         });
         assert!(ended.iter().all(Result::is_ok), "{ended:?}");
     }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use unisono::Registered;
+use unisono_data::Stop;
 
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
@@ -22,6 +23,8 @@ pub(super) struct Shard {
     /// The format to which gradients were rounded, if any.
     half: Option<HalfBytes>,
     rules: Rules,
+    /// The request to this server to stop. Workers learn it from the replies to their gradients, and inform the coordinator.
+    stop: Stop,
 }
 
 /// The rules that turn gradients into updates.
@@ -142,6 +145,7 @@ impl Shard {
         optimizer: OptimizerSettings,
         shares: usize,
         settings: ServerSettings,
+        stop: Stop,
     ) -> unisono::Result<Self> {
         let ServerSettings { staleness, damps, .. } = settings;
         let (optimizer, scale) = match staleness {
@@ -170,7 +174,7 @@ impl Shard {
         };
         let buckets = layout.of(server).map(bucket).collect::<unisono::Result<_>>()?;
         let half = HalfBytes::of(&layout.settings);
-        Ok(Self { buckets, half, rules: Rules { shares, staleness, damps, scale } })
+        Ok(Self { buckets, half, rules: Rules { shares, staleness, damps, scale }, stop })
     }
 
     /// Creates the state of a client, with buffers for its link.
@@ -219,6 +223,7 @@ impl Shard {
                 (done.spoiled, done.largest) = (index as u64 + 1, f64::from(largest));
             }
         }
+        done.asks_to_stop = self.stop.is_asked().into();
         link.send(done)?;
         Ok(missed)
     }

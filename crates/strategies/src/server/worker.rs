@@ -101,24 +101,36 @@ mod tests {
     use std::thread;
 
     use super::super::message::CLIENT;
+    use super::super::{ParameterServer, ServerSettings, Staleness};
     use super::*;
     use unisono::Unisono;
     use unisono_data::DataError;
     use unisono_train::metrics::VisitOutputs;
-    use unisono_train::{BucketSettings, Feed, Gradients, Parameter, ReplicaError, Steps};
+    use unisono_train::rate::{Rate, Schedule};
+    use unisono_train::{
+        BucketBytes, BucketSettings, Feed, Gradients, OptimizerSettings, Parameter, ReplicaError,
+        RunSettings, Sgd, Steps,
+    };
 
-    /// A number that is only evaluated.
-    struct Number([Parameter; 1]);
+    /// Two numbers on which the loss does not depend.
+    struct Numbers([Parameter; 2]);
 
-    impl Replica for Number {
+    impl Numbers {
+        fn new() -> Self {
+            Self(["one", "other"].map(|name| Parameter::new(name, [1])))
+        }
+    }
+
+    impl Replica for Numbers {
         type Batch = ();
 
         fn parameters(&self) -> &[Parameter] {
             &self.0
         }
 
-        fn pass(&mut self, (): &(), _: &mut dyn Gradients) -> Result<(), ReplicaError> {
-            unreachable!("no share is given out")
+        fn pass(&mut self, (): &(), gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+            gradients.record_loss(LossSums { targets: 1.0, loss: 1.0, correct: 0.0 });
+            Ok(())
         }
 
         fn evaluate(&mut self, (): &(), _: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {
@@ -131,13 +143,14 @@ mod tests {
         }
     }
 
-    struct Empty;
+    /// A feed with this many steps, whose shares have one pass each.
+    struct Same(usize);
 
-    impl Feed for Empty {
+    impl Feed for Same {
         type Batch = ();
 
         fn steps(&self) -> Option<usize> {
-            Some(0)
+            Some(self.0)
         }
 
         fn epoch(&mut self, _: usize, _: usize) -> Result<Steps<()>, DataError> {
@@ -145,7 +158,7 @@ mod tests {
         }
     }
 
-    impl RandomAccessFeed for Empty {
+    impl RandomAccessFeed for Same {
         fn share(
             &mut self,
             _: usize,
@@ -154,7 +167,7 @@ mod tests {
             _: usize,
             _: bool,
         ) -> Result<Vec<Option<()>>, DataError> {
-            unreachable!("no share is given out")
+            Ok(vec![Some(())])
         }
     }
 
@@ -168,12 +181,11 @@ mod tests {
     /// A server that receives nothing until its timeout would drop the worker.
     #[test]
     fn every_server_receives_a_message_for_each_batch_of_an_evaluation() {
-        let number = Number([Parameter::new("number", [1])]);
-        let layout = Layout::new(number.parameters(), &BucketSettings::default(), 2);
+        let layout = Layout::new(Numbers::new().parameters(), &BucketSettings::default(), 2);
         let [[mut coordinator, first], [mut server, second]] = [link(), link()];
         thread::scope(|scope| {
             let stop = Stop::default();
-            let worker = Worker { rank: 2, replica: number, feed: Empty, lane: (0, 1), stop };
+            let worker = Worker { rank: 2, replica: Numbers::new(), feed: Same(0), lane: (0, 1), stop };
             scope.spawn(move || worker.run(vec![first, second], layout).unwrap());
             let received = scope.spawn(move || {
                 let mut kinds = Vec::new();
@@ -187,8 +199,8 @@ mod tests {
                 coordinator.send(Message { number, ..Message::new(Kind::Evaluate) }).unwrap();
                 if number == 0 {
                     assert_eq!(coordinator.receive().unwrap().kind, Kind::Pull);
-                    // The bucket of the number, with its padding.
-                    coordinator.comm.send(&[0.0_f32; 16], CLIENT).unwrap();
+                    // The bucket of the numbers, with its padding.
+                    coordinator.comm.send(&[0.0_f32; 32], CLIENT).unwrap();
                 }
                 assert_eq!(coordinator.receive().unwrap().kind, Kind::Evaluated);
             }
@@ -198,5 +210,21 @@ mod tests {
             let expected = [Kind::Ask, Kind::Pull, Kind::Ask, Kind::Ask, Kind::Ask, Kind::Leave];
             assert_eq!(received.join().unwrap(), expected);
         });
+    }
+
+    #[test]
+    fn run_stops_if_a_server_other_than_the_coordinator_is_asked() {
+        let stopped = unisono::threads(3, |mut comm| -> Result<_, TrainError> {
+            let (optimizer, rate) = (OptimizerSettings::new(Sgd::default()), Schedule::Constant);
+            let mut settings = RunSettings::new(1, 1, optimizer, Rate::new(rate, 0.1, 0.0, 1));
+            settings.buckets.bucket_bytes = BucketBytes::Fixed(1);
+            if comm.rank() == 1 {
+                settings.stop.ask();
+            }
+            let servers = ServerSettings { servers: 2, staleness: Staleness::Steps(0), damps: false };
+            ParameterServer::new(&mut comm, Numbers::new(), Same(100), settings, servers, None)?.run(|_| ())
+        });
+        let stopped: Vec<_> = stopped.into_iter().map(Result::unwrap).collect();
+        assert!(stopped[0].as_ref().unwrap().stopped.is_some(), "{stopped:?}");
     }
 }

@@ -156,8 +156,8 @@ impl Buckets {
 mod tests {
     use super::*;
     use crate::arrays::{gather, scatter};
-    use crate::buckets::BucketBytes;
-    use crate::gradients::Parameter;
+    use crate::buckets::{BucketBytes, Pass};
+    use crate::gradients::{Gradients as _, LossSums, Parameter};
     use unisono::{Topology, Unisono};
 
     fn on_nodes<R: Send>(nodes: &[usize], main: impl Fn(&mut Communicator, Buckets) -> R + Sync) -> Vec<R> {
@@ -224,5 +224,18 @@ mod tests {
                 assert_eq!(found, saved, "every node has its own");
             }
         }
+    }
+
+    #[test]
+    fn single_rank_adds_the_residuals_of_all_nodes() {
+        let saved = unsent(2);
+        let found = on_nodes(&[1], |comm, mut buckets| {
+            buckets.restore_unsent(comm, &saved);
+            let mut filling = buckets.fill(comm, Pass::ONLY);
+            filling.record_loss(LossSums { targets: 1.0, ..LossSums::default() });
+            filling.end().unwrap();
+            buckets.gradient(1).unwrap().to_vec()
+        });
+        assert_eq!(found, [[0.0, 0.75, 1.5, 2.25, 3.0]]);
     }
 }

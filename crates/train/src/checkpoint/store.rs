@@ -77,6 +77,11 @@ impl Store {
         self.saved.contains(&step)
     }
 
+    /// Forgets the checkpoints of later steps, which are damaged or belong to another run if a run resumes from this one.
+    pub(crate) fn forget_after(&mut self, step: u64) {
+        self.saved.retain(|&saved| saved <= step);
+    }
+
     /// Keeps the checkpoint of this step, however old, instead of the one kept so far.
     pub fn keep(&mut self, step: u64) {
         self.writer.best = Some(step);
@@ -166,7 +171,11 @@ fn lock(directory: &Path) -> Result<File, CheckpointError> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(CheckpointError::Busy { path: directory.into() }),
-        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
+        // A network file system may have no locks, or no service that grants them.
+        Err(TryLockError::Error(error))
+            if error.kind() == io::ErrorKind::Unsupported
+                || Errno::from_io_error(&error) == Some(Errno::NOLCK) =>
+        {
             let path = path.display();
             tracing::warn!("`{path}` cannot be locked: make sure that no other run saves checkpoints there");
             Ok(file)
@@ -221,7 +230,7 @@ impl Writer {
     fn remove(&self, step: u64, path: &Path) -> io::Result<()> {
         let partial = self.partial(step);
         fs::rename(path, &partial)?;
-        fs::remove_dir_all(&partial)
+        delete(&partial)
     }
 
     /// Gives a complete checkpoint its name. If the name exists, exchanges the two directories.
@@ -263,7 +272,7 @@ impl Writer {
             if file_name.starts_with(".step-")
                 && [PARTIAL, REPLACED].iter().any(|end| file_name.ends_with(end))
             {
-                fs::remove_dir_all(&path).map_err(|error| CheckpointError::Remove { path, error })?;
+                delete(&path).map_err(|error| CheckpointError::Remove { path, error })?;
             }
         }
         Ok(())
@@ -289,6 +298,16 @@ where
     }
     files::write_framed(&directory.join(STATE), &content)?;
     sync(directory).map_err(CheckpointError::write(directory))
+}
+
+/// Deletes a directory that is no checkpoint any more.
+fn delete(directory: &Path) -> io::Result<()> {
+    use io::ErrorKind::{DirectoryNotEmpty, ResourceBusy};
+    match fs::remove_dir_all(directory) {
+        // NFS keeps a file under another name while a process of this machine has it open. A later save deletes it.
+        Err(error) if matches!(error.kind(), DirectoryNotEmpty | ResourceBusy) => Ok(()),
+        deleted => deleted,
+    }
 }
 
 /// Syncs the entries of a directory to disk.

@@ -34,18 +34,22 @@ impl FromStr for NamedRule {
     fn from_str(text: &str) -> Result<Self, UnknownRule> {
         let unknown = |why: String| UnknownRule { text: text.to_owned(), why };
         let (name, constants) = text.split_once(':').unwrap_or((text, ""));
-        let constant = |text: &str| -> Result<_, String> {
+        let mut given = Map::new();
+        let add = |text: &str| -> Result<(), String> {
             let (name, value) =
                 text.split_once('=').ok_or_else(|| format!("`{text}` is no CONSTANT=VALUE"))?;
             let value: Value = value.parse().map_err(|error| format!("the {name} is `{value}`: {error}"))?;
-            Ok((name.to_owned(), value))
+            match given.insert(name.to_owned(), value) {
+                Some(_) => Err(format!("the {name} is given twice")),
+                None => Ok(()),
+            }
         };
-        let constants = constants.split(',').filter(|text| !text.is_empty()).map(constant);
-        let constants: Map<_, _> = constants.collect::<Result<_, String>>().map_err(unknown)?;
+        let mut constants = constants.split(',').filter(|text| !text.is_empty());
+        constants.try_for_each(add).map_err(unknown)?;
         let Some((_, build)) = CATALOGUE.iter().find(|(known, _)| *known == name) else {
             return Err(unknown(format!("expected {}", names().collect::<Vec<_>>().join(", "))));
         };
-        let rule = build(constants.into()).map_err(|error| unknown(error.to_string()))?;
+        let rule = build(given.into()).map_err(|error| unknown(error.to_string()))?;
         rule.check().map_err(unknown)?;
         Ok(Self(rule))
     }

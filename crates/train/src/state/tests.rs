@@ -89,6 +89,22 @@ fn checkpoint_with_the_lowest_loss_is_kept_besides_the_newest() {
 }
 
 #[test]
+fn damaged_checkpoint_is_not_the_one_with_the_lowest_loss() {
+    let directory = tempfile::tempdir().unwrap();
+    unisono::threads(1, |mut comm| {
+        let mut state = open(&mut comm, Some(directory.path()));
+        state.progress.step = 2;
+        let saved = checkpoint(2, state.progress.clone());
+        state.save(Some(saved)).unwrap();
+        drop(state);
+        std::fs::create_dir(directory.path().join("step-0000000003")).unwrap();
+        let mut state = resume(&mut comm, directory.path(), settings(Some(directory.path())));
+        [2.0, 1.0].into_iter().for_each(|loss| state.count_step(sums(loss)));
+        assert_eq!(state.progress.lowest, Some(Lowest { step: 2, loss: 2.0 }));
+    });
+}
+
+#[test]
 fn resumed_run_repeats_no_evaluation_of_an_older_version() {
     for (is_older, is_evaluated) in [(false, false), (false, true), (true, true)] {
         let directory = tempfile::tempdir().unwrap();

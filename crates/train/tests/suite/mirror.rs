@@ -143,7 +143,8 @@ fn gradient_is_clipped_by_its_norm_over_all_ranks() {
 fn buckets_work_in_a_custom_training_loop() {
     unisono::threads(2, |mut comm| {
         let parameters = Line::new().parameters;
-        let settings = BucketSettings { wire: Wire::Bf16, ..BucketSettings::default() };
+        let (wire, overlap) = (Wire::Bf16, Overlap::Beside);
+        let settings = BucketSettings { wire, overlap, ..BucketSettings::default() };
         let mut buckets = unisono_train::Buckets::new(&mut comm, &parameters, &settings).unwrap();
         for step in 0..3 {
             for number in 0..2 {
@@ -156,7 +157,11 @@ fn buckets_work_in_a_custom_training_loop() {
                 });
                 assert_eq!(filling.end().unwrap(), [BIAS, UNUSED]);
             }
-            assert_eq!(buckets.sums().unwrap().tally, LossSums { targets: 4.0, loss: 2.0, correct: 0.0 });
+            if step != 1 {
+                // A step may leave the sums unread.
+                let expected = LossSums { targets: 4.0, loss: 2.0, correct: 0.0 };
+                assert_eq!(buckets.sums().unwrap().tally, expected);
+            }
             assert_eq!(buckets.gradient(WEIGHT).unwrap(), [4.0, 8.0, 16.0], "step {step}");
             assert_eq!(buckets.gradient(BIAS).unwrap(), [0.0]);
             buckets.land_all().unwrap();

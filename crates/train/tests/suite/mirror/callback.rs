@@ -7,8 +7,8 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::checkpoint::{self, When};
 use unisono_train::{
-    Callback, Checkpoints, EarlyStopping, EpochReport, Event, Flow, OutOfData, Progress, Resumed,
-    RunSettings, Summary, TrainError, Trainer,
+    BucketSettings, Callback, Checkpoints, EarlyStopping, EpochReport, Event, Flow, LocalSteps, OutOfData,
+    Outer, Progress, Resumed, RunSettings, Summary, TrainError, Trainer,
 };
 
 use super::line::Line;
@@ -219,8 +219,25 @@ fn evaluation_that_a_stop_skips_is_made_by_the_resumed_run() {
     assert_eq!(evaluations(usize::MAX), [4, 6, 8]);
 }
 
+fn evaluation_waits_for_the_end_of_a_round_of_local_steps() {
+    let evaluations = unisono::threads(2, |mut comm| {
+        let local_steps = Some(LocalSteps { steps: 3, outer: Outer::Average });
+        let buckets = BucketSettings { local_steps, ..BucketSettings::default() };
+        let settings = RunSettings { buckets, evaluate_every: Some(2), ..run_settings(1, OutOfData::Error) };
+        let mut evaluations = Vec::new();
+        let ended = train(&mut comm, settings, |event| {
+            if let Event::Evaluation(made) = event {
+                evaluations.push(made.step);
+            }
+        });
+        ended.map(|_| evaluations).unwrap()
+    });
+    assert_eq!(evaluations, [[3, 6], [3, 6]]);
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
+        evaluation_waits_for_the_end_of_a_round_of_local_steps,
         evaluation_that_a_stop_skips_is_made_by_the_resumed_run,
         run_killed_after_the_evaluation_that_ends_it_completes_its_epoch,
         callback_scales_the_learning_rates_of_later_steps_and_of_a_resumed_run,

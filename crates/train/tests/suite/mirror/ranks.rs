@@ -72,6 +72,11 @@ fn differing_models_are_reported_with_parameter_names() {
     assert_all(&order, &["where rank 0 has weight, rank 1 has bias: the same parameters, in another order"]);
 }
 
+fn model_with_two_parameters_of_the_same_name_is_refused() {
+    let refused = refused(|_, line| line.parameters[UNUSED].name = "bias".to_owned());
+    assert_all(&refused, &["two parameters of the model are called `bias`"]);
+}
+
 /// A line that runs a function in each pass of one rank. Passes are counted from 1.
 struct Odd<D> {
     line: Line,
@@ -190,6 +195,7 @@ fn a_rank_that_is_slow_is_named() {
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = tests![
         differing_models_are_reported_with_parameter_names,
+        model_with_two_parameters_of_the_same_name_is_refused,
         differing_replicas_are_reported_with_rank_and_parameter,
         ranks_whose_loss_is_not_finite_are_named,
     ];
