@@ -48,8 +48,9 @@ use visit::{Broadcast, Collect, Describe, Distribute};
 
 /// The gradient reducer of a module that all ranks train together. It reduces gradients in buckets: one is in transit while the next ones are packed.
 ///
-/// Replicas stay bit-identical as long as their optimizers are the same. The parameters are of `f32`, on any device of burn. Gradients are copied
-/// through host memory. `C` is a [`Communicator`], or a reference to one.
+/// Replicas stay bit-identical as long as their optimizers are the same. Running statistics of a `BatchNorm` have no gradient: after the start, each
+/// rank has those of its own samples. The parameters are of `f32`, on any device of burn. Gradients are copied through host memory. `C` is a
+/// [`Communicator`], or a reference to one.
 pub struct DataParallel<C = Communicator> {
     comm: C,
     /// Averages the gradients of the module's parameters, in the order of visits.

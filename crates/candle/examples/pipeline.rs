@@ -69,6 +69,8 @@ fn train(comm: &mut Communicator) -> std::result::Result<(), TrainError> {
     let options = Options { train_samples: SAMPLES, ..Options::default() };
     let dataset = Arc::new(unisono_data::load(&Source::Digits, &options)?);
     let global_batch = replicas.ranks() * micro_batches * MICRO_BATCH;
+    let steps = SAMPLES.checked_div(global_batch).filter(|&steps| steps > 1);
+    let steps = steps.ok_or_else(|| wrong(format!("a step of {global_batch} samples, of {SAMPLES}")))?;
     let shares = Shares {
         rank: replicas.rank(),
         ranks: replicas.ranks(),
@@ -79,7 +81,7 @@ fn train(comm: &mut Communicator) -> std::result::Result<(), TrainError> {
     let mut feed = MicroBatches(Sampled::new(dataset, SEED, shares, Threads::Auto, Depth::Auto));
     let (mut took, mut waited) = (Duration::ZERO, Duration::ZERO);
     let mut losses = Vec::new();
-    for share in feed.epoch(1, 0)?.take(SAMPLES / global_batch) {
+    for share in feed.epoch(1, 0)?.take(steps) {
         let share = share?;
         let began = Instant::now();
         let report = mirror.step(&mut replicas, Share::of(&share), 0.05, |_| true)?;

@@ -11,7 +11,8 @@ fn train(comm: &mut unisono::Communicator) -> Result<()> {
     let rank = comm.rank();
     let path = std::env::args().nth(1).ok_or("expected the path of a CSV file with a header and numbers")?;
     let mut rows = csv::Reader::from_path(path)?.deserialize().collect::<csv::Result<Vec<Vec<f32>>>>()?;
-    let (columns, held_out) = (rows[0].len() - 1, rows.split_off(rows.len() / 10 * 9));
+    let columns = rows.first().ok_or("expected rows below the header")?.len() - 1;
+    let held_out = rows.split_off(rows.len() / 10 * 9);
     let parameters = Parameters::new(7);
     let vars = parameters.var_builder();
     let (hidden, output) = (linear(columns, 32, vars.pp("hidden"))?, linear(32, 1, vars.pp("output"))?);

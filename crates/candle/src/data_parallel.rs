@@ -11,7 +11,7 @@ use candle_nn::VarMap;
 use unisono::Communicator;
 
 use crate::values::with_values;
-use unisono_train::{Means, Parameter};
+use unisono_train::{Means, Parameter, TrainError, agree};
 
 /// The variables of a candle model with averaged gradients: each rank computes the gradients of its own samples, and receives the means over all
 /// ranks. Three lines make a program data-parallel:
@@ -40,7 +40,8 @@ use unisono_train::{Means, Parameter};
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 ///
-/// All ranks have identical parameters as long as their optimizers are the same. `C` is a [`Communicator`], or a reference to one.
+/// All ranks have identical parameters as long as their optimizers are the same. Running statistics of a `BatchNorm` are variables without a
+/// gradient: after the start, each rank has those of its own samples. `C` is a [`Communicator`], or a reference to one.
 ///
 /// The mean is computed after the backward pass has ended, because candle has no hooks for variables. The all-reduce of a bucket overlaps the packing
 /// of the next ones. A [`Mirror`](unisono_train::Mirror) trains a model that takes its variables from [`Parameters`](crate::network::Parameters),
@@ -63,21 +64,13 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
     /// Broadcasts the values of rank 0's variables to all ranks. Called by all ranks after building the model, with the same variables.
     ///
     /// # Errors
-    /// Fails on all ranks if the variables of a rank differ from rank 0's in name or shape. Fails if there is no variable, or one is not of `f32` on
-    /// the CPU. Also returns errors of the collectives, such as a failed rank.
+    /// Fails on all ranks if a rank has no variable, one that is not of `f32` on the CPU, or others than rank 0 by name or shape. Also returns
+    /// errors of the collectives, such as a failed rank.
     pub fn new(mut comm: C, varmap: &VarMap) -> Result<Self> {
         let variables = variables(varmap);
-        let unsupported =
-            variables.iter().find(|(_, var)| var.dtype() != DType::F32 || !var.device().is_cpu());
-        if let Some((name, var)) = unsupported {
-            let (dtype, place) = (var.dtype(), var.device().location());
-            bail!("variable {name} is {dtype:?} on {place:?}: DataParallel supports f32 on the CPU");
-        }
-        if variables.is_empty() {
-            bail!("there is no variable: build the model before DataParallel::new");
-        }
         let described = |(name, var): &(String, Var)| Parameter::new(name, var.dims());
         let world = comm.borrow_mut();
+        agree(world, check(&variables)).map_err(Error::wrap)?;
         let means = Means::new(world, variables.iter().map(described).collect()).map_err(Error::wrap)?;
         for (_, var) in &variables {
             let mut values = var.flatten_all()?.to_vec1::<f32>()?;
@@ -140,6 +133,22 @@ fn variables(varmap: &VarMap) -> Vec<(String, Var)> {
     let mut variables: Vec<_> = lock(varmap).iter().map(|(name, var)| (name.clone(), var.clone())).collect();
     variables.sort_by(|(one, _), (other, _)| one.cmp(other));
     variables
+}
+
+/// Rejects variables whose gradients cannot be averaged.
+fn check(variables: &[(String, Var)]) -> std::result::Result<(), TrainError> {
+    let unsupported = variables.iter().find(|(_, var)| var.dtype() != DType::F32 || !var.device().is_cpu());
+    let why = match unsupported {
+        Some((name, var)) => {
+            let (dtype, place) = (var.dtype(), var.device().location());
+            format!("variable {name} is {dtype:?} on {place:?}: DataParallel supports f32 on the CPU")
+        }
+        None if variables.is_empty() => {
+            "there is no variable: build the model before DataParallel::new".to_owned()
+        }
+        None => return Ok(()),
+    };
+    Err(TrainError::Setting(why))
 }
 
 #[cfg(test)]

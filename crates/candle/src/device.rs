@@ -9,10 +9,12 @@ mod ahead;
 mod near;
 
 use candle_core::Device;
+#[cfg(feature = "cuda")]
+use candle_core::{DType, Tensor};
 use unisono_collectives::named;
 
 #[cfg(feature = "cuda")]
-use crate::error::failed;
+use crate::error::{failed, text};
 #[cfg(not(feature = "cuda"))]
 use crate::model::Placed;
 use unisono::Communicator;
@@ -75,7 +77,7 @@ impl DeviceKind {
                 Ok((device, Some(description)))
             }
             (_, Err(NoGpu { why, .. })) => on_cpu(&why),
-            (rank, Ok(_)) => on_cpu(&format!("rank {} found no GPU", rank.unwrap_or_default())),
+            (rank, Ok(_)) => on_cpu(&format!("rank {} found no usable GPU", rank.unwrap_or_default())),
         }
     }
 }
@@ -96,10 +98,20 @@ fn find(comm: &Communicator) -> Result<(Device, String), NoGpu> {
         let device = Device::new_cuda_with_stream(ordinal).map_err(failed)?;
         Ok((device, format!("GPU {ordinal}, {name}")))
     });
-    found.map_err(|error| NoGpu {
+    let (device, name) = found.map_err(|error| NoGpu {
         why: format!("rank {} found no GPU: {error}", comm.rank()),
         advice: "check nvidia-smi",
-    })
+    })?;
+    // The driver loads kernels when they are first used. A GPU that is older than the one that they were compiled for refuses them.
+    let computed = Tensor::zeros(1, DType::F32, &device).and_then(|zero| (zero + 1.0)?.to_vec1::<f32>());
+    computed.map_err(|error| {
+        let (rank, error) = (comm.rank(), text(error));
+        NoGpu {
+            why: format!("the kernels of this program do not run on {name} of rank {rank}: {error}"),
+            advice: "build it for this GPU by CUDA_COMPUTE_CAP (docs/gpu.md)",
+        }
+    })?;
+    Ok((device, name))
 }
 
 /// Binds this thread, and with it all threads that it starts from now on, such as the input pipeline, to cores near its GPU. Returns a notice.

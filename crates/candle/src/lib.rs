@@ -7,7 +7,7 @@
 //! - [`Saved`] reads a model from a checkpoint, and [`Predictor`] makes predictions with it.
 //!
 //! Tensor operations use `RAYON_NUM_THREADS` threads, or all cores if it is not set. Ranks on the same node must divide its cores among them: see
-//! `config::share_cores`.
+//! [`unisono::config::share_cores`].
 //!
 //! A program that trains candle models should use an allocator that keeps large blocks: with the system's allocator, page faults take up to a third
 //! of a step. Add `mimalloc = { version = "0.1", default-features = false }` to its dependencies, and to its `main.rs`

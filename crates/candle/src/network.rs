@@ -4,6 +4,7 @@
 //! gradients are reported as soon as the backward pass has computed them.
 
 use std::fmt;
+use std::sync::MutexGuard;
 
 use candle_core::Tensor;
 
@@ -60,6 +61,7 @@ pub(crate) use rows::{Relu, RmsNorm, SquaredRelu};
 pub use stage::{Cut, StageNetwork};
 
 use parameters::{EVALUATION, GRADIENTS, VALUES};
+use passes::Passes;
 
 /// A candle model as a [`Replica`]: its parameters, and a closure that computes the loss of a batch.
 ///
@@ -93,7 +95,6 @@ use parameters::{EVALUATION, GRADIENTS, VALUES};
 /// assert!(losses[0] == losses[1] && losses[0] < 1.2);
 /// ```
 pub struct Network<B, F> {
-    parameters: Parameters,
     arrays: Arrays,
     /// The indices of parameters whose values no layer waits for.
     without_layer: Vec<usize>,
@@ -112,8 +113,11 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
     pub fn new(parameters: &Parameters, loss: F) -> Self {
         let all = parameters.all();
         let without_layer = (0..all.len()).filter(|&index| !all[index].is_of_layer).collect();
-        let (parameters, arrays) = (parameters.clone(), Arrays::of(parameters));
-        Self { parameters, arrays, without_layer, loss, batch: std::marker::PhantomData }
+        Self { arrays: Arrays::of(parameters), without_layer, loss, batch: std::marker::PhantomData }
+    }
+
+    fn passes(&self) -> MutexGuard<'_, Passes> {
+        self.arrays.parameters.passes()
     }
 
     fn wait_for_param(
@@ -126,14 +130,15 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
     }
 
     fn run(&mut self, batch: &B, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
-        self.parameters.passes().begin();
+        self.passes().begin();
         self.wait_for_param(gradients, self.without_layer.iter().copied())?;
         let Loss { sum, tally } = VALUES.set(gradients, || (self.loss)(batch))?;
+        self.arrays.check_complete()?;
         // The remaining parameters belong to layers that this batch did not reach.
         self.wait_for_param(gradients, 0..self.arrays.tensors.len())?;
         gradients.record_loss(tally);
         GRADIENTS.set(gradients, || sum.backward())?;
-        Ok(self.parameters.passes().end()?)
+        Ok(self.passes().end()?)
     }
 }
 
@@ -147,25 +152,25 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     fn pass(&mut self, batch: &B, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         let ended = self.run(batch, gradients);
         if let Err(error) = &ended {
-            self.parameters.passes().fail(&error.to_string());
+            self.passes().fail(&error.to_string());
         }
         ended
     }
 
     fn synchronizes(&self) -> bool {
-        self.parameters.passes().synchronizes()
+        self.passes().synchronizes()
     }
 
     fn connect(&mut self, comm: &mut Communicator) -> Result<(), ReplicaError> {
-        Ok(self.parameters.passes().connect(comm)?)
+        Ok(self.passes().connect(comm)?)
     }
 
     fn begin_step(&mut self, first: u64, passes: usize) -> Result<usize, ReplicaError> {
-        Ok(self.parameters.passes().begin_step(first, passes)?)
+        Ok(self.passes().begin_step(first, passes)?)
     }
 
     fn pass_without_samples(&mut self) -> Result<(), ReplicaError> {
-        Ok(self.parameters.passes().without_samples()?)
+        Ok(self.passes().without_samples()?)
     }
 
     fn evaluate(&mut self, batch: &B, visit: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {
@@ -177,7 +182,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 
     fn shares_values(&self) -> bool {
-        self.parameters.sharing.is_some()
+        self.arrays.parameters.sharing.is_some()
     }
 
     fn brings_values(&self) -> bool {
@@ -198,7 +203,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
         }
         #[cfg(feature = "cuda")]
         {
-            let Arrays { described, tensors } = &self.arrays;
+            let Arrays { described, tensors, .. } = &self.arrays;
             let is_there = tensors.first().is_some_and(|tensor| tensor.device().is_cuda());
             let gpu = is_there.then(|| Gpu::new(comm, (described, tensors), optimizer, buckets)).transpose();
             Ok(agree(comm, gpu)?.map(|gpu| Box::new(gpu) as Box<dyn Backend>))
@@ -208,8 +213,10 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 }
 
+/// The parameters of a complete model.
 #[derive(Debug)]
 struct Arrays {
+    parameters: Parameters,
     described: Vec<Parameter>,
     tensors: Vec<Tensor>,
 }
@@ -218,7 +225,18 @@ impl Arrays {
     fn of(parameters: &Parameters) -> Self {
         let all = parameters.all().into_iter();
         let (described, tensors) = all.map(|array| (array.parameter, array.tensor)).unzip();
-        Self { described, tensors }
+        Self { parameters: parameters.clone(), described, tensors }
+    }
+
+    /// Rejects parameters that the model has added since. No gradient of theirs would be reduced.
+    fn check_complete(&self) -> candle_core::Result<()> {
+        match self.parameters.lock().get(self.described.len()) {
+            Some(added) => candle_core::bail!(
+                "parameter {} was added too late: build the whole model before its Network or StageNetwork",
+                added.parameter.name
+            ),
+            None => Ok(()),
+        }
     }
 
     /// As [`Replica::with_values`].

@@ -130,8 +130,8 @@ impl Saved {
     /// # Errors
     /// As [`open`](Self::open), on all ranks. Errors of the collectives.
     pub fn open_on_all(comm: &mut Communicator, path: &Path) -> Result<Self, TrainError> {
-        let read = if comm.rank() == 0 { Self::open(path).map(Some) } else { Ok(None) };
-        let read = agree(comm, read)?;
+        let read = (comm.rank() == 0).then(|| comm.quiet("reading a checkpoint", |_| Self::open(path)));
+        let read = agree(comm, read.transpose())?;
         let header = read.as_ref().map(|saved| {
             let shapes: Vec<_> = saved.parameters.iter().map(|array| (&array.name, &array.shape)).collect();
             (&saved.path, &saved.progress, shapes)
@@ -246,7 +246,8 @@ impl Saved {
         part: Part,
         metrics: &[Arc<dyn Metric>],
     ) -> Result<Test, TrainError> {
-        let dataset = self.on_bad_sample(source).and_then(|policy| self.load(source, policy));
+        let load = |_: &mut Communicator| self.load(source, self.on_bad_sample(source)?);
+        let dataset = comm.quiet("loading the data set", load);
         let dataset = dataset.and_then(|dataset| self.measurable(dataset, source, part));
         let prepared = dataset.and_then(|dataset| Ok((dataset, self.replica()?)));
         let (mut dataset, mut replica) = agree(comm, prepared)?;

@@ -211,7 +211,7 @@ impl Config {
                     (
                         self.on_bad_sample != OnBadSample::Error,
                         "--on-bad-sample skip",
-                        "nobody counts what workers skip",
+                        "samples that workers skip are not reported",
                     ),
                 ]
             }

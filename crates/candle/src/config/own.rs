@@ -29,7 +29,8 @@ impl Config {
         let (resumed, global_batch) = self.begin(comm, &strategy, ranks)?;
         let on_cpu = Some("on the CPU, where its parameters are");
         agree(comm, self.check_choice(comm.choice(), parameters.device(), on_cpu))?;
-        agree(comm, self.check_world(ranks).and_then(|()| self.load_initial(rank, parameters)))?;
+        let loaded = comm.quiet("reading the initial values", |_| self.load_initial(rank, parameters));
+        agree(comm, self.check_world(ranks).and(loaded))?;
         same_samples(comm, samples)?;
         if global_batch > samples[0] {
             return refuse(format!(

@@ -69,7 +69,10 @@ impl Config {
             let built = built.map_err(failed)?;
             self.load_initial(replicas.rank(), &parameters).map(|()| built)
         };
-        let built = agree(comm, (0..schedule.stages_per_rank()).map(stage).collect())?;
+        let built = comm.quiet("building the model", |_| {
+            (0..schedule.stages_per_rank()).map(stage).collect::<Result<Vec<_>, _>>()
+        });
+        let built = agree(comm, built)?;
         Ok((Pipeline::new(own, schedule, built)?, Some(description)))
     }
 
@@ -98,8 +101,9 @@ impl Config {
             0 => {
                 let samples: Vec<_> = (0..shares.micro_batch.min(dataset.train.len())).collect();
                 let batch = dataset.train.batch(&samples, Pass::Evaluation);
-                let batch = batch.map_err(TrainError::from);
-                batch.and_then(|batch| model::measure(layers, &batch, self.seed).map_err(failed))
+                comm.quiet("measuring the layers", |_| {
+                    model::measure(layers, &batch?, self.seed).map_err(failed)
+                })
             }
             _ => Ok(Vec::new()),
         };

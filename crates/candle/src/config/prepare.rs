@@ -113,8 +113,10 @@ impl Config {
                 _ => agree(comm, Parameters::on(of.device, self.seed).map_err(failed))?,
             };
             let hidden = self.hidden.as_deref();
-            let replica = model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
-                .and_then(|replica| self.load_initial(comm.rank(), &parameters).map(|()| replica));
+            let replica = comm.quiet("building the model", |comm| {
+                model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
+                    .and_then(|replica| self.load_initial(comm.rank(), &parameters).map(|()| replica))
+            });
             let description = (*strategy == Strategy::CentralStorage).then(|| {
                 "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, and \
                  updates its part"

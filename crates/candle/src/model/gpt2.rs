@@ -14,24 +14,66 @@ use crate::network::{CausalAttention, Linear, Parameters, chain};
 const DEVIATION: f64 = 0.02;
 const EPSILON: f64 = 1e-5;
 
-/// The sizes of a [`Gpt2`]. It deserializes from Hugging Face's `config.json`, and ignores other entries of that file.
+/// The sizes of a [`Gpt2`]. It deserializes from Hugging Face's `config.json`, unless that file describes a variant of GPT-2, such as another
+/// activation function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Entries")]
 pub struct Gpt2Config {
     /// The number of distinct tokens.
-    #[serde(rename = "vocab_size")]
     pub vocabulary: usize,
     /// The maximum number of tokens of a sample.
-    #[serde(rename = "n_positions")]
     pub context: usize,
     /// The number of values that represent a token.
-    #[serde(rename = "n_embd")]
     pub width: usize,
     /// The number of heads of each attention, a divisor of the width.
-    #[serde(rename = "n_head")]
     pub heads: usize,
     /// The number of blocks, each an attention and a perceptron.
-    #[serde(rename = "n_layer")]
     pub blocks: usize,
+}
+
+/// The entries of `config.json` that determine the logits.
+#[derive(Deserialize)]
+struct Entries {
+    vocab_size: usize,
+    n_positions: usize,
+    n_embd: usize,
+    n_head: usize,
+    n_layer: usize,
+    n_inner: Option<usize>,
+    activation_function: Option<String>,
+    layer_norm_epsilon: Option<f64>,
+    scale_attn_weights: Option<bool>,
+    scale_attn_by_inverse_layer_idx: Option<bool>,
+    tie_word_embeddings: Option<bool>,
+}
+
+impl TryFrom<Entries> for Gpt2Config {
+    type Error = String;
+
+    fn try_from(entries: Entries) -> std::result::Result<Self, String> {
+        let Entries { vocab_size, n_positions, n_embd, n_head, n_layer, .. } = entries;
+        // Three names of one function.
+        let activations = ["gelu_new", "gelu_fast", "gelu_pytorch_tanh"];
+        let activation = entries.activation_function.as_deref().unwrap_or(activations[0]);
+        let differences = [
+            ("n_inner", entries.n_inner.is_some_and(|inner| Some(inner) != n_embd.checked_mul(4))),
+            ("activation_function", !activations.contains(&activation)),
+            ("layer_norm_epsilon", entries.layer_norm_epsilon.is_some_and(|epsilon| epsilon != EPSILON)),
+            ("scale_attn_weights", entries.scale_attn_weights == Some(false)),
+            ("scale_attn_by_inverse_layer_idx", entries.scale_attn_by_inverse_layer_idx == Some(true)),
+            ("tie_word_embeddings", entries.tie_word_embeddings == Some(false)),
+        ];
+        if let Some((entry, _)) = differences.iter().find(|(_, differs)| *differs) {
+            return Err(format!("`{entry}` differs from GPT-2's: expected a model without this variation"));
+        }
+        Ok(Self {
+            vocabulary: vocab_size,
+            context: n_positions,
+            width: n_embd,
+            heads: n_head,
+            blocks: n_layer,
+        })
+    }
 }
 
 /// GPT-2: computes the logits of each next token of a text. Its parameters have the names and the shapes of Hugging Face's published weights
@@ -76,6 +118,9 @@ impl Module for Gpt2 {
     fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
         let (samples, length) = inputs.dims2()?;
         let (context, width) = self.positions.dims2()?;
+        if samples * length == 0 {
+            bail!("there are {samples} samples of {length} tokens: expected at least one of each");
+        }
         if length > context {
             bail!("a sample has {length} tokens: expected at most {context}, the context of the model");
         }
@@ -224,7 +269,15 @@ mod tests {
 
     #[test]
     fn invalid_sizes_are_refused() {
-        let config = Gpt2Config { vocabulary: 3, context: 2, width: 6, heads: 4, blocks: 1 };
+        let published = |more: &str| {
+            let entries = r#""vocab_size": 3, "n_positions": 2, "n_embd": 6, "n_head": 4, "n_layer": 1"#;
+            serde_json::from_str::<Gpt2Config>(&format!("{{{entries}, {more}}}"))
+                .map_err(|why| why.to_string())
+        };
+        let config = published(r#""n_inner": null, "activation_function": "gelu_new""#).unwrap();
+        assert_eq!(config, Gpt2Config { vocabulary: 3, context: 2, width: 6, heads: 4, blocks: 1 });
+        let refused = published(r#""activation_function": "relu""#).unwrap_err();
+        assert!(refused.starts_with("`activation_function` differs from GPT-2's"), "{refused}");
         let message = |error: candle_core::Error| error.to_string();
         let refused = Gpt2::new(&Parameters::new(0), &config).map_err(message).unwrap_err();
         assert!(refused.starts_with("a width of 6 cannot be divided among 4 heads"), "{refused}");
@@ -232,5 +285,10 @@ mod tests {
         let tokens = Tensor::zeros((1, 3), candle_core::DType::U32, &Device::Cpu).unwrap();
         let refused = model.forward(&tokens).map_err(message).unwrap_err();
         assert!(refused.starts_with("a sample has 3 tokens: expected at most 2"), "{refused}");
+        for shape in [(0, 2), (1, 0)] {
+            let none = Tensor::zeros(shape, candle_core::DType::U32, &Device::Cpu).unwrap();
+            let refused = model.forward(&none).map_err(message).unwrap_err();
+            assert!(refused.contains("tokens: expected at least one of each"), "{refused}");
+        }
     }
 }

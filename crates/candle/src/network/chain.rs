@@ -31,11 +31,6 @@ pub(crate) fn chain(parameters: &Parameters, parts: &[&dyn Part], x: &Tensor) ->
     if parameters.has_loops { run(chain, x, parameters.anchor()) } else { chain.composed(x) }
 }
 
-/// Runs the operation of one part that has only loops.
-pub(super) fn looped(parameters: &Parameters, part: &dyn Part, x: &Tensor) -> Result<Tensor> {
-    run(Chain::new(&[part]), x, parameters.anchor())
-}
-
 /// Runs a chain as an operation of candle. The anchor makes candle compute derivatives.
 fn run(chain: Chain, x: &Tensor, anchor: &Tensor) -> Result<Tensor> {
     let shape = Shape::from(chain.shape(x.dims())?);

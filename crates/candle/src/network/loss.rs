@@ -33,7 +33,7 @@ impl Loss {
             Some(targets) => targets.clone(),
             None => Tensor::new(known, &Device::Cpu)?.to_device(logits.device())?,
         };
-        let sum = cross_entropy_of(logits, known.to_vec(), Some(targets.clone()))?;
+        let sum = cross_entropy_of(logits, known.to_vec(), targets.clone())?;
         let loss = f64::from(sum.to_scalar::<f32>()?);
         // Accuracy is only measured in evaluations.
         let correct = if is_training() { 0.0 } else { count_correct(logits, &targets)? };
@@ -74,14 +74,12 @@ fn count_correct(logits: &Tensor, targets: &Tensor) -> Result<f64> {
 /// # Errors
 /// If the numbers of targets and rows differ, or a target is not a class.
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
-    cross_entropy_of(logits, targets.flatten_all()?.to_vec1()?, None)
+    let targets = targets.flatten_all()?;
+    cross_entropy_of(logits, targets.to_vec1()?, targets.to_device(logits.device())?)
 }
 
-/// As [`cross_entropy`], with targets on the host. `there` is their copy on the device of the logits, if there is one.
-///
-/// # Errors
-/// As [`cross_entropy`].
-fn cross_entropy_of(logits: &Tensor, targets: Vec<u32>, there: Option<Tensor>) -> Result<Tensor> {
+/// As [`cross_entropy`], with targets on the host, and `there` on the device of the logits.
+fn cross_entropy_of(logits: &Tensor, targets: Vec<u32>, there: Tensor) -> Result<Tensor> {
     let (rows, classes) = logits.dims2()?;
     if targets.len() != rows {
         bail!("{} targets for {rows} rows of logits", targets.len());
@@ -117,8 +115,8 @@ pub(super) fn showing<R>(visit: Option<VisitOutputs<'_>>, compute: impl FnOnce()
 
 pub(super) struct CrossEntropy {
     pub(super) targets: Vec<u32>,
-    /// The copy of the targets on the device of the logits, if there is one.
-    pub(super) there: Option<Tensor>,
+    /// The targets on the device of the logits.
+    pub(super) there: Tensor,
 }
 
 impl Function for CrossEntropy {
@@ -134,7 +132,7 @@ impl Function for CrossEntropy {
             .map(|(row, &target)| {
                 let highest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 let total: f32 = row.iter().map(|x| (x - highest).exp()).sum();
-                f64::from(total.ln() + highest - row[target as usize])
+                f64::from(total.ln() + (highest - row[target as usize]))
             })
             .sum::<f64>() as f32;
     }
@@ -155,12 +153,8 @@ impl Function for CrossEntropy {
     }
 
     fn composed(&self, x: &Tensor) -> Result<Tensor> {
-        let targets = match &self.there {
-            Some(targets) => targets.clone(),
-            None => Tensor::new(&*self.targets, x.device())?,
-        };
         let x = x.broadcast_sub(&x.max_keepdim(1)?.detach())?;
-        let of_targets = x.gather(&targets.unsqueeze(1)?, 1)?.squeeze(1)?;
+        let of_targets = x.gather(&self.there.unsqueeze(1)?, 1)?.squeeze(1)?;
         (x.exp()?.sum(1)?.log()? - of_targets)?.sum_all()
     }
 }

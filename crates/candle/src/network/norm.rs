@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Result, Tensor, bail};
 
-use super::chain::looped;
+use super::chain::chain;
 use super::channels::{Affine, Moved, differentiate, normalize, products, repeated};
 use super::operation::{Operation, Part};
 use super::parameters::{Parameters, Weight, is_training};
@@ -105,7 +105,7 @@ impl SyncBatchNorm {
     /// If the last dimension is not the number of channels. In training, if a pass has only one value per channel over all ranks, or if ranks are at
     /// different layers. Errors of the collective.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        looped(&self.parameters, self, x)
+        chain(&self.parameters, &[self], x)
     }
 }
 
@@ -190,8 +190,7 @@ impl Operation for Pass {
         Ok(())
     }
 
-    /// There is no composition: the layer works only on the CPU.
-    fn composed(&self, x: &Tensor) -> Result<Tensor> {
-        self.layer.forward(x)
+    fn composed(&self, _: &Tensor) -> Result<Tensor> {
+        bail!("{}: SyncBatchNorm works on the CPU only", self.layer.statistics.name)
     }
 }

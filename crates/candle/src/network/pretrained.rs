@@ -27,7 +27,7 @@ impl Parameters {
             }
         };
         let all = self.all();
-        let mut left = Vec::new();
+        let (mut fitting, mut left) = (Vec::new(), Vec::new());
         for array in &all {
             let name = &array.parameter.name;
             let is_meant = |found: &str| found.strip_suffix(&**name).is_some_and(|rest| rest.ends_with('.'));
@@ -45,15 +45,16 @@ impl Parameters {
                 },
             };
             match found.filter(|found| found.dims() == array.parameter.shape) {
-                Some(found) => {
-                    overwrite(&array.tensor, &found.to_dtype(DType::F32)?.to_device(self.device())?)?;
-                }
+                Some(found) => fitting.push((&array.tensor, found)),
                 None => left.push(name.clone()),
             }
         }
-        if left.len() == all.len() {
+        if fitting.is_empty() {
             let expected = all.first().map_or("parameters", |array| &array.parameter.name);
             bail!("`{}` has no parameter of the model: expected names such as `{expected}`", path.display());
+        }
+        for (tensor, values) in fitting {
+            overwrite(tensor, &values.to_dtype(DType::F32)?.to_device(self.device())?)?;
         }
         Ok(left)
     }
@@ -98,13 +99,17 @@ mod tests {
     #[test]
     fn file_of_another_model_is_refused() {
         let parameters = Parameters::new(7);
+        let scale = parameters.add("scale", 2, 0.1).unwrap();
         parameters.add("weight", 2, 0.1).unwrap();
+        let before = scale.to_vec1::<f32>().unwrap();
         let refused =
             |arrays: &[(&str, Tensor)]| parameters.load(file(arrays).path()).unwrap_err().to_string();
         let other = refused(&[("bias", numbers(&[1.0, 2.0]))]);
-        assert!(other.contains("has no parameter of the model: expected names such as `weight`"), "{other}");
-        let two = refused(&[("a.weight", numbers(&[1.0, 2.0])), ("b.weight", numbers(&[1.0, 2.0]))]);
+        assert!(other.contains("has no parameter of the model: expected names such as `scale`"), "{other}");
+        let two = ["scale", "a.weight", "b.weight"].map(|name| (name, numbers(&[1.0, 2.0])));
+        let two = refused(&two);
         assert!(two.contains("weight may be `") && two.contains("expected one name"), "{two}");
+        assert_eq!(scale.to_vec1::<f32>().unwrap(), before, "an error changes nothing");
         let text = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(text.path(), "no tensors").unwrap();
         let broken = parameters.load(text.path()).unwrap_err().to_string();

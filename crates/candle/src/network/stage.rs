@@ -148,6 +148,7 @@ impl<B: Send + 'static, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> 
                 return Err("activations need a gradient from the next stage".into());
             }
         };
+        self.arrays.check_complete()?;
         let found = GRADIENTS.set(gradients, || sum.backward())?;
         let Some(before) = before else { return Ok(None) };
         // Without a gradient, the result does not depend on the inputs.

@@ -172,13 +172,11 @@ fn outputs_and_gradients_match_the_definition() {
     let expected = pass(&mut reference, Some(&samples(0..SAMPLES)), &outputs);
     let found = shared(&[SAMPLES]);
     assert_close("outputs", &found.outputs, &expected.outputs);
-    let by_name = |name: &str, replica: &dyn Fn(&str) -> usize| replica(name);
     let own = network(Arc::default());
     let place =
         |all: &[unisono_train::Parameter], name: &str| all.iter().position(|p| p.name == name).unwrap();
     for name in ["first", "norm.weight", "norm.bias", "second", "last.weight", "last.bias"] {
-        let here = by_name(name, &|name| place(own.parameters(), name));
-        let there = by_name(name, &|name| place(reference.parameters(), name));
+        let [here, there] = [own.parameters(), reference.parameters()].map(|all| place(all, name));
         let scale = expected.gradients[there].iter().fold(1.0_f32, |most, slope| most.max(slope.abs()));
         for (found, expected) in found.gradients[here].iter().zip(&expected.gradients[there]) {
             assert!((found - expected).abs() < 2e-4 * scale, "{name}: {found} {expected}");
