@@ -6,7 +6,7 @@
 !
 ! Handles and arrays are of type(c_ptr): c_loc(values) for an array with the attribute `target`, c_null_ptr for NULL, c_loc(options)
 ! for options and settings, and c_loc(text) for a text that ends with c_null_char. A function of the program with bind(c) is
-! c_funloc(function).
+! c_funloc(function). Ranks, the starts of parts and the index of unisono_wait_any count from 0: requests(index + 1) was done.
 module unisono
   use, intrinsic :: iso_c_binding
   implicit none

@@ -50,11 +50,20 @@ impl Arrays {
         Ok((to, from))
     }
 
+    /// # Errors
+    /// As [`lent`], and if the arrays overlap.
+    ///
     /// # Safety
     /// As [`lent`], for the sum of the counts. The sent array is only read.
     unsafe fn lent<T: Element>(self, to: &[usize], from: &[usize]) -> Result<(Lent<T>, Lent<T>)> {
         // SAFETY: as the caller promises.
-        unsafe { Ok((lent(self.sent.cast_mut(), sum(to)?)?, lent(self.received, sum(from)?)?)) }
+        let (sent, received): (Lent<T>, Lent<T>) =
+            unsafe { (lent(self.sent.cast_mut(), sum(to)?)?, lent(self.received, sum(from)?)?) };
+        let (read, written) = (sent.as_ptr_range(), received.as_ptr_range());
+        if read.start < written.end && written.start < read.end {
+            return Err(argument("the array to send and the array to receive overlap"));
+        }
+        Ok((sent, received))
     }
 }
 

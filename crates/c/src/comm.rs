@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use unisono::{Communicator, panic_text};
 use unisono_bindings::Owner;
@@ -14,15 +15,28 @@ use super::waits::with_callback;
 #[derive(Debug)]
 pub struct Comm {
     /// Present once there is a compressor. All compressors share it.
-    levels: Option<Levels>,
-    inner: Communicator,
+    pub(crate) levels: Option<Levels>,
+    pub(crate) inner: Communicator,
+    /// Differs from that of every other communicator of this process, also of freed ones.
+    pub(crate) number: u64,
     owner: Owner,
 }
 
 impl Comm {
     /// Passes the ownership of a communicator to the program.
     pub(crate) fn into_raw(inner: Communicator) -> *mut Self {
-        Box::into_raw(Box::new(Self { levels: None, inner, owner: Owner::this_process() }))
+        static CREATED: AtomicU64 = AtomicU64::new(0);
+        let number = CREATED.fetch_add(1, Ordering::Relaxed);
+        Box::into_raw(Box::new(Self { levels: None, inner, number, owner: Owner::this_process() }))
+    }
+
+    /// # Errors
+    /// If an object, which belongs to the communicator of this number, is passed with another one.
+    pub(crate) fn check_number(&self, number: u64, what: &str) -> Result<()> {
+        if self.number == number {
+            return Ok(());
+        }
+        Err(argument(format!("the {what} belongs to another communicator")))
     }
 }
 
@@ -65,22 +79,19 @@ pub(crate) unsafe fn take(comm: *mut Comm) -> Result<Communicator> {
 /// As [`communicator`].
 pub(crate) unsafe fn on(comm: *mut Comm, body: impl FnOnce(&mut Communicator) -> Result<()>) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { on_handle(comm, |comm, _| body(comm)) }
+    unsafe { on_handle(comm, |comm| body(&mut comm.inner)) }
 }
 
-/// Like [`on`], for a function that also needs the groups of compressors.
+/// Like [`on`], for a function that also needs the rest of the handle.
 ///
 /// # Safety
 /// As [`communicator`].
-pub(crate) unsafe fn on_handle(
-    comm: *mut Comm,
-    body: impl FnOnce(&mut Communicator, &mut Option<Levels>) -> Result<()>,
-) -> c_int {
+pub(crate) unsafe fn on_handle(comm: *mut Comm, body: impl FnOnce(&mut Comm) -> Result<()>) -> c_int {
     guarded(|| {
         // SAFETY: as the caller promises.
-        let Comm { inner: comm, levels, .. } = unsafe { live(comm)? };
-        catch_unwind(AssertUnwindSafe(|| with_callback(|| body(comm, levels)))).unwrap_or_else(|panic| {
-            comm.fail(panic_text(&*panic).unwrap_or("a defect of unisono"));
+        let comm = unsafe { live(comm)? };
+        catch_unwind(AssertUnwindSafe(|| with_callback(|| body(comm)))).unwrap_or_else(|panic| {
+            comm.inner.fail(panic_text(&*panic).unwrap_or("a defect of unisono"));
             resume_unwind(panic)
         })
     })

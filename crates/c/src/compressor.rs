@@ -2,11 +2,10 @@
 
 use std::ffi::{CStr, c_char, c_float, c_int};
 
-use unisono::Communicator;
 use unisono_bindings::{Owner, arguments};
 use unisono_compress::{Compression, Levels, UnknownCompression};
 
-use super::comm::{Comm, on, on_handle, out};
+use super::comm::{Comm, on_handle, out};
 use super::errors::{Result, argument, guarded};
 use super::values::lent;
 
@@ -16,6 +15,8 @@ use super::values::lent;
 pub struct Compressor {
     inner: unisono_compress::Compressor,
     count: usize,
+    /// The number of its communicator.
+    comm: u64,
     owner: Owner,
 }
 
@@ -58,7 +59,8 @@ pub unsafe extern "C" fn unisono_compressor_create(
     tensors: usize,
     compressor: *mut *mut Compressor,
 ) -> c_int {
-    let body = |comm: &mut Communicator, levels: &mut Option<Levels>| {
+    let body = |comm: &mut Comm| {
+        let Comm { inner: comm, levels, number, .. } = comm;
         // SAFETY: as the caller promises.
         let place = unsafe { out(compressor, "the compressor")? };
         if format.is_null() {
@@ -79,7 +81,8 @@ pub unsafe extern "C" fn unisono_compressor_create(
             None => levels.insert(Levels::of(comm)?),
         };
         let inner = unisono_compress::Compressor::new(levels, compression, &shapes);
-        *place = Box::into_raw(Box::new(Compressor { inner, count, owner: Owner::this_process() }));
+        let owner = Owner::this_process();
+        *place = Box::into_raw(Box::new(Compressor { inner, count, comm: *number, owner }));
         Ok(())
     };
     // SAFETY: as the caller promises.
@@ -101,16 +104,17 @@ pub unsafe extern "C" fn unisono_compress_all_reduce(
     count: usize,
     was_finite: *mut c_int,
 ) -> c_int {
-    let body = |comm: &mut Communicator| {
+    let body = |comm: &mut Comm| {
         // SAFETY: as the caller promises.
         let compressor = unsafe { live(compressor)? };
+        comm.check_number(compressor.comm, "compressor")?;
         if count != compressor.count {
             let of = compressor.count;
             return Err(argument(format!("the array has {count} floats, and the compressor sums {of}")));
         }
         // SAFETY: as the caller promises.
         let mut values = unsafe { lent::<f32>(data.cast(), count)? };
-        compressor.inner.all_reduce(comm, &mut values)?;
+        compressor.inner.all_reduce(&mut comm.inner, &mut values)?;
         // SAFETY: as the caller promises.
         if let Some(place) = unsafe { was_finite.as_mut() } {
             *place = c_int::from(compressor.inner.was_finite());
@@ -118,7 +122,7 @@ pub unsafe extern "C" fn unisono_compress_all_reduce(
         Ok(())
     };
     // SAFETY: as the caller promises.
-    unsafe { on(comm, body) }
+    unsafe { on_handle(comm, body) }
 }
 
 /// Returns the number of floats that `unisono_compressor_save` writes; 0 for NULL.

@@ -176,7 +176,10 @@ pub unsafe extern "C" fn unisono_gpu_synchronize(
 ) -> c_int {
     let body = |comm: &mut Communicator| {
         // SAFETY: as the caller promises.
-        unsafe { options::call(comm, options, |comm| device::synchronize(comm, stream.expose_provenance())) }
+        unsafe {
+            options::check_no_counts(options)?;
+            options::call(comm, options, |comm| device::synchronize(comm, stream.expose_provenance()))
+        }
     };
     // SAFETY: as the caller promises.
     unsafe { on(comm, body) }

@@ -2,11 +2,11 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use unisono::{Communicator, with_type};
+use unisono::with_type;
 use unisono_bindings::{Lent, Operation, Owner};
 
 use super::collectives::{Array, checked, rank};
-use super::comm::{Comm, on, out, text};
+use super::comm::{Comm, on_handle, out, text};
 use super::errors::{Failure, Result, argument};
 use super::options::{self, Call};
 use super::reductions;
@@ -15,6 +15,8 @@ use super::values;
 /// A collective on one array, which is planned once and carried out many times.
 pub struct Plan {
     planned: Box<dyn unisono_bindings::Plan>,
+    /// The number of its communicator.
+    comm: u64,
     owner: Owner,
 }
 
@@ -43,7 +45,8 @@ pub unsafe extern "C" fn unisono_plan_create(
     options: *const Call,
     plan: *mut *mut Plan,
 ) -> c_int {
-    let body = |comm: &mut Communicator| {
+    let body = |comm: &mut Comm| {
+        let Comm { inner: comm, number, .. } = comm;
         // SAFETY: as the caller promises, for both.
         let (place, name) = unsafe { (out(plan, "the plan")?, text(operation, "the operation")?) };
         let name = name.ok_or_else(|| argument("the operation is NULL"))?;
@@ -59,12 +62,12 @@ pub unsafe extern "C" fn unisono_plan_create(
                 options::call(comm, options, |comm| operation.plan(comm, values))?
             };
             let (planned, owner) = (Box::new(planned), Owner::this_process());
-            *place = Box::into_raw(Box::new(Plan { planned, owner }));
+            *place = Box::into_raw(Box::new(Plan { planned, comm: *number, owner }));
             Ok(())
         })
     };
     // SAFETY: as the caller promises.
-    unsafe { on(comm, body) }
+    unsafe { on_handle(comm, body) }
 }
 
 /// Starts a planned call on the communicator that planned it (`MPI_Start`). Do not access the array until `unisono_plan_wait` has
@@ -74,16 +77,16 @@ pub unsafe extern "C" fn unisono_plan_create(
 /// The handles must be live.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_plan_start(comm: *mut Comm, plan: *mut Plan) -> c_int {
-    let body = |comm: &mut Communicator| {
+    let body = |comm: &mut Comm| {
         // SAFETY: as the caller promises.
-        let plan = unsafe { live(plan)? };
+        let plan = unsafe { live(plan, comm)? };
         if plan.planned.is_started() {
             return Err(argument("the planned call is started already: wait for it first"));
         }
-        Ok(plan.planned.start(comm)?)
+        Ok(plan.planned.start(&mut comm.inner)?)
     };
     // SAFETY: as the caller promises.
-    unsafe { on(comm, body) }
+    unsafe { on_handle(comm, body) }
 }
 
 /// Waits until a planned call is done (`MPI_Wait`). The array then has the result.
@@ -92,16 +95,16 @@ pub unsafe extern "C" fn unisono_plan_start(comm: *mut Comm, plan: *mut Plan) ->
 /// The handles must be live.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_plan_wait(comm: *mut Comm, plan: *mut Plan) -> c_int {
-    let body = |comm: &mut Communicator| {
+    let body = |comm: &mut Comm| {
         // SAFETY: as the caller promises.
-        let plan = unsafe { live(plan)? };
+        let plan = unsafe { live(plan, comm)? };
         if !plan.planned.is_started() {
             return Err(argument("the planned call is not started"));
         }
-        Ok(plan.planned.wait(comm)?)
+        Ok(plan.planned.wait(&mut comm.inner)?)
     };
     // SAFETY: as the caller promises.
-    unsafe { on(comm, body) }
+    unsafe { on_handle(comm, body) }
 }
 
 /// Frees a plan, before or after its communicator, and not while its call is started. NULL is ignored.
@@ -117,11 +120,14 @@ pub unsafe extern "C" fn unisono_plan_free(plan: *mut Plan) {
     }
 }
 
+/// Returns the plan of a handle, which belongs to this communicator.
+///
 /// # Safety
 /// The handle must be null or live.
-unsafe fn live<'a>(plan: *mut Plan) -> Result<&'a mut Plan> {
+unsafe fn live<'a>(plan: *mut Plan, comm: &Comm) -> Result<&'a mut Plan> {
     // SAFETY: as the caller promises.
     let plan = unsafe { plan.as_mut() }.ok_or_else(|| -> Failure { argument("the plan is NULL") })?;
     plan.owner.check().map_err(argument)?;
+    comm.check_number(plan.comm, "plan")?;
     Ok(plan)
 }

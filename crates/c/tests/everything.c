@@ -158,6 +158,8 @@ static void given_parts(int blocks)
             CHECK(received[i++] == r);
     CHECK(unisono_all_to_all_v(comm, sent, NULL, received, pairs, UNISONO_I64, NULL) == UNISONO_ERROR_ARGUMENT);
     CHECK(unisono_all_to_all_v(comm, sent, pairs, received, pairs, UNISONO_I64, &wrong) == UNISONO_ERROR_ARGUMENT);
+    if (ranks > 1)
+        CHECK(unisono_all_to_all_v(comm, sent, pairs, sent, pairs, UNISONO_I64, NULL) == UNISONO_ERROR_ARGUMENT);
     free(values);
     free(sent);
     free(received);
@@ -169,6 +171,7 @@ static void plans(void)
     float sum[2];
     int64_t copied[5];
     unisono_plan *first = NULL, *second = NULL;
+    unisono_comm *other = NULL;
     OK(unisono_plan_create(comm, "all_reduce", sum, 2, UNISONO_F32, UNISONO_SUM, -1, NULL, &first));
     OK(unisono_plan_create(comm, "broadcast", copied, 5, UNISONO_I64, -1, 0, NULL, &second));
     for (int step = 0; step < 5; step++) {
@@ -184,6 +187,9 @@ static void plans(void)
         CHECK(sum[0] == (float)(ranks * (ranks - 1) / 2 + ranks * step) && sum[1] == sum[0]);
         CHECK(copied[0] == step && copied[4] == step);
     }
+    OK(unisono_split(comm, 0, rank, &other));
+    CHECK(unisono_plan_start(other, first) == UNISONO_ERROR_ARGUMENT);
+    unisono_free(other);
     unisono_plan_free(first);
     unisono_plan_free(second);
     CHECK(unisono_plan_create(comm, "all_reduce", sum, 2, UNISONO_F32, -1, -1, NULL, &first) == UNISONO_ERROR_ARGUMENT);
@@ -558,6 +564,7 @@ static void refusals(void)
     CHECK(strstr(unisono_last_error(), "quick") != NULL && strstr(unisono_last_error(), "ring") != NULL);
     CHECK(unisono_barrier(comm, &late) == UNISONO_ERROR_ARGUMENT);
     CHECK(unisono_barrier(comm, &parts) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_gpu_synchronize(comm, NULL, &parts) == UNISONO_ERROR_ARGUMENT);
     CHECK(unisono_barrier_async(comm, &parts, &request) == UNISONO_ERROR_ARGUMENT && request == NULL);
     if (ranks > 1) {
         const int next = (rank + 1) % ranks;

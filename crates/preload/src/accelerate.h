@@ -254,12 +254,12 @@ void record_write(void);
 
 /* worlds.c: the worlds of communicators. */
 
-/* The settings that are common to all ranks of MPI_COMM_WORLD. */
+/* The settings that are common to all ranks of MPI_COMM_WORLD. Before MPI_Init and once MPI_Finalize starts, no function is accelerated. */
 extern struct settings settings;
 
 /* Prepares this process, once MPI is initialised. All ranks call it. */
 void worlds_begin(void);
-/* Returns the world of a communicator, which may not have started. NULL before MPI_Init and in MPI_Finalize. */
+/* Returns the world of a communicator, which may not have started; NULL if there is no such communicator. */
 struct world *world_of(MPI_Comm comm);
 /* The number of freed communicators with a world. Cached lookups compare it, since handles are reused. */
 extern atomic_uint worlds_freed;
@@ -336,11 +336,10 @@ int carry_local_reduction(const struct call *call, const void *from, void *to);
 int carry_reduction(const struct call *call, const void *from, void *to);
 int carry_broadcast(const struct call *call, void *bytes);
 int carry_barrier(const struct call *call);
-/* The blocks of `to` are in bytes; NULL if they are equal and contiguous. */
-int carry_all_gather(const struct call *call, const void *from, void *to, const struct block *blocks);
+/* An all-gather, or a gather, of which only the root has `to`. The blocks of `to` are in bytes; NULL if they are equal and contiguous. */
+int carry_gather(const struct call *call, const void *from, void *to, const struct block *blocks);
 int carry_all_to_all(const struct call *call, const void *from, void *to);
-/* Only the root has `to`, or `from` of a scatter, whose `to` is NULL on a root in place. */
-int carry_gather(const struct call *call, const void *from, void *to);
+/* Only the root has `from`. `to` is NULL on a root in place. */
 int carry_scatter(const struct call *call, const void *from, void *to);
 
 /* moves.c: calls that move values of any type. The functions return the result of MPI's function. */

@@ -140,10 +140,11 @@ int carry_barrier(const struct call *call)
     return code;
 }
 
-int carry_all_gather(const struct call *call, const void *from, void *to, const struct block *blocks)
+int carry_gather(const struct call *call, const void *from, void *to, const struct block *blocks)
 {
     size_t ranks = (size_t)call->world->ranks, rank = (size_t)call->world->rank;
-    struct arrays arrays = { .from = from, .to = to, .given = 1, .gotten = ranks, .first_given = rank, .block_bytes = call->bytes };
+    struct arrays arrays = { .from = from, .to = to, .given = 1, .first_given = rank, .block_bytes = call->bytes };
+    arrays.gotten = call->function != GATHER || call->world->rank == call->root ? ranks : 0;
     arrays.blocks = blocks;
     arrays.own_bytes = blocks == NULL ? call->bytes : (size_t)blocks[rank].count;
     return carry(call, &arrays);
@@ -153,15 +154,6 @@ int carry_all_to_all(const struct call *call, const void *from, void *to)
 {
     size_t ranks = (size_t)call->world->ranks;
     struct arrays arrays = { .from = from, .to = to, .given = ranks, .gotten = ranks, .block_bytes = call->bytes };
-    arrays.own_bytes = call->bytes;
-    return carry(call, &arrays);
-}
-
-int carry_gather(const struct call *call, const void *from, void *to)
-{
-    size_t ranks = (size_t)call->world->ranks, rank = (size_t)call->world->rank;
-    struct arrays arrays = { .from = from, .to = to, .given = 1, .first_given = rank, .block_bytes = call->bytes };
-    arrays.gotten = call->world->rank == call->root ? ranks : 0;
     arrays.own_bytes = call->bytes;
     return carry(call, &arrays);
 }

@@ -53,7 +53,7 @@ struct reading clock_compared(const struct world *world, MPI_Comm comm)
 
 void clock_translate(double *moments, size_t count, struct reading first, struct reading last)
 {
-    if (first.ahead == last.ahead)
+    if (first.ahead == 0 && last.ahead == 0)
         return;
     double speed = (last.ahead - first.ahead) / (last.now - first.now);
     for (size_t i = 0; i < count; i++)

@@ -202,6 +202,12 @@ static bool is_repeated(struct call *call, enum function function, MPI_Comm comm
     return true;
 }
 
+/* Returns whether a rank exchanges one block with the block of its number in the other buffer. */
+static bool is_own_by_rank(enum function function)
+{
+    return function == ALLGATHER || function == GATHER || function == SCATTER;
+}
+
 /* Records a decision of `choose`. */
 static void note(const struct call *call, const struct buffer *to, MPI_Op op)
 {
@@ -212,7 +218,7 @@ static void note(const struct call *call, const struct buffer *to, MPI_Op op)
     struct repeatable *same = &last_calls[call->function];
     *same = (struct repeatable){ *call, to->type, to->count, op, atomic_load(&worlds_freed), world->rank, world->ranks, 0, type->extent_bytes };
     same->call.is_in_trial = false;
-    if (call->function == ALLGATHER || call->function == GATHER || call->function == SCATTER)
+    if (is_own_by_rank(call->function))
         same->own = (size_t)(world->rank * to->count * type->extent_bytes);
 }
 
@@ -294,8 +300,8 @@ bool decides_barrier(struct call *call, MPI_Comm comm)
     return is_accelerated(BARRIER) ? decides_bytes(call, 0, MPI_SUCCESS) : leave(call, LEFT_BY_SETTING);
 }
 
-/* Returns the class of the error in the buffers of a call that moves values. `late` is set to the class of an error that MPI detects
- * only while it moves them. */
+/* Returns the class of the error in the buffers of a call that moves values. `from` is NULL if this rank has only one buffer. `late` is set
+ * to the class of an error that MPI detects only while it moves them. */
 static int error_in_move(const struct call *call, const struct buffer *from, const struct buffer *to, int *late)
 {
     int error = from == NULL ? error_in(*to) : error_in_both(*from, *to);
@@ -303,7 +309,7 @@ static int error_in_move(const struct call *call, const struct buffer *from, con
         return error;
     struct buffer own = *to;
     /* Only if needed, since the rank requires an MPI call. */
-    if (call->function == ALLGATHER && ALIAS_ERRORS[ALLGATHER] != MPI_SUCCESS)
+    if (is_own_by_rank(call->function) && ALIAS_ERRORS[call->function] != MPI_SUCCESS)
         own.address = (char *)to->address + (size_t)place_in(call->comm).rank * (size_t)to->count * (size_t)size_of(to->type);
     *late = error_of_length(*from, own);
     return error_of_alias(call->function, *from, own);
@@ -327,25 +333,8 @@ bool decides_move(struct call *call, enum function function, MPI_Comm comm, cons
 
 bool decides_part(struct call *call, enum function function, MPI_Comm comm, const struct buffer *part, const struct buffer *whole, int root)
 {
-    struct place place = place_in(comm);
-    const struct buffer *block = place.rank == root ? whole : part;
-    if (is_repeated(call, function, comm, part, block, MPI_OP_NULL, root))
-        return call->why == BY_UNISONO;
-    begin(call, function, comm, root);
-    if (!is_accelerated(function))
-        return leave(call, LEFT_BY_SETTING);
-    int late = MPI_SUCCESS, error = block == whole ? error_in_both(*part, *whole) : error_in(*part);
-    if (error == MPI_SUCCESS && block == whole) {
-        struct buffer own = *whole;
-        own.address = (char *)whole->address + (size_t)place.rank * (size_t)whole->count * (size_t)size_of(whole->type);
-        late = error_of_length(*part, own);
-        error = error_of_alias(function, *part, own);
-    }
-    if (error != MPI_SUCCESS)
-        return refuse(call, error);
-    bool is_for_unisono = decides_bytes(call, (size_t)block->count * (size_t)size_of(block->type), late);
-    note(call, block, MPI_OP_NULL);
-    return is_for_unisono;
+    bool is_root = place_in(comm).rank == root;
+    return decides_move(call, function, comm, is_root ? part : NULL, is_root ? whole : part, root);
 }
 
 /* Unisono's blocks are equal, so shorter blocks are padded, unless most bytes would be padding. */

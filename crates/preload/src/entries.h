@@ -123,7 +123,7 @@ static struct block *MPI(blocks)(const COUNT *counts, const DISPLACEMENT *displa
 static bool MPI(are_for_mpi)(MPI_Comm comm, struct buffer from, struct buffer to, const COUNT *counts, const DISPLACEMENT *displacements)
 {
     const struct repeatable *same = &last_calls[ALLGATHERV];
-    if (same->call.choice == NULL || same->call.comm != comm || counts == NULL || displacements == NULL)
+    if (!is_on(same, comm) || counts == NULL || displacements == NULL)
         return false;
     MPI_Count all = 0, own = counts[same->rank];
     for (int rank = 0; rank < same->ranks; rank++) {

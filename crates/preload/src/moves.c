@@ -64,10 +64,10 @@ static int moved(struct call *call, struct buffer from, struct buffer to, carrie
     return ended(call, code, &gotten);
 }
 
-static int all_gather(const struct call *call, const void *from, void *to)
+static int gather(const struct call *call, const void *from, void *to)
 {
-    const char *own = (char *)to + (size_t)call->world->rank * call->bytes;
-    return carry_all_gather(call, from == NULL ? own : from, to, NULL);
+    const void *own = from == NULL ? (char *)to + (size_t)call->world->rank * call->bytes : from;
+    return carry_gather(call, own, to, NULL);
 }
 
 static int all_to_all(const struct call *call, const void *from, void *to)
@@ -86,7 +86,7 @@ static struct buffer checked(const struct call *call, struct buffer own)
 int move_all_gather(struct call *call, struct buffer from, struct buffer to)
 {
     to.count *= call->world->ranks;
-    return moved(call, checked(call, from), to, all_gather);
+    return moved(call, checked(call, from), to, gather);
 }
 
 int move_all_to_all(struct call *call, struct buffer from, struct buffer to)
@@ -94,12 +94,6 @@ int move_all_to_all(struct call *call, struct buffer from, struct buffer to)
     from.count *= call->world->ranks;
     to.count *= call->world->ranks;
     return moved(call, checked(call, from), to, all_to_all);
-}
-
-static int gather(const struct call *call, const void *from, void *to)
-{
-    const char *own = (char *)to + (size_t)call->world->rank * call->bytes;
-    return carry_gather(call, from == NULL ? own : from, to);
 }
 
 /* A missing buffer. */
@@ -165,7 +159,7 @@ static int pack_own(struct packed *given, const struct call *call, struct buffer
 static int gather_blocks(struct call *call, const char *given, void *to, MPI_Datatype type, const struct block *blocks,
                          const struct block *bytes, char *gotten)
 {
-    int error = MPI_SUCCESS, code = carry_all_gather(call, given, gotten == NULL ? to : gotten, bytes);
+    int error = MPI_SUCCESS, code = carry_gather(call, given, gotten == NULL ? to : gotten, bytes);
     if (code == UNISONO_OK && gotten != NULL)
         error = unpack_blocks(call, gotten, to, type, blocks);
     int own = result_of(call, code);

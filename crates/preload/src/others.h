@@ -30,6 +30,9 @@
 #define TO_BLOCKS void *to, const COUNT to_counts[], const DISPLACEMENT to_starts[]
 #define EXCHANGE FROM_BLOCKS, MPI_Datatype from_type, TO_BLOCKS, MPI_Datatype to_type
 #define EXCHANGE_OF_TYPES FROM_BLOCKS, const MPI_Datatype from_type[], TO_BLOCKS, const MPI_Datatype to_type[]
+#define EXCHANGE_BETWEEN_NEIGHBORS                                                                             \
+    const void *from, const COUNT from_counts[], const MPI_Aint from_starts[], const MPI_Datatype from_type[], \
+        void *to, const COUNT to_counts[], const MPI_Aint to_starts[], const MPI_Datatype to_type[]
 #define EXCHANGED from, from_counts, from_starts, from_type, to, to_counts, to_starts, to_type
 #define GATHERING const void *from, COUNT count, MPI_Datatype from_type, TO_BLOCKS, MPI_Datatype to_type
 #define GATHERED from, count, from_type, to, to_counts, to_starts, to_type
@@ -58,3 +61,14 @@ STARTED(Igather, Gather, (MOVING, int root, MPI_Comm comm), (MOVED, root, comm))
 STARTED(Igatherv, Gatherv, (GATHERING, int root, MPI_Comm comm), (GATHERED, root, comm))
 STARTED(Iscatter, Scatter, (MOVING, int root, MPI_Comm comm), (MOVED, root, comm))
 STARTED(Iscatterv, Scatterv, (SCATTERING, int root, MPI_Comm comm), (SCATTERED, root, comm))
+
+/* All forms of MPI_Neighbor_<name>. */
+#define BETWEEN_NEIGHBORS(name, parameters, arguments) \
+    OTHER(Neighbor_##name, parameters, arguments)      \
+    STARTED(Ineighbor_##name, Neighbor_##name, parameters, arguments)
+
+BETWEEN_NEIGHBORS(allgather, (MOVING, MPI_Comm comm), (MOVED, comm))
+BETWEEN_NEIGHBORS(allgatherv, (GATHERING, MPI_Comm comm), (GATHERED, comm))
+BETWEEN_NEIGHBORS(alltoall, (MOVING, MPI_Comm comm), (MOVED, comm))
+BETWEEN_NEIGHBORS(alltoallv, (EXCHANGE, MPI_Comm comm), (EXCHANGED, comm))
+BETWEEN_NEIGHBORS(alltoallw, (EXCHANGE_BETWEEN_NEIGHBORS, MPI_Comm comm), (EXCHANGED, comm))

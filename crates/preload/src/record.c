@@ -23,9 +23,8 @@ struct decision {
 static struct decision *decisions;
 static size_t count;
 
-/* The file that rank 0 writes, or NULL. At the end it replaces the file of UNISONO_ACCELERATE_RECORD, whose decisions may be those that
- * this run replays. */
-static FILE *record;
+/* On rank 0, the file of UNISONO_ACCELERATE_RECORD, whose decisions may be those that this run replays, and the new file that replaces it at
+ * the end; NULL if there is none. */
 static char *record_name, *new_name;
 
 /* Returns the decision on a class, or NULL. */
@@ -138,10 +137,12 @@ bool record_begin(void)
     record_name = absolute(name);
     new_name = allocated(strlen(record_name) + sizeof(".new"));
     strcat(strcpy(new_name, record_name), ".new");
-    record = fopen(new_name, "we");
-    if (record == NULL)
+    /* It is opened again at the end, since other runs may record under the same name meanwhile. */
+    FILE *file = fopen(new_name, "we");
+    bool is_possible = file != NULL && fclose(file) == 0 && remove(new_name) == 0;
+    if (!is_possible)
         fprintf(stderr, "unisono: cannot record decisions in `%s`: %s\n", name, strerror(errno));
-    return record != NULL;
+    return is_possible;
 }
 
 /* Returns the decisions of this rank's trials, and their number. */
@@ -189,10 +190,10 @@ static struct decision *gathered(int *all)
     return of_all;
 }
 
-static void write_decision(const struct decision *decision)
+static void write_decision(FILE *file, const struct decision *decision)
 {
     const struct class *class = &decision->class;
-    fprintf(record, "%s %s %s %d %d %ld %s\n", FUNCTION_NAMES[class->function], name_of(class->op, REDUCTION_NAMES),
+    fprintf(file, "%s %s %s %d %d %ld %s\n", FUNCTION_NAMES[class->function], name_of(class->op, REDUCTION_NAMES),
             name_of(class->dtype, DTYPE_NAMES), decision->ranks, decision->nodes, 1L << class->size, SIDE_NAMES[decision->side]);
 }
 
@@ -206,22 +207,26 @@ static void write_all(const struct decision *of_all, int all)
     decisions = both;
     for (int i = 0; i < all; i++)
         add(of_all[i]);
-    fputs(FIRST_LINE, record);
-    for (size_t i = 0; i < count; i++)
-        write_decision(&decisions[i]);
-    fputs(LAST_LINE, record);
-    if (fclose(record) != 0 || rename(new_name, record_name) != 0)
+    FILE *file = fopen(new_name, "we");
+    if (file != NULL) {
+        fputs(FIRST_LINE, file);
+        for (size_t i = 0; i < count; i++)
+            write_decision(file, &decisions[i]);
+        fputs(LAST_LINE, file);
+    }
+    bool has_failed = file == NULL || ferror(file) != 0;
+    if (file == NULL || fclose(file) != 0 || has_failed || rename(new_name, record_name) != 0)
         fprintf(stderr, "unisono: the decisions are not recorded: %s\n", strerror(errno));
 }
 
 void record_write(void)
 {
-    int is_wanted = record != NULL, all;
+    int is_wanted = new_name != NULL, all;
     PMPI_Bcast(&is_wanted, 1, MPI_INT, 0, MPI_COMM_WORLD);
     if (!is_wanted)
         return;
     struct decision *of_all = gathered(&all);
-    if (record != NULL)
+    if (new_name != NULL)
         write_all(of_all, all);
     free(of_all);
 }

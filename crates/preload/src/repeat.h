@@ -38,13 +38,19 @@ static inline bool are_buffers(const struct repeatable *same, enum function func
     return from.address != NULL && from.address != (char *)to.address + same->own && from.count == to.count && from.type == to.type;
 }
 
+/* Returns whether the last call of a function was on this communicator, and not on a freed one with the same handle. */
+static inline bool is_on(const struct repeatable *same, MPI_Comm comm)
+{
+    return same->call.choice != NULL && same->call.comm == comm &&
+           same->freed == atomic_load_explicit(&worlds_freed, memory_order_relaxed);
+}
+
 /* Returns whether a call is like the last one of its function. `to` has the count and the type of its class. */
 static inline bool is_like(const struct repeatable *same, enum function function, MPI_Comm comm, struct buffer from, struct buffer to,
                            MPI_Op op, int root)
 {
-    return same->call.choice != NULL && same->call.comm == comm && same->count == to.count && same->type == to.type && same->op == op &&
-           same->freed == atomic_load_explicit(&worlds_freed, memory_order_relaxed) && root >= 0 && root < same->ranks &&
-           are_buffers(same, function, from, to, root);
+    return is_on(same, comm) && same->count == to.count && same->type == to.type && same->op == op && root >= 0 &&
+           root < same->ranks && are_buffers(same, function, from, to, root);
 }
 
 /* Returns whether MPI carries out all calls of a function that is not one of `functions`, without a report. */

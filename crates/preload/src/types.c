@@ -100,20 +100,23 @@ const struct type *type_of(MPI_Datatype handle)
     return NULL;
 }
 
-/* Returns whether packing leaves an element unchanged. Each byte is set to bits of its position, and each round tests eight bits. */
-static bool is_packed_unchanged(MPI_Datatype handle, int bytes, MPI_Comm comm)
+/* Returns whether packing leaves an element unchanged. Each byte is set to bits of its position, and each round tests eight bits.
+ * `*is_known` is set to false if no element can be packed. */
+static bool is_packed_unchanged(MPI_Datatype handle, int bytes, MPI_Comm comm, bool *is_known)
 {
     int room;
-    if (PMPI_Pack_size(1, handle, comm, &room) != MPI_SUCCESS || room < bytes)
+    *is_known = PMPI_Pack_size(1, handle, comm, &room) == MPI_SUCCESS;
+    if (!*is_known || room < bytes)
         return false;
     unsigned char *element = malloc((size_t)bytes), *packed = malloc((size_t)room);
-    bool is = element != NULL && packed != NULL;
+    *is_known = element != NULL && packed != NULL;
+    bool is = *is_known;
     for (int shift = 0; is && shift < 32 && (shift == 0 || bytes >> shift > 0); shift += 8) {
         int position = 0;
         for (int i = 0; i < bytes; i++)
             element[i] = (unsigned char)(i >> shift);
-        is = PMPI_Pack(element, 1, handle, packed, room, &position, comm) == MPI_SUCCESS && position == bytes &&
-             memcmp(element, packed, (size_t)bytes) == 0;
+        *is_known = PMPI_Pack(element, 1, handle, packed, room, &position, comm) == MPI_SUCCESS;
+        is = *is_known && position == bytes && memcmp(element, packed, (size_t)bytes) == 0;
     }
     free(element);
     free(packed);
@@ -140,8 +143,10 @@ bool is_contiguous(MPI_Datatype handle, MPI_Comm comm)
         return type->extent_bytes == type->size_bytes;
     if (PMPI_Type_get_attr(handle, of_type, &attribute, &is_there) == MPI_SUCCESS && is_there)
         return attribute != NULL;
-    bool is = is_dense(handle, &bytes) && is_packed_unchanged(handle, bytes, comm);
-    PMPI_Type_set_attr(handle, of_type, is ? &of_type : NULL);
+    bool is_known = true, is = is_dense(handle, &bytes) && is_packed_unchanged(handle, bytes, comm, &is_known);
+    /* If this rank's call is invalid, or the type is not committed yet, the ranks must still agree on later calls. */
+    if (is_known)
+        PMPI_Type_set_attr(handle, of_type, is ? &of_type : NULL);
     return is;
 }
 

@@ -13,8 +13,6 @@
 
 struct settings settings;
 
-/* Between MPI_Init and MPI_Finalize. */
-static atomic_bool is_ready;
 static int of_comm = MPI_KEYVAL_INVALID, of_process = MPI_KEYVAL_INVALID;
 /* The ranks of MPI_COMM_WORLD. Spawned programs may run without this library. */
 static MPI_Group of_job = MPI_GROUP_NULL;
@@ -73,8 +71,9 @@ static int process_ends(MPI_Comm comm, int keyval, void *attribute, void *extra)
     (void)comm, (void)keyval, (void)attribute, (void)extra;
     report_print();
     record_write();
-    atomic_store(&is_ready, false);
-    /* No thread may use a world that it looked up before. */
+    /* MPI carries out later calls, which sessions may make. No thread may use a world that it looked up before. */
+    settings = (struct settings){ 0 };
+    report_is_wanted = false;
     atomic_fetch_add(&worlds_freed, 1);
     for (struct world *world = worlds; world != NULL; world = world->next)
         leave(world);
@@ -108,7 +107,6 @@ void worlds_begin(void)
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, comm_is_freed, &of_comm, NULL);
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, process_ends, &of_process, NULL);
     PMPI_Comm_set_attr(MPI_COMM_SELF, of_process, NULL);
-    atomic_store(&is_ready, true);
 }
 
 /* The bootstrap of a new world. */
@@ -288,8 +286,6 @@ static bool is_last(MPI_Comm comm)
 
 struct world *world_of(MPI_Comm comm)
 {
-    if (!atomic_load_explicit(&is_ready, memory_order_relaxed))
-        return NULL;
     return is_last(comm) ? last.world : looked_up(comm);
 }
 
@@ -298,7 +294,7 @@ struct place place_in(MPI_Comm comm)
     const struct place none = { 0, 0 }, of_groups = { 0, 1 };
     struct place place = none;
     int is_inter;
-    if (comm == MPI_COMM_NULL || !atomic_load_explicit(&is_ready, memory_order_relaxed))
+    if (comm == MPI_COMM_NULL)
         return none;
     if (is_last(comm))
         return (struct place){ last.world->rank, last.world->ranks };

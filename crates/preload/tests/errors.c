@@ -25,6 +25,35 @@ static void errors(void)
     MPI_Comm_free(&comm);
 }
 
+static void add_pairs(void *in, void *inout, int *count, MPI_Datatype *type)
+{
+    (void)type;
+    for (int i = 0; i < 2 * *count; i++)
+        ((int *)inout)[i] += ((int *)in)[i];
+}
+
+/* After an invalid call of rank 0 with a new type, the ranks still agree on calls with this type. */
+static void type_of_an_invalid_call(void)
+{
+    const MPI_Comm own[] = { MPI_COMM_WORLD, MPI_COMM_SELF };
+    MPI_Op add;
+    MPI_Datatype pair;
+    int values[2] = { 1, rank }, sums[2] = { 0 };
+    MPI_Op_create(add_pairs, 1, &add);
+    MPI_Type_contiguous(2, MPI_INT, &pair);
+    MPI_Type_commit(&pair);
+    for (int i = 0; i < 2; i++)
+        MPI_Comm_set_errhandler(own[i], MPI_ERRORS_RETURN);
+    if (rank == 0)
+        check(MPI_Allreduce(values, sums, 1, pair, add, MPI_COMM_NULL) != MPI_SUCCESS, "a call without a communicator is not refused");
+    for (int i = 0; i < 2; i++)
+        MPI_Comm_set_errhandler(own[i], MPI_ERRORS_ARE_FATAL);
+    MPI_Allreduce(values, sums, 1, pair, add, MPI_COMM_WORLD);
+    check(sums[0] == ranks && sums[1] == ranks * (ranks - 1) / 2, "the sum of pairs is wrong");
+    MPI_Type_free(&pair);
+    MPI_Op_free(&add);
+}
+
 /* MPIs do not refuse all of these calls. */
 enum { REFUSED_BY_MPI = 9, INVALID_CALLS = 18 };
 
@@ -378,6 +407,7 @@ int main(int argc, char **argv)
     const char *mode = argc > 1 ? argv[1] : "";
     if (strcmp(mode, "aliases") != 0) {
         errors();
+        type_of_an_invalid_call();
         invalid_first_calls(strcmp(mode, "off") == 0 || strcmp(mode, "lengths") == 0 ? REFUSED_BY_MPI : INVALID_CALLS);
     }
     aliases();

@@ -47,6 +47,27 @@ static void complete(void)
 #define BOTH(non_blocking, name, arguments) SAME(non_blocking, (UNPACKED arguments, comm, &request))
 #endif
 
+/* Exchanges with the two neighbours in a ring. */
+static void between_neighbors(void)
+{
+    MPI_Comm comm;
+    const int counts[] = { 2, 2 }, starts[] = { 5, 0 };
+    const MPI_Aint bytes_at[] = { 5 * sizeof(int), 0 };
+    const MPI_Datatype types[] = { MPI_INT, MPI_INT };
+    MPI_Cart_create(MPI_COMM_WORLD, 1, (int[]){ ranks }, (int[]){ 1 }, 0, &comm);
+    SAME(Neighbor_allgather, (from, 3, MPI_INT, to, 3, MPI_INT, comm));
+    SAME(Neighbor_allgatherv, (from, 2, MPI_INT, to, counts, starts, MPI_INT, comm));
+    SAME(Neighbor_alltoall, (from, 3, MPI_INT, to, 3, MPI_INT, comm));
+    SAME(Neighbor_alltoallv, (from, counts, starts, MPI_INT, to, counts, starts, MPI_INT, comm));
+    SAME(Neighbor_alltoallw, (from, counts, bytes_at, types, to, counts, bytes_at, types, comm));
+    SAME(Ineighbor_allgather, (from, 3, MPI_INT, to, 3, MPI_INT, comm, &request));
+    SAME(Ineighbor_allgatherv, (from, 2, MPI_INT, to, counts, starts, MPI_INT, comm, &request));
+    SAME(Ineighbor_alltoall, (from, 3, MPI_INT, to, 3, MPI_INT, comm, &request));
+    SAME(Ineighbor_alltoallv, (from, counts, starts, MPI_INT, to, counts, starts, MPI_INT, comm, &request));
+    SAME(Ineighbor_alltoallw, (from, counts, bytes_at, types, to, counts, bytes_at, types, comm, &request));
+    MPI_Comm_free(&comm);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Comm comm = MPI_COMM_WORLD;
@@ -88,6 +109,7 @@ int main(int argc, char **argv)
     BOTH(Iscatter, Scatter, (from, 3, MPI_INT, to, 3, MPI_INT, root));
     BOTH(Iscatterv, Scatterv, (from, sizes, sizes_at, MPI_INT, to, own, MPI_INT, root));
     SAME(Ibarrier, (comm, &request));
+    between_neighbors();
     MPI_Finalize();
     if (rank == 0)
         printf("%d ranks: all right\n", ranks);
