@@ -41,12 +41,7 @@ impl Array {
             let count = bits.count * bits.width * bits.dtype.size_bytes() / dtype.size_bytes();
             return Ok(Self { count, dtype, width: 1, ..bits });
         }
-        let buffer = PyUntypedBuffer::get(object).map_err(|_| {
-            let kind = object.get_type();
-            argument(format!(
-                "{kind} has no buffer: pass a numpy array, or what numpy.from_dlpack makes of it"
-            ))
-        })?;
+        let buffer = buffer(object)?;
         if !buffer.is_c_contiguous() {
             return Err(argument("the array is not contiguous: pass numpy.ascontiguousarray(...)"));
         }
@@ -127,15 +122,16 @@ impl Array {
 pub(crate) struct GpuArray {
     array: OnGpu,
     dtype: DType,
-    /// Keeps the memory alive.
-    _owner: Py<PyAny>,
+    /// The program's array, which keeps the memory alive.
+    #[pyo3(get)]
+    owner: Py<PyAny>,
 }
 
 #[pymethods]
 impl GpuArray {
     #[new]
     fn new(address: usize, count: usize, element: &str, stream: usize, owner: Py<PyAny>) -> PyResult<Self> {
-        Ok(Self { array: OnGpu { address, count, stream }, dtype: dtype(element)?, _owner: owner })
+        Ok(Self { array: OnGpu { address, count, stream }, dtype: dtype(element)?, owner })
     }
 }
 
@@ -152,6 +148,22 @@ impl TypedArray {
     fn new(bits: Py<PyAny>, element: &str) -> PyResult<Self> {
         Ok(Self { bits, dtype: dtype(element)? })
     }
+}
+
+/// Returns the buffer of an object. Numpy exports no buffer of dates and times, so an array of them is accessed as bytes.
+fn buffer(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    PyUntypedBuffer::get(object).or_else(|error| {
+        let bytes = || -> PyResult<PyUntypedBuffer> {
+            let size_bytes = object.getattr("dtype")?.getattr("itemsize")?;
+            PyUntypedBuffer::get(&object.call_method1("view", (format!("V{size_bytes}"),))?)
+        };
+        bytes().map_err(|_| {
+            let kind = object.get_type();
+            argument(format!(
+                "{kind} has no buffer ({error}): pass a numpy array, or what numpy.from_dlpack makes of it"
+            ))
+        })
+    })
 }
 
 /// Returns whether elements of a buffer's format contain references to Python objects. Names of fields are between colons.

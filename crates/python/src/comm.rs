@@ -15,13 +15,11 @@ use super::error::argument;
 use super::interrupt::{Ended, check_not_interrupted, interruptible, is_interrupted};
 use super::memory::Memory;
 use super::plan::Plan;
-use super::reduction::reduction;
 use super::request::{Kept, Request};
 
 mod calls;
 mod handle;
 
-use calls::element_bytes;
 use handle::closed;
 pub(crate) use handle::release;
 
@@ -65,10 +63,15 @@ impl Comm {
         timeout: Option<f64>,
         counts: Option<Vec<usize>>,
     ) -> PyResult<()> {
-        let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
-        let array = Array::new(array, operation.takes_any_type(), true)?;
         let options = Options { counts: counts.as_deref(), ..options(algorithm, label, timeout)? };
-        self.blocking(py, &array, operation, options)
+        let (operation, array, options) = self.checked((name, op, root), array, options)?;
+        if let Some(on_gpu) = array.on_gpu {
+            return self.on_gpu(py, (on_gpu, array.dtype), operation, options);
+        }
+        with_type!(array.dtype, T => {
+            let mut values = array.lent::<T>()?;
+            self.on(py, move |comm| options.call(comm, |comm| operation.blocking(comm, &mut values)))
+        })
     }
 
     /// Starts a collective on an array, in place.
@@ -86,10 +89,13 @@ impl Comm {
         timeout: Option<f64>,
         counts: Option<Vec<usize>>,
     ) -> PyResult<Request> {
-        let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
-        let array = Array::new(array, operation.takes_any_type(), true)?;
         let options = Options { counts: counts.as_deref(), ..options(algorithm, label, timeout)? };
-        self.non_blocking(py, array, operation, options)
+        let (operation, array, options) = self.checked((name, op, root), array, options)?;
+        with_type!(array.dtype, T => {
+            let values = Kept::<T>::new(array)?;
+            let started = self.on(py, move |comm| options.call(comm, |comm| operation.non_blocking(comm, values)))?;
+            Ok(Request::new(Box::new(started)))
+        })
     }
 
     /// Plans a collective on an array, in place.
@@ -107,12 +113,8 @@ impl Comm {
         timeout: Option<f64>,
         counts: Option<Vec<usize>>,
     ) -> PyResult<Plan> {
-        let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
-        let array = Array::new(array, operation.takes_any_type(), true)?;
-        operation.check(array.count, self.size, counts.as_deref()).map_err(argument)?;
-        let element_bytes = element_bytes(&array, operation)?;
-        let options =
-            Options { counts: counts.as_deref(), element_bytes, ..options(algorithm, label, timeout)? };
+        let options = Options { counts: counts.as_deref(), ..options(algorithm, label, timeout)? };
+        let (operation, array, options) = self.checked((name, op, root), array, options)?;
         with_type!(array.dtype, T => {
             let values = Kept::<T>::new(array)?;
             let planned = self.on(py, move |comm| options.call(comm, |comm| operation.plan(comm, values)))?;

@@ -24,6 +24,8 @@ thread_local! {
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
     /// The calls on this thread. A signal handler that interrupts one may make another, of another communicator.
     static CALLS: RefCell<Vec<Ended>> = const { RefCell::new(Vec::new()) };
+    /// Whether the function of a reduction runs on this thread.
+    static REDUCES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A call on this thread, until it is dropped.
@@ -43,9 +45,21 @@ impl Drop for InCall {
     }
 }
 
-/// Returns whether this thread is in a call of `owner`, which a signal handler or the function of a reduction interrupts.
+/// Runs the function of a reduction.
+pub(crate) fn reducing<R>(function: impl FnOnce() -> R) -> R {
+    let outer = REDUCES.replace(true);
+    let reduced = function();
+    REDUCES.set(outer);
+    reduced
+}
+
+/// Returns whether this thread is in a call of `owner`, which a signal handler or the function of a reduction interrupts. The function may run on
+/// the thread of non-blocking calls, which does not know their owner.
 pub(crate) fn is_interrupted(owner: &Ended) -> bool {
-    CALLS.with_borrow(|calls| calls.iter().any(|call| Arc::ptr_eq(call, owner)))
+    CALLS.with_borrow(|calls| match &calls[..] {
+        [] => REDUCES.get(),
+        calls => calls.iter().any(|call| Arc::ptr_eq(call, owner)),
+    })
 }
 
 /// # Errors

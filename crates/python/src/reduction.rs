@@ -9,6 +9,7 @@ use unisono::with_type;
 
 use super::array::Array;
 use super::error::argument;
+use super::interrupt::reducing;
 
 thread_local! {
     /// The exception of a reduction's function, until the failed call of this thread raises it.
@@ -100,7 +101,7 @@ impl Function {
     fn reduce(&self, left: &mut [u8], right: &[u8]) {
         let reduced = Python::attach(|py| {
             let operands = (PyBytes::new(py, left), PyBytes::new(py, right));
-            let reduced = self.function.call1(py, operands)?;
+            let reduced = reducing(|| self.function.call1(py, operands))?;
             let bytes = reduced.bind(py).cast::<PyBytes>().map_err(PyErr::from)?.as_bytes();
             if bytes.len() != left.len() {
                 return Err(argument(format!(

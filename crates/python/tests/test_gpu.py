@@ -90,6 +90,17 @@ def test_collectives_are_ordered_on_the_stream_of_the_array(environment: dict[st
     assert (gathered[own] == (np.arange(100) + rank)[own]).all()
     for other in range(size):
         assert gathered[100 * other // size + 1] == 100 * other // size + 1 + other
+
+    class Sliced(OnGpu):
+        shape = (100,)
+
+        def reshape(self, _):
+            return self
+
+        def __getitem__(self, part):
+            return part
+
+    assert comm.reduce_scatter(unisono.on_stream(Sliced(np.ones(100, np.float32)), stream)) == own
     # Arrays in host memory still work.
     assert comm.all_reduce(np.ones(10))[0] == size
     """

@@ -48,14 +48,10 @@ except ValueError as error:
 def test_missing_message_of_torch_is_a_timeout() -> None:
     pytest.importorskip("torch", minversion="2.14")
     check(
-        """
-import os
+        TORCH_PRELUDE
+        + """
 from datetime import timedelta
-import torch
-import torch.distributed as dist
 
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-dist.init_process_group("unisono", store=dist.FileStore(os.environ["STORE"], size), rank=rank, world_size=size)
 groups = [dist.new_group(timeout=timedelta(seconds=1)) for _ in range(2)]
 if rank == 0:
     for group, source, said in ((groups[0], 1, "receive #0: waited 1.0 s for rank 1"), (groups[1], None, "receive-any #0")):

@@ -55,6 +55,7 @@ registered = comm.empty((100, 10), "f8")
 registered[:] = rank
 comm.all_reduce(registered, "mean")
 assert (registered == (size - 1) / 2).all()
+assert comm.empty(np.prod((2, 3))).shape == (6,)
 words = np.array(["one", "two"] if rank == 0 else ["", ""], "U3")
 with_bytes = bytearray(b"abc" if rank == 0 else b"...")
 assert comm.broadcast(with_bytes) == b"abc"
@@ -69,7 +70,7 @@ def test_every_type_and_count_matches_numpy(ranks: int, network: str) -> None:
         PRELUDE
         + """
 reduced = ["f2", "f4", "f8", "i4", "i8", "u1", "u4", "u8"]
-moved = ["?", "i1", "i2", "u2", ">f4", "c8", "c16", "S3", "U3", "S700", "V5", "V65535", [("a", "i2"), ("b", "f8")]]
+moved = ["?", "i1", "i2", "u2", ">f4", "c8", "c16", "M8[s]", "S3", "U3", "S700", "V5", "V65535", [("a", "i2"), ("b", "m8[D]")]]
 FUNCTIONS = {
     "sum": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply,
     "bit-and": np.bitwise_and, "bit-or": np.bitwise_or, "bit-xor": np.bitwise_xor,
@@ -212,7 +213,8 @@ def refused(call, words):
         raise AssertionError(words)
 
 refused(lambda: comm.all_reduce(np.zeros((4, 4))[:, 1]), "not contiguous")
-refused(lambda: comm.all_reduce(np.zeros(4, "c8")), "no reduction of elements of format")
+for kind in ("c8", "M8[D]"):
+    refused(lambda: comm.all_reduce(np.zeros(4, kind)), "no reduction of elements of format")
 refused(lambda: comm.all_reduce(np.zeros(4), "median"), "sum, mean, min, max, product, bit-and, bit-or, bit-xor, logical-and, logical-or, logical-xor")
 refused(lambda: comm.broadcast(np.zeros(4), 2), "the root is 2, in a communicator of 2 ranks")
 refused(lambda: comm.all_gather(np.zeros(3), counts=[1, 1]), "has 3 elements")
@@ -323,7 +325,7 @@ for kind in (torch.float32, torch.bfloat16):
     assert (tensor == (comm.size + 1) / 2).all(), tensor
     tensor = torch.full((2 * comm.size,), 3.0, dtype=kind)
     part = comm.reduce_scatter(tensor)
-    assert part.tolist() == [3.0 * comm.size] * 2, part
+    assert part.dtype is kind and part.tolist() == [3.0 * comm.size] * 2, part
     assert "{dlpack}" != "writable" or tensor.resize_(20).shape == (20,)
 tensor = torch.arange(4).bfloat16() if comm.rank == 0 else torch.zeros(4, dtype=torch.bfloat16)
 comm.broadcast_async(tensor).wait()

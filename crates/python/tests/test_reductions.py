@@ -1,17 +1,7 @@
 """Reductions by functions of the program."""
 
 import pytest
-from ranks import check
-
-PRELUDE = """
-import numpy as np
-import unisono
-
-comm = unisono.init()
-rank, size = comm.rank, comm.size
-"""
-
-TWO_NODES = {"UNISONO_NETWORK": "tcp", "UNISONO_NODES": "1,1"}
+from ranks import PRELUDE, TWO_NODES, check
 
 
 @pytest.mark.parametrize(("ranks", "network"), [(1, "shm"), (2, "shm"), (3, "shm"), (2, "tcp")])
@@ -55,6 +45,9 @@ for count in (0, 1, 7, 1000, 20000):
     numbers = np.arange(count, dtype=np.int64) * 6 * (rank + 1)
     assert (comm.all_reduce(numbers, divisors) == np.arange(count) * 6).all()
 
+latest = unisono.Reduction("latest", np.maximum, "M8[s]", commutative=True)
+assert (comm.all_reduce(np.full(3, rank, "M8[s]"), latest) == np.datetime64(size - 1, "s")).all()
+
 def refused(error, call, words):
     try:
         call()
@@ -69,6 +62,14 @@ if size > 2:
 refused(unisono.UnisonoError, lambda: comm.all_reduce(np.zeros(3), divisors), "reduces elements of i64, and not of f64")
 refused(ValueError, lambda: comm.all_reduce(np.zeros(3, "c16"), composed), "elements of 8 values or bytes")
 refused(ValueError, lambda: unisono.Reduction("odd", compose, "V12"), "and not 12")
+
+def nests(left, right):
+    group.barrier()
+
+if size > 1:
+    group = comm.group(range(size))
+    nested = group.all_reduce_async(np.zeros(3), unisono.Reduction("nests", nests, np.float64))
+    refused(unisono.UnisonoError, nested.wait, "cannot make another one")
 
 def fails(left, right):
     raise KeyError("on purpose")

@@ -104,19 +104,29 @@ import signal, time
 refused = []
 
 def handle(*_):
-    try:
-        dist.all_reduce(torch.zeros(1))
-    except RuntimeError as error:
-        refused.append(str(error))
+    for call in (lambda: dist.all_reduce(torch.zeros(1)), lambda: dist.isend(torch.zeros(1), 0)):
+        try:
+            call()
+        except RuntimeError as error:
+            refused.append(str(error))
+
+def call_of_the_thread_of_the_queue():
+    work = dist.all_reduce(torch.zeros(2), async_op=True)
+    time.sleep(0.1)
+    return work.wait
+
+def message():
+    return lambda: dist.send(torch.zeros(2), 1) if rank == 0 else dist.recv(torch.zeros(2), 0)
 
 signal.signal(signal.SIGALRM, handle)
-for wait in (dist.barrier, lambda: dist.all_reduce(torch.zeros(2), async_op=True).wait()):
+for start in (lambda: dist.barrier, call_of_the_thread_of_the_queue, message):
+    if rank == 0:
+        time.sleep(1)
+    wait = start()
     if rank == 1:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
-    else:
-        time.sleep(1)
     wait()
-assert rank == 0 or len(refused) == 2 and all("has interrupted a call" in text for text in refused), refused
+assert rank == 0 or len(refused) == 6 and all("has interrupted a call" in text for text in refused), refused
 """
         + END
     )
@@ -126,6 +136,17 @@ def test_abort_of_a_group_ends_calls_in_flight() -> None:
     ended = run(
         PRELUDE
         + """
+import threading
+other = dist.new_group()
+if rank == 1:
+    threading.Timer(0.1, other.abort).start()
+    try:
+        dist.monitored_barrier(other)
+    except RuntimeError as error:
+        assert "the process group was aborted" in str(error), error
+    else:
+        raise AssertionError("a barrier continues after its group has ended")
+dist.barrier()
 if rank == 1:
     work = dist.all_reduce(torch.zeros(2), async_op=True)
     message = dist.irecv(torch.zeros(2), 0)

@@ -36,6 +36,7 @@ class Memory:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class GpuArray:
+    owner: Any
     def __new__(cls, address: int, count: int, element: str, stream: int, owner: Any) -> Self: ...
 
 class TypedArray:
@@ -79,7 +80,7 @@ class Comm:
         self,
         name: str,
         array: Any,
-        op: str | None = None,
+        op: str | Reduction | None = None,
         root: int | None = None,
         algorithm: str | None = None,
         label: str | None = None,

@@ -53,5 +53,9 @@ def _is_tensor(array: Any) -> bool:
 
 def own_part_of(comm: _Comm, array: Any, counts: Sequence[int] | None) -> Any:
     """Returns the elements of an array that belong to this rank, as a flat array."""
-    flat = array.reshape(-1) if is_on_gpu(array) or _is_bf16(array) else np.asarray(buffer_of(array)).reshape(-1)
+    if isinstance(array, _unisono.GpuArray):
+        array = array.owner
+    elif not _is_tensor(array) and not is_on_gpu(array):
+        array = np.asarray(array if isinstance(array, np.ndarray) else buffer_of(array))
+    flat = array.reshape(-1)
     return flat[comm.own_part(flat.shape[0], counts)]

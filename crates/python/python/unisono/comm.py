@@ -55,7 +55,7 @@ class Reduction(_unisono.Reduction):
                 raise ValueError(f"the reduction `{name}` must return an array of shape {operands[0].shape}, got {result.shape}")
             return result.tobytes()
 
-        return super().__new__(cls, name, np.empty(1, dtype), commutative, reduce)
+        return super().__new__(cls, name, buffer_of(np.empty(1, dtype)), commutative, reduce)
 
 
 Op = Name | Reduction
@@ -92,7 +92,7 @@ class Comm(Streams):
     numpy.from_dlpack accepts, or a PyTorch tensor of bfloat16. No other thread may change it during a call. Blocking collectives also
     accept arrays in GPU memory: PyTorch tensors, and objects with `__cuda_array_interface__`. They are ordered on the current stream
     (`on_stream`), and the GPU may still be working when they return (`gpu_synchronize`). Calls that only move elements accept any type of
-    up to 65535 bytes: complex numbers, strings, records.
+    up to 65535 bytes: complex numbers, dates, strings, records.
 
     Options of a call: `algorithm`, such as "ring"; `label`, a name of the call in errors; `timeout`, the timeout of waits for another
     rank, in seconds. A reduce-scatter, all-gather, gather or scatter also has `counts`, the number of elements of each rank's part, which
@@ -331,7 +331,7 @@ class Comm(Streams):
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray:
         """Returns an array of zeros in registered memory, in which collectives need no copy. This is a local operation."""
-        shape, dtype = (shape,) if isinstance(shape, int) else tuple(shape), np.dtype(dtype)
+        shape, dtype = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape), np.dtype(dtype)
         count = math.prod(shape)
         memory = self._comm.memory(count * dtype.itemsize)
         return np.frombuffer(memory, dtype, count).reshape(shape) if count else np.empty(shape, dtype)

@@ -20,11 +20,12 @@ class Store(Protocol):
 
 
 def init(*, algorithm: str | None = None, tuning: str | os.PathLike[str] | None = None, timeout: float | None = None) -> Comm:
-    """Joins the world of processes on this machine that a launcher has started: torchrun, mpirun, srun, `unisono launch`, or any launcher
-    that sets RANK and WORLD_SIZE. Without a launcher, it is a world of one rank.
+    """Joins the world of processes that a launcher has started: torchrun, mpirun, srun, `unisono launch`, or any launcher that sets RANK
+    and WORLD_SIZE. Without a launcher, it is a world of one rank.
 
-    Ranks find each other by files. The folder is UNISONO_BOOTSTRAP_DIR if that is set. Otherwise all processes that torchrun has started,
-    or that share a session and MASTER_PORT, share a folder.
+    Ranks of one machine find each other by files. The folder is UNISONO_BOOTSTRAP_DIR if that is set. Otherwise all processes that torchrun
+    has started, or that share a session and MASTER_PORT, share a folder. Ranks of several machines meet at rank 0, at the port after
+    MASTER_PORT of MASTER_ADDR.
 
     `algorithm` is the algorithm of all calls, such as "ring", and identical on all ranks. `tuning` is a file written by `unisono tune`.
     `timeout` limits waits for another rank, in seconds (600).

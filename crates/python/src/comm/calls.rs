@@ -3,60 +3,31 @@
 use std::num::NonZero;
 
 use pyo3::prelude::*;
-use unisono::{Communicator, ReduceOp, with_type};
+use unisono::{Communicator, with_type};
 use unisono_bindings::{Operation, Options, arguments};
 
 use super::Comm;
 use crate::array::Array;
 use crate::error::argument;
-use crate::request::{Kept, Request};
+use crate::reduction::reduction;
 
 impl Comm {
-    /// Returns the operation with these arguments, after checking them.
-    pub(super) fn operation(
+    /// Returns an operation, its array and its options, after checking them.
+    pub(super) fn checked<'a>(
         &self,
-        name: &str,
-        op: Option<ReduceOp>,
-        root: Option<usize>,
-    ) -> PyResult<Operation> {
+        (name, op, root): (&str, Option<&Bound<'_, PyAny>>, Option<usize>),
+        array: &Bound<'_, PyAny>,
+        options: Options<'a>,
+    ) -> PyResult<(Operation, Array, Options<'a>)> {
         if let Some(root) = root {
             arguments::rank(root, self.size, "root").map_err(argument)?;
         }
-        Operation::named(name, op, root).map_err(argument)
-    }
-
-    pub(super) fn blocking(
-        &self,
-        py: Python<'_>,
-        array: &Array,
-        operation: Operation,
-        options: Options<'_>,
-    ) -> PyResult<()> {
+        let op = op.map(reduction).transpose()?;
+        let operation = Operation::named(name, op, root).map_err(argument)?;
+        let array = Array::new(array, operation.takes_any_type(), true)?;
         operation.check(array.count, self.size, options.counts).map_err(argument)?;
-        let options = Options { element_bytes: element_bytes(array, operation)?, ..options };
-        if let Some(on_gpu) = array.on_gpu {
-            return self.on_gpu(py, (on_gpu, array.dtype), operation, options);
-        }
-        with_type!(array.dtype, T => {
-            let mut values = array.lent::<T>()?;
-            self.on(py, move |comm| options.call(comm, |comm| operation.blocking(comm, &mut values)))
-        })
-    }
-
-    pub(super) fn non_blocking(
-        &self,
-        py: Python<'_>,
-        array: Array,
-        operation: Operation,
-        options: Options<'_>,
-    ) -> PyResult<Request> {
-        operation.check(array.count, self.size, options.counts).map_err(argument)?;
-        let options = Options { element_bytes: element_bytes(&array, operation)?, ..options };
-        with_type!(array.dtype, T => {
-            let values = Kept::<T>::new(array)?;
-            let started = self.on(py, move |comm| options.call(comm, |comm| operation.non_blocking(comm, values)))?;
-            Ok(Request::new(Box::new(started)))
-        })
+        let element_bytes = element_bytes(&array, operation)?;
+        Ok((operation, array, Options { element_bytes, ..options }))
     }
 
     /// Makes an all-to-all with these counts of sent and received elements.
@@ -87,7 +58,7 @@ impl Comm {
 }
 
 /// Returns the size of the elements of a call, if the library does not have their type.
-pub(super) fn element_bytes(array: &Array, operation: Operation) -> PyResult<Option<NonZero<u16>>> {
+fn element_bytes(array: &Array, operation: Operation) -> PyResult<Option<NonZero<u16>>> {
     let size = array.element_bytes()?;
     let (found, expected) = (size.map_or(1, NonZero::get), operation.element_bytes().map_or(1, NonZero::get));
     if operation.takes_any_type() && !operation.only_moves() && found != expected {

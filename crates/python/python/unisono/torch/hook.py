@@ -5,6 +5,7 @@ DDP checks the types in the signature of a hook. They must not be strings, as wi
 
 import contextlib
 import uuid
+import warnings
 import weakref
 from typing import Any
 
@@ -46,11 +47,15 @@ class CompressState:
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Returns the residual of this rank and the state of the encoding, by bucket. Every rank saves and loads its own."""
-        return self._saved | {name: compressor.state_dict() for name, compressor in self._compressors.items()}
+        states = {name: compressor.state_dict() for name, compressor in self._compressors.items()}
+        # Tensors, since `torch.load` refuses numpy arrays by default.
+        return self._saved | {name: state | {"residual": torch.from_numpy(state["residual"])} for name, state in states.items()}
 
     def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
-        """Restores the result of `state_dict`, for a model with the same buckets, before it is trained."""
+        """Restores the result of `state_dict`, for a model with the same buckets."""
         self._saved = dict(state)
+        # The next call creates them again, with the saved state.
+        self._compressors.clear()
 
     def reduce(self, bucket: dist.GradBucket) -> None:
         """Averages the gradients of a bucket."""
@@ -59,6 +64,9 @@ class CompressState:
             self._compressor(bucket).all_reduce(gradients.div_(self._world.size))
         else:
             _average(self._world, bucket)
+        if self._has_final_buckets and bucket.is_last() and self._saved:
+            warnings.warn(f"the model has no buckets {sorted(self._saved)}, whose saved state is discarded", stacklevel=2)
+            self._saved.clear()
         # After the first backward pass, DDP rebuilds its buckets.
         self._has_final_buckets |= bucket.is_last()
 
@@ -84,7 +92,8 @@ def compress_hook(state: CompressState, bucket: dist.GradBucket) -> Future[torch
 
 
 def _average(world: Comm, bucket: dist.GradBucket) -> None:
-    world.all_reduce(bucket.buffer(), "mean")
+    gradients = bucket.buffer()
+    world.all_reduce(torch.view_as_real(gradients) if gradients.is_complex() else gradients, "mean")
 
 
 def _done(bucket: dist.GradBucket) -> Future[torch.Tensor]:

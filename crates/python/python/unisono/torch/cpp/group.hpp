@@ -92,7 +92,8 @@ class Group : public c10d::Backend {
   }
 
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override {
-    world().monitored_barrier(*store_, rank_, size_, opts.timeout, wait_all_ranks);
+    const auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_.load() : opts.timeout;
+    world().monitored_barrier(*store_, rank_, size_, timeout, wait_all_ranks);
   }
 
   // Messages.
@@ -195,10 +196,11 @@ class Group : public c10d::Backend {
   template <typename Options, typename Make>
   c10::intrusive_ptr<Work> submit(OpType type, const char* name, const Tensors& outputs, const Options& opts, Make make) {
     RECORD_FUNCTION(name, c10::ArrayRef<const c10::IValue>{});
+    auto& world = this->world();
     collectives_++;
-    const bool runs_now = !opts.asyncOp || (world().is_one_node() && torch::autograd::get_current_node() != nullptr);
+    const bool runs_now = !opts.asyncOp || (world.is_one_node() && torch::autograd::get_current_node() != nullptr);
     const auto call = call_of(opts.timeout);
-    return world().queue().submit(self(), type, outputs, [call, make = std::move(make)] { make(call); }, runs_now);
+    return world.queue().submit(self(), type, outputs, [call, make = std::move(make)] { make(call); }, runs_now);
   }
 
   unisono_comm* calls() const { return world_->calls(); }
@@ -222,8 +224,10 @@ class Group : public c10d::Backend {
     if (const auto world = world_) world->leave(cause);
   }
 
+  // Returns the world, for a new call.
   World& world() const {
     TORCH_CHECK(world_, "the process group has no ranks until it is reconfigured");
+    TORCH_CHECK(!world_->is_interrupted(), kInterrupted);
     return *world_;
   }
 

@@ -98,10 +98,11 @@ class Waits {
     if (text != nullptr) end(text);
   }
 
-  // Like `poll_handlers`, but throws the exception.
+  // Like `poll_handlers`, but throws the exception, or the cause for which the waits have ended.
   void run_handlers() {
     poll_handlers();
     rethrow_raised();
+    if (has_ended_) C10_THROW_ERROR(DistBackendError, cause_);
   }
 
   // Throws the exception that a handler has raised during the calls of this thread, once. Works do not store it: Python accepts an

@@ -28,8 +28,8 @@ class Message final : public HookedWork {
   void* data() const { return buffer_.data_ptr(); }
 
   bool isCompleted() override {
-    // The waiting thread completes it. It may be this one, in a signal handler.
-    if (waiting_ == std::this_thread::get_id()) return is_done_;
+    // A signal handler may have interrupted a wait of this thread, which holds the lock.
+    if (is_done_ || waits_.are_interrupted()) return is_done_;
     const std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
     if (turn.owns_lock() && !is_done_) {
       int is_done = 0;
@@ -39,16 +39,13 @@ class Message final : public HookedWork {
   }
 
   bool wait(std::chrono::milliseconds timeout) override {
-    TORCH_CHECK(waiting_ != std::this_thread::get_id(), kInterrupted);
     const auto held = group();
+    TORCH_CHECK(is_done_ || !waits_.are_interrupted(), kInterrupted);
     const std::unique_lock<std::mutex> turn(turn_);
     if (!is_done_) {
       const double limit_s = timeout.count() == 0 ? kForever_s : timeout.count() / 1e3;
       int is_done = 0;
-      waits_.during([&] {
-        const Waiting here(waiting_);
-        check(unisono_wait_for(request_, limit_s, &is_done));
-      });
+      waits_.during([&] { check(unisono_wait_for(request_, limit_s, &is_done)); });
       TORCH_CHECK(is_done != 0, "timeout: a message was not done in ", limit_s, " s");
       complete();
     }
@@ -63,13 +60,6 @@ class Message final : public HookedWork {
   }
 
  private:
-  // Records this thread as the waiting one.
-  struct Waiting {
-    explicit Waiting(std::atomic<std::thread::id>& place) : thread(place) { thread = std::this_thread::get_id(); }
-    ~Waiting() { thread = std::thread::id(); }
-    std::atomic<std::thread::id>& thread;
-  };
-
   // Longer than the deadline of any message.
   static constexpr double kForever_s = 1e9;
 
@@ -91,7 +81,6 @@ class Message final : public HookedWork {
   int source_;
   unisono_request* request_ = nullptr;
   std::mutex turn_;
-  std::atomic<std::thread::id> waiting_{};
   std::atomic<bool> is_done_{false};
 };
 

@@ -123,7 +123,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
       if (timeout.count() != 0 && Clock::now() - began > timeout && !call.is_done_) return false;
       if (call.is_done_ || !Waits::is_main_thread()) continue;
       lock.unlock();
-      waits_.run_handlers();
+      waits_.poll_handlers();
+      Waits::rethrow_raised();
       lock.lock();
     }
     return true;
@@ -131,11 +132,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
   // Ends the thread after the calls in flight. `Waits::rethrow_raised` throws an exception of a handler.
   void close() {
-    // A forked child has a copy of the queue without the thread.
-    if (getpid() != process_) {
-      if (thread_.joinable()) thread_.detach();
-      return;
-    }
+    // A forked child has a copy of the queue without the thread, which keeps it.
+    if (getpid() != process_) return;
     std::unique_lock<std::mutex> lock(mutex_);
     const bool is_in_callback = runs_callback();
     is_closed_ = true;
@@ -153,14 +151,16 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
       }
     }
     changed_.notify_all();
+    // Under the lock, since several threads may close the queue.
+    std::thread thread = std::move(thread_);
     lock.unlock();
-    if (!thread_.joinable()) return;
-    if (thread_.get_id() != std::this_thread::get_id()) {
-      thread_.join();
+    if (!thread.joinable()) return;
+    if (thread.get_id() != std::this_thread::get_id()) {
+      thread.join();
       return;
     }
     const std::lock_guard<std::mutex> ending_lock(ending_mutex());
-    ending().push_back(std::move(thread_));
+    ending().push_back(std::move(thread));
   }
 
   // Joins the threads of queues that a callback on them has closed. They need the interpreter to end.
@@ -197,9 +197,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
   // Returns whether this thread runs a callback of a call. Throws an error if it runs a signal handler that has interrupted a call.
   bool runs_callback() const {
-    const bool is_runner = runner_ == std::this_thread::get_id();
-    TORCH_CHECK(!is_runner || !waits_.are_interrupted(), kInterrupted);
-    return is_runner;
+    TORCH_CHECK(!waits_.are_interrupted(), kInterrupted);
+    return runner_ == std::this_thread::get_id();
   }
 
   // Runs the first call, without the lock.

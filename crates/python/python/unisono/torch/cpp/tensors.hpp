@@ -56,7 +56,9 @@ inline at::ScalarType widened(at::ScalarType type) {
     case at::kShort:
     case at::kUInt16: return at::kInt;
     case at::kFloat8_e4m3fn:
-    case at::kFloat8_e5m2: return at::kFloat;
+    case at::kFloat8_e4m3fnuz:
+    case at::kFloat8_e5m2:
+    case at::kFloat8_e5m2fnuz: return at::kFloat;
     default: return type;
   }
 }
