@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::{Args as ClapArgs, ValueEnum};
+use rustix::io::Errno;
 use unisono::config::{ACCELERATE_REPORT, Launcher, PRELOAD, Starter, find_program, preloaded};
 
 use super::family::code_of_unstarted;
@@ -78,15 +79,15 @@ impl Family {
 
 /// Replaces this process by the program. Returns the failure if it cannot.
 pub(super) fn run(args: &Args) -> Failure {
-    match prepared(args) {
-        Ok(mut command) => {
-            let error = command.exec();
-            let why = format!("cannot run `{}`: {error}", args.command[0].display());
-            Failure::Unstarted(why, code_of_unstarted(&error))
-        }
+    let program = Path::new(&args.command[0]);
+    let error = match prepared(args) {
+        Ok(mut command) => command.exec(),
+        // A program that does not exist has no MPI either.
+        Err(_) if find_program(program).is_none() => Errno::NOENT.into(),
         // All ranks find the same error.
-        Err(why) => Failure::refusal(is_reporter(), why),
-    }
+        Err(why) => return Failure::refusal(is_reporter(), why),
+    };
+    Failure::Unstarted(format!("cannot run `{}`: {error}", program.display()), code_of_unstarted(&error))
 }
 
 fn prepared(args: &Args) -> Result<Command, String> {
@@ -136,14 +137,23 @@ fn library(folder: Option<&Path>, family: Family) -> Result<PathBuf, String> {
     };
     let library = folder.join(family.library());
     // The path is absolute, because the program may change its directory before it starts others.
-    library.canonicalize().map_err(|error| {
+    let library = library.canonicalize().map_err(|error| {
         format!(
             "no library for {} ({}: {error}): build one for each installed MPI with `scripts/install-preload --prefix FOLDER`, \
              and use --libraries FOLDER/lib/unisono",
             family.name(),
             library.display()
         )
-    })
+    })?;
+    // The dynamic loader would ignore both parts of the name, and the program would run without Unisono.
+    if library.to_string_lossy().contains([' ', ':']) {
+        return Err(format!(
+            "`{}` contains a space or a colon, which separate the libraries in {PRELOAD}: install the libraries in another folder, and use \
+             --libraries",
+            library.display()
+        ));
+    }
+    Ok(library)
 }
 
 fn beside_this_command() -> Option<PathBuf> {
@@ -173,6 +183,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let why = library(Some(folder.path()), Family::Mpich).unwrap_err();
         assert!(why.contains("no library for MPICH") && why.contains("scripts/install-preload"), "{why}");
+    }
+
+    #[test]
+    fn library_that_the_loader_cannot_name_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, is_refused) in [("a b", true), ("a:b", true), ("ab", false)] {
+            let folder = folder.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join(Family::Mpich.library()), "").unwrap();
+            let found = library(Some(&folder), Family::Mpich);
+            assert_eq!(found.is_err_and(|why| why.contains("LD_PRELOAD")), is_refused, "{name}");
+        }
+    }
+
+    #[test]
+    fn missing_program_is_reported_before_its_mpi() {
+        let command = vec!["/there/is/no/such/program".into()];
+        let failure = run(&Args { report: false, mpi: None, libraries: None, command });
+        assert!(
+            matches!(&failure, Failure::Unstarted(why, 127) if why.contains("No such file")),
+            "{failure:?}"
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ use unisono_compress::Compression;
 
 use super::Failure;
 use super::output::{self, Format};
-use super::values::{OneOrAll, Sizes, named, one_or_all, sizes, whole};
+use super::values::{OneOrAll, Sizes, distinct, named, one_or_all, sizes, whole};
 use super::world::World;
 
 mod columns;
@@ -99,23 +99,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !args.wire.is_empty() {
         return args.world.run(|comm| wire::on_rank(comm, args));
     }
-    let mut contenders: Vec<_> =
-        args.algorithm.iter().flat_map(|contenders| contenders.choices(args.memory)).collect();
+    let mut contenders =
+        distinct(args.algorithm.iter().flat_map(|contenders| contenders.choices(args.memory)));
     if contenders.is_empty() {
         contenders.push(Choice::Auto);
     }
     if let Some(why) = without_gpu(&contenders, args.memory) {
         return Err(super::refused(why));
     }
-    let mut operations = Vec::new();
-    for &operation in args.operation.iter().flat_map(|OneOrAll(named)| named) {
-        if !operations.contains(&operation) {
-            operations.push(operation);
-        }
-    }
     let settings = Settings {
         contenders,
-        operations,
+        operations: OneOrAll::distinct(&args.operation),
         sizes_bytes: args.bytes.0.clone(),
         dtype: args.dtype,
         op: args.op,

@@ -80,6 +80,7 @@ struct Machines {
     master_addr: Option<String>,
     /// Port on machine 0, as for torchrun; ranks connect to the port after it
     #[arg(long, value_name = "PORT", requires = "several", default_value_t = 29500)]
+    #[arg(value_parser = whole(1, u16::MAX - 1))]
     master_port: u16,
 }
 
@@ -155,7 +156,8 @@ fn secret() -> io::Result<String> {
 /// Runs one process per rank until all have ended. Exits with the exit code of the first rank that failed, or with 75 if ranks stopped on request and
 /// none failed.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    if let Some(ranks @ 2..) = Launcher::detect().ranks {
+    // With --node-rank, another launcher has started this command once per machine.
+    if let (Some(ranks @ 2..), None) = (Launcher::detect().ranks, args.machines.node_rank) {
         // All ranks find the same error.
         let why = format!(
             "launch starts the ranks itself, and cannot run as one of {ranks} ranks: start it without a launcher"

@@ -36,6 +36,7 @@ mod plot;
 mod predict;
 #[cfg(feature = "candle")]
 mod progress;
+mod replace;
 #[cfg(feature = "service")]
 mod serve_data;
 mod simulate;

@@ -1,12 +1,12 @@
 //! `unisono plot`: draws the rows of `unisono bench --format json`.
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 use unisono_bench::Operation;
 
+use super::replace::Replacement;
 use super::values::named;
 use super::{Failure, is_reporter};
 
@@ -48,7 +48,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let comparison = read(&args.results, args.operation).map_err(Failure::BadInput)?;
     let figure = figure::draw(&comparison).map_err(|error| Failure::Error(error.to_string()))?;
-    write(&args.out, &figure)
+    let mut out = Replacement::create(&args.out)?;
+    write!(out, "{figure}")?;
+    out.finish()
 }
 
 fn read(paths: &[PathBuf], operation: Option<Operation>) -> Result<Comparison, String> {
@@ -59,17 +61,4 @@ fn read(paths: &[PathBuf], operation: Option<Operation>) -> Result<Comparison, S
         rows.extend(row::read(&file, &text, operation)?);
     }
     Comparison::of(&rows)
-}
-
-/// Writes atomically to a temporary file, which is then renamed.
-fn write(path: &Path, figure: &str) -> Result<(), Failure> {
-    let unfinished = path.with_extension(format!("svg.{}", std::process::id()));
-    let message = |error| format!("cannot write `{}`: {error}", path.display());
-    // A missing directory or permission is bad input, but a full disk is not.
-    let mut file = File::create(&unfinished).map_err(|error| Failure::BadInput(message(error)))?;
-    file.write_all(figure.as_bytes()).and_then(|()| fs::rename(&unfinished, path)).map_err(|error| {
-        // The first error is reported, not an error from removing the partial file.
-        let _ = fs::remove_file(&unfinished);
-        Failure::Error(message(error))
-    })
 }

@@ -224,7 +224,8 @@ fn predict(
     args: &Args,
     rows: &mut Rows,
 ) -> Result<(), Stopped> {
-    let dataset = saved.dataset(Some(source)).and_then(|dataset| match args.split {
+    let dataset = comm.quiet("loading the data set", |_| saved.dataset(Some(source)));
+    let dataset = dataset.and_then(|dataset| match args.split {
         Some(Samples::Test) if dataset.test.is_empty() => {
             Err(TrainError::Setting(format!("{source} has no held-out samples: use --split all")))
         }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::replace::Replacement;
 use super::{Failure, is_reporter};
 
 #[derive(Debug, ClapArgs)]
@@ -57,30 +58,34 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let files = files(&args.folder)?;
     let output = args.output.clone().unwrap_or_else(|| args.folder.join("trace.json"));
     refuse_overwriting(&files, &output)?;
-    let (mut calls, mut first_us) = (BTreeMap::<String, Call>::new(), f64::INFINITY);
+    let (mut calls, mut ranges_us) = (BTreeMap::<String, Call>::new(), Vec::new());
     for file in &files {
+        let mut range_us = (f64::INFINITY, f64::NEG_INFINITY);
         events(file, |event: Event| {
             let Some(ts) = event.ts else { return Ok(()) };
-            first_us = first_us.min(ts);
+            range_us = (range_us.0.min(ts), range_us.1.max(ts));
             if let Some(name) = event.args.and_then(|args| args.call) {
                 let id = calls.len() + 1;
                 calls.entry(name).or_insert(Call { id, starts: Vec::new() }).starts.push((ts, event.pid));
             }
             Ok(())
         })?;
+        ranges_us.push(range_us);
     }
+    warn_of_older(&files, &ranges_us);
+    let first_us = ranges_us.iter().map(|range_us| range_us.0).fold(f64::INFINITY, f64::min);
     calls.values_mut().for_each(|call| call.starts.sort_by(|one, other| one.0.total_cmp(&other.0)));
-    let cannot_write =
-        |error: io::Error| Failure::BadInput(format!("cannot write `{}`: {error}", output.display()));
-    let mut merged = BufWriter::new(File::create(&output).map_err(cannot_write)?);
-    let mut before = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n";
+    let mut merged = Replacement::create(&output)?;
+    write!(merged, r#"{{"displayTimeUnit":"ns","traceEvents":["#)?;
+    let mut before = "\n";
     for file in &files {
         events(file, |mut event: Value| {
             connect(&mut event, &calls, first_us);
-            write!(merged, "{}{event}", std::mem::replace(&mut before, ",\n")).map_err(cannot_write)
+            write!(merged, "{}{event}", std::mem::replace(&mut before, ",\n"))
         })?;
     }
-    merged.write_all(b"\n]}\n").and_then(|()| merged.flush()).map_err(cannot_write)?;
+    writeln!(merged, "\n]}}")?;
+    merged.finish()?;
     println!("{}: {} ranks; open it at https://ui.perfetto.dev", output.display(), files.len());
     Ok(())
 }
@@ -94,6 +99,19 @@ fn refuse_overwriting(files: &[PathBuf], output: &Path) -> Result<(), Failure> {
             file.display()
         ))),
         None => Ok(()),
+    }
+}
+
+/// Warns of traces that end before the newest one begins. An earlier run with more ranks leaves some in the folder.
+fn warn_of_older(files: &[PathBuf], ranges_us: &[(f64, f64)]) {
+    let newest = ranges_us.iter().max_by(|one, other| one.1.total_cmp(&other.1));
+    for (file, (first_us, last_us)) in files.iter().zip(ranges_us) {
+        if first_us <= last_us && newest.is_some_and(|newest| *last_us < newest.0) {
+            eprintln!(
+                "unisono: `{}` ends before the newest trace begins: an earlier run may have left it there",
+                file.display()
+            );
+        }
     }
 }
 

@@ -29,10 +29,9 @@ pub(super) use report::measured;
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let settings = &args.options.settings;
     if args.write_config {
-        settings.check().map_err(failure)?;
-        let text = settings.to_toml().map_err(failure)?;
         if is_reporter() {
-            print!("{text}");
+            settings.check().map_err(failure)?;
+            print!("{}", settings.to_toml().map_err(failure)?);
         }
         return Ok(());
     }

@@ -11,6 +11,7 @@ use unisono::tuning::{self, Reach, Section, Tuning};
 use unisono::{Communicator, Error};
 
 use super::Failure;
+use super::replace::Replacement;
 use super::world::World;
 
 /// Where to write the measurements.
@@ -34,17 +35,17 @@ const NOWHERE: &str = "no run would load the constants: UNISONO_TUNING is `defau
 fn on_rank(comm: &mut Communicator, out: Option<&Path>) -> Result<(), Failure> {
     let is_root = comm.rank() == 0;
     // Checks that the file can be written before measuring. All ranks need the result.
-    let prepare = |comm: &mut Communicator| {
-        let next = || constants::file(comm).ok_or_else(|| NOWHERE.to_owned());
+    let prepare = |comm: &mut Communicator| -> Result<_, Failure> {
+        let next = || constants::file(comm).ok_or_else(|| Failure::BadInput(NOWHERE.to_owned()));
         let file = out.map_or_else(next, |out| Ok(out.to_owned()))?;
-        let kept = kept(&file)?;
+        let kept = kept(&file).map_err(Failure::BadInput)?;
         check_place(&file, out.is_none())?;
         Ok((file, kept))
     };
     let place = if is_root { prepare(comm) } else { Ok(<(PathBuf, Vec<_>)>::default()) };
     let mut refused = [u8::from(place.is_err())];
     comm.broadcast(&mut refused, 0)?;
-    let (file, kept) = place.map_err(Failure::BadInput)?;
+    let (file, kept) = place?;
     if refused != [0] {
         return Err(Failure::ReportedElsewhere);
     }
@@ -63,7 +64,9 @@ fn on_rank(comm: &mut Communicator, out: Option<&Path>) -> Result<(), Failure> {
             println!("warning: [{}] {doubt}", one.reach.name());
         }
     }
-    write(&file, &merged(kept, &measured)).map_err(Failure::Error)?;
+    let mut written = Replacement::create(&file)?;
+    write!(written, "{}", tuning::write(&merged(kept, &measured)))?;
+    written.finish()?;
     if comm.is_oversubscribed() && comm.topology().nodes() == 1 {
         println!(
             "oversubscribed (more ranks than cores): only context switches were measured; to measure messages, run at most one rank per core"
@@ -127,22 +130,12 @@ fn kept(file: &Path) -> Result<Vec<(Reach, Section)>, String> {
 }
 
 /// Checks that the file can be written. `makes_folder` is set for a file that this program has chosen.
-fn check_place(file: &Path, makes_folder: bool) -> Result<(), String> {
-    let temporary = beside(file);
-    let folder = file.parent().filter(|_| makes_folder);
-    let ready = folder.map_or(Ok(()), fs::create_dir_all);
-    ready
-        .and_then(|()| fs::write(&temporary, ""))
-        .map_err(|error| format!("cannot write `{}`: {error}", file.display()))?;
-    let _ = fs::remove_file(temporary);
-    Ok(())
-}
-
-/// Returns a unique name in the same directory.
-fn beside(file: &Path) -> PathBuf {
-    let mut name = file.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    file.with_file_name(name)
+fn check_place(file: &Path, makes_folder: bool) -> Result<(), Failure> {
+    if let Some(folder) = file.parent().filter(|_| makes_folder) {
+        let made = fs::create_dir_all(folder);
+        made.map_err(|error| Failure::BadInput(format!("cannot write `{}`: {error}", file.display())))?;
+    }
+    Replacement::create(file).map(drop)
 }
 
 /// Returns all sections in canonical order. New measurements replace old ones.
@@ -153,14 +146,4 @@ fn merged(kept: Vec<(Reach, Section)>, measured: &[Measured]) -> Vec<(Reach, Sec
         Some((reach, new.or(old)?))
     };
     Reach::ALL.into_iter().filter_map(section).collect()
-}
-
-/// Writes the file atomically.
-fn write(file: &Path, sections: &[(Reach, Section)]) -> Result<(), String> {
-    let temporary = beside(file);
-    let written = fs::write(&temporary, tuning::write(sections)).and_then(|()| fs::rename(&temporary, file));
-    written.map_err(|error| {
-        let _ = fs::remove_file(&temporary);
-        format!("cannot write `{}`: {error}", file.display())
-    })
 }

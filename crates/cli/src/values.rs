@@ -71,7 +71,25 @@ pub(super) fn named<P>(names: impl IntoIterator<Item = &'static str>, parse: P) 
 
 /// The values that one name stands for: a single value, or all.
 #[derive(Debug, Clone)]
-pub(super) struct OneOrAll<T>(pub(super) Vec<T>);
+pub(super) struct OneOrAll<T>(Vec<T>);
+
+impl<T: Copy + PartialEq> OneOrAll<T> {
+    /// Returns the values of several names, each once.
+    pub(super) fn distinct(named: &[Self]) -> Vec<T> {
+        distinct(named.iter().flat_map(|Self(values)| values.iter().copied()))
+    }
+}
+
+/// Returns the values in their order, each once.
+pub(super) fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for value in values {
+        if !distinct.contains(&value) {
+            distinct.push(value);
+        }
+    }
+    distinct
+}
 
 pub(super) fn one_or_all<T, const N: usize>(
     all: [T; N],
@@ -108,6 +126,12 @@ impl<P: TypedValueParser> TypedValueParser for Named<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_are_named_once() {
+        let named = [OneOrAll(vec![3]), OneOrAll(vec![1, 2, 3]), OneOrAll(vec![1])];
+        assert_eq!(OneOrAll::distinct(&named), [3, 1, 2]);
+    }
 
     #[test]
     fn sizes_are_a_single_size_or_a_range() {

@@ -45,9 +45,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_AT_ONCE);
     let pool = ThreadPoolBuilder::new().num_threads(threads).build();
     let pool = pool.map_err(|error| Failure::Error(format!("cannot start {threads} threads: {error}")))?;
-    let algorithms: Vec<_> = args.algorithm.iter().flat_map(|OneOrAll(named)| named).collect();
     let mut right = true;
-    for &&algorithm in &algorithms {
+    for algorithm in OneOrAll::distinct(&args.algorithm) {
         let started = Instant::now();
         let worlds: Vec<_> = args.ranks.clone().flat_map(|ranks| topologies(algorithm, ranks)).collect();
         let proofs: Vec<_> =

@@ -1,4 +1,4 @@
-//! Forwards the output of ranks line by line with their numbers, and writes their logs.
+//! Forwards the output of ranks line by line with their numbers, and writes their logs. A progress bar is a line that ends with a carriage return.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read, Write};
@@ -77,6 +77,32 @@ pub(super) fn lines(child: &mut Child, prefix: &str, log: Option<&Arc<Mutex<File
     stdout.into_iter().chain(stderr).collect()
 }
 
+/// The maximum length of a line that is forwarded as a whole.
+const MOST_BYTES: usize = 1 << 16;
+
+/// Appends the next line, including its end. Returns false at the end of the output.
+fn read_line(from: &mut BufReader<impl Read>, line: &mut Vec<u8>) -> io::Result<bool> {
+    let start = line.len();
+    while line.len() - start < MOST_BYTES {
+        let bytes = match from.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            bytes => bytes?,
+        };
+        let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+        let count = end.map_or(bytes.len(), |end| end + 1);
+        line.extend_from_slice(&bytes[..count]);
+        from.consume(count);
+        if line.ends_with(b"\r") && from.buffer().first() == Some(&b'\n') {
+            line.push(b'\n');
+            from.consume(1);
+        }
+        if end.is_some() || count == 0 {
+            break;
+        }
+    }
+    Ok(line.len() > start)
+}
+
 fn spawn(
     from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,
@@ -86,7 +112,7 @@ fn spawn(
     let (prefix, log) = (prefix.to_owned(), log.cloned());
     thread::spawn(move || {
         let (mut from, mut line) = (BufReader::new(from), prefix.clone().into_bytes());
-        while from.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+        while read_line(&mut from, &mut line).is_ok_and(|is_there| is_there) {
             if let Some(log) = &log {
                 let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
                 // A full disk ends the log, but not the job.
@@ -99,4 +125,26 @@ fn spawn(
             line.truncate(prefix.len());
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_end_with_either_character_or_are_long() {
+        let long = "x".repeat(MOST_BYTES + 9);
+        let text = format!("\r10 %\r20 %\r\n{long}\nend");
+        // A small buffer, so that lines are read in parts.
+        let mut from = BufReader::with_capacity(8, text.as_bytes());
+        let mut lines = Vec::new();
+        let mut line = Vec::new();
+        while read_line(&mut from, &mut line).unwrap() {
+            lines.push(String::from_utf8(std::mem::take(&mut line)).unwrap());
+        }
+        assert_eq!(lines.concat(), text);
+        assert_eq!(lines[..2], ["\r", "10 %\r"]);
+        assert!(lines.iter().all(|line| line.len() < MOST_BYTES + 8));
+        assert_eq!(lines.last().map(String::as_str), Some("end"));
+    }
 }

@@ -116,8 +116,9 @@ impl Machine {
         for name in OF_MPI_LAUNCHERS {
             command.env_remove(name);
         }
+        command.env_remove(JOIN);
         match meeting {
-            Meeting::Directory(directory) => command.env_remove(JOIN).env(BOOTSTRAP_DIR, directory),
+            Meeting::Directory(directory) => command.env(BOOTSTRAP_DIR, directory),
             Meeting::Master { host, port } => command
                 .env_remove(BOOTSTRAP_DIR)
                 .env("MASTER_ADDR", host)

@@ -50,10 +50,10 @@ struct Row {
 pub(super) fn run(args: &Args, cluster: &Cluster) -> Result<(), Failure> {
     let topology = cluster.topology()?;
     let machine = cluster.machine()?;
-    let asked = args.algorithm.iter().flat_map(|OneOrAll(named)| named);
+    let asked = OneOrAll::distinct(&args.algorithm);
     let mut sizes = Vec::new();
     for &size_bytes in &args.bytes.0 {
-        let rows = asked.clone().map(|&algorithm| row(algorithm, &topology, &machine, size_bytes));
+        let rows = asked.iter().map(|&algorithm| row(algorithm, &topology, &machine, size_bytes));
         let mut rows: Vec<_> = rows.collect();
         rows.sort_by(|one, other| time_us(one).total_cmp(&time_us(other)));
         if let [Row { predicted_us: None, algorithm, why_not: Some(why_not), .. }, ..] = &rows[..] {

@@ -16,7 +16,7 @@ pub(super) fn refuse_other_workers() -> Result<(), String> {
         return Ok(());
     }
     let hosts: Vec<_> = workers.iter().map(|worker| host(worker)).collect();
-    let arguments: Vec<_> = env::args().skip(1).collect();
+    let arguments: Vec<_> = env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     Err(format!(
         "TF_CONFIG names {} workers ({}), but this is a world of one rank: start all of them with `mpirun -np {} --host {} unisono {}`, or \
          unset TF_CONFIG",

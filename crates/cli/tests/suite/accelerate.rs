@@ -58,7 +58,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ("fortran_programs_run", fortran),
         ("a_program_without_mpi_runs", no_mpi),
         ("a_program_of_another_mpi_runs_without_the_library", other_mpi),
-        ("a_world_starts_after_an_invalid_call_of_one_rank", alone),
+        ("worlds_start_after_reused_handles_and_invalid_calls", alone),
     ];
     let of_mpi = |mpi: &'static str| {
         let may_run =
@@ -240,7 +240,8 @@ fn layouts(installed: &Installed, mpi: &'static str) {
 fn others(installed: &Installed, mpi: &'static str) {
     let ended =
         is_right(launch::run(installed.accelerate(mpi, 2, &installed.c(mpi, "others.c"), &[]), DEADLINE), 2);
-    for function in ["alltoallv", "alltoallw", "gatherv", "scatterv", "iallreduce", "ibcast", "ibarrier"] {
+    let gathers = ["gatherv", "scatterv", "neighbor_allgather", "ineighbor_alltoallw"];
+    for function in ["alltoallv", "alltoallw", "iallreduce", "ibcast", "ibarrier"].iter().chain(&gathers) {
         assert!(reports(&ended, function, "MPI: not a function of Unisono's"), "{function}: {ended:?}");
     }
 }
@@ -363,7 +364,6 @@ fn other_mpi(installed: &Installed, mpi: &'static str) {
     }
 }
 
-// Runs without a report, for which the library would create communicators at the end.
 fn alone(installed: &Installed, mpi: &'static str) {
     preload(installed, mpi, mpi, 3, "alone.c");
 }

@@ -77,7 +77,11 @@ fn ranks_of_several_machines_are_numbered_consecutively_and_meet_on_the_first() 
     assert!(stdout[0].contains(r#""ranks":4"#) && stdout[0].contains("shm+tcp"), "{}", stdout[0]);
     assert_eq!(stdout[1], "", "rank 0 prints");
     let script = "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $MASTER_ADDR:$MASTER_PORT";
-    let ended = launched("-n 2 --nnodes 3 --node-rank 2 --master-addr node1", script).expect_success();
+    let directory = tempfile::tempdir().unwrap();
+    let mut pod = launcher("-n 2 --nnodes 3 --node-rank 2 --master-addr node1", script, directory.path());
+    // The variables of a launcher that starts a command on each machine.
+    pod.envs([("RANK", "2"), ("WORLD_SIZE", "3")]);
+    let ended = launch::run(pod, DEADLINE).expect_success();
     assert_eq!(sorted(&ended.stdout), ["4 of 6, 0 of 2, node1:29500", "5 of 6, 1 of 2, node1:29500"]);
     for (wrong, said) in [
         ("--nnodes 2", "--nnodes 2 needs --node-rank"),
@@ -87,6 +91,10 @@ fn ranks_of_several_machines_are_numbered_consecutively_and_meet_on_the_first() 
             "--node-rank must be from 0 to 1 with --nnodes 2, got `2`",
         ),
         ("--nnodes 1 --node-rank 1", "--node-rank must be from 0 to 0 with --nnodes 1, got `1`"),
+        (
+            "--nnodes 2 --node-rank 0 --master-addr a --master-port 65535",
+            "expected a whole number from 1 to 65534",
+        ),
         ("--node-rank 1", "arguments were not provided: --nnodes <N>"),
         ("--master-addr node1", "arguments were not provided: <--nnodes <N>|--hosts <HOST[:SLOTS],…>>"),
         ("--master-port 29501", "arguments were not provided: <--nnodes <N>|--hosts <HOST[:SLOTS],…>>"),

@@ -1,17 +1,16 @@
 //! Evaluations and predictions of a saved model with the command, as used by people and programs.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
 use serde_json::Value;
-use tempfile::TempDir;
 use unisono_candle::model::ModelKind;
 use unisono_candle::{Config, Description, Part, Sampling, Saved};
 use unisono_data::Source;
 use unisono_testing::suite::Test;
-use unisono_testing::tests;
+use unisono_testing::{shared, tests};
 use unisono_train::Summary;
 
 use crate::UNISONO;
@@ -25,14 +24,13 @@ fn trained(directory: &Path, settings: &Config) -> Summary {
     summaries.into_iter().next().unwrap()
 }
 
-/// A run that several tests share.
+/// A run that several tests share: its checkpoints, and its summary.
 struct Run {
-    directory: TempDir,
-    summary: Summary,
+    directory: PathBuf,
+    summary: Value,
 }
 
 static DIGITS: LazyLock<Run> = LazyLock::new(|| {
-    let directory = tempfile::tempdir().unwrap();
     let settings = Config {
         hidden: Some(vec![16]),
         batch_size: 250,
@@ -41,19 +39,23 @@ static DIGITS: LazyLock<Run> = LazyLock::new(|| {
         seed: 3,
         ..Config::new(Source::Digits, ModelKind::Mlp)
     };
-    let summary = trained(directory.path(), &settings);
-    Run { directory, summary }
+    let folder = shared::folder("digits", |folder| {
+        let summary = trained(&folder.join("kept"), &settings);
+        fs::write(folder.join("summary"), serde_json::to_string(&summary).unwrap()).unwrap();
+    });
+    let summary = fs::read_to_string(folder.join("summary")).unwrap();
+    Run { directory: folder.join("kept"), summary: serde_json::from_str(&summary).unwrap() }
 });
 
 /// Ten letters in a fixed order, which a model learns quickly.
-static TEXT: LazyLock<TempDir> = LazyLock::new(|| {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("text");
-    fs::write(&file, "abcdefghi\n".repeat(400)).unwrap();
-    let settings =
-        Config { context: 10, batch_size: 4, ..Config::new(Source::Text(file), ModelKind::Transformer) };
-    trained(directory.path(), &settings);
-    directory
+static TEXT: LazyLock<PathBuf> = LazyLock::new(|| {
+    shared::folder("text", |folder| {
+        let file = folder.join("text");
+        fs::write(&file, "abcdefghi\n".repeat(400)).unwrap();
+        let settings =
+            Config { context: 10, batch_size: 4, ..Config::new(Source::Text(file), ModelKind::Transformer) };
+        trained(folder, &settings);
+    })
 });
 
 fn unisono(command: &str, checkpoint: &Path, arguments: &[&str]) -> Output {
@@ -89,14 +91,14 @@ fn refused(command: &str, checkpoint: &Path, arguments: &[&str], said: &[&str]) 
 fn metrics_are_measured_on_any_number_of_ranks() {
     let measured = |threads: &str| {
         let arguments = ["--metrics", "top-1,top-3,f1", "--threads", threads];
-        objects("evaluate", DIGITS.directory.path(), &arguments).pop().unwrap()
+        objects("evaluate", &DIGITS.directory, &arguments).pop().unwrap()
     };
     let alone = measured("1");
     assert_eq!(alone["metrics"]["top-1"], alone["accuracy"]);
     assert!(alone["metrics"]["top-3"].as_f64() > alone["accuracy"].as_f64(), "{alone}");
     assert!(alone["metrics"]["f1"].as_f64().is_some_and(|f1| (0.0..1.0).contains(&f1)), "{alone}");
     assert_eq!(measured("3"), alone);
-    let refused = unisono("evaluate", DIGITS.directory.path(), &["--metrics", "recall"]);
+    let refused = unisono("evaluate", &DIGITS.directory, &["--metrics", "recall"]);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(
         refused.status.code() == Some(2) && said.contains("expected top-K, such as top-5, f1, r2 or mae"),
@@ -109,30 +111,30 @@ fn figures_match_the_run_on_any_number_of_ranks() {
     let mut alone = None;
     for threads in ["1", "2", "3", ""] {
         let threads: &[&str] = if threads.is_empty() { &[] } else { &["--threads", threads] };
-        let [line] = &objects("evaluate", directory.path(), threads)[..] else { panic!("not one line") };
+        let [line] = &objects("evaluate", directory, threads)[..] else { panic!("not one line") };
         assert_eq!(line["event"], "evaluated");
-        assert_eq!(line["accuracy"].as_f64(), Some(summary.last.test_accuracy), "{threads:?}");
-        assert_eq!(line["loss"].as_f64(), Some(summary.last.test_loss), "{threads:?}");
-        assert_eq!(line["parameters_hash"], *summary.parameters_hash);
+        assert_eq!(line["accuracy"], summary["test_accuracy"], "{threads:?}");
+        assert_eq!(line["loss"], summary["test_loss"], "{threads:?}");
+        assert_eq!(line["parameters_hash"], summary["parameters_hash"]);
         assert_eq!(line["step"], 20);
         // 64 does not divide the number of samples.
         assert_eq!(line["targets"], 2000);
         assert_eq!(alone.get_or_insert_with(|| line.clone()), line);
     }
-    assert!(summary.last.test_accuracy > 0.2, "it has learnt something: {summary:?}");
+    assert!(summary["test_accuracy"].as_f64() > Some(0.2), "it has learnt something: {summary}");
 }
 
 fn training_samples_can_be_evaluated() {
     let line = |threads| {
         let arguments = ["--split", "train", "--threads", threads];
-        objects("evaluate", DIGITS.directory.path(), &arguments).pop().unwrap()
+        objects("evaluate", &DIGITS.directory, &arguments).pop().unwrap()
     };
     assert_eq!(line("1")["targets"], 20_000);
     assert_eq!(line("1"), line("3"));
 }
 
 fn text_is_continued() {
-    let checkpoint = TEXT.path();
+    let checkpoint = TEXT.as_path();
     let continued = |arguments: &[&str]| {
         let arguments = [&["--prompt", "cde", "--length", "25"], arguments].concat();
         let row = objects("predict", checkpoint, &arguments).pop().unwrap();
@@ -169,7 +171,7 @@ fn text_is_continued() {
 }
 
 fn another_text_is_encoded_with_the_saved_vocabulary() {
-    let checkpoint = TEXT.path();
+    let checkpoint = TEXT.as_path();
     let directory = tempfile::tempdir().unwrap();
     let source = |name: &str, text: &str| {
         let path = directory.path().join(name);
@@ -196,7 +198,7 @@ fn another_text_is_encoded_with_the_saved_vocabulary() {
 }
 
 fn data_that_do_not_fit_are_refused() {
-    let checkpoint = DIGITS.directory.path();
+    let checkpoint = DIGITS.directory.as_path();
     let directory = tempfile::tempdir().unwrap();
     let folders = |name: &str, side: u32, classes: u32| {
         for class in 0..classes {
@@ -262,7 +264,7 @@ fn incomplete_checkpoints_are_refused() {
         );
         refused(command, empty.path(), arguments, &["no checkpoint in", "--checkpoint-dir"]);
         let broken = tempfile::tempdir().unwrap();
-        let saved = Saved::open(DIGITS.directory.path()).unwrap().path;
+        let saved = Saved::open(&DIGITS.directory).unwrap().path;
         let checkpoint = broken.path().join(saved.file_name().unwrap());
         fs::create_dir(&checkpoint).unwrap();
         for entry in fs::read_dir(&saved).unwrap() {
@@ -287,7 +289,7 @@ fn invalid_requests_are_refused() {
         (&["--image", "a.png", "--split", "all"], "cannot be used with `--split <SPLIT>`"),
         (&["--data", "digits", "--length", "3"], "cannot be used with `--length <N>`"),
     ] {
-        let output = unisono("predict", DIGITS.directory.path(), arguments);
+        let output = unisono("predict", &DIGITS.directory, arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");
@@ -295,17 +297,17 @@ fn invalid_requests_are_refused() {
 }
 
 fn library_matches_the_command() {
-    let saved = Saved::open(DIGITS.directory.path()).unwrap();
+    let saved = Saved::open(&DIGITS.directory).unwrap();
     let Description { model, hidden, seed, .. } = &saved.description;
     assert_eq!((*model, hidden.as_deref(), *seed), (ModelKind::Mlp, Some(&[16][..]), 3));
     let tallies = unisono::threads(2, |mut comm| {
-        let own = Saved::open_on_all(&mut comm, DIGITS.directory.path()).unwrap();
+        let own = Saved::open_on_all(&mut comm, &DIGITS.directory).unwrap();
         let tally = own.evaluate(&mut comm, None, Part::Test).unwrap();
         (own.parameters_hash().unwrap(), tally)
     });
     assert_eq!(tallies[0], tallies[1]);
-    assert_eq!(tallies[0].0, DIGITS.summary.parameters_hash);
-    assert_eq!(tallies[0].1.accuracy(), DIGITS.summary.last.test_accuracy);
+    assert_eq!(DIGITS.summary["parameters_hash"], *tallies[0].0);
+    assert_eq!(DIGITS.summary["test_accuracy"].as_f64(), Some(tallies[0].1.accuracy()));
 
     // The values of another model with the same description.
     let mut other = saved.clone();

@@ -12,6 +12,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![
         trace_connects_the_calls_of_ranks_and_names_a_bad_file,
         trace_of_a_rank_is_not_overwritten,
+        failed_merge_leaves_no_file,
         one_of_several_processes_merges_or_reports
     ]
 }
@@ -27,16 +28,39 @@ fn trace_of_a_rank_is_not_overwritten() {
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
 }
 
-/// Two processes would write the same file.
+/// A process that may write no byte to files meets an error as on a full disk.
+fn failed_merge_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("trace-rank-0.json"), "{\n]}\n").unwrap();
+    let merge = |limit: &str| {
+        let line = format!("{limit} exec \"$0\" trace \"$1\"");
+        Command::new("sh").args(["-c", &line, UNISONO]).arg(folder.path()).output().unwrap()
+    };
+    let output = merge("trap '' XFSZ; ulimit -f 0;");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("trace.json`: File too large"), "{said}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert!(merge("").status.success());
+    let trace = fs::read(folder.path().join("trace.json")).unwrap();
+    let trace: Value = serde_json::from_slice(&trace).unwrap();
+    assert_eq!(trace["traceEvents"], Value::Array(Vec::new()), "no rank has made a call");
+}
+
+/// Two processes would write the same file, or print the same lines.
 fn one_of_several_processes_merges_or_reports() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("trace-rank-0.json"), "{\n]}\n").unwrap();
-    for name in ["trace", "hang-report"] {
+    let place = folder.path().to_str().unwrap();
+    let mut commands = vec![["trace", place], ["hang-report", place]];
+    if cfg!(feature = "candle") {
+        commands.extend([["inspect-input", "--seed=1"], ["train", "--write-config"]]);
+    }
+    for words in commands {
         let mut command = Command::new(UNISONO);
-        command.arg(name).arg(folder.path()).envs([("RANK", "1"), ("WORLD_SIZE", "2")]);
+        command.args(words).envs([("RANK", "1"), ("WORLD_SIZE", "2")]);
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && output.stdout.is_empty(), "{name}: {said}");
+        assert!(output.status.success() && output.stdout.is_empty(), "{words:?}: {said}");
     }
     assert!(!folder.path().join("trace.json").exists());
 }
@@ -75,6 +99,10 @@ fn trace_connects_the_calls_of_ranks_and_names_a_bad_file() {
     // The flow leads from the rank that starts first to the next, and on to the last.
     assert_eq!(flows, [(1.5, true, false), (0.0, false, true), (0.5, true, true)]);
     assert!(events.iter().all(|event| event["bind_id"].is_null() == (event["name"] == "forward")));
+    assert!(output.stderr.is_empty());
+    write(3, 5.0);
+    let said = String::from_utf8(merge().stderr).unwrap();
+    assert!(said.lines().count() == 1 && said.contains("trace-rank-3.json` ends before"), "{said}");
     fs::write(file(1), "{\n{\"pid\":1}").unwrap();
     refused("trace-rank-1.json");
 }

@@ -1,5 +1,7 @@
 //! `unisono bench`: rows, tables, and every operation.
 
+use std::process::Command;
+
 use super::{DEADLINE, launched, launched_with, rows, temporary};
 use crate::{UNISONO, count, unisono};
 use unisono_testing::launch::{self, Ended};
@@ -150,11 +152,13 @@ fn bench_reports_the_errors_of_compressed_formats() {
     let arguments =
         "bench --wire int8,int4,onebit,topk:0.1,threshold:2,powersgd:4 --bytes 4:1M:512 --iterations 2";
     let arguments: Vec<_> = arguments.split(' ').collect();
-    let run = |format| {
-        let arguments = [&arguments[..], &["--format", format]].concat();
-        launched_with(3, &arguments, &[("UNISONO_NODES", "2,1")]).expect_success().stdout
+    let json = [&arguments[..], &["--format", "json"]].concat();
+    let rows = rows(&launched_with(3, &json, &[("UNISONO_NODES", "2,1")]).expect_success().stdout);
+    let threads = |format| {
+        let mut command = Command::new(UNISONO);
+        command.env("UNISONO_NODES", "2,1").args(&arguments).args(["--threads", "3", "--format", format]);
+        launch::run(command, DEADLINE).expect_success().stdout
     };
-    let rows = rows(&run("json"));
     let names = ["f32", "int8", "int4", "onebit", "topk:0.1", "threshold:2", "powersgd:4"];
     let found: Vec<_> = rows.iter().map(|row| row["wire"].as_str().unwrap()).collect();
     assert_eq!(found, names.repeat(3));
@@ -173,10 +177,10 @@ fn bench_reports_the_errors_of_compressed_formats() {
         assert!(row["largest_error"].as_f64() > Some(error) || name == "f32", "{row}");
         assert_eq!((&row["bytes"], &row["nodes"], &row["ranks"]), (&(1 << 20).into(), &2.into(), &3.into()));
     }
-    let csv = run("csv");
+    let csv = threads("csv");
     let columns: Vec<_> = csv.lines().map(|line| line.split(',').count()).collect();
     assert_eq!(columns, [13; 22], "{csv}");
-    let table = run("table");
+    let table = threads("table");
     assert!(table.contains("# 3 ranks on 2 nodes") && count(&table, " powersgd:4 ") == 3, "{table}");
 }
 

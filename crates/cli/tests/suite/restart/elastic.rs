@@ -107,6 +107,8 @@ pub(crate) fn lost_workers_do_not_block_the_others() {
         "train",
         "--epochs",
         "6",
+        "--hidden",
+        "64",
     ]);
     command.args(train).stdin(Stdio::null());
     command.stdout(File::create(&output).unwrap()).stderr(File::create(&said).unwrap());
@@ -135,6 +137,8 @@ pub(crate) fn lost_parameter_server_ends_the_run() {
         "train",
         "--epochs",
         "60",
+        "--hidden",
+        "64",
         "--format",
         "json",
     ]);

@@ -21,15 +21,15 @@ fn digits(nodes: &str, checkpoints: &Path, more: &[&str]) -> Value {
     let threads = nodes.split(',').map(|size| size.parse::<usize>().unwrap()).sum::<usize>().to_string();
     let mut command = Command::new(UNISONO);
     command.env("UNISONO_NODES", nodes).args(["train", "--threads", &threads, "--global-batch", "48"]);
-    command.args(["--epochs", "2", "--hidden", "64", "--checkpoint-every", "20", "--keep", "100"]);
+    command.args(["--epochs", "2", "--hidden", "64", "--checkpoint-every", "200", "--keep", "100"]);
     command.args(["--format", "json", "--checkpoint-dir"]).arg(checkpoints).args(more);
     let ended = launch::run(command, Duration::from_secs(120)).expect_success();
     serde_json::from_str(ended.stdout.lines().last().expect("it says something")).unwrap()
 }
 
-/// Keeps the checkpoint of step 40 and older ones, and deletes later ones.
+/// Keeps the checkpoint of step 400 of 834 and older ones, and deletes later ones.
 fn forget_the_end(checkpoints: &Path) {
-    for name in names_in(checkpoints).iter().filter(|name| name.as_str() > "step-0000000040") {
+    for name in names_in(checkpoints).iter().filter(|name| name.as_str() > "step-0000000400") {
         fs::remove_dir_all(checkpoints.join(name)).unwrap();
     }
 }
@@ -98,6 +98,10 @@ fn compression_between_nodes_is_reported() {
             "1",
             "--wire",
             "int8",
+            "--hidden",
+            "8",
+            "--batch-size",
+            "512",
         ]);
         let ended = launch::run(command, Duration::from_secs(120)).expect_success();
         assert!(ended.stdout.contains(said), "{nodes}: {}", ended.stdout);

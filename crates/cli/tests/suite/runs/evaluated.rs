@@ -34,15 +34,14 @@ fn evaluation_frequency_does_not_change_the_result() {
 fn run_without_improvement_stops_early_and_resumes_its_count() {
     // No evaluation improves by this much. The first one is therefore the best, and the third after it is the last.
     let patience = ["--evaluate-every", "100", "--patience", "3", "--min-delta", "1000"];
-    let early = digits(&patience);
+    let kept = tempfile::tempdir().unwrap();
+    let place =
+        ["--checkpoint-every", "50", "--keep", "100", "--checkpoint-dir", kept.path().to_str().unwrap()];
+    let early = digits(&[&place[..], &patience].concat());
     let done = early.last().unwrap();
     assert_eq!(done["ended_early"]["step"], 313, "after 200, 300, and the epoch's end: {done}");
     assert_eq!((&done["ended_early"]["best"]["step"], &done["epoch"]), (&100.into(), &1.into()));
 
-    let kept = tempfile::tempdir().unwrap();
-    let place =
-        ["--checkpoint-every", "50", "--keep", "100", "--checkpoint-dir", kept.path().to_str().unwrap()];
-    digits(&[&place[..], &patience].concat());
     for name in names_in(kept.path()).iter().filter(|name| name.as_str() > "step-0000000250") {
         fs::remove_dir_all(kept.path().join(name)).unwrap();
     }
@@ -68,6 +67,8 @@ fn run_reports_the_reason_for_an_early_stop() {
         "1",
         "--hidden",
         "8",
+        "--batch-size",
+        "1000",
         "--epochs",
         "9",
         "--patience",
@@ -76,8 +77,8 @@ fn run_reports_the_reason_for_an_early_stop() {
         "1000",
     ];
     let said = unisono(&run).expect_success().stdout;
-    assert!(said.contains("stopped early after step 626: the lowest test loss is "), "{said}");
-    assert!(said.contains(", after step 313 (evaluations since: 1)\n"), "{said}");
+    assert!(said.contains("stopped early after step 40: the lowest test loss is "), "{said}");
+    assert!(said.contains(", after step 20 (evaluations since: 1)\n"), "{said}");
     refused(&["train", "--patience", "1", "--min-delta", "-1"], &["--min-delta is -1: it must be"]);
     let alone = unisono(&["train", "--min-delta", "1"]);
     assert!(alone.stderr.contains("--patience"), "{}", alone.stderr);

@@ -112,7 +112,7 @@ fn run_killed_during_a_write_leaves_no_partial_snapshot() {
     let run = [&TRAIN[..], &["--threads", "1", "--data", &source]].concat();
     let plain = hash(&run);
     let mut cut_short = 0;
-    for shards_before in [0, 1, 4, 12, 24] {
+    for shards_before in [0, 4, 16] {
         let at = tempfile::tempdir().unwrap();
         let kept = [&run[..], &["--snapshot", at.path().to_str().unwrap(), "--format", "json"]].concat();
         let mut command = Command::new(UNISONO);

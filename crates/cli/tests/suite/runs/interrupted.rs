@@ -1,28 +1,13 @@
 //! Interrupts runs with Ctrl-C.
 
-use std::process::{Child, Stdio};
-use std::time::Instant;
+use std::process::Stdio;
 
 use super::*;
+use crate::watch::{Guarded, kill, newest, until};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// A run that is killed with its ranks if the test ends first.
-struct Guarded(Child);
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        // A launcher kills its ranks on a second signal. They are in their own process groups.
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while let Ok(None) = self.0.try_wait() {
-            if Instant::now() > deadline {
-                let _ = self.0.kill();
-            }
-            let _ = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status();
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-}
+const MINUTE: Duration = Duration::from_secs(60);
 
 fn ctrl_c_saves_a_run_of_threads_and_exits_with_75() {
     interrupted(&["train", "--threads", "2"]);
@@ -41,21 +26,9 @@ fn interrupted(train: &[&str]) {
     command.arg("--checkpoint-dir").arg(&kept).stdin(Stdio::null());
     command.stdout(fs::File::create(&said).unwrap()).stderr(Stdio::null());
     let mut run = Guarded(command.spawn().unwrap());
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let wait = || {
-        assert!(Instant::now() < deadline, "it takes more than a minute");
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    while !names_in(&kept).iter().any(|name| name.starts_with("step-")) {
-        wait();
-    }
-    assert!(Command::new("kill").args(["-INT", &run.0.id().to_string()]).status().unwrap().success());
-    let status = loop {
-        match run.0.try_wait().unwrap() {
-            Some(status) => break status,
-            None => wait(),
-        }
-    };
+    until("a checkpoint", MINUTE, || newest(&kept));
+    kill("INT", run.0.id());
+    let status = run.ended(MINUTE);
     let said = fs::read_to_string(said).unwrap();
     assert_eq!(status.code(), Some(75), "{said}");
     let last: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();

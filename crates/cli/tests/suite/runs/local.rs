@@ -4,10 +4,11 @@ use super::*;
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 
-/// Returns the final report of a run of handwritten digits. The run compares the replicas of all ranks.
+const DIGITS: [&str; 5] = ["train", "--global-batch", "48", "--hidden", "64"];
+
+/// Returns the final report of a run of handwritten digits.
 fn digits(ranks: &str, more: &[&str]) -> Value {
-    let run = ["train", "--threads", ranks, "--global-batch", "48", "--epochs", "3", "--hidden", "64"];
-    objects(&[&run, more].concat()).pop().unwrap()
+    objects(&[&DIGITS[..], &["--threads", ranks], more].concat()).pop().unwrap()
 }
 
 fn local_steps_converge() {
@@ -18,7 +19,7 @@ fn local_steps_converge() {
         &["--local-steps", "8", "--optimizer", "adamw", "--learning-rate", "0.01", "--clip-norm", "1"],
     ];
     for more in runs.into_iter().take(if suite::is_deep() { runs.len() } else { 1 }) {
-        let done = digits("3", more);
+        let done = digits("3", &[&["--epochs", "3"][..], more].concat());
         assert_eq!(done["event"], "done");
         assert!(done["test_accuracy"].as_f64() > Some(0.93), "{more:?}: {done}");
     }
@@ -31,7 +32,7 @@ fn checkpoint_waits_for_the_end_of_a_round_and_resumes_with_the_same_bits() {
         let directory = tempfile::tempdir().unwrap();
         let kept = directory.path().to_str().unwrap();
         let run = ["--local-steps", "8", "--outer", outer, "--checkpoint-every", "50", "--keep", "100"];
-        let run = [&run[..], &["--checkpoint-dir", kept]].concat();
+        let run = [&run[..], &["--epochs", "1", "--checkpoint-dir", kept]].concat();
         let undisturbed = digits("2", &run);
         let names = names_in(directory.path());
         assert_eq!(names[0], "step-0000000056", "50 is in the midst of a round");
@@ -44,14 +45,9 @@ fn checkpoint_waits_for_the_end_of_a_round_and_resumes_with_the_same_bits() {
             fs::remove_dir_all(directory.path().join(name)).unwrap();
         }
         let others = digits("3", &[&run[..], &["--resume"]].concat());
-        assert!(others["test_accuracy"].as_f64() > Some(0.93), "{others}");
+        assert!(others["test_accuracy"].as_f64() > Some(0.8), "{others}");
         refused(
-            &[
-                &["train", "--threads", "2", "--hidden", "64", "--global-batch", "48", "--epochs", "3"][..],
-                &run[2..],
-                &["--resume"],
-            ]
-            .concat(),
+            &[&DIGITS[..], &["--threads", "2"], &run[2..], &["--resume"]].concat(),
             &[if outer == "average" {
                 "its local steps is"
             } else {

@@ -67,7 +67,7 @@ fn run_without_a_launcher_fails_with_only_its_cause() {
 
 fn lines_for_people_have_at_most_100_columns() {
     for strategy in ["--strategy central-storage", "--strategy pipeline", "--shard-optimizer"] {
-        let run = format!("train --hidden 8 --epochs 1 --threads 2 {strategy}");
+        let run = format!("train --hidden 8 --epochs 1 --batch-size 512 --threads 2 {strategy}");
         let ended = unisono(&run.split(' ').collect::<Vec<_>>()).expect_success();
         assert!(ended.stdout.lines().all(|line| line.chars().count() <= 100), "{ended}");
         assert!(ended.stdout.contains("\n    "), "a long line goes on in the next: {ended}");
@@ -76,7 +76,9 @@ fn lines_for_people_have_at_most_100_columns() {
 
 fn pipeline_of_one_rank_is_reported() {
     let run = |ranks| {
-        unisono(&["train", "--hidden", "8", "--epochs", "1", "--strategy", "pipeline", "--threads", ranks])
+        let run =
+            ["train", "--hidden", "8", "--epochs", "1", "--batch-size", "512", "--strategy", "pipeline"];
+        unisono(&[&run[..], &["--threads", ranks]].concat())
     };
     let said = "each pipeline has one rank";
     assert!(run("1").expect_success().stderr.contains(said));

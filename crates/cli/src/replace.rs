@@ -1,0 +1,124 @@
+//! Files that appear under their names only when they are complete.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::Failure;
+
+/// A file that replaces the one of its name when it is complete. Until then, it has another name in the same directory. It is removed if it is
+/// dropped before.
+#[derive(Debug)]
+pub(super) struct Replacement {
+    out: BufWriter<File>,
+    /// The name of the incomplete file. None for a device or a pipe, which is written directly.
+    incomplete: Option<PathBuf>,
+    path: PathBuf,
+    /// The path in the words of the user.
+    name: String,
+}
+
+impl Replacement {
+    /// Creates the incomplete file.
+    ///
+    /// # Errors
+    /// Bad input if this is impossible: the directory is missing, or may not be written.
+    pub(super) fn create(path: &Path) -> Result<Self, Failure> {
+        let name = path.display().to_string();
+        // A link is kept, and its target replaced.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let is_special = fs::metadata(&path).is_ok_and(|found| !found.is_file());
+        let created = if is_special {
+            File::options().write(true).open(&path).map(|file| (file, None))
+        } else {
+            create_beside(&path).map(|(file, incomplete)| (file, Some(incomplete)))
+        };
+        let (file, incomplete) = created.map_err(|error| Failure::BadInput(cannot_write(&name, &error)))?;
+        Ok(Self { out: BufWriter::new(file), incomplete, path, name })
+    }
+
+    /// Appends a text, as `write!` formats it.
+    pub(super) fn write_fmt(&mut self, text: fmt::Arguments<'_>) -> Result<(), Failure> {
+        self.out.write_fmt(text).map_err(|error| Failure::Error(cannot_write(&self.name, &error)))
+    }
+
+    /// Gives the complete file its name.
+    pub(super) fn finish(mut self) -> Result<(), Failure> {
+        let flushed = self.out.flush();
+        let finished = flushed.and_then(|()| match &self.incomplete {
+            Some(incomplete) => fs::rename(incomplete, &self.path),
+            None => Ok(()),
+        });
+        finished.map_err(|error| Failure::Error(cannot_write(&self.name, &error)))?;
+        self.incomplete = None;
+        Ok(())
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if let Some(incomplete) = &self.incomplete {
+            let _ = fs::remove_file(incomplete);
+        }
+    }
+}
+
+/// Creates a file in the same directory. Processes of several containers may have the same number, and a killed one leaves its file.
+fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    let mut number = 0_u32;
+    loop {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.{number}.new", std::process::id()));
+        let beside = path.with_file_name(name);
+        match File::create_new(&beside) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            created => return Ok((created?, beside)),
+        }
+    }
+}
+
+fn cannot_write(name: &str, error: &io::Error) -> String {
+    format!("cannot write `{name}`: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileTypeExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn file_is_replaced_when_it_is_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        symlink("file", &link).unwrap();
+        let text = || fs::read_to_string(&file).unwrap();
+        let mut dropped = Replacement::create(&link).unwrap();
+        write!(dropped, "new").unwrap();
+        drop(dropped);
+        assert_eq!(text(), "old");
+        let mut complete = Replacement::create(&link).unwrap();
+        write!(complete, "new").unwrap();
+        assert_eq!(text(), "old");
+        complete.finish().unwrap();
+        assert_eq!(text(), "new");
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn device_is_written_and_not_replaced() {
+        let mut full = Replacement::create("/dev/full".as_ref()).unwrap();
+        write!(full, "text").unwrap();
+        let failure = full.finish().unwrap_err();
+        assert!(
+            matches!(&failure, Failure::Error(why) if why.contains("`/dev/full`: No space")),
+            "{failure:?}"
+        );
+        assert!(fs::metadata("/dev/full").unwrap().file_type().is_char_device());
+        let missing = Replacement::create("/nowhere/file".as_ref()).unwrap_err();
+        assert!(matches!(missing, Failure::BadInput(_)), "{missing:?}");
+    }
+}
