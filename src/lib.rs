@@ -18,10 +18,11 @@
 //! re-exports its most common types.
 //!
 //! # Features
-//! - `mpi`: ranks on several nodes and under `mpirun` (needs an MPI at build time). Without it, ranks are threads, or processes
-//!   of one machine.
+//! - `mpi`: ranks under `mpirun`, and messages through MPI (needs an MPI and libclang at build time). Without it, ranks are
+//!   threads, or processes that meet by themselves, on one machine or several.
 //! - `nccl`: arrays in GPU memory. NCCL and the CUDA driver are loaded on first use; neither is needed at build time.
 //! - `cuda`: for programs that link the CUDA driver; it is then not loaded at run time.
+//! - `ucx`: messages between nodes over UCX, which is loaded at run time.
 //! - `tuning`: files of measured constants; without it, the defaults apply.
 //!
 //! The data-parallel trainer is the crate `unisono-train`, which `unisono-candle` implements for candle. Its input pipeline is

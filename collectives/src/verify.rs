@@ -21,7 +21,7 @@ use symbols::{Symbol, Symbols};
 
 /// Finds all defects of the plans of all ranks (rank 0's first) for an operation; none if they are correct.
 ///
-/// It proves that every message has two ends of the same length, that no rank deadlocks, even if no message is ever
+/// It checks that every message has two ends of the same length, that no rank deadlocks, even if no message is ever
 /// buffered, that every rank with a result has each contribution to it exactly once, and that all ranks with a sum added it
 /// in the same order.
 ///

@@ -15,7 +15,7 @@
 //! **Cost**, all-reduce: 2(p−1) steps, in which every rank sends p−1 times; n(p−1) bytes; scratch: n for
 //! the original input and one segment.
 //!
-//! **Right when** it is for teaching, or p = 2 and the array is tiny. Half-precision elements are rounded once. **Wrong when**
+//! **Right when** it is for teaching. Half-precision elements are rounded once. **Wrong when**
 //! the array is not small: it sends p/2 times as much as a ring.
 //!
 //! **Source**: the naive algorithm that every paper starts from; the diagonal order is Unisono's.

@@ -198,7 +198,7 @@ pub struct Config {
     /// Number of ranks per pipeline, with --strategy pipeline; several pipelines are replicas of each other [default: all ranks]
     #[arg(long, value_name = "N")]
     pub stages: Option<usize>,
-    /// Number of micro-batches per pipeline and step, with --strategy pipeline [default: 4 per stage]
+    /// Number of micro-batches per pipeline and step, with --strategy pipeline [default: 4 per rank of the pipeline]
     #[arg(long, value_name = "N")]
     pub micro_batches: Option<usize>,
     /// Order of the passes, with --strategy pipeline: gpipe, 1f1b or interleaved:STAGES (STAGES per rank)
