@@ -258,7 +258,7 @@ fn killed_run_resumes_with_the_same_bits_on_other_numbers_of_ranks() {
 
 /// Checks the files of a run under mpirun.
 fn expect_logs_and_traces(curves: &Path, traces: &Path) {
-    assert_eq!(std::fs::read_dir(curves).unwrap().count(), 1, "rank 0 writes, and nobody else");
+    assert_eq!(std::fs::read_dir(curves).unwrap().count(), 1, "only rank 0 writes");
     let mut merge = Command::new(UNISONO);
     merge.arg("trace").arg(traces);
     launch::run(merge, Duration::from_secs(60)).expect_success();
