@@ -1,5 +1,6 @@
 //! Code shared by the tests of several crates.
 
+pub mod idx;
 pub mod launch;
 pub mod left;
 pub mod mutants;

@@ -39,7 +39,7 @@ fn write(file: &Path, images: usize, noise: &mut Noise) {
 
 fn settings(directory: &Path, model: ModelKind) -> Config {
     let mut noise = Noise(7);
-    write(&directory.join("data_batch_1.bin"), 1500, &mut noise);
+    write(&directory.join("data_batch_1.bin"), 800, &mut noise);
     write(&directory.join("test_batch.bin"), 100, &mut noise);
     Config {
         epochs: 2,

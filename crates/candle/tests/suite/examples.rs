@@ -70,7 +70,7 @@ fn mlp() {
 /// Photos of five sizes in two formats show bright discs or crosses, in any colour and position.
 fn images() {
     let directory = tempfile::tempdir().expect("there is a directory");
-    for number in 0..160_u32 {
+    for number in 0..120_u32 {
         let is_disc = number % 2 == 0;
         let [width, height] = [[40, 60], [64, 48], [33, 33], [90, 70], [50, 120]][number as usize % 5];
         let (x, y) = (width as i32 / 2 + number as i32 % 7 - 3, height as i32 / 2 + number as i32 % 5 - 2);
@@ -138,7 +138,7 @@ fn gpt2() {
     fs::create_dir(&folder).expect("it can be made");
     let line =
         |number: u32| format!("{} times {} is {}.\n", number % 10, number % 7, number % 10 * (number % 7));
-    let lines: String = (0..3000).map(line).collect();
+    let lines: String = (0..1500).map(line).collect();
     fs::write(&text, &lines).expect("it can be written");
 
     let mut tokenizer = tokenizers::Tokenizer::new(BPE::default());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use unisono::{Algorithm, Communicator};
 use unisono_candle::Config;
 use unisono_candle::model::ModelKind;
-use unisono_data::{DataError, Source};
+use unisono_data::DataError;
 use unisono_strategies::{ParameterServer, ServerSettings, Staleness, StrategyKind};
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
@@ -19,15 +19,16 @@ use unisono_train::{
     Summary, TrainError, Wire, Wires, WorkersReport, metrics::VisitOutputs,
 };
 
+use crate::{SAMPLES, digits};
+
 pub(crate) mod evaluations;
 pub(crate) mod shares;
 
 const SYNCHRONOUS: ServerSettings =
     ServerSettings { servers: 1, staleness: Staleness::Steps(0), damps: false };
-const SAMPLES: usize = 20_000;
 
 fn settings() -> Config {
-    Config { epochs: 1, hidden: Some(vec![32]), ..Config::new(Source::Digits, ModelKind::Mlp) }
+    Config { epochs: 1, hidden: Some(vec![32]), ..Config::new(digits(), ModelKind::Mlp) }
 }
 
 /// Returns rank 0's result of a run, and the work of the workers in each epoch.
@@ -81,8 +82,8 @@ fn zero_staleness_gives_the_bits_of_master_worker() {
 
 fn stale_gradients_train_within_the_staleness_bound() {
     // Half of the usual rate, since momentum and delay together are unstable.
-    let two_epochs = Config { epochs: 2, learning_rate: 0.05, ..settings() };
-    let steps = SAMPLES.div_ceil(3 * two_epochs.batch_size) as u64;
+    let several_epochs = Config { epochs: 12, learning_rate: 0.05, ..settings() };
+    let steps = SAMPLES.div_ceil(3 * several_epochs.batch_size) as u64;
     // Tests each staleness once, alternately damped and not, or all pairs in the deep suite.
     for (at, (staleness, most)) in
         [(Staleness::Steps(1), 3), (Staleness::Steps(8), 24), (Staleness::Unbounded, u64::MAX)]
@@ -91,8 +92,8 @@ fn stale_gradients_train_within_the_staleness_bound() {
     {
         for damps in [false, true].into_iter().filter(|damps| suite::is_deep() || *damps == (at == 1)) {
             let servers = ServerSettings { servers: 2, staleness, damps };
-            let (summary, workers) = serve(5, &two_epochs, servers).unwrap();
-            assert!(summary.last.test_accuracy > 0.75, "{staleness}: {}", summary.last.test_accuracy);
+            let (summary, workers) = serve(5, &several_epochs, servers).unwrap();
+            assert!(summary.last.test_accuracy > 0.65, "{staleness}: {}", summary.last.test_accuracy);
             for report in &workers {
                 let missed = report.staleness.keys().max().unwrap();
                 assert!(*missed <= most, "{staleness}: {missed}");
@@ -120,11 +121,11 @@ fn gradients_can_be_sent_in_half_the_bytes() {
     }
 }
 
-/// Returns a run of two epochs that saves at every 50th step, and can be stopped.
+/// Returns a run of two epochs of 100 steps that saves at every 50th step, and can be stopped.
 fn saving(directory: &std::path::Path, stop: Stop) -> Config {
     Config {
         epochs: 2,
-        global_batch: Some(128),
+        global_batch: Some(20),
         checkpoint_dir: Some(directory.to_owned()),
         checkpoint_every: Some(50),
         resume: true,
@@ -165,7 +166,7 @@ fn run_resumes_under_another_strategy_with_the_same_bits() {
             }
         });
         let step = stopped.unwrap().stopped.expect("it was asked to stop").step;
-        assert!((70..156).contains(&step), "it stopped after step {step}");
+        assert!((70..100).contains(&step), "it stopped after step {step}");
         let then = saving(directory.path(), Stop::default());
         let ended = match mirrored_first {
             true => serve(3, &then, SYNCHRONOUS).unwrap().0,
@@ -179,7 +180,7 @@ fn run_resumes_under_another_strategy_with_the_same_bits() {
 fn incompatible_options_are_refused_on_all_ranks() {
     let servers = |servers| ServerSettings { servers, ..SYNCHRONOUS };
     let clipping = Config { clip_norm: Some(1.0), ..settings() };
-    let resnet = Config { hidden: None, ..Config::new(Source::Digits, ModelKind::ResNet) };
+    let resnet = Config { hidden: None, ..Config::new(digits(), ModelKind::ResNet) };
     let compressed = Config { wire: "int8".parse().unwrap(), ..settings() };
     let undecided = Config { wire: "auto:f32,bf16".parse().unwrap(), ..settings() };
     let invariant = Config { order: Order::Tree, ..settings() };

@@ -47,6 +47,33 @@ fn no_two_nodes() -> Option<String> {
     }
 }
 
+/// The numbers of training and test images in [`digits`].
+#[cfg(feature = "candle")]
+const SAMPLES: [usize; 2] = [2000, 500];
+
+/// Returns a data set of few digits, in files. Each rank of a run on generated digits draws ten times as many, which takes longer than a short
+/// training.
+#[cfg(feature = "candle")]
+fn digits() -> &'static str {
+    use unisono_data::{Options, Pass, Source, Values};
+
+    static DIGITS: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
+        let folder = unisono_testing::shared::folder("few-digits", |folder| {
+            let [train_samples, test_samples] = SAMPLES;
+            let options = Options { train_samples, test_samples, ..Options::default() };
+            let drawn = unisono_data::load(&Source::Digits, &options).expect("digits are drawn");
+            for (part, split) in [("train", drawn.train), ("t10k", drawn.test)] {
+                let all: Vec<_> = (0..split.len()).collect();
+                let (values, labels) = split.gather(&all, Pass::Evaluation).expect("they are in memory");
+                let Values::Levels(pixels) = values else { panic!("digits are images") };
+                unisono_testing::idx::write(folder, part, &pixels, &labels);
+            }
+        });
+        format!("idx:{}", folder.display())
+    });
+    &DIGITS
+}
+
 /// Runs the command, which must end within two minutes.
 #[cfg(any(feature = "mpi", feature = "candle", feature = "plot"))]
 fn unisono(arguments: &[&str]) -> unisono_testing::launch::Ended {

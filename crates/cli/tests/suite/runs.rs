@@ -24,7 +24,7 @@ pub(crate) mod sharded;
 
 use unisono_testing::launch;
 
-use crate::{UNISONO, unisono};
+use crate::{UNISONO, digits, unisono};
 
 /// Returns the machine-readable output, an object per line.
 fn objects(words: &[&str]) -> Vec<Value> {

@@ -13,7 +13,7 @@ use unisono_testing::suite::Test;
 use unisono_testing::{shared, tests};
 use unisono_train::Summary;
 
-use crate::UNISONO;
+use crate::{SAMPLES, UNISONO, digits};
 
 pub(crate) mod predicted;
 
@@ -33,11 +33,11 @@ struct Run {
 static DIGITS: LazyLock<Run> = LazyLock::new(|| {
     let settings = Config {
         hidden: Some(vec![16]),
-        batch_size: 250,
+        batch_size: 25,
         // Twenty steps are enough to learn something, but not everything.
-        learning_rate: 0.02,
+        learning_rate: 0.2,
         seed: 3,
-        ..Config::new(Source::Digits, ModelKind::Mlp)
+        ..Config::new(digits().parse().unwrap(), ModelKind::Mlp)
     };
     let folder = shared::folder("digits", |folder| {
         let summary = trained(&folder.join("kept"), &settings);
@@ -118,7 +118,7 @@ fn figures_match_the_run_on_any_number_of_ranks() {
         assert_eq!(line["parameters_hash"], summary["parameters_hash"]);
         assert_eq!(line["step"], 20);
         // 64 does not divide the number of samples.
-        assert_eq!(line["targets"], 2000);
+        assert_eq!(line["targets"], SAMPLES[1]);
         assert_eq!(alone.get_or_insert_with(|| line.clone()), line);
     }
     assert!(summary["test_accuracy"].as_f64() > Some(0.2), "it has learnt something: {summary}");
@@ -129,7 +129,7 @@ fn training_samples_can_be_evaluated() {
         let arguments = ["--split", "train", "--threads", threads];
         objects("evaluate", &DIGITS.directory, &arguments).pop().unwrap()
     };
-    assert_eq!(line("1")["targets"], 20_000);
+    assert_eq!(line("1")["targets"], SAMPLES[0]);
     assert_eq!(line("1"), line("3"));
 }
 

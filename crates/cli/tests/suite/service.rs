@@ -131,7 +131,7 @@ fn parameters_do_not_depend_on_the_producer_of_batches() {
 fn run_survives_a_killed_server_and_uses_a_joining_one() {
     let folder = folder();
     let path = folder.path();
-    const EPOCHS: usize = 300;
+    const EPOCHS: usize = 100;
     let local = done(train(path, &format!("{IMAGES} --epochs {EPOCHS}")));
     let (first, mut second) = (Served::start(path, IMAGES), Served::start(path, IMAGES));
     let mut run = unisono(path, &format!("{TRAIN} {} --epochs {EPOCHS}", by(&[&first, &second])));
@@ -199,7 +199,7 @@ fn wait_for_a_server_is_reported_and_ended_by_a_signal() {
     for (arguments, code) in [
         ("train --threads 2 --data service:127.0.0.1:1 --data-token-file token", 75),
         ("launch -n 2 -- UNISONO train --data service:127.0.0.1:1 --data-token-file token", 75),
-        ("serve-data --listen 0.0.0.0:0 --token-file token --data digits --join 127.0.0.1:1", 0),
+        ("serve-data --listen 0.0.0.0:0 --token-file token --data images:images --join 127.0.0.1:1", 0),
     ] {
         let arguments = arguments.replace("UNISONO", UNISONO);
         let child =
@@ -226,7 +226,7 @@ fn wait_for_a_server_is_reported_and_ended_by_a_signal() {
 fn server_reachable_from_other_machines_warns() {
     let folder = folder();
     let mut command =
-        unisono(folder.path(), "serve-data --listen 0.0.0.0:0 --token-file token --data digits");
+        unisono(folder.path(), "serve-data --listen 0.0.0.0:0 --token-file token --data images:images");
     let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the command starts");
     let (says, lines) = channel();
     let stderr = BufReader::new(child.stderr.take().unwrap());

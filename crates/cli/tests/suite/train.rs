@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use unisono_candle::Config;
 use unisono_candle::model::ModelKind;
-use unisono_data::Source;
 use unisono_testing::launch::{self, Ended};
 use unisono_testing::suite::{self, Test};
 use unisono_testing::{shared, tests};
 use unisono_train::{EpochReport, Event};
 
 use crate::watch::{Guarded, newest, until};
-use crate::{TWO_NODES, UNISONO, no_two_nodes};
+use crate::{TWO_NODES, UNISONO, digits, no_two_nodes};
 
 /// The largest difference between losses of runs with the same global batch, relative to the loss. Gradients are added in another order, and rounding
 /// differences grow to this after hundreds of steps.
@@ -69,9 +68,9 @@ fn run(ranks: usize, settings: &Config) -> Vec<EpochReport> {
 }
 
 fn same_global_batch_gives_the_same_losses() {
-    let epochs = if suite::is_deep() { 2 } else { 1 };
-    let settings = Config { epochs, ..Config::new(Source::Digits, ModelKind::Mlp) };
-    let with_ranks = |ranks| run(ranks, &Config { batch_size: 120 / ranks, ..settings.clone() });
+    let epochs = if suite::is_deep() { 10 } else { 2 };
+    let settings = Config { epochs, ..Config::new(digits().parse().unwrap(), ModelKind::Mlp) };
+    let with_ranks = |ranks| run(ranks, &Config { batch_size: 24 / ranks, ..settings.clone() });
     let alone = with_ranks(1);
     for &ranks in if suite::is_deep() { &[2, 3, 4][..] } else { &[3] } {
         let together = with_ranks(ranks);
@@ -89,9 +88,15 @@ fn same_global_batch_gives_the_same_losses() {
     }
 }
 
+/// Returns the words of a run with these arguments, on few digits unless they name other data.
+fn words<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    let data: &[&str] = if arguments.contains(&"--data") { &[] } else { &["--data", digits()] };
+    [&["train", "--format", "json"], data, arguments].concat()
+}
+
 fn launched(ranks: usize, arguments: &[&str]) -> Ended {
     let mut command = launch::mpirun(ranks, UNISONO);
-    command.args(["train", "--format", "json"]).args(arguments);
+    command.args(words(arguments));
     launch::run(command, Duration::from_secs(600)).expect_success()
 }
 
@@ -126,8 +131,7 @@ fn parameter_server_matches_master_worker_over_every_launcher() {
     assert_eq!(threads(3, &arguments)["parameters_hash"], expected, "threads");
     assert_eq!(last(&launched(3, &arguments))["parameters_hash"], expected, "MPI");
     let mut command = Command::new(UNISONO);
-    command.args(["launch", "-n", "4", "--", UNISONO, "train", "--format", "json"]);
-    command.args(&arguments).args(["--servers", "2"]);
+    command.args(["launch", "-n", "4", "--", UNISONO]).args(words(&arguments)).args(["--servers", "2"]);
     let processes = last(&launch::run(command, Duration::from_secs(120)).expect_success());
     assert_eq!(processes["parameters_hash"], expected, "processes, two of which serve");
 }
@@ -136,15 +140,14 @@ fn a_parameter_server_gives_the_same_over_two_nodes() {
     let mut command = Command::new(TWO_NODES);
     // Otherwise the links detect a single machine, and use shared memory.
     command.env("UNISONO_NETWORK", "tcp");
-    command.args(["--ranks", "2,1", "--", UNISONO, "train", "--format", "json"]);
-    command.args([&SERVED[..], &BY_A_SERVER].concat());
+    command.args(["--ranks", "2,1", "--", UNISONO]).args(words(&[&SERVED[..], &BY_A_SERVER].concat()));
     let ended = last(&launch::run(command, Duration::from_secs(180)).expect_success());
     assert_eq!(ended["parameters_hash"], by_master_worker());
 }
 
 /// Two stages with two replicas each.
 const STAGED: [&str; 8] =
-    ["--epochs", "1", "--global-batch", "256", "--learning-rate", "0.02", "--split-at", "hidden2"];
+    ["--epochs", "4", "--global-batch", "256", "--learning-rate", "0.02", "--split-at", "hidden2"];
 const IN_STAGES: [&str; 4] = ["--strategy", "pipeline", "--stages", "2"];
 
 fn pipeline_matches_the_losses_of_one_rank_over_every_launcher() {
@@ -157,8 +160,7 @@ fn pipeline_matches_the_losses_of_one_rank_over_every_launcher() {
     }
     assert_eq!(last(&launched(4, &arguments))["parameters_hash"], expected["parameters_hash"], "MPI");
     let mut command = Command::new(UNISONO);
-    command.args(["launch", "-n", "4", "--", UNISONO, "train", "--format", "json"]);
-    command.args(&arguments);
+    command.args(["launch", "-n", "4", "--", UNISONO]).args(words(&arguments));
     let processes = last(&launch::run(command, Duration::from_secs(120)).expect_success());
     assert_eq!(processes["parameters_hash"], expected["parameters_hash"], "processes");
 }
@@ -166,8 +168,7 @@ fn pipeline_matches_the_losses_of_one_rank_over_every_launcher() {
 fn a_pipeline_gives_the_same_over_two_nodes() {
     let arguments = [&STAGED[..], &IN_STAGES].concat();
     let mut command = Command::new(TWO_NODES);
-    command.args(["--ranks", "2,2", "--", UNISONO, "train", "--format", "json"]);
-    command.args(&arguments);
+    command.args(["--ranks", "2,2", "--", UNISONO]).args(words(&arguments));
     let ended = last(&launch::run(command, Duration::from_secs(180)).expect_success());
     assert_eq!(ended["parameters_hash"], reference(4, &arguments)["parameters_hash"]);
 }
@@ -183,8 +184,7 @@ fn central_storage_matches_over_every_launcher_in_about_half_the_memory() {
     }
     assert_eq!(last(&launched(2, &arguments))["parameters_hash"], expected["parameters_hash"], "MPI");
     let mut command = Command::new(UNISONO);
-    command.args(["launch", "-n", "2", "--", UNISONO, "train", "--format", "json"]);
-    command.args(&arguments);
+    command.args(["launch", "-n", "2", "--", UNISONO]).args(words(&arguments));
     let processes = last(&launch::run(command, Duration::from_secs(120)).expect_success());
     assert_eq!(processes["parameters_hash"], expected["parameters_hash"], "processes");
 
@@ -205,7 +205,7 @@ fn central_storage_matches_over_every_launcher_in_about_half_the_memory() {
 /// Returns the last line of a run with threads of one process.
 fn threads(ranks: usize, arguments: &[&str]) -> serde_json::Value {
     let mut command = Command::new(UNISONO);
-    command.args(["train", "--format", "json", "--threads", &ranks.to_string()]).args(arguments);
+    command.args(words(arguments)).args(["--threads", &ranks.to_string()]);
     last(&launch::run(command, Duration::from_secs(120)).expect_success())
 }
 
@@ -217,7 +217,7 @@ fn reference(ranks: usize, arguments: &[&str]) -> serde_json::Value {
 
 fn world_invariant_run_gives_the_same_parameters_on_1_2_and_4_ranks() {
     let arguments =
-        ["--epochs", "1", "--order", "world-invariant", "--global-batch", "192", "--clip-norm", "5"];
+        ["--epochs", "6", "--order", "world-invariant", "--global-batch", "192", "--clip-norm", "5"];
     let alone = threads(1, &arguments);
     assert!(alone["test_accuracy"].as_f64().unwrap() > 0.8, "{alone}");
     for several in [threads(2, &arguments), threads(4, &arguments), last(&launched(2, &arguments))] {
@@ -229,14 +229,14 @@ fn world_invariant_run_gives_the_same_parameters_on_1_2_and_4_ranks() {
 
 fn killed_run_resumes_with_the_same_bits_on_other_numbers_of_ranks() {
     let common =
-        ["--epochs", "1", "--global-batch", "128", "--order", "world-invariant", "--optimizer", "adamw"];
+        ["--epochs", "10", "--global-batch", "128", "--order", "world-invariant", "--optimizer", "adamw"];
     let rate = ["--learning-rate", "0.001"];
     let undisturbed = threads(2, &[&common[..], &rate].concat());
     let saving = ["--checkpoint-every", "5", "--keep", "2", "--resume", "--checkpoint-dir"];
     let arguments = [&common[..], &rate, &saving].concat();
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(UNISONO);
-    command.args(["train", "--format", "json", "--threads", "2"]).args(&arguments).arg(directory.path());
+    command.args(words(&arguments)).arg(directory.path()).args(["--threads", "2"]);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut run = Guarded(command.spawn().unwrap());
     // Kills the run with kill -9 while it continues. `restart::` kills a run several times.
@@ -277,7 +277,10 @@ fn model_learns_digits_under_mpirun_and_writes_logs_and_traces() {
     let directory = tempfile::tempdir().unwrap();
     let [curves, traces] = ["curves", "traces"].map(|name| directory.path().join(name));
     let mut train = launch::mpirun(2, UNISONO);
-    train.args(["train", "--format", "json", "--log-dir"]).arg(&curves).env("UNISONO_TRACE", &traces);
+    train
+        .args(["train", "--format", "json", "--epochs", "4", "--log-dir"])
+        .arg(&curves)
+        .env("UNISONO_TRACE", &traces);
     let ended = launch::run(train, Duration::from_secs(600)).expect_success();
     expect_logs_and_traces(&curves, &traces);
     let events = events(&ended);

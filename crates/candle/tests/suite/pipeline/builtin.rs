@@ -17,14 +17,16 @@ const TOLERANCE: f64 = 1e-5;
 
 fn settings() -> Config {
     Config {
-        epochs: 1,
+        epochs: 2,
         hidden: Some(vec![32, 24, 16]),
-        global_batch: Some(250),
-        learning_rate: 0.02,
+        // Four passes on one rank.
+        global_batch: Some(50),
+        batch_size: 16,
+        learning_rate: 0.2,
         metrics: vec![Named(Arc::new(TopK(2))), Named(Arc::new(F1))],
         // The norm over all stages.
         clip_norm: Some(0.5),
-        ..Config::new(Source::Digits, ModelKind::Mlp)
+        ..Config::new(crate::digits(), ModelKind::Mlp)
     }
 }
 
@@ -58,14 +60,14 @@ fn assert_near(found: &EpochReport, expected: &EpochReport, what: &str) {
         assert!((found - expected).abs() < TOLERANCE, "{what}: {found}, on one rank {expected}");
     }
     for (name, value) in &found.metrics {
-        // One or two of 2000 samples may be at the decision boundary.
-        assert!((value - expected.metrics[name]).abs() < 2e-3, "{what}: {name} {value}");
+        // One or two of 500 samples may be at the decision boundary.
+        assert!((value - expected.metrics[name]).abs() < 8e-3, "{what}: {name} {value}");
     }
 }
 
 fn losses_and_metrics_match_one_rank() {
     let alone = last(1, &settings()).last;
-    assert!(alone.test_accuracy > 0.5 && alone.metrics.len() == 2, "{alone:?}");
+    assert!(alone.test_accuracy > 0.4 && alone.metrics.len() == 2, "{alone:?}");
     for (ranks, length, schedule) in
         [(1, 1, "1f1b"), (2, 2, "gpipe"), (4, 2, "1f1b"), (3, 3, "1f1b"), (4, 2, "interleaved:2")]
     {
@@ -93,8 +95,9 @@ fn transformer_and_cnn_train_in_stages() {
     let of_images = Config {
         epochs: 1,
         learning_rate: 0.001,
-        global_batch: Some(500),
-        ..Config::new(Source::Digits, ModelKind::Cnn)
+        batch_size: 16,
+        global_batch: Some(64),
+        ..Config::new(crate::digits(), ModelKind::Cnn)
     };
     for settings in [of_text, of_images] {
         let staged = Config { stop: Stop::default(), ..cut(settings.clone(), 2, "1f1b") };
@@ -113,7 +116,7 @@ fn saving(directory: &Path, stop: Stop) -> Config {
 fn until(ranks: usize, step: usize, settings: &Config) -> Summary {
     let asks = |event: Event| {
         if let Event::Step(made) = event
-            && made.step + 80 * (made.epoch - 1) == step
+            && made.step + 40 * (made.epoch - 1) == step
         {
             settings.stop.ask();
         }
@@ -132,8 +135,8 @@ fn complete_checkpoint_resumes_under_other_strategies() {
     let whole = || saving(directory.path(), Stop::default());
     let undisturbed = last(1, &whole().without_checkpoints());
     until(2, 20, &whole());
-    until(4, 70, &cut(whole(), 2, "interleaved:2"));
-    until(3, 110, &whole());
+    until(4, 35, &cut(whole(), 2, "interleaved:2"));
+    until(3, 55, &whole());
     let ended = last(2, &cut(whole(), 2, "1f1b"));
     assert_near(&ended.last, &undisturbed.last, "over four worlds");
     // One rank can read the complete checkpoint.

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::killed::{Draws, kills};
-use crate::UNISONO;
 use crate::watch::{Guarded, descendants, kill, last_event, ranks, until};
+use crate::{UNISONO, digits};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// The number of ranks, one of which serves.
@@ -35,7 +35,7 @@ fn count(file: &Path, what: &str) -> usize {
 /// Kills workers while the others continue, and waits each time for the replacement to join.
 pub(crate) fn workers_join_again_after_being_killed() {
     let kills = kills();
-    let (epochs, restarts) = ((4 + 3 * kills).to_string(), kills.to_string());
+    let (epochs, restarts) = ((24 + 18 * kills).to_string(), kills.to_string());
     let directory = tempfile::tempdir().unwrap();
     let (output, said) = (directory.path().join("output"), directory.path().join("said"));
     let mut command = Command::new(UNISONO);
@@ -59,7 +59,7 @@ pub(crate) fn workers_join_again_after_being_killed() {
         "--format",
         "json",
     ]);
-    command.args(["--epochs", &epochs, "--global-batch", "192", "--hidden", "64"]);
+    command.args(["--data", digits(), "--epochs", &epochs, "--global-batch", "192", "--hidden", "64"]);
     command.stdin(Stdio::null());
     command.stdout(File::create(&output).unwrap()).stderr(File::create(&said).unwrap());
     let mut run = Guarded(command.spawn().unwrap());
@@ -67,7 +67,7 @@ pub(crate) fn workers_join_again_after_being_killed() {
     until("an epoch", MINUTE, || (count(&output, "\"event\":\"epoch\"") > 0).then_some(()));
     let mut draws = Draws(5);
     for round in 0..kills {
-        std::thread::sleep(Duration::from_micros(draws.below(200_000)));
+        std::thread::sleep(Duration::from_micros(draws.below(100_000)));
         assert!(run.0.try_wait().unwrap().is_none(), "the run ended before kill {round}");
         let workers: Vec<_> = ranks(root).into_iter().filter(|&pid| rank_of(pid) > Some(0)).collect();
         assert_eq!(workers.len(), RANKS - 1, "{:?}", descendants(root));
@@ -80,7 +80,7 @@ pub(crate) fn workers_join_again_after_being_killed() {
     assert_eq!(said.matches("restarting it").count(), kills, "{said}");
     assert_eq!(said.matches("others do its share").count(), kills, "{said}");
     let end = last_event(&output, "done");
-    assert!(end["test_accuracy"].as_f64().unwrap() > 0.95, "{end}");
+    assert!(end["test_accuracy"].as_f64().unwrap() > 0.8, "{end}");
     println!(
         "counted: elastic: {kills} workers killed; {:.2} % in the end",
         100.0 * end["test_accuracy"].as_f64().unwrap()
@@ -105,8 +105,10 @@ pub(crate) fn lost_workers_do_not_block_the_others() {
         "--",
         UNISONO,
         "train",
+        "--data",
+        digits(),
         "--epochs",
-        "6",
+        "40",
         "--hidden",
         "64",
     ]);
@@ -135,8 +137,10 @@ pub(crate) fn lost_parameter_server_ends_the_run() {
         "--",
         UNISONO,
         "train",
+        "--data",
+        digits(),
         "--epochs",
-        "60",
+        "600",
         "--hidden",
         "64",
         "--format",

@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use crate::UNISONO;
 use crate::watch::{
     Guarded, descendants, is_writing, kill, last_event, newest, ranks, supervise, until, with_argument,
 };
+use crate::{UNISONO, digits};
 use unisono_testing::launch::{self, mpirun};
 use unisono_testing::suite;
 
@@ -21,7 +21,7 @@ fn train(epochs: usize, more: &[&str]) -> Command {
     command.args([
         "train",
         "--data",
-        "digits",
+        digits(),
         "--model",
         "mlp",
         "--format",
@@ -89,8 +89,8 @@ pub(crate) fn killed_run_with_overlap_is_resumed() {
 /// epochs, with additional arguments.
 fn ends_as_undisturbed(kills: usize, train: impl Fn(usize, &[&str]) -> Command) {
     let started = Instant::now();
-    // The run makes about one epoch between two kills.
-    let epochs = kills + kills / 2 + 2;
+    // The run makes about four epochs between two kills.
+    let epochs = 4 * (kills + kills / 2 + 2);
     let undisturbed = launch::run(train(epochs, &[]), 10 * MINUTE).expect_success();
     let expected = last_event(&undisturbed.stdout, "done");
 
@@ -116,7 +116,7 @@ fn ends_as_undisturbed(kills: usize, train: impl Fn(usize, &[&str]) -> Command) 
         if round % 3 == 1 {
             until("a checkpoint is being written", MINUTE, || is_writing(&place).then_some(()));
         } else {
-            thread::sleep(Duration::from_micros(draws.below(300_000)));
+            thread::sleep(Duration::from_micros(draws.below(100_000)));
         }
         let ranks = ranks(root);
         // The launcher is the child of the supervisor.

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::UNISONO;
 use crate::watch::{Guarded, kill, last_event, newest, ranks, supervise, until};
+use crate::{UNISONO, digits};
 use unisono_testing::launch::{self, is_open_mpi, mpirun};
 use unisono_testing::shared;
 
@@ -17,7 +17,7 @@ const STOPPED: Option<i32> = Some(75);
 /// Returns a run that is long enough to be stopped.
 fn train(directory: &Path, more: &[&str]) -> Command {
     let mut command = mpirun(2, UNISONO);
-    command.args(["train", "--format", "json", "--epochs", "4", "--global-batch", "64"]);
+    command.args(["train", "--format", "json", "--data", digits(), "--epochs", "12", "--global-batch", "64"]);
     command.args(["--checkpoint-dir", directory.to_str().unwrap(), "--checkpoint-every", "25"]).args(more);
     command
 }
@@ -96,10 +96,10 @@ pub(crate) fn slurm_script_requeues_the_job() {
     tool("mpirun", &format!("exec {} {} \"$@\"", real.trim(), options.join(" ")));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/slurm/train.sbatch");
     let mut command = Command::new("bash");
-    command.arg(script).args(["--format", "json", "--epochs", "40", "--checkpoint-every", "25"]);
+    command.arg(script).args(["--format", "json", "--epochs", "400", "--checkpoint-every", "25"]);
     let path = std::env::var("PATH").unwrap();
     command.env("PATH", format!("{}:{path}", tools.display())).env("SLURM_JOB_ID", "4711");
-    command.env("CHECKPOINTS", &checkpoints);
+    command.env("CHECKPOINTS", &checkpoints).env("DATA", digits());
     command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
     fs::create_dir(&checkpoints).unwrap();
     let (code, output) = disturbed(command, &checkpoints, |script| kill("USR1", script));

@@ -26,7 +26,18 @@ fn by_processes(ranks: usize, words: &[&str]) -> String {
 }
 
 fn result_has_the_bits_of_a_run_that_waits_for_all_buckets() {
-    let run = ["--global-batch", "192", "--epochs", "1", "--hidden", "64,48,32", "--bucket-bytes", "4K"];
+    let run = [
+        "--data",
+        digits(),
+        "--global-batch",
+        "192",
+        "--epochs",
+        "2",
+        "--hidden",
+        "64,48,32",
+        "--bucket-bytes",
+        "4K",
+    ];
     // Each case is three runs.
     let (all, cases): (&[usize], _) = if suite::is_deep() { (&[1, 2, 3], 5) } else { (&[2], 3) };
     for &ranks in all {

@@ -12,7 +12,7 @@ fn on_nodes(nodes: &str, words: &[&str]) -> String {
 }
 
 fn chosen_bucket_size_is_reported_between_nodes() {
-    let train = ["train", "--epochs", "1", "--hidden", "8", "--batch-size", "512"];
+    let train = ["train", "--data", digits(), "--epochs", "1", "--hidden", "8", "--batch-size", "512"];
     let said = on_nodes("1,1", &train);
     assert!(said.contains("\nbuckets of 1M: predicted to cost at most 5 % more a byte than 64M\n"), "{said}");
     let said = on_nodes("1,1", &[&train[..], &["--bucket-bytes", "3M"]].concat());

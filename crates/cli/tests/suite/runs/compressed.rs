@@ -16,20 +16,31 @@ const FORMATS: [&str; 8] = [
     "threshold:0.001",
 ];
 
-/// Returns the final report of a run of handwritten digits.
-fn digits(nodes: &str, checkpoints: &Path, more: &[&str]) -> Value {
+/// Returns the final report of a run on few digits.
+fn run(nodes: &str, checkpoints: &Path, more: &[&str]) -> Value {
     let threads = nodes.split(',').map(|size| size.parse::<usize>().unwrap()).sum::<usize>().to_string();
     let mut command = Command::new(UNISONO);
     command.env("UNISONO_NODES", nodes).args(["train", "--threads", &threads, "--global-batch", "48"]);
-    command.args(["--epochs", "2", "--hidden", "64", "--checkpoint-every", "200", "--keep", "100"]);
+    command.args([
+        "--data",
+        digits(),
+        "--epochs",
+        "4",
+        "--hidden",
+        "64",
+        "--checkpoint-every",
+        "40",
+        "--keep",
+        "100",
+    ]);
     command.args(["--format", "json", "--checkpoint-dir"]).arg(checkpoints).args(more);
     let ended = launch::run(command, Duration::from_secs(120)).expect_success();
     serde_json::from_str(ended.stdout.lines().last().expect("it says something")).unwrap()
 }
 
-/// Keeps the checkpoint of step 400 of 834 and older ones, and deletes later ones.
+/// Keeps the checkpoint of step 80 of 168 and older ones, and deletes later ones.
 fn forget_the_end(checkpoints: &Path) {
-    for name in names_in(checkpoints).iter().filter(|name| name.as_str() > "step-0000000400") {
+    for name in names_in(checkpoints).iter().filter(|name| name.as_str() > "step-0000000080") {
         fs::remove_dir_all(checkpoints.join(name)).unwrap();
     }
 }
@@ -38,27 +49,27 @@ fn resumed_run_has_the_same_result_as_an_uninterrupted_one() {
     for wire in &FORMATS[..if suite::is_deep() { FORMATS.len() } else { 4 }] {
         let directory = tempfile::tempdir().unwrap();
         let kept = directory.path();
-        let undisturbed = digits("1,1", kept, &["--wire", wire]);
+        let undisturbed = run("1,1", kept, &["--wire", wire]);
         forget_the_end(kept);
-        let resumed = digits("1,1", kept, &["--wire", wire, "--resume"]);
+        let resumed = run("1,1", kept, &["--wire", wire, "--resume"]);
         assert_eq!(resumed["parameters_hash"], undisturbed["parameters_hash"], "{wire}");
-        assert!(resumed["test_accuracy"].as_f64() > Some(0.85), "{wire}: {resumed}");
+        assert!(resumed["test_accuracy"].as_f64() > Some(0.6), "{wire}: {resumed}");
     }
 }
 
 fn run_uses_the_format_with_the_fastest_prediction() {
     let directory = tempfile::tempdir().unwrap();
     let formats = ["--wire", "auto:f32,bf16,int8"];
-    let undisturbed = digits("1,1", directory.path(), &formats);
+    let undisturbed = run("1,1", directory.path(), &formats);
     forget_the_end(directory.path());
-    let resumed = digits("1,1", directory.path(), &[&formats[..], &["--resume"]].concat());
+    let resumed = run("1,1", directory.path(), &[&formats[..], &["--resume"]].concat());
     assert_eq!(resumed["parameters_hash"], undisturbed["parameters_hash"]);
 
     let said = |nodes: &str, threads: &str| {
         let mut command = Command::new(UNISONO);
         command
             .env("UNISONO_NODES", nodes)
-            .args(["train", "--threads", threads, "--epochs", "1", "--hidden", "64"])
+            .args(["train", "--data", digits(), "--threads", threads, "--epochs", "1", "--hidden", "64"])
             .args(formats);
         launch::run(command, Duration::from_secs(120)).expect_success().stdout
     };
@@ -67,7 +78,7 @@ fn run_uses_the_format_with_the_fastest_prediction() {
     let (format, why) = line.expect("it says what it chose").split_once(": ").unwrap();
     assert!(why.contains(" ms a step, against "), "{said_of_two}");
     let named = tempfile::tempdir().unwrap();
-    let alone = digits("1,1", named.path(), &["--wire", format]);
+    let alone = run("1,1", named.path(), &["--wire", format]);
     assert_eq!(alone["parameters_hash"], undisturbed["parameters_hash"], "{format} was chosen");
     assert!(said("2", "2").contains("gradients are sent as f32: all ranks share a node\n"));
 }
@@ -75,12 +86,12 @@ fn run_uses_the_format_with_the_fastest_prediction() {
 fn run_resumes_with_another_number_of_nodes() {
     let directory = tempfile::tempdir().unwrap();
     let kept = directory.path();
-    digits("1,1", kept, &["--wire", "powersgd:2"]);
+    run("1,1", kept, &["--wire", "powersgd:2"]);
     // Tests more nodes, a single node and, in the deep suite, nodes of several ranks.
     for &nodes in if suite::is_deep() { &["1,1,1", "2,1", "2"][..] } else { &["1,1,1", "2"] } {
         forget_the_end(kept);
-        let resumed = digits(nodes, kept, &["--wire", "powersgd:2", "--resume"]);
-        assert!(resumed["test_accuracy"].as_f64() > Some(0.85), "{nodes}: {resumed}");
+        let resumed = run(nodes, kept, &["--wire", "powersgd:2", "--resume"]);
+        assert!(resumed["test_accuracy"].as_f64() > Some(0.6), "{nodes}: {resumed}");
     }
 }
 
@@ -92,6 +103,8 @@ fn compression_between_nodes_is_reported() {
         let mut command = Command::new(UNISONO);
         command.env("UNISONO_NODES", nodes).args([
             "train",
+            "--data",
+            digits(),
             "--threads",
             "3",
             "--epochs",

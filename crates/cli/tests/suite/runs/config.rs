@@ -6,7 +6,7 @@ use unisono_testing::tests;
 
 /// Returns the hash of a run on digits, on two ranks.
 fn hash(more: &[&str]) -> Value {
-    let run = [&["train", "--threads", "2"], more].concat();
+    let run = [&["train", "--data", digits(), "--threads", "2"], more].concat();
     objects(&run).pop().unwrap()["parameters_hash"].clone()
 }
 
@@ -83,7 +83,8 @@ fn other_commands_read_their_options_from_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.toml");
     fs::write(&file, "batch-size = 500\nepochs = 9\noptimizer = \"lamb\"").unwrap();
-    let lines = objects(&["inspect-input", "--config", file.to_str().unwrap(), "--epochs", "1"]);
+    let lines =
+        objects(&["inspect-input", "--data", digits(), "--config", file.to_str().unwrap(), "--epochs", "1"]);
     assert_eq!((lines.len(), &lines[0]["batch_size"]), (1, &Value::from(500)));
     refused(&["inspect-input", "--learning-rate", "1"], &["this command has no --learning-rate"]);
 }

@@ -181,7 +181,7 @@ fn damaged_images_are_an_error_or_are_skipped_counted_and_named() {
 }
 
 fn input_memory_is_bounded_or_refused() {
-    let run = ["train", "--threads", "1", "--epochs", "1", "--batch-size", "100"];
+    let run = ["train", "--data", digits(), "--threads", "1", "--epochs", "1", "--batch-size", "100"];
     let plain = hash(&run);
     // 4 steps of 100 samples of 785 values.
     assert_eq!(hash(&[&run[..], &["--input-memory", "1256000"]].concat()), plain);

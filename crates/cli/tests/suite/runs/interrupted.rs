@@ -22,7 +22,16 @@ fn interrupted(train: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let (kept, said) = (directory.path().join("kept"), directory.path().join("said"));
     let mut command = Command::new(UNISONO);
-    command.args(train).args(["--epochs", "1000", "--checkpoint-every", "5", "--format", "json"]);
+    command.args(train).args([
+        "--data",
+        digits(),
+        "--epochs",
+        "1000",
+        "--checkpoint-every",
+        "5",
+        "--format",
+        "json",
+    ]);
     command.arg("--checkpoint-dir").arg(&kept).stdin(Stdio::null());
     command.stdout(fs::File::create(&said).unwrap()).stderr(Stdio::null());
     let mut run = Guarded(command.spawn().unwrap());

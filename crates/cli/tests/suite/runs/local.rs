@@ -4,11 +4,11 @@ use super::*;
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 
-const DIGITS: [&str; 5] = ["train", "--global-batch", "48", "--hidden", "64"];
+const RUN: [&str; 5] = ["train", "--global-batch", "48", "--hidden", "64"];
 
-/// Returns the final report of a run of handwritten digits.
-fn digits(ranks: &str, more: &[&str]) -> Value {
-    objects(&[&DIGITS[..], &["--threads", ranks], more].concat()).pop().unwrap()
+/// Returns the final report of a run on few digits.
+fn run(ranks: &str, more: &[&str]) -> Value {
+    objects(&[&RUN[..], &["--data", digits(), "--threads", ranks], more].concat()).pop().unwrap()
 }
 
 fn local_steps_converge() {
@@ -19,9 +19,9 @@ fn local_steps_converge() {
         &["--local-steps", "8", "--optimizer", "adamw", "--learning-rate", "0.01", "--clip-norm", "1"],
     ];
     for more in runs.into_iter().take(if suite::is_deep() { runs.len() } else { 1 }) {
-        let done = digits("3", &[&["--epochs", "3"][..], more].concat());
+        let done = run("3", &[&["--epochs", "10"][..], more].concat());
         assert_eq!(done["event"], "done");
-        assert!(done["test_accuracy"].as_f64() > Some(0.93), "{more:?}: {done}");
+        assert!(done["test_accuracy"].as_f64() > Some(0.75), "{more:?}: {done}");
     }
 }
 
@@ -31,23 +31,23 @@ fn checkpoint_waits_for_the_end_of_a_round_and_resumes_with_the_same_bits() {
     for outer in outers.into_iter().take(if suite::is_deep() { 2 } else { 1 }) {
         let directory = tempfile::tempdir().unwrap();
         let kept = directory.path().to_str().unwrap();
-        let run = ["--local-steps", "8", "--outer", outer, "--checkpoint-every", "50", "--keep", "100"];
-        let run = [&run[..], &["--epochs", "1", "--checkpoint-dir", kept]].concat();
-        let undisturbed = digits("2", &run);
+        let words = ["--local-steps", "8", "--outer", outer, "--checkpoint-every", "20", "--keep", "100"];
+        let words = [&words[..], &["--epochs", "3", "--checkpoint-dir", kept]].concat();
+        let undisturbed = run("2", &words);
         let names = names_in(directory.path());
-        assert_eq!(names[0], "step-0000000056", "50 is in the midst of a round");
+        assert_eq!(names[0], "step-0000000024", "20 is in the midst of a round");
         for name in &names[1..] {
             fs::remove_dir_all(directory.path().join(name)).unwrap();
         }
-        let resumed = digits("2", &[&run[..], &["--resume"]].concat());
+        let resumed = run("2", &[&words[..], &["--resume"]].concat());
         assert_eq!(resumed["parameters_hash"], undisturbed["parameters_hash"], "{outer}");
         for name in &names_in(directory.path())[1..] {
             fs::remove_dir_all(directory.path().join(name)).unwrap();
         }
-        let others = digits("3", &[&run[..], &["--resume"]].concat());
-        assert!(others["test_accuracy"].as_f64() > Some(0.8), "{others}");
+        let others = run("3", &[&words[..], &["--resume"]].concat());
+        assert!(others["test_accuracy"].as_f64() > Some(0.6), "{others}");
         refused(
-            &[&DIGITS[..], &["--threads", "2"], &run[2..], &["--resume"]].concat(),
+            &[&RUN[..], &["--data", digits(), "--threads", "2"], &words[2..], &["--resume"]].concat(),
             &[if outer == "average" {
                 "its local steps is"
             } else {
@@ -65,7 +65,8 @@ fn incompatible_options_are_refused_and_local_steps_are_reported() {
     refused(&["train", "--outer", "nesterov:0.7,0.9"], &["--outer has no effect without --local-steps N"]);
     let ended = unisono(&with(&["--outer", "adam"]));
     assert!(ended.stderr.contains("nesterov:RATE,MOMENTUM"), "{}", ended.stderr);
-    let said = unisono(&with(&["--epochs", "1", "--hidden", "8"])).expect_success().stdout;
+    let said =
+        unisono(&with(&["--data", digits(), "--epochs", "1", "--hidden", "8"])).expect_success().stdout;
     assert!(said.contains("parameters are averaged after local steps: 4 steps, then average\n"), "{said}");
 }
 

@@ -47,7 +47,7 @@ fn diverging_parameters_end_all_processes_and_are_named() {
     let mut command = launch::mpirun(2, UNISONO);
     let run =
         "train --hidden 8 --epochs 2 --learning-rate 1e6 --warm-up 0 --optimizer sgd --schedule constant";
-    command.args(run.split(' '));
+    command.args(run.split(' ')).args(["--data", digits()]);
     let ended = launch::run(command, Duration::from_secs(120));
     assert!(!ended.status.success(), "{}", ended.stdout);
     for said in [" on rank ", " in step ", "a lower learning rate"] {
@@ -59,7 +59,7 @@ fn diverging_parameters_end_all_processes_and_are_named() {
 /// Runs a single process. The cause is the last line, without MPI's abort message.
 fn run_without_a_launcher_fails_with_only_its_cause() {
     let run = "train --hidden 8 --epochs 1 --learning-rate 1e6 --warm-up 0 --schedule constant";
-    let ended = unisono(&run.split(' ').collect::<Vec<_>>());
+    let ended = unisono(&[&run.split(' ').collect::<Vec<_>>()[..], &["--data", digits()]].concat());
     assert_eq!(ended.status.code(), Some(1), "{ended}");
     assert!(ended.stderr.starts_with("unisono: rank 0 "), "{ended}");
     assert!(ended.stderr.lines().all(|line| line.starts_with("unisono: ")), "{ended}");
@@ -68,7 +68,8 @@ fn run_without_a_launcher_fails_with_only_its_cause() {
 fn lines_for_people_have_at_most_100_columns() {
     for strategy in ["--strategy central-storage", "--strategy pipeline", "--shard-optimizer"] {
         let run = format!("train --hidden 8 --epochs 1 --batch-size 512 --threads 2 {strategy}");
-        let ended = unisono(&run.split(' ').collect::<Vec<_>>()).expect_success();
+        let run = [&run.split(' ').collect::<Vec<_>>()[..], &["--data", digits()]].concat();
+        let ended = unisono(&run).expect_success();
         assert!(ended.stdout.lines().all(|line| line.chars().count() <= 100), "{ended}");
         assert!(ended.stdout.contains("\n    "), "a long line goes on in the next: {ended}");
     }
@@ -78,7 +79,7 @@ fn pipeline_of_one_rank_is_reported() {
     let run = |ranks| {
         let run =
             ["train", "--hidden", "8", "--epochs", "1", "--batch-size", "512", "--strategy", "pipeline"];
-        unisono(&[&run[..], &["--threads", ranks]].concat())
+        unisono(&[&run[..], &["--data", digits(), "--threads", ranks]].concat())
     };
     let said = "each pipeline has one rank";
     assert!(run("1").expect_success().stderr.contains(said));

@@ -73,7 +73,8 @@ fn runs_that_exceed_the_memory_are_refused() {
     let most = usize::MAX.to_string();
     let train = |words: &[&str], said: &[&str]| {
         let said = [&["of memory is available: choose a smaller model or batch"], said].concat();
-        refused(&[&["train", "--threads", "2"], words].concat(), &said);
+        let data: &[&str] = if words.contains(&"--data") { &[] } else { &["--data", digits()] };
+        refused(&[&["train", "--threads", "2"], data, words].concat(), &said);
     };
     train(
         &["--hidden", "1000000,1000000"],
@@ -92,7 +93,10 @@ fn runs_that_exceed_the_memory_are_refused() {
     step(&["--hidden", "1000000,1000000"]);
     step(&["--batch-size", "1000000000000"]);
     for huge in ["--batch-size", "--global-batch"] {
-        refused(&["train", "--threads", "2", huge, &most], &["a global batch of 18446744073709551615"]);
+        refused(
+            &["train", "--data", digits(), "--threads", "2", huge, &most],
+            &["a global batch of 18446744073709551615"],
+        );
     }
 }
 
@@ -111,8 +115,8 @@ fn tf_config_with_several_workers_is_refused_with_the_start_command() {
     assert_eq!(broken.status.code(), Some(2), "{}", broken.stderr);
     assert!(broken.stderr.contains("TF_CONFIG is \"{\""), "{}", broken.stderr);
     // Here the number of ranks is known, and matches the single worker.
-    train(three, &["--threads", "2"]).expect_success();
-    train(r#"{"cluster": {"worker": ["one:2222"]}}"#, &[]).expect_success();
+    train(three, &["--data", digits(), "--threads", "2"]).expect_success();
+    train(r#"{"cluster": {"worker": ["one:2222"]}}"#, &["--data", digits()]).expect_success();
 }
 
 fn threads_of_an_elastic_run_are_refused() {

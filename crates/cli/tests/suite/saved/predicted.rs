@@ -7,16 +7,19 @@ use unisono_candle::Config;
 use unisono_candle::model::ModelKind;
 use unisono_data::{Pass, Source, Values};
 
+use crate::{SAMPLES, digits};
+
 use super::{DIGITS, Run, objects, refused, stdout, trained, unisono};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
 fn predictions_are_what_was_measured() {
     let Run { directory, summary } = &*DIGITS;
-    let rows = objects("predict", directory, &["--data", "digits"]);
-    assert_eq!(rows.len(), 2000);
+    let rows = objects("predict", directory, &["--data", digits()]);
+    let [_, held_out] = SAMPLES;
+    assert_eq!(rows.len(), held_out);
     let right = rows.iter().filter(|row| row["class"] == row["label"]).count();
-    assert_eq!(Some(right as f64 / 2000.0), summary["test_accuracy"].as_f64());
+    assert_eq!(Some(right as f64 / held_out as f64), summary["test_accuracy"].as_f64());
     for (index, row) in rows.iter().enumerate() {
         assert_eq!((row["split"].as_str(), row["index"].as_u64()), (Some("test"), Some(index as u64)));
         let probability = row["probability"].as_f64().unwrap();
@@ -26,27 +29,47 @@ fn predictions_are_what_was_measured() {
     let all = stdout(
         "predict",
         directory,
-        &["--data", "digits", "--split", "all", "--limit", "2003", "--format", "csv"],
+        &["--data", digits(), "--split", "all", "--limit", &(held_out + 3).to_string(), "--format", "csv"],
     );
     let lines: Vec<_> = all.lines().collect();
-    assert_eq!((lines.len(), lines[0]), (2004, "split,index,class,probability,label,class_name,label_name"));
+    assert_eq!(
+        (lines.len(), lines[0]),
+        (held_out + 4, "split,index,class,probability,label,class_name,label_name")
+    );
     for (line, row) in lines[1..].iter().zip(&rows) {
         let field = |name| row[name].to_string();
         let expected = ["index", "class", "probability", "label", "class", "label"].map(field).join(",");
         assert_eq!(*line, format!("test,{expected}"));
     }
     assert!(
-        lines[2001].starts_with("train,0,") && lines[2003].starts_with("train,2,"),
+        lines[held_out + 1].starts_with("train,0,") && lines[held_out + 3].starts_with("train,2,"),
         "{:?}",
-        &lines[2000..]
+        &lines[held_out..]
     );
+}
+
+/// Generated digits are drawn with the seed of the run.
+fn generated_digits_are_predicted_as_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = Config {
+        epochs: 1,
+        hidden: Some(vec![8]),
+        batch_size: 500,
+        seed: 3,
+        checkpoint_dir: Some(directory.path().into()),
+        ..Config::new(Source::Digits, ModelKind::Mlp)
+    };
+    let summary = unisono::threads(1, |mut comm| settings.trainer(&mut comm).unwrap().run(|_| ()).unwrap());
+    let rows = objects("predict", directory.path(), &["--data", "digits"]);
+    let right = rows.iter().filter(|row| row["class"] == row["label"]).count();
+    assert_eq!(right as f64 / rows.len() as f64, summary[0].last.test_accuracy);
 }
 
 fn ranks_share_predictions_and_rank_0_writes_them() {
     let directory = DIGITS.directory.as_path();
     for format in ["csv", "table"] {
         let predicted = |more: &[&str]| {
-            let arguments = ["--data", "digits", "--split", "all", "--limit", "2900", "--format", format];
+            let arguments = ["--data", digits(), "--split", "all", "--limit", "1400", "--format", format];
             stdout("predict", directory, &[&arguments[..], more].concat())
         };
         let alone = predicted(&[]);
@@ -60,7 +83,7 @@ fn ranks_share_predictions_and_rank_0_writes_them() {
 fn png_folders(directory: &Path) {
     let dataset = unisono_data::load(
         &Source::Digits,
-        &unisono_data::Options { seed: 3, ..unisono_data::Options::default() },
+        &unisono_data::Options { train_samples: 1, test_samples: 100, ..unisono_data::Options::default() },
     )
     .unwrap();
     let all: Vec<_> = (0..dataset.test.len()).collect();
@@ -158,6 +181,7 @@ fn rows_of_an_array_have_labels() {
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         predictions_are_what_was_measured,
+        generated_digits_are_predicted_as_measured,
         ranks_share_predictions_and_rank_0_writes_them,
         an_image_file_is_taken_for_what_it_is_in_a_data_set,
         rows_of_an_array_have_labels,
