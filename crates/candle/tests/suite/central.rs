@@ -6,7 +6,6 @@ use candle_core::Tensor;
 use unisono::Algorithm;
 use unisono_candle::model::ModelKind;
 use unisono_candle::{Config, Linear, Loss, Network, Parameters};
-use unisono_data::Source;
 use unisono_strategies::StrategyKind;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
@@ -27,7 +26,7 @@ fn settings(strategy: Option<StrategyKind>) -> Config {
         learning_rate: 0.02,
         clip_norm: Some(0.5),
         strategy,
-        ..Config::new(Source::Digits, ModelKind::Mlp)
+        ..Config::new(crate::digits(), ModelKind::Mlp)
     }
 }
 

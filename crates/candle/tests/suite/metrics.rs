@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex};
 
 use unisono_candle::Config;
 use unisono_candle::model::ModelKind;
-use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::metrics::{F1, Measured, Metrics, Named, TopK};
@@ -21,7 +20,7 @@ fn run(ranks: usize, metrics: Metrics) -> (Vec<Evaluation>, EpochReport) {
         global_batch: Some(256),
         evaluate_every: Some(30),
         metrics: metrics.into_iter().map(Named).collect(),
-        ..Config::new(Source::Digits, ModelKind::Mlp)
+        ..Config::new(crate::digits(), ModelKind::Mlp)
     };
     let told = Mutex::new(Vec::new());
     let summaries = unisono::threads(ranks, |mut comm| {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use unisono_candle::model::ModelKind;
 use unisono_candle::{Config, Part, Saved};
-use unisono_data::Source;
 use unisono_strategies::{ServerSettings, Staleness, StrategyKind};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
@@ -19,7 +18,7 @@ fn settings(rule: Arc<dyn UpdateRule>) -> Config {
         hidden,
         optimizer: NamedRule(rule),
         weight_decay: 0.0,
-        ..Config::new(Source::Digits, ModelKind::Mlp)
+        ..Config::new(crate::digits(), ModelKind::Mlp)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use unisono::{Algorithm, Communicator};
 use unisono_candle::Config;
 use unisono_candle::model::ModelKind;
-use unisono_data::{DataError, Source};
+use unisono_data::DataError;
 use unisono_strategies::{ParameterServer, ServerSettings, Staleness, StrategyKind};
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
@@ -27,7 +27,7 @@ const SYNCHRONOUS: ServerSettings =
 const SAMPLES: usize = 20_000;
 
 fn settings() -> Config {
-    Config { epochs: 1, hidden: Some(vec![32]), ..Config::new(Source::Digits, ModelKind::Mlp) }
+    Config { epochs: 1, hidden: Some(vec![32]), ..Config::new(crate::digits(), ModelKind::Mlp) }
 }
 
 /// Returns rank 0's result of a run, and the work of the workers in each epoch.
@@ -49,13 +49,12 @@ fn serve(
 ) -> Result<(Summary, Vec<WorkersReport>), TrainError> {
     on_rank_0(ranks, |comm| {
         let mut workers = Vec::new();
-        let run = settings.parameter_server(comm, servers)?;
-        let summary = run.run(|event| {
+        let ended = settings.parameter_server(comm, servers)?.run(|event| {
             if let Event::Workers(report) = event {
                 workers.push(report);
             }
         })?;
-        Ok(summary.map(|summary| (summary, workers)))
+        Ok(ended.summary.map(|summary| (summary, workers)))
     })
 }
 
@@ -160,7 +159,8 @@ fn run_resumes_under_another_strategy_with_the_same_bits() {
             match mirrored_first {
                 true => first.trainer(comm)?.run(stops).map(Some),
                 false => {
-                    first.parameter_server(comm, ServerSettings { servers: 2, ..SYNCHRONOUS })?.run(stops)
+                    let run = first.parameter_server(comm, ServerSettings { servers: 2, ..SYNCHRONOUS })?;
+                    Ok(run.run(stops)?.summary)
                 }
             }
         });
@@ -179,7 +179,7 @@ fn run_resumes_under_another_strategy_with_the_same_bits() {
 fn incompatible_options_are_refused_on_all_ranks() {
     let servers = |servers| ServerSettings { servers, ..SYNCHRONOUS };
     let clipping = Config { clip_norm: Some(1.0), ..settings() };
-    let resnet = Config { hidden: None, ..Config::new(Source::Digits, ModelKind::ResNet) };
+    let resnet = Config { hidden: None, ..Config::new(crate::digits(), ModelKind::ResNet) };
     let compressed = Config { wire: "int8".parse().unwrap(), ..settings() };
     let undecided = Config { wire: "auto:f32,bf16".parse().unwrap(), ..settings() };
     let invariant = Config { order: Order::Tree, ..settings() };
@@ -311,7 +311,7 @@ fn numbers(
                 report = Some(found);
             }
         })?;
-        Ok(ended.and(report))
+        Ok(ended.summary.and(report))
     })
 }
 
@@ -374,7 +374,8 @@ fn server_checkpoints_count_steps_and_not_shares() {
         on_rank_0(4, |comm| {
             let resumed = Resumed::find(comm, directory.path())?;
             let replica = Slow::new(Duration::ZERO);
-            ParameterServer::new(comm, replica, Numbers(20), settings.clone(), servers, resumed)?.run(|_| ())
+            let run = ParameterServer::new(comm, replica, Numbers(20), settings.clone(), servers, resumed)?;
+            Ok(run.run(|_| ())?.summary)
         })
         .unwrap();
         let saved = load_newest::<Progress>(directory.path()).unwrap().unwrap().checkpoint;

@@ -24,7 +24,7 @@ fn settings() -> Config {
         metrics: vec![Named(Arc::new(TopK(2))), Named(Arc::new(F1))],
         // The norm over all stages.
         clip_norm: Some(0.5),
-        ..Config::new(Source::Digits, ModelKind::Mlp)
+        ..Config::new(crate::digits(), ModelKind::Mlp)
     }
 }
 
@@ -94,7 +94,7 @@ fn transformer_and_cnn_train_in_stages() {
         epochs: 1,
         learning_rate: 0.001,
         global_batch: Some(500),
-        ..Config::new(Source::Digits, ModelKind::Cnn)
+        ..Config::new(crate::digits(), ModelKind::Cnn)
     };
     for settings in [of_text, of_images] {
         let staged = Config { stop: Stop::default(), ..cut(settings.clone(), 2, "1f1b") };
