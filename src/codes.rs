@@ -21,31 +21,27 @@ pub(crate) struct Codes(u64);
 
 impl Codes {
     pub(crate) fn new(call: &Call, method: Method) -> Self {
-        let root = call.operation.root().map_or(u32::MAX, |root| root as u32);
-        let op = call.op.map_or(u8::MAX, op_code);
+        let mut root = call.operation.root().map_or(u32::MAX, |root| root as u32);
         let is_barrier = *call == Call::barrier() && method == Method::Algorithm(OF_BARRIER);
         let operation = if is_barrier { BARRIER } else { operation_code(call.operation) };
-        if let Some(ReduceOp::Custom(custom)) = call.op {
-            let fingerprint = custom.fingerprint();
-            let [low, high] = (fingerprint as u16).to_le_bytes();
-            let bytes = [operation | CUSTOM, low, high, method.code()];
-            let root = root ^ rooted(fingerprint);
-            return Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(root));
-        }
-        let bytes = match call.width {
-            1 => [operation, op, call.dtype as u8, method.code()],
-            width => {
-                let [low, high] = width.to_le_bytes();
-                [operation | WIDE, low, high, method.code()]
+        let (flag, [low, high]) = match (call.op, call.width) {
+            (Some(ReduceOp::Custom(custom)), _) => {
+                root ^= rooted(custom.fingerprint());
+                (CUSTOM, (custom.fingerprint() as u16).to_le_bytes())
             }
+            (op, 1) => (0, [op.map_or(u8::MAX, op_code), call.dtype as u8]),
+            (_, width) => (WIDE, width.to_le_bytes()),
         };
-        Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(root))
+        Self::of([operation | flag, low, high, method.code()], root)
     }
 
     /// Returns the codes of a point-to-point message, which has no reduction, root or method.
     pub(crate) fn of_message(dtype: DType) -> Self {
-        let bytes = [MESSAGE, u8::MAX, dtype as u8, u8::MAX];
-        Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(u32::MAX))
+        Self::of([MESSAGE, u8::MAX, dtype as u8, u8::MAX], u32::MAX)
+    }
+
+    fn of(bytes: [u8; 4], root: u32) -> Self {
+        Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(root))
     }
 
     pub(crate) fn bits(self) -> u64 {
@@ -76,12 +72,10 @@ impl Codes {
         }
     }
 
-    /// Returns whether the call is a barrier, fully described by its name.
     pub(crate) fn is_barrier(self) -> bool {
         self.byte(0) == BARRIER
     }
 
-    /// Returns whether this is a point-to-point message rather than a collective.
     pub(crate) fn is_message(self) -> bool {
         self.byte(0) == MESSAGE
     }
@@ -139,9 +133,7 @@ impl Codes {
 const WIDE: u8 = 0x80;
 /// Set in the code of an operation with a custom reduction.
 const CUSTOM: u8 = 0x40;
-/// The code of [`BARRIER_NAME`].
 const BARRIER: u8 = Operation::all(0).len() as u8;
-/// The code of [`MESSAGE_NAME`].
 const MESSAGE: u8 = BARRIER + 1;
 /// The algorithm of a barrier.
 pub const OF_BARRIER: Algorithm = Algorithm::RecursiveDoubling;

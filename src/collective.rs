@@ -1,5 +1,6 @@
 //! The common interface of planned collectives and of a vendor's own, by which benchmarks and tests compare them.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,32 +9,31 @@ use serde::{Deserialize, Serialize};
 use unisono_collectives::execution::CompiledPlan;
 use unisono_collectives::model::Machine;
 use unisono_collectives::partition::Partition;
-use unisono_collectives::{Algorithm, Operation, Rank, Schedule, Topology, clock};
+use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, clock};
 
 use crate::call::{Call, Memory, Ran};
+use crate::codes::Codes;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
-use crate::executor::{Executor, Task, agreement};
+use crate::executor::{Bound, Executor, Task};
+use crate::kernels;
 use crate::method::{Method, Vendor};
-use crate::record::FIRST_OF_SETUP;
+use crate::record::{COUNTS_OF_PAIRS, FIRST_OF_SETUP};
 use crate::select::{Choice, Selection, Selector};
 use crate::status::StatusBoard;
 use crate::transport::{Calls, Deadlines, Fabric, Messages};
 use crate::tuning::Tuning;
 
-mod all_to_all_v;
 #[cfg(feature = "nccl")]
 mod device;
 mod ending;
-mod options;
 mod recent;
 mod reduction;
 mod vendor;
 
 #[cfg(feature = "nccl")]
 pub(crate) use device::DeviceCall;
-pub(crate) use options::Options;
-use recent::{Recent, RecentCalls};
+use recent::{Kind, Recent, RecentCalls};
 use reduction::needs_order;
 
 /// Carries out collective calls for one rank.
@@ -65,18 +65,15 @@ pub(crate) struct Engine {
     /// Point-to-point messages, which use separate links.
     pub(crate) messages: Messages,
     pub(crate) topology: Topology,
-    /// The state that the ranks of a node publish to each other.
     pub(crate) status: StatusBoard,
     pub(crate) limits: Limits,
     pub(crate) executor: Executor,
-    /// The schedule by which ranks verify, before a vendor's collective, that they make the same call.
-    pub(crate) agreement: Schedule,
     /// Compiled plans by algorithm, operation, and whether the plan keeps the order of ranks; `None` if the algorithm does not offer it.
     /// Programs repeat few different calls.
     plans: HashMap<(Algorithm, Operation, bool), Option<Arc<CompiledPlan>>>,
     /// Recent kinds of call and their plans; most calls repeat one of them.
     recent: RecentCalls,
-    selector: Selector,
+    pub(crate) selector: Selector,
     pub(crate) calls: Calls,
     /// The reason why this communicator is lost: the rank that failed first, which may be this one, and its cause.
     failure: Option<(Rank, String)>,
@@ -105,11 +102,43 @@ impl Limits {
     }
 }
 
+/// The label, timeout and parts of a collective call, and the tag of a message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// The hash of the label; 0 without one.
+    pub(crate) label: u64,
+    /// The hash of the label and the sizes of the parts; 0 without parts.
+    pub(crate) label_of_parts: u64,
+    /// Overrides the timeout of the communicator.
+    pub(crate) timeout: Option<Duration>,
+    /// The parts of ranks; without it, they differ by at most one element.
+    pub(crate) parts: Option<Partition>,
+    /// The tag of a point-to-point message.
+    pub(crate) tag: u32,
+}
+
+impl Options {
+    /// Returns the hash of the label that ranks compare in a call, which includes the parts if the operation has parts.
+    #[inline]
+    pub(crate) fn label_of(&self, operation: Operation) -> u64 {
+        if self.parts.is_some() && operation.has_parts() { self.label_of_parts } else { self.label }
+    }
+
+    /// Returns the deadlines of the call: the `usual` ones of the communicator, unless the call has its own timeout. They are borrowed,
+    /// since a short call would wait until the stores of a copy complete.
+    #[inline]
+    pub(crate) fn deadlines<'a>(&self, usual: &'a Deadlines) -> Cow<'a, Deadlines> {
+        match self.timeout {
+            None => Cow::Borrowed(usual),
+            Some(timeout) => Cow::Owned(Deadlines { timeout, ..*usual }),
+        }
+    }
+}
+
 impl Engine {
     pub(crate) fn new(mut transport: Fabric, topology: Topology, limits: Limits) -> Self {
         let executor = Executor::new(&transport.registry());
         let selector = Selector::new(machines(&transport, &Tuning::default(), transport.node_cores()));
-        let agreement = agreement(transport.rank(), topology.ranks());
         Self {
             status: transport.status().clone(),
             messages: transport.messages(),
@@ -117,7 +146,6 @@ impl Engine {
             topology,
             limits,
             executor,
-            agreement,
             plans: HashMap::new(),
             recent: RecentCalls::default(),
             selector,
@@ -145,11 +173,6 @@ impl Engine {
         clock::predict(algorithm, call.operation, topology, machine, size_bytes, call.element_bytes())
             .map(|predicted| predicted.time_us)
             .ok()
-    }
-
-    /// Returns the constants of the cost model, for the first kind of memory.
-    pub(crate) fn machine(&self) -> &Machine {
-        self.selector.machine(0)
     }
 
     /// Carries out a call by the method that a choice selects. After a fatal error, later calls fail with [`Error::Aborted`].
@@ -194,18 +217,49 @@ impl Engine {
         // A barrier has no parts, even if the options give parts for other calls.
         let parts = options.parts.as_ref().filter(|_| call.operation.has_parts());
         let place = self.choose(choice, call, parts);
-        self.check_vendor(self.recent[place].method, call)?;
-        let Self { transport, status, limits, executor, agreement, recent, calls, is_in_call, .. } = self;
-        let Recent { method, codes, bound, .. } = &recent[place];
+        self.check_vendor(self.recent[place].ran.method, call)?;
+        let Self { transport, status, limits, executor, recent, calls, is_in_call, .. } = self;
+        let Recent { ran, codes, bound, .. } = &recent[place];
         let header = calls.next(1, call.count, *codes, options.label_of(call.operation));
-        let (method, deadlines) = (*method, &options.deadlines(limits.of(header.sequence())));
+        let deadlines = &options.deadlines(limits.of(header.sequence()));
         let recording = header.note(status, buffer.len());
-        let task = Task { header: &header, method, agreement, deadlines };
+        let task = Task { header: &header, method: ran.method, deadlines };
         *is_in_call = true;
         let done = executor.run(bound, &task, buffer, transport);
         *is_in_call = false;
         recording.end(done.is_ok());
         done.map(|()| place)
+    }
+
+    /// Sends part `j` of `sent` to each rank `j`, and stores the part from each rank `i` as part `i` of `received`. `call` has
+    /// 0 elements, since ranks do not know each other's counts. A rank that receives an unexpected number of bytes reports an error.
+    pub(crate) fn all_to_all_v(
+        &mut self,
+        choice: &Choice,
+        options: &Options,
+        call: &Call,
+        (sent, sent_parts): (&[u8], &Partition),
+        (received, received_parts): (&mut [u8], &Partition),
+    ) -> Result<Ran> {
+        self.begin()?;
+        let (selection, compiled) = self.look_up(choice, call);
+        let method = Method::Algorithm(selection.algorithm);
+        let bound = Bound::between(&compiled, call, method, (sent_parts, received_parts));
+        let own = Chunks::one(self.transport.rank());
+        let [from, to] = [sent_parts, received_parts].map(|parts| call.bytes_of(parts.elements(own)));
+        kernels::copy(&mut received[to], &sent[from]);
+
+        let Self { transport, status, limits, executor, calls, is_in_call, .. } = self;
+        let header = calls.next(1, COUNTS_OF_PAIRS as usize, Codes::new(call, method), options.label);
+        let deadlines = &options.deadlines(limits.of(header.sequence()));
+        let recording = header.note(status, sent.len() + received.len());
+        let task = Task { header: &header, method, deadlines };
+        *is_in_call = true;
+        let done = executor.run_between(&bound, &task, (sent, received), transport);
+        *is_in_call = false;
+        recording.end(done.is_ok());
+        let ran = Ran { method, why: selection.why, link: method.link(transport.name()) };
+        self.settle(done.map(|()| ran))
     }
 
     /// All-gathers the same number of elements from each rank, in the order of ranks, by a fixed algorithm, with the timeout of the
@@ -258,8 +312,9 @@ impl Engine {
         let (selection, compiled) = self.look_up(choice, call);
         let is_of = |method: &Method| method.algorithm() == Some(selection.algorithm);
         let method = choice.method().filter(is_of).unwrap_or(Method::Algorithm(selection.algorithm));
-        let recent = Recent::new(choice, (call, parts), (method, selection.why), &compiled, &self.transport);
-        self.recent.insert(recent)
+        let ran = Ran { method, why: selection.why, link: method.link(self.transport.name()) };
+        let bound = Bound::compile(&compiled, call, method, parts, &self.transport);
+        self.recent.insert(Kind::of(choice, call, parts), ran, bound)
     }
 
     fn look_up(&mut self, choice: &Choice, call: &Call) -> (Selection, Arc<CompiledPlan>) {

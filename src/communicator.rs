@@ -38,7 +38,6 @@ mod lateness;
 mod per_call;
 mod plan;
 mod point_to_point;
-mod scans;
 mod setup;
 mod shared;
 mod shrink;
@@ -86,7 +85,6 @@ pub struct Communicator {
     has_mpi: bool,
     is_oversubscribed: bool,
     registry: Arc<Registry>,
-    /// The state that the ranks of a node publish to each other.
     status: StatusBoard,
     /// The options of the next calls; the defaults unless a [`CallBuilder`] is alive.
     per_call: PerCall,
@@ -169,7 +167,7 @@ impl Communicator {
 
     /// Returns the constants of the cost model, for slices.
     pub fn machine(&mut self) -> &Machine {
-        self.engine_owner.engine().machine()
+        self.engine_owner.engine().selector.machine(Memory::Slice as usize)
     }
 
     /// Returns the range of a buffer of `count` elements that this rank owns: the range of its result of
@@ -288,6 +286,34 @@ impl Communicator {
         Ok(&mut buffer[own])
     }
 
+    /// Leaves on every rank the reduction of the buffers of all ranks up to and including itself: `MPI_Scan`.
+    ///
+    /// ```
+    /// use unisono::ReduceOp;
+    ///
+    /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<u32> {
+    ///     let mut count = [comm.rank() as u32 + 1];
+    ///     comm.scan(&mut count, ReduceOp::Sum)?;
+    ///     Ok(count[0])
+    /// });
+    /// let sums: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
+    /// assert_eq!(sums, [1, 3, 6]);
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Unsupported`] for a mean.
+    pub fn scan<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
+        self.run(Operation::Scan, Some(op), buffer)
+    }
+
+    /// Leaves on every rank the reduction of the buffers of all ranks before itself: `MPI_Exscan`. The buffer of rank 0 is undefined.
+    ///
+    /// # Errors
+    /// As [`Communicator::scan`].
+    pub fn exclusive_scan<T: Element>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<Ran> {
+        self.run(Operation::ExclusiveScan, Some(op), buffer)
+    }
+
     /// Exchanges one block with every rank: block `j` of rank `i` becomes block `i` of rank `j`.
     ///
     /// # Errors
@@ -327,7 +353,9 @@ impl Communicator {
         scaled(self.own_part(count / width), width)
     }
 
-    fn run<T: Element>(
+    /// Makes a collective on a buffer, as [`Communicator::all_reduce`]; public for `unisono-bindings`.
+    #[doc(hidden)]
+    pub fn run<T: Element>(
         &mut self,
         operation: Operation,
         op: Option<ReduceOp>,

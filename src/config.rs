@@ -16,7 +16,7 @@ mod cores;
 mod interfaces;
 mod launcher;
 mod links;
-mod observe;
+mod metrics;
 mod preload;
 mod variables;
 
@@ -28,7 +28,7 @@ pub use cores::share_cores;
 pub(crate) use interfaces::Interfaces;
 pub use launcher::{Launcher, OF_MPI_LAUNCHERS, Starter, tf_config};
 pub(crate) use links::{Inside, KernelCopies, Network};
-pub(crate) use observe::Metrics;
+pub(crate) use metrics::Metrics;
 pub use preload::{PRELOAD, find_program, preloaded};
 pub use variables::{ACCELERATE_REPORT, BOOTSTRAP_DIR, JOIN, SECRET, exported, warn_of_unread_settings};
 use variables::{
@@ -39,20 +39,17 @@ use variables::{
 /// The largest size of a declared node.
 const MAX_DECLARED: usize = 1 << 16;
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
-const DEFAULT_WARN: Duration = Duration::from_secs(60);
 /// Longer than the other timeouts, since ranks may reach the first call at very different times.
 const DEFAULT_FIRST_TIMEOUT: Duration = Duration::from_secs(1800);
-const DEFAULT_QUIET_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-/// The default segment size: large enough for little overhead, small enough for a core's cache.
-const DEFAULT_SEGMENT_BYTES: usize = 256 * 1024;
 /// Segments are multiples of a cache line, and so of elements.
 const SEGMENT_UNIT_BYTES: usize = 64;
 
 /// The effect of a rank's failure on the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnFailure {
-    /// Calls return errors, and no process ends: for libraries inside a larger program. Installs no signal handler and no panic hook, opens no port,
-    /// and starts no thread except for non-blocking calls. Only warnings and the location of flight recorder files are printed, on standard error.
+    /// Calls return errors, and no process ends: for libraries inside a larger program. Installs no signal handler and no panic hook, and starts no
+    /// thread except for non-blocking calls. Ranks that connect over TCP listen, and may use threads, only while they connect. Only warnings and the
+    /// location of flight recorder files are printed, on standard error.
     ///
     /// Waiting ranks detect failures: a call that waits for a rank whose process is killed returns an error within half a second,
     /// on this machine and over TCP.
@@ -63,7 +60,6 @@ pub enum OnFailure {
     EndJob,
 }
 
-/// Settings from the environment and the program.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Config {
     pub(crate) warn: Duration,
@@ -99,14 +95,15 @@ pub(crate) fn flight_dirs(temporary: &Path) -> PathBuf {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            warn: DEFAULT_WARN,
+            warn: Duration::from_secs(60),
             timeout: DEFAULT_TIMEOUT,
             first_timeout: DEFAULT_FIRST_TIMEOUT,
-            quiet_timeout: DEFAULT_QUIET_TIMEOUT,
+            quiet_timeout: Duration::from_secs(24 * 3600),
             flight_dir: None,
             nodes: None,
             algorithm: None,
-            segment_bytes: DEFAULT_SEGMENT_BYTES,
+            // Large enough for little overhead, small enough for a core's cache.
+            segment_bytes: 256 * 1024,
             inside: Inside::default(),
             network: Network::default(),
             connects: false,
@@ -145,10 +142,10 @@ impl Config {
             None => Ok(default),
             Some(text) => seconds(&text).ok_or_else(|| wrong(name, &text, expected)),
         };
-        config.warn = seconds(WARN, DEFAULT_WARN)?;
+        config.warn = seconds(WARN, config.warn)?;
         config.timeout = seconds(TIMEOUT, DEFAULT_TIMEOUT)?;
         config.first_timeout = seconds(FIRST_TIMEOUT, DEFAULT_FIRST_TIMEOUT.max(config.timeout))?;
-        config.quiet_timeout = seconds(QUIET_TIMEOUT, DEFAULT_QUIET_TIMEOUT)?;
+        config.quiet_timeout = seconds(QUIET_TIMEOUT, config.quiet_timeout)?;
         let flight_dir = value(FLIGHT_DIR, "a folder")?.filter(|folder| !folder.is_empty());
         config.flight_dir = flight_dir.map(PathBuf::from);
         let expected = "sizes of nodes, each from 1 to 65536, such as 2,2";
@@ -177,7 +174,10 @@ impl Config {
         }
         config.watchdog = one_of(value, WATCHDOG, [("auto", true), ("off", false)], config.watchdog)?;
         config.metrics = value(METRICS, "text")?.as_deref().map(Metrics::read).transpose()?;
-        config.trace = value(TRACE, "a folder")?.as_deref().map(observe::trace).transpose()?;
+        config.trace = match value(TRACE, "a folder")? {
+            Some(text) if text.is_empty() => return Err(wrong(TRACE, &text, "a folder")),
+            folder => folder.map(PathBuf::from),
+        };
         config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
         config.constants = Constants::set_to(value(TUNING, constants::EXPECTED)?, &variable);
         Ok(config)
@@ -233,17 +233,13 @@ fn wrong(name: &str, value: &str, expected: &str) -> Error {
     Error::Setting(format!("the environment variable {name} is {value:?}, and should be {expected}"))
 }
 
-/// Set by `activate` of a Python virtual environment.
-#[cfg(feature = "nccl")]
-const VIRTUAL_ENVIRONMENT: &str = "VIRTUAL_ENV";
-
 /// Locations of NCCL, from the environment.
 #[cfg(feature = "nccl")]
 #[derive(Debug)]
 pub(crate) struct NcclPlaces {
     /// The file or folder set by the user.
     pub(crate) given: Option<PathBuf>,
-    /// The virtual environment of this process.
+    /// The Python virtual environment of this process.
     pub(crate) virtual_environment: Option<PathBuf>,
 }
 
@@ -251,7 +247,7 @@ pub(crate) struct NcclPlaces {
 impl NcclPlaces {
     pub(crate) fn from_environment() -> Self {
         let path = |name| std::env::var_os(name).map(PathBuf::from);
-        Self { given: path(variables::NCCL), virtual_environment: path(VIRTUAL_ENVIRONMENT) }
+        Self { given: path(variables::NCCL), virtual_environment: path("VIRTUAL_ENV") }
     }
 }
 
@@ -330,6 +326,7 @@ mod tests {
             (CHAOS, "lose=2"),
             (CHAOS, "seed=7;lose=0"),
             (WATCHDOG, "no"),
+            (TRACE, ""),
         ] {
             let message = read(&[(name, value)]).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");

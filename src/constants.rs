@@ -88,12 +88,6 @@ pub fn measure(comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>>
     measure_with(&THOROUGH, comm, known)
 }
 
-/// Measures as [`measure`], in milliseconds and less accurately.
-#[cfg(feature = "tuning")]
-fn measure_quickly(comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>> {
-    measure_with(&QUICK, comm, known)
-}
-
 fn measure_with(effort: &Effort, comm: &mut Communicator, known: &Tuning) -> Result<Vec<Measured>> {
     if comm.ranks() == 1 {
         return Err(Error::Unsupported("one rank reaches no other: measure with at least two ranks".into()));
@@ -108,7 +102,6 @@ fn measure_with(effort: &Effort, comm: &mut Communicator, known: &Tuning) -> Res
     kinds.into_iter().map(|(reach, memory)| Bench::new(comm, effort, reach, memory)?.measure(known)).collect()
 }
 
-/// Measures one kind of communication in a world.
 struct Bench<'a> {
     comm: &'a mut Communicator,
     effort: &'a Effort,
@@ -236,11 +229,15 @@ impl<'a> Bench<'a> {
             rounds_us.push(self.medians_us(&ORDERS.map(|timed| (timed, array_bytes)))?);
         }
         exchanges_us.push(self.exchange_us()?);
-        let cores = self.comm.cores();
+        let (cores, element_bytes) = (self.comm.cores(), DType::F32.size_bytes());
         let machine = known.machine(self.comm.transport(), self.memory, cores);
         let error_of = |hand_over_us: f64| {
             let machine = Machine { hand_over_us, ..machine.clone() };
-            let predicted_us = ORDERS.map(|timed| predicted_us(self.comm, &machine, array_bytes, timed));
+            let predicted_us = ORDERS.map(|(algorithm, call)| {
+                let (operation, topology) = (call(0).operation, self.comm.topology());
+                clock::predict(algorithm, operation, topology, &machine, array_bytes, element_bytes)
+                    .map_or(f64::INFINITY, |predicted| predicted.time_us)
+            });
             let error_of_round = |round_us: &Vec<f64>| {
                 predicted_us
                     .iter()
@@ -262,7 +259,6 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The largest message between this many ranks that is measured.
 fn largest_bytes(effort: &Effort, reach: Reach, ranks: usize) -> usize {
     let max_bytes = if reach == Reach::Network { MAX_NETWORK_BYTES } else { effort.max_bytes };
     max_bytes.min(effort.max_array_bytes / ranks).max(4 * MIN_BYTES)
@@ -283,18 +279,6 @@ fn described(comm: &Communicator, [least_us, most_us]: [f64; 2]) -> String {
     format!(
         "{ranks} ranks, on {nodes} node(s), over {transport}; a cache line and back took {least_us:.2} to {most_us:.2} us"
     )
-}
-
-fn predicted_us(
-    comm: &Communicator,
-    machine: &Machine,
-    array_bytes: usize,
-    (algorithm, call): TimedCall,
-) -> f64 {
-    let operation = call(array_bytes / DType::F32.size_bytes()).operation;
-    let element_bytes = DType::F32.size_bytes();
-    clock::predict(algorithm, operation, comm.topology(), machine, array_bytes, element_bytes)
-        .map_or(f64::INFINITY, |predicted| predicted.time_us)
 }
 
 #[cfg(test)]

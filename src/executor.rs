@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use unisono_collectives::Schedule;
 use unisono_collectives::program::Place;
 
 use crate::error::{self, Error, Result};
@@ -21,7 +20,6 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use agreement::agreement;
 pub(crate) use bound::Bound;
 use run::Run;
 
@@ -31,8 +29,6 @@ pub(crate) struct Task<'a> {
     /// message that was stored for another core before.)
     pub(crate) header: &'a Header,
     pub(crate) method: Method,
-    /// The schedule by which all ranks verify that they make the same call; its chunks are not used.
-    pub(crate) agreement: &'a Schedule,
     /// The longest time that a step may wait for another rank.
     pub(crate) deadlines: &'a Deadlines,
 }
@@ -62,7 +58,6 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// Returns an executor whose staging memory comes from this registry.
     pub(crate) fn new(registry: &Arc<Registry>) -> Self {
         let registered = || Scratch::new(Arc::clone(registry));
         Self { widened: Scratch::default(), original: registered(), work: registered() }

@@ -1,5 +1,8 @@
 //! Items that other crates of the workspace and the benchmarks use, each with the reason. They are not part of the stable API.
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::request::Request;
@@ -54,6 +57,14 @@ impl NodeFacts {
             other_threads: transport.check_other_threads(),
         }
     }
+}
+
+/// All-gathers a value of each rank, rank 0's first, such as the findings of the doctor. All ranks call it.
+///
+/// # Errors
+/// As [`Communicator::all_reduce`].
+pub fn gather<T: Serialize + DeserializeOwned>(comm: &mut Communicator, own: &T) -> Result<Vec<T>> {
+    crate::transport::gather(&mut comm.as_bootstrap(), own)
 }
 
 /// Runs `work`, which consists of calls of other communicators, on this thread, after all calls in flight: an all-reduce of

@@ -8,7 +8,6 @@ use unisono_collectives::named;
 use crate::dtype::{DType, with_type};
 
 mod accumulator;
-mod codec;
 mod copy;
 mod custom;
 mod fused;
@@ -20,8 +19,7 @@ mod level;
 mod number;
 mod passes;
 
-pub use accumulator::Accumulator;
-pub use codec::Codec;
+pub use accumulator::{Accumulator, Codec};
 pub use copy::copy;
 pub use custom::Custom;
 pub(crate) use custom::Definition;

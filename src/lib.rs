@@ -117,17 +117,9 @@ pub fn mpi_library_version() -> String {
     transport::mpi::library_version()
 }
 
-/// Compiles the programs in the README.
+/// Compiles the programs in the README, and in the guides for Rust and for training loops.
 #[cfg(all(doctest, feature = "mpi"))]
 #[doc = include_str!("../README.md")]
-struct ReadMe;
-
-/// Compiles the programs in the guide for Rust.
-#[cfg(all(doctest, feature = "mpi"))]
 #[doc = include_str!("../docs/rust.md")]
-struct Guide;
-
-/// Compiles the programs in the guide for training loops.
-#[cfg(all(doctest, feature = "mpi"))]
 #[doc = include_str!("../docs/own-trainer.md")]
-struct OwnTrainer;
+struct Documents;

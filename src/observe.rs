@@ -86,7 +86,6 @@ impl Observer {
         self.of_world.as_ref().map_or(rank, |ranks| ranks[rank])
     }
 
-    /// Returns whether its communicator is a world and not a group.
     pub(crate) fn is_of_world(&self) -> bool {
         self.of_world.is_none()
     }

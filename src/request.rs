@@ -55,7 +55,6 @@ pub(crate) struct Outcome<B> {
 }
 
 impl<B> Outcome<B> {
-    /// Ends a call that started at `began`.
     pub(crate) fn end(&self, began: Instant, result: Result<B>) {
         self.flight.get_or_init(|| (began, Instant::now()));
         *lock(&self.result) = Some(result);

@@ -117,13 +117,10 @@ impl FromStr for Choice {
         match text {
             AUTO => Ok(Self::Auto),
             _ if text.contains(':') => Ok(Self::Rules(Arc::new(text.parse()?))),
-            name => match name.parse::<Method>() {
-                Ok(method) => Ok(method.into()),
-                Err(mut unknown @ UnknownName { .. }) => {
-                    unknown.known.push(AUTO);
-                    Err(unknown.into())
-                }
-            },
+            name => name.parse::<Method>().map(Self::Method).map_err(|mut unknown: UnknownName| {
+                unknown.known.push(AUTO);
+                unknown.into()
+            }),
         }
     }
 }

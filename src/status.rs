@@ -5,16 +5,16 @@
 //!
 //! This module only holds state. It never ends a rank, a process or a wait.
 
+use std::cell::RefCell;
+
 mod attempts;
 mod board;
 mod dump;
 #[allow(unsafe_code, reason = "memory is shared with other processes")]
 mod layout;
 mod lockstep;
-mod panics;
 mod report;
 mod ring;
-mod time;
 
 pub(crate) use attempts::{PIECE_BYTES, PieceNumber};
 pub(crate) use board::{FirstFailure, Gone, Guard, PROCESS_ENDED, Recording, StatusBoard};
@@ -22,8 +22,22 @@ pub use dump::{Dump, Failed};
 pub(crate) use dump::{dump, dump_all, dump_failed};
 #[cfg(feature = "nccl")]
 pub(crate) use lockstep::LEAD;
-pub(crate) use panics::{keep_panic, panicked};
 pub use report::{Flight, FlightError};
 pub(crate) use ring::RECORDS;
 
 pub use crate::record::{Doing, GroupWait, Record, Stage, State};
+
+thread_local! {
+    /// The text of the last panic of a thread, for the failure report of its rank.
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+pub(crate) fn keep_panic(text: String) {
+    PANIC.set(Some(text));
+}
+
+/// Returns the cause of failure of a rank whose thread panics.
+pub(crate) fn panicked() -> String {
+    let text = PANIC.try_with(|last| last.borrow().clone()).ok().flatten();
+    text.unwrap_or_else(|| "it panicked".to_owned())
+}

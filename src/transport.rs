@@ -18,7 +18,6 @@ mod agreement;
 mod assemble;
 mod bootstrap;
 mod clock;
-mod counters;
 mod driving;
 mod failure;
 mod far;
@@ -34,7 +33,6 @@ mod network;
 mod node;
 mod point_to_point;
 mod shared;
-mod slice;
 mod tcp;
 #[cfg(feature = "ucx")]
 mod ucx;
@@ -42,14 +40,11 @@ mod vendor;
 mod waiting;
 mod warnings;
 
-#[cfg(not(feature = "mpi"))]
-pub(crate) use bootstrap::Alone;
 pub use bootstrap::Bootstrap;
 pub(crate) use bootstrap::{
     Arrival, Arrivals, Directory, Joining, MAX_TIME, NAP, Peer, REACH, Rendezvous, gather, gather_results,
-    introduce, is_displaced,
+    introduce, is_displaced, look_up,
 };
-pub(crate) use counters::wait_for_counter;
 pub(crate) use failure::Failure;
 use far::Far;
 pub(crate) use far::Ticket;
@@ -69,7 +64,7 @@ pub(crate) use shared::{Open, Shares};
 pub use ucx::version as ucx_version;
 pub(crate) use vendor::VendorPhase;
 pub(crate) use waiting::{Deadlines, WaitFailure, Waiting};
-use waiting::{Nap, spins, usable_cores};
+use waiting::{spins, usable_cores};
 
 #[derive(Debug)]
 pub(crate) struct Fabric {
@@ -97,15 +92,15 @@ pub(crate) struct Fabric {
 }
 
 impl Fabric {
-    /// Returns the fabric of a rank, before it is connected with other nodes.
-    fn new(status: StatusBoard, node: Option<Shared>, is_oversubscribed: bool) -> Self {
-        Self {
+    /// Returns the fabric of a rank, before it is connected with other nodes. Its node has this number of cores.
+    fn new(status: StatusBoard, topology: Topology, node_cores: usize, node: Option<Shared>) -> Self {
+        let mut fabric = Self {
             rank: status.rank(),
-            topology: Topology::single_node(status.ranks()),
+            topology,
             name: node.as_ref().map_or("", Shared::name),
-            node_cores: node.as_ref().map_or(1, Shared::cores),
-            is_oversubscribed,
-            spins: node.as_ref().map_or(0, Shared::spins),
+            node_cores,
+            is_oversubscribed: false,
+            spins: 0,
             status,
             has_failed: false,
             node,
@@ -115,14 +110,17 @@ impl Fabric {
             faults: None,
             #[cfg(feature = "mpi")]
             mpi: None,
-        }
+        };
+        fabric.is_oversubscribed = fabric.local_ranks() > node_cores;
+        fabric.has_core_to_itself(true);
+        fabric
     }
 
     /// Returns the fabric of ranks that all share memory.
-    fn of_node(node: Shared) -> Self {
-        let (status, cores) = (node.status().clone(), node.cores());
-        let is_oversubscribed = status.ranks() > cores;
-        Self::new(status, Some(node), is_oversubscribed)
+    fn of_node(node: Shared, cores: usize) -> Self {
+        let status = node.status.clone();
+        let topology = Topology::single_node(status.ranks());
+        Self::new(status, topology, cores, Some(node))
     }
 
     /// Returns the fabrics of a new world of threads.
@@ -131,22 +129,8 @@ impl Fabric {
     /// If `ranks` is 0.
     pub(crate) fn threads(ranks: usize) -> crate::error::Result<Vec<Self>> {
         assert!(ranks > 0, "a world has at least one rank");
-        let cores = usable_cores();
-        let ends = Shared::world_of_threads(ranks, (spins(ranks, cores), cores))?;
-        Ok(ends.into_iter().map(Self::of_node).collect())
-    }
-
-    /// Returns the fabric of a world of processes without MPI, and the settings that all ranks share. All ranks call it, including one with
-    /// invalid settings, since the others wait for it.
-    ///
-    /// # Errors
-    /// [`Error::Launch`] if they cannot share memory or connect, or the bootstrap fails; [`Error::Setting`], on
-    /// all ranks, for settings that are invalid or differ.
-    pub(crate) fn processes(
-        bootstrap: &mut dyn Bootstrap,
-        config: crate::error::Result<Config>,
-    ) -> crate::error::Result<(Self, Config)> {
-        assemble::assemble(bootstrap, config)
+        let (ends, cores) = (Shared::of_process(StatusBoard::of_threads(ranks)?)?, usable_cores());
+        Ok(ends.into_iter().map(|node| Self::of_node(node, cores)).collect())
     }
 
     /// Returns the fabric of a group if MPI connects its ranks. Otherwise a bootstrap connects them. All members call it.
@@ -171,7 +155,10 @@ impl Fabric {
 
     /// Injects the requested faults from now on.
     pub(crate) fn inject(&mut self, chaos: Chaos) {
-        self.faults = Some(Box::new(Faults::of_world(self.rank, self.topology.ranks(), chaos)));
+        if self.rank == 0 {
+            system::print_line("UNISONO_CHAOS is set: messages are delayed and lost on purpose");
+        }
+        self.faults = Some(Box::new(Faults::new(self.rank, self.topology.ranks(), chaos)));
     }
 
     /// Returns the name of the transport, as in tables.
@@ -220,10 +207,10 @@ impl Fabric {
         let threads = self.local_ranks() * if alone { 1 } else { 2 };
         self.spins = spins(threads, self.node_cores);
         if let Some(node) = &mut self.node {
-            node.set_spins(self.spins);
+            node.spins = self.spins;
         }
         if let Some(far) = &mut self.far {
-            far.set_spins(self.spins);
+            far.spins = self.spins;
         }
     }
 
@@ -244,7 +231,7 @@ impl Fabric {
     /// Returns the allocator of registered memory of this rank.
     pub(crate) fn registry(&self) -> Arc<Registry> {
         match &self.node {
-            Some(node) => Arc::clone(node.registry()),
+            Some(node) => Arc::clone(&node.registry),
             None => Registry::of_threads(),
         }
     }
@@ -317,7 +304,7 @@ impl Fabric {
     }
 
     pub(crate) fn is_shared_by(&self, ranks: usize) -> bool {
-        self.node.as_ref().is_some_and(|node| node.members().len() == ranks)
+        self.node.as_ref().is_some_and(|node| node.members.len() == ranks)
     }
 
     /// Opens this rank's buffer to all ranks, runs `work` on this rank's range of all buffers, and returns when all ranks are done.
@@ -357,11 +344,21 @@ impl Fabric {
     /// Ends the job if a link or MPI still holds a buffer that would return to the caller, or a message (`holds_message`).
     pub(crate) fn end_if_stranded(&self, holds_message: bool) {
         #[cfg(feature = "mpi")]
-        if let Some(mpi) = self.mpi.as_ref().filter(|mpi| mpi.is_stranded()) {
-            mpi.end_job(&self.status);
+        if self.mpi.as_ref().is_some_and(|mpi| mpi.is_stranded) {
+            mpi::end_job(&self.status);
         }
         if let Some(far) = self.far.as_ref().filter(|far| holds_message || far.is_stranded()) {
             far.end_job();
+        }
+    }
+
+    /// Notifies the other ranks that this one has left.
+    fn leave(&mut self) {
+        // The last rank that drops it frees the memory.
+        self.node = None;
+        self.status.leave(self.rank);
+        if self.far.is_some() {
+            self.status.exchange_now();
         }
     }
 }
@@ -378,17 +375,5 @@ impl Drop for Fabric {
             return mpi.end(self);
         }
         self.leave();
-    }
-}
-
-impl Fabric {
-    /// Notifies the other ranks that this one has left.
-    fn leave(&mut self) {
-        // The last rank that drops it frees the memory.
-        self.node = None;
-        self.status.leave(self.rank);
-        if self.far.is_some() {
-            self.status.exchange_now();
-        }
     }
 }

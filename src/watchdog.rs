@@ -25,10 +25,8 @@ mod by_ranks;
 mod checks;
 mod disagreement;
 mod file;
-mod hub;
 mod identity;
 mod nodes;
-mod panics;
 mod processes;
 mod report;
 #[allow(unsafe_code, reason = "a signal handler")]
@@ -39,10 +37,9 @@ mod warning;
 
 use by_ranks::ByRanks;
 use checks::Checks;
-pub(crate) use hub::Hub;
-pub(crate) use identity::{Identities, Identity};
+pub(crate) use identity::{Hub, Identities, Identity};
 use nodes::Nodes;
-use report::{LATER, Report};
+use report::{LATER, Report, keep_panics};
 use signals::Signals;
 use sockets::Sockets;
 use wake_up::WakeUp;
@@ -63,23 +60,19 @@ pub(crate) struct Watched {
     /// The status boards of the ranks of this process. The watchdog uses the first.
     pub(crate) statuses: Vec<StatusBoard>,
     pub(crate) identities: Arc<Identities>,
-    /// The ports for the leaders of other nodes.
     pub(crate) hub: Option<Hub>,
     /// The connections with ranks of other nodes, of a rank that makes the checks itself.
     pub(crate) controls: Vec<(Rank, OwnedFd)>,
     /// The length of a wait before the first warning.
     pub(crate) warn_after: Duration,
     pub(crate) kind: Kind,
-    /// The effect of a failure on this program.
     pub(crate) on_failure: OnFailure,
 }
 
-/// The kind of ranks that a watchdog watches.
+/// The kind of ranks that a watchdog watches: each a process, or threads of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Each rank is a process.
     Processes,
-    /// The ranks are threads of this process.
     Threads,
 }
 
@@ -109,23 +102,19 @@ fn wait<'a>(files: impl Iterator<Item = (BorrowedFd<'a>, bool)>) {
 struct Watchdog {
     wake_up: Arc<WakeUp>,
     reports: Vec<Arc<Report>>,
-    /// The status board, if this process is one rank.
-    of_process: Option<StatusBoard>,
+    kind: Kind,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watchdog {
     fn start(watched: Watched) -> std::io::Result<Self> {
         let wake_up = Arc::new(WakeUp::new()?);
-        let report = |status: &StatusBoard| {
-            Arc::new(Report::new(status.clone(), Arc::clone(&watched.identities), true))
-        };
+        let report = |status| Report::new(status, &watched.identities, true);
         let reports: Vec<_> = watched.statuses.iter().map(report).collect();
         let checks = Checks::new(&watched, &reports[0], false);
         let Watched { statuses, identities, hub, warn_after, kind, .. } = watched;
         let status = statuses.into_iter().next().expect("a process has a rank");
-        let of_process = (kind == Kind::Processes).then(|| status.clone());
-        panics::keep();
+        keep_panics();
         let mut rounds = Rounds {
             kind,
             signals: Signals::install(kind == Kind::Processes),
@@ -139,7 +128,7 @@ impl Watchdog {
             terminated: None,
         };
         let thread = std::thread::Builder::new().name("watchdog".into()).spawn(move || rounds.run())?;
-        Ok(Self { wake_up, reports, of_process, thread: Some(thread) })
+        Ok(Self { wake_up, reports, kind, thread: Some(thread) })
     }
 }
 
@@ -157,7 +146,7 @@ impl Guard for Watchdog {
             world.give_up(first_in_world, cause);
             status.fail(status.rank(), first, cause);
         } else {
-            let report = self.reports.iter().find(|report| report.rank() == status.rank());
+            let report = self.reports.iter().find(|report| report.status.rank() == status.rank());
             report.expect("the watchdog has a report for each of its ranks").fail(first, cause);
             self.exchange_now();
         }
@@ -170,7 +159,7 @@ impl Drop for Watchdog {
         let ended = self.thread.take().map(JoinHandle::join);
         debug_assert!(matches!(ended, Some(Ok(()))), "a watchdog does not panic");
         // The job ends, before this process can do anything else.
-        if self.of_process.as_ref().is_some_and(|status| status.failed().is_some()) {
+        if self.kind == Kind::Processes && self.reports[0].status.failed().is_some() {
             self.reports.iter().for_each(|report| report.aborted());
             flush_briefly(GRACE);
             signal_hook::low_level::exit(FAILED);
@@ -178,7 +167,6 @@ impl Drop for Watchdog {
     }
 }
 
-/// The state of the watchdog thread.
 #[derive(Debug)]
 struct Rounds {
     kind: Kind,
@@ -188,7 +176,6 @@ struct Rounds {
     signals: Signals,
     checks: Checks,
     nodes: Option<Nodes>,
-    /// The time when this watchdog detected a failure.
     failed_at: Option<Instant>,
     /// The time and the number of the termination signal, if this process has received one.
     terminated: Option<(Instant, i32)>,
@@ -210,10 +197,9 @@ impl Rounds {
         }
     }
 
-    /// Sleeps until an event, or until the next check is due.
     fn wait(&self) {
         let readable = self.wake_up.file().into_iter().chain(self.checks.processes.waits_on());
-        let nodes = self.nodes.iter().flat_map(Nodes::waits_on);
+        let nodes = self.nodes.iter().flat_map(|nodes| nodes.sockets.waits_on());
         wait(readable.map(|file| (file, false)).chain(nodes));
         self.wake_up.reset();
     }
@@ -261,7 +247,10 @@ impl Rounds {
             if self.is_ended_from_outside() {
                 signals::end_by(signal);
             }
-            let cause = format!("it was ended by {}", signals::name(signal));
+            let cause = format!(
+                "it was ended by {}",
+                signal_hook::low_level::signal_name(signal).unwrap_or("a signal")
+            );
             self.reports[0].fail(self.status.rank(), &cause);
             self.wake_up.wake();
         } else if passed > TERMINATION + 2 * LATER {

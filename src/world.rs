@@ -56,7 +56,6 @@ impl Communicator {
     }
 }
 
-/// Sets the constants, the guard and the observers of a world of threads.
 fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Communicator>> {
     constants::of_threads(&mut world, config)?;
     let identities = Identities(vec![Identity::of_this_process(0); world.len()]);
@@ -95,7 +94,6 @@ pub fn try_threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Syn
     Unisono::builder().on_threads(ranks, main)
 }
 
-/// Runs `main` on a thread for each of these communicators.
 fn on_threads<R: Send>(world: Vec<Communicator>, main: impl Fn(Communicator) -> R + Sync) -> Result<Vec<R>> {
     let ranks = world.len();
     std::thread::scope(|scope| {

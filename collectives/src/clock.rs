@@ -149,7 +149,6 @@ pub fn predict(
 }
 
 impl Prediction {
-    /// Includes the steps and messages of a rank.
     fn include(&mut self, plan: &Plan, rank: Rank, (count, element_size_bytes): (usize, usize)) {
         let partition = Partition::fair(count, plan.chunk_count());
         let (mut steps, mut messages, mut sent_count) = (0, 0, 0);

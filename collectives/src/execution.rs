@@ -84,8 +84,8 @@ impl Execution {
 }
 
 /// The capabilities of links, memory and the element type. They are identical on all ranks, since they determine decisions that must be
-/// identical on all ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// identical on all ranks. By default there are only messages, since ranks share no memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
     /// Whether all ranks access each other's memory.
     pub is_shared: bool,
@@ -93,7 +93,7 @@ pub struct Capabilities {
     pub has_lanes: bool,
     /// The largest eager message between ranks that share memory.
     pub eager_bytes: usize,
-    /// The segment size of links between nodes.
+    /// The segment size of links between nodes; 0 without segments.
     pub segment_bytes: usize,
     /// Whether elements are accumulated in a wider format than on the wire.
     pub accumulates: bool,
@@ -110,22 +110,8 @@ impl Capabilities {
             is_shared: machine.one_pass.is_some() && nodes == 1,
             has_lanes: machine.segment_bytes.is_some() && nodes > 1,
             eager_bytes: machine.eager_bytes,
-            segment_bytes: machine.segment_bytes.unwrap_or(1),
+            segment_bytes: machine.segment_bytes.unwrap_or(0),
             ..Self::default()
-        }
-    }
-}
-
-/// Messages only, since ranks share no memory.
-impl Default for Capabilities {
-    fn default() -> Self {
-        Self {
-            is_shared: false,
-            has_lanes: false,
-            eager_bytes: 0,
-            segment_bytes: 1,
-            accumulates: false,
-            by_vendor: false,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::cost;
 use crate::operation::Operation;
-use crate::plan::Plan;
+use crate::plan::{Phase, Plan};
 use crate::program::{Arrival, Event, Interpreter, Program, Values};
 use crate::schedule::Chunks;
 use crate::world::{Rank, Topology};
@@ -227,10 +227,6 @@ impl Drawing<'_> {
 }
 
 fn phase_of(plan: &Plan, step: usize) -> &'static str {
-    let mut end = 0;
-    let phase = plan.phases().iter().find(|phase| {
-        end += phase.schedule.steps().len();
-        step < end
-    });
-    phase.expect("the step is in the plan").name
+    let steps = |phase: &Phase| std::iter::repeat_n(phase.name, phase.schedule.steps().len());
+    plan.phases().iter().flat_map(steps).nth(step).expect("the step is in the plan")
 }

@@ -103,12 +103,8 @@ impl Link {
     /// # Errors
     /// As [`Link::new`].
     pub fn uniform(alpha_us: f64, gb_per_s: f64) -> Result<Self, InvalidLink> {
-        Self::new(vec![Range {
-            up_to_bytes: usize::MAX,
-            alpha_us,
-            move_gb_per_s: gb_per_s,
-            reduce_gb_per_s: gb_per_s,
-        }])
+        let (move_gb_per_s, reduce_gb_per_s) = (gb_per_s, gb_per_s);
+        Self::new(vec![Range { up_to_bytes: usize::MAX, alpha_us, move_gb_per_s, reduce_gb_per_s }])
     }
 
     /// Returns the ranges, in ascending order.
@@ -205,11 +201,6 @@ impl Machine {
     /// Returns `held_bytes` of [`Link::time_among_us`] for arrays of this size, with this many ranks on a node.
     pub(crate) fn held_bytes(&self, array_bytes: usize, local_ranks: usize) -> usize {
         array_bytes.saturating_mul(local_ranks.div_ceil(self.cores.max(1))) / 2
-    }
-
-    /// Returns the time in which a rank copies this many bytes.
-    pub(crate) fn copy_us(&self, size_bytes: usize) -> f64 {
-        if self.copies { self.intra.occupied_us(size_bytes) } else { 0.0 }
     }
 }
 

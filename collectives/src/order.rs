@@ -21,16 +21,13 @@ pub(crate) fn in_rank_order(mut plans: Vec<Plan>, operation: Operation) -> Optio
     let mut interpreter = Interpreter::new(&programs, &mut runs, inputs);
     interpreter.run();
     let buffers = interpreter.buffers;
-    let is_in_order = |rank: Rank, chunk: usize, run: Option<(Rank, Rank)>| {
-        let expected =
-            required(operation, plans.len(), rank, chunk).map(|(_, ranks)| (ranks.start, ranks.end));
-        expected.is_none() || run == expected
+    let is_in_order = |(rank, buffer): (Rank, &Vec<Option<(Rank, Rank)>>)| {
+        buffer.iter().enumerate().all(|(chunk, run)| {
+            let expected = required(operation, plans.len(), rank, chunk);
+            expected.is_none_or(|(_, ranks)| *run == Some((ranks.start, ranks.end)))
+        })
     };
-    let mut ranks = buffers.iter().enumerate();
-    let keeps_order = runs.is_consistent
-        && ranks.all(|(rank, buffer)| {
-            buffer.iter().enumerate().all(|(chunk, run)| is_in_order(rank, chunk, *run))
-        });
+    let keeps_order = runs.is_consistent && buffers.iter().enumerate().all(is_in_order);
     for (rank, plan) in plans.iter_mut().enumerate() {
         let receives =
             plan.steps_mut().enumerate().filter_map(|(step, it)| Some((step, it.receive.as_mut()?)));

@@ -93,7 +93,7 @@ impl Plan {
     }
 
     pub(crate) fn steps_mut(&mut self) -> impl Iterator<Item = &mut Step> {
-        self.phases.iter_mut().flat_map(|phase| phase.schedule.steps_mut())
+        self.phases.iter_mut().flat_map(|phase| &mut phase.schedule.steps)
     }
 
     /// Returns all phases as one schedule of world ranks, which is verified, costed, drawn and simulated.

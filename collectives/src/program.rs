@@ -161,12 +161,9 @@ impl Program {
     pub(crate) fn of_schedule(schedule: &Schedule) -> Self {
         let part = |chunks| Part { chunks, block: 0 };
         let steps = schedule.steps().iter().enumerate().map(|(number, step)| {
-            let send = |send: Send| Outgoing { to: send.to, part: part(send.chunks), source: send.source };
-            let receive = |receive: Receive| Incoming {
-                from: receive.from,
-                part: part(receive.chunks),
-                combine: receive.combine,
-            };
+            let send = |Send { to, chunks, source }: Send| Outgoing { to, part: part(chunks), source };
+            let receive =
+                |Receive { from, chunks, combine }: Receive| Incoming { from, part: part(chunks), combine };
             let place = Place { name: "", phase: 0, step: number };
             (place, Instruction::Exchange(step.send.map(send), step.receive.map(receive)))
         });

@@ -161,7 +161,7 @@ impl Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     chunk_count: usize,
-    steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
 }
 
 /// The number of messages of a call that a rank must be able to send ahead to another that is still idle, if sends are
@@ -186,11 +186,6 @@ impl Schedule {
     /// Returns the steps, in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
-    }
-
-    /// Returns the steps, to change the treatment of received data.
-    pub(crate) fn steps_mut(&mut self) -> &mut [Step] {
-        &mut self.steps
     }
 
     /// Appends another schedule.

@@ -1,4 +1,7 @@
 //! Collectives on arrays in GPU memory.
+//!
+//! The [decision](../../docs/decisions/0007-gpu-calls.md) lists the possible differences between the calls of ranks and the checks that detect
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,19 +12,21 @@ use unisono_collectives::{Algorithm, Chunks};
 
 use super::reduction::check_defined;
 use super::{Engine, Options};
-use crate::call::{Call, Ran, Why};
+use crate::call::{Call, Ran};
 use crate::codes::Codes;
-use crate::device::{Gpu, Pipeline, Ranks};
+use crate::device::{Gpu, Pipeline, Ranks, wait_behind_nccl};
 use crate::error::{Error, Result};
 use crate::executor::Task;
-use crate::gpu::{Span, cuda};
+use crate::gpu::{Span, cuda, moment};
 use crate::kernels::ReduceOp;
 use crate::method::{Method, Vendor};
 use crate::select::Choice;
 use crate::transport::{Deadlines, Header};
 
-mod agreement;
 mod choose;
+
+/// The largest number of kinds of call that are recorded as agreed on. All ranks clear the record at the same call.
+const MAX_KINDS: usize = 4096;
 
 /// A call on an array in GPU memory.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +90,11 @@ impl Engine {
         check_context(span.context(), requested.stream.context())?;
         let (method, why) = match choose::choose(choice, call, &gpu.inside, &self.topology)? {
             Some(chosen) => chosen,
-            None => self.on_host(choice, call),
+            // The method that the host would select for this array in host memory.
+            None => {
+                let Ran { method, why, .. } = self.selection(choice, call, None);
+                (method, why)
+            }
         };
         if requested.options.parts.is_some() && method != Method::Vendor(Vendor::Nccl) {
             return Err(Error::Unsupported(format!(
@@ -101,11 +110,8 @@ impl Engine {
             // With one rank, the array is its own result.
             _ if self.topology.ranks() == 1 => Ok(()),
             Method::Vendor(_) => self.by_nccl(gpu, requested, deadlines, span),
-            Method::Algorithm(algorithm) => {
-                self.in_segments(gpu, (algorithm, None), requested, deadlines, span)
-            }
-            Method::InNodes(algorithm, vendor) => {
-                self.in_segments(gpu, (algorithm, Some(vendor)), requested, deadlines, span)
+            Method::Algorithm(algorithm) | Method::InNodes(algorithm, _) => {
+                self.in_segments(gpu, (algorithm, method), requested, deadlines, span)
             }
         };
         // The host's part is complete here, possibly before the GPU's.
@@ -136,12 +142,13 @@ impl Engine {
     fn in_segments(
         &mut self,
         gpu: &mut Gpu,
-        (algorithm, vendor): (Algorithm, Option<Vendor>),
+        (algorithm, method): (Algorithm, Method),
         requested: DeviceCall<'_>,
         deadlines: &Deadlines,
         span: &mut Span<'_>,
     ) -> Result<()> {
         let DeviceCall { call, options, stream } = requested;
+        let vendor = method.in_nodes();
         let compiled =
             self.plan(algorithm, call.operation, false).expect("the selected algorithm offers the operation");
         let kind = (algorithm, call.operation, vendor.is_some());
@@ -151,7 +158,6 @@ impl Engine {
                 None => StagedPlan::on_host(Arc::clone(&compiled)),
             })
         }));
-        let method = vendor.map_or(Method::Algorithm(algorithm), |vendor| Method::InNodes(algorithm, vendor));
         // The host memory of a rank: with a vendor, at most a shard.
         let shards = match (algorithm.descriptor().levels, vendor) {
             (Some(levels), Some(_)) => (levels.shards)(&self.topology),
@@ -167,8 +173,8 @@ impl Engine {
         if vendor.is_some() {
             self.agree_on_gpu(gpu, (header, method), deadlines)?;
         }
-        let Self { agreement, executor, transport, .. } = self;
-        let task = Task { header, method, agreement, deadlines };
+        let Self { executor, transport, .. } = self;
+        let task = Task { header, method, deadlines };
         Pipeline {
             gpu,
             staged: &staged,
@@ -184,10 +190,36 @@ impl Engine {
         .run(span)
     }
 
-    /// Returns the method that the host would select for this array in host memory.
-    fn on_host(&mut self, choice: &Choice, call: &Call) -> (Method, Why) {
-        let Ran { method, why, .. } = self.selection(choice, call, None);
-        (method, why)
+    /// Checks that all ranks make the same call, which NCCL does not. The ranks exchange messages at the first call of its kind. For later
+    /// ones the status board suffices, since it shows the calls of the other ranks.
+    fn agree_on_gpu(
+        &mut self,
+        gpu: &mut Gpu,
+        (header, method): (&Header, Method),
+        deadlines: &Deadlines,
+    ) -> Result<()> {
+        let Self { transport, topology, status, calls, .. } = self;
+        let task = Task { header, method, deadlines };
+        task.announce(calls.history(), transport)?;
+        if gpu.agreed.len() == MAX_KINDS {
+            gpu.agreed.clear();
+        }
+        let is_new = gpu.agreed.insert(header.kind());
+        let node = topology.node(topology.node_of(status.rank()));
+        let are_all_on_the_board = node.members().iter().all(|&rank| status.position_of(rank).is_some());
+        gpu.last = Some((*header, method));
+        if is_new || !are_all_on_the_board { task.agree(transport) } else { Ok(()) }
+    }
+
+    /// Waits until the work now queued on a stream is done.
+    ///
+    /// # Errors
+    /// As [`wait_behind_nccl`].
+    pub(crate) fn synchronize(&self, gpu: &Gpu, stream: &Arc<CudaStream>, options: &Options) -> Result<()> {
+        let reached = moment(stream)?;
+        let is_over = || reached.try_is_complete().map_err(cuda("work on the GPU"));
+        let (before, deadlines) = ((gpu.nccl.as_ref(), gpu.last.as_ref()), &self.deadlines(options));
+        wait_behind_nccl(is_over, "the work queued on the GPU", before, deadlines, &self.transport)
     }
 
     /// Returns the header of the next call by this method, which uses `numbers` sequence numbers.

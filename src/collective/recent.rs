@@ -2,25 +2,33 @@
 
 use std::collections::HashMap;
 use std::ops::Index;
-use std::sync::Arc;
 
-use unisono_collectives::execution::CompiledPlan;
 use unisono_collectives::partition::Partition;
 
-use crate::call::{Call, Ran, Why};
+use crate::call::{Call, Ran};
 use crate::codes::Codes;
 use crate::executor::Bound;
-use crate::method::Method;
 use crate::select::Choice;
-use crate::transport::Fabric;
 
 /// The largest number of kinds, and of operations of their programs, which take about 50 MB. When one is reached, all kinds are dropped, and
 /// those in use are computed again.
 const MAX: usize = 4096;
 const MAX_OPERATIONS: usize = 1 << 18;
 
-/// The key of a kind of call: the choice, the call, and the parts of ranks, if they are given.
-type Kind = (Choice, Call, Option<Partition>);
+/// The key of a kind of call.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Kind {
+    choice: Choice,
+    call: Call,
+    /// The parts of ranks, if they are given.
+    parts: Option<Partition>,
+}
+
+impl Kind {
+    pub(super) fn of(choice: &Choice, call: &Call, parts: Option<&Partition>) -> Self {
+        Self { choice: choice.clone(), call: *call, parts: parts.cloned() }
+    }
+}
 
 /// The recent kinds of call, by their index.
 ///
@@ -49,22 +57,22 @@ impl RecentCalls {
     pub(super) fn find(&mut self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> Option<usize> {
         let next = self.kinds.get(self.latest)?.next;
         let is_next = self.kinds.get(next).is_some_and(|kind| kind.matches(choice, call, parts));
-        let place =
-            if is_next { next } else { *self.places.get(&(choice.clone(), *call, parts.cloned()))? };
+        let place = if is_next { next } else { *self.places.get(&Kind::of(choice, call, parts))? };
         self.change_to(place);
         Some(place)
     }
 
     /// Adds a new kind as the latest one, and returns its index. The indices of other kinds may change.
-    pub(super) fn insert(&mut self, kind: Recent) -> usize {
-        let operations = kind.bound.operations();
+    pub(super) fn insert(&mut self, kind: Kind, ran: Ran, bound: Bound) -> usize {
+        let operations = bound.operations();
         if self.kinds.len() == MAX || self.operations + operations > MAX_OPERATIONS {
             *self = Self::default();
         }
         self.operations += operations;
         let place = self.kinds.len();
-        self.places.insert((kind.choice.clone(), kind.call, kind.parts.clone()), place);
-        self.kinds.push(kind);
+        self.places.insert(kind.clone(), place);
+        let codes = Codes::new(&kind.call, ran.method);
+        self.kinds.push(Recent { kind, ran, codes, bound, next: 0 });
         self.change_to(place);
         place
     }
@@ -86,12 +94,8 @@ impl Index<usize> for RecentCalls {
 /// A kind of call, with everything that is computed once per kind.
 #[derive(Debug)]
 pub(super) struct Recent {
-    choice: Choice,
-    call: Call,
-    /// The parts of ranks, if they are given.
-    parts: Option<Partition>,
+    kind: Kind,
     pub(super) ran: Ran,
-    pub(super) method: Method,
     pub(super) codes: Codes,
     pub(super) bound: Bound,
     /// The index of the kind that followed it last time.
@@ -99,28 +103,10 @@ pub(super) struct Recent {
 }
 
 impl Recent {
-    pub(super) fn new(
-        choice: &Choice,
-        (call, parts): (&Call, Option<&Partition>),
-        (method, why): (Method, Why),
-        compiled: &Arc<CompiledPlan>,
-        transport: &Fabric,
-    ) -> Self {
-        Self {
-            choice: choice.clone(),
-            call: *call,
-            parts: parts.cloned(),
-            ran: Ran { method, why, link: method.link(transport.name()) },
-            method,
-            codes: Codes::new(call, method),
-            bound: Bound::compile(compiled, call, method, parts, transport),
-            next: 0,
-        }
-    }
-
     #[inline]
     fn matches(&self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> bool {
-        self.call == *call && self.choice == *choice && self.parts.as_ref() == parts
+        let own = &self.kind;
+        own.call == *call && own.choice == *choice && own.parts.as_ref() == parts
     }
 }
 
@@ -147,7 +133,7 @@ mod tests {
                     || engine.recent.find(&Choice::Auto, &call(count), None).is_some();
                 compiled += usize::from(!is_cached);
                 engine.selection(&Choice::Auto, &call(count), None);
-                assert_eq!(engine.recent.kinds[engine.recent.latest].call, call(count));
+                assert_eq!(engine.recent.kinds[engine.recent.latest].kind.call, call(count));
             }
             assert_eq!((compiled, engine.recent.kinds.len()), (300, 300), "round {round}");
         }
@@ -174,6 +160,6 @@ mod tests {
         }
         let RecentCalls { kinds, places, .. } = &engine.recent;
         assert_eq!((kinds.len(), places.len()), (2, 2));
-        assert_eq!(kinds[engine.recent.latest].call, call(0));
+        assert_eq!(kinds[engine.recent.latest].kind.call, call(0));
     }
 }

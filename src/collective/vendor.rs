@@ -1,12 +1,11 @@
 //! MPI's own collectives, as a baseline.
 
-use super::options::Options;
-use super::{Engine, check_size};
+use super::{Engine, Options, check_size};
 use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::{Accumulator, ReduceOp};
+use crate::kernels::{self, Accumulator, ReduceOp};
 use crate::method::{Method, Vendor};
 
 /// The largest count that fits MPI's `int`.
@@ -25,7 +24,7 @@ impl Engine {
         let done = self.transport.vendor_call(call, &parts, buffer);
         if done.is_ok() && call.op == Some(ReduceOp::Mean) {
             let sums = call.bytes_of(call.result_on(self.transport.rank(), &parts));
-            crate::kernels::divide(call.dtype, &mut buffer[sums], self.topology.ranks());
+            kernels::divide(call.dtype, &mut buffer[sums], self.topology.ranks());
         }
         recording.end(done.is_ok());
         done.map(|()| Ran { method, why: Why::AskedFor, link: method.link(self.transport.name()) })

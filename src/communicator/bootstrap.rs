@@ -15,16 +15,13 @@ impl Communicator {
 
     /// All-gathers byte strings, rank 0 first; their lengths may differ. All ranks call it.
     fn gather_bytes(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let sizes = self.gather_words(&[own.len() as u64])?;
-        let room = sizes.iter().map(|size| size[0] as usize).max().unwrap_or(0);
+        let sizes = self.gather_equal(&[own.len() as u64])?;
+        let room = sizes.iter().max().map_or(0, |&size| size as usize);
         let mut padded = own.to_vec();
         padded.resize(room, 0);
         let all = self.gather_equal(&padded)?;
-        Ok(sizes
-            .iter()
-            .enumerate()
-            .map(|(rank, size)| all[rank * room..][..size[0] as usize].to_vec())
-            .collect())
+        let of_rank = |(rank, &size): (Rank, &u64)| all[rank * room..][..size as usize].to_vec();
+        Ok(sizes.iter().enumerate().map(of_rank).collect())
     }
 
     /// All-gathers words, the same number from each rank, rank 0 first. All ranks call it.

@@ -21,23 +21,6 @@ impl Communicator {
         self.engine_owner.set_limits(limits);
     }
 
-    /// Makes several calls with this timeout: [`Communicator::call`] with a timeout, for a closure.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use unisono::ReduceOp;
-    ///
-    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
-    ///     let mut loss = [1.0_f32];
-    ///     comm.with_timeout(Duration::from_secs(5), |comm| comm.all_reduce(&mut loss, ReduceOp::Mean))?;
-    ///     Ok(())
-    /// });
-    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
-    /// ```
-    pub fn with_timeout<R>(&mut self, timeout: Duration, calls: impl FnOnce(&mut Self) -> R) -> R {
-        calls(&mut self.call().timeout(timeout))
-    }
-
     /// Runs a section that may take long, such as a validation or a checkpoint. While any rank is in such a section, ranks do not
     /// warn about waits, and a wait may take a day (`UNISONO_QUIET_TIMEOUT_S`). Reports of this rank's activity show the label.
     ///
@@ -84,24 +67,19 @@ impl Communicator {
         // Otherwise the broadcast would be refused after the work.
         self.check_choice_of_call()?;
         let done = (self.rank == 0).then(|| self.quiet(label, |_| work().map_err(|error| error.to_string())));
-        // The length of the error text plus one (0 if there is none), then the text.
-        let mut encoded = [0_u8; 4 + CAUSE];
+        // Whether the work failed, then the error text, padded with zeros.
+        let mut encoded = [0_u8; 1 + CAUSE];
         if let Some(Err(cause)) = &done {
             let cause = &cause.as_bytes()[..cause.floor_char_boundary(CAUSE)];
-            encoded[..4].copy_from_slice(&(cause.len() as u32 + 1).to_le_bytes());
-            encoded[4..4 + cause.len()].copy_from_slice(cause);
+            encoded[0] = 1;
+            encoded[1..=cause.len()].copy_from_slice(cause);
         }
         self.call().of_library(label).broadcast(&mut encoded, 0)?;
-        let (length, cause) = encoded.split_at(4);
-        let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
-        match (length.checked_sub(1), done) {
-            (None, Some(Ok(value))) => Ok(Some(value)),
-            (None, _) => Ok(None),
-            (Some(length), _) => {
-                let cause = String::from_utf8_lossy(&cause[..length as usize]).into_owned();
-                Err(Error::OnRank0 { label: label.to_owned(), cause })
-            }
+        if encoded[0] == 0 {
+            return Ok(done.and_then(Result::ok));
         }
+        let cause = String::from_utf8_lossy(&encoded[1..]).trim_end_matches('\0').to_owned();
+        Err(Error::OnRank0 { label: label.to_owned(), cause })
     }
 }
 

@@ -126,17 +126,8 @@ impl Communicator {
         let flight_dir = Some(self.status.flight_dir().join(name));
         // Threads always share memory. The setting `inside` applies to processes.
         let inside = if self.has_mpi { self.config.inside } else { Inside::SharedMemory };
-        let (algorithm, constants, warnings) = (None, Constants::Default, false);
-        Config {
-            nodes,
-            algorithm,
-            constants,
-            warnings,
-            flight_dir,
-            inside,
-            connects: self.connects(),
-            ..self.config.clone()
-        }
+        let (algorithm, constants, warnings, connects) = (None, Constants::Default, false, self.connects());
+        Config { nodes, algorithm, constants, warnings, flight_dir, inside, connects, ..self.config.clone() }
     }
 
     /// Returns whether Unisono's links connect these ranks.

@@ -68,10 +68,7 @@ impl Growing<'_> {
     }
 
     /// Gathers the contributions of the ranks, or the reason for which the first of them refuses.
-    fn gather(
-        &mut self,
-        contribution: &std::result::Result<Vec<Vec<u8>>, String>,
-    ) -> Result<Vec<Vec<Vec<u8>>>> {
+    fn gather(&mut self, contribution: &Result<Vec<Vec<u8>>, String>) -> Result<Vec<Vec<Vec<u8>>>> {
         let gathered = gather_results(&mut self.world.as_bootstrap(), contribution)?;
         self.is_refused = gathered.is_err();
         gathered.map_err(Error::Launch)
@@ -79,7 +76,7 @@ impl Growing<'_> {
 
     /// Returns the bytes that this rank contributes to an all-gather: its own, and on rank 0 those of the processes
     /// that join.
-    fn contribution(&mut self, own: &[u8]) -> std::result::Result<Vec<Vec<u8>>, String> {
+    fn contribution(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
         let mut contribution = vec![own.to_vec()];
         for (rank, connection) in (self.world.ranks()..).zip(&mut self.joining) {
             let failed = |cause| format!("the process that joins as rank {rank} has failed: {cause}");

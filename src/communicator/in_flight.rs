@@ -149,6 +149,30 @@ impl Communicator {
         self.call_async(Operation::Scatter { root }, None, buffer)
     }
 
+    /// Starts the non-blocking form of [`Communicator::scan`]; it takes a buffer as
+    /// [`Communicator::all_reduce_async`] does.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_async`].
+    pub fn scan_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>>
+    where
+        B: DerefMut<Target = [T]> + Send + 'static,
+    {
+        self.call_async(Operation::Scan, Some(op), buffer)
+    }
+
+    /// Starts the non-blocking form of [`Communicator::exclusive_scan`]; it takes a buffer as
+    /// [`Communicator::all_reduce_async`] does.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_async`].
+    pub fn exclusive_scan_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>>
+    where
+        B: DerefMut<Target = [T]> + Send + 'static,
+    {
+        self.call_async(Operation::ExclusiveScan, Some(op), buffer)
+    }
+
     /// Starts the non-blocking form of [`Communicator::all_to_all`]; it takes a buffer as [`Communicator::all_reduce_async`]
     /// does, with one block for each rank, and returns it with one block from each.
     ///
@@ -182,8 +206,9 @@ impl Communicator {
         self.run_async(Choice::from(OF_BARRIER), Call::barrier(), (), |()| &mut [])
     }
 
-    /// Starts an operation on a buffer, by the algorithm chosen for it or for all calls.
-    pub(super) fn call_async<T: Element, B>(
+    /// Starts an operation on a buffer, by the algorithm chosen for it or for all calls; public for `unisono-bindings`.
+    #[doc(hidden)]
+    pub fn call_async<T: Element, B>(
         &mut self,
         operation: Operation,
         op: Option<ReduceOp>,

@@ -102,7 +102,6 @@ impl Communicator {
         self.per_call.choice.as_ref().map_or(Ok(()), |choice| self.check_choice(choice))
     }
 
-    /// Returns the choice that applies to the next call.
     pub(super) fn choice_of_call(&self) -> Result<&Choice> {
         self.check_choice_of_call()?;
         Ok(self.per_call.choice_or(&self.choice))
@@ -171,7 +170,9 @@ impl CallBuilder<'_> {
         options.label = label.map_or(0, |label| status.intern(label));
         options.label_of_parts = options.parts.as_ref().map_or(0, |parts| {
             let before = label.map_or(String::new(), |label| format!("{label}, "));
-            status.intern(&(before + &sizes(parts)))
+            let size = |part| parts.elements(Chunks::one(part)).len().to_string();
+            let sizes: Vec<_> = (0..parts.chunk_count()).map(size).collect();
+            status.intern(&format!("{before}parts of {}", sizes.join(", ")))
         });
         self
     }
@@ -212,11 +213,6 @@ impl CallBuilder<'_> {
         self.comm.per_call.options.timeout = Some(timeout);
         self
     }
-}
-
-fn sizes(parts: &Partition) -> String {
-    let sizes = (0..parts.chunk_count()).map(|part| parts.elements(Chunks::one(part)).len().to_string());
-    format!("parts of {}", sizes.collect::<Vec<_>>().join(", "))
 }
 
 impl Deref for CallBuilder<'_> {

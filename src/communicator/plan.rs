@@ -237,13 +237,7 @@ impl<B: DerefMut> DerefMut for Planned<B> {
 
 impl<B> fmt::Debug for Planned<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { operation, op, slots, .. } = self;
-        let is_idle = self.buffer().is_some();
-        f.debug_struct("Planned")
-            .field("operation", operation)
-            .field("op", op)
-            .field("has_slots", &slots.is_some())
-            .field("is_idle", &is_idle)
-            .finish_non_exhaustive()
+        let Self { operation, op, .. } = self;
+        f.debug_struct("Planned").field("operation", operation).field("op", op).finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use unisono_collectives::{Rank, Topology};
+use unisono_collectives::Rank;
 
 use super::Communicator;
 use super::lateness::Interval;
@@ -36,7 +36,13 @@ impl Communicator {
         config.chaos.into_iter().for_each(|chaos| transport.inject(chaos));
         let mut topology = transport.topology().clone();
         if let Some(declared) = &config.nodes {
-            check_declared(declared, topology.ranks())?;
+            let (ranks, of_nodes) = (topology.ranks(), declared.ranks());
+            if ranks != of_nodes {
+                let sizes: Vec<_> = (0..declared.nodes()).map(|node| declared.node(node).ranks()).collect();
+                return Err(Error::Setting(format!(
+                    "UNISONO_NODES declares nodes of {sizes:?} ranks, which are {of_nodes}, in a world of {ranks}"
+                )));
+            }
             topology = declared.clone();
         }
         let choice = match &config.algorithm {
@@ -111,15 +117,4 @@ impl Communicator {
     pub(crate) fn begin(&mut self) {
         self.engine_owner.engine().calls.sequence = 0;
     }
-}
-
-fn check_declared(declared: &Topology, ranks: usize) -> Result<()> {
-    let sizes: Vec<_> = (0..declared.nodes()).map(|node| declared.node(node).ranks()).collect();
-    let declared = declared.ranks();
-    if ranks == declared {
-        return Ok(());
-    }
-    Err(Error::Setting(format!(
-        "UNISONO_NODES declares nodes of {sizes:?} ranks, which are {declared}, in a world of {ranks}"
-    )))
 }

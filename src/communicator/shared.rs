@@ -10,7 +10,7 @@ use crate::dtype::Element;
 use crate::error::{Error, Place, Result};
 use crate::memory::{Shared, SharedCounters};
 use crate::record::POINT_TO_POINT;
-use crate::transport::{Waiting, common, gather, wait_for_counter};
+use crate::transport::{Waiting, common, gather};
 
 impl Communicator {
     /// Returns an array that all ranks share, which must be on one node; its elements are initially zero. All ranks call it, with
@@ -119,7 +119,7 @@ impl Communicator {
         // The communication thread may record its own waits meanwhile.
         let waiting = if engine.is_some() { waiting } else { waiting.unrecorded() };
         let disagreement = || engine?.calls.mismatch(call?, other, &self.status);
-        let waited = wait_for_counter(waiting, &self.status, other, (counter, value), disagreement);
+        let waited = waiting.for_counter(other, (counter, value), disagreement);
         waited.or_else(|failure| {
             let (rank, algorithm) = (self.rank, POINT_TO_POINT);
             let at = Place { rank, operation, sequence: value, algorithm, phase: algorithm, step: 0 };

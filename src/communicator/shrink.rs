@@ -1,6 +1,7 @@
 //! The formation of a new world by the survivors of a failure. They agree on the set of survivors, and exchange bytes over the
 //! status board of the old world, or over control connections if not all of them share the board.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,29 +127,21 @@ impl Survivors {
         (self.attempt, self.pieces, self.lost_member) = (self.attempt + 1, 0, None);
         match &self.connections {
             None => self.join_on_board().map(|()| true),
-            Some(guard) => {
-                let outcome = guard.agree(self.deadlines.timeout, self.minimum);
-                self.join_over_connections(outcome)
-            }
+            Some(guard) => match guard.agree(self.deadlines.timeout, self.minimum) {
+                Outcome::Agreed(view) => {
+                    self.members = view.members;
+                    Ok(true)
+                }
+                Outcome::Finished => Ok(false),
+                Outcome::Missing(ranks) => Err(self.missing_far(&ranks)),
+                Outcome::Partitioned { lost } if lost.is_empty() => Err(self.too_few_left("too few")),
+                Outcome::Partitioned { lost } => Err(Error::Partitioned { rank: self.status.rank(), lost }),
+            },
         }
     }
 
-    fn join_over_connections(&mut self, outcome: Outcome) -> Result<bool> {
-        match outcome {
-            Outcome::Agreed(view) => {
-                self.members = view.members;
-                Ok(true)
-            }
-            Outcome::Finished => Ok(false),
-            Outcome::Missing(ranks) => Err(self.missing_far(&ranks)),
-            Outcome::Partitioned { lost } if lost.is_empty() => Err(self.too_few_left(None)),
-            Outcome::Partitioned { lost } => Err(Error::Partitioned { rank: self.status.rank(), lost }),
-        }
-    }
-
-    fn too_few_left(&self, left: Option<usize>) -> Error {
-        let (left, minimum) =
-            (left.map_or("too few".to_owned(), |left| left.to_string()), self.minimum.unwrap_or(0));
+    fn too_few_left(&self, left: impl Display) -> Error {
+        let minimum = self.minimum.unwrap_or(0);
         self.without_others(format!("{left} ranks are left, fewer than the minimum, {minimum}"))
     }
 
@@ -157,7 +150,6 @@ impl Survivors {
         Error::Failed { rank: self.status.rank(), cause: Box::new(Error::Launch(cause)) }
     }
 
-    /// Returns the error of missing ranks in a world of several nodes.
     fn missing_far(&self, ranks: &[Rank]) -> Error {
         let (rank, waited) = (self.status.rank(), self.deadlines.timeout);
         Error::Missing { rank, other: ranks[0], process_id: None, is_stopped: false, waited }
@@ -178,11 +170,7 @@ impl Survivors {
         let is_member = |&rank: &Rank| status.is_member(rank, *attempt) == Some(true);
         self.members = (0..ranks).filter(is_member).collect();
         let left = self.members.len();
-        if self.minimum.is_some_and(|minimum| left < minimum) {
-            Err(self.too_few_left(Some(left)))
-        } else {
-            Ok(())
-        }
+        if self.minimum.is_some_and(|minimum| left < minimum) { Err(self.too_few_left(left)) } else { Ok(()) }
     }
 
     /// Returns whether a member has ended before the current attempt was complete: no member can complete it.
@@ -301,7 +289,6 @@ impl Bootstrap for Survivors {
     }
 }
 
-/// Returns the error if a member has ended before an attempt was complete.
 fn has_ended(rank: Rank) -> Error {
     Error::Launch(format!("rank {rank} has ended while the survivors met"))
 }

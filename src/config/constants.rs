@@ -3,9 +3,6 @@
 use std::env::VarError;
 use std::path::PathBuf;
 
-/// The keywords accepted in place of a file name.
-const AUTO: &str = "auto";
-const DEFAULT: &str = "default";
 /// The valid values of [`UNISONO_TUNING`](super::TUNING), for error messages.
 pub(super) const EXPECTED: &str = "auto, default, or a file that unisono tune wrote";
 
@@ -30,9 +27,9 @@ impl Constants {
         let absolute = |name: &str| variable(name).ok().map(PathBuf::from).filter(|path| path.is_absolute());
         let caches =
             || absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-        match value.filter(|value| value != AUTO) {
+        match value.filter(|value| value != "auto") {
             None => Self::Measured { kept_in: caches().map(|caches| caches.join("unisono")) },
-            Some(value) if value == DEFAULT => Self::Default,
+            Some(value) if value == "default" => Self::Default,
             Some(file) => Self::File(file.into()),
         }
     }

@@ -1,7 +1,7 @@
 //! The interfaces over which other hosts are reached.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use super::variables::INTERFACE;
 use crate::system;
@@ -31,24 +31,27 @@ impl Interfaces {
         Self { named: each.collect(), is_required }
     }
 
+    /// Listens on these interfaces, or on all that other hosts may reach if this machine has none of them. Returns the addresses too.
+    ///
     /// # Errors
-    /// If the user names interfaces, and this machine has none of them.
-    pub(crate) fn check(&self) -> io::Result<()> {
-        let has = |interface: &(String, IpAddr)| self.has(&interface.0, interface.1);
+    /// The system's error, and if the user names interfaces, and this machine has none of them.
+    pub(crate) fn listen(&self) -> io::Result<(Vec<TcpListener>, Vec<SocketAddr>)> {
         let all = system::interfaces()?;
-        if !self.is_required || all.iter().any(has) {
-            return Ok(());
+        if self.is_required && !all.iter().any(|(name, ip)| self.has(name, *ip)) {
+            let all: Vec<_> = all.iter().map(|(name, ip)| format!("{name} ({ip})")).collect();
+            return Err(io::Error::other(format!(
+                "{INTERFACE} is {:?}, and this machine has no such interface or network, but {}",
+                self.named.join(","),
+                all.join(", ")
+            )));
         }
-        let all: Vec<_> = all.iter().map(|(name, ip)| format!("{name} ({ip})")).collect();
-        Err(io::Error::other(format!(
-            "{INTERFACE} is {:?}, and this machine has no such interface or network, but {}",
-            self.named.join(","),
-            all.join(", ")
-        )))
+        let listeners = system::listen(|name, ip| self.has(name, ip))?;
+        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
+        Ok((listeners, addresses))
     }
 
     /// Returns whether an interface with this name and address is one of them.
-    pub(crate) fn has(&self, interface: &str, ip: IpAddr) -> bool {
+    fn has(&self, interface: &str, ip: IpAddr) -> bool {
         self.named.iter().any(|named| named == interface || is_in(ip, named))
     }
 }
@@ -89,12 +92,12 @@ mod tests {
             variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         });
         assert!(!interfaces.has("eth1", "10.77.0.9".parse().unwrap()));
-        let message = interfaces.check().unwrap_err().to_string();
+        let message = interfaces.listen().unwrap_err().to_string();
         assert!(
             message.contains("UNISONO_INTERFACE is \"nothing9\"") && message.contains("lo (127.0.0.1)"),
             "{message}"
         );
-        assert!(Interfaces::default().check().is_ok());
+        assert!(Interfaces::default().listen().is_ok());
     }
 
     #[test]

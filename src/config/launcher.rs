@@ -89,9 +89,9 @@ impl Launcher {
         let job_tasks = number(&["SLURM_NTASKS", "SLURM_NPROCS"]);
         if starter == Some(Starter::Variables) {
             let (rank, ranks) = (number(&["RANK"]), number(&["WORLD_SIZE"]));
-            // Otherwise all ranks are on one machine.
-            let (local_rank, local_ranks) = (number(&["LOCAL_RANK"]), number(&["LOCAL_WORLD_SIZE"]));
-            let (local_rank, local_ranks) = (local_rank.or(rank), local_ranks.or(ranks));
+            // Without local numbers, all ranks are on one machine.
+            let local_rank = number(&["LOCAL_RANK", "RANK"]);
+            let local_ranks = number(&["LOCAL_WORLD_SIZE", "WORLD_SIZE"]);
             return Self { starter, rank, ranks, local_rank, local_ranks, job_tasks };
         }
         let rank = number(&["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]);

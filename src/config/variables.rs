@@ -5,7 +5,6 @@ use std::sync::Once;
 use unisono_collectives::names::UnknownName;
 
 pub(super) const PREFIX: &str = "UNISONO_";
-/// The prefix of variables of Unisono's tests.
 const OF_TESTS: &str = "UNISONO_TEST_";
 
 /// Defines the names of variables, and the list of all of them.

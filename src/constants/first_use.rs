@@ -12,7 +12,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::rank_0::broadcast_from_rank_0;
-use super::{MAX_STABLE_RATIO, Measured, measure_quickly};
+use super::{MAX_STABLE_RATIO, Measured, QUICK, measure_with};
 use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
@@ -35,11 +35,8 @@ static KNOWN: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::de
 static MACHINE: LazyLock<u64> = LazyLock::new(|| {
     let cpus = fs::File::open("/proc/cpuinfo").map(BufReader::new).into_iter().flat_map(BufRead::lines);
     let model = cpus.map_while(io::Result::ok).find(|line| line.starts_with("model name"));
-    BuildHasherDefault::<DefaultHasher>::default().hash_one((
-        system::host(),
-        model,
-        env!("CARGO_PKG_VERSION"),
-    ))
+    let machine = (system::host(), model, env!("CARGO_PKG_VERSION"));
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(machine)
 });
 
 /// A world whose constants can be measured.
@@ -100,7 +97,7 @@ impl World {
             let group = comm.split((comm.rank() < self.cores).then_some(0), 0)?;
             match group {
                 Some(mut group) => {
-                    let measured = measure_quickly(&mut group, &known)?;
+                    let measured = measure_with(&QUICK, &mut group, &known)?;
                     is_steady = measured.iter().all(Measured::is_steady);
                     text = tuning::write(&sections(measured));
                 }
@@ -109,7 +106,7 @@ impl World {
             known = broadcast_from_rank_0(comm, &text)?.parse().expect("rank 0 wrote it");
         }
         let started = Started::now();
-        let measured = measure_quickly(comm, &known)?;
+        let measured = measure_with(&QUICK, comm, &known)?;
         is_steady &= if self.ranks > self.cores {
             started.had_cores(comm, self.cores)?
         } else {

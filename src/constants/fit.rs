@@ -4,19 +4,14 @@ use unisono_collectives::model::{InvalidLink, Link, Range};
 
 /// A sequence of messages of one size, or a single pass over parts of one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Work {
+pub(super) struct Sample {
+    pub(super) size_bytes: usize,
+    pub(super) time_us: f64,
     pub(super) messages: usize,
     /// The number of times that the bytes of a message are copied.
     pub(super) moved: usize,
     /// The number of times that the bytes of a message are reduced.
     pub(super) reduced: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Sample {
-    pub(super) size_bytes: usize,
-    pub(super) time_us: f64,
-    pub(super) work: Work,
 }
 
 impl Sample {
@@ -27,7 +22,7 @@ impl Sample {
     }
 
     fn sum_us(&self, [latency_us, moved_us, reduced_us]: [f64; 3]) -> f64 {
-        let Work { messages, moved, reduced } = self.work;
+        let Self { messages, moved, reduced, .. } = *self;
         messages as f64 * latency_us + moved as f64 * moved_us + reduced as f64 * reduced_us
     }
 }
@@ -97,7 +92,7 @@ fn range(up_to_bytes: usize, samples: &[Sample]) -> Range {
     // Two samples determine a line, whose value at size 0 may be anything. But only a small message spends most of its time before its first
     // byte arrives.
     let (least_us, largest) = samples.iter().fold((f64::INFINITY, 0), |(least_us, largest), sample| {
-        let message_us = sample.time_us / sample.work.messages as f64;
+        let message_us = sample.time_us / sample.messages as f64;
         (message_us.min(least_us), sample.size_bytes.max(largest))
     });
     let alpha_us = minimizer(error, if largest > SMALL_BYTES { LATENCY_SHARE * least_us } else { least_us });
@@ -106,7 +101,6 @@ fn range(up_to_bytes: usize, samples: &[Sample]) -> Range {
     Range { up_to_bytes, alpha_us: rounded(alpha_us), move_gb_per_s, reduce_gb_per_s }
 }
 
-/// Returns the error of a line for a sample, relative to the measured time.
 fn relative_error(sample: &Sample, alpha_us: f64, slopes: [f64; 2]) -> f64 {
     let [moved_us, reduced_us] = slopes.map(|slope| sample.size_bytes as f64 * slope);
     sample.sum_us([alpha_us, moved_us, reduced_us]) / sample.time_us - 1.0
@@ -116,7 +110,7 @@ fn relative_error(sample: &Sample, alpha_us: f64, slopes: [f64; 2]) -> f64 {
 fn slopes(samples: &[Sample], alpha_us: f64) -> [f64; 2] {
     let (mut products, mut sides) = ([[0.0; 2]; 2], [0.0; 2]);
     for sample in samples {
-        let Work { moved, reduced, .. } = sample.work;
+        let Sample { moved, reduced, .. } = *sample;
         let row = [moved, reduced].map(|times| (times * sample.size_bytes) as f64 / sample.time_us);
         let left = -relative_error(sample, alpha_us, [0.0; 2]);
         for (one, x) in row.into_iter().enumerate() {
@@ -167,10 +161,15 @@ mod tests {
         let both = |size_bytes| {
             let [moved_us, reduced_us] = [false, true].map(|reduces| time_us(size_bytes, reduces));
             [
-                (3.0 * reduced_us, Work { messages: 3, moved: 0, reduced: 3 }),
-                (2.0 * (moved_us + reduced_us), Work { messages: 4, moved: 2, reduced: 2 }),
+                Sample { size_bytes, time_us: 3.0 * reduced_us, messages: 3, moved: 0, reduced: 3 },
+                Sample {
+                    size_bytes,
+                    time_us: 2.0 * (moved_us + reduced_us),
+                    messages: 4,
+                    moved: 2,
+                    reduced: 2,
+                },
             ]
-            .map(|(time_us, work)| Sample { size_bytes, time_us, work })
         };
         sizes.flat_map(both).collect()
     }

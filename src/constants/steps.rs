@@ -1,6 +1,6 @@
 //! Collectives with a known sequence of messages on every rank.
 
-use super::fit::{Sample, Work};
+use super::fit::Sample;
 use crate::tuning::Reach;
 use crate::{Algorithm, Call, DType, Operation, ReduceOp};
 
@@ -9,14 +9,6 @@ pub(super) type TimedCall = (Algorithm, fn(usize) -> Call);
 
 pub(super) fn all_reduce(count: usize) -> Call {
     Call::all_reduce(DType::F32, ReduceOp::Sum, count)
-}
-
-fn reduce_scatter(count: usize) -> Call {
-    Call { operation: Operation::ReduceScatter, ..all_reduce(count) }
-}
-
-fn all_gather(count: usize) -> Call {
-    Call { operation: Operation::AllGather, op: None, ..all_reduce(count) }
 }
 
 /// A collective to measure, and the work of its ranks.
@@ -32,9 +24,10 @@ pub(super) struct Steps {
 /// pass. With `copies`, a rank copies data that it sends and reduces into at the same time.
 pub(super) fn steps(reach: Reach, ranks: usize, copies: bool, size_bytes: usize) -> Vec<Steps> {
     let (all_bytes, others) = (size_bytes * ranks, ranks - 1);
+    let reduce_scatter = |count: usize| Call { operation: Operation::ReduceScatter, ..all_reduce(count) };
+    let all_gather = |count: usize| Call { operation: Operation::AllGather, op: None, ..all_reduce(count) };
     let steps = |algorithm, call: fn(usize) -> Call, array_bytes, [messages, moved, reduced]: [usize; 3]| {
-        let work = Work { messages, moved, reduced };
-        let sample = Sample { size_bytes, time_us: f64::INFINITY, work };
+        let sample = Sample { size_bytes, time_us: f64::INFINITY, messages, moved, reduced };
         Steps { timed: (algorithm, call), array_bytes, is_pass: false, sample }
     };
     let ring = steps(Algorithm::Ring, reduce_scatter, all_bytes, [others, 0, others]);

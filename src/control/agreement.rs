@@ -3,7 +3,7 @@
 //!
 //! The lowest member that has not failed proposes, once every member has started the agreement or has failed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use unisono_collectives::Rank;
 
@@ -11,31 +11,53 @@ use super::message::{Ballot, Vote};
 use super::view::{Evidence, Failures, View};
 use super::{FENCE, SILENCE, Time};
 
-mod call;
 #[cfg(test)]
 mod tests;
-
-use call::{Call, Proposal};
 
 /// The result of an agreement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
+    /// The members continue in this view.
     Agreed(View),
     /// Another member has [finished](super::Endpoint::finish) the latest view. That member and this one continue in it.
     Finished,
     /// The remaining members may not continue without the lost ones.
-    Partitioned {
-        lost: Vec<Rank>,
-    },
+    Partitioned { lost: Vec<Rank> },
     /// These members have neither failed nor called before the deadline of the caller.
     Missing(Vec<Rank>),
 }
 
-/// The members of a job, and the agreement in progress.
+/// The agreement that this member has started.
 #[derive(Debug)]
+struct Call {
+    minimum: Option<usize>,
+    patience: Time,
+    /// The caller's deadline, which is extended when a member calls or fails.
+    deadline: Time,
+    promised: Ballot,
+    acknowledged: Option<(Ballot, Vec<Rank>)>,
+    /// A proposal that is acknowledged once the members that it excludes are fenced.
+    pending: Option<(Ballot, Vec<Rank>)>,
+    proposal: Option<Proposal>,
+}
+
+/// A proposal of this member.
+#[derive(Debug)]
+struct Proposal {
+    ballot: Ballot,
+    /// The members that had not failed when it began. It begins again when one of them fails.
+    participants: Vec<Rank>,
+    promises: BTreeMap<Rank, Option<(Ballot, Vec<Rank>)>>,
+    members: Option<Vec<Rank>>,
+    acknowledged: BTreeSet<Rank>,
+}
+
+/// The members of a job, and the agreement in progress.
+#[derive(Debug, Default)]
 pub(super) struct Agreement {
     own: Rank,
-    view: View,
+    /// The latest view of this member.
+    pub(super) view: View,
     failures: Failures,
     /// The latest number that each other member has called for, and the members that it cannot reach.
     ready: BTreeMap<Rank, (u64, Vec<Rank>)>,
@@ -45,32 +67,19 @@ pub(super) struct Agreement {
     last_loss_at: Time,
     call: Option<Call>,
     /// Votes for other members, and of this member for itself, with the numbers of their views.
-    outgoing: VecDeque<(Rank, u64, Vote)>,
-    outcome: Option<Outcome>,
+    pub(super) outgoing: VecDeque<(Rank, u64, Vote)>,
+    /// The result of the latest agreement, until it is taken.
+    pub(super) outcome: Option<Outcome>,
 }
 
 impl Agreement {
     pub(super) fn new(own: Rank, ranks: usize) -> Self {
-        Self {
-            own,
-            view: View { number: 0, members: (0..ranks).collect() },
-            failures: Failures::default(),
-            ready: BTreeMap::new(),
-            is_excluded: false,
-            last_loss_at: Time::ZERO,
-            call: None,
-            outgoing: VecDeque::new(),
-            outcome: None,
-        }
-    }
-
-    /// Returns the latest view of this member.
-    pub(super) fn view(&self) -> &View {
-        &self.view
+        let view = View { number: 0, members: (0..ranks).collect() };
+        Self { own, view, ..Self::default() }
     }
 
     pub(super) fn is_failed(&self, rank: Rank) -> bool {
-        self.failures.contains(rank)
+        self.failures.evidence(rank).is_some()
     }
 
     /// Returns a member that has failed, or has called for the next view.
@@ -88,7 +97,7 @@ impl Agreement {
         others.map(|rank| (rank, self.is_ready(rank))).collect()
     }
 
-    /// Starts the agreement on the next view, which ends with an [outcome](Self::take_outcome).
+    /// Starts the agreement on the next view, which ends with an `outcome`.
     pub(super) fn call(&mut self, now: Time, patience: Time, minimum: Option<usize>) {
         self.call = Some(Call {
             minimum,
@@ -103,15 +112,6 @@ impl Agreement {
         self.last_loss_at = now;
         self.announce();
         self.advance(now);
-    }
-
-    pub(super) fn take_outcome(&mut self) -> Option<Outcome> {
-        self.outcome.take()
-    }
-
-    /// Returns the next vote to send, and the number of its view.
-    pub(super) fn take_vote(&mut self) -> Option<(Rank, u64, Vote)> {
-        self.outgoing.pop_front()
     }
 
     /// Sends a vote for the next view.
@@ -209,7 +209,8 @@ impl Agreement {
 
     fn announce_to(&mut self, rank: Rank) {
         if rank != self.own {
-            self.send(rank, Vote::Ready { dead: self.dead_members(), lost: self.lost_members() });
+            let (dead, lost) = (self.failures.with(Evidence::Dead), self.lost_members());
+            self.send(rank, Vote::Ready { dead, lost });
         }
     }
 
@@ -319,7 +320,7 @@ impl Agreement {
                 let members = latest.map_or_else(|| candidates.clone(), |(_, members)| members.clone());
                 let ballot = proposal.ballot;
                 proposal.members = Some(members.clone());
-                let dead = self.dead_members();
+                let dead = self.failures.with(Evidence::Dead);
                 for to in candidates {
                     self.send(to, Vote::Propose { ballot, members: members.clone(), dead: dead.clone() });
                 }
@@ -359,13 +360,9 @@ impl Agreement {
         let members = None;
         call.proposal =
             Some(Proposal { ballot, participants: participants.clone(), promises, members, acknowledged });
-        let dead = self.dead_members();
+        let dead = self.failures.with(Evidence::Dead);
         self.exclude(&participants, &dead, now);
         participants.into_iter().for_each(|to| self.send(to, Vote::Prepare { ballot }));
-    }
-
-    fn dead_members(&self) -> Vec<Rank> {
-        self.failures.ranks().filter(|&rank| self.failures.evidence(rank) == Some(Evidence::Dead)).collect()
     }
 
     fn lost_members(&self) -> Vec<Rank> {

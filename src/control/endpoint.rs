@@ -41,28 +41,16 @@ pub(crate) struct Setup {
     pub(crate) keeps_alive: bool,
 }
 
-/// An event of a connection.
 #[derive(Debug)]
 pub(crate) enum Event<'a> {
     /// Another process has connected, or this one has connected to the rank `to`. The nonce is random.
-    Opened {
-        link: LinkId,
-        to: Option<Rank>,
-        nonce: Nonce,
-    },
+    Opened { link: LinkId, to: Option<Rank>, nonce: Nonce },
     /// A connection with this rank exists already, and is authenticated.
-    Trusted {
-        link: LinkId,
-        rank: Rank,
-    },
-    Received {
-        link: LinkId,
-        bytes: &'a [u8],
-    },
-    Ended {
-        link: LinkId,
-        how: How,
-    },
+    Trusted { link: LinkId, rank: Rank },
+    /// Bytes have arrived.
+    Received { link: LinkId, bytes: &'a [u8] },
+    /// A connection has ended.
+    Ended { link: LinkId, how: How },
     /// Time has passed. The driver sends it at least every 100 ms.
     Tick,
 }
@@ -70,7 +58,6 @@ pub(crate) enum Event<'a> {
 /// The end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
-    /// After a goodbye.
     Goodbye,
     /// The other process has ended without a goodbye.
     Closed,
@@ -80,7 +67,6 @@ pub(crate) enum How {
     Malformed,
 }
 
-/// A task for the driver.
 #[derive(Debug)]
 pub(crate) enum Action {
     Send(LinkId, Vec<u8>),
@@ -88,7 +74,6 @@ pub(crate) enum Action {
     Report(Report),
 }
 
-/// A report to the caller of the protocol.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Report {
     Told(Rank, Message),
@@ -100,7 +85,6 @@ pub(crate) enum Report {
     Stranger,
 }
 
-/// The state of the protocol in one process.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     setup: Setup,
@@ -121,7 +105,6 @@ impl Endpoint {
         Self { setup, links, agreement, gathering, actions, keepalive_at, began: None, last }
     }
 
-    /// Handles an event.
     pub(crate) fn handle(&mut self, now: Time, event: Event<'_>) {
         self.pass_time(now);
         match event {
@@ -156,7 +139,6 @@ impl Endpoint {
         }
     }
 
-    /// Sends a message to one rank.
     pub(crate) fn send_to(&mut self, to: Rank, message: &Message) {
         let known = self.links.iter().filter(|(_, link)| link.peer == Some(to));
         self.actions.extend(known.map(|(&id, _)| Action::Send(id, message.to_bytes())));
@@ -191,7 +173,7 @@ impl Endpoint {
     }
 
     pub(crate) fn take_outcome(&mut self) -> Option<Outcome> {
-        let outcome = self.agreement.take_outcome()?;
+        let outcome = self.agreement.outcome.take()?;
         if outcome == Outcome::Finished {
             self.send_finished();
         }
@@ -199,13 +181,13 @@ impl Endpoint {
     }
 
     fn send_finished(&mut self) {
-        self.send(&Message::Finished { number: self.agreement.view().number });
+        self.send(&Message::Finished { number: self.agreement.view.number });
     }
 
     /// Gathers the bytes of every member of the latest view. All members call it. It ends with a [result](Self::take_gathered), at
     /// the latest after `patience` and [`SILENCE`], so that a lost member is reported and not those that wait for it.
     pub(crate) fn gather(&mut self, now: Time, patience: Time, bytes: Vec<u8>) {
-        let number = self.agreement.view().number;
+        let number = self.agreement.view.number;
         let round = self.gathering.next_round(number);
         self.gather_in((number, round), now, patience, bytes);
     }
@@ -215,18 +197,18 @@ impl Endpoint {
     ///
     /// If it fails, the member starts the agreement on the next view, which may end with [`Outcome::Finished`].
     pub(crate) fn finish(&mut self, now: Time, patience: Time) {
-        self.gather_in((self.agreement.view().number, gathering::LAST_ROUND), now, patience, Vec::new());
+        self.gather_in((self.agreement.view.number, gathering::LAST_ROUND), now, patience, Vec::new());
     }
 
     fn gather_in(&mut self, (number, round): (u64, u64), now: Time, patience: Time, bytes: Vec<u8>) {
         self.gathering.begin(self.setup.own, (number, round), bytes.clone(), now.saturating_add(patience));
         let message = Message::Gather { number, round, bytes };
-        self.agreement.view().members.clone().into_iter().for_each(|rank| self.send_to(rank, &message));
+        self.agreement.view.members.clone().into_iter().for_each(|rank| self.send_to(rank, &message));
         self.gathering.advance(&self.agreement, now);
     }
 
     pub(crate) fn take_gathered(&mut self) -> Option<Gathered> {
-        let gathered = self.gathering.take()?;
+        let gathered = self.gathering.result.take()?;
         if matches!(gathered, Gathered::All(_)) && self.gathering.is_last() {
             self.send_finished();
         }
@@ -234,7 +216,7 @@ impl Endpoint {
     }
 
     fn send_votes(&mut self) {
-        while let Some((to, number, vote)) = self.agreement.take_vote() {
+        while let Some((to, number, vote)) = self.agreement.outgoing.pop_front() {
             self.send_to(to, &Message::Vote { number, vote });
         }
     }
@@ -319,10 +301,10 @@ impl Endpoint {
             }
             Message::Vote { number, vote } => self.agreement.handle(from, number, vote, now),
             Message::Gather { number, round, bytes } if !self.agreement.is_failed(from) => {
-                self.gathering.receive(from, (number, round), bytes, self.agreement.view().number);
+                self.gathering.receive(from, (number, round), bytes, self.agreement.view.number);
             }
             Message::Finished { number }
-                if number == self.agreement.view().number && !self.agreement.is_failed(from) =>
+                if number == self.agreement.view.number && !self.agreement.is_failed(from) =>
             {
                 self.agreement.finish();
                 self.gathering.finish();

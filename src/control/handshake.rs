@@ -21,21 +21,17 @@ use sha2::Sha256;
 
 use super::message::{Claim, Message, Nonce, Proof};
 
-/// The version of the protocol.
 const VERSION: u32 = 4;
 
 /// The result of a message of the handshake.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Reply {
-    /// Send this message.
     Send(Message),
     /// The other side is authenticated. [Accept](Handshake::accepted) this claim, or refuse it.
     Claimed(Claim),
     /// Both sides are authenticated, for this claim. Send the message, if any.
     Done(Claim, Option<Message>),
-    /// The other side refuses the connection, for this reason.
     Refused(String),
-    /// The other side does not have the secret.
     WrongSecret,
     /// The other side uses another protocol, or another version of this one.
     Malformed,
@@ -51,7 +47,6 @@ impl<T> fmt::Debug for Hidden<T> {
     }
 }
 
-/// One side of a handshake.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     secret: Hidden<Box<[u8]>>,
@@ -102,7 +97,6 @@ impl Handshake {
         Self { secret: Hidden(secret.into()), state: State::Accepting { own: nonce } }
     }
 
-    /// Handles a message of the other side.
     pub(crate) fn handle(&mut self, message: Message) -> Reply {
         let state = std::mem::replace(&mut self.state, State::Ended);
         let (state, step) = match (state, message) {

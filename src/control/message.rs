@@ -26,7 +26,6 @@ pub(crate) struct Claim {
     pub(crate) tag: u64,
 }
 
-/// A message between two processes of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Message {
@@ -65,37 +64,21 @@ pub(crate) enum Message {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Vote {
     /// The sender takes part. It has detected that the processes of `dead` have ended, and cannot reach those of `lost`.
-    Ready {
-        dead: Vec<Rank>,
-        lost: Vec<Rank>,
-    },
+    Ready { dead: Vec<Rank>, lost: Vec<Rank> },
     /// Requests a promise to ignore ballots below this one.
-    Prepare {
-        ballot: Ballot,
-    },
+    Prepare { ballot: Ballot },
     /// A promise, with the value that the sender has acknowledged before.
-    Promise {
-        ballot: Ballot,
-        acknowledged: Option<(Ballot, Vec<Rank>)>,
-    },
+    Promise { ballot: Ballot, acknowledged: Option<(Ballot, Vec<Rank>)> },
     /// Requests the acknowledgement of these members. The processes of `dead` have ended.
-    Propose {
-        ballot: Ballot,
-        members: Vec<Rank>,
-        dead: Vec<Rank>,
-    },
-    Acknowledge {
-        ballot: Ballot,
-    },
+    Propose { ballot: Ballot, members: Vec<Rank>, dead: Vec<Rank> },
+    /// The acknowledgement of the members that this ballot proposes.
+    Acknowledge { ballot: Ballot },
     /// All remaining members have acknowledged these.
-    Commit {
-        members: Vec<Rank>,
-    },
+    Commit { members: Vec<Rank> },
     /// The sender continues without the receiver, and ignores its messages from now on.
     Exclude,
 }
 
-/// Invalid bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -148,7 +131,6 @@ impl Frames {
         Ok(Some(content))
     }
 
-    /// Returns the bytes received and not removed.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

@@ -7,7 +7,7 @@ use unisono_collectives::Rank;
 use super::Time;
 
 /// Members that have agreed on each other.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct View {
     /// 0 for all ranks of the world.
     pub(crate) number: u64,
@@ -42,10 +42,6 @@ impl Failures {
         known.is_none()
     }
 
-    pub(super) fn contains(&self, rank: Rank) -> bool {
-        self.0.contains_key(&rank)
-    }
-
     pub(super) fn evidence(&self, rank: Rank) -> Option<Evidence> {
         self.0.get(&rank).map(|(evidence, _)| *evidence)
     }
@@ -55,8 +51,9 @@ impl Failures {
         self.0.get(&rank).filter(|(evidence, _)| *evidence == Evidence::Lost).map(|(_, since)| *since)
     }
 
-    pub(super) fn ranks(&self) -> impl Iterator<Item = Rank> {
-        self.0.keys().copied()
+    /// Returns the members whose failure has this evidence.
+    pub(super) fn with(&self, evidence: Evidence) -> Vec<Rank> {
+        self.0.iter().filter(|(_, (known, _))| *known == evidence).map(|(rank, _)| *rank).collect()
     }
 }
 

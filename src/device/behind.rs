@@ -1,6 +1,5 @@
 //! The wait for work of a GPU, which may wait in NCCL for another rank.
 
-use unisono_collectives::Schedule;
 use unisono_collectives::program::Place;
 
 use super::setup::check;
@@ -20,13 +19,13 @@ pub(crate) fn wait_behind_nccl(
     is_over: impl FnMut() -> Result<bool>,
     what: &'static str,
     (nccl, last): (Option<&nccl::Communicator>, Option<&(Header, Method)>),
-    (agreement, deadlines): (&Schedule, &Deadlines),
+    deadlines: &Deadlines,
     transport: &Fabric,
 ) -> Result<()> {
     let status = transport.status();
     let behind = || last.zip(status.first_behind());
     let error = |failure, (header, method): &(Header, Method)| {
-        let task = Task { header, method: *method, agreement, deadlines };
+        let task = Task { header, method: *method, deadlines };
         task.error(failure, transport, Place { name: "on the GPU", phase: 0, step: 0 })
     };
     let poll = || {

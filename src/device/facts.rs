@@ -21,7 +21,6 @@ pub(super) struct Facts {
 /// The executor of a plan's phases within nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Inside {
-    /// NCCL.
     Nccl,
     /// The host, with the reason why NCCL is not used.
     Host(String),

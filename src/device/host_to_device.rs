@@ -80,7 +80,6 @@ impl HostToDevice {
         self.begin(values).map_err(failed)
     }
 
-    /// Waits until the next buffer is free.
     fn wait_for_buffer(&self) -> Result<()> {
         let (began, copied) = (Instant::now(), &self.ring[self.next].copied);
         while !copied.try_is_complete().map_err(self.failed())? {
@@ -102,7 +101,7 @@ impl HostToDevice {
         // Where cudarc tracks arrays, every user of this one waits for the events recorded when `queued` is
         // dropped.
         let (address, queued) = array.device_ptr_mut(copies);
-        // SAFETY: the array has as many bytes. Those of the buffer stay allocated, pinned and unchanged until `copied` has completed:
+        // SAFETY: the array has as many bytes. The bytes of the buffer stay allocated, pinned and unchanged until `copied` has completed:
         // `wait_for_buffer` waits for it before the buffer is filled again, and `release` before it is freed.
         let begun = unsafe { result::memcpy_htod_async(address, pinned, copies.cu_stream()) };
         // Recorded even if the copy failed: part of it may be in flight.
@@ -114,7 +113,6 @@ impl HostToDevice {
         begun.and(recorded).and(ordered).map(|()| array)
     }
 
-    /// Converts an error of the driver.
     fn failed(&self) -> impl Fn(DriverError) -> Error + use<> {
         let (rank, gpu) = (self.rank, self.copies.context().ordinal());
         move |cause| Error::HostToDevice { rank, gpu, cause }

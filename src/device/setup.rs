@@ -136,7 +136,6 @@ pub(super) fn check(nccl: Option<&nccl::Communicator>) -> Result<()> {
     nccl.map_or(Ok(()), |nccl| nccl.is_ready().map(drop))
 }
 
-/// Exchanges the facts of all ranks' GPUs.
 fn facts_of_all(ranks: &mut Ranks<'_>, context: &CudaContext) -> Result<Vec<Facts>> {
     let uuid = context.uuid().map_err(cuda("the GPU's identity"))?;
     let nccl = match nccl::library() {

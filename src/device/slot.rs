@@ -84,7 +84,6 @@ impl Slot {
         copied.and(recorded).map_err(cuda("a copy from the GPU"))
     }
 
-    /// Returns whether the segment has arrived.
     pub(super) fn is_fetched(&mut self) -> Result<bool> {
         let is_fetched = self.fetched.try_is_complete().map_err(cuda("a copy from the GPU"))?;
         if is_fetched && self.holder == Holder::ComingDown {

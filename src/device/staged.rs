@@ -86,8 +86,8 @@ impl Pipeline<'_> {
         let Self { gpu, call, task, bound, executor, transport, .. } = self;
         let Gpu { slots, nccl, last, .. } = &mut **gpu;
         let (slot, what) = (&mut slots[number % StagedPlan::SLOTS], "a copy from the GPU");
-        let (before, waits) = ((nccl.as_ref(), last.as_ref()), (task.agreement, task.deadlines));
-        wait_behind_nccl(|| slot.is_fetched(), what, before, waits, transport)?;
+        let before = (nccl.as_ref(), last.as_ref());
+        wait_behind_nccl(|| slot.is_fetched(), what, before, task.deadlines, transport)?;
         let size_bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
         let call = Call { count: size_bytes / call.dtype.size_bytes(), ..**call };
         let known = bound.take_if(|(count, _)| *count == call.count);

@@ -1,18 +1,11 @@
 //! The check that all ranks make the same call, before a vendor's collective.
 
+use unisono_collectives::algorithm::recursive_doubling;
 use unisono_collectives::program::Place;
-use unisono_collectives::{Algorithm, Operation, Rank, Schedule, Topology};
 
 use super::Task;
 use crate::error::Result;
 use crate::transport::{Fabric, Incoming, Outgoing, Target};
-
-/// Returns the steps by which a rank receives a message, directly or indirectly, from every other rank. Messages are empty, so the
-/// chunks do not matter.
-pub(crate) fn agreement(rank: Rank, ranks: usize) -> Schedule {
-    let plan = Algorithm::RecursiveDoubling.plan(Operation::AllReduce, &Topology::single_node(ranks), rank);
-    plan.expect("every algorithm offers all-reduce").flattened()
-}
 
 /// Returns the place of a step of the agreement, for errors.
 fn at(step: usize) -> Place {
@@ -23,7 +16,9 @@ impl Task<'_> {
     /// Checks that all ranks make the same call. Vendors do not check it, and would hang or reduce unrelated data.
     pub(crate) fn agree(&self, transport: &mut Fabric) -> Result<()> {
         let header = self.header;
-        for (number, step) in self.agreement.steps().iter().enumerate() {
+        // A rank then has a message, directly or indirectly, from every other rank. Messages are empty, so the chunks do not matter.
+        let schedule = recursive_doubling::all_reduce(transport.rank(), transport.topology().ranks());
+        for (number, step) in schedule.steps().iter().enumerate() {
             let outgoing = step.send.map(|send| Outgoing { to: send.to, bytes: &[] });
             let incoming =
                 step.receive.map(|receive| Incoming { from: receive.from, target: Target::Place(&mut []) });

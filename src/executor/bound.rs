@@ -264,8 +264,8 @@ impl Bound {
             }
             Op::Complete => posted.pop_front().ok_or("a completion without a posted exchange"),
             Op::Original(both) => Ok(both.1.piece.block),
-            Op::Pass(_) | Op::Vendor { .. } => Ok(0),
-            Op::Widen { block } | Op::Finish { block } => Ok(*block),
+            // Conversions are inserted afterwards.
+            Op::Pass(_) | Op::Vendor { .. } | Op::Widen { .. } | Op::Finish { .. } => Ok(0),
         };
         self.ops.iter().map(block).collect()
     }

@@ -10,7 +10,6 @@ use crate::transport::Target;
 pub(super) struct Format {
     pub(super) held_size_bytes: usize,
     pub(super) wire_size_bytes: usize,
-    /// The reduction, if the operation reduces.
     reduce: Option<Kernel>,
     /// The custom reduction, if any, which replaces a kernel.
     pub(super) custom: Option<&'static Definition>,

@@ -3,20 +3,20 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use unisono_collectives::Source;
 use unisono_collectives::program::Place;
+use unisono_collectives::{Chunks, Source, VendorCall};
 
 use super::Task;
 use super::bound::{Bound, Halves, Move, Op, Pass, Piece, Receive, Send};
 use super::format::Format;
 use crate::call::scaled;
+use crate::dtype::DType;
 use crate::error::Result;
+use crate::kernels::{self, ReduceOp};
 use crate::memory::Scratch;
-use crate::transport::{Fabric, Failure, Incoming, Outgoing, Ticket};
+use crate::transport::{Fabric, Failure, Incoming, Outgoing, Ticket, VendorPhase};
 
-mod formats;
 mod pass;
-mod vendor;
 
 /// Runs a program that only sends and receives, in the user's buffer. [`Run`] would be slower: the stores of its state would queue behind
 /// the stores of messages, whose cache lines another core holds (10 % of the time of a call with 8 bytes).
@@ -196,9 +196,80 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Returns the bytes of a piece in this round, with elements of this size.
     #[inline]
     fn bytes(&self, piece: &Piece, size_bytes: usize) -> Range<usize> {
         scaled(self.bound.elements(piece, self.round), size_bytes)
     }
+
+    /// Runs a phase as a vendor's collective, among the ranks of its group.
+    fn by_vendor(&mut self, phase: usize, transport: &mut Fabric) -> Result<(), Failure> {
+        let bound = self.bound;
+        let phase = &bound.compiled.plan().phases()[phase];
+        let call = phase.vendor.as_ref().expect("a phase with a vendor's collective");
+        let dtype = bound.format.accumulator.map_or(bound.call.dtype, |_| DType::F32);
+        let bytes = |&part: &Chunks| scaled(bound.partition.elements(part), dtype.size_bytes());
+        let parts = match call {
+            VendorCall::ReduceScatter { parts } | VendorCall::AllGather { parts } => {
+                parts.iter().map(bytes).collect()
+            }
+            VendorCall::Reduce { .. } | VendorCall::Broadcast { .. } => Vec::new(),
+        };
+        let op = bound.call.op.expect("an operation with phases for vendors reduces");
+        let phase = VendorPhase { group: &phase.group, call, parts, dtype, op };
+        transport.vendor_phase(&phase, self.held, self.task.deadlines)
+    }
+
+    /// Widens the elements of a block from the user's buffer, if there is an accumulator. Conversions are done per block, while the block is in
+    /// the core's cache and other blocks may be in transit.
+    fn widen(&mut self, block: usize) {
+        let Format { accumulator, held_size_bytes, wire_size_bytes, .. } = self.bound.format;
+        let Some(accumulator) = accumulator else { return };
+        for elements in self.block_by_chunks(block) {
+            let narrow = &self.narrow[scaled(elements.clone(), wire_size_bytes)];
+            (accumulator.codec.decode)(&mut self.held[scaled(elements, held_size_bytes)], narrow);
+        }
+    }
+
+    /// Divides the sums of a block for a mean, and rounds them into the user's buffer.
+    fn finish(&mut self, block: usize) {
+        let Bound { call, format: Format { accumulator, held_size_bytes, .. }, ref result, ranks, .. } =
+            *self.bound;
+        let dtype = accumulator.map_or(call.dtype, |_| DType::F32);
+        for elements in self.block_by_chunks(block) {
+            // A rank that sent its sum already holds it rounded, but others may not. So all ranks divide the rounded sum.
+            self.round(&elements);
+            if call.op == Some(ReduceOp::Mean) {
+                let results = scaled(overlap(&elements, result), held_size_bytes);
+                kernels::divide(dtype, &mut self.held[results], ranks);
+                self.round(&elements);
+            }
+        }
+    }
+
+    /// Rounds accumulated elements, both in the user's buffer and in the accumulator.
+    fn round(&mut self, elements: &Range<usize>) {
+        let Format { accumulator, held_size_bytes, wire_size_bytes, .. } = self.bound.format;
+        let Some(accumulator) = accumulator else { return };
+        let narrow = &mut self.narrow[scaled(elements.clone(), wire_size_bytes)];
+        (accumulator.round)(&mut self.held[scaled(elements.clone(), held_size_bytes)], narrow);
+    }
+
+    /// Returns the elements of a block, which has a part of each chunk.
+    fn block_by_chunks(&self, block: usize) -> impl Iterator<Item = Range<usize>> + use<'a> {
+        let bound = self.bound;
+        let chunk_count = bound.partition.chunk_count();
+        // A block of the whole array needs no division.
+        let (ranges, size) = if bound.blocks == 1 { (1, chunk_count) } else { (chunk_count, 1) };
+        let round = self.round;
+        (0..ranges).map(move |range| {
+            let all = bound.partition.elements(Chunks::new(range * size, (range + 1) * size));
+            bound.elements_of_blocks(&all, block..block + 1, round)
+        })
+    }
+}
+
+/// Returns the intersection of two ranges; empty if they are disjoint.
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
+    let start = one.start.max(other.start);
+    start..one.end.min(other.end).max(start)
 }

@@ -10,7 +10,7 @@ use unisono_collectives::{Algorithm, Defect, Operation, Rank, Topology};
 use unisono_testing::mutants::mutants;
 
 use super::capabilities::capabilities;
-use super::{Bound, Executor, Task, agreement};
+use super::{Bound, Executor, Task};
 use crate::call::Call;
 use crate::codes::Codes;
 use crate::dtype::DType;
@@ -79,15 +79,10 @@ impl Sample {
         let bound: Vec<_> = programs.iter().zip(&self.compiled).map(bind).collect::<Option<_>>()?;
         let threads = Fabric::threads(programs.len()).unwrap();
         let run = |(mut transport, (bound, input)): (Fabric, (&Bound, &Vec<f32>))| {
-            let (rank, ranks) = (transport.rank(), programs.len());
+            let rank = transport.rank();
             let header = Calls::default().next(1, self.call.count, Codes::new(&self.call, self.method), 0);
             let deadlines = Deadlines { timeout, quiet: timeout };
-            let task = Task {
-                header: &header,
-                method: self.method,
-                agreement: &agreement(rank, ranks),
-                deadlines: &deadlines,
-            };
+            let task = Task { header: &header, method: self.method, deadlines: &deadlines };
             let mut buffer = input.clone();
             let mut executor = Executor::new(&transport.registry());
             let done = executor.run(bound, &task, bytemuck::cast_slice_mut(&mut buffer), &mut transport);

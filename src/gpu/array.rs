@@ -78,23 +78,15 @@ impl<T: Element> DeviceArray<T> {
 
 /// Returns the context of the GPU that has memory at this address.
 fn context_of(address: CUdeviceptr) -> Result<Arc<CudaContext>> {
+    const KIND: CUpointer_attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    const ORDINAL: CUpointer_attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
     result::init().map_err(cuda("the driver"))?;
     let (mut kind, mut ordinal) = (0_u32, 0_i32);
     // SAFETY: the driver writes a number of this size to each address, which is valid for that. It looks up the array's address
     // among its allocations, so that may be any number.
     let found = unsafe {
-        let kind = (&raw mut kind).cast();
-        let found =
-            sys::cuPointerGetAttribute(kind, CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
-        found.result().and_then(|()| {
-            let ordinal = (&raw mut ordinal).cast();
-            sys::cuPointerGetAttribute(
-                ordinal,
-                CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                address,
-            )
-            .result()
-        })
+        let found = sys::cuPointerGetAttribute((&raw mut kind).cast(), KIND, address).result();
+        found.and_then(|()| sys::cuPointerGetAttribute((&raw mut ordinal).cast(), ORDINAL, address).result())
     };
     if found.is_err() || kind == IN_HOST_MEMORY {
         return Err(Error::Unsupported(format!("{address:#x} is not in the memory of a GPU")));

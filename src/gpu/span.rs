@@ -86,12 +86,10 @@ impl<'a> Span<'a> {
         Self { context, address, size_bytes, lent: PhantomData }
     }
 
-    /// Returns the context of its GPU.
     pub(crate) fn context(&self) -> &'a Arc<CudaContext> {
         self.context
     }
 
-    /// Returns the address of its first byte.
     pub(crate) fn address(&self) -> CUdeviceptr {
         self.address
     }

@@ -1,10 +1,9 @@
-//! Half-precision elements, accumulated in `f32`.
+//! Half-precision elements: conversion from and to `f32`, and accumulation in `f32`.
 
 use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
-use super::codec::Codec;
 use super::fused::{Fused, Reading, Writing};
 use super::halves::Half;
 use super::lanes::Convert;
@@ -50,8 +49,59 @@ impl Accumulator {
     }
 }
 
+/// Encodes `f32` elements in a half-precision format, and decodes them.
+#[derive(Debug, Clone, Copy)]
+pub struct Codec {
+    /// Rounds `f32` elements to half precision.
+    pub encode: Kernel,
+    /// Stores half-precision elements as `f32`.
+    pub decode: Kernel,
+}
+
+impl Codec {
+    /// Returns the codec of a half-precision type; `None` for other types.
+    pub fn of(dtype: DType) -> Option<Self> {
+        match dtype {
+            DType::F16 => Some(Self::of_half::<f16>(Level::best())),
+            DType::BF16 => Some(Self::of_half::<bf16>(Level::best())),
+            _ => None,
+        }
+    }
+
+    fn of_half<H: Half>(level: Level) -> Self {
+        let encode = level.compiled::<Reading<Encode<H>>>();
+        let decode = level.compiled::<Reading<Decode<H>>>();
+        Self { encode, decode }
+    }
+}
+
+struct Encode<H>(PhantomData<H>);
+
+impl<H: Half> Fused for Encode<H> {
+    type Half = H;
+    type Element = H;
+    type Beside = f32;
+
+    #[inline(always)]
+    fn block<C: Convert<H, N>, const N: usize>(converter: C, encoded: &mut [H; N], wide: &mut [f32; N]) {
+        *encoded = converter.round(*wide);
+    }
+}
+
+struct Decode<H>(PhantomData<H>);
+
+impl<H: Half> Fused for Decode<H> {
+    type Half = H;
+    type Element = f32;
+    type Beside = H;
+
+    #[inline(always)]
+    fn block<C: Convert<H, N>, const N: usize>(converter: C, wide: &mut [f32; N], encoded: &mut [H; N]) {
+        *wide = converter.widen(*encoded);
+    }
+}
+
 /// Reduces half-precision elements into `f32`.
-#[derive(Debug)]
 struct ReduceWidened<H, O>(PhantomData<(H, O)>);
 
 impl<H: Half, O: Operator> Fused for ReduceWidened<H, O> {
@@ -66,7 +116,6 @@ impl<H: Half, O: Operator> Fused for ReduceWidened<H, O> {
 }
 
 /// Rounds `f32` to half precision, in both arrays.
-#[derive(Debug)]
 struct Round<H>(PhantomData<H>);
 
 impl<H: Half> Fused for Round<H> {
@@ -82,7 +131,6 @@ impl<H: Half> Fused for Round<H> {
 }
 
 /// Reduces half-precision elements in `f32` and rounds the result. Stores it in both arrays if both are writable.
-#[derive(Debug)]
 pub(super) struct Halves<H, O>(PhantomData<(H, O)>);
 
 impl<H: Half, O: Operator> Fused for Halves<H, O> {

@@ -42,7 +42,6 @@ pub fn copy<T: bytemuck::Pod>(to: &mut [T], from: &[T]) {
     copy(to, from);
 }
 
-#[derive(Debug)]
 pub(super) struct Copies {
     pub(super) cached: Kernel,
     pub(super) streamed: Kernel,
@@ -63,7 +62,6 @@ impl Copies {
 }
 
 /// A copy, through the caches or by non-temporal stores.
-#[derive(Debug)]
 struct Copy<const STREAMED: bool>;
 
 impl<const STREAMED: bool> Pass for Copy<STREAMED> {

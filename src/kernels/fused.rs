@@ -20,7 +20,6 @@ pub(super) trait Fused {
 }
 
 /// The pass that leaves the second array unchanged.
-#[derive(Debug)]
 pub(super) struct Reading<F>(PhantomData<F>);
 
 impl<F: Fused> Pass for Reading<F> {
@@ -45,7 +44,6 @@ impl<F: Fused> Pass for Reading<F> {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Writing<F>(PhantomData<F>);
 
 impl<F: Fused> Pass for Writing<F> {

@@ -41,7 +41,13 @@ pub trait Lanes: Convert<f16, LANES> {
 
     /// Orders streamed stores before all later ones.
     #[inline(always)]
-    fn order_streams(self) {}
+    fn order_streams(self) {
+        // SAFETY: every x86-64 has SSE.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            _mm_sfence();
+        }
+    }
 }
 
 /// Converts by the plain arithmetic of each half-precision type.
@@ -84,12 +90,6 @@ impl Lanes for Avx2 {
             _mm256_stream_si256(to.add(1), two);
         }
     }
-
-    #[inline(always)]
-    fn order_streams(self) {
-        // SAFETY: every x86-64 has SSE.
-        unsafe { _mm_sfence() };
-    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -131,12 +131,6 @@ impl Lanes for Avx512 {
     fn stream(self, to: &mut Line, from: &[u8; LINE]) {
         // SAFETY: an `Avx512` exists only where the processor has AVX-512 F. A line is one vector, and aligned as one.
         unsafe { _mm512_stream_si512((&raw mut *to).cast(), bytemuck::cast(*from)) };
-    }
-
-    #[inline(always)]
-    fn order_streams(self) {
-        // SAFETY: every x86-64 has SSE.
-        unsafe { _mm_sfence() };
     }
 }
 

@@ -37,7 +37,6 @@ pub(super) trait Operator {
 
 macro_rules! operators {
     ($($operator:ident => $method:ident),*) => {$(
-        #[derive(Debug)]
         pub(super) struct $operator;
 
         impl Operator for $operator {

@@ -16,29 +16,19 @@ pub(super) trait Arithmetic: Number {
     type Join<O: Operator>: for<'a> Pass<Beside<'a> = &'a mut [u8]>;
 }
 
-macro_rules! plain {
-    ($($number:ty),*) => {$(
+macro_rules! arithmetic {
+    ($($number:ty),* => $reduce:ty, $join:ty) => {$(
         impl Arithmetic for $number {
-            type Reduce<O: Operator> = Reduce<Self, O>;
-            type Join<O: Operator> = Join<Self, O>;
+            type Reduce<O: Operator> = $reduce;
+            type Join<O: Operator> = $join;
         }
     )*};
 }
 
-macro_rules! widened {
-    ($($half:ty),*) => {$(
-        impl Arithmetic for $half {
-            type Reduce<O: Operator> = Reading<Halves<Self, O>>;
-            type Join<O: Operator> = Writing<Halves<Self, O>>;
-        }
-    )*};
-}
-
-plain!(f32, f64, i32, i64, u8, u32, u64);
-widened!(f16, bf16);
+arithmetic!(f32, f64, i32, i64, u8, u32, u64 => Reduce<Self, O>, Join<Self, O>);
+arithmetic!(f16, bf16 => Reading<Halves<Self, O>>, Writing<Halves<Self, O>>);
 
 /// Reduces the incoming array into the held one.
-#[derive(Debug)]
 pub(super) struct Reduce<T, O>(PhantomData<(T, O)>);
 
 impl<T: Number, O: Operator> Pass for Reduce<T, O> {
@@ -56,7 +46,6 @@ impl<T: Number, O: Operator> Pass for Reduce<T, O> {
 }
 
 /// Reduces two arrays into both.
-#[derive(Debug)]
 pub(super) struct Join<T, O>(PhantomData<(T, O)>);
 
 impl<T: Number, O: Operator> Pass for Join<T, O> {
@@ -74,7 +63,6 @@ impl<T: Number, O: Operator> Pass for Join<T, O> {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Divide<T>(PhantomData<T>);
 
 impl<T: Number> Pass for Divide<T> {

@@ -158,7 +158,6 @@ impl Pages {
         self.touch_part(0..self.size_bytes)
     }
 
-    /// Touches the pages of a part of the memory.
     pub(crate) fn touch_part(&self, part: Range<usize>) -> Result<()> {
         assert!(part.end <= self.size_bytes);
         let start = part.start / rustix::param::page_size() * rustix::param::page_size();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use rustix::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::FallocateFlags;
@@ -223,7 +223,7 @@ impl Registry {
         if !self.processes {
             return Some(found(Location::of_address(bytes), None));
         }
-        let segments = self.segments();
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         let before = segments.partition_point(|segment| segment.start <= address);
         let segment = segments[..before].last().filter(|segment| !segment.is_detached)?;
         let offset = address - segment.start;
@@ -255,10 +255,6 @@ impl Registry {
         }
         // SAFETY: as before.
         unsafe { Pages::copy_private(start, *size_bytes).map(|()| true) }
-    }
-
-    fn segments(&self) -> RwLockReadGuard<'_, Vec<Segment>> {
-        self.segments.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -9,7 +9,6 @@ include!("functions.rs");
 
 macro_rules! names {
     ($($name:ident $since:literal,)*) => {
-        /// The functions that Unisono uses.
         pub(super) const FUNCTIONS: &[&str] = &[$(stringify!($name)),*];
     };
 }
@@ -89,7 +88,6 @@ fn undefined_config(bindings: &str) -> Result<String, String> {
     Ok(format!("pub const UNDEFINED_CONFIG: ncclConfig_t = ncclConfig_t {{ {fields}}};"))
 }
 
-/// Returns the names and types of the fields of `ncclConfig_t`.
 pub(super) fn config_fields(bindings: &str) -> Result<Vec<(&str, &str)>, String> {
     let named = |name: &str| format!("there is no {name} in the bindings");
     let alias = between(bindings, "pub type ncclConfig_t = ", " ;").ok_or_else(|| named("ncclConfig_t"))?;

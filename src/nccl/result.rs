@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 /// The state of a call that did not fail. On a non-blocking communicator a call may return before it has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// The call has completed.
     Done,
     /// NCCL is still working on it. [`Functions::progress`] reports completion. Until then no other function may be called.
     Begun,
@@ -50,19 +49,16 @@ impl Functions {
         match code {
             sys::ncclSuccess => Ok(Progress::Done),
             sys::ncclInProgress => Ok(Progress::Begun),
-            _ => Err(Error::Nccl { call, code, text: self.failure_text(code) }),
+            _ => {
+                // SAFETY: NCCL does not use the communicator argument; the text is valid as long as the library is loaded.
+                let last = text(unsafe { (self.ncclGetLastError)(std::ptr::null_mut()) });
+                let meaning = self.error_text(code);
+                let text = if last.is_empty() { meaning } else { format!("{meaning} ({last})") };
+                Err(Error::Nccl { call, code, text })
+            }
         }
     }
 
-    /// Returns NCCL's text for a code, with its last logged error, if there is one.
-    fn failure_text(&self, code: sys::ncclResult_t) -> String {
-        // SAFETY: NCCL does not use the communicator argument; the text is valid as long as the library is loaded.
-        let last = text(unsafe { (self.ncclGetLastError)(std::ptr::null_mut()) });
-        let meaning = self.error_text(code);
-        if last.is_empty() { meaning } else { format!("{meaning} ({last})") }
-    }
-
-    /// Returns NCCL's text for a code.
     pub(super) fn error_text(&self, code: sys::ncclResult_t) -> String {
         // SAFETY: NCCL has a text for unknown codes too; texts are valid as long as the library is loaded.
         text(unsafe { (self.ncclGetErrorString)(code) })

@@ -164,7 +164,6 @@ impl Communicator {
         })
     }
 
-    /// Sets the deadlines of later calls.
     pub(crate) fn set_deadlines(&mut self, deadlines: Deadlines) {
         self.patience.0 = deadlines;
     }

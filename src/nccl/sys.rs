@@ -29,7 +29,6 @@ impl<T> Pointer for Option<T> {
     type To = T;
 }
 
-/// A function that a library lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Missing {
     pub(super) name: &'static str,

@@ -35,9 +35,7 @@ impl Version {
         let major_unit = if code < 10_000 { 1000 } else { 10_000 };
         Self::new(code / major_unit, code % major_unit / 100, code % 100)
     }
-}
 
-impl Version {
     /// Encodes the version as NCCL 2.9 and newer do.
     pub(crate) fn code(self) -> u32 {
         self.major * 10_000 + self.minor * 100 + self.patch

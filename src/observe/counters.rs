@@ -16,7 +16,6 @@ pub(super) const BOUNDS: u32 = 13;
 /// Barriers follow the operations.
 const OPERATIONS: usize = Operation::all(0).len() + 1;
 
-/// Returns the upper bound of a bucket, in microseconds.
 pub(super) fn bound_us(bucket: u32) -> u64 {
     1 << (2 * bucket)
 }
@@ -45,7 +44,6 @@ fn add(counter: &AtomicU64, more: u64) {
 
 #[derive(Debug)]
 pub(super) struct Counters {
-    /// The number of ranks of the communicator.
     pub(super) ranks: usize,
     cells: Box<[Cell]>,
     /// Calls and bytes of messages: sent and received.

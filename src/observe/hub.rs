@@ -5,7 +5,7 @@ use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use unisono_collectives::Rank;
@@ -21,10 +21,10 @@ use crate::system::{print_line, replace_file};
 /// The interval at which files of metrics are written.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-static HUB: Mutex<Hub> = Mutex::new(Hub::new());
+static HUB: LazyLock<Mutex<Hub>> = LazyLock::new(Mutex::default);
 static TRACES: AtomicBool = AtomicBool::new(false);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Hub {
     /// The process that started the export. A forked child exports nothing.
     process: u32,
@@ -37,17 +37,6 @@ struct Hub {
 }
 
 impl Hub {
-    const fn new() -> Self {
-        Self {
-            process: 0,
-            metrics: None,
-            trace: None,
-            live: Vec::new(),
-            past: BTreeMap::new(),
-            timelines: BTreeMap::new(),
-        }
-    }
-
     /// Adds the counters of dropped communicators to the sums, and frees their observers.
     fn collect_dropped(&mut self) {
         // Only this list still holds them.
@@ -56,7 +45,6 @@ impl Hub {
         }
     }
 
-    /// Returns the sums of all ranks of this process.
     fn totals(&mut self) -> BTreeMap<Rank, Totals> {
         self.collect_dropped();
         let mut totals = self.past.clone();
@@ -137,7 +125,7 @@ fn hub() -> MutexGuard<'static, Hub> {
 pub(super) fn start(config: &Config, local_rank: Rank) -> Result<()> {
     let mut hub = hub();
     if hub.process != std::process::id() {
-        *hub = Hub { process: std::process::id(), ..Hub::new() };
+        *hub = Hub { process: std::process::id(), ..Hub::default() };
     }
     if let Some(metrics) = config.metrics.as_ref().filter(|_| hub.metrics.is_none()) {
         start_metrics(metrics, local_rank)?;
@@ -211,7 +199,6 @@ pub(super) fn keep(observer: Observer) -> Arc<Observer> {
     observer
 }
 
-/// Returns the timeline of a rank of this process.
 pub(super) fn timeline(rank: Rank) -> Arc<Timeline> {
     Arc::clone(hub().timelines.entry(rank).or_insert_with(|| Timeline::new(rank)))
 }
@@ -253,7 +240,7 @@ mod tests {
 
     fn hub_of(folder: &Path) -> Hub {
         let metrics = Some(Metrics::Folder(folder.to_owned()));
-        Hub { process: std::process::id(), metrics, ..Hub::new() }
+        Hub { process: std::process::id(), metrics, ..Hub::default() }
     }
 
     fn observer(rank: Rank) -> Arc<Observer> {

@@ -109,19 +109,15 @@ impl Timeline {
         (began_ns, ended_ns): (u64, u64),
         label: Option<String>,
     ) {
-        self.belongs_to_thread();
-        let Ended { sequence, codes, size_bytes, .. } = *ended;
-        let communicator = Arc::clone(communicator);
-        self.add(began_ns, ended_ns, What::Call { communicator, sequence, codes, size_bytes, label });
-    }
-
-    /// Makes this the timeline of the spans of this thread.
-    fn belongs_to_thread(self: &Arc<Self>) {
+        // The spans of this thread belong to the rank from now on.
         CURRENT.with_borrow_mut(|current| {
             if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, self)) {
                 *current = Some(Arc::clone(self));
             }
         });
+        let Ended { sequence, codes, size_bytes, .. } = *ended;
+        let communicator = Arc::clone(communicator);
+        self.add(began_ns, ended_ns, What::Call { communicator, sequence, codes, size_bytes, label });
     }
 
     pub(super) fn span(&self, name: Cow<'static, str>, began: Instant, ended: Instant) {

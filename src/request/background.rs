@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,6 @@ use crate::collective::{Engine, Limits};
 use crate::error::{Error, Result};
 use crate::status::StatusBoard;
 
-/// One call on the communication thread.
 type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 
 /// Holds the engine while no call is in flight. Otherwise the communication thread holds it. So blocking calls run on the caller's
@@ -100,7 +99,7 @@ impl EngineOwner {
                 Err(error) => outcome.end(began, Err(error)),
             }
         });
-        let mut state = background.lock();
+        let mut state = lock(&background.common.state);
         if let Some(mut engine) = self.here.take() {
             engine.transport.has_core_to_itself(false);
             self.status.set_in_flight(true);
@@ -128,7 +127,6 @@ impl Drop for EngineOwner {
     }
 }
 
-/// The communication thread.
 #[derive(Debug)]
 struct Background {
     common: Arc<Common>,
@@ -154,7 +152,6 @@ impl State {
         self.engine.is_none() || !self.jobs.is_empty()
     }
 
-    /// Returns the engine, if no job is queued.
     fn idle_engine(&mut self) -> Option<Box<Engine>> {
         if self.is_busy() { None } else { self.engine.take() }
     }
@@ -174,22 +171,19 @@ impl Background {
         Ok(Self { common, thread: Some(thread?) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.common.state)
-    }
-
     /// Waits until all jobs are done, and returns the engine.
     fn recall(&self, status: &StatusBoard) -> Box<Engine> {
         // A result is ready slightly before the engine is idle.
         for _ in 0..YIELDS {
-            if let Some(engine) = self.lock().idle_engine() {
+            if let Some(engine) = lock(&self.common.state).idle_engine() {
                 return engine;
             }
             std::thread::yield_now();
         }
         loop {
             let most = until_callback(Duration::MAX);
-            let waited = self.common.changed.wait_timeout_while(self.lock(), most, |state| state.is_busy());
+            let state = lock(&self.common.state);
+            let waited = self.common.changed.wait_timeout_while(state, most, |state| state.is_busy());
             let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if let Some(engine) = state.idle_engine() {
                 return engine;
@@ -222,7 +216,7 @@ impl Common {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        self.lock().ends = true;
+        lock(&self.common.state).ends = true;
         self.common.changed.notify_all();
         let ended = self.thread.take().map(JoinHandle::join);
         debug_assert!(matches!(ended, Some(Ok(()))), "jobs catch their panics");

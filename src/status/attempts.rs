@@ -4,12 +4,9 @@
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The bytes of a piece.
 pub(crate) const PIECE_BYTES: usize = 8 * WORDS;
 const WORDS: usize = if cfg!(loom) { 1 } else { 128 };
 
-/// The attempts of a rank.
-#[derive(Debug)]
 #[repr(C)]
 pub(super) struct Attempts {
     /// Twice the number of attempts that the rank has joined, plus one once it is excluded from the others.
@@ -20,7 +17,6 @@ pub(super) struct Attempts {
 }
 
 /// A part of the bytes that a rank publishes to the other members of an attempt.
-#[derive(Debug)]
 #[repr(C)]
 struct Piece {
     /// The attempt and the number of the piece; 0 while it is being written.

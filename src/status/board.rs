@@ -11,8 +11,7 @@ use std::time::Duration;
 use unisono_collectives::Rank;
 
 use super::layout::{Layout, Row, hash};
-use super::ring::Ring;
-use super::time::{now_us, seconds_between};
+use super::ring::{Ring, now_us, seconds_between};
 use crate::codes::Codes;
 use crate::error::{Error, Result};
 use crate::memory::Pages;
@@ -58,12 +57,10 @@ struct Parent {
 }
 
 impl StatusBoard {
-    /// Returns the memory needed for a status board shared by `members` of `ranks` ranks.
     pub(crate) fn size_bytes(ranks: usize, members: usize) -> usize {
         Layout::size_bytes(ranks, members)
     }
 
-    /// Returns the status boards of all ranks of a world of threads.
     pub(crate) fn of_threads(ranks: usize) -> Result<Vec<Self>> {
         Self::of_members(ranks, (0..ranks).collect())
     }
@@ -146,7 +143,6 @@ impl StatusBoard {
         self.layout.ranks
     }
 
-    /// Sets the flight recorder folder, once.
     pub(crate) fn set_flight_dir(&self, folder: PathBuf) {
         let _ = self.flight_dir.set(folder);
     }
@@ -164,7 +160,6 @@ impl StatusBoard {
         self.members.iter().position(|&member| member == rank)
     }
 
-    /// Records that this rank enters a quiet section.
     pub(crate) fn begin_quiet(&self, label: &str) {
         let (row, hash) = (self.own(), self.intern(label));
         // First up and last down: if this process is killed in between, the count still includes the depth of the row.
@@ -246,7 +241,6 @@ impl StatusBoard {
         }
     }
 
-    /// Returns the process ID of a rank that shares this status board.
     pub(crate) fn process_id(&self, rank: Rank) -> u32 {
         let position = self.position_of(rank).expect("a rank that shares this status board");
         self.layout.row(position).process_id.load(Ordering::Relaxed)

@@ -20,7 +20,6 @@ const CALL: usize = 240;
 const LABELS: usize = 64;
 
 /// A text that other processes may read at any time. They read all of it or nothing, or a mixture if it changes meanwhile.
-#[derive(Debug)]
 #[repr(C)]
 pub(super) struct Text<const MOST: usize> {
     /// The length, plus one; 0 until it is written.
@@ -55,7 +54,6 @@ impl<const MOST: usize> Text<MOST> {
 }
 
 /// The first part of a status board.
-#[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Head {
     /// The number of the status board, which identifies its memory.
@@ -77,7 +75,6 @@ pub(super) struct Head {
     pub(super) tick: CachePadded<AtomicU64>,
 }
 
-#[derive(Debug)]
 #[repr(C)]
 pub(super) struct Named {
     hash: AtomicU64,
@@ -85,7 +82,6 @@ pub(super) struct Named {
 }
 
 /// A wait of a rank in a call of a group.
-#[derive(Debug)]
 #[repr(C)]
 pub(super) struct InGroup {
     /// The latest time when the rank was still waiting, and the start of the wait; microseconds.
@@ -96,11 +92,9 @@ pub(super) struct InGroup {
 }
 
 /// The row of a rank, which it writes and all read.
-#[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Row {
     pub(super) process_id: AtomicU32,
-    /// The nesting depth of its quiet sections.
     pub(super) quiet_depth: AtomicU32,
     /// The label of the outermost quiet section.
     pub(super) quiet_label: AtomicU64,

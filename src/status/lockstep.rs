@@ -9,7 +9,6 @@ pub(crate) const LEAD: u64 = if cfg!(loom) { 1 } else { 128 };
 const KEPT: usize = 2 * LEAD as usize;
 
 /// The announced calls of a rank. Only that rank writes. Zero is the initial state.
-#[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Lockstep {
     announced: AtomicU64,

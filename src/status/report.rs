@@ -1,7 +1,6 @@
 //! Diagnosis of a hang or failure from the flight recorders of all ranks.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use unisono_collectives::Rank;
@@ -91,12 +90,8 @@ impl Flight {
 
     /// Returns the findings as sentences, the most important first.
     pub fn findings(&self) -> Vec<String> {
-        let mut findings = Vec::new();
-        findings.extend(self.failed());
-        findings.extend(self.mismatch());
-        findings.extend(self.stuck());
-        findings.extend(self.missing());
-        findings
+        let first = self.failed().into_iter().chain(self.mismatch());
+        first.chain(self.stuck()).chain(self.missing()).collect()
     }
 
     /// Returns the ranks that failed first, as recorded on each node.
@@ -134,65 +129,29 @@ impl Flight {
         };
         let (there, behind): (Vec<_>, Vec<_>) =
             self.dumps.values().partition(|dump| last(dump) == Some(furthest));
-        let call = |dump: &&Dump| dump.doing.last.clone();
-        let waiting: Vec<_> = there.iter().filter_map(call).zip(&there).collect();
-        let waiting: Vec<_> = waiting.iter().filter(|(call, _)| call.stage != Stage::Done).collect();
+        let calls = there.iter().filter_map(|dump| Some((dump.doing.last.as_ref()?, dump.rank)));
+        let waiting: Vec<_> = calls.clone().filter(|(call, _)| call.stage != Stage::Done).collect();
         let Some((call, _)) = waiting.first() else {
-            let name = there.iter().find_map(call).map_or(String::new(), |call| call.name());
-            let completed = if behind.is_empty() { "all ranks".to_owned() } else { named(&numbers(&there)) };
-            let mut findings = vec![format!("{completed} have ended {name}, and wait for no other rank")];
-            findings
-                .extend(behind.iter().map(|dump| format!("{} {}", self.name(dump.rank), whereabouts(dump))));
-            return findings;
+            let (calls, ranks): (Vec<_>, Vec<_>) = calls.unzip();
+            let completed = if behind.is_empty() { "all ranks".to_owned() } else { named(&ranks) };
+            let first = format!("{completed} have ended {}, and wait for no other rank", calls[0].name());
+            let others = behind.iter().map(|dump| format!("{} {}", self.name(dump.rank), whereabouts(dump)));
+            return [first].into_iter().chain(others).collect();
         };
-        let since = waiting.iter().map(|(call, _)| call.began_s_ago).fold(0.0, f64::max);
-        let waiting_ranks: Vec<_> = waiting.iter().map(|(_, dump)| dump.rank).collect();
+        let since = Seconds(waiting.iter().map(|(call, _)| call.began_s_ago).fold(0.0, f64::max));
         if behind.is_empty() {
-            return self.in_one_call(&waiting, since);
+            return in_one_call(&waiting, since);
         }
-        let (waiting_ranks, since) = (named(&waiting_ranks), Seconds(since));
+        let ranks: Vec<_> = waiting.iter().map(|(_, rank)| *rank).collect();
         let late = |dump: &&Dump| {
-            let (name, call) = (self.name(dump.rank), call.name());
+            let (name, call, ranks) = (self.name(dump.rank), call.name(), named(&ranks));
             let have = if waiting.len() == 1 { "has" } else { "have" };
             format!(
-                "{name} has not called {call}, in which {waiting_ranks} {have} waited for {since}; it {}",
+                "{name} has not called {call}, in which {ranks} {have} waited for {since}; it {}",
                 whereabouts(dump)
             )
         };
         behind.iter().map(late).collect()
-    }
-
-    /// Describes ranks that are all in the same call: their steps, and the ranks that do not wait.
-    fn in_one_call(&self, waiting: &[&(Record, &&Dump)], since: f64) -> Vec<String> {
-        let (call, since) = (waiting[0].0.name(), Seconds(since));
-        let mut steps: BTreeMap<(usize, usize), Vec<Rank>> = BTreeMap::new();
-        for (call, dump) in waiting {
-            steps.entry((call.phase, call.step)).or_default().push(dump.rank);
-        }
-        let steps: Vec<_> = steps
-            .into_iter()
-            .map(|((phase, step), at)| format!("{} at step {step} of phase {phase}", named(&at)))
-            .collect();
-        let mut findings = vec![format!(
-            "all ranks with a flight recorder have been in {call} for {since}: {}",
-            steps.join(", ")
-        )];
-        let waits: Vec<_> =
-            waiting.iter().filter_map(|(call, dump)| Some((dump.rank, call.waits_for?))).collect();
-        let not_waiting: Vec<_> =
-            waiting.iter().filter(|(call, _)| call.waits_for.is_none()).map(|(_, dump)| dump.rank).collect();
-        if !not_waiting.is_empty() && !waits.is_empty() {
-            let why = match not_waiting.len() {
-                1 => "waits for no other rank: it computes, or is stopped",
-                _ => "wait for no other rank: they compute, or are stopped",
-            };
-            findings.push(format!("{} {why}", named(&not_waiting)));
-        }
-        findings.extend(waits.chunks(MOST_NAMED).next().map(|waits| {
-            let waits: Vec<_> = waits.iter().map(|(rank, other)| format!("{rank} for {other}")).collect();
-            format!("waits between ranks: {}", waits.join(", "))
-        }));
-        findings
     }
 
     fn missing(&self) -> Option<String> {
@@ -207,10 +166,8 @@ impl Flight {
 
     /// Returns a table with a line for each rank.
     pub fn table(&self) -> String {
-        let mut rows = vec![
-            ["rank", "host", "process", "state", "since", "last call", "step", "waits for"]
-                .map(str::to_owned),
-        ];
+        let head = ["rank", "host", "process", "state", "since", "last call", "step", "waits for"];
+        let mut rows = vec![head.map(str::to_owned)];
         for dump in self.dumps.values() {
             let (doing, last) = (&dump.doing, dump.doing.last.as_ref());
             rows.push([
@@ -227,12 +184,11 @@ impl Flight {
         let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         // A damaged file may have a text that is wider than the formatter allows.
         let widths: Vec<_> = (0..8).map(|column| width(column).min(WIDEST)).collect();
-        rows.iter().fold(String::new(), |mut table, row| {
+        let line = |row: &[String; 8]| {
             let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
-            let line = cells.collect::<Vec<_>>().join("  ");
-            writeln!(table, "{}", line.trim_end()).expect("writing to a string does not fail");
-            table
-        })
+            format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+        };
+        rows.iter().map(line).collect()
     }
 
     /// Returns a rank with its process: `rank 3 (process 77 on node1)`.
@@ -261,6 +217,38 @@ fn is_same(one: &Record, other: &Record) -> bool {
     call(one) == call(other) && labels.is_none_or(|(one, other)| one == other)
 }
 
+/// Describes ranks that are all in the same call: their steps, and the ranks that do not wait.
+fn in_one_call(waiting: &[(&Record, Rank)], since: Seconds) -> Vec<String> {
+    let call = waiting[0].0.name();
+    let mut steps: BTreeMap<(usize, usize), Vec<Rank>> = BTreeMap::new();
+    for (call, rank) in waiting {
+        steps.entry((call.phase, call.step)).or_default().push(*rank);
+    }
+    let steps: Vec<_> = steps
+        .into_iter()
+        .map(|((phase, step), at)| format!("{} at step {step} of phase {phase}", named(&at)))
+        .collect();
+    let mut findings = vec![format!(
+        "all ranks with a flight recorder have been in {call} for {since}: {}",
+        steps.join(", ")
+    )];
+    let waits: Vec<_> = waiting.iter().filter_map(|(call, rank)| Some((rank, call.waits_for?))).collect();
+    let not_waiting: Vec<_> =
+        waiting.iter().filter(|(call, _)| call.waits_for.is_none()).map(|(_, rank)| *rank).collect();
+    if !not_waiting.is_empty() && !waits.is_empty() {
+        let why = match not_waiting.len() {
+            1 => "waits for no other rank: it computes, or is stopped",
+            _ => "wait for no other rank: they compute, or are stopped",
+        };
+        findings.push(format!("{} {why}", named(&not_waiting)));
+    }
+    findings.extend(waits.chunks(MOST_NAMED).next().map(|waits| {
+        let waits: Vec<_> = waits.iter().map(|(rank, other)| format!("{rank} for {other}")).collect();
+        format!("waits between ranks: {}", waits.join(", "))
+    }));
+    findings
+}
+
 /// Describes the activity of a rank that is behind the others.
 fn whereabouts(dump: &Dump) -> String {
     match (&dump.doing.last, dump.doing.state) {
@@ -270,10 +258,6 @@ fn whereabouts(dump: &Dump) -> String {
         }
         _ => dump.doing.to_string(),
     }
-}
-
-fn numbers(dumps: &[&Dump]) -> Vec<Rank> {
-    dumps.iter().map(|dump| dump.rank).collect()
 }
 
 fn state(dump: &Dump) -> &'static str {

@@ -3,14 +3,14 @@
 use crossbeam_utils::CachePadded;
 use unisono_collectives::Rank;
 
-use super::time::seconds_between;
 use crate::codes::Codes;
 use crate::record::{Record, Stage};
 use crate::sync::{AtomicU64, Ordering, fence};
+use crate::system::now_ns;
 
 pub(crate) const RECORDS: usize = if cfg!(loom) { 2 } else { 256 };
 
-/// The stage of a call.
+/// The stages of a call that has ended.
 const DONE: u8 = 1;
 const FAILED: u8 = 2;
 /// Flags added to the stage: the clock was read at the start of the call, and during it because it had to wait.
@@ -18,7 +18,6 @@ const TIMED: u8 = 16;
 const WAITED: u8 = 32;
 
 /// A call, on one cache line. Recording must be fast, since a short call takes a quarter of a microsecond.
-#[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot {
     /// The number of calls up to this one; 0 while it is being written.
@@ -46,13 +45,11 @@ impl Slot {
         self.began.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the clock was read at the start of the call.
     #[cfg(any(test, feature = "nccl"))]
     pub(super) fn is_timed(&self) -> bool {
         self.progress.load(Ordering::Relaxed) as u8 & TIMED != 0
     }
 
-    /// Returns whether the clock was read because the call had to wait.
     pub(super) fn has_waited(&self) -> bool {
         self.progress.load(Ordering::Relaxed) as u8 & WAITED != 0
     }
@@ -136,8 +133,17 @@ impl Noted {
     }
 }
 
+/// Returns the time of the system clock, which is the same for all processes of a node.
+pub(super) fn now_us() -> u64 {
+    now_ns() / 1000
+}
+
+/// Returns the seconds between two moments of the system clock in microseconds; 0 if the first is unknown.
+pub(super) fn seconds_between(then: u64, now: u64) -> f64 {
+    if then == 0 { 0.0 } else { now.saturating_sub(then) as f64 / 1e6 }
+}
+
 /// A ring buffer of calls. All zeros are an empty buffer.
-#[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Ring {
     /// The number of calls started.

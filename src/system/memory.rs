@@ -69,14 +69,12 @@ impl MemoryLimit {
         let group = |line: &str| {
             let mut parts = line.splitn(3, ':');
             let (_, kinds, path) = (parts.next()?, parts.next()?, parts.next()?);
-            let path = path.trim_start_matches('/');
-            match kinds {
-                "" => Some((root.to_path_buf(), path.to_owned())),
-                kinds if kinds.split(',').any(|kind| kind == "memory") => {
-                    Some((root.join("memory"), path.to_owned()))
-                }
-                _ => None,
-            }
+            let root = match kinds {
+                "" => root.to_path_buf(),
+                kinds if kinds.split(',').any(|kind| kind == "memory") => root.join("memory"),
+                _ => return None,
+            };
+            Some((root, path.trim_start_matches('/').to_owned()))
         };
         let limits = groups.lines().filter_map(group).flat_map(|(root, path)| above(&root, &path));
         limits.filter_map(|folder| Self::of(&folder)).min_by_key(Self::free_bytes)

@@ -79,9 +79,6 @@ fn shares_network(of: &IfAddr, ip: IpAddr) -> bool {
 }
 
 fn is_reached(ip: &IpAddr) -> bool {
-    match ip {
-        // Link-local addresses need an interface number, which differs between hosts.
-        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
-        IpAddr::V4(_) => true,
-    }
+    // Link-local addresses need an interface number, which differs between hosts.
+    !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }

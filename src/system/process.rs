@@ -10,6 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The exit code of a process that ends because a rank has failed.
 pub(crate) const FAILED: i32 = 1;
+/// The numbers of fields of `/proc/PID/stat`.
+const STATE: usize = 3;
+const SESSION: usize = 6;
+const STARTED: usize = 22;
 
 /// Prints lines on standard error in one call, since other ranks may print at the same time.
 pub(crate) fn print_line(text: &str) {
@@ -39,7 +43,7 @@ impl Process {
     /// Returns the leader of this process's session, such as a login or a script. In a container it may be an outside process,
     /// whose id here is 0 for all processes of the session. rustix's `getsid` does not handle that.
     pub(crate) fn session() -> Self {
-        let session = Stat::of("self").and_then(|stat| stat.field(Stat::SESSION)?.parse().ok());
+        let session = stat("self", [SESSION]).and_then(|[session]| session.parse().ok());
         session.map_or_else(Self::own, Self::of)
     }
 
@@ -53,33 +57,22 @@ impl Process {
     }
 }
 
-/// The text of `/proc/PID/stat`: `PID (NAME) STATE PARENT GROUP SESSION …`, in which the name may contain any character.
-struct Stat(String);
-
-impl Stat {
-    const STATE: usize = 3;
-    const SESSION: usize = 6;
-    const STARTED: usize = 22;
-
-    fn of(process: impl Display) -> Option<Self> {
-        fs::read_to_string(format!("/proc/{process}/stat")).ok().map(Self)
-    }
-
-    /// Returns a field after the name, by its number in proc_pid_stat(5).
-    fn field(&self, number: usize) -> Option<&str> {
-        self.0.rsplit_once(')')?.1.split_whitespace().nth(number - Self::STATE)
-    }
+/// Returns fields of `/proc/PID/stat`, by their numbers in proc_pid_stat(5): `PID (NAME) STATE PARENT GROUP SESSION …`, in which the name may
+/// contain any character.
+fn stat<const N: usize>(process: impl Display, numbers: [usize; N]) -> Option<[String; N]> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let after_name: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(numbers.map(|number| after_name.get(number - STATE).copied().unwrap_or_default().to_owned()))
 }
 
 /// Returns whether a process is stopped, by a signal or a debugger.
 pub(crate) fn is_stopped(id: u32) -> bool {
-    Stat::of(id).is_some_and(|stat| matches!(stat.field(Stat::STATE), Some("T" | "t")))
+    stat(id, [STATE]).is_some_and(|[state]| matches!(&*state, "T" | "t"))
 }
 
 fn started(id: u32) -> Option<u64> {
-    let stat = Stat::of(id)?;
-    let runs = !matches!(stat.field(Stat::STATE)?, "Z" | "X");
-    stat.field(Stat::STARTED).filter(|_| runs)?.parse().ok()
+    let [state, started] = stat(id, [STATE, STARTED])?;
+    if matches!(&*state, "Z" | "X") { None } else { started.parse().ok() }
 }
 
 /// Identifies the scope of process ids: the machine's boot and the PID namespace.
@@ -101,9 +94,10 @@ pub(crate) fn private_path(temporary: &Path) -> PathBuf {
 pub(crate) fn private_folder(temporary: &Path) -> io::Result<PathBuf> {
     let user = rustix::process::getuid().as_raw();
     let folder = private_path(temporary);
-    match fs::DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
+    if let Err(error) = fs::DirBuilder::new().mode(0o700).create(&folder)
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(error);
     }
     let found = fs::symlink_metadata(&folder)?;
     if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 {

@@ -48,7 +48,10 @@ pub(super) fn agree(
 
 /// Validates that these ranks can work together. Returns a warning, if any.
 fn validate(all: &[Facts]) -> Result<Option<String>> {
-    refuse_errors(all)?;
+    if let Some(error) = all.iter().map(|facts| facts.value(ERROR)).find(|error| !error.is_empty()) {
+        let ranks = list_ranks(all, |facts| facts.value(ERROR) == error);
+        return Err(Error::Setting(format!("on {ranks}: {error}")));
+    }
     if let Some(differing) = differing(all, PROGRAM) {
         return Err(Error::Launch(format!("{differing}: start the same program on all nodes")));
     }
@@ -94,14 +97,6 @@ impl Facts {
     fn value(&self, name: &str) -> &str {
         self.values.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
-}
-
-/// Returns an error for invalid settings, with the ranks that have them.
-fn refuse_errors(all: &[Facts]) -> Result<()> {
-    let Some(error) = all.iter().map(|facts| facts.value(ERROR)).find(|error| !error.is_empty()) else {
-        return Ok(());
-    };
-    Err(Error::Setting(format!("on {}: {error}", list_ranks(all, |facts| facts.value(ERROR) == error))))
 }
 
 fn differing(all: &[Facts], name: &str) -> Option<String> {

@@ -11,33 +11,42 @@ use crate::config::{Config, OnFailure};
 use crate::error::{Error, Result};
 use crate::system;
 
-/// Joins a world of processes without MPI. Ranks of one machine share memory, and ranks of different machines connect. All ranks call it.
-pub(super) fn assemble(bootstrap: &mut dyn Bootstrap, config: Result<Config>) -> Result<(Fabric, Config)> {
-    let (rank, ranks) = (bootstrap.rank(), bootstrap.ranks());
-    if rank >= ranks {
-        return Err(Error::Launch(format!("the bootstrap's rank is {rank} in a world of {ranks} ranks")));
+impl Fabric {
+    /// Returns the fabric of a world of processes without MPI, and the settings that all ranks share. Ranks of one machine share memory if the system
+    /// permits it; all others connect. All ranks call it, including one with invalid settings, since the others wait for it.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if they can neither share memory nor connect, or the bootstrap fails; [`Error::Setting`], on
+    /// all ranks, for settings that are invalid or differ.
+    pub(crate) fn processes(bootstrap: &mut dyn Bootstrap, config: Result<Config>) -> Result<(Self, Config)> {
+        let (rank, ranks) = (bootstrap.rank(), bootstrap.ranks());
+        if rank >= ranks {
+            return Err(Error::Launch(format!("the bootstrap's rank is {rank} in a world of {ranks} ranks")));
+        }
+        let (config, warning) = agree(bootstrap, config, "")?;
+        if config.needs_mpi() {
+            return Err(Error::Setting(
+                "UNISONO_TRANSPORT=mpi and UNISONO_NETWORK=mpi require MPI, but this world has no MPI"
+                    .to_owned(),
+            ));
+        }
+        if config.on_failure == OnFailure::EndJob {
+            system::raise_open_files();
+        }
+        let topology = machines(bootstrap)?;
+        // Ranks of one machine that are declared to be on several nodes share memory, unless the settings make them connect.
+        let declared = config.nodes.as_ref().filter(|_| config.network.is_own());
+        let declared = declared.filter(|declared| declared.ranks() == topology.ranks()).cloned();
+        let connects = config.connects || declared.as_ref().unwrap_or(&topology).nodes() > 1;
+        let joined = join(bootstrap, (topology, declared.as_ref()), &config, warning.into_iter().collect())?;
+        // There is one node, so all ranks agree on whether it shares memory.
+        if !connects && joined.is_shared() {
+            return Ok((joined.alone()?, config));
+        }
+        joined.warn_if_not_shared("the network");
+        let links = network::connect(bootstrap, &joined, &config)?.map_err(Error::Launch)?;
+        Ok((joined.over(bootstrap, links)?, config))
     }
-    let (config, warning) = agree(bootstrap, config, "")?;
-    if config.needs_mpi() {
-        return Err(Error::Setting(
-            "UNISONO_TRANSPORT=mpi and UNISONO_NETWORK=mpi require MPI, but this world has no MPI".to_owned(),
-        ));
-    }
-    if config.on_failure == OnFailure::EndJob {
-        system::raise_open_files();
-    }
-    let topology = machines(bootstrap)?;
-    // Ranks of one machine that are declared to be on several nodes share memory, unless the settings make them connect.
-    let declared = config.nodes.as_ref().filter(|_| config.network.is_own());
-    let declared = declared.filter(|declared| declared.ranks() == topology.ranks()).cloned();
-    let connects = config.connects || declared.as_ref().unwrap_or(&topology).nodes() > 1;
-    let joined = join(bootstrap, (topology, declared.as_ref()), &config, warning.into_iter().collect())?;
-    if !connects {
-        return Ok((joined.alone()?, config));
-    }
-    joined.warn_if_not_shared("the network");
-    let links = network::connect(bootstrap, &joined, &config)?.map_err(Error::Launch)?;
-    Ok((joined.over(bootstrap, links)?, config))
 }
 
 /// Returns the nodes of the ranks: their machines or containers.
@@ -78,7 +87,7 @@ mod tests {
 
     #[test]
     fn rank_outside_of_the_world_is_refused() {
-        let error = assemble(&mut FromOne, Ok(Config::default())).unwrap_err().to_string();
+        let error = Fabric::processes(&mut FromOne, Ok(Config::default())).unwrap_err().to_string();
         assert!(error.ends_with("the bootstrap's rank is 2 in a world of 2 ranks"), "{error}");
     }
 }

@@ -1,20 +1,29 @@
 //! Bootstraps, by which the ranks of a world find each other before any link exists.
 
+use std::time::{Duration, Instant};
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use unisono_collectives::Rank;
 
 use crate::error::{Error, Result};
+use crate::system::print_line;
+use crate::while_waiting;
 
 mod arrivals;
 mod directory;
 mod peer;
 mod rendezvous;
+mod resolver;
 
 pub(crate) use arrivals::{Arrival, Arrivals, REACH, introduce, is_displaced};
 pub(crate) use directory::Directory;
 pub(crate) use peer::{MAX_TIME, NAP, Peer};
 pub(crate) use rendezvous::{Joining, Rendezvous};
+pub(crate) use resolver::look_up;
+
+/// The time after which a rank reports that it waits for others to begin.
+pub(super) const WARN_AFTER: Duration = Duration::from_secs(10);
 
 /// An all-gather of bytes, by which ranks set up their links. MPI, key-value stores and trainers that start their own processes can
 /// provide one.
@@ -71,26 +80,6 @@ pub trait Bootstrap {
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>>;
 }
 
-/// A world of one rank.
-#[cfg(not(feature = "mpi"))]
-#[derive(Debug)]
-pub(crate) struct Alone;
-
-#[cfg(not(feature = "mpi"))]
-impl Bootstrap for Alone {
-    fn rank(&self) -> Rank {
-        0
-    }
-
-    fn ranks(&self) -> usize {
-        1
-    }
-
-    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        Ok(vec![own.to_vec()])
-    }
-}
-
 /// All-gathers values, rank 0 first. All ranks call it.
 pub(crate) fn gather<T: Serialize + DeserializeOwned>(
     bootstrap: &mut dyn Bootstrap,
@@ -112,9 +101,48 @@ pub(crate) fn gather<T: Serialize + DeserializeOwned>(
 /// All-gathers a value of each rank, or returns the error of the first rank that has one. All ranks call it.
 pub(crate) fn gather_results<T: Serialize + DeserializeOwned>(
     bootstrap: &mut dyn Bootstrap,
-    own: &std::result::Result<T, String>,
-) -> Result<std::result::Result<Vec<T>, String>> {
+    own: &Result<T, String>,
+) -> Result<Result<Vec<T>, String>> {
     Ok(gather(bootstrap, own)?.into_iter().collect())
+}
+
+/// A wait for other ranks to begin, which is reported once and ends after a timeout.
+#[derive(Debug)]
+struct Start {
+    began: Instant,
+    timeout: Duration,
+    has_reported: bool,
+}
+
+impl Start {
+    fn new(timeout: Duration) -> Self {
+        Self { began: Instant::now(), timeout, has_reported: false }
+    }
+
+    /// Reports a long wait, if this rank `reports`.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] with the report, after the timeout.
+    fn check(&mut self, reports: bool, report: impl FnOnce(Duration) -> String) -> Result<()> {
+        let waited = self.began.elapsed();
+        if waited > self.timeout {
+            return Err(Error::Launch(report(waited)));
+        }
+        if reports && waited > WARN_AFTER && !std::mem::replace(&mut self.has_reported, true) {
+            print_line(&report(waited));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the report of a rank that waits for others to begin, with a question about the likely causes.
+pub(super) fn not_begun(rank: &str, waited: Duration, missing: &str, question: &str) -> String {
+    format!("{rank} has waited {} s for {missing} to begin: {question}", waited.as_secs())
+}
+
+/// Runs the program's callback for waits, if it has one.
+fn idle(rank: Rank) -> Result<()> {
+    while_waiting::run().map_err(|cause| Error::Aborted { rank, by: rank, cause })
 }
 
 #[cfg(test)]

@@ -5,24 +5,21 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::half::{Half as _, WithBackground, complete};
+use super::half::Half as _;
 use super::link::Link;
 use super::shared::Shared;
-use super::waiting::{IN_FLIGHT_GRACE, PeerState, Poll};
-use super::{Deadlines, Failure, Header, Incoming, Nap, Outgoing, Target, Waiting, clock};
+use super::waiting::{IN_FLIGHT_GRACE, Poll};
+use super::{Deadlines, Failure, Header, Incoming, Outgoing, Target, Waiting, clock};
 use crate::error::Error;
 use crate::memory::Scratch;
 use crate::status::StatusBoard;
 use crate::while_waiting;
 
-mod either;
 mod halves;
 mod posted;
 #[cfg(test)]
 mod tests;
-mod transfer;
 
-use either::Either;
 use halves::{Receiving, Sending};
 use posted::Posts;
 pub(crate) use posted::Ticket;
@@ -42,7 +39,7 @@ pub(super) struct Far {
     posts: RefCell<Posts>,
     /// The buffer for an incoming piece that is combined with held elements.
     piece: RefCell<Scratch>,
-    spins: u32,
+    pub(super) spins: u32,
     /// Whether an exchange has failed while the link held memory of the program.
     is_stranded: Cell<bool>,
 }
@@ -51,10 +48,6 @@ impl Far {
     pub(super) fn new(link: Box<dyn Link>, ranks: Vec<Rank>, status: StatusBoard, spins: u32) -> Self {
         let (posts, piece, is_stranded) = Default::default();
         Self { link: RefCell::new(link), ranks, status, posts, piece, spins, is_stranded }
-    }
-
-    pub(super) fn set_spins(&mut self, spins: u32) {
-        self.spins = spins;
     }
 
     /// Returns whether no exchange is posted.
@@ -90,7 +83,7 @@ impl Far {
                 node.exchange(header, outgoing, incoming, deadlines)
             }
             node => {
-                let is_placed = incoming.as_ref().is_some_and(|incoming| incoming.target.is_place());
+                let is_placed = matches!(incoming, Some(Incoming { target: Target::Place(_), .. }));
                 let lent = Lent { far: self, ranks: [to, from.filter(|_| is_placed)] };
                 self.exchange_any(node, header, outgoing, incoming, deadlines)?;
                 std::mem::forget(lent);
@@ -114,26 +107,25 @@ impl Far {
         let (near_out, far_out) = if to_near { (outgoing, None) } else { (None, outgoing) };
         let (near_in, far_in) = if from_near { (incoming, None) } else { (None, incoming) };
         let near = node.filter(|_| to_near || from_near).map(|node| node.halves(header, near_out, near_in));
-        let (near_send, near_receive, checks) =
-            near.map_or((None, None, None), |(send, receive, checks)| (send, receive, Some(checks)));
-        let far_send = far_out.map(|outgoing| Sending::new(self, header, outgoing));
+        let (near, checks) = near.unzip();
+        let (near_receive, near_send) = near.unwrap_or_default();
         let far_receive = far_in.map(|incoming| Receiving::new(self, header, incoming));
-        let mut sending = Either { near: near_send, far: far_send };
-        let mut receiving = WithBackground {
-            half: Either { near: near_receive, far: far_receive },
-            drive: || self.progress_posted(),
-        };
-        sending.progress()?;
+        let far_send = far_out.map(|outgoing| Sending::new(self, header, outgoing));
+        let mut exchange = ((near_receive, far_receive), (near_send, far_send));
+        exchange.1.progress()?;
         let nap = || self.nap(checks.is_some());
         let waiting = self.napping(Waiting::new(self.spins, deadlines, &self.status), &nap);
         let mut peer_check = PeerCheck { far: self, header, gone_since: None };
-        complete(&mut sending, &mut receiving, waiting, |other, waiting| {
-            let far = peer_check.poll(other, waiting)?;
-            match checks.filter(|checks| checks.has(other)) {
-                // A rank of this node leaves only after its messages have arrived.
-                Some(checks) => checks.poll(other, waiting),
-                None => Ok(far),
-            }
+        let poll = || {
+            let received = exchange.0.progress()? || self.progress_posted()?;
+            let sent = exchange.1.progress()?;
+            Ok(Poll::of(&exchange, received || sent))
+        };
+        waiting.until(poll, |other, waiting| {
+            peer_check.poll(other, waiting)?;
+            // A rank of this node leaves only after its messages have arrived.
+            let near = checks.filter(|checks| checks.has(other));
+            near.map_or(Ok(()), |checks| checks.poll(other, waiting))
         })
     }
 
@@ -181,17 +173,12 @@ impl Far {
 
     /// Makes a wait sleep, if messages end the sleep.
     fn napping<'a>(&self, waiting: Waiting<'a>, nap: &'a dyn Fn()) -> Waiting<'a> {
-        if self.link.borrow().wakes_up() { waiting.napping(Nap(nap)) } else { waiting }
+        if self.link.borrow().wakes_up() { waiting.napping(nap) } else { waiting }
     }
 
     fn nap(&self, is_short: bool) {
         let is_short = is_short || while_waiting::is_set();
         self.link.borrow().nap(if is_short { SHORT_NAP } else { NAP });
-    }
-
-    /// Returns the failure of a rank whose connection is lost.
-    fn lost(&self, other: Rank) -> Option<Failure> {
-        lost(&**self.link.borrow(), other, &self.status)
     }
 }
 
@@ -252,18 +239,18 @@ struct PeerCheck<'a> {
 }
 
 impl PeerCheck<'_> {
-    fn poll(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<PeerState, Failure> {
-        let status = &self.far.status;
+    fn poll(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<(), Failure> {
+        let Far { link, status, .. } = self.far;
         if waiting.is_long() {
             self.check_unexpected()?;
             self.header.check_called(other, status)?;
         }
-        let gone = Failure::left(other, status).or_else(|| self.far.lost(other));
-        let Some(failure) = gone else { return Ok(PeerState::Nothing) };
+        let gone = Failure::left(other, status).or_else(|| lost(&**link.borrow(), other, status));
+        let Some(failure) = gone else { return Ok(()) };
         // The guard may determine the cause, and reports it in the meantime.
         let gone_since = *self.gone_since.get_or_insert_with(clock::now);
         let silence = (clock::now() - gone_since).min(waiting.silence());
-        Ok(if silence > IN_FLIGHT_GRACE { PeerState::Gone(failure) } else { PeerState::Nothing })
+        if silence > IN_FLIGHT_GRACE { Err(failure) } else { Ok(()) }
     }
 
     /// Checks the next messages of ranks that this one does not wait for. Otherwise two ranks that make different calls would wait for each

@@ -12,7 +12,6 @@ use fastrand::Rng;
 use unisono_collectives::Rank;
 
 use crate::config::Chaos;
-use crate::system::print_line;
 
 #[derive(Debug)]
 pub(super) struct Faults {
@@ -24,15 +23,8 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Returns the faults of the fabric of a rank. The seed and the rank determine them.
-    pub(super) fn of_world(rank: Rank, ranks: usize, chaos: Chaos) -> Self {
-        if rank == 0 {
-            print_line("UNISONO_CHAOS is set: messages are delayed and lost on purpose");
-        }
-        Self::new(rank, ranks, chaos)
-    }
-
-    fn new(rank: Rank, ranks: usize, chaos: Chaos) -> Self {
+    /// Returns the faults of a rank. The seed and the rank determine them.
+    pub(super) fn new(rank: Rank, ranks: usize, chaos: Chaos) -> Self {
         let random = Rng::with_seed(Rng::with_seed(chaos.seed).u64(..) ^ rank as u64);
         Self { rank, chaos, random, is_cut: vec![false; ranks] }
     }

@@ -2,8 +2,8 @@
 
 use unisono_collectives::Rank;
 
-use super::waiting::{PeerState, Poll};
-use super::{Failure, Waiting};
+use super::Failure;
+use super::waiting::Poll;
 
 pub(super) trait Half {
     /// Returns the rank at the other end.
@@ -32,6 +32,23 @@ impl<H: Half> Half for Option<H> {
     }
 }
 
+/// Halves that progress together. The rank at the other end is that of the first one that is not complete.
+impl<A: Half, B: Half> Half for (A, B) {
+    fn other(&self) -> Rank {
+        if self.0.is_done() { self.1.other() } else { self.0.other() }
+    }
+
+    #[inline]
+    fn is_done(&self) -> bool {
+        self.0.is_done() && self.1.is_done()
+    }
+
+    #[inline]
+    fn progress(&mut self) -> Result<bool, Failure> {
+        Ok(self.0.progress()? | self.1.progress()?)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Polled {
     /// No event happened.
@@ -51,46 +68,14 @@ impl Polled {
     }
 }
 
-/// A half that drives other work while it makes no progress itself.
-pub(super) struct WithBackground<H, F> {
-    pub(super) half: H,
-    pub(super) drive: F,
-}
-
-impl<H: Half, F: FnMut() -> Result<bool, Failure>> Half for WithBackground<H, F> {
-    fn other(&self) -> Rank {
-        self.half.other()
-    }
-
+impl Poll<()> {
+    /// Returns the state of an exchange, of which a half has `moved`.
     #[inline]
-    fn is_done(&self) -> bool {
-        self.half.is_done()
+    pub(super) fn of(exchange: &impl Half, moved: bool) -> Self {
+        match (exchange.is_done(), moved) {
+            (true, _) => Self::Done(()),
+            (false, true) => Self::Progress,
+            (false, false) => Self::WaitsFor(exchange.other()),
+        }
     }
-
-    #[inline]
-    fn progress(&mut self) -> Result<bool, Failure> {
-        Ok(self.half.progress()? || (self.drive)()?)
-    }
-}
-
-/// Polls both halves until they are complete. `check_peer` is as in [`Waiting::until`].
-#[inline]
-pub(super) fn complete(
-    sending: &mut impl Half,
-    receiving: &mut impl Half,
-    waiting: Waiting<'_>,
-    check_peer: impl FnMut(Rank, &Waiting<'_>) -> Result<PeerState, Failure>,
-) -> Result<(), Failure> {
-    let poll = || {
-        let received = receiving.progress()?;
-        let sent = sending.progress()?;
-        Ok(match (receiving.is_done(), sending.is_done()) {
-            (true, true) => Poll::Done(()),
-            _ if received || sent => Poll::Progress,
-            (true, false) => Poll::WaitsFor(sending.other()),
-            // The awaited rank is the one that sends to this rank.
-            (false, _) => Poll::WaitsFor(receiving.other()),
-        })
-    };
-    waiting.until(poll, check_peer)
 }

@@ -9,9 +9,9 @@ use super::far::Far;
 use super::link::Links;
 use super::node::{self, LocalRanks, Sharing};
 use super::shared::Shared;
-use super::{Fabric, spins, usable_cores, warnings};
+use super::{Fabric, usable_cores, warnings};
 use crate::config::{Config, Inside};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::method::beside_memory;
 use crate::status::StatusBoard;
 use crate::system;
@@ -19,11 +19,8 @@ use crate::system;
 /// A world that this rank has joined, whose nodes are not connected yet.
 #[derive(Debug)]
 pub(super) struct Joined {
-    rank: Rank,
     pub(super) topology: Topology,
     node_cores: usize,
-    /// The number of polls of a rank before it yields.
-    spins: u32,
     status: StatusBoard,
     /// The shared memory of this node's ranks, or the reason why they cannot share any.
     node: Sharing,
@@ -39,7 +36,6 @@ pub(super) fn join(
 ) -> Result<Joined> {
     let local_ranks = LocalRanks::of_node(bootstrap, &topology)?;
     let node_cores = node_cores(bootstrap, &local_ranks)?;
-    let spins = spins(local_ranks.len(), node_cores);
     let status = match config.inside {
         Inside::SharedMemory => node::status(bootstrap, &local_ranks)?,
         Inside::Messages => StatusBoard::alone(bootstrap.rank(), bootstrap.ranks())?,
@@ -49,64 +45,57 @@ pub(super) fn join(
     warnings::print(bootstrap, (local_ranks.len(), node_cores), config, own_warnings)?;
     let local_ranks = declared.map_or(local_ranks.clone(), |declared| local_ranks.on_node_of(declared));
     let node = match config.inside {
-        Inside::SharedMemory => {
-            node::share(bootstrap, &local_ranks, config.kernel_copies, (spins, node_cores), &status)?
-        }
+        Inside::SharedMemory => node::share(bootstrap, &local_ranks, config.kernel_copies, &status)?,
         Inside::Messages => Ok(None),
     };
-    Ok(Joined { rank: bootstrap.rank(), topology, node_cores, spins, status, node })
+    Ok(Joined { topology, node_cores, status, node })
 }
 
 impl Joined {
-    /// Returns the memory that this rank shares with others.
-    fn shared(&self) -> Option<&Shared> {
-        self.node.as_ref().ok()?.as_ref()
-    }
-
     /// Returns whether another rank shares no memory with this one.
     pub(super) fn is_far(&self, other: Rank) -> bool {
-        other != self.rank && !self.shared().is_some_and(|node| node.has(other))
+        let is_near = matches!(&self.node, Ok(Some(node)) if node.has(other));
+        other != self.status.rank() && !is_near
     }
 
     /// Warns on one rank of the node if its ranks cannot share memory, and names the link of their messages.
     pub(super) fn warn_if_not_shared(&self, link: &str) {
         if let Err(why) = &self.node
-            && self.topology.local_rank(self.rank) == 0
+            && self.topology.local_rank(self.status.rank()) == 0
         {
             system::print_line(&format!("{why}: their messages go over {link}"));
         }
     }
 
-    /// Returns the fabric of a world on one node.
-    ///
-    /// # Errors
-    /// [`Error::Launch`] if its ranks cannot share memory.
+    /// Returns whether the ranks of this node share memory, or there is only one.
+    pub(super) fn is_shared(&self) -> bool {
+        self.node.is_ok()
+    }
+
+    /// Returns the fabric of a world on one node, which [shares memory](Self::is_shared).
     pub(super) fn alone(self) -> Result<Fabric> {
-        let shared = match self.node {
-            Ok(Some(shared)) => shared,
-            Ok(None) => Shared::of_process(vec![self.status], (self.spins, self.node_cores))?.remove(0),
-            Err(why) => return Err(Error::Launch(format!("{why}; without MPI there is no other link"))),
+        let shared = match self.node.unwrap_or_default() {
+            Some(shared) => shared,
+            None => Shared::of_process(vec![self.status])?.remove(0),
         };
-        Ok(Fabric::of_node(shared))
+        Ok(Fabric::of_node(shared, self.node_cores))
     }
 
     /// Returns the fabric of a world with these links between ranks that share no memory. All ranks call it.
     pub(super) fn over(self, bootstrap: &mut dyn Bootstrap, links: Links) -> Result<Fabric> {
         let far: Vec<_> = (0..self.topology.ranks()).filter(|&other| self.is_far(other)).collect();
-        let Self { rank, topology, node_cores, spins, status, node } = self;
+        let Self { topology, node_cores, status, node } = self;
         let node = node.unwrap_or_default();
+        let sharing = node.as_ref().map_or(1, |node| node.members.len());
+        let mut fabric = Fabric::new(status, topology, node_cores, node);
         // Nodes differ: a rank may be alone on its node, and a node may have more ranks than cores, while others are not or have fewer.
-        let is_oversubscribed = topology.node(topology.node_of(rank)).ranks() > node_cores;
-        let sharing = node.as_ref().map_or(1, |node| node.members().len());
-        let nodes = gather(bootstrap, &(sharing, is_oversubscribed))?;
+        let nodes = gather(bootstrap, &(sharing, fabric.is_oversubscribed))?;
         let (sharing, is_oversubscribed): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
-        let name = name(&sharing, links.collectives.name());
-        let mut fabric = Fabric::new(status, node, is_oversubscribed.contains(&true));
-        (fabric.topology, fabric.name) = (topology, name);
-        (fabric.node_cores, fabric.spins) = (node_cores, spins);
+        fabric.is_oversubscribed = is_oversubscribed.contains(&true);
+        fabric.name = name(&sharing, links.collectives.name());
         if !far.is_empty() {
             let Links { collectives, messages, controls } = links;
-            fabric.far = Some(Far::new(collectives, far, fabric.status.clone(), spins));
+            fabric.far = Some(Far::new(collectives, far, fabric.status.clone(), fabric.spins));
             (fabric.messages, fabric.controls) = (Some(messages), controls);
         }
         Ok(fabric)

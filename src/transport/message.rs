@@ -44,11 +44,6 @@ impl Target<'_> {
         }
     }
 
-    /// Returns whether it stores them unchanged.
-    pub(crate) fn is_place(&self) -> bool {
-        matches!(self, Self::Place(_))
-    }
-
     /// Returns the number of bytes that are consumed together: the size of an incoming element.
     pub(crate) fn wire_size_bytes(&self) -> usize {
         match *self {

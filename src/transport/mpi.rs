@@ -5,16 +5,16 @@
 
 use std::thread::ThreadId;
 
-use unisono_collectives::{Rank, Topology};
+use unisono_collectives::{Group, Rank, Topology};
 
-use super::Fabric;
 use super::agreement::agree;
+use super::join::{Joined, join};
 use super::link::Links;
-use crate::config::{Config, Launcher, OnFailure};
+use super::{Bootstrap, Fabric, network};
+use crate::config::{Config, Inside, Launcher, Network, OnFailure};
 use crate::error::{Error, Result};
+use crate::system;
 
-mod assemble;
-mod bootstrap;
 mod collectives;
 mod ending;
 mod launch;
@@ -23,8 +23,7 @@ mod progress;
 mod reductions;
 mod sys;
 
-use assemble::assemble;
-use bootstrap::OfComm;
+pub(super) use ending::end_job;
 pub(crate) use launch::{alone_in_job, library_fits};
 use link::{ByMpi, OF_COLLECTIVES, OF_MESSAGES};
 pub(crate) use progress::Driven;
@@ -32,6 +31,9 @@ use reductions::Reductions;
 use sys::{Comm, State, User};
 pub(crate) use sys::{header_version, library_version};
 
+/// The largest world over MPI that uses Unisono's connections by default. Every pair of ranks connects at the start, whereas MPI connects
+/// only ranks that communicate.
+const MAX_RANKS: usize = 512;
 /// The error when MPI is already finalised.
 const OVER: &str = "MPI was finalised in this process, when its first communicator was dropped or by the program, and cannot be \
                     initialised again: keep one communicator for as long as there is something to communicate";
@@ -40,10 +42,11 @@ const OVER: &str = "MPI was finalised in this process, when its first communicat
 #[derive(Debug)]
 pub(super) struct World {
     comm: Comm,
-    groups: Vec<collectives::GroupComm>,
-    reductions: Reductions,
+    /// The communicators of groups of ranks, created on first use.
+    groups: Vec<(Group, Comm)>,
+    pub(super) reductions: Reductions,
     /// Whether one of MPI's own collectives failed while MPI still held the caller's buffer.
-    is_stranded: bool,
+    pub(super) is_stranded: bool,
     /// Whether this communicator initialised MPI, and therefore finalises it.
     owns_mpi: bool,
     /// The only thread that may call MPI, if the thread level is below `MPI_THREAD_SERIALIZED`.
@@ -55,15 +58,7 @@ pub(super) struct World {
 /// Initialises MPI and joins the launched world. All ranks call it, including those with invalid settings, since the others wait
 /// for them.
 pub(crate) fn init(config: Result<Config>) -> Result<(Fabric, Config)> {
-    match sys::state()? {
-        State::NotYet => {}
-        State::Up => {
-            return Err(Error::Launch(
-                "MPI is already initialised: attach to it instead of initialising it".into(),
-            ));
-        }
-        State::Over => return Err(Error::Launch(OVER.into())),
-    }
+    check_state(State::NotYet, "MPI is already initialised: attach to it instead of initialising it")?;
     let _watch = launch::before_mpi(&config)?;
     sys::init()?;
     let begun = new(Comm::world(), true, config);
@@ -76,14 +71,8 @@ pub(crate) fn init(config: Result<Config>) -> Result<(Fabric, Config)> {
 
 /// Joins a communicator of an MPI that is already initialised.
 pub(crate) fn attach(raw: ::mpi::ffi::MPI_Comm, config: Result<Config>) -> Result<(Fabric, Config)> {
-    match sys::state()? {
-        State::Up => {}
-        State::NotYet => {
-            return Err(Error::Launch("MPI is not initialised: there is nothing to attach to".into()));
-        }
-        State::Over => return Err(Error::Launch(OVER.into())),
-    }
-    let parent = Comm::from_raw(raw);
+    check_state(State::Up, "MPI is not initialised: there is nothing to attach to")?;
+    let parent = Comm(raw);
     if parent.has_two_groups()? {
         return Err(Error::Launch(
             "an intercommunicator has two groups of ranks: attach to the communicator that MPI_Intercomm_merge makes of it".into(),
@@ -91,6 +80,15 @@ pub(crate) fn attach(raw: ::mpi::ffi::MPI_Comm, config: Result<Config>) -> Resul
     }
     let _watch = launch::before_mpi(&config)?;
     new(parent, false, config)
+}
+
+/// Checks the state of MPI in this process, with the error for the other state in which it can be used.
+fn check_state(expected: State, other: &str) -> Result<()> {
+    match sys::state()? {
+        state if state == expected => Ok(()),
+        State::Over => Err(Error::Launch(OVER.into())),
+        State::NotYet | State::Up => Err(Error::Launch(other.into())),
+    }
 }
 
 fn new(parent: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, Config)> {
@@ -101,7 +99,7 @@ fn new(parent: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, 
 /// Returns the fabric over a communicator that belongs to Unisono.
 fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, Config)> {
     let user = User::new();
-    let mut bootstrap = OfComm::new(comm)?;
+    let mut bootstrap = OfComm { comm, rank: comm.rank()?, ranks: comm.ranks()? };
     let (config, warning) = match agree(&mut bootstrap, config, &library_version()) {
         Ok(agreed) => agreed,
         Err(error) => {
@@ -149,6 +147,79 @@ impl World {
                     .into(),
             )),
         }
+    }
+}
+
+/// Returns the fabric of ranks that MPI has started or connects. All ranks call it.
+fn assemble(
+    bootstrap: &mut dyn Bootstrap,
+    topology: Topology,
+    mpi: World,
+    (config, warnings): (&Config, Vec<String>),
+) -> Result<Fabric> {
+    let declared = config.nodes.as_ref().filter(|declared| declared.ranks() == topology.ranks());
+    let joined = join(bootstrap, (topology, declared), config, warnings)?;
+    joined.warn_if_not_shared("MPI");
+    let links = match own_links(bootstrap, &joined, config)? {
+        Some(links) => links,
+        None => mpi.links(joined.topology.ranks(), config.segment_bytes),
+    };
+    let mut fabric = joined.over(bootstrap, links)?;
+    fabric.mpi = Some(Box::new(mpi));
+    Ok(fabric)
+}
+
+/// Returns Unisono's connections, if they are requested, or if MPI has nothing better than TCP between nodes. All ranks call it.
+///
+/// # Errors
+/// [`Error::Launch`], on all ranks, if the connections are requested and ranks cannot connect.
+fn own_links(bootstrap: &mut dyn Bootstrap, joined: &Joined, config: &Config) -> Result<Option<Links>> {
+    // All ranks have the same setting.
+    let is_requested = config.network.is_own();
+    if !is_requested && !is_better(bootstrap, &joined.topology, config)? {
+        return Ok(None);
+    }
+    match network::connect(bootstrap, joined, config)? {
+        Ok(links) => Ok(Some(links)),
+        Err(why) if is_requested => Err(Error::Launch(why)),
+        Err(why) => {
+            if bootstrap.rank() == 0 && config.warnings {
+                system::print_line(&format!("messages between nodes go through MPI, since {why}"));
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// Returns whether Unisono's connections are preferable to MPI: there are several nodes, not too many ranks, and no adapter that MPI
+/// could use better.
+fn is_better(bootstrap: &mut dyn Bootstrap, topology: &Topology, config: &Config) -> Result<bool> {
+    let is_possible = config.network == Network::Auto && config.inside == Inside::SharedMemory;
+    if !is_possible || topology.nodes() < 2 || topology.ranks() > MAX_RANKS {
+        return Ok(false);
+    }
+    Ok(!network::has_rdma(bootstrap)?)
+}
+
+/// All-gathers over a communicator. They block, so they are used only during set-up.
+#[derive(Debug)]
+struct OfComm {
+    comm: Comm,
+    rank: Rank,
+    ranks: usize,
+}
+
+impl Bootstrap for OfComm {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.comm.all_gather_bytes(own)
     }
 }
 

@@ -22,11 +22,12 @@ use crate::memory::{Pages, Registry};
 use crate::status::StatusBoard;
 use crate::system;
 
-/// The ranks that may share memory, in order, with their processes, and the position of this rank.
+/// The ranks that may share memory, in order, with their processes.
 #[derive(Debug, Clone)]
 pub(super) struct LocalRanks {
     members: Vec<Rank>,
     process_ids: Vec<i32>,
+    /// The position of this rank among them.
     position: usize,
 }
 
@@ -40,17 +41,12 @@ impl LocalRanks {
 
     /// Returns those of these ranks that are on this rank's node in a topology.
     pub(super) fn on_node_of(&self, topology: &Topology) -> Self {
-        let own = topology.node_of(self.rank());
-        let positions: Vec<_> =
-            (0..self.len()).filter(|&position| topology.node_of(self.members[position]) == own).collect();
-        Self {
-            members: positions.iter().map(|&position| self.members[position]).collect(),
-            process_ids: positions.iter().map(|&position| self.process_ids[position]).collect(),
-            position: positions
-                .iter()
-                .position(|&position| position == self.position)
-                .expect("a rank is on its node"),
-        }
+        let rank = self.rank();
+        let is_local = |&(member, _): &(Rank, i32)| topology.node_of(member) == topology.node_of(rank);
+        let all = std::iter::zip(self.members.iter().copied(), self.process_ids.iter().copied());
+        let (members, process_ids): (Vec<_>, Vec<_>) = all.filter(is_local).unzip();
+        let position = members.iter().position(|&member| member == rank).expect("a rank is on its node");
+        Self { members, process_ids, position }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -99,7 +95,6 @@ pub(super) fn share(
     bootstrap: &mut dyn Bootstrap,
     local_ranks: &LocalRanks,
     copies: KernelCopies,
-    (spins, cores): (u32, usize),
     status: &StatusBoard,
 ) -> Result<Sharing> {
     let (position, ranks) = (local_ranks.position, local_ranks.len());
@@ -129,8 +124,7 @@ pub(super) fn share(
         (Reach(Some(processes)), Registry::of_processes())
     };
     let members = local_ranks.members.clone();
-    let shared = Shared::new(position, members, (board, status.clone()), reach, registry, (spins, cores));
-    Ok(Ok(Some(shared)))
+    Ok(Ok(Some(Shared::new(position, members, (board, status.clone()), reach, registry))))
 }
 
 /// Returns whether the kernel copies between the ranks of a node. The result is identical on all of them. One rank prints the reason if the
@@ -140,10 +134,15 @@ fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: Ke
     if copies == KernelCopies::Off {
         return Ok(false);
     }
-    let needs_no_kernel = local_ranks.are_one_process();
-    // The value must live until all ranks have read it.
+    // Some systems allow only a parent to read, unless the process permits it.
+    let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
+    // Each rank reads a known value of the next one. The value must live until all ranks have read it.
     let readable = Box::new(AtomicU64::new(readable_by(local_ranks.position)));
-    let can_read = can_read_next(bootstrap, local_ranks, &readable)? || needs_no_kernel;
+    let addresses = local_ranks.gather(bootstrap, &(readable.as_ptr() as u64))?;
+    let next = (local_ranks.position + 1) % local_ranks.len();
+    let needs_no_kernel = local_ranks.are_one_process();
+    let can_read =
+        needs_no_kernel || can_read(local_ranks.process_ids[next], addresses[next], readable_by(next));
     let is_slow = can_read && !needs_no_kernel && copies == KernelCopies::Auto && !is_kernel_fast();
     let found = local_ranks.gather(bootstrap, &(can_read, is_slow))?;
     if let Some(first) = found.iter().position(|(can_read, _)| !can_read) {
@@ -158,19 +157,6 @@ fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: Ke
         return Ok(false);
     }
     Ok(!found.iter().any(|(_, is_slow)| *is_slow))
-}
-
-/// Returns whether this rank can read the memory of the next one, tested with a known value.
-fn can_read_next(
-    bootstrap: &mut dyn Bootstrap,
-    local_ranks: &LocalRanks,
-    readable: &AtomicU64,
-) -> Result<bool> {
-    // Some systems allow only a parent to read, unless the process permits it.
-    let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
-    let addresses = local_ranks.gather(bootstrap, &(readable.as_ptr() as u64))?;
-    let next = (local_ranks.position + 1) % local_ranks.len();
-    Ok(can_read(local_ranks.process_ids[next], addresses[next], readable_by(next)))
 }
 
 /// Returns the value that the rank at a position provides for others to read.

@@ -32,8 +32,6 @@ use operation::{OnEnd, Operation, Receive, SEND, Send};
 pub(super) struct PointToPoint {
     status: StatusBoard,
     links: Links,
-    /// The number of polls of a rank before it yields.
-    spins: u32,
     /// By rank.
     peers: Vec<Peer>,
     /// Unmatched receives, in the order of their calls.
@@ -55,7 +53,7 @@ pub(super) struct PointToPoint {
 
 impl fmt::Debug for PointToPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PointToPoint").field("pending", &self.pending).field("peers", &self.peers).finish()
+        f.debug_struct("PointToPoint").field("pending", &self.pending).finish_non_exhaustive()
     }
 }
 
@@ -75,7 +73,7 @@ impl Drop for PointToPoint {
 }
 
 /// The messages to and from another rank.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Peer {
     /// Oldest first. The first one is in transit.
     sends: VecDeque<Send>,
@@ -89,7 +87,6 @@ struct Peer {
 }
 
 /// A message in transit to this rank.
-#[derive(Debug)]
 struct Arriving {
     header: Header,
     target: Arrival,
@@ -97,21 +94,19 @@ struct Arriving {
     taken: usize,
 }
 
-#[derive(Debug)]
 enum Arrival {
     Receive(Receive),
     Held(Vec<u8>),
 }
 
 impl PointToPoint {
-    fn new(links: Links, status: StatusBoard, spins: u32) -> Self {
+    fn new(links: Links, status: StatusBoard) -> Self {
         let peers = (0..status.ranks()).map(|_| Peer::default()).collect();
         let from_any = (0, status.rank());
         let (awaited, ended, finished) = Default::default();
         Self {
             status,
             links,
-            spins,
             peers,
             awaited,
             held_bytes: 0,
@@ -177,21 +172,19 @@ impl PointToPoint {
         let header = Header::of_message(options.dtype, place.len(), (options.tag, options.label), 0);
         let call = self.begin(options, header, named, on_end);
         let ticket = call.ticket;
-        let mut receive = Receive { call, from, place };
+        let receive = Receive { call, from, place };
         if let Some(aborted) = self.aborted() {
             self.end(receive.call, Err(aborted));
             return ticket;
         }
         self.links.delay();
-        let has_arrived =
-            |&from: &Rank| self.peers[from].held.iter().any(|(header, _)| receive.is_for(from, header));
-        match self.sources().find(has_arrived) {
-            Some(from) => {
-                let held = &mut self.peers[from].held;
-                let place = held.iter().position(|(header, _)| receive.is_for(from, header));
-                let (header, bytes) = held.remove(place.expect("it has arrived")).expect("it has arrived");
-                self.held_bytes -= bytes.len();
-                self.match_to(&mut receive, from);
+        let has_arrived = |from: Rank| {
+            let place = self.peers[from].held.iter().position(|(header, _)| receive.is_for(from, header));
+            place.map(|place| (from, place))
+        };
+        match self.sources().find_map(has_arrived) {
+            Some((from, place)) => {
+                let (header, bytes) = self.peers[from].held.remove(place).expect("it has arrived");
                 self.take_held(receive, from, &header, &bytes);
             }
             None => self.awaited.push(receive),
@@ -208,9 +201,17 @@ impl PointToPoint {
     ) -> Operation {
         self.begun += 1;
         self.pending += 1;
-        let is_send = operation == SEND;
-        let operation = options.operation.unwrap_or(operation);
-        Operation::new(self.begun, (header, is_send), (operation, number), options.deadlines, on_end)
+        Operation {
+            ticket: self.begun,
+            header,
+            is_send: operation == SEND,
+            operation: options.operation.unwrap_or(operation),
+            number,
+            deadlines: options.deadlines,
+            silence: None,
+            gone: None,
+            on_end,
+        }
     }
 
     fn number_from(&mut self, from: Rank) -> u64 {
@@ -305,7 +306,7 @@ impl PointToPoint {
     /// Begins to receive the next message from a rank, if it has arrived and a receive waits for a message of this rank. `None` after a
     /// failure, and if no receive waits.
     fn begin_to_receive(&mut self, from: Rank) -> Option<bool> {
-        if !self.awaited.iter().any(|receive| receive.from.is_none_or(|only| only == from)) {
+        if !self.awaited.iter().any(|receive| receive.is_from(from)) {
             return None;
         }
         let header = match self.links.ahead(from) {
@@ -359,9 +360,7 @@ impl PointToPoint {
         // A matching receive may have begun in the meantime.
         match self.awaited.iter().position(|receive| receive.is_for(from, &header)) {
             Some(place) => {
-                self.held_bytes -= bytes.len();
-                let mut receive = self.awaited.remove(place);
-                self.match_to(&mut receive, from);
+                let receive = self.awaited.remove(place);
                 self.take_held(receive, from, &header, &bytes);
             }
             None => self.peers[from].held.push_back((header, bytes)),

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use unisono_collectives::Rank;
 
-use super::half::{Half as _, complete};
-use super::waiting::PeerState;
+use super::half::Half as _;
+use super::waiting::Poll;
 use super::{Deadlines, Failure, Header, Incoming, Outgoing, Waiting};
 use crate::error::Error;
 use crate::memory::{Registry, Scratch};
@@ -23,7 +23,6 @@ mod open;
 pub(super) mod reach;
 mod receiving;
 mod sending;
-mod short;
 mod single_pass;
 #[cfg(test)]
 mod tests;
@@ -31,11 +30,13 @@ mod tests;
 use board::{Board, PIECES};
 pub(crate) use channel::SHORT;
 use channel::{SLOTS, Stamp};
-pub(super) use messages::Line;
 pub(crate) use open::{Open, Shares};
 use reach::{Reach, Start};
 pub(super) use receiving::Receiving;
 pub(super) use sending::Sending;
+
+/// The number of polls of a rank for a short message before it waits as for any other message: a few times the duration of one exchange.
+const POLLS: u32 = 1000;
 
 /// The transport of one rank of a world, or of a node, whose ranks share memory. Internally, ranks are numbered by their
 /// position among those.
@@ -43,16 +44,16 @@ pub(super) use sending::Sending;
 pub(crate) struct Shared {
     position: usize,
     /// The rank in the world of each position.
-    members: Vec<Rank>,
+    pub(super) members: Vec<Rank>,
     /// The position of each rank of the world, if it has one.
     positions: Vec<Option<usize>>,
     board: Board,
-    status: StatusBoard,
+    pub(super) status: StatusBoard,
     reach: Reach,
-    registry: Arc<Registry>,
-    spins: u32,
-    /// The number of cores available to these ranks together.
-    cores: usize,
+    /// The allocator of this rank's registered memory.
+    pub(super) registry: Arc<Registry>,
+    /// The number of polls of this rank before it yields; 0 until its fabric sets it.
+    pub(super) spins: u32,
     outbox: Outbox,
     /// The number of messages received from each position.
     received: Vec<u64>,
@@ -130,12 +131,6 @@ impl Outbox {
         self.staged[piece] = Some((to, number));
         self.next_piece = (piece + 1) % PIECES;
     }
-
-    /// Records an acknowledgement that arrived with a message of that position.
-    #[inline]
-    fn acknowledged(&mut self, by: usize, taken: u64) {
-        self.released[by] = self.released[by].max(taken);
-    }
 }
 
 impl Shared {
@@ -145,10 +140,8 @@ impl Shared {
         (board, status): (Board, StatusBoard),
         reach: Reach,
         registry: Arc<Registry>,
-        (spins, cores): (u32, usize),
     ) -> Self {
         let ranks = members.len();
-        let board = board.of_members(&members);
         let mut positions = vec![None; members.iter().max().map_or(0, |last| last + 1)];
         members.iter().enumerate().for_each(|(position, &rank)| positions[rank] = Some(position));
         let outbox =
@@ -165,8 +158,7 @@ impl Shared {
             status,
             reach,
             registry,
-            spins,
-            cores,
+            spins: 0,
             outbox,
             received,
             passes: 0,
@@ -177,47 +169,28 @@ impl Shared {
     }
 
     /// Returns this rank's end for point-to-point messages, over separate channels.
-    pub(super) fn for_messages(&self) -> Line {
-        Line(Self::new(
+    pub(super) fn for_messages(&self) -> Self {
+        Self::new(
             self.position,
             self.members.clone(),
             (self.board.for_messages(), self.status.clone()),
             self.reach.again(),
             Arc::clone(&self.registry),
-            (self.spins, self.cores),
-        ))
-    }
-
-    /// Returns the transports of a new world of threads.
-    pub(super) fn world_of_threads(ranks: usize, waits: (u32, usize)) -> crate::error::Result<Vec<Self>> {
-        Self::of_process(StatusBoard::of_threads(ranks)?, waits)
+        )
     }
 
     /// Returns the transports of all ranks of a world in one process, given the status board of each rank.
-    pub(super) fn of_process(
-        statuses: Vec<StatusBoard>,
-        waits: (u32, usize),
-    ) -> crate::error::Result<Vec<Self>> {
+    pub(super) fn of_process(statuses: Vec<StatusBoard>) -> crate::error::Result<Vec<Self>> {
         let ranks = statuses.len();
         let size_bytes = Board::size_bytes(ranks);
         let pages = crate::memory::Pages::untouched(size_bytes)
             .map_err(|error| Error::Memory { size_bytes, cause: error.into() })?;
         let board = Board::new(pages, ranks, 0);
         let end = |(position, status)| {
-            let (members, registry) = ((0..ranks).collect(), Registry::of_threads());
-            Self::new(position, members, (board.clone(), status), Reach(None), registry, waits)
+            let members = (0..ranks).collect();
+            Self::new(position, members, (board.clone(), status), Reach(None), Registry::of_threads())
         };
         Ok(statuses.into_iter().enumerate().map(end).collect())
-    }
-
-    /// Returns the ranks that share this memory.
-    pub(super) fn members(&self) -> &[Rank] {
-        &self.members
-    }
-
-    /// Returns the state that the ranks of the node publish to each other.
-    pub(super) fn status(&self) -> &StatusBoard {
-        &self.status
     }
 
     /// Returns whether cross memory attach is used for memory that is not registered; `None` if it is not
@@ -229,26 +202,6 @@ impl Shared {
     /// Returns the name in tables.
     pub(super) fn name(&self) -> &'static str {
         if self.reach.0.is_some() { "shm" } else { "threads" }
-    }
-
-    /// Returns the number of cores available to these ranks together.
-    pub(super) fn cores(&self) -> usize {
-        self.cores
-    }
-
-    /// Sets the number of polls of this rank before it yields.
-    pub(super) fn set_spins(&mut self, spins: u32) {
-        self.spins = spins;
-    }
-
-    /// Returns the number of polls of this rank before it yields.
-    pub(super) fn spins(&self) -> u32 {
-        self.spins
-    }
-
-    /// Returns the allocator of this rank's registered memory.
-    pub(super) fn registry(&self) -> &Arc<Registry> {
-        &self.registry
     }
 
     /// Returns whether a rank of the world shares this memory.
@@ -274,11 +227,52 @@ impl Shared {
         mut incoming: Option<Incoming<'_>>,
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
+        // Short messages lend and divide no memory: this rank posts one message, and polls for the other.
         let outgoing = outgoing.filter(|outgoing| !self.try_send_short(header, outgoing));
         if outgoing.is_none() && self.try_receive_short(header, &mut incoming)? {
             return Ok(());
         }
         self.exchange_any(header, outgoing, incoming, deadlines)
+    }
+
+    /// Sends a message if it is short and a slot is free. Returns whether it is sent.
+    #[inline]
+    fn try_send_short(&mut self, header: &Header, outgoing: &Outgoing<'_>) -> bool {
+        let (bytes, to) = (outgoing.bytes, self.position_of(outgoing.to));
+        let Self { position, board, outbox, .. } = self;
+        // The first message touches its channel's pages.
+        if bytes.len() > SHORT || outbox.sent[to] == 0 {
+            return false;
+        }
+        outbox.send_short(board, (*position, to), &header.of_size(bytes.len()), bytes)
+    }
+
+    /// Receives the expected message, if it is short and arrives soon. Returns whether nothing remains to be received.
+    #[inline]
+    fn try_receive_short(
+        &mut self,
+        header: &Header,
+        incoming: &mut Option<Incoming<'_>>,
+    ) -> Result<bool, Failure> {
+        let Some(Incoming { from: other, target }) = incoming else { return Ok(true) };
+        let (size_bytes, from) = (target.size_bytes(), self.position_of(*other));
+        let Self { position, board, status, outbox, received, spins, .. } = self;
+        let number = received[from] + 1;
+        if size_bytes > SHORT || number == 1 {
+            return Ok(false);
+        }
+        let channel = board.channel(from, *position);
+        // A rank without its own core polls once.
+        for _ in 0..(*spins).clamp(1, POLLS) {
+            let Some(message) = channel.arrived(number) else { continue };
+            channel.check(number, message, &header.of_size(size_bytes), *other, status)?;
+            target.accept(0, channel.payload(number, message, size_bytes));
+            outbox.released[from] = outbox.released[from].max(message.acknowledged);
+            channel.release(number);
+            received[from] = number;
+            return Ok(true);
+        }
+        Ok(false)
     }
 
     /// Like [`exchange`](Self::exchange), for messages of any size and waits of any length.
@@ -291,10 +285,14 @@ impl Shared {
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         let spins = self.spins;
-        let (mut sending, mut receiving, checks) = self.halves(header, outgoing, incoming);
-        let waiting = Waiting::new(spins, deadlines, checks.status);
-        sending.progress()?;
-        complete(&mut sending, &mut receiving, waiting, |other, waiting| checks.poll(other, waiting))
+        let (mut exchange, checks) = self.halves(header, outgoing, incoming);
+        exchange.1.progress()?;
+        let poll = || {
+            let moved = exchange.progress()?;
+            Ok(Poll::of(&exchange, moved))
+        };
+        let waiting = Waiting::new(spins, deadlines, checks.own.status);
+        waiting.until(poll, |other, waiting| checks.poll(other, waiting))
     }
 
     /// Returns both halves of an exchange, and the checks during a wait. The sending half makes progress
@@ -305,31 +303,37 @@ impl Shared {
         header: &'a Header,
         outgoing: Option<Outgoing<'a>>,
         incoming: Option<Incoming<'a>>,
-    ) -> (Option<Sending<'a>>, Option<Receiving<'a>>, Checks<'a>) {
+    ) -> ((Option<Receiving<'a>>, Option<Sending<'a>>), Checks<'a>) {
         let to = outgoing.as_ref().map(|outgoing| self.position_of(outgoing.to));
         let from = incoming.as_ref().map(|incoming| self.position_of(incoming.from));
         let Self { position, members, board, status, reach, registry, outbox, received, passes, .. } = self;
-        let (board, status, registry) = (&*board, &*status, &**registry);
-        let sending = outgoing.zip(to).map(|(outgoing, to)| {
-            let uses_kernel = reach.kernel_copies() == Some(true);
-            Sending::new((board, status), (*position, to), header, outgoing, outbox, registry, uses_kernel)
-        });
+        let own = Own { position: *position, members, board, status, registry };
         // The count before this exchange: the number of the expected message may change during it.
-        let checks = Checks { position: *position, members, board, status, header, passes: *passes };
-        let receiving = incoming.zip(from).map(|(incoming, from)| {
-            Receiving::new((board, status), (from, *position), header, incoming, &mut received[from], reach)
+        let checks = Checks { own, header, passes: *passes };
+        let sending = outgoing.zip(to).map(|(outgoing, to)| {
+            Sending::new(own, to, header, outgoing, outbox, reach.kernel_copies() == Some(true))
         });
-        (sending, receiving, checks)
+        let receiving = incoming
+            .zip(from)
+            .map(|(incoming, from)| Receiving::new(own, from, header, incoming, &mut received[from], reach));
+        ((receiving, sending), checks)
     }
+}
+
+/// The parts of a rank's transport that all of its messages and passes use.
+#[derive(Debug, Clone, Copy)]
+struct Own<'a> {
+    position: usize,
+    members: &'a [Rank],
+    board: &'a Board,
+    status: &'a StatusBoard,
+    registry: &'a Registry,
 }
 
 /// The periodic checks of a waiting rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Checks<'a> {
-    position: usize,
-    members: &'a [Rank],
-    board: &'a Board,
-    status: &'a StatusBoard,
+    own: Own<'a>,
     header: &'a Header,
     passes: u64,
 }
@@ -337,26 +341,27 @@ pub(super) struct Checks<'a> {
 impl Checks<'_> {
     /// Returns whether a rank sends its messages through this memory.
     pub(super) fn has(&self, rank: Rank) -> bool {
-        self.members.contains(&rank)
+        self.own.members.contains(&rank)
     }
 
     #[cold]
-    pub(super) fn poll(&self, other: Rank, waiting: &Waiting<'_>) -> Result<PeerState, Failure> {
+    pub(super) fn poll(&self, other: Rank, waiting: &Waiting<'_>) -> Result<(), Failure> {
+        let status = self.own.status;
         if waiting.is_long() {
             self.check_unexpected()?;
-            self.header.check_called(other, self.status)?;
+            self.header.check_called(other, status)?;
         }
-        Ok(Failure::left(other, self.status).map_or(PeerState::Nothing, PeerState::Gone))
+        Failure::left(other, status).map_or(Ok(()), Err)
     }
 
     /// Checks messages and opened buffers of ranks that this one does not wait for.
     fn check_unexpected(&self) -> Result<(), Failure> {
-        (0..self.members.len()).filter(|&other| other != self.position).try_for_each(|other| {
-            let sent = self.board.channel(other, self.position).ahead();
-            let opened = self.board.condition(other).opened.read(self.passes + 1);
+        let Own { position, members, board, status, .. } = self.own;
+        (0..members.len()).filter(|&other| other != position).try_for_each(|other| {
+            let sent = board.channel(other, position).ahead();
+            let opened = board.condition(other).opened.read(self.passes + 1);
             let mut posted = sent.into_iter().chain(opened.map(|content| &content.header));
-            posted
-                .try_for_each(|header| self.header.check_unexpected(header, self.members[other], self.status))
+            posted.try_for_each(|header| self.header.check_unexpected(header, members[other], status))
         })
     }
 }

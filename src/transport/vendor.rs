@@ -73,6 +73,6 @@ impl Fabric {
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported), on all ranks, if the vendor reduces this type differently.
     pub(crate) fn check_vendor(&self, dtype: DType, op: ReduceOp) -> Result<()> {
-        self.mpi.as_ref().map_or(Ok(()), |mpi| mpi.check_reduction(dtype, op))
+        self.mpi.as_ref().map_or(Ok(()), |mpi| mpi.reductions.check(dtype, op))
     }
 }

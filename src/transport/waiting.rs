@@ -1,6 +1,6 @@
 //! Waiting for another rank: spin, yield, sleep.
 
-use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -47,14 +47,6 @@ pub(super) enum Poll<R> {
     WaitsFor(Rank),
 }
 
-/// The outcome of a check during a wait.
-#[derive(Debug)]
-pub(super) enum PeerState {
-    Nothing,
-    /// The other rank will not arrive. Messages that it sent before remain valid.
-    Gone(Failure),
-}
-
 /// The reason why a wait ends without success.
 #[derive(Debug)]
 pub(crate) enum WaitFailure {
@@ -64,30 +56,19 @@ pub(crate) enum WaitFailure {
     Failed(Error),
 }
 
-/// Sleeps until the awaited event may have happened, but only for a short time, since a waiting rank also checks for failures.
-pub(super) struct Nap<'a>(pub(super) &'a dyn Fn());
-
-impl fmt::Debug for Nap<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Nap")
-    }
-}
-
 /// The pauses between polls of something that another rank changes: spins, then yields, then sleeps.
 ///
 /// A yield switches to another rank in about a microsecond, where spinning would use up the time slice.
-#[derive(Debug)]
 pub(crate) struct Waiting<'a> {
     polls: u32,
     spins: u32,
     times: Option<Times>,
     /// Whether there was progress since the clock was read.
     moved: bool,
-    is_long: bool,
     /// The number of polls after which a rank sleeps between them.
     polls_awake: u32,
     /// The function by which to sleep, if the awaited event can end the sleep.
-    nap: Option<Nap<'a>>,
+    nap: Option<&'a dyn Fn()>,
     checks_failures: bool,
     /// Whether the wait is recorded as one of the current call.
     records: bool,
@@ -98,11 +79,9 @@ pub(crate) struct Waiting<'a> {
 /// The times of a wait long enough to read the clock.
 #[derive(Debug, Clone, Copy)]
 struct Times {
-    started: Instant,
     silence: Silence,
-    /// The length of the wait at the last two checks.
-    waited: Duration,
-    before: Duration,
+    /// The time of the reading of the clock before the latest one.
+    before: Instant,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -150,7 +129,6 @@ impl<'a> Waiting<'a> {
             spins,
             times: None,
             moved: false,
-            is_long: false,
             polls_awake: u32::MAX,
             nap: None,
             checks_failures: true,
@@ -166,8 +144,9 @@ impl<'a> Waiting<'a> {
         Self { polls_awake: POLLS_AWAKE, spins: self.spins.min(POLLS_AWAKE), ..self }
     }
 
-    /// Makes the wait sleep by `nap` once it has spun and yielded. That frees the core, and costs no more than a wake-up.
-    pub(super) fn napping(self, nap: Nap<'a>) -> Self {
+    /// Makes the wait sleep by `nap` once it has spun and yielded. That frees the core, and costs no more than a wake-up. `nap` sleeps until the
+    /// awaited event may have happened, but only for a short time, since a waiting rank also checks for failures.
+    pub(super) fn napping(self, nap: &'a dyn Fn()) -> Self {
         let spins = self.spins.min(EAGER_SPINS);
         Self { spins, polls_awake: spins + YIELDS_BEFORE_NAPS, nap: Some(nap), ..self }
     }
@@ -204,17 +183,6 @@ impl<'a> Waiting<'a> {
         self.moved = true;
     }
 
-    /// Pauses briefly, like [`Waiting::pause`], in a wait without a deadline.
-    ///
-    /// # Errors
-    /// The failure of a rank.
-    pub(crate) fn pause_without_deadline(&mut self) -> Result<bool, Error> {
-        self.pause().map_err(|failure| match failure {
-            WaitFailure::Failed(error) => error,
-            WaitFailure::Overdue(waited) => unreachable!("the wait of {waited:?} has no deadline"),
-        })
-    }
-
     /// Keeps the wait out of the flight recorder, whose current call may be one of another thread.
     pub(crate) fn unrecorded(self) -> Self {
         Self { records: false, ..self }
@@ -225,13 +193,13 @@ impl<'a> Waiting<'a> {
         if !self.records {
             return;
         }
-        let more = self.times.map_or(Duration::ZERO, |times| times.waited - times.before);
+        let more = self.times.map_or(Duration::ZERO, |times| times.silence.read - times.before);
         self.status.waits_for(other, more);
     }
 
     /// Makes the wait sleep early, for a thread that drives messages in the background.
     pub(crate) fn in_background(self) -> Self {
-        self.napping(Nap(&|| clock::sleep(NAP)))
+        self.napping(&|| clock::sleep(NAP))
     }
 
     /// Makes the wait continue after failures, for the survivors.
@@ -239,7 +207,8 @@ impl<'a> Waiting<'a> {
         Self { checks_failures: false, ..self }
     }
 
-    /// Polls until done. Between polls it pauses, and periodically checks the awaited rank by `check_peer`.
+    /// Polls until done. Between polls it pauses, and periodically calls `check_peer`, which returns the failure if the awaited rank will not
+    /// arrive.
     ///
     /// Before the wait fails, it polls once more. A message that the rank sent before it left remains valid. At the deadline, this rank may
     /// itself have been descheduled, and the message or the reason for its absence may have arrived.
@@ -247,7 +216,7 @@ impl<'a> Waiting<'a> {
     pub(super) fn until<R>(
         mut self,
         mut poll: impl FnMut() -> Result<Poll<R>, Failure>,
-        mut check_peer: impl FnMut(Rank, &Self) -> Result<PeerState, Failure>,
+        mut check_peer: impl FnMut(Rank, &Self) -> Result<(), Failure>,
     ) -> Result<R, Failure> {
         loop {
             let other = match poll()? {
@@ -258,11 +227,13 @@ impl<'a> Waiting<'a> {
                 }
                 Poll::WaitsFor(other) => other,
             };
-            let paused = self.pause_for(other);
-            if matches!(paused, Ok(false)) {
-                continue;
-            }
-            if let Some(failure) = self.check(other, paused, &mut check_peer)? {
+            let checked = match self.pause_for(other) {
+                Ok(false) => continue,
+                Ok(true) => check_peer(other, &self),
+                Err(late @ Failure::Timeout { .. }) => check_peer(other, &self).and(Err(late)),
+                Err(failure) => return Err(failure),
+            };
+            if let Err(failure) = checked {
                 match poll()? {
                     Poll::Done(result) => return Ok(result),
                     Poll::Progress => self.moved = true,
@@ -272,40 +243,35 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Checks the awaited rank. Returns the failure of the wait, unless one more poll makes progress.
-    #[cold]
-    fn check(
-        &self,
+    /// Waits until rank `other` has increased a counter in shared memory to a value. `disagreement` returns the reason if that rank never will,
+    /// since it makes another call; a long wait calls it.
+    pub(crate) fn for_counter(
+        self,
         other: Rank,
-        paused: Result<bool, Failure>,
-        check_peer: &mut impl FnMut(Rank, &Self) -> Result<PeerState, Failure>,
-    ) -> Result<Option<Failure>, Failure> {
-        match paused {
-            Ok(_) => Ok(match check_peer(other, self)? {
-                PeerState::Nothing => None,
-                PeerState::Gone(failure) => Some(failure),
-            }),
-            Err(late @ Failure::Timeout { .. }) => Ok(Some(match check_peer(other, self)? {
-                PeerState::Nothing => late,
-                PeerState::Gone(failure) => failure,
-            })),
-            Err(failure) => Err(failure),
-        }
+        (counter, value): (&AtomicU64, u64),
+        disagreement: impl Fn() -> Option<Failure>,
+    ) -> Result<(), Failure> {
+        let is_reached = || counter.load(Ordering::Acquire) >= value;
+        let poll = || Ok(if is_reached() { Poll::Done(()) } else { Poll::WaitsFor(other) });
+        self.until(poll, |other, waiting| {
+            let disagrees = || if waiting.is_long() { disagreement() } else { None };
+            Failure::left(other, waiting.status).or_else(disagrees).map_or(Ok(()), Err)
+        })
     }
 
     /// Returns whether the other rank has been silent for much longer than a message takes.
     pub(super) fn is_long(&self) -> bool {
-        self.is_long
+        self.silence() > AWAKE
     }
 
     /// Returns the time that the other rank has been silent, at the last reading of the clock.
     pub(super) fn silence(&self) -> Duration {
-        self.times.map_or(Duration::ZERO, |times| times.started + times.waited - times.silence.moved)
+        self.times.map_or(Duration::ZERO, |Times { silence, .. }| silence.read - silence.moved)
     }
 
     #[cold]
     fn yield_or_sleep(&mut self) -> Result<bool, WaitFailure> {
-        let sleeps = self.is_long || self.polls > self.polls_awake;
+        let sleeps = self.is_long() || self.polls > self.polls_awake;
         if !sleeps {
             clock::yield_now();
         }
@@ -313,23 +279,19 @@ impl<'a> Waiting<'a> {
             return Ok(false);
         }
         let now = clock::now();
-        let nothing = Duration::ZERO;
-        let began = Times { started: now, silence: Silence::since(now), waited: nothing, before: nothing };
-        let times = self.times.get_or_insert(began);
-        times.before = times.waited;
-        times.waited = now - times.started;
+        let times = self.times.get_or_insert(Times { silence: Silence::since(now), before: now });
+        times.before = times.silence.read;
         if std::mem::take(&mut self.moved) {
             times.silence = Silence::since(now);
         }
         let silent = times.silence.lasts(now, self.status.is_quiet());
         let is_over = times.silence.is_over(now, *self.deadlines);
-        self.is_long = silent > AWAKE;
         match &self.nap {
-            Some(nap) if sleeps => nap.0(),
+            Some(nap) if sleeps => nap(),
             None if sleeps => clock::sleep(NAP),
             _ => {}
         }
-        if self.is_long {
+        if self.is_long() {
             self.status.check_peers();
         }
         let failure = self.status.failure().filter(|_| self.checks_failures);

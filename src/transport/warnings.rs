@@ -23,7 +23,7 @@ pub(super) fn print(
     let applies_by_rank = gather(bootstrap, &applies)?;
     let first = |kind: usize| applies_by_rank.iter().position(|applies| applies[kind]) == Some(rank);
     if first(0) {
-        oversubscription(node.0, node.1).iter().for_each(|line| print_once(line));
+        print_once(&oversubscription(node.0, node.1));
     }
     if let Some(files) = files.filter(|_| first(1)) {
         print_once(&format!(
@@ -49,20 +49,15 @@ fn print_once(line: &str) {
 }
 
 /// Returns a warning for an oversubscribed node.
-fn oversubscription(ranks: usize, cores: usize) -> Option<String> {
+fn oversubscription(ranks: usize, cores: usize) -> String {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let online = count_of_list(online.trim());
-    let bound = match online {
-        Some(online) if online > cores => {
-            format!(
-                " of the {online} that it has (see `mpirun --report-bindings`, and --bind-to none, or Slurm's --cpus-per-task)"
-            )
-        }
-        _ => String::new(),
-    };
-    (ranks > cores).then(|| {
-        format!("{ranks} ranks on {} take turns on {cores} cores{bound}: everything is slow", system::host())
-    })
+    let bound = online.filter(|&online| online > cores).map_or(String::new(), |online| {
+        format!(
+            " of the {online} that it has (see `mpirun --report-bindings`, and --bind-to none, or Slurm's --cpus-per-task)"
+        )
+    });
+    format!("{ranks} ranks on {} take turns on {cores} cores{bound}: everything is slow", system::host())
 }
 
 /// Returns the number of elements of a kernel list such as "0-3,8".

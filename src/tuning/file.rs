@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::str::FromStr;
 
 use serde::Deserialize;
-use toml::Spanned;
+use toml::{Spanned, Value};
 use unisono_collectives::model::{Link, Range};
 
 use super::{Reach, Section, Tuning};
@@ -43,7 +43,7 @@ struct FileSection {
     measured: String,
     messages: Spanned<Vec<Spanned<Message>>>,
     one_pass: Option<Spanned<Vec<Spanned<Pass>>>>,
-    hand_over_us: Option<Spanned<Latency>>,
+    hand_over_us: Option<Latency>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -66,46 +66,34 @@ struct Pass {
 
 impl From<Message> for Range {
     fn from(Message { up_to, alpha_us, move_gb_per_s, reduce_gb_per_s }: Message) -> Self {
-        Self {
-            up_to_bytes: up_to.0,
-            alpha_us: alpha_us.0,
-            move_gb_per_s: move_gb_per_s.0,
-            reduce_gb_per_s: reduce_gb_per_s.0,
-        }
+        let [move_gb_per_s, reduce_gb_per_s] = [move_gb_per_s, reduce_gb_per_s].map(|Rate(rate)| rate);
+        Self { up_to_bytes: up_to.0, alpha_us: alpha_us.0, move_gb_per_s, reduce_gb_per_s }
     }
 }
 
 impl From<Pass> for Range {
     fn from(Pass { up_to, alpha_us, gb_per_s }: Pass) -> Self {
-        let UpTo(up_to_bytes) = up_to;
+        let up_to_bytes = up_to.0;
         Self { up_to_bytes, alpha_us: alpha_us.0, move_gb_per_s: gb_per_s.0, reduce_gb_per_s: gb_per_s.0 }
     }
 }
 
 /// The largest size of a range: a number of bytes, a text such as 8K, or "any" for the last range.
 #[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(try_from = "NumberOrText")]
+#[serde(try_from = "Value")]
 struct UpTo(usize);
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum NumberOrText {
-    Number(usize),
-    Text(String),
-    Other(serde::de::IgnoredAny),
-}
 
 const ANY: &str = "any";
 
-impl TryFrom<NumberOrText> for UpTo {
+impl TryFrom<Value> for UpTo {
     type Error = String;
 
-    fn try_from(size: NumberOrText) -> Result<Self, String> {
+    fn try_from(size: Value) -> Result<Self, String> {
         let (bytes, given) = match size {
-            NumberOrText::Number(bytes) => (Some(bytes), String::new()),
-            NumberOrText::Text(text) if text == ANY => (Some(usize::MAX), String::new()),
-            NumberOrText::Text(text) => (size::bytes(&text), format!("{text:?}")),
-            NumberOrText::Other(_) => (None, "neither a number nor a string".to_owned()),
+            Value::Integer(bytes) => (usize::try_from(bytes).ok(), bytes.to_string()),
+            Value::String(text) if text == ANY => (Some(usize::MAX), String::new()),
+            Value::String(text) => (size::bytes(&text), format!("{text:?}")),
+            _ => (None, "neither a number nor a string".to_owned()),
         };
         let expected = || format!("up_to is {given}, but should be a size such as 512, \"8K\" or \"any\"");
         bytes.map(Self).ok_or_else(expected)
@@ -143,7 +131,10 @@ impl TryFrom<f64> for Rate {
 /// # Errors
 /// [`InvalidFile`] if it is not TOML, or a value is invalid.
 pub fn read(text: &str) -> Result<Vec<(Reach, Section)>, InvalidFile> {
-    let invalid = |at: usize, what: String| InvalidFile { line: 1 + count_lines(text, at), what };
+    let invalid = |at: usize, what: String| {
+        let breaks = text.bytes().take(at).filter(|&byte| byte == b'\n');
+        InvalidFile { line: 1 + breaks.count(), what }
+    };
     let file: File = toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         invalid(at, error.message().replace('\n', "; "))
@@ -161,19 +152,14 @@ pub fn read(text: &str) -> Result<Vec<(Reach, Section)>, InvalidFile> {
         let messages = link(messages, invalid)?;
         let one_pass = match one_pass {
             Some(ranges) => Some(link(ranges, invalid)?),
-            None => super::defaults::section(reach).one_pass,
+            None => super::default_section(reach).one_pass,
         };
-        let hand_over_us = hand_over_us.map(|hand_over_us| hand_over_us.into_inner().0);
+        let hand_over_us = hand_over_us.map(|Latency(us)| us);
         read.push((reach, Section { messages, one_pass, hand_over_us, measured }));
     }
     Ok(read)
 }
 
-fn count_lines(text: &str, end: usize) -> usize {
-    text.as_bytes().iter().take(end).filter(|&&byte| byte == b'\n').count()
-}
-
-/// Converts the lines of a section to a link.
 fn link<L: Copy + Into<Range>>(
     lines: Spanned<Vec<Spanned<L>>>,
     invalid: impl Fn(usize, String) -> InvalidFile,
@@ -269,7 +255,7 @@ mod tests {
     use super::*;
 
     fn defaults() -> Vec<(Reach, Section)> {
-        Reach::ALL.map(|reach| (reach, super::super::defaults::section(reach))).to_vec()
+        Reach::ALL.map(|reach| (reach, super::super::default_section(reach))).to_vec()
     }
 
     #[test]
@@ -282,14 +268,14 @@ mod tests {
 
     #[test]
     fn context_switch_time_is_written_and_parsed() {
-        let section = Section { hand_over_us: Some(0.834), ..super::super::defaults::section(Reach::Mpi) };
+        let section = Section { hand_over_us: Some(0.834), ..super::super::default_section(Reach::Mpi) };
         let text = write(&[(Reach::Mpi, section.clone())]);
         assert_eq!(read(&text), Ok(vec![(Reach::Mpi, section)]));
         let tuning: Tuning = text.parse().unwrap();
         assert_eq!(tuning.machine("mpi", crate::call::Memory::Slice, 2).hand_over_us, 0.834);
         let usual = Tuning::default().machine("mpi", crate::call::Memory::Slice, 2).hand_over_us;
         assert_eq!(tuning.machine("shm", crate::call::Memory::Slice, 2).hand_over_us, usual);
-        let network = Section { hand_over_us: Some(4.0), ..super::super::defaults::section(Reach::Network) };
+        let network = Section { hand_over_us: Some(4.0), ..super::super::default_section(Reach::Network) };
         let tuning = tuning.with([(Reach::Network, network)]);
         assert_eq!(tuning.machine("shm+mpi", crate::call::Memory::Slice, 1).hand_over_us, 4.0);
         assert_eq!(tuning.machine("shm", crate::call::Memory::Slice, 2).hand_over_us, usual);

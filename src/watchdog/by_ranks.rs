@@ -32,7 +32,6 @@ pub(super) struct ByRanks {
 #[derive(Debug)]
 struct Rounds {
     checks: Checks,
-    /// The ranks of other nodes.
     nodes: Option<Nodes>,
     last: Instant,
 }
@@ -42,7 +41,7 @@ impl ByRanks {
     /// The system's error.
     pub(super) fn new(mut watched: Watched) -> std::io::Result<Self> {
         let status = watched.statuses[0].clone();
-        let report = Arc::new(Report::new(status.clone(), Arc::clone(&watched.identities), false));
+        let report = Report::new(&status, &watched.identities, false);
         let checks = Checks::new(&watched, &report, watched.kind == Kind::Processes);
         let controls = std::mem::take(&mut watched.controls);
         Self::over(checks, (status, &watched.identities, watched.warn_after), controls, report, None)
@@ -73,7 +72,8 @@ impl ByRanks {
     ) -> R {
         let mut rounds = self.lock();
         let nodes = rounds.nodes.as_mut().expect("these ranks have connections with other nodes");
-        nodes.sockets.begin(begin);
+        // The next round sends the resulting messages.
+        begin(&mut nodes.sockets.endpoint, nodes.sockets.began.elapsed());
         loop {
             nodes.round(&self.report);
             if let Some(result) = result(&mut nodes.sockets.endpoint) {
@@ -81,7 +81,7 @@ impl ByRanks {
                 nodes.round(&self.report);
                 return result;
             }
-            wait(nodes.waits_on());
+            wait(nodes.sockets.waits_on());
         }
     }
 
@@ -138,7 +138,7 @@ impl Guard for ByRanks {
         }
         let identities =
             Arc::new(Identities(ranks.iter().map(|&rank| self.identities.0[rank].clone()).collect()));
-        let report = Arc::new(Report::new(status.clone(), Arc::clone(&identities), false));
+        let report = Report::new(status, &identities, false);
         let checks = Checks::of_group(status, &identities, &report);
         let watched = (status.clone(), &identities, self.warn_after);
         Ok(Some(Arc::new(Self::over(checks, watched, controls, report, Some(self))?)))

@@ -19,7 +19,6 @@ use crate::system::print_line;
 /// The shortest duration of a suspected deadlock before it is reported. Within it, every report of another node is replaced.
 const LASTING: Duration = LONGEST_FRESH.saturating_add(Duration::from_secs(1));
 
-/// The checks of one process.
 #[derive(Debug)]
 pub(super) struct Checks {
     status: StatusBoard,
@@ -29,7 +28,6 @@ pub(super) struct Checks {
     warnings: Warnings,
     /// Whether to warn of long waits: on rank 0's node.
     warns: bool,
-    /// Whether to compare the calls of ranks.
     compares: bool,
     /// A suspected deadlock, and its beginning.
     deadlock: Option<(String, Instant)>,
@@ -40,16 +38,15 @@ pub(super) struct Checks {
 impl Checks {
     pub(super) fn new(watched: &Watched, report: &Arc<Report>, others_check: bool) -> Self {
         let Watched { statuses, identities, controls, warn_after, kind, .. } = watched;
-        let status = statuses[0].clone();
+        let status = &statuses[0];
         let processes = match kind {
-            Kind::Processes => Processes::on(&status, identities),
+            Kind::Processes => Processes::on(status, identities),
             Kind::Threads => Processes::default(),
         };
         let warns = status.rank() == 0 || others_check && status.members().contains(&0);
         let (warnings, compares) = (Warnings::new(*warn_after), warns || !controls.is_empty());
-        let (identities, report) = (Arc::clone(identities), Arc::clone(report));
-        let deadlock = None;
-        Self { status, identities, report, processes, warnings, warns, compares, deadlock, others_check }
+        let of_group = Self::of_group(status, identities, report);
+        Self { processes, warnings, warns, compares, others_check, ..of_group }
     }
 
     /// Returns the checks of a group. Its world checks the processes and long waits.

@@ -10,7 +10,6 @@ pub(super) struct OwnFile {
 }
 
 impl OwnFile {
-    /// Returns the file, if the system has provided one.
     pub(super) fn of(file: Option<OwnedFd>) -> Self {
         let identity = file.as_ref().and_then(|file| identity(file.as_fd()));
         Self { file, identity }
@@ -39,20 +38,19 @@ fn identity(file: BorrowedFd<'_>) -> Option<(u64, u64)> {
 }
 
 #[cfg(test)]
-impl OwnFile {
-    /// Returns a file whose descriptor the program has closed and reused.
-    pub(super) fn replaced(file: OwnedFd) -> Self {
-        Self { file: Some(file), identity: Some((0, 0)) }
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd as _;
 
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
+
+    impl OwnFile {
+        /// Returns a file whose descriptor the program has closed and reused.
+        pub(in super::super) fn replaced(file: OwnedFd) -> Self {
+            Self { file: Some(file), identity: Some((0, 0)) }
+        }
+    }
 
     #[test]
     fn descriptor_reused_by_the_program_is_neither_used_nor_closed() {

@@ -1,13 +1,15 @@
-//! The identity of each rank, which ranks exchange when a communicator is created, and the addresses of leaders.
+//! The identity of each rank, which ranks exchange when a communicator is created, and the ports of the hub.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
+use crate::config::Interfaces;
 use crate::control::Hidden;
+use crate::system::nonce;
 
-/// The identity of a rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) host: String,
@@ -16,19 +18,32 @@ pub(crate) struct Identity {
     pub(crate) leader: Rank,
     /// The addresses on which it listens, if it is the hub of the leaders.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// The secret with which connections authenticate.
     pub(crate) secret: Hidden<[u64; 2]>,
 }
 
 impl Identity {
-    /// Returns the identity of this process, without addresses.
     pub(crate) fn of_this_process(leader: Rank) -> Self {
         let host = crate::system::host();
         Self { host, process_id: std::process::id(), leader, addresses: Vec::new(), secret: Hidden([0; 2]) }
     }
 }
 
-/// The identities of all ranks of the world.
+/// The listening sockets of the hub, to which the leaders of other nodes connect: one on each interface.
+#[derive(Debug)]
+pub(crate) struct Hub(pub(super) Vec<TcpListener>);
+
+impl Hub {
+    /// Listens where other hosts may reach this one, and writes the addresses to the identity.
+    ///
+    /// # Errors
+    /// The system's error, and if `UNISONO_INTERFACE` names no interface of this machine.
+    pub(crate) fn open(identity: &mut Identity, interfaces: &Interfaces) -> io::Result<Self> {
+        let (listeners, addresses) = interfaces.listen()?;
+        (identity.addresses, identity.secret) = (addresses, Hidden(nonce()));
+        Ok(Self(listeners))
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identities(pub(crate) Vec<Identity>);
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -10,8 +9,8 @@ use unisono_collectives::Rank;
 
 use super::identity::Identities;
 use super::report::Report;
-use super::sockets::{CUT_AFTER, News, Sockets};
-use crate::control::{How, Message};
+use super::sockets::{CUT_AFTER, Sockets};
+use crate::control::{self, How, Message};
 use crate::record::{Doing, State};
 use crate::status::{FirstFailure, PROCESS_ENDED, StatusBoard};
 use crate::system::print_line;
@@ -86,10 +85,6 @@ impl Nodes {
         }
     }
 
-    pub(super) fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
-        self.sockets.waits_on()
-    }
-
     /// Returns the last known activity of the ranks of other nodes and, if a report is outdated, the seconds since it.
     pub(super) fn doings(&self) -> impl Iterator<Item = (Doing, Option<f64>)> {
         let fresh = self.report_every * 2 + GRACE;
@@ -104,12 +99,12 @@ impl Nodes {
 
     /// Processes messages of other leaders, and sends the news of this node.
     pub(super) fn round(&mut self, report: &Report) {
-        for event in self.sockets.progress() {
-            match event {
-                News::Received(from, message) => self.receive(from, message),
-                News::Lost(rank, over, how) => self.lost(rank, over, how, report),
-                News::Unreached(ranks) => self.unreached(&ranks),
-                News::Stranger => self.stranger(),
+        for (news, over) in self.sockets.progress() {
+            match news {
+                control::Report::Told(from, message) => self.receive(from, message),
+                control::Report::Lost(rank, _, how) => self.lost(rank, over, how, report),
+                control::Report::Unreached(ranks) => self.unreached(&ranks),
+                control::Report::Stranger => self.stranger(),
             }
         }
         self.send_news();
@@ -210,12 +205,11 @@ impl Nodes {
         }
     }
 
-    /// Returns whether a rank is on this node.
     fn is_here(&self, rank: Rank) -> bool {
         self.status.members().contains(&rank)
     }
 
-    fn lost(&mut self, rank: Rank, over: IpAddr, how: How, report: &Report) {
+    fn lost(&mut self, rank: Rank, over: Option<IpAddr>, how: How, report: &Report) {
         if self.quiet.remove(&rank).is_some() {
             self.publish_quiet();
         }
@@ -229,8 +223,9 @@ impl Nodes {
             }
             How::Silent => {
                 let seconds = CUT_AFTER.as_secs();
+                let over = over.map_or_else(String::new, |over| format!(" over {over}"));
                 let cause = format!(
-                    "the link between {own} and {other} over {over} is cut: nothing acknowledged for {seconds} s"
+                    "the link between {own} and {other}{over} is cut: nothing acknowledged for {seconds} s"
                 );
                 report.detected(rank, &cause);
             }

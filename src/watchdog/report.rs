@@ -1,14 +1,15 @@
-//! Failure reports of a process. The first cause is printed first.
+//! Failure reports of a process, and the panic hook that keeps their causes. The first cause is printed first.
 
-use std::sync::Arc;
+use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use unisono_collectives::Rank;
 
 use super::identity::Identities;
 use crate::record::{Doing, Stage};
-use crate::status::{StatusBoard, dump_all};
+use crate::status::{StatusBoard, dump_all, keep_panic};
 use crate::system::print_line;
 
 /// The delay of reports after the first cause. The output of each rank takes its own path to the launcher, and should arrive in
@@ -18,7 +19,7 @@ pub(super) const LATER: Duration = Duration::from_millis(100);
 /// Reports the failure of one rank, once.
 #[derive(Debug)]
 pub(crate) struct Report {
-    status: StatusBoard,
+    pub(super) status: StatusBoard,
     identities: Arc<Identities>,
     /// Whether to print. In a program that continues, the library prints nothing.
     prints: bool,
@@ -26,13 +27,9 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(status: StatusBoard, identities: Arc<Identities>, prints: bool) -> Self {
-        Self { status, identities, prints, has_printed: AtomicBool::new(false) }
-    }
-
-    /// Returns the rank whose failure it reports.
-    pub(super) fn rank(&self) -> Rank {
-        self.status.rank()
+    pub(super) fn new(status: &StatusBoard, identities: &Arc<Identities>, prints: bool) -> Arc<Self> {
+        let (status, identities) = (status.clone(), Arc::clone(identities));
+        Arc::new(Self { status, identities, prints, has_printed: AtomicBool::new(false) })
     }
 
     /// Returns whether this rank may print. It prints only one report.
@@ -98,14 +95,29 @@ impl Report {
 fn first_line(identities: &Identities, how: &str, doing: Option<&Doing>, rank: Rank, cause: &str) -> String {
     let place = match doing.map(|doing| &doing.last) {
         None => String::new(),
-        Some(None) => " before its first collective".to_owned(),
-        Some(Some(call)) if call.stage == Stage::Done && call.is_of_setup() => {
-            " before its first collective".to_owned()
-        }
-        Some(Some(call)) if call.stage == Stage::Done => format!(" after {}", call.name()),
-        Some(Some(call)) => format!(" in {}, step {}", call.name(), call.step),
+        Some(Some(call)) if call.stage != Stage::Done => format!(" in {}, step {}", call.name(), call.step),
+        Some(Some(call)) if !call.is_of_setup() => format!(" after {}", call.name()),
+        Some(_) => " before its first collective".to_owned(),
     };
     format!("{} {how}{place}: {cause}", identities.whole_name(rank))
+}
+
+/// Installs a panic hook, which keeps texts for [`crate::status::panicked`] and then calls the previous hook.
+pub(super) fn keep_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            keep_panic(text_of(panic));
+            before(panic);
+        }));
+    });
+}
+
+fn text_of(panic: &PanicHookInfo<'_>) -> String {
+    let text = panic.payload_as_str().and_then(|text| text.lines().next()).unwrap_or("no text");
+    let place = panic.location().map_or(String::new(), |place| format!(" ({place})"));
+    format!("it panicked: {text}{place}")
 }
 
 #[cfg(test)]
@@ -115,6 +127,19 @@ mod tests {
 
     use super::super::identity::Identity;
     use super::*;
+    use crate::status::panicked;
+
+    #[test]
+    fn panic_text_is_kept_for_its_thread() {
+        keep_panics();
+        let thread = std::thread::spawn(|| {
+            let _ = std::panic::catch_unwind(|| panic!("on {}\nand more", "purpose"));
+            panicked()
+        });
+        let text = thread.join().unwrap();
+        assert!(text.starts_with("it panicked: on purpose (src/watchdog/report.rs:"), "{text}");
+        assert_eq!(panicked(), "it panicked");
+    }
 
     #[test]
     fn one_of_two_ranks_that_fail_together_reports_first() {
@@ -123,7 +148,7 @@ mod tests {
             let both = Barrier::new(2);
             let statuses = StatusBoard::of_threads(2).unwrap();
             let fail = |status: StatusBoard| {
-                let (rank, report) = (status.rank(), Report::new(status, Arc::clone(&identities), true));
+                let (rank, report) = (status.rank(), Report::new(&status, &identities, true));
                 both.wait();
                 let began = Instant::now();
                 report.fail(rank, "the disk is full");

@@ -10,7 +10,6 @@ use signal_hook::{flag, low_level};
 use super::GRACE;
 use crate::observe::flush_briefly;
 
-/// The signals received by a watchdog.
 #[derive(Debug)]
 pub(super) struct Signals {
     dump_requested: Arc<AtomicBool>,
@@ -51,7 +50,6 @@ impl Signals {
         self.dump_requested.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns the termination signal that was received, if any.
     pub(super) fn termination_signal(&self) -> Option<i32> {
         Some(self.termination_signal.load(Ordering::Relaxed) as i32).filter(|&signal| signal != 0)
     }
@@ -118,11 +116,6 @@ pub(super) fn end_by(signal: i32) -> ! {
     flush_briefly(GRACE);
     let _ = low_level::emulate_default_handler(signal);
     low_level::exit(128 + signal)
-}
-
-/// Returns the name of a termination signal.
-pub(super) fn name(signal: i32) -> &'static str {
-    low_level::signal_name(signal).unwrap_or("a signal")
 }
 
 #[cfg(test)]

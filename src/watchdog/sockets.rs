@@ -1,17 +1,14 @@
 //! The driver of the control protocol: the connections between nodes, and the clock.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, TcpListener};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::hub::Hub;
-use super::identity::{Identities, Identity};
-use crate::control::{
-    Action, CONNECT, Endpoint, Event, Hidden, How, LinkId, MOST_STRANGERS, Message, Report, Setup,
-};
+use super::identity::{Hub, Identities, Identity};
+use crate::control::{Action, CONNECT, Endpoint, Event, Hidden, LinkId, MOST_STRANGERS, Report, Setup};
 use crate::system::nonce;
 
 mod socket;
@@ -24,23 +21,13 @@ use socket::Socket;
 /// The time for which a process that ends waits for the hub to accept its connection, since its reports are lost otherwise.
 const LAST_ANSWER: Duration = Duration::from_millis(500);
 
-/// An event on a connection.
-#[derive(Debug)]
-pub(super) enum News {
-    Received(Rank, Message),
-    /// The connection with this leader, over this address of the hub, has ended.
-    Lost(Rank, IpAddr, How),
-    /// No connection with these leaders was established.
-    Unreached(Vec<Rank>),
-    /// A connection did not belong to this job.
-    Stranger,
-}
+/// A report of the protocol, and for the end of a connection its address, of the side that accepts.
+pub(super) type News = (Report, Option<IpAddr>);
 
-/// The connections of a rank.
 #[derive(Debug)]
 pub(super) struct Sockets {
     pub(super) endpoint: Endpoint,
-    began: Instant,
+    pub(super) began: Instant,
     pub(super) is_hub: bool,
     /// The listening sockets of the hub, while leaders may still connect.
     hub: Option<Hub>,
@@ -75,7 +62,13 @@ impl Sockets {
         let mut sockets = Self::new(setup, hub);
         if own != first {
             // Over all paths: any of them may be cut, and it is unknown which one MPI uses.
-            addresses.iter().for_each(|&address| sockets.dial(first, address));
+            for &address in addresses {
+                // A failure counts as a connection that is not established.
+                if let Ok(socket) = Socket::to(address) {
+                    let link = sockets.insert(socket);
+                    sockets.dialled.insert(link, first);
+                }
+            }
         }
         Some(sockets)
     }
@@ -111,14 +104,6 @@ impl Sockets {
         self.next
     }
 
-    /// Starts to connect. A failure counts as a connection that is not established.
-    fn dial(&mut self, to: Rank, address: SocketAddr) {
-        if let Ok(socket) = Socket::to(address) {
-            let link = self.insert(socket);
-            self.dialled.insert(link, to);
-        }
-    }
-
     fn handle(&mut self, event: Event<'_>) {
         self.endpoint.handle(self.began.elapsed(), event);
     }
@@ -126,12 +111,7 @@ impl Sockets {
     /// Returns the descriptors to poll, and whether for writability too.
     pub(super) fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         let listeners = self.hub.iter().flat_map(|hub| &hub.0).map(|listener| (listener.as_fd(), false));
-        listeners.chain(self.sockets.values().map(|socket| (socket.as_fd(), socket.wants_to_write())))
-    }
-
-    /// Starts an operation of the protocol. The next round sends the resulting messages.
-    pub(super) fn begin(&mut self, operation: impl FnOnce(&mut Endpoint, Duration)) {
-        operation(&mut self.endpoint, self.began.elapsed());
+        listeners.chain(self.sockets.values().map(|socket| (socket.stream.as_fd(), socket.wants_to_write())))
     }
 
     /// Returns the ranks at the other ends, one for each connection.
@@ -193,13 +173,13 @@ impl Sockets {
                         socket.flush();
                     }
                 }
-                Action::Report(Report::Told(rank, message)) => news.push(News::Received(rank, message)),
-                Action::Report(Report::Lost(rank, link, how)) => {
-                    let over = self.sockets.get(&link).map(|socket| socket.over);
-                    news.push(News::Lost(rank, over.unwrap_or(IpAddr::V4(0.into())), how));
+                Action::Report(report) => {
+                    let over = match &report {
+                        Report::Lost(_, link, _) => self.sockets.get(link).map(|socket| socket.over),
+                        _ => None,
+                    };
+                    news.push((report, over));
                 }
-                Action::Report(Report::Unreached(ranks)) => news.push(News::Unreached(ranks)),
-                Action::Report(Report::Stranger) => news.push(News::Stranger),
             }
         }
         self.sockets.values_mut().for_each(Socket::flush);

@@ -36,7 +36,6 @@ impl WakeUp {
         self.ends.load(Ordering::Acquire)
     }
 
-    /// Resets the event.
     pub(super) fn reset(&self) {
         if let Some(event) = self.event.get() {
             let _ = rustix::io::read(event, &mut [0; 8]);

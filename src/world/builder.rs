@@ -14,8 +14,6 @@ use crate::config::{
 use crate::control::Hidden;
 use crate::error::{Error, Result};
 use crate::select::Choice;
-#[cfg(not(feature = "mpi"))]
-use crate::transport::Alone;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi;
 use crate::transport::{Bootstrap, Directory, Fabric, Joining, Rendezvous};
@@ -152,20 +150,13 @@ impl Builder {
         if self.bootstrap.is_some() || Launcher::detect().starter == Some(Starter::Variables) {
             return self.processes();
         }
-        self.by_mpi_or_alone()
-    }
-
-    #[cfg(feature = "mpi")]
-    fn by_mpi_or_alone(self) -> Result<Communicator> {
-        self.mpi()
-    }
-
-    /// Without MPI, the processes of an MPI launcher form a world on one machine.
-    #[cfg(not(feature = "mpi"))]
-    fn by_mpi_or_alone(self) -> Result<Communicator> {
+        #[cfg(feature = "mpi")]
+        return self.mpi();
+        // The processes of an MPI launcher form a world on one machine.
+        #[cfg(not(feature = "mpi"))]
         match Launcher::detect().ranks {
             Some(_) => self.processes(),
-            None => self.bootstrap(Alone).processes(),
+            None => self.bootstrap(Rendezvous::alone()).processes(),
         }
     }
 

@@ -121,12 +121,12 @@ fn scoped_timeout_applies_to_its_calls_only() {
     let has_ended = AtomicBool::new(false);
     let errors = unisono::threads(2, |mut comm| {
         begin_with(Duration::from_secs(30), &mut comm);
-        comm.with_timeout(SHORT, sum).unwrap();
+        sum(&mut comm.call().timeout(SHORT)).unwrap();
         if comm.rank() == 1 {
             sleep(LONG);
         }
         sum(&mut comm).unwrap();
-        without_rank_1(&mut comm, &has_ended, |comm| comm.with_timeout(SHORT, sum))
+        without_rank_1(&mut comm, &has_ended, |comm| sum(&mut comm.call().timeout(SHORT)))
     });
     assert!(matches!(errors[0], Some(Error::Timeout { other: 1, .. })), "{errors:?}");
 }

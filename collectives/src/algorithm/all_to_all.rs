@@ -22,7 +22,7 @@
 
 use std::ops::Range;
 
-use super::descriptor::Descriptor;
+use super::Descriptor;
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;

@@ -18,7 +18,7 @@
 //! **Source**: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; the
 //! folding of a world that is not a power of two by Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005).
 
-use super::descriptor::{Descriptor, Role};
+use super::{Descriptor, Role};
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;

@@ -23,7 +23,7 @@
 
 use std::collections::BTreeMap;
 
-use super::descriptor::{Descriptor, Makes};
+use super::{Descriptor, Makes};
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
@@ -35,14 +35,25 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
-    (operation == Operation::AllReduce).then(|| outward(rank, ranks).there_and_back())
+    schedules(operation, ranks).into_iter().nth(rank)
 }
 
+/// Returns the schedules of all ranks. Each needs both whole trees; here they are built once. In the outward half, the roots of the two trees send
+/// their chunks down.
 fn schedules(operation: Operation, ranks: usize) -> Vec<Schedule> {
     if operation != Operation::AllReduce {
         return Vec::new();
     }
-    all_outward(ranks).into_iter().map(Schedule::there_and_back).collect()
+    let edges = edges(ranks);
+    let mut steps = vec![BTreeMap::<usize, Step>::new(); ranks];
+    for (&Edge { parent, child, tree }, &time) in edges.iter().zip(&times(&edges, ranks)) {
+        let sends = steps[parent].entry(time).or_default();
+        *sends = sends.send(child, Chunks::one(tree));
+        let receives = steps[child].entry(time).or_default();
+        *receives = receives.replace(parent, Chunks::one(tree));
+    }
+    let outward = steps.into_iter().map(|steps| Schedule::new(2, steps.into_values()));
+    outward.map(Schedule::there_and_back).collect()
 }
 
 /// A message from a parent to its child in one of the trees.
@@ -51,45 +62,6 @@ struct Edge {
     parent: Rank,
     child: Rank,
     tree: usize,
-}
-
-/// Returns the outward half: the roots of the two trees send their chunks down.
-pub fn outward(rank: Rank, ranks: usize) -> Schedule {
-    let edges = edges(ranks);
-    let mut steps = BTreeMap::new();
-    for (edge, &time) in edges.iter().zip(&times(&edges, ranks)) {
-        if edge.parent == rank {
-            edge.send(&mut steps, time);
-        } else if edge.child == rank {
-            edge.receive(&mut steps, time);
-        }
-    }
-    Schedule::new(2, steps.into_values())
-}
-
-/// Returns the outward halves of all ranks, rank 0 first. Each needs both whole trees; here they are built once.
-pub(super) fn all_outward(ranks: usize) -> Vec<Schedule> {
-    let edges = edges(ranks);
-    let mut steps = vec![BTreeMap::new(); ranks];
-    for (edge, &time) in edges.iter().zip(&times(&edges, ranks)) {
-        edge.send(&mut steps[edge.parent], time);
-        edge.receive(&mut steps[edge.child], time);
-    }
-    steps.into_iter().map(|steps| Schedule::new(2, steps.into_values())).collect()
-}
-
-impl Edge {
-    /// Adds the parent's half of the message to the parent's steps.
-    fn send(self, steps: &mut BTreeMap<usize, Step>, time: usize) {
-        let step = steps.entry(time).or_default();
-        *step = step.send(self.child, Chunks::one(self.tree));
-    }
-
-    /// Adds the child's half of the message to the child's steps.
-    fn receive(self, steps: &mut BTreeMap<usize, Step>, time: usize) {
-        let step = steps.entry(time).or_default();
-        *step = step.replace(self.parent, Chunks::one(self.tree));
-    }
 }
 
 /// Returns the parent of a vertex in the first tree; odd vertices are leaves, vertex 0 is the root and has one child.
@@ -114,11 +86,8 @@ fn edges(ranks: usize) -> Vec<Edge> {
         };
         let mut vertices: Vec<_> = (1..ranks).collect();
         vertices.sort_by_key(|&vertex| depth(vertex));
-        edges.extend(vertices.iter().map(|&vertex| Edge {
-            parent: rank(parent(vertex, ranks)),
-            child: rank(vertex),
-            tree,
-        }));
+        let edge = |vertex| Edge { parent: rank(parent(vertex, ranks)), child: rank(vertex), tree };
+        edges.extend(vertices.into_iter().map(edge));
     }
     edges
 }
@@ -179,14 +148,6 @@ mod tests {
                     assert!(!conflict || colours[a] != colours[b], "{ranks} ranks: {one:?} and {other:?}");
                 }
             }
-        }
-    }
-
-    #[test]
-    fn schedules_made_together_equal_those_of_each_rank() {
-        for ranks in 1..=40 {
-            let each: Vec<_> = (0..ranks).map(|rank| outward(rank, ranks)).collect();
-            assert_eq!(all_outward(ranks), each);
         }
     }
 

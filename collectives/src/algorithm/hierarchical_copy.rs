@@ -18,8 +18,7 @@
 //! one machine. In lanes ([`Execution::Lanes`](crate::Execution::Lanes)) it is pipelined over blocks: Luo et al., "HAN: a
 //! hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.
 
-use super::descriptor::{Descriptor, Levels, Role};
-use super::{butterfly, tree};
+use super::{Descriptor, Levels, Role, butterfly, tree};
 use crate::plan::{Phase, Plan, VendorCall};
 use crate::world::{Rank, Topology};
 

@@ -13,7 +13,7 @@
 //! **Source**: Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and experience", CCPE
 //! 19 (2007), section 2 (whose lower bounds it does not reach).
 
-use super::descriptor::{Descriptor, Role};
+use super::{Descriptor, Role};
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;

@@ -21,8 +21,7 @@
 //! 3.3, with a reduce-scatter in place of its reduce. In lanes ([`Execution::Lanes`](crate::Execution::Lanes)) it is pipelined
 //! over blocks: Luo et al., "HAN: a hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.
 
-use super::descriptor::{Descriptor, Levels, Role};
-use super::{butterfly, ring};
+use super::{Descriptor, Levels, Role, butterfly, ring};
 use crate::partition::Partition;
 use crate::plan::{Phase, Plan, VendorCall};
 use crate::schedule::Chunks;

@@ -28,7 +28,7 @@
 use std::ops::Range;
 
 use super::butterfly::{Folded, Folding};
-use super::descriptor::{Descriptor, Role};
+use super::{Descriptor, Role};
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;

@@ -20,7 +20,7 @@
 
 use std::ops::Range;
 
-use super::descriptor::Descriptor;
+use super::Descriptor;
 use super::recursive_doubling::shift;
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};

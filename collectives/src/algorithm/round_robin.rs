@@ -13,7 +13,7 @@
 //! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 //! MPICH", IJHPCA 19 (2005): pairwise exchange, for long reduce-scatters.
 
-use super::descriptor::{Descriptor, Role};
+use super::{Descriptor, Role};
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;

@@ -14,7 +14,7 @@
 //! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 //! MPICH", IJHPCA 19 (2005): the binomial tree, for short broadcasts and reductions.
 
-use super::descriptor::{Descriptor, Role};
+use super::{Descriptor, Role};
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;

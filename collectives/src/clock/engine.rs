@@ -54,7 +54,6 @@ impl Simulation {
     }
 }
 
-/// Simulates the ranks to their end, with arrays of `count` elements.
 pub(super) fn simulate(
     world: &World<'_>,
     machine: &Machine,
@@ -131,7 +130,7 @@ impl Clock<'_> {
         let topology = self.world.topology;
         let other = (rank + places.get() as usize) % topology.ranks();
         let nodes = topology.node_of(other) + topology.nodes() - topology.node_of(rank);
-        (nodes % topology.nodes(), self.world.simulated(other))
+        (nodes % topology.nodes(), other % self.world.simulated.len())
     }
 
     /// Returns when a core can continue with one of its ranks: at the rank's first turn after the awaited event.
@@ -259,7 +258,9 @@ impl Clock<'_> {
     fn send(&mut self, rank: Rank, halves: Halves) {
         let size_bytes = halves.sent_count * self.element_size_bytes;
         let step_us = if halves.is_part { 0.0 } else { self.machine.step_us };
-        self.work(rank, step_us + self.machine.copy_us(if halves.copies { size_bytes } else { 0 }));
+        let is_copied = halves.copies && self.machine.copies;
+        let copy_us = if is_copied { self.machine.intra.occupied_us(size_bytes) } else { 0.0 };
+        self.work(rank, step_us + copy_us);
         let sent_us = self.cores[self.states[rank].core].at_us;
         self.states[rank].received_us = 0.0;
         if let Some(places) = halves.to {

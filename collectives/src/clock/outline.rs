@@ -119,10 +119,6 @@ impl<'a> World<'a> {
         }
         Ok(world)
     }
-
-    pub(super) fn simulated(&self, rank: Rank) -> Rank {
-        rank % self.simulated.len()
-    }
 }
 
 /// Returns the acts of a rank. The rounds are combined, with the elements of all.

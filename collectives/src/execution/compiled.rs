@@ -89,10 +89,6 @@ impl CompiledPlan {
         self.ranks
     }
 
-    pub(crate) fn operation(&self) -> Operation {
-        self.operation
-    }
-
     /// Returns the chunks that each rank reduces, if each chunk is reduced by a single rank.
     fn owned(&self) -> Option<&[Chunks]> {
         self.flow.as_ref()?.owned.as_deref()
@@ -107,11 +103,6 @@ impl CompiledPlan {
     /// Returns the program of this rank for arrays of `count` elements of `element_size_bytes`.
     pub fn program(&self, count: usize, element_size_bytes: usize, capabilities: &Capabilities) -> Program {
         self.lowered((self.rank, &self.plan), self.execution(count, element_size_bytes, capabilities))
-    }
-
-    /// Returns the program of a rank with this plan, of the same algorithm for the same operation.
-    pub(crate) fn lowered(&self, plan: (Rank, &Plan), execution: Execution) -> Program {
-        lower::lower(self, plan, execution)
     }
 
     /// Returns the way in which this rank carries out its plan on arrays of `count` elements of `element_size_bytes`. All
@@ -149,7 +140,7 @@ impl CompiledPlan {
             return Execution::Moves { blocks: (size_bytes / self.ranks).div_ceil(BLOCK_BYTES).max(1) };
         }
         let is_short = size_bytes <= eager_bytes && !accumulates;
-        if is_short && lower::is_eager(&self.plan, self.rank) {
+        if is_short && lower::eager::lower(&self.plan, self.rank).is_some() {
             Execution::Eager
         } else {
             Execution::Messages { blocks }

@@ -135,8 +135,8 @@ fn samples(topology: &Topology, root: Rank) -> impl Iterator<Item = Rank> {
     let nodes = (0..topology.nodes()).map(|node| topology.node(node));
     let largest = nodes.max_by_key(|node| (node.ranks(), Reverse(node.member(0))));
     let leader = largest.map(|node| node.member(0));
-    let mut samples = vec![root];
-    samples.extend([0].into_iter().chain(leader).filter(|&rank| rank != root));
+    let mut samples = vec![root, 0];
+    samples.extend(leader);
     samples.dedup();
     samples.into_iter()
 }
@@ -153,9 +153,8 @@ fn far_steps(plans: &[Plan]) -> Option<usize> {
     let phases = || plans.iter().flat_map(Plan::phases);
     let steps = |phase: &Phase| phase.schedule.steps().len();
     let far_steps = phases().find(|phase| !phase.is_in_node()).map(steps)?;
-    let is_disjoint = |step: &Step| match (step.send, step.receive) {
-        (Some(send), Some(receive)) => !send.chunks.overlaps(receive.chunks),
-        _ => true,
+    let is_disjoint = |step: &Step| {
+        step.send.zip(step.receive).is_none_or(|(send, receive)| !send.chunks.overlaps(receive.chunks))
     };
     let is_current = |step: &Step| step.send.is_none_or(|send| send.source == Source::Current);
     let fits = |phase: &Phase| {

@@ -1,7 +1,5 @@
 //! Draws schedules as SVG: a column for each rank, a row of buffers for each round, and an arrow for each message.
 
-use std::fmt::Write as _;
-
 use super::{Rounds, titles};
 use crate::operation::Operation;
 use crate::plan::Plan;
@@ -59,10 +57,8 @@ pub fn explain_svg(name: &str, operation: Operation, topology: &Topology, plans:
         if topology.nodes() > 1 { format!(", node {}", topology.node_of(rank)) } else { String::new() }
     };
     for rank in 0..plans.len() {
-        draw(
-            &mut svg,
-            format_args!("<text x=\"{}\" y=\"{}\">{rank}{}</text>", left(rank), TOP - 10, node(rank)),
-        );
+        let (x, y, node) = (left(rank), TOP - 10, node(rank));
+        svg += &format!("<text x=\"{x}\" y=\"{y}\">{rank}{node}</text>\n");
     }
     let states = std::iter::once(&start).chain(rounds.iter().map(|(_, buffers)| buffers));
     for (row, buffers) in states.enumerate() {
@@ -84,30 +80,19 @@ pub fn explain_svg(name: &str, operation: Operation, topology: &Topology, plans:
 }
 
 fn arrow(svg: &mut String, class: &str, (x1, y1): (usize, usize), (x2, y2): (usize, usize)) {
-    let ends = format_args!("x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" marker-end=\"url(#head)\"");
-    draw(svg, format_args!("<line class=\"{class}\" {ends}/>"));
+    let ends = format!("x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" marker-end=\"url(#head)\"");
+    *svg += &format!("<line class=\"{class}\" {ends}/>\n");
 }
 
-/// Draws a chunk: its frame, and a bar for the fraction of its contributions.
 fn bar(svg: &mut String, (x, y): (usize, usize), contributions: usize, full: usize) {
     let (width, height) = BAR;
-    draw(
-        svg,
-        format_args!("<rect class=\"chunk\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"/>"),
-    );
+    let mut rectangle = |class: &str, y: usize, height: usize| {
+        let size = format!("width=\"{width}\" height=\"{height}\"");
+        *svg += &format!("<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" {size}/>\n");
+    };
+    rectangle("chunk", y, height);
     let filled = (contributions * height).div_ceil(full);
-    let class = if contributions == full { "all" } else { "part" };
-    let top = y + height - filled;
     if filled > 0 {
-        draw(
-            svg,
-            format_args!(
-                "<rect class=\"{class}\" x=\"{x}\" y=\"{top}\" width=\"{width}\" height=\"{filled}\"/>"
-            ),
-        );
+        rectangle(if contributions == full { "all" } else { "part" }, y + height - filled, filled);
     }
-}
-
-fn draw(svg: &mut String, element: std::fmt::Arguments<'_>) {
-    writeln!(svg, "{element}").expect("writing to a string does not fail");
 }

@@ -20,7 +20,6 @@ type Pair = (Rank, Rank);
 struct Channel<V> {
     /// Each with the round after which its sender reached the instruction.
     in_flight: VecDeque<(Outgoing, Vec<V>, usize)>,
-    sent: usize,
     received: usize,
     /// The round of the last received message.
     round: usize,
@@ -79,7 +78,7 @@ pub fn run<T: Copy>(
     assert!(inputs.iter().all(|input| input.len() == count), "all inputs have the same length");
     let cut = |(input, program): (&Vec<T>, &Program)| program.cells(input);
     let cells = inputs.iter().zip(programs).map(cut).collect();
-    let mut elementwise = Elementwise::new(reduce);
+    let mut elementwise = Elementwise(&reduce);
     let mut interpreter = Interpreter::new(programs, &mut elementwise, cells);
     interpreter.run();
     let Interpreter { buffers, defects, .. } = interpreter;
@@ -213,7 +212,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
     }
 
     fn channel(&mut self, from: Rank, to: Rank) -> &mut Channel<V::Value> {
-        let empty = || Channel { in_flight: VecDeque::new(), sent: 0, received: 0, round: 0 };
+        let empty = || Channel { in_flight: VecDeque::new(), received: 0, round: 0 };
         self.channels.entry((from, to)).or_insert_with(empty)
     }
 
@@ -242,9 +241,8 @@ impl<'a, V: Values> Interpreter<'a, V> {
         let values = cells(send.part, self.blocks).map(|cell| from[rank][cell].clone()).collect();
         let round = self.states[rank].round;
         let channel = self.channel(rank, send.to);
+        let number = channel.received + channel.in_flight.len();
         channel.in_flight.push_back((send, values, round));
-        channel.sent += 1;
-        let number = channel.sent - 1;
         self.changes += 1;
         number
     }
@@ -333,10 +331,10 @@ impl<'a, V: Values> Interpreter<'a, V> {
                 Defect::Unmatched { rank, step, other }
             });
         }
-        let mut left: Vec<_> =
-            self.channels.iter().filter(|(_, channel)| channel.sent > channel.received).collect();
-        left.sort_by_key(|(pair, _)| **pair);
-        defects.extend(left.into_iter().map(|(&(from, to), _)| Defect::NotTaken { from, to }));
+        let left = self.channels.iter().filter(|(_, channel)| !channel.in_flight.is_empty());
+        let mut left: Vec<_> = left.map(|(&pair, _)| pair).collect();
+        left.sort_unstable();
+        defects.extend(left.into_iter().map(|(from, to)| Defect::NotTaken { from, to }));
         defects
     }
 }

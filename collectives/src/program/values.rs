@@ -45,24 +45,15 @@ impl Values for Nothing {
 }
 
 /// Arrays that are reduced element by element.
-pub(crate) struct Elementwise<T, F> {
-    reduce: F,
-    element: std::marker::PhantomData<T>,
-}
+pub(crate) struct Elementwise<'a, T>(pub(super) &'a dyn Fn(T, T) -> T);
 
-impl<T, F: Fn(T, T) -> T> Elementwise<T, F> {
-    pub(crate) fn new(reduce: F) -> Self {
-        Self { reduce, element: std::marker::PhantomData }
-    }
-}
-
-impl<T: Copy, F: Fn(T, T) -> T> Values for Elementwise<T, F> {
+impl<T: Copy> Values for Elementwise<'_, T> {
     type Value = Vec<T>;
 
     fn reduce(&mut self, at: Event, held: &mut Vec<T>, arrived: &Vec<T>) {
         for (held, arrived) in held.iter_mut().zip(arrived) {
             let (left, right) = at.combine.operands(*held, *arrived);
-            *held = (self.reduce)(left, right);
+            *held = (self.0)(left, right);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Verification of programs: runs the programs of all ranks on symbols.
 
-use super::{required, results, symbols::Symbol, symbols::Symbols};
+use super::symbols::{Symbol, Symbols};
+use super::{required, results};
 use crate::defect::Defect;
 use crate::operation::Operation;
 use crate::plan::Plan;

@@ -75,7 +75,7 @@ impl Symbols {
     /// Returns the ranks among these whose contributions are missing in a value.
     pub(crate) fn missing(&self, symbol: Symbol, expected: &Range<Rank>) -> impl Iterator<Item = Rank> {
         let held = self.contributors[self.contributors(symbol)].iter().enumerate();
-        ranks_of(held.map(|(word, held)| ranks_in(expected, word) & !held))
+        held.flat_map(|(word, held)| ranks_of(word, ranks_in(expected, word) & !held))
     }
 
     /// Returns whether a value has the contribution of any other rank.
@@ -95,18 +95,11 @@ impl Values for Symbols {
         if chunk != other.chunk {
             self.defects.push(Defect::WrongChunk { rank, step, chunk, arrived: other.chunk });
         }
-        let mut doubled = 0;
-        for (held, arrived) in self.contributors(*held).zip(self.contributors(*arrived)) {
+        for (word, (held, arrived)) in self.contributors(*held).zip(self.contributors(*arrived)).enumerate() {
             let (held, arrived) = (self.contributors[held], self.contributors[arrived]);
-            doubled |= held & arrived;
+            let doubled = |contributor| Defect::Doubled { rank, step, chunk, contributor };
+            self.defects.extend(ranks_of(word, held & arrived).map(doubled));
             self.contributors.push(held | arrived);
-        }
-        if doubled != 0 {
-            let both = self.contributors(*held).zip(self.contributors(*arrived));
-            let both = both.map(|(held, arrived)| self.contributors[held] & self.contributors[arrived]);
-            let doubled =
-                ranks_of(both).map(|contributor| Defect::Doubled { rank, step, chunk, contributor });
-            self.defects.extend(doubled);
         }
         let order = mix(one.order.min(other.order), one.order.max(other.order));
         let run = match combine.operands(one.run, other.run) {
@@ -131,9 +124,9 @@ fn ranks_in(ranks: &Range<Rank>, word: usize) -> u64 {
     below(ranks.end) & !below(ranks.start)
 }
 
-fn ranks_of(words: impl Iterator<Item = u64>) -> impl Iterator<Item = Rank> {
-    let bits = |(index, word): (usize, u64)| {
-        (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| 64 * index + bit)
-    };
-    words.enumerate().filter(|&(_, word)| word != 0).flat_map(bits)
+/// Returns the ranks whose bits are set in a word of a set.
+fn ranks_of(word: usize, bits: u64) -> impl Iterator<Item = Rank> {
+    let rests = std::iter::successors(Some(bits), |bits| Some(bits & bits.wrapping_sub(1)));
+    let rests = rests.take_while(|&bits| bits != 0);
+    rests.map(move |bits| 64 * word + bits.trailing_zeros() as usize)
 }

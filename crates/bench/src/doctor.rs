@@ -2,15 +2,16 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use unisono::config::Launcher;
-use unisono::internals::NodeFacts;
-use unisono::{Choice, Communicator, ReduceOp, Result};
+use unisono::internals::{NodeFacts, gather};
+use unisono::{Communicator, Result};
 
 mod launch;
 mod machine;
 
 /// The severity of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum State {
     /// As it should be.
     Fine,
@@ -21,8 +22,6 @@ pub enum State {
 }
 
 impl State {
-    const ALL: [Self; 3] = [Self::Fine, Self::Note, Self::Wrong];
-
     /// Returns the word at the start of a line.
     pub fn name(self) -> &'static str {
         match self {
@@ -34,7 +33,7 @@ impl State {
 }
 
 /// The result of one check.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// Its severity.
     pub state: State,
@@ -83,7 +82,7 @@ pub fn examine(comm: &mut Communicator) -> Result<Vec<Finding>> {
     let mut own = launch::findings(comm, &node)?;
     let (ranks, nodes) = (comm.ranks(), comm.topology().nodes());
     own.extend(machine::findings(ranks, node.local_ranks, nodes));
-    let of_all = gathered(comm, &own)?;
+    let of_all = gather(comm, &own)?;
     Ok(if comm.rank() == 0 { merged(of_all) } else { Vec::new() })
 }
 
@@ -100,30 +99,6 @@ pub fn examine_refused(why: &str) -> Vec<Finding> {
     let local_ranks = launcher.local_ranks.unwrap_or(1);
     findings.extend(machine::findings(launcher.ranks.unwrap_or(1), local_ranks, 1));
     findings
-}
-
-/// Gathers the findings of all ranks, rank 0's first.
-fn gathered(comm: &mut Communicator, own: &[Finding]) -> Result<Vec<Vec<Finding>>> {
-    let line =
-        |finding: &Finding| format!("{}\t{}\t{}\n", finding.state as u8, finding.subject, finding.text);
-    let text: String = own.iter().map(line).collect();
-    let mut longest = [text.len() as u64];
-    comm.call().algorithm(Choice::Auto).all_reduce(&mut longest, ReduceOp::Max)?;
-    let (block, ranks) = (longest[0] as usize, comm.ranks());
-    let mut all = vec![b'\n'; block * ranks];
-    all[comm.rank() * block..][..text.len()].copy_from_slice(text.as_bytes());
-    comm.all_gather(&mut all)?;
-    let of_rank = |rank: usize| {
-        String::from_utf8_lossy(&all[rank * block..][..block]).lines().filter_map(read).collect()
-    };
-    Ok((0..ranks).map(of_rank).collect())
-}
-
-fn read(line: &str) -> Option<Finding> {
-    let mut parts = line.splitn(3, '\t');
-    let (number, subject, text) = (parts.next()?, parts.next()?, parts.next()?);
-    let state = State::ALL.into_iter().find(|state| (*state as u8).to_string() == number)?;
-    Some(Finding::new(state, subject, text))
 }
 
 /// Merges equal findings of several ranks into one line.
@@ -180,7 +155,7 @@ mod tests {
     fn findings_survive_encoding() {
         let of_all = unisono::threads(3, |mut comm| {
             let text = "x".repeat(comm.rank() * 10);
-            gathered(&mut comm, &[Finding::note("a b", text), Finding::wrong("c", "d\ne")]).unwrap()
+            gather(&mut comm, &vec![Finding::note("a b", text), Finding::wrong("c", "d\ne")]).unwrap()
         });
         for (rank, findings) in of_all[0].iter().enumerate() {
             assert_eq!(findings[0], Finding::note("a b", "x".repeat(rank * 10)));

@@ -106,7 +106,6 @@ pub struct Row {
     pub overlap_percent: Option<f64>,
 }
 
-/// The number of iterations, and their options.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
     warm_up: usize,
@@ -117,8 +116,6 @@ struct Effort {
 /// The number of bytes to process for a row, and the minimum and maximum number of iterations.
 const WORTH_BYTES: usize = 1 << 28;
 const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=1000;
-/// The name of the reduction of operations that do not reduce, as in nccl-tests.
-const NO_OP: &str = "none";
 
 /// Measures every operation at every size, and passes on a row for each contender. All ranks call it with the same settings, and
 /// get the same rows.
@@ -210,7 +207,8 @@ impl Task<'_> {
             bytes: call.size_bytes(),
             count: call.count,
             dtype: call.dtype.name(),
-            op: if operation.reduces() { call.op.map_or(NO_OP, ReduceOp::name) } else { NO_OP },
+            // As in nccl-tests.
+            op: call.op.filter(|_| operation.reduces()).map_or("none", ReduceOp::name),
             ranks: comm.ranks(),
             nodes: comm.topology().nodes(),
             transport: comm.transport(),

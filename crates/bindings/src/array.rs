@@ -5,15 +5,17 @@ use std::ops::{Deref, DerefMut};
 
 use unisono::Element;
 
-/// An array that the program lends for the duration of a call. The program owns it, so dropping it frees nothing.
+/// An array that the program lends for the duration of a call. The program owns it, so dropping it frees nothing but an object that keeps
+/// the memory alive.
 #[derive(Debug)]
-pub struct Lent<T> {
+pub struct Lent<T, K = ()> {
     start: *mut T,
     count: usize,
+    _keeper: K,
 }
 
-// SAFETY: elements are plain data, and while the array is lent, no thread of the program accesses it.
-unsafe impl<T: Element> Send for Lent<T> {}
+// SAFETY: elements are plain data, and while the array is lent, no thread of the program accesses it. The keeper can be sent.
+unsafe impl<T: Element, K: Send> Send for Lent<T, K> {}
 
 impl<T: Element> Lent<T> {
     /// Returns an array of `count` elements at `data`, which may be null if `count` is 0.
@@ -30,7 +32,7 @@ impl<T: Element> Lent<T> {
             return Err(format!("{count} {} exceed the address space", T::DTYPE));
         }
         if count == 0 {
-            return Ok(Self { start: std::ptr::dangling_mut(), count });
+            return Ok(Self { start: std::ptr::dangling_mut(), count, _keeper: () });
         }
         if start.is_null() {
             return Err(format!("the array of {count} {} is NULL", T::DTYPE));
@@ -42,11 +44,16 @@ impl<T: Element> Lent<T> {
                 T::DTYPE
             ));
         }
-        Ok(Self { start, count })
+        Ok(Self { start, count, _keeper: () })
+    }
+
+    /// Returns the array with an object that keeps its memory alive.
+    pub fn kept_by<K>(self, keeper: K) -> Lent<T, K> {
+        Lent { start: self.start, count: self.count, _keeper: keeper }
     }
 }
 
-impl<T: Element> Deref for Lent<T> {
+impl<T: Element, K> Deref for Lent<T, K> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -55,7 +62,7 @@ impl<T: Element> Deref for Lent<T> {
     }
 }
 
-impl<T: Element> DerefMut for Lent<T> {
+impl<T: Element, K> DerefMut for Lent<T, K> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as for `deref`. The array is lent to this call alone.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.count) }

@@ -4,7 +4,7 @@
 use unisono::DeviceArray;
 use unisono::{Communicator, Element, Result};
 
-use crate::Operation;
+use crate::Collective;
 
 /// An array in GPU memory, and the CUDA stream on which its work is ordered.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ pub struct OnGpu {
     pub stream: usize,
 }
 
-impl Operation {
+impl Collective {
     /// Makes the call on an array in GPU memory, ordered on its stream. The GPU may still be working when it returns.
     ///
     /// # Errors
@@ -29,8 +29,8 @@ impl Operation {
         #[cfg(feature = "nccl")]
         // SAFETY: as the caller promises.
         return unsafe { lent::<T>(array) }.and_then(|mut array| {
-            let ((operation, op), stream) = (self.parts(), array.on());
-            comm.run_device(operation, op, &mut array, &stream).map(drop)
+            let stream = array.on();
+            comm.run_device(self.operation, self.op, &mut array, &stream).map(drop)
         });
         #[cfg(not(feature = "nccl"))]
         refused(comm, array)

@@ -1,8 +1,9 @@
-//! Non-blocking calls.
+//! Non-blocking and planned calls.
 
+use std::ops::DerefMut;
 use std::time::Duration;
 
-use unisono::{Request, Result};
+use unisono::{Communicator, Element, Planned, Request, Result};
 
 /// A call in flight, independent of its buffer.
 pub trait InFlight: Send {
@@ -44,5 +45,40 @@ impl<B: Send> InFlight for Request<B> {
 
     fn wait(self: Box<Self>) -> Result<()> {
         Request::wait(*self).map(drop)
+    }
+}
+
+/// A planned call, independent of its buffer.
+pub trait Plan: Send {
+    /// Starts the call.
+    ///
+    /// # Errors
+    /// As [`Planned::start`].
+    fn start(&mut self, comm: &mut Communicator) -> Result<()>;
+
+    /// Waits until it is done.
+    ///
+    /// # Errors
+    /// As [`Planned::wait`].
+    fn wait(&mut self, comm: &mut Communicator) -> Result<()>;
+
+    /// Returns whether it is started and not waited for.
+    fn is_started(&self) -> bool;
+}
+
+impl<T: Element, B> Plan for Planned<B>
+where
+    B: DerefMut<Target = [T]> + Send + 'static,
+{
+    fn start(&mut self, comm: &mut Communicator) -> Result<()> {
+        Planned::start(self, comm)
+    }
+
+    fn wait(&mut self, comm: &mut Communicator) -> Result<()> {
+        Planned::wait(self, comm)
+    }
+
+    fn is_started(&self) -> bool {
+        Planned::is_started(self)
     }
 }

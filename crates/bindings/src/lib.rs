@@ -3,15 +3,15 @@
 
 pub mod arguments;
 mod array;
+mod collective;
 pub mod device;
 mod in_flight;
-mod operation;
 mod options;
 mod owner;
 
 pub use array::Lent;
-pub use in_flight::InFlight;
-pub use operation::{NO_PARTS, Operation, Plan};
-pub use options::{Options, Settings};
+pub use collective::{Collective, NO_PARTS};
+pub use in_flight::{InFlight, Plan};
+pub use options::{ByProgram, Options, Settings};
 pub use owner::Owner;
 pub use unisono::{DType, half};

@@ -1,10 +1,35 @@
-//! Optional settings of a world, and optional arguments of a call.
+//! The bootstrap and the optional settings of a world, and optional arguments of a call.
 
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use unisono::{Builder, Choice, Communicator, Unisono};
+use unisono::{Bootstrap, Builder, Choice, Communicator, Result, Unisono};
+
+/// A bootstrap whose all-gather the program provides.
+#[derive(Debug)]
+pub struct ByProgram<F> {
+    /// The number of this rank.
+    pub rank: usize,
+    /// The number of ranks.
+    pub ranks: usize,
+    /// [`Bootstrap::all_gather`].
+    pub all_gather: F,
+}
+
+impl<F: FnMut(&[u8]) -> Result<Vec<Vec<u8>>>> Bootstrap for ByProgram<F> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        (self.all_gather)(own)
+    }
+}
 
 /// Settings of a world.
 #[derive(Debug, Default)]
@@ -45,7 +70,7 @@ pub struct Options<'a> {
     pub timeout: Option<Duration>,
     /// [`unisono::CallBuilder::element_bytes`].
     pub element_bytes: Option<NonZero<u16>>,
-    /// [`unisono::CallBuilder::counts`], which [`Operation::check`](crate::Operation::check) has checked.
+    /// [`unisono::CallBuilder::counts`], which [`Collective::check`](crate::Collective::check) has checked.
     pub counts: Option<&'a [usize]>,
     /// [`unisono::CallBuilder::tag`].
     pub tag: u32,

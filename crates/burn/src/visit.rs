@@ -6,12 +6,6 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use unisono::Communicator;
 use unisono_train::{Parameter, TrainError};
 
-/// Returns the error for a parameter of an unsupported type.
-fn unsupported(parameter: &str, dtype: DType) -> TrainError {
-    TrainError::Setting(format!("parameter `{parameter}` is of {dtype:?}: DataParallel supports f32"))
-}
-
-/// Describes the parameters of a module.
 #[derive(Default)]
 pub(crate) struct Describe {
     /// The fields that lead to the current parameter.
@@ -35,7 +29,9 @@ impl Describe {
     fn add(&mut self, shape: Vec<usize>, dtype: DType) {
         let name = self.path.join(".");
         if dtype != DType::F32 {
-            self.unsupported.get_or_insert_with(|| unsupported(&name, dtype));
+            self.unsupported.get_or_insert_with(|| {
+                TrainError::Setting(format!("parameter `{name}` is of {dtype:?}: DataParallel supports f32"))
+            });
         }
         self.described.push(Parameter::new(name, shape));
     }

@@ -26,6 +26,10 @@ module unisono
   integer(c_int), parameter :: unisono_error_launch = 5
   ! Refused: a setting is invalid, or differs between ranks.
   integer(c_int), parameter :: unisono_error_setting = 6
+  ! Refused: CUDA's driver returned an error.
+  integer(c_int), parameter :: unisono_error_cuda = 8
+  ! Refused: NCCL returned an error.
+  integer(c_int), parameter :: unisono_error_nccl = 9
   ! Refused: an argument is invalid.
   integer(c_int), parameter :: unisono_error_argument = 50
   ! Lost: another rank did not arrive in time.
@@ -38,6 +42,8 @@ module unisono
   integer(c_int), parameter :: unisono_error_aborted = 104
   ! Lost: this rank failed in the call.
   integer(c_int), parameter :: unisono_error_failed = 105
+  ! Lost: the GPU did not finish in time.
+  integer(c_int), parameter :: unisono_error_overdue = 106
   ! Lost: other ranks are out of reach, may be alive, and may continue without this one.
   integer(c_int), parameter :: unisono_error_partitioned = 107
   ! Lost: a defect of the library, which its text describes.

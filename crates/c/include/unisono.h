@@ -40,6 +40,12 @@
 // Refused: a setting is invalid, or differs between ranks.
 #define UNISONO_ERROR_SETTING 6
 
+// Refused: CUDA's driver returned an error.
+#define UNISONO_ERROR_CUDA 8
+
+// Refused: NCCL returned an error.
+#define UNISONO_ERROR_NCCL 9
+
 // Refused: an argument is invalid.
 #define UNISONO_ERROR_ARGUMENT 50
 
@@ -57,6 +63,9 @@
 
 // Lost: this rank failed in the call.
 #define UNISONO_ERROR_FAILED 105
+
+// Lost: the GPU did not finish in time.
+#define UNISONO_ERROR_OVERDUE 106
 
 // Lost: other ranks are out of reach, may be alive, and may continue without this one.
 #define UNISONO_ERROR_PARTITIONED 107

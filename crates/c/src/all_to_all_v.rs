@@ -9,7 +9,7 @@ use super::comm::{Comm, on};
 use super::errors::{Result, argument};
 use super::options::{self, Call};
 use super::requests::{Request, start_on};
-use super::values::{self, lent};
+use super::values::{self, lent, list};
 
 /// The arrays of a call, and the counts of their parts.
 #[derive(Clone, Copy)]
@@ -24,28 +24,18 @@ impl Arrays {
     /// Returns the counts that are sent and received.
     ///
     /// # Errors
-    /// If they are null, or differ for this rank itself, or if the options have counts too.
+    /// If they are null, or differ for this rank itself.
     ///
     /// # Safety
-    /// The counts must be null, or one for each rank that outlives the result, and the options as [`options::counts`] requires.
-    unsafe fn counts<'a>(
-        self,
-        comm: &Communicator,
-        options: *const Call,
-    ) -> Result<(&'a [usize], &'a [usize])> {
-        // SAFETY: as the caller promises.
-        if unsafe { options::counts(options, comm.ranks()) }.is_some() {
-            return Err(argument(
-                "counts of ranks: an all-to-all with counts of pairs has no others; set NULL",
-            ));
-        }
-        let counts = |counts: *const usize, what: &str| {
-            // SAFETY: as the caller promises.
-            let counts = unsafe { values::counts(counts, comm.ranks()) };
-            counts.ok_or_else(|| argument(format!("the counts {what} are NULL")))
+    /// The counts must be null, or one for each rank that outlives the result.
+    unsafe fn counts<'a>(self, comm: &Communicator) -> Result<(&'a [usize], &'a [usize])> {
+        let ranks = comm.ranks();
+        // SAFETY: as the caller promises, for both.
+        let (to, from) = unsafe {
+            let to = list(self.sent_counts, ranks, "counts sent")?;
+            (to, list(self.received_counts, ranks, "counts received")?)
         };
-        let (to, from) = (counts(self.sent_counts, "sent")?, counts(self.received_counts, "received")?);
-        arguments::counts_of_pairs((sum(to)?, to), (sum(from)?, from), (comm.rank(), comm.ranks()))
+        arguments::counts_of_pairs((sum(to)?, to), (sum(from)?, from), (comm.rank(), ranks))
             .map_err(argument)?;
         Ok((to, from))
     }
@@ -93,9 +83,11 @@ pub unsafe extern "C" fn unisono_all_to_all_v(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             unsafe {
-                let (to, from) = arrays.counts(comm, options)?;
+                let (to, from) = arrays.counts(comm)?;
                 let (sent, mut received) = arrays.lent::<T>(to, from)?;
-                options::call(comm, options, |comm| comm.all_to_all_v(&sent, to, &mut received, from).map(drop))
+                options::call_whole(comm, options, |comm| {
+                    comm.all_to_all_v(&sent, to, &mut received, from).map(drop)
+                })
             }
         })
     };
@@ -124,10 +116,10 @@ pub unsafe extern "C" fn unisono_all_to_all_v_async(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             unsafe {
-                let (to, from) = arrays.counts(comm, options)?;
+                let (to, from) = arrays.counts(comm)?;
                 let (sent, received) = arrays.lent::<T>(to, from)?;
                 let start = |comm: &mut Communicator| comm.all_to_all_v_async(sent, to, received, from);
-                Ok(Request::of(options::call(comm, options, start)?))
+                Ok(Request::of(options::call_whole(comm, options, start)?))
             }
         })
     };

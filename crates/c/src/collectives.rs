@@ -5,8 +5,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use unisono::{Communicator, DType, with_type};
-use unisono_bindings::{Operation, arguments};
+use unisono::{Communicator, DType, Operation, with_type};
+use unisono_bindings::{Collective, arguments};
 
 use super::comm::{Comm, on};
 use super::errors::{Result, argument};
@@ -22,12 +22,22 @@ pub(crate) struct Array {
     pub(crate) dtype: c_int,
 }
 
-/// Returns a rank argument.
+/// Returns the rank that is the root of a call.
 ///
 /// # Errors
 /// If it is not a rank of this communicator.
-pub(crate) fn rank(comm: &Communicator, rank: c_int, what: &str) -> Result<usize> {
-    arguments::rank(rank, comm.ranks(), what).map_err(argument)
+pub(crate) fn root(comm: &Communicator, root: c_int) -> Result<usize> {
+    arguments::rank(root, comm.ranks(), "root").map_err(argument)
+}
+
+/// Returns a collective with the reduction of this number, after checking it and the root.
+pub(crate) fn collective(comm: &Communicator, operation: Operation, op: Option<c_int>) -> Result<Collective> {
+    let op = op.map(reductions::op).transpose()?;
+    if let Some(passed) = operation.root() {
+        // The number that the program has passed, which may be negative.
+        root(comm, passed as c_int)?;
+    }
+    Ok(Collective { operation, op })
 }
 
 /// # Safety
@@ -35,22 +45,21 @@ pub(crate) fn rank(comm: &Communicator, rank: c_int, what: &str) -> Result<usize
 pub(crate) unsafe fn checked(
     comm: &Communicator,
     array: Array,
-    operation: Operation,
+    collective: Collective,
     options: *const Call,
 ) -> Result<DType> {
-    let dtype = values::dtype(array.dtype)?;
-    let size = operation.element_bytes().map(|size| usize::from(size.get()));
+    let (dtype, count) = (values::dtype(array.dtype)?, array.count);
+    let size = collective.element_bytes().map(|size| usize::from(size.get()));
     if let Some(size) = size
-        && (dtype != DType::U8 || !array.count.is_multiple_of(size))
+        && (dtype != DType::U8 || !count.is_multiple_of(size))
     {
         return Err(argument(format!(
-            "{} {dtype} are not whole elements of the reduction, which have {size} bytes as UNISONO_U8",
-            array.count
+            "{count} {dtype} are not whole elements of the reduction, which have {size} bytes as UNISONO_U8"
         )));
     }
     // SAFETY: as the caller promises.
     let counts = unsafe { options::counts(options, comm.ranks()) };
-    operation.check(array.count / size.unwrap_or(1), comm.ranks(), counts).map_err(argument)?;
+    collective.check(count / size.unwrap_or(1), comm.ranks(), counts).map_err(argument)?;
     Ok(dtype)
 }
 
@@ -60,17 +69,18 @@ unsafe fn blocking(
     comm: *mut Comm,
     array: Array,
     options: *const Call,
-    operation: impl FnOnce(&Communicator) -> Result<Operation>,
+    operation: Operation,
+    op: Option<c_int>,
 ) -> c_int {
     let body = |comm: &mut Communicator| {
-        let operation = operation(comm)?;
+        let collective = collective(comm, operation, op)?;
         // SAFETY: as the caller promises.
-        let dtype = unsafe { checked(comm, array, operation, options)? };
+        let dtype = unsafe { checked(comm, array, collective, options)? };
         with_type!(dtype, T => {
             // SAFETY: as the caller promises, for the array and the options.
             unsafe {
                 let mut values = lent::<T>(array.data, array.count)?;
-                options::call(comm, options, |comm| operation.blocking(comm, &mut values))
+                options::call(comm, options, |comm| collective.blocking(comm, &mut values))
             }
         })
     };
@@ -92,11 +102,7 @@ pub unsafe extern "C" fn unisono_all_reduce(
     options: *const Call,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe {
-        blocking(comm, Array { data, count, dtype }, options, |_| {
-            Ok(Operation::AllReduce(reductions::op(op)?))
-        })
-    }
+    unsafe { blocking(comm, Array { data, count, dtype }, options, Operation::AllReduce, Some(op)) }
 }
 
 /// Leaves on every rank its own part of the reduction of all arrays (`unisono_own_part`); the rest of the array is
@@ -114,11 +120,7 @@ pub unsafe extern "C" fn unisono_reduce_scatter(
     options: *const Call,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe {
-        blocking(comm, Array { data, count, dtype }, options, |_| {
-            Ok(Operation::ReduceScatter(reductions::op(op)?))
-        })
-    }
+    unsafe { blocking(comm, Array { data, count, dtype }, options, Operation::ReduceScatter, Some(op)) }
 }
 
 /// Leaves on every rank the reduction of the arrays of all ranks up to and including itself: `MPI_Scan`.
@@ -135,9 +137,7 @@ pub unsafe extern "C" fn unisono_scan(
     options: *const Call,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe {
-        blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::Scan(reductions::op(op)?)))
-    }
+    unsafe { blocking(comm, Array { data, count, dtype }, options, Operation::Scan, Some(op)) }
 }
 
 /// Leaves on every rank the reduction of the arrays of all ranks before itself: `MPI_Exscan`. Rank 0's array is undefined.
@@ -154,11 +154,7 @@ pub unsafe extern "C" fn unisono_exclusive_scan(
     options: *const Call,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe {
-        blocking(comm, Array { data, count, dtype }, options, |_| {
-            Ok(Operation::ExclusiveScan(reductions::op(op)?))
-        })
-    }
+    unsafe { blocking(comm, Array { data, count, dtype }, options, Operation::ExclusiveScan, Some(op)) }
 }
 
 /// Every rank contributes its own part of the array (`unisono_own_part`) and ends with all parts.
@@ -174,7 +170,7 @@ pub unsafe extern "C" fn unisono_all_gather(
     options: *const Call,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::AllGather)) }
+    unsafe { blocking(comm, Array { data, count, dtype }, options, Operation::AllGather, None) }
 }
 
 /// Copies the root's array to every rank.
@@ -190,12 +186,9 @@ pub unsafe extern "C" fn unisono_broadcast(
     root: c_int,
     options: *const Call,
 ) -> c_int {
+    let operation = Operation::Broadcast { root: root as usize };
     // SAFETY: as the caller promises.
-    unsafe {
-        blocking(comm, Array { data, count, dtype }, options, |comm| {
-            Ok(Operation::Broadcast(rank(comm, root, "root")?))
-        })
-    }
+    unsafe { blocking(comm, Array { data, count, dtype }, options, operation, None) }
 }
 
 /// Leaves the reduction of all arrays on the root; the other arrays are undefined.
@@ -212,12 +205,9 @@ pub unsafe extern "C" fn unisono_reduce(
     root: c_int,
     options: *const Call,
 ) -> c_int {
+    let operation = Operation::Reduce { root: root as usize };
     // SAFETY: as the caller promises.
-    unsafe {
-        blocking(comm, Array { data, count, dtype }, options, |comm| {
-            Ok(Operation::Reduce(reductions::op(op)?, rank(comm, root, "root")?))
-        })
-    }
+    unsafe { blocking(comm, Array { data, count, dtype }, options, operation, Some(op)) }
 }
 
 /// Every rank contributes its own part of the array (`unisono_own_part`), and the root ends with all parts.
@@ -233,12 +223,9 @@ pub unsafe extern "C" fn unisono_gather(
     root: c_int,
     options: *const Call,
 ) -> c_int {
+    let operation = Operation::Gather { root: root as usize };
     // SAFETY: as the caller promises.
-    unsafe {
-        blocking(comm, Array { data, count, dtype }, options, |comm| {
-            Ok(Operation::Gather(rank(comm, root, "root")?))
-        })
-    }
+    unsafe { blocking(comm, Array { data, count, dtype }, options, operation, None) }
 }
 
 /// Leaves on every rank its own part of the root's array (`unisono_own_part`); except on the root, the rest is undefined.
@@ -254,12 +241,9 @@ pub unsafe extern "C" fn unisono_scatter(
     root: c_int,
     options: *const Call,
 ) -> c_int {
+    let operation = Operation::Scatter { root: root as usize };
     // SAFETY: as the caller promises.
-    unsafe {
-        blocking(comm, Array { data, count, dtype }, options, |comm| {
-            Ok(Operation::Scatter(rank(comm, root, "root")?))
-        })
-    }
+    unsafe { blocking(comm, Array { data, count, dtype }, options, operation, None) }
 }
 
 /// Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements must be a multiple of
@@ -276,7 +260,7 @@ pub unsafe extern "C" fn unisono_all_to_all(
     options: *const Call,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::AllToAll)) }
+    unsafe { blocking(comm, Array { data, count, dtype }, options, Operation::AllToAll, None) }
 }
 
 /// Returns once all ranks have called it.
@@ -286,10 +270,7 @@ pub unsafe extern "C" fn unisono_all_to_all(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_barrier(comm: *mut Comm, options: *const Call) -> c_int {
     // SAFETY: as the caller promises.
-    let body = |comm: &mut Communicator| unsafe {
-        options::check_no_counts(options)?;
-        options::call(comm, options, Communicator::barrier)
-    };
+    let body = |comm: &mut Communicator| unsafe { options::call_whole(comm, options, Communicator::barrier) };
     // SAFETY: as the caller promises.
     unsafe { on(comm, body) }
 }

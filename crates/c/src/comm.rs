@@ -193,6 +193,15 @@ pub unsafe extern "C" fn unisono_fail(comm: *mut Comm, cause: *const c_char) -> 
     unsafe { on(comm, body) }
 }
 
+/// Returns a string argument that must not be null.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn required_text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
+    // SAFETY: as the caller promises.
+    unsafe { text(pointer, what)? }.ok_or_else(|| argument(format!("{what} is NULL")))
+}
+
 /// Returns a string argument; `None` if it is null.
 ///
 /// # Safety

@@ -1,13 +1,13 @@
 //! Compressors: all-reduces that send fewer bytes between nodes.
 
-use std::ffi::{CStr, c_char, c_float, c_int};
+use std::ffi::{c_char, c_float, c_int};
 
 use unisono_bindings::{Owner, arguments};
 use unisono_compress::{Compression, Levels, UnknownCompression};
 
-use super::comm::{Comm, on_handle, out};
+use super::comm::{Comm, on_handle, out, required_text};
 use super::errors::{Result, argument, guarded};
-use super::values::lent;
+use super::values::{lent, list};
 
 /// Sums arrays of fixed size and meaning, such as the gradients of some parameters, with fewer bytes between nodes. The residual,
 /// which a call does not send, is added in the next call.
@@ -31,19 +31,6 @@ unsafe fn live<'a>(compressor: *const Compressor) -> Result<&'a Compressor> {
     Ok(compressor)
 }
 
-/// Returns a list of this many sizes.
-///
-/// # Safety
-/// The pointer must be null or to this many.
-unsafe fn sizes<'a>(list: *const usize, count: usize, what: &str) -> Result<&'a [usize]> {
-    match (list.is_null(), count) {
-        (_, 0) => Ok(&[]),
-        (true, _) => Err(argument(format!("the list of {what} is NULL"))),
-        // SAFETY: as the caller promises.
-        _ => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
-    }
-}
-
 /// Creates a compressor of an array of `tensors` matrices, row-major and one after the other. A vector has one column. The format
 /// is "int8", "int4", "onebit", "topk:FRACTION", "threshold:MAGNITUDE" or "powersgd:RANK"; the suffix ":stochastic" of "int8" or
 /// "int4" selects stochastic rounding. All ranks call it, with the same arguments.
@@ -61,17 +48,13 @@ pub unsafe extern "C" fn unisono_compressor_create(
 ) -> c_int {
     let body = |comm: &mut Comm| {
         let Comm { inner: comm, levels, number, .. } = comm;
-        // SAFETY: as the caller promises.
-        let place = unsafe { out(compressor, "the compressor")? };
-        if format.is_null() {
-            return Err(argument("the format is NULL"));
-        }
-        // SAFETY: as the caller promises.
-        let format = unsafe { CStr::from_ptr(format) }.to_string_lossy();
+        // SAFETY: as the caller promises, for both.
+        let (place, format) =
+            unsafe { (out(compressor, "the compressor")?, required_text(format, "the format")?) };
         let compression: Compression =
             format.parse().map_err(|error: UnknownCompression| argument(error.to_string()))?;
         // SAFETY: as the caller promises.
-        let (rows, columns) = unsafe { (sizes(rows, tensors, "rows")?, sizes(columns, tensors, "columns")?) };
+        let (rows, columns) = unsafe { (list(rows, tensors, "rows")?, list(columns, tensors, "columns")?) };
         let shapes: Vec<_> = rows.iter().zip(columns).map(|(&rows, &columns)| [rows, columns]).collect();
         let shapes: Vec<_> =
             shapes.iter().map(|shape| if shape[1] == 1 { &shape[..1] } else { &shape[..] }).collect();

@@ -20,6 +20,10 @@ pub const UNISONO_ERROR_LIBRARY: i32 = 4;
 pub const UNISONO_ERROR_LAUNCH: i32 = 5;
 /// Refused: a setting is invalid, or differs between ranks.
 pub const UNISONO_ERROR_SETTING: i32 = 6;
+/// Refused: CUDA's driver returned an error.
+pub const UNISONO_ERROR_CUDA: i32 = 8;
+/// Refused: NCCL returned an error.
+pub const UNISONO_ERROR_NCCL: i32 = 9;
 /// Refused: an argument is invalid.
 pub const UNISONO_ERROR_ARGUMENT: i32 = 50;
 /// Lost: another rank did not arrive in time.
@@ -32,12 +36,13 @@ pub const UNISONO_ERROR_LEFT: i32 = 103;
 pub const UNISONO_ERROR_ABORTED: i32 = 104;
 /// Lost: this rank failed in the call.
 pub const UNISONO_ERROR_FAILED: i32 = 105;
+/// Lost: the GPU did not finish in time.
+pub const UNISONO_ERROR_OVERDUE: i32 = 106;
 /// Lost: other ranks are out of reach, may be alive, and may continue without this one.
 pub const UNISONO_ERROR_PARTITIONED: i32 = 107;
 /// Lost: a defect of the library, which its text describes.
 pub const UNISONO_ERROR_PANIC: i32 = 150;
 
-/// The error of a function.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Argument(String),
@@ -52,7 +57,6 @@ impl From<Error> for Failure {
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
-/// Returns the error of an invalid argument.
 pub(crate) fn argument(what: impl Into<String>) -> Failure {
     Failure::Argument(what.into())
 }
@@ -122,23 +126,30 @@ mod tests {
 
     #[test]
     fn codes_match_those_of_the_library() {
-        for (code, number) in [
+        let codes = [
             (ErrorCode::Unsupported, UNISONO_ERROR_UNSUPPORTED),
             (ErrorCode::OnRank0, UNISONO_ERROR_ON_RANK_0),
             (ErrorCode::Memory, UNISONO_ERROR_MEMORY),
             (ErrorCode::Library, UNISONO_ERROR_LIBRARY),
             (ErrorCode::Launch, UNISONO_ERROR_LAUNCH),
             (ErrorCode::Setting, UNISONO_ERROR_SETTING),
+            (ErrorCode::Cuda, UNISONO_ERROR_CUDA),
+            (ErrorCode::Nccl, UNISONO_ERROR_NCCL),
             (ErrorCode::Timeout, UNISONO_ERROR_TIMEOUT),
             (ErrorCode::Mismatch, UNISONO_ERROR_MISMATCH),
             (ErrorCode::Left, UNISONO_ERROR_LEFT),
             (ErrorCode::Aborted, UNISONO_ERROR_ABORTED),
             (ErrorCode::Failed, UNISONO_ERROR_FAILED),
+            (ErrorCode::Overdue, UNISONO_ERROR_OVERDUE),
             (ErrorCode::Partitioned, UNISONO_ERROR_PARTITIONED),
-        ] {
+        ];
+        for (code, number) in codes {
             assert_eq!(code.number(), number);
             assert_eq!(unisono_is_fatal(number) == 1, code.is_fatal());
         }
+        // This library is not linked with MPI.
+        let unnamed = ErrorCode::ALL.into_iter().filter(|code| codes.iter().all(|(named, _)| named != code));
+        assert_eq!(unnamed.collect::<Vec<_>>(), [ErrorCode::Mpi]);
         for own in [UNISONO_ERROR_ARGUMENT, UNISONO_ERROR_PANIC] {
             assert_eq!(ErrorCode::from_number(own), None, "the number is free");
         }

@@ -10,15 +10,12 @@
 
 use std::ffi::{c_int, c_void};
 
-use unisono::{Communicator, with_type};
-use unisono_bindings::Operation;
+use unisono::{Communicator, Operation, with_type};
 use unisono_bindings::device::{self, OnGpu};
 
-use super::collectives::{Array, checked, rank};
+use super::collectives::{Array, checked, collective};
 use super::comm::{Comm, on};
-use super::errors::Result;
 use super::options::{self, Call};
-use super::reductions;
 
 /// # Safety
 /// The handle must be null or live; the array must be one on a GPU, and live with the stream until the stream is done; and the
@@ -28,17 +25,18 @@ unsafe fn ordered(
     array: Array,
     stream: *mut c_void,
     options: *const Call,
-    operation: impl FnOnce(&Communicator) -> Result<Operation>,
+    operation: Operation,
+    op: Option<c_int>,
 ) -> c_int {
     let body = |comm: &mut Communicator| {
-        let operation = operation(comm)?;
+        let collective = collective(comm, operation, op)?;
         // SAFETY: as the caller promises.
-        let dtype = unsafe { checked(comm, array, operation, options)? };
+        let dtype = unsafe { checked(comm, array, collective, options)? };
         let (address, stream) = (array.data.expose_provenance(), stream.expose_provenance());
         let on_gpu = OnGpu { address, count: array.count, stream };
         with_type!(dtype, T => {
             // SAFETY: as the caller promises, for the array, the stream and the options.
-            unsafe { options::call(comm, options, |comm| operation.on_gpu::<T>(comm, on_gpu)) }
+            unsafe { options::call(comm, options, |comm| collective.on_gpu::<T>(comm, on_gpu)) }
         })
     };
     // SAFETY: as the caller promises.
@@ -60,9 +58,8 @@ pub unsafe extern "C" fn unisono_gpu_all_reduce(
     stream: *mut c_void,
     options: *const Call,
 ) -> c_int {
-    let operation = |_: &_| Ok(Operation::AllReduce(reductions::op(op)?));
     // SAFETY: as the caller promises.
-    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, operation) }
+    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, Operation::AllReduce, Some(op)) }
 }
 
 /// Leaves the reduction of all arrays in GPU memory on the root, ordered on the stream; the other arrays are undefined.
@@ -80,9 +77,9 @@ pub unsafe extern "C" fn unisono_gpu_reduce(
     stream: *mut c_void,
     options: *const Call,
 ) -> c_int {
-    let operation = |comm: &_| Ok(Operation::Reduce(reductions::op(op)?, rank(comm, root, "root")?));
+    let operation = Operation::Reduce { root: root as usize };
     // SAFETY: as the caller promises.
-    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, operation) }
+    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, operation, Some(op)) }
 }
 
 /// Copies the root's array in GPU memory to every rank, ordered on the stream.
@@ -99,9 +96,9 @@ pub unsafe extern "C" fn unisono_gpu_broadcast(
     stream: *mut c_void,
     options: *const Call,
 ) -> c_int {
-    let operation = |comm: &_| Ok(Operation::Broadcast(rank(comm, root, "root")?));
+    let operation = Operation::Broadcast { root: root as usize };
     // SAFETY: as the caller promises.
-    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, operation) }
+    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, operation, None) }
 }
 
 /// Leaves on every rank its own part of the reduction of all arrays in GPU memory (`unisono_own_part`), ordered on the stream; the rest
@@ -119,9 +116,10 @@ pub unsafe extern "C" fn unisono_gpu_reduce_scatter(
     stream: *mut c_void,
     options: *const Call,
 ) -> c_int {
-    let operation = |_: &_| Ok(Operation::ReduceScatter(reductions::op(op)?));
     // SAFETY: as the caller promises.
-    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, operation) }
+    unsafe {
+        ordered(comm, Array { data, count, dtype }, stream, options, Operation::ReduceScatter, Some(op))
+    }
 }
 
 /// Every rank contributes its own part of the array in GPU memory (`unisono_own_part`) and ends with all parts, ordered on the stream.
@@ -138,7 +136,7 @@ pub unsafe extern "C" fn unisono_gpu_all_gather(
     options: *const Call,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, |_| Ok(Operation::AllGather)) }
+    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, Operation::AllGather, None) }
 }
 
 /// Orders the streams of all ranks: work that is queued on the stream from now on begins when the work that each rank has queued on
@@ -155,8 +153,7 @@ pub unsafe extern "C" fn unisono_gpu_barrier(
     let body = |comm: &mut Communicator| {
         // SAFETY: as the caller promises.
         unsafe {
-            options::check_no_counts(options)?;
-            options::call(comm, options, |comm| device::barrier(comm, stream.expose_provenance()))
+            options::call_whole(comm, options, |comm| device::barrier(comm, stream.expose_provenance()))
         }
     };
     // SAFETY: as the caller promises.
@@ -177,8 +174,7 @@ pub unsafe extern "C" fn unisono_gpu_synchronize(
     let body = |comm: &mut Communicator| {
         // SAFETY: as the caller promises.
         unsafe {
-            options::check_no_counts(options)?;
-            options::call(comm, options, |comm| device::synchronize(comm, stream.expose_provenance()))
+            options::call_whole(comm, options, |comm| device::synchronize(comm, stream.expose_provenance()))
         }
     };
     // SAFETY: as the caller promises.

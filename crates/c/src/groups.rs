@@ -8,6 +8,7 @@ use unisono_bindings::arguments;
 
 use super::comm::{Comm, on, out};
 use super::errors::argument;
+use super::values::list;
 
 /// Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here. A rank with a
 /// negative color is in no group, and gets NULL. All ranks call it.
@@ -45,13 +46,8 @@ pub unsafe extern "C" fn unisono_group(
     group: *mut *mut Comm,
 ) -> c_int {
     let body = |comm: &mut Communicator| {
-        // SAFETY: as the caller promises.
-        let place = unsafe { out(group, "the group")? };
-        if ranks.is_null() && count > 0 {
-            return Err(argument("the list of ranks is NULL"));
-        }
-        // SAFETY: as the caller promises. The address of an empty list is not used.
-        let ranks = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(ranks, count) } };
+        // SAFETY: as the caller promises, for both.
+        let (place, ranks) = unsafe { (out(group, "the group")?, list(ranks, count, "ranks")?) };
         let members = arguments::members(ranks, comm.ranks()).map_err(argument)?;
         let group = comm.group(&members)?;
         *place = group.map_or(ptr::null_mut(), Comm::into_raw);

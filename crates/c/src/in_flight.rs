@@ -2,33 +2,34 @@
 
 use std::ffi::{c_int, c_void};
 
-use unisono::{Communicator, with_type};
-use unisono_bindings::{Lent, Operation};
+use unisono::{Communicator, Operation, with_type};
 
-use super::collectives::{Array, checked, rank};
+use super::collectives::{Array, checked, collective};
 use super::comm::Comm;
-use super::errors::Result;
 use super::options::{self, Call};
-use super::reductions;
-use super::requests::{Request, start_on, started};
+use super::requests::{Request, start_on};
+use super::values::lent;
 
 /// # Safety
-/// As [`start_on`] and [`started`].
+/// As [`start_on`]; the array must be as [`lent`] requires, and the options as [`options::call`] requires.
 unsafe fn non_blocking(
     comm: *mut Comm,
     array: Array,
     options: *const Call,
     request: *mut *mut Request,
-    operation: impl FnOnce(&Communicator) -> Result<Operation>,
+    operation: Operation,
+    op: Option<c_int>,
 ) -> c_int {
     let start = |comm: &mut Communicator| {
-        let operation = operation(comm)?;
+        let collective = collective(comm, operation, op)?;
         // SAFETY: as the caller promises.
-        let dtype = unsafe { checked(comm, array, operation, options)? };
+        let dtype = unsafe { checked(comm, array, collective, options)? };
         with_type!(dtype, T => {
-            let start = |comm: &mut Communicator, values: Lent<T>| operation.non_blocking(comm, values);
-            // SAFETY: as the caller promises.
-            unsafe { started(comm, (array.data, array.count), options, start) }
+            // SAFETY: as the caller promises, for the array and the options.
+            unsafe {
+                let values = lent::<T>(array.data, array.count)?;
+                Ok(Request::of(options::call(comm, options, |comm| collective.non_blocking(comm, values))?))
+            }
         })
     };
     // SAFETY: as the caller promises.
@@ -51,9 +52,7 @@ pub unsafe extern "C" fn unisono_all_reduce_async(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
-            Ok(Operation::AllReduce(reductions::op(op)?))
-        })
+        non_blocking(comm, Array { data, count, dtype }, options, request, Operation::AllReduce, Some(op))
     }
 }
 
@@ -73,9 +72,7 @@ pub unsafe extern "C" fn unisono_reduce_scatter_async(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
-            Ok(Operation::ReduceScatter(reductions::op(op)?))
-        })
+        non_blocking(comm, Array { data, count, dtype }, options, request, Operation::ReduceScatter, Some(op))
     }
 }
 
@@ -94,11 +91,7 @@ pub unsafe extern "C" fn unisono_scan_async(
     request: *mut *mut Request,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
-            Ok(Operation::Scan(reductions::op(op)?))
-        })
-    }
+    unsafe { non_blocking(comm, Array { data, count, dtype }, options, request, Operation::Scan, Some(op)) }
 }
 
 /// Starts the non-blocking form of `unisono_exclusive_scan`. Do not access the array until `unisono_wait` has returned.
@@ -117,9 +110,7 @@ pub unsafe extern "C" fn unisono_exclusive_scan_async(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
-            Ok(Operation::ExclusiveScan(reductions::op(op)?))
-        })
+        non_blocking(comm, Array { data, count, dtype }, options, request, Operation::ExclusiveScan, Some(op))
     }
 }
 
@@ -137,9 +128,7 @@ pub unsafe extern "C" fn unisono_all_gather_async(
     request: *mut *mut Request,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |_| Ok(Operation::AllGather))
-    }
+    unsafe { non_blocking(comm, Array { data, count, dtype }, options, request, Operation::AllGather, None) }
 }
 
 /// Starts the non-blocking form of `unisono_broadcast`. Do not access the array until `unisono_wait` has returned.
@@ -156,12 +145,9 @@ pub unsafe extern "C" fn unisono_broadcast_async(
     options: *const Call,
     request: *mut *mut Request,
 ) -> c_int {
+    let operation = Operation::Broadcast { root: root as usize };
     // SAFETY: as the caller promises.
-    unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
-            Ok(Operation::Broadcast(rank(comm, root, "root")?))
-        })
-    }
+    unsafe { non_blocking(comm, Array { data, count, dtype }, options, request, operation, None) }
 }
 
 /// Starts the non-blocking form of `unisono_reduce`. Do not access the array until `unisono_wait` has returned.
@@ -179,12 +165,9 @@ pub unsafe extern "C" fn unisono_reduce_async(
     options: *const Call,
     request: *mut *mut Request,
 ) -> c_int {
+    let operation = Operation::Reduce { root: root as usize };
     // SAFETY: as the caller promises.
-    unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
-            Ok(Operation::Reduce(reductions::op(op)?, rank(comm, root, "root")?))
-        })
-    }
+    unsafe { non_blocking(comm, Array { data, count, dtype }, options, request, operation, Some(op)) }
 }
 
 /// Starts the non-blocking form of `unisono_gather`. Do not access the array until `unisono_wait` has returned.
@@ -201,12 +184,9 @@ pub unsafe extern "C" fn unisono_gather_async(
     options: *const Call,
     request: *mut *mut Request,
 ) -> c_int {
+    let operation = Operation::Gather { root: root as usize };
     // SAFETY: as the caller promises.
-    unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
-            Ok(Operation::Gather(rank(comm, root, "root")?))
-        })
-    }
+    unsafe { non_blocking(comm, Array { data, count, dtype }, options, request, operation, None) }
 }
 
 /// Starts the non-blocking form of `unisono_scatter`. Do not access the array until `unisono_wait` has returned.
@@ -223,12 +203,9 @@ pub unsafe extern "C" fn unisono_scatter_async(
     options: *const Call,
     request: *mut *mut Request,
 ) -> c_int {
+    let operation = Operation::Scatter { root: root as usize };
     // SAFETY: as the caller promises.
-    unsafe {
-        non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
-            Ok(Operation::Scatter(rank(comm, root, "root")?))
-        })
-    }
+    unsafe { non_blocking(comm, Array { data, count, dtype }, options, request, operation, None) }
 }
 
 /// Starts the non-blocking form of `unisono_all_to_all`. Do not access the array until `unisono_wait` has returned.
@@ -245,7 +222,7 @@ pub unsafe extern "C" fn unisono_all_to_all_async(
     request: *mut *mut Request,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { non_blocking(comm, Array { data, count, dtype }, options, request, |_| Ok(Operation::AllToAll)) }
+    unsafe { non_blocking(comm, Array { data, count, dtype }, options, request, Operation::AllToAll, None) }
 }
 
 /// Starts the non-blocking form of `unisono_barrier`.
@@ -260,10 +237,7 @@ pub unsafe extern "C" fn unisono_barrier_async(
 ) -> c_int {
     let start = |comm: &mut Communicator| {
         // SAFETY: as the caller promises.
-        let started = unsafe {
-            options::check_no_counts(options)?;
-            options::call(comm, options, Communicator::barrier_async)?
-        };
+        let started = unsafe { options::call_whole(comm, options, Communicator::barrier_async)? };
         Ok(Request::of(started))
     };
     // SAFETY: as the caller promises.

@@ -13,10 +13,9 @@ use unisono_bindings::{InFlight, Lent, arguments};
 use super::comm::{Comm, on, out};
 use super::errors::{Result, argument};
 use super::options::{self, Call};
-use super::requests::{Request, start_on, started};
+use super::requests::{Request, start_on};
 use super::values::{self, lent};
 
-/// Returns the other rank of a message.
 fn other(comm: &Communicator, number: c_int, what: &str) -> Result<usize> {
     arguments::other(number, (comm.rank(), comm.ranks()), what).map_err(argument)
 }
@@ -47,9 +46,8 @@ pub unsafe extern "C" fn unisono_send(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises. The array is only read.
             unsafe {
-                options::check_no_counts(options)?;
                 let values = lent::<T>(data.cast_mut(), count)?;
-                options::call(comm, options, |comm| comm.send(&values, to))
+                options::call_whole(comm, options, |comm| comm.send(&values, to))
             }
         })
     };
@@ -75,9 +73,8 @@ pub unsafe extern "C" fn unisono_receive(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             unsafe {
-                options::check_no_counts(options)?;
                 let mut values = lent::<T>(data, count)?;
-                options::call(comm, options, |comm| comm.receive(&mut values, from))
+                options::call_whole(comm, options, |comm| comm.receive(&mut values, from))
             }
         })
     };
@@ -105,9 +102,8 @@ pub unsafe extern "C" fn unisono_receive_any(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             let sender = unsafe {
-                options::check_no_counts(options)?;
                 let mut values = lent::<T>(data, count)?;
-                options::call(comm, options, |comm| comm.receive_any(&mut values))?
+                options::call_whole(comm, options, |comm| comm.receive_any(&mut values))?
             };
             *from = sender as c_int;
             Ok(())
@@ -137,8 +133,8 @@ pub unsafe extern "C" fn unisono_send_async(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises. The array is only read.
             unsafe {
-                options::check_no_counts(options)?;
-                started::<T>(comm, (data.cast_mut(), count), options, |comm, values| comm.send_async(values, to))
+                let values = lent::<T>(data.cast_mut(), count)?;
+                Ok(Request::of(options::call_whole(comm, options, |comm| comm.send_async(values, to))?))
             }
         })
     };
@@ -165,8 +161,8 @@ pub unsafe extern "C" fn unisono_receive_async(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             unsafe {
-                options::check_no_counts(options)?;
-                started::<T>(comm, (data, count), options, |comm, values| comm.receive_async(values, from))
+                let values = lent::<T>(data, count)?;
+                Ok(Request::of(options::call_whole(comm, options, |comm| comm.receive_async(values, from))?))
             }
         })
     };
@@ -196,9 +192,8 @@ pub unsafe extern "C" fn unisono_receive_any_async(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             let call = unsafe {
-                options::check_no_counts(options)?;
                 let values = lent::<T>(data, count)?;
-                options::call(comm, options, |comm| comm.receive_any_async(values))?
+                options::call_whole(comm, options, |comm| comm.receive_any_async(values))?
             };
             Ok(Request::of(FromAny { call, from: AtomicPtr::new(from) }))
         })

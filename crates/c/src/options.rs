@@ -71,16 +71,23 @@ pub(crate) unsafe fn counts<'a>(options: *const Call, ranks: usize) -> Option<&'
     unsafe { options.as_ref().and_then(|options| values::counts(options.counts, ranks)) }
 }
 
+/// Makes a call without parts of ranks.
+///
 /// # Errors
-/// If the options have counts, which a call without parts ignores on this rank but compares with other ranks.
+/// If the options have counts, which such a call ignores on this rank but compares with other ranks.
 ///
 /// # Safety
-/// The pointer must be null or to options.
-pub(crate) unsafe fn check_no_counts(options: *const Call) -> Result<()> {
+/// As [`call`].
+pub(crate) unsafe fn call_whole<R>(
+    comm: &mut Communicator,
+    options: *const Call,
+    make: impl FnOnce(&mut Communicator) -> unisono::Result<R>,
+) -> Result<R> {
     // SAFETY: as the caller promises.
     match unsafe { options.as_ref() } {
         Some(options) if !options.counts.is_null() => Err(argument(NO_PARTS)),
-        _ => Ok(()),
+        // SAFETY: as the caller promises.
+        _ => unsafe { call(comm, options, make) },
     }
 }
 

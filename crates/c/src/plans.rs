@@ -3,10 +3,10 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use unisono::with_type;
-use unisono_bindings::{Lent, Operation, Owner};
+use unisono_bindings::{Collective, Lent, Owner};
 
-use super::collectives::{Array, checked, rank};
-use super::comm::{Comm, on_handle, out, text};
+use super::collectives::{self, Array, checked};
+use super::comm::{Comm, on_handle, out, required_text};
 use super::errors::{Failure, Result, argument};
 use super::options::{self, Call};
 use super::reductions;
@@ -48,18 +48,17 @@ pub unsafe extern "C" fn unisono_plan_create(
     let body = |comm: &mut Comm| {
         let Comm { inner: comm, number, .. } = comm;
         // SAFETY: as the caller promises, for both.
-        let (place, name) = unsafe { (out(plan, "the plan")?, text(operation, "the operation")?) };
-        let name = name.ok_or_else(|| argument("the operation is NULL"))?;
+        let (place, name) = unsafe { (out(plan, "the plan")?, required_text(operation, "the operation")?) };
         let op = (op != -1).then(|| reductions::op(op)).transpose()?;
-        let root = (root != -1).then(|| rank(comm, root, "root")).transpose()?;
-        let operation = Operation::named(name, op, root).map_err(argument)?;
+        let root = (root != -1).then(|| collectives::root(comm, root)).transpose()?;
+        let collective = Collective::named(name, op, root).map_err(argument)?;
         // SAFETY: as the caller promises.
-        let dtype = unsafe { checked(comm, Array { data, count, dtype }, operation, options)? };
+        let dtype = unsafe { checked(comm, Array { data, count, dtype }, collective, options)? };
         with_type!(dtype, T => {
             // SAFETY: as the caller promises.
             let planned = unsafe {
                 let values: Lent<T> = values::lent(data, count)?;
-                options::call(comm, options, |comm| operation.plan(comm, values))?
+                options::call(comm, options, |comm| collective.plan(comm, values))?
             };
             let (planned, owner) = (Box::new(planned), Owner::this_process());
             *place = Box::into_raw(Box::new(Plan { planned, comm: *number, owner }));

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use unisono::{Custom, DType, ReduceOp, with_type};
 
-use super::comm::{out, text};
+use super::comm::{out, required_text};
 use super::errors::{Result, argument, guarded};
 use super::values;
 
@@ -46,7 +46,6 @@ pub type Reduce = Option<
 /// The number of the first custom reduction. Those of the library are below.
 const FIRST: c_int = 256;
 
-/// Returns the reduction with this number.
 pub(crate) fn op(number: c_int) -> Result<ReduceOp> {
     let of_library = usize::try_from(number).ok().and_then(|place| ReduceOp::ALL.get(place).copied());
     let of_program =
@@ -58,7 +57,6 @@ pub(crate) fn op(number: c_int) -> Result<ReduceOp> {
     })
 }
 
-/// The function of a program, and its argument.
 struct Function {
     name: String,
     reduce: unsafe extern "C" fn(*mut c_void, *mut c_void, *const c_void, usize) -> c_int,
@@ -108,8 +106,8 @@ pub unsafe extern "C" fn unisono_reduction_create(
 ) -> c_int {
     guarded(|| {
         // SAFETY: as the caller promises, for both.
-        let (name, op) = unsafe { (text(name, "the name")?, out(op, "the reduction")?) };
-        let name = name.ok_or_else(|| argument("the name of a reduction is NULL"))?;
+        let (name, op) =
+            unsafe { (required_text(name, "the name of a reduction")?, out(op, "the reduction")?) };
         let reduce = function.ok_or_else(|| argument("the function of a reduction is NULL"))?;
         let function = Function { name: name.to_owned(), reduce, context };
         let made = define(function, values::dtype(dtype)?, element_bytes, is_commutative != 0)?;

@@ -1,14 +1,12 @@
 //! Non-blocking calls in flight.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
-use unisono::{Communicator, Element};
-use unisono_bindings::{InFlight, Lent, Owner, arguments};
+use unisono::Communicator;
+use unisono_bindings::{InFlight, Owner, arguments};
 
 use super::comm::{Comm, on, out};
 use super::errors::{Result, argument, guarded};
-use super::options::{self, Call};
-use super::values::lent;
 use super::waits::with_callback;
 
 /// A non-blocking call. Every one must be waited for.
@@ -74,7 +72,7 @@ pub unsafe extern "C" fn unisono_wait(request: *mut *mut Request) -> c_int {
         // SAFETY: as the caller promises.
         let place = unsafe { out(request, "the request")? };
         if place.is_null() {
-            return Err(missing());
+            return Err(argument("the request is NULL"));
         }
         // SAFETY: as the caller promises.
         unsafe { finish(place) }
@@ -136,7 +134,9 @@ pub unsafe extern "C" fn unisono_wait_any(
 /// The request must be null or live, and the pointer null or valid for writing.
 unsafe fn live<'a>(request: *const Request, is_done: *mut c_int) -> Result<(&'a Request, &'a mut c_int)> {
     // SAFETY: as the caller promises, for both.
-    let (request, is_done) = unsafe { (request.as_ref().ok_or_else(missing)?, out(is_done, "the status")?) };
+    let (request, is_done) = unsafe {
+        (request.as_ref().ok_or_else(|| argument("the request is NULL"))?, out(is_done, "the status")?)
+    };
     request.owner.check().map_err(argument)?;
     Ok((request, is_done))
 }
@@ -166,27 +166,6 @@ unsafe fn finish(place: &mut *mut Request) -> Result<()> {
         return Err(argument(refused));
     }
     Ok(with_callback(|| request.call.wait())?)
-}
-
-fn missing() -> super::errors::Failure {
-    argument("the request is NULL")
-}
-
-/// Starts a call on an array of the program.
-///
-/// # Safety
-/// As [`lent`] and [`options::call`].
-pub(crate) unsafe fn started<T: Element>(
-    comm: &mut Communicator,
-    (data, count): (*mut c_void, usize),
-    options: *const Call,
-    start: impl FnOnce(&mut Communicator, Lent<T>) -> unisono::Result<unisono::Request<Lent<T>>>,
-) -> Result<*mut Request> {
-    // SAFETY: as the caller promises.
-    unsafe {
-        let values = lent(data, count)?;
-        Ok(Request::of(options::call(comm, options, |comm| start(comm, values))?))
-    }
 }
 
 /// Runs the body of a function that starts a call, and passes its request to the program.

@@ -5,8 +5,8 @@ use std::ptr;
 
 use unisono::Communicator;
 
-use super::comm::{Comm, communicator, on, out, take, text};
-use super::errors::{Result, argument, guarded};
+use super::comm::{Comm, communicator, on, out, required_text, take};
+use super::errors::guarded;
 use super::options::{self, Settings};
 use super::waits::with_callback;
 
@@ -52,19 +52,13 @@ pub unsafe extern "C" fn unisono_grow(
 ) -> c_int {
     let body = |comm: &mut Communicator| {
         // SAFETY: as the caller promises, for both.
-        let (place, address) = unsafe { (out(grown, "the communicator")?, place_of(address)?) };
+        let (place, address) =
+            unsafe { (out(grown, "the communicator")?, required_text(address, "the address")?) };
         *place = Comm::into_raw(comm.grow(more, address)?);
         Ok(())
     };
     // SAFETY: as the caller promises.
     unsafe { on(comm, body) }
-}
-
-/// # Safety
-/// The address must be null or a string that lives as long as the result is used.
-unsafe fn place_of<'a>(address: *const c_char) -> Result<&'a str> {
-    // SAFETY: as the caller promises.
-    unsafe { text(address, "the address")? }.ok_or_else(|| argument("the address is NULL"))
 }
 
 /// Joins a world that grows at this address (`unisono_grow`), as one of its last ranks. The algorithm and the timeouts are those of the
@@ -80,8 +74,13 @@ pub unsafe extern "C" fn unisono_join(
 ) -> c_int {
     guarded(|| {
         // SAFETY: as the caller promises, for all three.
-        let (place, builder, address) =
-            unsafe { (out(comm, "the communicator")?, options::builder(settings)?, place_of(address)?) };
+        let (place, builder, address) = unsafe {
+            (
+                out(comm, "the communicator")?,
+                options::builder(settings)?,
+                required_text(address, "the address")?,
+            )
+        };
         *place = Comm::into_raw(with_callback(|| builder.join(address))?);
         Ok(())
     })

@@ -26,7 +26,6 @@ pub const UNISONO_U32: i32 = 7;
 /// Unsigned 64-bit integer.
 pub const UNISONO_U64: i32 = 8;
 
-/// Returns the element type with this number.
 pub(crate) fn dtype(number: i32) -> Result<DType> {
     let found = usize::try_from(number).ok().and_then(|number| DType::ALL.get(number));
     found
@@ -41,6 +40,19 @@ pub(crate) fn dtype(number: i32) -> Result<DType> {
 pub(crate) unsafe fn counts<'a>(counts: *const usize, ranks: usize) -> Option<&'a [usize]> {
     // SAFETY: as the caller promises.
     (!counts.is_null()).then(|| unsafe { std::slice::from_raw_parts(counts, ranks) })
+}
+
+/// Returns a list of the program.
+///
+/// # Safety
+/// The pointer must be null or to this many elements, all of which outlive the result.
+pub(crate) unsafe fn list<'a, T>(list: *const T, count: usize, what: &str) -> Result<&'a [T]> {
+    match (count, list.is_null()) {
+        (0, _) => Ok(&[]),
+        (_, true) => Err(argument(format!("the list of {what} is NULL"))),
+        // SAFETY: as the caller promises.
+        _ => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
+    }
 }
 
 /// Returns an array of the program.

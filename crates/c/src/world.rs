@@ -2,9 +2,10 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
-use unisono::{Bootstrap, Error};
+use unisono::Error;
+use unisono_bindings::ByProgram;
 
-use super::comm::{Comm, out, text};
+use super::comm::{Comm, out, required_text};
 use super::errors::{Result, argument, guarded};
 use super::options::{self, Settings};
 use super::waits::with_callback;
@@ -22,53 +23,22 @@ pub type Gather = Option<
     ) -> c_int,
 >;
 
-/// A bootstrap with the program's gather function.
-struct ByProgram {
-    rank: usize,
-    ranks: usize,
-    gather: unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void, usize) -> c_int,
-    context: *mut c_void,
-}
-
-impl ByProgram {
-    /// Gathers the same number of bytes from all ranks.
-    fn gather(&mut self, own: &[u8]) -> unisono::Result<Vec<u8>> {
-        let mut all = vec![0; own.len() * self.ranks];
-        // SAFETY: as the caller of `unisono_start` promises; `all` has space for the bytes of all ranks.
-        let failed =
-            unsafe { (self.gather)(self.context, own.as_ptr().cast(), all.as_mut_ptr().cast(), own.len()) };
-        if failed == 0 {
-            return Ok(all);
-        }
-        Err(Error::Launch(format!(
-            "the program's function that gathers from all ranks returned {failed} on rank {}",
-            self.rank
-        )))
+/// Gathers bytes, whose number may differ between ranks, by a function that gathers the same number of bytes from all ranks.
+fn gather_all(
+    own: &[u8],
+    gather: impl Fn(&[u8]) -> unisono::Result<Vec<u8>>,
+) -> unisono::Result<Vec<Vec<u8>>> {
+    let sizes = gather(&(own.len() as u64).to_ne_bytes())?;
+    let (sizes, _) = sizes.as_chunks::<8>();
+    let sizes: Vec<_> = sizes.iter().map(|size| u64::from_ne_bytes(*size) as usize).collect();
+    let most = sizes.iter().copied().max().unwrap_or(0);
+    if most == 0 {
+        return Ok(vec![Vec::new(); sizes.len()]);
     }
-}
-
-impl Bootstrap for ByProgram {
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
-    fn ranks(&self) -> usize {
-        self.ranks
-    }
-
-    fn all_gather(&mut self, own: &[u8]) -> unisono::Result<Vec<Vec<u8>>> {
-        let sizes = self.gather(&(own.len() as u64).to_ne_bytes())?;
-        let (sizes, _) = sizes.as_chunks::<8>();
-        let sizes: Vec<_> = sizes.iter().map(|size| u64::from_ne_bytes(*size) as usize).collect();
-        let most = sizes.iter().copied().max().unwrap_or(0);
-        if most == 0 {
-            return Ok(vec![Vec::new(); self.ranks]);
-        }
-        let mut padded = own.to_vec();
-        padded.resize(most, 0);
-        let all = self.gather(&padded)?;
-        Ok(all.chunks(most).zip(sizes).map(|(padded, size)| padded[..size].to_vec()).collect())
-    }
+    let mut padded = own.to_vec();
+    padded.resize(most, 0);
+    let all = gather(&padded)?;
+    Ok(all.chunks(most).zip(sizes).map(|(padded, size)| padded[..size].to_vec()).collect())
 }
 
 /// Starts a world among processes that can gather bytes from each other, with MPI for example. All of them call it, each with its
@@ -90,7 +60,18 @@ pub unsafe extern "C" fn unisono_start(
         let (place, builder) = unsafe { (out(comm, "the communicator")?, options::builder(settings)?) };
         let gather = gather.ok_or_else(|| argument("the function that gathers is NULL"))?;
         let (rank, ranks) = position(rank, ranks)?;
-        let bootstrap = ByProgram { rank, ranks, gather, context };
+        let gather = move |own: &[u8]| {
+            let mut all = vec![0_u8; own.len() * ranks];
+            // SAFETY: as the caller promises; `all` has space for the bytes of all ranks.
+            let code = unsafe { gather(context, own.as_ptr().cast(), all.as_mut_ptr().cast(), own.len()) };
+            if code == 0 {
+                return Ok(all);
+            }
+            Err(Error::Launch(format!(
+                "the program's function that gathers from all ranks returned {code} on rank {rank}"
+            )))
+        };
+        let bootstrap = ByProgram { rank, ranks, all_gather: move |own: &[u8]| gather_all(own, gather) };
         *place = Comm::into_raw(with_callback(|| builder.bootstrap(bootstrap).processes())?);
         Ok(())
     })
@@ -120,8 +101,8 @@ pub type Get = Option<
 /// The limit of the values that ranks store under a key.
 const MOST_BYTES: usize = 1 << 20;
 
-/// A bootstrap with the program's key-value store.
-struct ByStore {
+/// A key-value store of the program.
+struct Store {
     rank: usize,
     ranks: usize,
     name: String,
@@ -131,7 +112,7 @@ struct ByStore {
     round: usize,
 }
 
-impl ByStore {
+impl Store {
     fn key(&self, rank: usize) -> CString {
         CString::new(format!("{}/{}/{rank}", self.name, self.round)).expect("a name from C has no zero byte")
     }
@@ -141,16 +122,6 @@ impl ByStore {
         Error::Launch(format!(
             "the program's store could not {what} `{key}` on rank {rank}: it returned {code}"
         ))
-    }
-}
-
-impl Bootstrap for ByStore {
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
-    fn ranks(&self) -> usize {
-        self.ranks
     }
 
     fn all_gather(&mut self, own: &[u8]) -> unisono::Result<Vec<Vec<u8>>> {
@@ -197,15 +168,20 @@ pub unsafe extern "C" fn unisono_start_store(
 ) -> c_int {
     guarded(|| {
         // SAFETY: as the caller promises, for all three.
-        let (place, builder, name) =
-            unsafe { (out(comm, "the communicator")?, options::builder(settings)?, text(name, "the name")?) };
-        let name = name.ok_or_else(|| argument("the name of the world is NULL"))?.to_owned();
+        let (place, builder, name) = unsafe {
+            (
+                out(comm, "the communicator")?,
+                options::builder(settings)?,
+                required_text(name, "the name of the world")?.to_owned(),
+            )
+        };
         let (Some(set), Some(get)) = (set, get) else {
             return Err(argument("a function of the store is NULL"));
         };
         let (rank, ranks) = position(rank, ranks)?;
-        let store = ByStore { rank, ranks, name, set, get, context, round: 0 };
-        *place = Comm::into_raw(with_callback(|| builder.bootstrap(store).processes())?);
+        let mut store = Store { rank, ranks, name, set, get, context, round: 0 };
+        let bootstrap = ByProgram { rank, ranks, all_gather: move |own: &[u8]| store.all_gather(own) };
+        *place = Comm::into_raw(with_callback(|| builder.bootstrap(bootstrap).processes())?);
         Ok(())
     })
 }
@@ -248,14 +224,12 @@ pub unsafe extern "C" fn unisono_start_threads(
     })
 }
 
-/// Returns the number of a rank, and the number of ranks.
 fn position(rank: c_int, ranks: c_int) -> Result<(usize, usize)> {
     let ranks = count(ranks)?;
     let position = usize::try_from(rank).ok().filter(|rank| *rank < ranks);
     position.map(|rank| (rank, ranks)).ok_or_else(|| argument(format!("rank {rank} is not one of {ranks}")))
 }
 
-/// Returns a number of ranks.
 fn count(ranks: c_int) -> Result<usize> {
     let ranks = usize::try_from(ranks).ok().filter(|&ranks| ranks > 0);
     ranks.ok_or_else(|| argument("a world has at least one rank"))

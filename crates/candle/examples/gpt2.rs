@@ -1,4 +1,4 @@
-//! Fine-tunes GPT-2 on a text: `mpirun -n 2 gpt2 FOLDER TEXT`. FOLDER holds the three files that Hugging Face publishes for a model.
+//! Fine-tunes GPT-2 on a text: `mpirun -n 2 gpt2 FOLDER TEXT [RATE]`. FOLDER holds the three files that Hugging Face publishes for a model.
 
 use std::{env::args, fs, path::Path};
 
@@ -12,6 +12,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 
 fn train(comm: &mut unisono::Communicator) -> Result<()> {
     let (folder, text) = args().nth(1).zip(args().nth(2)).ok_or("expected a folder and a text file")?;
+    let learning_rate = args().nth(3).map_or(Ok(2e-4), |rate| rate.parse::<f64>())?;
     let (folder, rank, length) = (Path::new(&folder), comm.rank(), 64);
     let tokens =
         Tokenizer::from_file(folder.join("tokenizer.json"))?.encode(fs::read_to_string(text)?, false)?;
@@ -27,7 +28,7 @@ fn train(comm: &mut unisono::Communicator) -> Result<()> {
         Loss::cross_entropy(&model.forward(&all.narrow(1, 0, length)?)?, &all.narrow(1, 1, length)?)
     };
     let optimizer = NamedRule::new(AdamW::default());
-    let config = Config { epochs: 3, learning_rate: 2e-4, optimizer, ..Config::default() };
+    let config = Config { epochs: 3, learning_rate, optimizer, ..Config::default() };
     let (checkpoint_dir, global_batch) = (Some(folder.join("tuned")), Some(8));
     let config = Config { checkpoint_dir, global_batch, ..config };
     let last = fit(comm, &(parameters, loss), (train, held_out), &config)?.last;

@@ -20,7 +20,7 @@ const LAYERS: usize = 16;
 const WIDTH: usize = 784;
 const CLASSES: usize = 10;
 const MICRO_BATCH: usize = 128;
-const SAMPLES: usize = 10_000;
+const SAMPLES: usize = 6_000;
 const SEED: u64 = 7;
 
 /// Returns a stage: some layers and, in the last stage, also the output layer and the loss.

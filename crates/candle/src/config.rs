@@ -22,7 +22,6 @@ mod file;
 mod identity;
 mod input;
 mod needs;
-mod own;
 mod parts;
 mod pipeline;
 mod prepare;
@@ -337,10 +336,7 @@ impl Config {
 
     /// Returns the default model for this source.
     pub fn default_model(source: &Source) -> ModelKind {
-        match source {
-            Source::Text(_) => ModelKind::Transformer,
-            _ => ModelKind::Mlp,
-        }
+        if let Source::Text(_) = source { ModelKind::Transformer } else { ModelKind::Mlp }
     }
 }
 

@@ -52,6 +52,10 @@ impl DeviceKind {
         refused: Option<String>,
     ) -> Result<(Device, Option<String>), TrainError> {
         let on_cpu = |why: &str| Ok((Device::Cpu, Some(format!("on the CPU: {why}"))));
+        let on_gpus = |(device, name): (Device, String), why: &str| {
+            let description = format!("on GPUs, rank 0 on {name}{}: {why}", stay_near(&device));
+            Ok((device, Some(description)))
+        };
         if self == Self::Cpu {
             return on_cpu("requested");
         }
@@ -63,19 +67,13 @@ impl DeviceKind {
             let refuse = |NoGpu { why, advice }| {
                 TrainError::Setting(format!("cannot train on GPUs: {why}; {advice}, or train on the CPU"))
             };
-            let (device, name) = agree(comm, found.map_err(refuse))?;
-            let description = format!("on GPUs, rank 0 on {name}{}: requested", stay_near(&device));
-            return Ok((device, Some(description)));
+            return on_gpus(agree(comm, found.map_err(refuse))?, "requested");
         }
         if lowest(comm, found.is_ok() || gpus() > 0)?.is_none() {
             return Ok((Device::Cpu, None));
         }
         match (lowest(comm, found.is_err())?, found) {
-            (None, Ok((device, name))) => {
-                let description =
-                    format!("on GPUs, rank 0 on {name}{}: every rank found one", stay_near(&device));
-                Ok((device, Some(description)))
-            }
+            (None, Ok(found)) => on_gpus(found, "every rank found one"),
             (_, Err(NoGpu { why, .. })) => on_cpu(&why),
             (rank, Ok(_)) => on_cpu(&format!("rank {} found no usable GPU", rank.unwrap_or_default())),
         }

@@ -5,7 +5,6 @@ mod gpt2;
 mod layers;
 mod mlp;
 mod placed;
-mod pool;
 mod resnet;
 mod transformer;
 
@@ -139,12 +138,16 @@ pub fn classifier(
     data: &Kind,
     parameters: &Parameters,
 ) -> Result<impl Replica<Batch = Placed> + use<>, TrainError> {
-    let model = build(kind, hidden, dropout, data, parameters)?;
+    Ok(replica(build(kind, hidden, dropout, data, parameters)?, parameters))
+}
+
+/// Returns a model that was built on these parameters as a replica for the trainer.
+pub(crate) fn replica(model: Sequence, parameters: &Parameters) -> impl Replica<Batch = Placed> + use<> {
     let device = parameters.device().clone();
-    Ok(Network::new(parameters, move |batch: &Placed| {
+    Network::new(parameters, move |batch: &Placed| {
         let (inputs, targets, ahead) = batch.tensors(&device)?;
         loss(&Module::forward(&model, &inputs)?, targets, ahead)
-    }))
+    })
 }
 
 /// Returns the loss of a batch, with one row of outputs per target. `ahead` is a copy of the targets on a device. A model with one output predicts a

@@ -4,7 +4,6 @@
 //! gradients are reported as soon as the backward pass has computed them.
 
 use std::fmt;
-use std::sync::MutexGuard;
 
 use candle_core::Tensor;
 
@@ -40,7 +39,6 @@ mod product;
 mod rows;
 #[allow(unsafe_code, reason = "values lie in memory that ranks share")]
 mod shared;
-mod softmax;
 mod stage;
 mod statistics;
 mod variables;
@@ -61,7 +59,6 @@ pub(crate) use rows::{Relu, RmsNorm, SquaredRelu};
 pub use stage::{Cut, StageNetwork};
 
 use parameters::{EVALUATION, GRADIENTS, VALUES};
-use passes::Passes;
 
 /// A candle model as a [`Replica`]: its parameters, and a closure that computes the loss of a batch.
 ///
@@ -116,10 +113,6 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
         Self { arrays: Arrays::of(parameters), without_layer, loss, batch: std::marker::PhantomData }
     }
 
-    fn passes(&self) -> MutexGuard<'_, Passes> {
-        self.arrays.parameters.passes()
-    }
-
     fn wait_for_param(
         &self,
         gradients: &mut dyn Gradients,
@@ -130,7 +123,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
     }
 
     fn run(&mut self, batch: &B, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
-        self.passes().begin();
+        self.arrays.parameters.passes().begin();
         self.wait_for_param(gradients, self.without_layer.iter().copied())?;
         let Loss { sum, tally } = VALUES.set(gradients, || (self.loss)(batch))?;
         self.arrays.check_complete()?;
@@ -138,7 +131,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
         self.wait_for_param(gradients, 0..self.arrays.tensors.len())?;
         gradients.record_loss(tally);
         GRADIENTS.set(gradients, || sum.backward())?;
-        Ok(self.passes().end()?)
+        Ok(self.arrays.parameters.passes().end()?)
     }
 }
 
@@ -152,25 +145,25 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     fn pass(&mut self, batch: &B, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         let ended = self.run(batch, gradients);
         if let Err(error) = &ended {
-            self.passes().fail(&error.to_string());
+            self.arrays.parameters.passes().fail(&error.to_string());
         }
         ended
     }
 
     fn synchronizes(&self) -> bool {
-        self.passes().synchronizes()
+        self.arrays.parameters.passes().synchronizes()
     }
 
     fn connect(&mut self, comm: &mut Communicator) -> Result<(), ReplicaError> {
-        Ok(self.passes().connect(comm)?)
+        Ok(self.arrays.parameters.passes().connect(comm)?)
     }
 
     fn begin_step(&mut self, first: u64, passes: usize) -> Result<usize, ReplicaError> {
-        Ok(self.passes().begin_step(first, passes)?)
+        Ok(self.arrays.parameters.passes().begin_step(first, passes)?)
     }
 
     fn pass_without_samples(&mut self) -> Result<(), ReplicaError> {
-        Ok(self.passes().without_samples()?)
+        Ok(self.arrays.parameters.passes().without_samples()?)
     }
 
     fn evaluate(&mut self, batch: &B, visit: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {

@@ -9,10 +9,10 @@ use serde::Deserialize;
 use unisono_collectives::named;
 
 use crate::config::text;
-use crate::model::{self, ModelKind, Placed};
+use crate::model::{self, ModelKind, Placed, Sequence};
 use crate::network::{Network, Parameters};
 use unisono::Communicator;
-use unisono_data::{Cache, Column, Dataset, Depth, Kind, Schema, Source, Split, Threads};
+use unisono_data::{Cache, Column, Dataset, Depth, Kind, OnBadSample, Schema, Source, Split, Threads};
 use unisono_train::checkpoint::{self, Loaded, PassedOver, Tensor};
 use unisono_train::internals::{AVERAGE, broadcast, hash_with_buffers, moment_name};
 use unisono_train::metrics::Metric;
@@ -172,11 +172,8 @@ impl Saved {
     /// # Errors
     /// [`TrainError`] if the model cannot be built, or the values do not fit it.
     pub fn replica(&self) -> Result<impl Replica<Batch = Placed> + use<>, TrainError> {
-        let Description { model, hidden, dropout, kind, seed, .. } = &self.description;
-        let (parameters, dropout) = (Parameters::new(*seed), dropout.unwrap_or(0.0));
-        let mut replica = model::classifier(*model, hidden.as_deref(), dropout, kind, &parameters)?;
-        self.fill(&mut replica)?;
-        Ok(replica)
+        let (network, parameters) = self.built()?;
+        Ok(model::replica(network, &parameters))
     }
 
     /// Returns a predictor with this model.
@@ -184,22 +181,24 @@ impl Saved {
     /// # Errors
     /// As [`replica`](Self::replica).
     pub fn predictor(&self) -> Result<Predictor, TrainError> {
+        Ok(Predictor { network: self.built()?.0, description: self.description.clone() })
+    }
+
+    /// Returns the model with the saved values.
+    fn built(&self) -> Result<(Sequence, Parameters), TrainError> {
         let Description { model, hidden, dropout, kind, seed, .. } = &self.description;
         let (parameters, dropout) = (Parameters::new(*seed), dropout.unwrap_or(0.0));
         let network = model::build(*model, hidden.as_deref(), dropout, kind, &parameters)?;
-        // This network shares its values with the model, and serves only to overwrite them.
-        self.fill(&mut Network::new(&parameters, |(): &()| candle_core::bail!("it has no loss")))?;
-        Ok(Predictor { network, description: self.description.clone() })
-    }
-
-    fn fill(&self, replica: &mut impl Replica) -> Result<(), TrainError> {
-        unisono_train::load(replica, &self.parameters).map_err(|error| match error {
+        // This replica shares its values with the model, and serves only to overwrite them.
+        let mut values = Network::new(&parameters, |(): &()| candle_core::bail!("it has no loss"));
+        unisono_train::load(&mut values, &self.parameters).map_err(|error| match error {
             TrainError::Setting(why) => {
-                let (path, model) = (self.path.display(), self.description.model);
+                let path = self.path.display();
                 TrainError::Setting(format!("`{path}` does not hold the {model} that it describes: {why}"))
             }
             error => error,
-        })
+        })?;
+        Ok((network, parameters))
     }
 
     /// Converts a target in a batch to a value in the units of a regression's target column. Returns `None` for a classification.
@@ -246,7 +245,11 @@ impl Saved {
         part: Part,
         metrics: &[Arc<dyn Metric>],
     ) -> Result<Test, TrainError> {
-        let load = |_: &mut Communicator| self.load(source, self.on_bad_sample(source)?);
+        let load = |_: &mut Communicator| {
+            // Damaged samples of the run's own data are treated as in the run.
+            let damaged = self.description.damaged.as_deref().filter(|_| source.is_none());
+            self.load(source, damaged.map(str::parse::<OnBadSample>).transpose()?.unwrap_or_default())
+        };
         let dataset = comm.quiet("loading the data set", load);
         let dataset = dataset.and_then(|dataset| self.measurable(dataset, source, part));
         let prepared = dataset.and_then(|dataset| Ok((dataset, self.replica()?)));

@@ -2,8 +2,6 @@
 
 #[cfg(any(test, feature = "cuda"))]
 mod optimizer;
-#[cfg(any(test, feature = "cuda"))]
-mod rules;
 
 use std::fmt::Debug;
 

@@ -40,25 +40,32 @@ pub(crate) fn overwrite(tensor: &Tensor, values: &Tensor) -> Result<()> {
 }
 
 /// Calls `visit` with the values of a contiguous tensor on the CPU. It may change them in place.
-pub(crate) fn visit(tensor: &Tensor, visit: Visit<'_>) -> Result<()> {
+pub(crate) fn visit(tensor: &Tensor, visit: &mut dyn FnMut(&mut [f32])) -> Result<()> {
+    visit_storage(tensor, &mut |values, layout| {
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!("expected a contiguous parameter")
+        };
+        visit(&mut values[start..end]);
+        Ok(())
+    })
+}
+
+/// Calls `visit` with all values in the storage of a tensor on the CPU. It may change or replace them.
+pub(crate) fn visit_storage(tensor: &Tensor, visit: VisitStorage<'_>) -> Result<()> {
     tensor.inplace_op1(&Visitor(RefCell::new(visit)))
 }
 
-struct Visitor<'a>(RefCell<Visit<'a>>);
+struct Visitor<'a>(RefCell<VisitStorage<'a>>);
 
-type Visit<'a> = &'a mut dyn FnMut(&mut [f32]);
+type VisitStorage<'a> = &'a mut dyn FnMut(&mut Vec<f32>, &Layout) -> Result<()>;
 
 impl InplaceOp1 for Visitor<'_> {
     fn name(&self) -> &'static str {
-        "with-values"
+        "visit-values"
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
         let CpuStorage::F32(values) = storage else { bail!("expected a parameter of type f32") };
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            bail!("expected a contiguous parameter")
-        };
-        (self.0.borrow_mut())(&mut values[start..end]);
-        Ok(())
+        (self.0.borrow_mut())(values, layout)
     }
 }

@@ -13,7 +13,6 @@ use unisono::config::{ACCELERATE_REPORT, Launcher, PRELOAD, Starter, find_progra
 use super::family::code_of_unstarted;
 use super::{Failure, is_reporter};
 
-/// The program, and how to run it.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Print a report on rank 0 at the end: the number and the times of the calls by MPI and by Unisono
@@ -50,12 +49,9 @@ impl Family {
         }
     }
 
-    fn library(self) -> &'static str {
-        match self {
-            Self::Openmpi => "libunisono-preload-openmpi.so",
-            Self::Mpich => "libunisono-preload-mpich.so",
-            Self::Abi => "libunisono-preload-abi.so",
-        }
+    fn library(self) -> String {
+        let value = self.to_possible_value().expect("it has a name");
+        format!("libunisono-preload-{}.so", value.get_name())
     }
 
     /// Returns the names under which programs are linked with this library, for C and for Fortran.

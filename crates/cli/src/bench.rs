@@ -19,7 +19,6 @@ mod wire;
 
 use rows::Rows;
 
-/// The benchmark, and its output.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Algorithms to benchmark, comma-separated, or rules by size, such as "tree:0-8K;ring:8K-" [default: auto, and the collectives of MPI, or of
@@ -138,7 +137,7 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
     let is_table = is_root && args.format == Format::Table;
     let columns = columns::columns(settings, output::columns());
     let writer =
-        is_root.then(|| Rows::begin(args.format, &about(comm, settings, route), columns, &columns::CSV));
+        is_root.then(|| Rows::begin(args.format, &about(comm, settings, route), columns, columns::CSV));
     let (mut wrong, mut rows, mut operation) = (0, 0, "");
     let left_out = measure(comm, settings, |row| {
         wrong += row.wrong.unwrap_or(0);

@@ -23,7 +23,6 @@ use super::values::{count, named};
 use super::world::World;
 use super::{Failure, output};
 
-/// The benchmark.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Model to train, on synthetic images of 28x28 pixels, or on text for the transformer
@@ -197,17 +196,25 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         ..BucketSettings::default()
     };
     let batches = [Some(Placed::from(batch(args.batch_size, &kind)))];
-    let mut independent = match comm.ranks() {
-        1 => None,
-        _ => Some(Independent::new(comm, classifier()?, optimizer.clone())?),
-    };
+    // A replica on every rank that steps without the other ranks.
+    let mut independent = None;
+    if comm.ranks() > 1 {
+        let mut own = comm.split(Some(comm.rank()), 0)?.expect("every rank has a color");
+        let apart = BucketSettings::default();
+        let mirror = Mirror::new(&mut own, classifier()?, optimizer.clone(), &apart, None)?;
+        independent = Some((own, mirror));
+    }
     let mut mirror = Mirror::new(comm, replica, optimizer, &buckets, None)?;
     // Alternating, because the speed of a shared machine drifts.
     let steps = args.steps.div_ceil(ROUNDS);
     let (mut all_ms, mut independent_ms) = ([0.0; 5], 0.0);
     for _ in 0..ROUNDS {
-        if let Some(independent) = &mut independent {
-            independent_ms += independent.steps(comm, &batches, steps)? / ROUNDS as f64;
+        if let Some((own, mirror)) = &mut independent {
+            // All ranks step at the same time, as with the others.
+            comm.barrier()?;
+            let mut times_ms = medians(own, mirror, &batches, steps)?;
+            slowest(comm, &mut times_ms)?;
+            independent_ms += times_ms[0] / ROUNDS as f64;
         }
         let round_ms = times(comm, &mut mirror, &batches, args, steps)?;
         all_ms.iter_mut().zip(round_ms).for_each(|(all, round)| *all += round / ROUNDS as f64);
@@ -250,34 +257,6 @@ fn times<R: Replica>(
             means(comm, mirror, batches, steps)
         }
         (None, Overlap::Across) => means(comm, mirror, batches, steps),
-    }
-}
-
-/// A replica that steps without the other ranks.
-struct Independent<R> {
-    comm: Communicator,
-    mirror: Mirror<R>,
-}
-
-impl<R: Replica> Independent<R> {
-    /// Creates a replica with a communicator for this rank only. Called by all ranks of `all`.
-    fn new(all: &mut Communicator, replica: R, optimizer: OptimizerSettings) -> Result<Self, TrainError> {
-        let mut comm = all.split(Some(all.rank()), 0)?.expect("every rank has a color");
-        let mirror = Mirror::new(&mut comm, replica, optimizer, &BucketSettings::default(), None)?;
-        Ok(Self { comm, mirror })
-    }
-
-    /// Returns the median step time of the slowest rank. Called by all ranks of `all`, so that they step concurrently.
-    fn steps(
-        &mut self,
-        all: &mut Communicator,
-        batches: &[Option<R::Batch>],
-        steps: usize,
-    ) -> Result<f64, TrainError> {
-        all.barrier()?;
-        let mut times_ms = medians(&mut self.comm, &mut self.mirror, batches, steps)?;
-        slowest(all, &mut times_ms)?;
-        Ok(times_ms[0])
     }
 }
 

@@ -3,7 +3,7 @@
 use clap::Args as ClapArgs;
 use clap_complete::{Shell, generate};
 
-use super::{is_reporter, usage};
+use super::usage;
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = AFTER_HELP)]
@@ -23,7 +23,5 @@ pub(super) fn run(args: &Args) {
     let shell: Shell = args.shell.parse().expect("the command line lists the shells");
     let mut text = Vec::new();
     generate(shell, &mut usage::command(), "unisono", &mut text);
-    if is_reporter() {
-        print!("{}", String::from_utf8(text).expect("names of options are text"));
-    }
+    print!("{}", String::from_utf8(text).expect("names of options are text"));
 }

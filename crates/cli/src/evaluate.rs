@@ -17,7 +17,6 @@ use super::train::CacheArgs;
 use super::world::World;
 use super::{Failure, output, train};
 
-/// The model, and the data to evaluate it on.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Checkpoint to load, or a directory of checkpoints, to load the newest

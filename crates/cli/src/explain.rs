@@ -10,7 +10,6 @@ use unisono_steps::pipeline::PipelineSchedule;
 use super::values::{MOST_RANKS, Sizes, named, sizes, whole};
 use super::{Failure, is_reporter};
 
-/// The drawing.
 #[derive(Debug, ClapArgs)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(super) struct Args {

@@ -49,30 +49,27 @@ fn ignores(status: &str, signal: i32) -> bool {
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) child: Child,
-    pid: Pid,
     /// The pipe for signals to a command that runs on another host. Each signal is a byte.
     pub(super) input: Option<ChildStdin>,
-    /// The threads that forward its output.
     pub(super) forwards: Vec<JoinHandle<()>>,
 }
 
 impl Member {
     pub(super) fn start(mut command: Command) -> io::Result<Self> {
         let child = command.process_group(0).spawn()?;
-        let pid = Pid::from_child(&child);
-        Ok(Self { child, pid, input: None, forwards: Vec::new() })
+        Ok(Self { child, input: None, forwards: Vec::new() })
     }
 
     /// Sends a signal to the command itself and to no other process. A launcher decides whether to forward it. The command has not been waited for,
     /// so its process id is still valid. If it has just ended, the signal has no effect.
     pub(super) fn signal(&self, signal: Signal) {
-        let _ = kill_process(self.pid, signal);
+        let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
     /// Sends a signal to the whole process group, as a terminal does: the command may be a script that wraps the program.
     pub(super) fn signal_group(&mut self, signal: Signal) {
         let Some(input) = &mut self.input else {
-            let _ = kill_process_group(self.pid, signal);
+            let _ = kill_process_group(Pid::from_child(&self.child), signal);
             return;
         };
         let number = u8::try_from(signal.as_raw()).expect("signals are small numbers");
@@ -83,32 +80,19 @@ impl Member {
     }
 }
 
-/// Reaps orphans that have ended while commands still run.
-#[derive(Debug)]
-pub(super) struct Reaper {
-    last: Instant,
-}
-
-impl Reaper {
-    pub(super) fn new() -> Self {
-        Self { last: Instant::now() }
+/// Reaps orphans that have ended while commands still run. It does so every few seconds after `last`, because it reads the status of all processes
+/// of the system. `is_member` identifies the commands, which their [`Member::child`] reaps.
+pub(super) fn reap_orphans(last: &mut Instant, is_member: impl Fn(u32) -> bool) {
+    if last.elapsed() < REAP {
+        return;
     }
-
-    /// Reaps every few seconds, because it reads the status of all processes of the system. `is_member` identifies the commands, which their
-    /// [`Member::child`] reaps.
-    pub(super) fn poll(&mut self, is_member: impl Fn(u32) -> bool) {
-        if self.last.elapsed() < REAP {
-            return;
-        }
-        self.last = Instant::now();
-        let own = getpid().as_raw_nonzero().get();
-        let is_left = |process: &Process| {
-            process.parent == own && !process.runs && !is_member(process.pid.unsigned_abs())
-        };
-        // After an error, such as too many open files, the next search reaps.
-        for process in descendants().unwrap_or_default().into_iter().filter(is_left) {
-            let _ = waitpid(Pid::from_raw(process.pid), WaitOptions::NOHANG);
-        }
+    *last = Instant::now();
+    let own = getpid().as_raw_nonzero().get();
+    let is_left =
+        |process: &Process| process.parent == own && !process.runs && !is_member(process.pid.unsigned_abs());
+    // After an error, such as too many open files, the next search reaps.
+    for process in descendants().unwrap_or_default().into_iter().filter(is_left) {
+        let _ = waitpid(Pid::from_raw(process.pid), WaitOptions::NOHANG);
     }
 }
 
@@ -170,7 +154,6 @@ struct Process {
     runs: bool,
 }
 
-/// Returns all current descendants of this process.
 fn descendants() -> io::Result<Vec<Process>> {
     let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
     for entry in fs::read_dir("/proc")? {

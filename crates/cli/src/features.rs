@@ -15,7 +15,6 @@ const COMMANDS: [(&str, &str, bool); 7] = [
     ("plot", "plot", cfg!(feature = "plot")),
 ];
 
-/// All features of the command, and whether they are compiled in.
 const FEATURES: [(&str, bool); 10] = [
     ("mpi", cfg!(feature = "mpi")),
     ("ucx", cfg!(feature = "ucx")),

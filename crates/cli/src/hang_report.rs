@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use unisono::status::Flight;
 
-use super::{Failure, is_reporter};
+use super::Failure;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -15,9 +15,6 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    if !is_reporter() {
-        return Ok(());
-    }
     let flight = Flight::read(&args.folder).map_err(|error| Failure::BadInput(error.to_string()))?;
     for finding in flight.findings() {
         println!("{finding}");

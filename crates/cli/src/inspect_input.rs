@@ -10,9 +10,9 @@ use unisono_data::DataError;
 use unisono_data::pipeline::StageReport;
 use unisono_train::{Feed, Sampled, Shares, explain_bottleneck};
 
+use super::Failure;
 use super::output::{self, Format};
 use super::train::{self, InputOptions};
-use super::{Failure, is_reporter};
 
 /// The input pipeline, as `unisono train` with the same options has it on one rank.
 #[derive(Debug, ClapArgs)]
@@ -39,9 +39,6 @@ struct Line {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    if !is_reporter() {
-        return Ok(());
-    }
     let settings = Config { epochs: args.input.epochs.unwrap_or(2), ..args.input.settings.clone() };
     settings.check().map_err(train::failure)?;
     let (dataset, kept) = settings.kept_dataset().map_err(train::failure)?;

@@ -26,7 +26,6 @@ use forward::{Output, Prefix};
 use hosts::{Host, Hosts, Part};
 use ranks::{Machine, Meeting, Place, Ranks};
 
-/// The command, and how many ranks of it to start.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Number of ranks, one process each, on this machine or on each host
@@ -114,7 +113,6 @@ impl Args {
         })
     }
 
-    /// Returns the hosts, each with its part of the ranks.
     fn hosts(&self, output: &Output) -> Result<Hosts, Failure> {
         let Machines { hosts, export, master_addr, master_port, .. } = &self.machines;
         let unset = |name| format!("--export {name}: the environment variable is not set, or is not Unicode");
@@ -143,7 +141,7 @@ impl Args {
             let part = Part { machine, directory: directory.clone(), grace_s: self.grace_s };
             parts.push((host.name.clone(), part));
         }
-        Ok(Hosts { parts })
+        Ok(parts)
     }
 }
 

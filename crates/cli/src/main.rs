@@ -34,8 +34,6 @@ mod launch;
 mod plot;
 #[cfg(feature = "candle")]
 mod predict;
-#[cfg(feature = "candle")]
-mod progress;
 mod replace;
 #[cfg(feature = "service")]
 mod serve_data;
@@ -130,7 +128,6 @@ enum Command {
     Supervise(supervise::Args),
 }
 
-/// The reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The request is invalid. Every rank detects this, and one of them reports it.
@@ -178,7 +175,6 @@ const TO_REPORT: Duration = Duration::from_secs(1);
 /// The time for which a rank that does not join the others tries to inform them.
 const TO_REFUSE: Duration = Duration::from_secs(10);
 
-/// The reason why a rank that shows help does not join the others.
 const SHOWS_HELP: &str = "it was started with --help or --version, or without a command";
 
 /// Runs the command. The exit code is 0 on success, 1 on failure, 2 if the command is invalid, 75 if it stopped on request, and 126 or 127 if the
@@ -195,7 +191,28 @@ fn main() -> ExitCode {
     }
 }
 
+impl Command {
+    /// Returns whether one process computes and prints the result, even if there are several ranks.
+    fn is_of_one_process(&self) -> bool {
+        match self {
+            Self::Completions(_)
+            | Self::HangReport(_)
+            | Self::Simulate(_)
+            | Self::Trace(_)
+            | Self::Verify(_) => true,
+            #[cfg(feature = "candle")]
+            Self::InspectInput(_) => true,
+            #[cfg(feature = "plot")]
+            Self::Plot(_) => true,
+            _ => false,
+        }
+    }
+}
+
 fn run(command: Command) -> Result<ExitCode, Failure> {
+    if command.is_of_one_process() && !is_reporter() {
+        return Ok(ExitCode::SUCCESS);
+    }
     match command {
         Command::Accelerate(args) => return Err(accelerate::run(&args)),
         #[cfg(feature = "candle")]

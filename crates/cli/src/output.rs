@@ -13,7 +13,6 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use signal_hook::low_level::exit;
 
-/// The format of results on standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// Human-readable text
@@ -35,17 +34,14 @@ impl Format {
     }
 }
 
-/// Writes to standard output, without wrapping.
 macro_rules! print {
     ($($text:tt)*) => { $crate::output::out(format_args!($($text)*)) };
 }
 
-/// Writes a line to standard output, wrapped.
 macro_rules! println {
     ($($text:tt)*) => { $crate::output::print_wrapped(&format!($($text)*)) };
 }
 
-/// Writes a line to standard error.
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::print_error(&format!($($text)*)) };
 }
@@ -77,7 +73,6 @@ pub(super) fn rows<T: Serialize>(rows: &[T], format: Format, table: impl FnOnce(
     }
 }
 
-/// Writes rows as comma-separated values with a header.
 fn csv<T: Serialize>(rows: &[T]) {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for row in rows {
@@ -87,7 +82,6 @@ fn csv<T: Serialize>(rows: &[T]) {
     print!("{}", String::from_utf8(text).expect("rows are text"));
 }
 
-/// Writes lines to standard output, wrapped.
 pub(super) fn print_wrapped(text: &str) {
     print!("{}\n", wrapped(text, INDENT, most_columns()));
 }
@@ -129,7 +123,6 @@ fn most_columns() -> usize {
     terminal_columns(io::stdout()).unwrap_or(MOST_COLUMNS).min(MOST_COLUMNS)
 }
 
-/// Returns the width of the terminal, if the stream is one.
 fn terminal_columns(stream: impl AsFd + IsTerminal) -> Option<usize> {
     let size = stream.is_terminal().then(|| rustix::termios::tcgetwinsize(&stream).ok())??;
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)

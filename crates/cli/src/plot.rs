@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use unisono_bench::Operation;
 
+use super::Failure;
 use super::replace::Replacement;
 use super::values::named;
-use super::{Failure, is_reporter};
 
 mod axis;
 mod figure;
@@ -18,7 +18,6 @@ mod series;
 
 use series::Comparison;
 
-/// The drawing, and its file.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Files written by `unisono bench --format json`
@@ -43,9 +42,6 @@ fn svg(path: &str) -> Result<PathBuf, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    if !is_reporter() {
-        return Ok(());
-    }
     let comparison = read(&args.results, args.operation).map_err(Failure::BadInput)?;
     let figure = figure::draw(&comparison).map_err(|error| Failure::Error(error.to_string()))?;
     let mut out = Replacement::create(&args.out)?;

@@ -1,6 +1,5 @@
 //! `unisono predict`: predicts the classes or the values of samples, or continues a text, with a saved model.
 
-use std::fmt;
 use std::io::{self, BufWriter, Stdout, Write};
 use std::path::PathBuf;
 
@@ -18,7 +17,6 @@ use super::output::Format;
 use super::train::{CacheArgs, failure};
 use super::world::World;
 
-/// The model and its input.
 #[derive(Debug, ClapArgs)]
 #[command(mut_arg("data_cache", |option| option.conflicts_with_all(["image", "prompt"])))]
 pub(super) struct Args {
@@ -76,12 +74,8 @@ enum Samples {
 }
 
 impl Samples {
-    fn parts(self) -> &'static [Part] {
-        match self {
-            Self::Test => &[Part::Test],
-            Self::Train => &[Part::Train],
-            Self::All => &Part::ALL,
-        }
+    fn has(self, part: Part) -> bool {
+        matches!((self, part), (Self::All, _) | (Self::Test, Part::Test) | (Self::Train, Part::Train))
     }
 }
 
@@ -97,14 +91,14 @@ struct Sample {
     label_name: Option<String>,
 }
 
-impl fmt::Display for Sample {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Sample {
+    fn text(&self) -> String {
         let Self { split, index, class, probability, label, class_name, label_name } = self;
         let percent = 100.0 * probability;
-        write!(f, "{split:>5} {index:>7}  class {class_name:>3}  {percent:>6.2} %")?;
-        let Some(name) = label_name else { return Ok(()) };
+        let text = format!("{split:>5} {index:>7}  class {class_name:>3}  {percent:>6.2} %");
+        let Some(name) = label_name else { return text };
         let mark = if Some(*class) == *label { "" } else { "  wrong" };
-        write!(f, "  label {name:>3}{mark}")
+        format!("{text}  label {name:>3}{mark}")
     }
 }
 
@@ -119,12 +113,11 @@ struct Row {
     target: Option<f32>,
 }
 
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Row {
+    fn text(&self) -> String {
         let Self { split, index, column, value, target } = self;
-        write!(f, "{split:>5} {index:>7}  {column} {value}")?;
-        let Some(target) = target else { return Ok(()) };
-        write!(f, "  target {target}")
+        let target = target.map_or_else(String::new, |target| format!("  target {target}"));
+        format!("{split:>5} {index:>7}  {column} {value}{target}")
     }
 }
 
@@ -136,22 +129,10 @@ struct Image {
     class_name: String,
 }
 
-impl fmt::Display for Image {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}  class {:>3}  {:>6.2} %", self.image, self.class_name, 100.0 * self.probability)
-    }
-}
-
 #[derive(Serialize)]
 struct Continuation<'a> {
     prompt: &'a str,
     continuation: String,
-}
-
-impl fmt::Display for Continuation<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.prompt, self.continuation)
-    }
 }
 
 /// The reason why the output is incomplete.
@@ -200,7 +181,10 @@ fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), S
         predictor.predict_shared(comm, images, files.len(), |guess, _| {
             let Guess::Class { class, probability } = guess else { unreachable!("images have classes") };
             let image = names.next().expect("each guess is of a file");
-            written = rows.write(&Image { image, class, probability, class_name: saved.class_name(class) });
+            let row = Image { image, class, probability, class_name: saved.class_name(class) };
+            written = rows.write(&row, |Image { image, probability, class_name, .. }| {
+                format!("{image}  class {class_name:>3}  {:>6.2} %", 100.0 * probability)
+            });
             written.is_ok()
         })?;
         written?;
@@ -211,7 +195,9 @@ fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), S
         let continued = |_: &mut Communicator| predictor.continued(prompt, args.length, sampling);
         let own = (comm.rank() == 0).then(|| comm.quiet("continuing the prompt", continued));
         if let Some(continuation) = agree(comm, own.transpose())? {
-            rows.write(&Continuation { prompt, continuation })?;
+            rows.write(&Continuation { prompt, continuation }, |row| {
+                row.prompt.to_owned() + &row.continuation
+            })?;
         }
     }
     Ok(())
@@ -238,34 +224,30 @@ fn predict(
     let mut left = args.limit.unwrap_or(usize::MAX);
     let Dataset { test, train, schema, .. } = dataset;
     let column = schema.target.map(|target| target.name).unwrap_or_default();
-    for (part, split) in [(Part::Test, test), (Part::Train, train)] {
-        if !samples.parts().contains(&part) {
+    for (part, chosen) in [(Part::Test, test), (Part::Train, train)] {
+        if !samples.has(part) {
             continue;
         }
-        let count = split.len().min(left);
+        let count = chosen.len().min(left);
         left -= count;
         let (mut written, mut indices) = (Ok(()), 0..);
-        let split_name = if is_split { part.name() } else { "all" };
-        let goes_on = predictor.predict_shared(comm, split, count, |guess, target| {
+        let split = if is_split { part.name() } else { "all" };
+        let goes_on = predictor.predict_shared(comm, chosen, count, |guess, target| {
             let index = indices.next().expect("there is no last");
             let target = has_targets.then_some(target);
             written = match guess {
-                Guess::Class { class, probability } => rows.write(&Sample {
-                    split: split_name,
-                    index,
-                    class,
-                    probability,
-                    label: target,
-                    class_name: saved.class_name(class),
-                    label_name: target.map(|label| saved.class_name(label)),
-                }),
-                Guess::Value(value) => rows.write(&Row {
-                    split: split_name,
-                    index,
-                    column: column.clone(),
-                    value,
-                    target: target.and_then(|target| saved.target_value(target)),
-                }),
+                Guess::Class { class, probability } => {
+                    let class_name = saved.class_name(class);
+                    let label_name = target.map(|label| saved.class_name(label));
+                    let label = target;
+                    let row = Sample { split, index, class, probability, label, class_name, label_name };
+                    rows.write(&row, Sample::text)
+                }
+                Guess::Value(value) => {
+                    let target = target.and_then(|target| saved.target_value(target));
+                    let column = column.clone();
+                    rows.write(&Row { split, index, column, value, target }, Row::text)
+                }
             };
             written.is_ok()
         })?;
@@ -292,9 +274,9 @@ impl Rows {
         }
     }
 
-    fn write(&mut self, row: &(impl Serialize + fmt::Display)) -> Result<(), Stopped> {
+    fn write<T: Serialize>(&mut self, row: &T, text: impl FnOnce(&T) -> String) -> Result<(), Stopped> {
         let written = match self {
-            Self::Text(out) => writeln!(out, "{row}"),
+            Self::Text(out) => writeln!(out, "{}", text(row)),
             Self::Json(out) => writeln!(out, "{}", serde_json::to_string(row).expect("answers are plain")),
             Self::Csv(out) => out.serialize(row).map_err(io::Error::from),
         };

@@ -5,15 +5,16 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
+use tempfile::TempPath;
+
 use super::Failure;
 
-/// A file that replaces the one of its name when it is complete. Until then, it has another name in the same directory. It is removed if it is
-/// dropped before.
+/// A file that replaces the one of its name when it is complete. Until then, it has another name in the same directory.
 #[derive(Debug)]
 pub(super) struct Replacement {
     out: BufWriter<File>,
-    /// The name of the incomplete file. None for a device or a pipe, which is written directly.
-    incomplete: Option<PathBuf>,
+    /// The incomplete file, which is removed if this is dropped. None for a device or a pipe, which is written directly.
+    incomplete: Option<TempPath>,
     path: PathBuf,
     /// The path in the words of the user.
     name: String,
@@ -32,7 +33,15 @@ impl Replacement {
         let created = if is_special {
             File::options().write(true).open(&path).map(|file| (file, None))
         } else {
-            create_beside(&path).map(|(file, incomplete)| (file, Some(incomplete)))
+            let name = path.file_name().unwrap_or_default();
+            // By default, only this user could read the file.
+            let beside = tempfile::Builder::new()
+                .prefix(name)
+                .suffix(".new")
+                .make_in(path.parent().unwrap_or(Path::new("")), |beside| {
+                    File::options().write(true).create_new(true).open(beside)
+                });
+            beside.map(tempfile::NamedTempFile::into_parts).map(|(file, incomplete)| (file, Some(incomplete)))
         };
         let (file, incomplete) = created.map_err(|error| Failure::BadInput(cannot_write(&name, &error)))?;
         Ok(Self { out: BufWriter::new(file), incomplete, path, name })
@@ -46,35 +55,11 @@ impl Replacement {
     /// Gives the complete file its name.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         let flushed = self.out.flush();
-        let finished = flushed.and_then(|()| match &self.incomplete {
-            Some(incomplete) => fs::rename(incomplete, &self.path),
+        let finished = flushed.and_then(|()| match self.incomplete {
+            Some(incomplete) => incomplete.persist(&self.path).map_err(|failed| failed.error),
             None => Ok(()),
         });
-        finished.map_err(|error| Failure::Error(cannot_write(&self.name, &error)))?;
-        self.incomplete = None;
-        Ok(())
-    }
-}
-
-impl Drop for Replacement {
-    fn drop(&mut self) {
-        if let Some(incomplete) = &self.incomplete {
-            let _ = fs::remove_file(incomplete);
-        }
-    }
-}
-
-/// Creates a file in the same directory. Processes of several containers may have the same number, and a killed one leaves its file.
-fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
-    let mut number = 0_u32;
-    loop {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.{number}.new", std::process::id()));
-        let beside = path.with_file_name(name);
-        match File::create_new(&beside) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
-            created => return Ok((created?, beside)),
-        }
+        finished.map_err(|error| Failure::Error(cannot_write(&self.name, &error)))
     }
 }
 

@@ -16,7 +16,6 @@ use super::family::POLL;
 use super::train::{self, DataOptions};
 use super::values::size_or_none;
 
-/// A server of batches, which any number of jobs may ask.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Address to listen on; 0.0.0.0 means all interfaces, port 0 any free port
@@ -41,7 +40,6 @@ pub(super) struct Args {
     dataset: DataOptions,
 }
 
-/// The interval between a server's reports of its work.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(super) fn run(args: Args) -> Result<(), Failure> {
@@ -49,6 +47,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     settings.check().map_err(train::failure)?;
     unservable(&settings)?;
     let failed = |error: std::io::Error| Failure::Error(format!("cannot install signal handlers: {error}"));
+    let cores = || thread::available_parallelism().map_or(1, usize::from);
     let (source, options) = (&settings.data, settings.data_options());
     let refused = |error: DataError| train::failure(error.into());
     let server = ServerSettings {
@@ -99,7 +98,6 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Rejects data that cannot be served.
 fn unservable(settings: &Config) -> Result<(), Failure> {
     match &settings.data {
         Source::Service(servers) => Err(Failure::BadInput(format!(
@@ -111,8 +109,4 @@ fn unservable(settings: &Config) -> Result<(), Failure> {
         )),
         _ => Ok(()),
     }
-}
-
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
 }

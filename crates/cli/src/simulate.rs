@@ -8,14 +8,13 @@ use unisono::tuning::{self, Tuning};
 use unisono::{Memory, Topology};
 use unisono_collectives::model::{Link, Machine};
 
+use super::Failure;
 use super::values::whole;
-use super::{Failure, is_reporter};
 
 mod all_reduce;
 mod model;
 mod step;
 
-/// The simulation, and its cluster.
 #[derive(Debug, ClapArgs)]
 #[group(skip)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
@@ -38,9 +37,6 @@ enum What {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    if !is_reporter() {
-        return Ok(());
-    }
     match (&args.what, args.all_reduce.as_ref().zip(args.cluster.as_ref())) {
         (Some(What::Step(args)), _) => step::run(args),
         (None, Some((args, cluster))) => all_reduce::run(args, cluster),
@@ -48,7 +44,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// The cluster.
 #[derive(Debug, ClapArgs)]
 struct Cluster {
     /// Number of nodes
@@ -96,13 +91,12 @@ impl Cluster {
             None => Machine::default(),
             Some(file) => {
                 let name = file.display();
-                let text = fs::read_to_string(file)
-                    .map_err(|error| Failure::BadInput(format!("--tuning: cannot read `{name}`: {error}")))?;
-                let sections = tuning::read(&text).map_err(|error| {
-                    Failure::BadInput(format!(
-                        "--tuning: `{name}`, {error}; expected a file of `unisono tune`"
-                    ))
-                })?;
+                let bad = |why: String| Failure::BadInput(format!("--tuning: {why}"));
+                let text = fs::read_to_string(file);
+                let text = text.map_err(|error| bad(format!("cannot read `{name}`: {error}")))?;
+                let sections = tuning::read(&text);
+                let sections = sections
+                    .map_err(|error| bad(format!("`{name}`, {error}; expected a file of `unisono tune`")))?;
                 let transport = if self.nodes > 1 { "shm+mpi" } else { "shm" };
                 let tuning = Tuning::default().with(sections);
                 tuning.machine(transport, Memory::Registered, usize::MAX)

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
-use super::family::{self, Member, POLL, Reaper, TO_END, code, code_of_unstarted};
+use super::family::{self, Member, POLL, TO_END, code, code_of_unstarted, reap_orphans};
 use super::values::{LONGEST_S, whole};
 use super::{BAD_INPUT, STOPPED};
 
@@ -19,7 +19,6 @@ mod plan;
 
 use plan::Plan;
 
-/// The command, and how often to restart it.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Maximum number of restarts in total
@@ -139,8 +138,12 @@ fn is_asked_within(wait: Duration, signals: &mut Signals) -> bool {
 }
 
 fn stopped(what: &str, plan: &Plan) -> ExitCode {
-    let from = plan.from();
-    print_message(&format!("{what}; with --resume the next run starts {from} (exit code {STOPPED})"));
+    let next = if plan.saves() {
+        format!("; with --resume the next run starts {}", plan.from())
+    } else {
+        String::new()
+    };
+    print_message(&format!("{what}{next} (exit code {STOPPED})"));
     ExitCode::from(STOPPED)
 }
 
@@ -153,7 +156,6 @@ enum Asked {
     No,
     /// Save a checkpoint and exit.
     ToSave,
-    /// Exit.
     ToEnd,
 }
 
@@ -162,12 +164,12 @@ enum Asked {
 /// closed terminal sends twice.
 fn watch(mut command: Member, signals: &mut Signals, grace: Duration) -> io::Result<Ended> {
     let (mut asked, mut deadline) = (Asked::No, None);
-    let mut reaper = Reaper::new();
+    let mut reaped = Instant::now();
     let status = loop {
         if let Some(status) = command.child.try_wait().transpose() {
             break status;
         }
-        reaper.poll(|pid| pid == command.child.id());
+        reap_orphans(&mut reaped, |pid| pid == command.child.id());
         // Signals that arrive together are one request.
         let arrived: Vec<_> = signals.pending().collect();
         let is_impatient = arrived.iter().any(|&signal| signal != SIGHUP);

@@ -6,11 +6,10 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Failure;
 use super::replace::Replacement;
-use super::{Failure, is_reporter};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -22,29 +21,16 @@ pub(super) struct Args {
     output: Option<PathBuf>,
 }
 
-/// The fields of an event that determine its flow.
-#[derive(Debug, Deserialize)]
-struct Event {
-    pid: usize,
-    ts: Option<f64>,
-    args: Option<Arguments>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Arguments {
-    call: Option<String>,
-}
-
 /// The start times of the same call on its ranks, in order.
 #[derive(Debug, Default)]
 struct Call {
     id: usize,
-    starts: Vec<(f64, usize)>,
+    starts: Vec<(f64, u64)>,
 }
 
 impl Call {
     /// Returns whether a flow leads to this rank, and whether one leads from it. A flow leads from each rank to the one that starts next.
-    fn flows(&self, rank: usize) -> (bool, bool) {
+    fn flows(&self, rank: u64) -> (bool, bool) {
         let ends = [self.starts.first(), self.starts.last()];
         let [is_first, is_last] = ends.map(|end| end.is_some_and(|&(_, of)| of == rank));
         (!is_first, !is_last)
@@ -52,21 +38,19 @@ impl Call {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    if !is_reporter() {
-        return Ok(());
-    }
     let files = files(&args.folder)?;
     let output = args.output.clone().unwrap_or_else(|| args.folder.join("trace.json"));
     refuse_overwriting(&files, &output)?;
     let (mut calls, mut ranges_us) = (BTreeMap::<String, Call>::new(), Vec::new());
     for file in &files {
         let mut range_us = (f64::INFINITY, f64::NEG_INFINITY);
-        events(file, |event: Event| {
-            let Some(ts) = event.ts else { return Ok(()) };
+        events(file, |event| {
+            let Some(ts) = event["ts"].as_f64() else { return Ok(()) };
             range_us = (range_us.0.min(ts), range_us.1.max(ts));
-            if let Some(name) = event.args.and_then(|args| args.call) {
+            if let (Some(name), Some(rank)) = (event["args"]["call"].as_str(), event["pid"].as_u64()) {
                 let id = calls.len() + 1;
-                calls.entry(name).or_insert(Call { id, starts: Vec::new() }).starts.push((ts, event.pid));
+                let call = calls.entry(name.to_owned()).or_insert(Call { id, starts: Vec::new() });
+                call.starts.push((ts, rank));
             }
             Ok(())
         })?;
@@ -79,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     write!(merged, r#"{{"displayTimeUnit":"ns","traceEvents":["#)?;
     let mut before = "\n";
     for file in &files {
-        events(file, |mut event: Value| {
+        events(file, |mut event| {
             connect(&mut event, &calls, first_us);
             write!(merged, "{}{event}", std::mem::replace(&mut before, ",\n"))
         })?;
@@ -121,7 +105,7 @@ fn connect(event: &mut Value, calls: &BTreeMap<String, Call>, first_us: f64) {
     event["ts"] = json!(ts - first_us);
     let call = event["args"]["call"].as_str().and_then(|name| calls.get(name));
     if let (Some(call), Some(rank)) = (call, event["pid"].as_u64()) {
-        let (flow_in, flow_out) = call.flows(rank as usize);
+        let (flow_in, flow_out) = call.flows(rank);
         if flow_in || flow_out {
             event["bind_id"] = json!(format!("{:#x}", call.id));
             event["flow_in"] = json!(flow_in);
@@ -130,7 +114,6 @@ fn connect(event: &mut Value, calls: &BTreeMap<String, Call>, first_us: f64) {
     }
 }
 
-/// Returns the traces in a folder, by rank.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let unreadable = |error| Failure::BadInput(format!("cannot read `{}`: {error}", folder.display()));
     let mut files = BTreeMap::new();
@@ -151,11 +134,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files.into_values().collect())
 }
 
-/// Reads the events of a file, one per line.
-fn events<E: for<'de> Deserialize<'de>>(
-    file: &Path,
-    mut each: impl FnMut(E) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+/// Passes on the events of a file, one per line. All are objects with the rank as `pid`.
+fn events(file: &Path, mut each: impl FnMut(Value) -> Result<(), Failure>) -> Result<(), Failure> {
     let bad =
         |why: String| Failure::BadInput(format!("`{}` is not the trace of a rank: {why}", file.display()));
     let lines = BufReader::new(File::open(file).map_err(|error| bad(error.to_string()))?).lines();
@@ -166,8 +146,13 @@ fn events<E: for<'de> Deserialize<'de>>(
             is_complete = true;
             break;
         }
-        let event = serde_json::from_str(line.trim_end_matches(','));
-        each(event.map_err(|error| bad(format!("line {}: {error}", number + 1)))?)?;
+        let bad = |why: String| bad(format!("line {}: {why}", number + 1));
+        let event: Value =
+            serde_json::from_str(line.trim_end_matches(',')).map_err(|error| bad(error.to_string()))?;
+        if !event["pid"].is_u64() {
+            return Err(bad("missing field `pid`".to_owned()));
+        }
+        each(event)?;
     }
     if is_complete { Ok(()) } else { Err(bad("it is truncated".to_owned())) }
 }

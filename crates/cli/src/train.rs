@@ -78,7 +78,7 @@ fn run_elastic(args: &Args, settings: &Config) -> Result<(), Failure> {
     };
     match settings.strategy() {
         Some(Strategy::ParameterServer(servers)) if joins() => {
-            settings.join_parameter_server(&folder, (rank, ranks), servers).map_err(failure)
+            end(settings.join_parameter_server(&folder, (rank, ranks), servers).map_err(failure)?)
         }
         _ => args.world.run_elastic(|comm| on_rank(comm, args, Some(&folder))),
     }
@@ -87,25 +87,28 @@ fn run_elastic(args: &Args, settings: &Config) -> Result<(), Failure> {
 /// Trains on this rank. Workers join through `folder` if the run is elastic.
 fn on_rank(comm: &mut Communicator, args: &Args, folder: Option<&Path>) -> Result<(), Failure> {
     let (settings, world) = (&args.options.settings, RunWorld::of(comm));
-    let summary = match settings.strategy() {
+    let has_stopped = |summary: Summary| summary.stopped.is_some();
+    let ended = match settings.strategy() {
         Some(Strategy::ParameterServer(servers)) => serve(comm, args, &world, servers, folder),
         Some(Strategy::Pipeline(pipeline)) => {
             if world.rank == 0 && pipeline.length(world.ranks) == 1 {
                 eprintln!("unisono: {UNCUT}");
             }
-            settings.pipeline(comm, &pipeline).and_then(|run| train(run, args, &world)).map(Some)
+            settings.pipeline(comm, &pipeline).and_then(|run| train(run, args, &world)).map(has_stopped)
         }
-        _ => settings.trainer(comm).and_then(|run| train(run, args, &world)).map(Some),
+        _ => settings.trainer(comm).and_then(|run| train(run, args, &world)).map(has_stopped),
     };
-    let summary = summary.map_err(|error| match error {
+    end(ended.map_err(|error| match error {
         // The other rank reports that it was stopped, as this one was.
         TrainError::Elsewhere { .. } if settings.stop.is_asked() => Failure::Stopped,
         error => failure(error),
-    })?;
-    if summary.is_some_and(|summary| summary.stopped.is_some()) { Err(Failure::Stopped) } else { Ok(()) }
+    })?)
 }
 
-/// Converts a trainer error into a failure of the command.
+fn end(has_stopped: bool) -> Result<(), Failure> {
+    if has_stopped { Err(Failure::Stopped) } else { Ok(()) }
+}
+
 pub(super) fn failure(error: TrainError) -> Failure {
     match error {
         TrainError::Elsewhere { .. } => Failure::ReportedElsewhere,
@@ -139,7 +142,6 @@ impl RunWorld {
     }
 }
 
-/// Trains. Rank 0 prints progress.
 fn train<R: Replica, F: Feed<Batch = R::Batch>>(
     mut trainer: Trainer<'_, R, F>,
     args: &Args,
@@ -157,7 +159,6 @@ fn train<R: Replica, F: Feed<Batch = R::Batch>>(
     Ok(summary)
 }
 
-/// Prints a description of the run.
 fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
     trainer: &mut Trainer<'_, R, F>,
     world: &RunWorld,
@@ -211,14 +212,14 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
     }
 }
 
-/// Trains with parameter servers. The coordinator prints progress, and has the summary.
+/// Trains with parameter servers. The coordinator prints progress. Returns whether the run has stopped on request.
 fn serve(
     comm: &mut Communicator,
     args: &Args,
     world: &RunWorld,
     servers: ServerSettings,
     folder: Option<&Path>,
-) -> Result<Option<Summary>, TrainError> {
+) -> Result<bool, TrainError> {
     let settings = &args.options.settings;
     let RunWorld { rank, ranks, transport, .. } = *world;
     let mut run = settings.parameter_server(comm, servers)?;
@@ -226,7 +227,7 @@ fn serve(
         run = run.elastic(folder.to_owned());
     }
     if rank != 0 {
-        return run.run(|_| ());
+        return Ok(run.run(|_| ())?.has_stopped);
     }
     if args.format == Format::Table {
         let (feed, of_run) = (run.feed(), run.settings());
@@ -243,9 +244,9 @@ fn serve(
         );
     }
     let mut reporter = Reporter::new(args, false);
-    let summary = run.run(|event| reporter.report(&event))?;
-    summary.iter().for_each(|summary| reporter.done(summary));
-    Ok(summary)
+    let ended = run.run(|event| reporter.report(&event))?;
+    ended.summary.iter().for_each(|summary| reporter.done(summary));
+    Ok(ended.has_stopped)
 }
 
 fn opening(

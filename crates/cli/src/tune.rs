@@ -14,7 +14,6 @@ use super::Failure;
 use super::replace::Replacement;
 use super::world::World;
 
-/// Where to write the measurements.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Tuning file to write; sections that this run does not measure are kept [default: the file of UNISONO_TUNING, or the cache of this user for the
@@ -80,7 +79,6 @@ fn on_rank(comm: &mut Communicator, out: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns reasons to distrust the measurement.
 fn doubts(measured: &Measured, older: Option<&Section>) -> Vec<String> {
     let mut doubts = Vec::new();
     let [least_us, most_us] = measured.exchange_us;

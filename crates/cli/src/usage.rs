@@ -15,7 +15,6 @@ pub(super) enum Unrun {
     Invalid(String),
 }
 
-/// Parses a command line.
 pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, Unrun> {
     let words: Vec<_> = words.into_iter().collect();
     let mut command = command();
@@ -79,7 +78,6 @@ fn quoted(line: &str) -> String {
     }
 }
 
-/// Joins two parts of a line.
 fn joined(start: String, line: &str) -> String {
     match start.chars().last() {
         None => line.to_owned(),

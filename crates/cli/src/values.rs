@@ -74,13 +74,11 @@ pub(super) fn named<P>(names: impl IntoIterator<Item = &'static str>, parse: P) 
 pub(super) struct OneOrAll<T>(Vec<T>);
 
 impl<T: Copy + PartialEq> OneOrAll<T> {
-    /// Returns the values of several names, each once.
     pub(super) fn distinct(named: &[Self]) -> Vec<T> {
         distinct(named.iter().flat_map(|Self(values)| values.iter().copied()))
     }
 }
 
-/// Returns the values in their order, each once.
 pub(super) fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
     for value in values {

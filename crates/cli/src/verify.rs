@@ -11,10 +11,9 @@ use rayon::prelude::*;
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::{Defect, verify};
 
+use super::Failure;
 use super::values::{MOST_RANKS, OneOrAll, one_or_all};
-use super::{Failure, is_reporter};
 
-/// The worlds to verify.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Algorithms, comma-separated, or all
@@ -39,9 +38,6 @@ fn ranks(text: &str) -> Result<RangeInclusive<usize>, String> {
 const MOST_AT_ONCE: usize = 4;
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    if !is_reporter() {
-        return Ok(ExitCode::SUCCESS);
-    }
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_AT_ONCE);
     let pool = ThreadPoolBuilder::new().num_threads(threads).build();
     let pool = pool.map_err(|error| Failure::Error(format!("cannot start {threads} threads: {error}")))?;
@@ -65,14 +61,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The verifier's findings on the plans of one world.
 struct Proof {
     operation: Operation,
     ranks: usize,
     defects: Vec<Defect>,
 }
 
-/// Verifies every operation that the algorithm offers.
 fn proofs(algorithm: Algorithm, world: &Topology) -> impl Iterator<Item = Proof> {
     let ranks = world.ranks();
     // The root is in the middle, if there is a middle rank.

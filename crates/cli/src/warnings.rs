@@ -54,7 +54,6 @@ impl Subscriber for ToStandardError {
     fn exit(&self, _: &Id) {}
 }
 
-/// An event as text.
 #[derive(Default)]
 struct Line {
     message: String,

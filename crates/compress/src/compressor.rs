@@ -12,18 +12,16 @@ mod exchanges;
 mod power_sgd;
 mod price;
 mod quantized;
+mod selection;
 mod sparse;
-mod threshold;
-mod top_k;
 mod wire;
 
 use crate::kernels::quantized::{Int4, Int8, OneBit};
 pub use exchanges::Exchange;
 use power_sgd::PowerSgd;
 pub use price::Prices;
-use quantized::{AtRandom, Nearest, Quantized};
-use threshold::Threshold;
-use top_k::TopK;
+use quantized::Quantized;
+use selection::{Threshold, TopK};
 pub use wire::{UnknownWire, Wire};
 
 /// An encoding of gradients between nodes.
@@ -232,11 +230,11 @@ impl Compressor {
         assert!(compression.is_valid(), "{compression}: expected one of {}", Compression::NAMES);
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let encoder: Box<dyn Encoder> = match compression {
-            Compression::Int8 => Box::new(Quantized::<Int8, _>::new(Nearest)),
-            Compression::Int8Stochastic => Box::new(Quantized::<Int8, _>::new(AtRandom::new(shapes.len()))),
-            Compression::Int4 => Box::new(Quantized::<Int4, _>::new(Nearest)),
-            Compression::Int4Stochastic => Box::new(Quantized::<Int4, _>::new(AtRandom::new(shapes.len()))),
-            Compression::OneBit => Box::new(Quantized::<OneBit, _>::new(Nearest)),
+            Compression::Int8 => Box::new(Quantized::<Int8>::nearest()),
+            Compression::Int8Stochastic => Box::new(Quantized::<Int8>::at_random(shapes.len())),
+            Compression::Int4 => Box::new(Quantized::<Int4>::nearest()),
+            Compression::Int4Stochastic => Box::new(Quantized::<Int4>::at_random(shapes.len())),
+            Compression::OneBit => Box::new(Quantized::<OneBit>::nearest()),
             Compression::TopK { fraction } => Box::new(TopK::new(fraction)),
             Compression::Threshold { least } => Box::new(Threshold::new(least)),
             Compression::PowerSgd { rank } => Box::new(PowerSgd::new(rank, shapes)),

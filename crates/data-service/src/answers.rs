@@ -1,7 +1,6 @@
 //! A cache of batches that several jobs request, each made once.
 
 use std::collections::{HashMap, VecDeque};
-use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 use prost::Message;
@@ -12,7 +11,6 @@ use super::message::{BatchAnswer, BatchRequest};
 use unisono_data::pipeline::lock;
 
 /// The most recent answers, in a bounded number of bytes, and the answers in progress.
-///
 /// The oldest answer is evicted first: jobs go through an epoch in the same order.
 #[derive(Debug)]
 pub(super) struct Answers {

@@ -1,25 +1,29 @@
-//! Calls of a server's methods.
+//! Calls of a server's methods, waits for servers, and the threads for both.
 
 use std::error::Error;
-use std::time::Duration;
+use std::iter;
+use std::ops::Deref;
+use std::pin::pin;
+use std::time::{Duration, Instant};
 
 use http::Uri;
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use prost::Message;
 use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-use super::handshake::{self, HandshakeError};
+use super::handshake::{self, HandshakeError, Token};
 use super::message::{
     BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Servers, ServersRequest,
 };
-use super::token::Token;
-use unisono_data::{DataError, with_causes};
+use unisono_data::{DataError, Options, with_causes};
 
 /// A request, with its method and its answer.
 pub(super) trait Method: Message + Default + 'static {
@@ -97,7 +101,7 @@ pub(super) async fn call<M: Method>(
         client.unary(Request::new(message), PathAndQuery::from_static(M::PATH), ProstCodec::default()).await
     };
     // The request has no timeout of its own: tonic would report that one, at the same moment, as a cancellation.
-    match tokio::time::timeout(M::DEADLINE, asked).await {
+    match timeout(M::DEADLINE, asked).await {
         Ok(Ok(answer)) => Ok(answer.into_inner()),
         Ok(Err(status)) if is_refused(&status) => {
             Err(Status::unauthenticated(HandshakeError::OtherToken.to_string()))
@@ -109,20 +113,64 @@ pub(super) async fn call<M: Method>(
 
 /// Returns whether the server refused the token.
 fn is_refused(status: &Status) -> bool {
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        if let Some(HandshakeError::OtherToken) = error.downcast_ref() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    let mut causes = iter::successors(status.source(), |cause| (**cause).source());
+    causes.any(|cause| matches!(cause.downcast_ref(), Some(HandshakeError::OtherToken)))
 }
 
-/// Describes an error of a server or of the connection to it.
 pub(super) fn problem(status: &Status) -> String {
     match status.source() {
         Some(source) => with_causes(source),
         None => status.message().to_owned(),
+    }
+}
+
+/// The time after which a wait is reported.
+const SILENT: Duration = Duration::from_secs(1);
+/// The interval at which a wait polls for a request to stop.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Waits for a future. Reports once what is `awaited`, and returns [`DataError::Stopped`] on a request to stop.
+pub(super) async fn until<T>(
+    options: &Options,
+    future: impl Future<Output = Result<T, DataError>>,
+    awaited: impl Fn() -> String,
+) -> Result<T, DataError> {
+    let (mut future, began, mut is_told) = (pin!(future), Instant::now(), false);
+    loop {
+        if let Ok(done) = timeout(POLL, future.as_mut()).await {
+            return done;
+        }
+        if options.stop.is_asked() {
+            return Err(DataError::Stopped);
+        }
+        if !is_told && began.elapsed() > SILENT {
+            is_told = true;
+            options.cache.report(&awaited());
+        }
+    }
+}
+
+/// A runtime whose end waits neither for a name look-up in progress, which could block for long, nor for other work.
+#[derive(Debug)]
+pub(super) struct Background(Option<Runtime>);
+
+impl Background {
+    pub(super) fn start(builder: &mut Builder) -> Result<Self, DataError> {
+        let runtime = builder.enable_all().build();
+        runtime.map(|runtime| Self(Some(runtime))).map_err(|error| DataError::Thread { error })
+    }
+}
+
+impl Deref for Background {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        self.0.as_ref().expect("it is there until this is dropped")
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }

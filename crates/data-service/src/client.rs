@@ -7,15 +7,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use prost::Message;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-use super::call::{MOST_ANSWER_BYTES, MOST_OTHER_BYTES, Method, call, problem};
+use super::call::{Background, MOST_ANSWER_BYTES, MOST_OTHER_BYTES, Method, call, problem, until};
+use super::handshake::Token;
 use super::message::{BatchRequest, DescribeRequest, Description, ServersRequest, Shape, VERSION};
 use super::pool::{Lease, Next, Pool};
-use super::token::Token;
-use super::waiting::until;
 use unisono_data::pipeline::part;
 use unisono_data::{
     Cache, DataError, Dataset, Kind, Normalization, Options, Pass, Schema, Service, Split, Threads, Values,
@@ -25,19 +24,17 @@ use unisono_data::{
 const REFRESHED: Duration = Duration::from_secs(2);
 /// The factor by which the timeout is longer for overloaded servers.
 const OVERLOADED: u32 = 10;
-/// The time after which the wait for a batch is reported.
-const TOLD_AFTER: Duration = Duration::from_secs(5);
+/// A wait for a batch is reported after the timeout divided by this: 5 s of a minute.
+const TOLD_AFTER: u32 = 12;
 
 /// A client of all servers of a data set.
 #[derive(Debug)]
-pub(super) struct Client {
-    /// `None` only while it is dropped.
-    runtime: Option<Runtime>,
+struct Client {
+    runtime: Background,
     pool: Arc<Pool>,
-    kind: Kind,
-    schema: Schema,
     shape: Shape,
-    description: Description,
+    normalization: Option<Normalization>,
+    /// The [identity](Description::identity) of the data set.
     identity: u64,
     patience: Duration,
     /// Receives reports on waits.
@@ -48,76 +45,50 @@ pub(super) struct Client {
     is_told_busy: AtomicBool,
 }
 
-impl Client {
-    /// Queries the servers for their data set. At least one must answer, and all that answer must serve the same data set.
-    pub(super) fn connect(
-        service: &Service,
-        patience: Duration,
-        options: &Options,
-    ) -> Result<Self, DataError> {
-        let Some(token_file) = &service.token_file else {
-            return Err(DataError::other(format!(
-                "the data servers `{service}` ask for a token: name the file that holds it (--data-token-file)"
-            )));
-        };
-        let token = Token::read(token_file)?;
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("data client")
-            .enable_all()
-            .build()
-            .map_err(|error| DataError::Thread { error })?;
-        let pool = {
-            let _here = runtime.enter();
-            Pool::new(&service.servers, token)?
-        };
-        let awaited = || waits(&pool, patience);
-        let (address, description) =
-            match runtime.block_on(until(options, describe(&pool, patience), awaited)) {
-                Ok(described) => described,
-                Err(error) => {
-                    // A name look-up in progress could block for long.
-                    runtime.shutdown_background();
-                    return Err(error);
-                }
-            };
-        let unreadable = |error| DataError::Server {
-            address: address.clone(),
-            problem: format!("its description cannot be read: {error}"),
-        };
-        let kind = serde_json::from_str(&description.kind).map_err(unreadable)?;
-        let schema = serde_json::from_str(&description.schema).map_err(unreadable)?;
-        let shape = Shape::of(&kind, &schema);
-        let identity = description.identity();
-        runtime.spawn(refresh(Arc::downgrade(&pool), identity));
-        let runtime = Some(runtime);
-        let cache = options.cache.clone();
-        let [is_told, is_told_busy] = [(); 2].map(|()| AtomicBool::new(false));
-        Ok(Self {
-            runtime,
-            pool,
-            kind,
-            schema,
-            shape,
-            description,
-            identity,
-            patience,
-            cache,
-            is_told,
-            is_told_busy,
-        })
-    }
-
-    pub(super) fn dataset(self) -> Dataset {
-        let client = Arc::new(self);
-        let Self { kind, schema, description, .. } = &*client;
-        let split = |is_held_out, samples: u64| {
+/// Queries the servers for their data set. At least one must answer, and all that answer must serve the same data set.
+pub(super) fn connect(
+    service: &Service,
+    patience: Duration,
+    options: &Options,
+) -> Result<Dataset, DataError> {
+    let Some(token_file) = &service.token_file else {
+        return Err(DataError::other(format!(
+            "the data servers `{service}` ask for a token: name the file that holds it (--data-token-file)"
+        )));
+    };
+    let token = Token::read(token_file)?;
+    let runtime =
+        Background::start(Builder::new_multi_thread().worker_threads(1).thread_name("data client"))?;
+    let pool = {
+        let _here = runtime.enter();
+        Pool::new(&service.servers, token)?
+    };
+    let described = until(options, describe(&pool, patience), || waits(&pool, patience));
+    let (address, description) = runtime.block_on(described)?;
+    let unreadable = |error| server_error(&address, format!("its description cannot be read: {error}"));
+    let kind: Kind = serde_json::from_str(&description.kind).map_err(unreadable)?;
+    let schema: Schema = serde_json::from_str(&description.schema).map_err(unreadable)?;
+    let identity = description.identity();
+    runtime.spawn(refresh(Arc::downgrade(&pool), identity));
+    let client = Arc::new(Client {
+        runtime,
+        pool,
+        shape: Shape::of(&kind, &schema),
+        normalization: schema.normalization.clone(),
+        identity,
+        patience,
+        cache: options.cache.clone(),
+        is_told: AtomicBool::default(),
+        is_told_busy: AtomicBool::default(),
+    });
+    let [train, test] =
+        [(false, description.train), (true, description.test)].map(|(is_held_out, samples)| {
             Arc::new(Served { client: Arc::clone(&client), is_held_out, samples: samples as usize })
-        };
-        let (train, test) = (split(false, description.train), split(true, description.test));
-        Dataset { kind: kind.clone(), train, test, schema: schema.clone() }
-    }
+        });
+    Ok(Dataset { kind, train, test, schema })
+}
 
+impl Client {
     /// Sends a request to one server after the other until one has made the batch.
     async fn ask(
         &self,
@@ -169,7 +140,7 @@ impl Client {
                     Code::DataLoss => {
                         server.answered();
                         damaged.push(server.address.clone());
-                        damage = Some(error_of(&server, problem(&status)));
+                        damage = Some(server_error(&server.address, problem(&status)));
                         continue;
                     }
                     // The other servers were not asked meanwhile.
@@ -177,7 +148,7 @@ impl Client {
                         seen = Instant::now();
                         problem(&status)
                     }
-                    Code::InvalidArgument => return Err(error_of(&server, problem(&status))),
+                    Code::InvalidArgument => return Err(server_error(&server.address, problem(&status))),
                     _ => problem(&status),
                 },
             };
@@ -189,10 +160,11 @@ impl Client {
 
     /// Reports a long wait: for silent servers once until one of them answers, for busy ones once.
     fn report_wait(&self, seen: Instant, busy_since: Option<Instant>) {
-        if seen.elapsed() > TOLD_AFTER && !self.is_told.swap(true, Ordering::Relaxed) {
+        let told_after = self.patience / TOLD_AFTER;
+        if seen.elapsed() > told_after && !self.is_told.swap(true, Ordering::Relaxed) {
             self.cache.report(&waits(&self.pool, self.patience));
         }
-        let is_long = busy_since.is_some_and(|since| since.elapsed() > TOLD_AFTER);
+        let is_long = busy_since.is_some_and(|since| since.elapsed() > told_after);
         if is_long && !self.is_told_busy.swap(true, Ordering::Relaxed) {
             let (most, problems) = ((OVERLOADED * self.patience).as_secs(), self.pool.problems());
             let text = format!("all data servers are busy: waiting for one, up to {most} s; {problems}");
@@ -220,14 +192,11 @@ impl Split for Served {
     }
 
     fn context(&self) -> Option<usize> {
-        match self.client.kind {
-            Kind::Text { context, .. } => Some(context),
-            Kind::Images { .. } | Kind::Table { .. } => None,
-        }
+        self.client.shape.context
     }
 
     fn normalization(&self) -> Option<&Normalization> {
-        self.client.schema.normalization.as_ref()
+        self.client.normalization.as_ref()
     }
 
     /// Returns enough threads to keep all servers busy: one batch for each of their threads, and one in transit for each server.
@@ -240,7 +209,6 @@ impl Split for Served {
         }
     }
 
-    /// Requests the batch from any server.
     fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
         if let Some(beyond) = samples.iter().find(|&&sample| sample >= self.samples) {
             panic!("there is no sample {beyond}: there are {}", self.samples);
@@ -257,21 +225,12 @@ impl Split for Served {
             );
             return Err(DataError::other(problem));
         }
-        let runtime = client.runtime.as_ref().expect("it is there until this is dropped");
-        part("servers", || runtime.block_on(client.ask(request, samples.len(), bytes)))
+        part("servers", || client.runtime.block_on(client.ask(request, samples.len(), bytes)))
     }
 }
 
-impl Drop for Client {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-fn error_of(server: &Lease, problem: String) -> DataError {
-    DataError::Server { address: server.address.clone(), problem }
+fn server_error(address: &str, problem: String) -> DataError {
+    DataError::Server { address: address.to_owned(), problem }
 }
 
 fn waits(pool: &Pool, patience: Duration) -> String {
@@ -282,7 +241,6 @@ fn gone(pool: &Pool, missed: &str, waited: Duration) -> DataError {
     DataError::other(format!("no data server has {missed} for {} s; {}", waited.as_secs(), pool.problems()))
 }
 
-/// Sends a message to all servers, and returns the answer of each.
 async fn ask_all<M: Method + Clone>(pool: &Arc<Pool>, message: M) -> Vec<(Lease, Result<M::Answer, Status>)> {
     let mut asked = JoinSet::new();
     for server in pool.all() {
@@ -315,7 +273,7 @@ async fn describe(pool: &Arc<Pool>, patience: Duration) -> Result<(String, Descr
                     first.get_or_insert((server.address.clone(), description));
                 }
                 Err(status) if status.code() == Code::Unauthenticated => {
-                    return Err(error_of(&server, problem(&status)));
+                    return Err(server_error(&server.address, problem(&status)));
                 }
                 Err(_) => {}
             }
@@ -330,7 +288,7 @@ async fn describe(pool: &Arc<Pool>, patience: Duration) -> Result<(String, Descr
 
 /// Returns an error for a server of another version, or with other data than the first.
 fn check(address: &str, found: &Description, first: Option<&(String, Description)>) -> Result<(), DataError> {
-    let refused = |problem| Err(DataError::Server { address: address.to_owned(), problem });
+    let refused = |problem| Err(server_error(address, problem));
     if found.version != VERSION {
         return refused(format!(
             "it is of version {}, and this program of version {VERSION}: use the same",

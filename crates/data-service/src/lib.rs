@@ -14,7 +14,6 @@ mod answers;
 mod call;
 mod client;
 mod handshake;
-mod listen;
 mod membership;
 mod message;
 mod methods;
@@ -22,18 +21,14 @@ mod pool;
 mod server;
 #[cfg(test)]
 mod tests;
-mod token;
-mod waiting;
 
-use client::Client;
+pub use handshake::Token;
 pub use methods::Counts;
 pub use server::{Server, ServerSettings};
-pub use token::Token;
 
 /// Reads or generates a data set as [`unisono_data::load`] does, or connects to the servers of a [`Source::Service`], which make its batches.
 ///
 /// # Errors
-///
 /// The errors of [`unisono_data::load`]. For a [`Source::Service`], also if its servers refuse the token, serve different data sets or do not answer
 /// for a minute, or if [`Options::normalize`] is set. [`DataError::Stopped`] on a request to stop the wait for servers.
 pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
@@ -41,7 +36,7 @@ pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
         Source::Service(_) if options.normalize.is_some() => Err(DataError::other(format!(
             "`{source}` normalises images itself (--normalize): start its servers with these statistics"
         ))),
-        Source::Service(service) => Client::connect(service, call::PATIENCE, options).map(Client::dataset),
+        Source::Service(service) => client::connect(service, call::PATIENCE, options),
         _ => unisono_data::load(source, options),
     }
 }

@@ -1,18 +1,17 @@
 //! Servers that join another server, which reports them to its clients.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::call::{MOST_OTHER_BYTES, PATIENCE, call, connect, problem};
-use super::message::{Description, JoinRequest};
-use super::token::Token;
-use super::waiting::until;
+use super::call::{MOST_OTHER_BYTES, PATIENCE, call, connect, problem, until};
+use super::handshake::Token;
+use super::message::JoinRequest;
 use unisono_data::pipeline::lock;
-use unisono_data::{DataError, Options};
+use unisono_data::{DataError, Options, Service};
 
 /// The interval at which a server renews its membership.
 const RENEWAL: Duration = Duration::from_secs(3);
@@ -37,7 +36,6 @@ impl Members {
         has_room
     }
 
-    /// Returns the servers with a current membership.
     pub(super) fn addresses(&self, now: Instant) -> Vec<String> {
         let is_there = |(_, renewed): &&(String, Instant)| now.duration_since(*renewed) < LAPSES;
         lock(&self.0).iter().filter(is_there).map(|(address, _)| address.clone()).collect()
@@ -46,36 +44,26 @@ impl Members {
 
 /// Returns the address of a server that announces `address` from the host `from`: the same address, unless its host is unspecified (`0.0.0.0`).
 pub(super) fn reached(address: &str, from: Option<IpAddr>) -> Option<String> {
-    let (host, port) = address.rsplit_once(':')?;
-    let is_unspecified = host
-        .trim_start_matches('[')
-        .trim_end_matches(']')
-        .parse::<IpAddr>()
-        .is_ok_and(|host| host.is_unspecified());
-    match (is_unspecified, from?.to_canonical()) {
-        (false, _) => Some(address.to_owned()),
-        (true, IpAddr::V4(from)) => Some(format!("{from}:{port}")),
-        (true, IpAddr::V6(from)) => Some(format!("[{from}]:{port}")),
-    }
+    let from = from?.to_canonical();
+    let reached = match address.parse::<SocketAddr>() {
+        Ok(own) if own.ip().is_unspecified() => SocketAddr::new(from, own.port()).to_string(),
+        _ => address.to_owned(),
+    };
+    Some(reached).filter(|reached| Service::is_address(reached))
 }
 
 /// The latest problem of the joined server, until it is read.
 pub(super) type Notice = Arc<Mutex<Option<String>>>;
 
-/// The membership of the server `own` in the server `other`, which reports it to its clients.
+/// The membership of this server in the server `other`, which reports it to its clients.
 pub(super) struct Membership {
     pub(super) other: String,
-    pub(super) own: String,
     pub(super) token: Token,
-    pub(super) description: Description,
+    pub(super) request: JoinRequest,
 }
 
 impl Membership {
-    /// Joins for the first time.
     pub(super) async fn begin(&self, options: &Options) -> Result<Channel, DataError> {
-        let message = || {
-            format!("waiting for the data server `{}` to join it, up to {} s", self.other, PATIENCE.as_secs())
-        };
         let joined = async {
             let channel = connect(&self.other, &self.token)?;
             let began = Instant::now();
@@ -92,13 +80,13 @@ impl Membership {
             }
             Ok(channel)
         };
-        until(options, joined, message).await
+        let limit = PATIENCE.as_secs();
+        let awaited = || format!("waiting for the data server `{}` to join it, up to {limit} s", self.other);
+        until(options, joined, awaited).await
     }
 
     async fn renew(&self, channel: &Channel) -> Result<(), Status> {
-        let description = Some(self.description.clone());
-        let request = JoinRequest { description, address: self.own.clone() };
-        call(channel, request, MOST_OTHER_BYTES).await.map(|_| ())
+        call(channel, self.request.clone(), MOST_OTHER_BYTES).await
     }
 
     /// Renews the membership indefinitely, since the other server may recover.

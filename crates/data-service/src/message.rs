@@ -9,7 +9,6 @@ use unisono_data::{Kind, Pass, Schema, Values};
 /// The version of this program. Servers and clients must have the same version, since another one may make other bits.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Requests the description of a server's data set.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(super) struct DescribeRequest {}
 
@@ -154,21 +153,19 @@ impl BatchAnswer {
 
     /// Checks that the answer has `samples` samples of this shape. Returns their inputs and targets, or the problem.
     pub(super) fn values(&self, samples: usize, shape: Shape) -> Result<(Values, Vec<u32>), String> {
+        let is_text = shape.context.is_some();
         let is_known = |numbers: &[u32]| numbers.iter().all(|&number| (number as usize) < shape.classes);
-        let (inputs, found, is_right) = match &self.inputs {
-            Some(Sent::Levels(levels)) => (Values::Levels(levels.to_vec()), levels.len(), !shape.is_text),
-            Some(Sent::Numbers(bytes)) => {
-                (Values::Numbers(numbers(bytes, f32::from_le_bytes)), bytes.len() / 4, !shape.is_text)
-            }
-            Some(Sent::Tokens(bytes)) => {
-                let tokens = numbers(bytes, u32::from_le_bytes);
-                let is_right = shape.is_text && is_known(&tokens);
-                (Values::Tokens(tokens), bytes.len() / 4, is_right)
-            }
-            None => return Err("its answer has no inputs".to_owned()),
+        let (inputs, found) = match self.inputs.as_ref().ok_or("its answer has no inputs")? {
+            Sent::Levels(levels) => (Values::Levels(levels.to_vec()), levels.len()),
+            Sent::Numbers(bytes) => (Values::Numbers(numbers(bytes, f32::from_le_bytes)), bytes.len() / 4),
+            Sent::Tokens(bytes) => (Values::Tokens(numbers(bytes, u32::from_le_bytes)), bytes.len() / 4),
+        };
+        let is_right = match &inputs {
+            Values::Tokens(tokens) => is_text && is_known(tokens),
+            Values::Levels(_) | Values::Numbers(_) => !is_text,
         };
         let targets = numbers(&self.targets, u32::from_le_bytes);
-        let expected = (samples * shape.inputs, samples * shape.targets);
+        let expected = (samples * shape.inputs, samples * shape.targets());
         if (found, targets.len()) != expected || !is_right || !is_known(&targets) {
             return Err(format!(
                 "its answer has {found} inputs and {} targets, some perhaps out of range: expected {} and {} for {samples} samples",
@@ -185,34 +182,35 @@ impl BatchAnswer {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     inputs: usize,
-    targets: usize,
     /// The number of values that a target or a token may have. The bits of a number may have any value.
     classes: usize,
-    is_text: bool,
+    /// The length of a window if the samples are a text: each has this many targets.
+    pub(super) context: Option<usize>,
 }
 
 impl Shape {
     pub(super) fn of(kind: &Kind, schema: &Schema) -> Self {
-        let (inputs, targets, classes) = match *kind {
+        let (inputs, classes, context) = match *kind {
             Kind::Images { height, width, channels, classes } => {
-                (height.saturating_mul(width).saturating_mul(channels), 1, classes)
+                (height.saturating_mul(width).saturating_mul(channels), classes, None)
             }
-            Kind::Table { features, .. } if schema.target.is_some() => (features, 1, usize::MAX),
-            Kind::Table { features, classes } => (features, 1, classes),
-            Kind::Text { context, ref vocabulary } => (context, context, vocabulary.len()),
+            Kind::Table { features, .. } if schema.target.is_some() => (features, usize::MAX, None),
+            Kind::Table { features, classes } => (features, classes, None),
+            Kind::Text { context, ref vocabulary } => (context, vocabulary.len(), Some(context)),
         };
-        Self { inputs, targets, classes, is_text: matches!(kind, Kind::Text { .. }) }
+        Self { inputs, classes, context }
+    }
+
+    fn targets(self) -> usize {
+        self.context.unwrap_or(1)
     }
 
     /// Returns the maximum size of an answer with this many samples in bytes.
     pub(super) fn answer_bytes(self, samples: usize) -> usize {
         /// The overhead of a message.
         const FRAME: usize = 64;
-        self.inputs
-            .saturating_add(self.targets)
-            .saturating_mul(size_of::<u32>())
-            .saturating_mul(samples)
-            .saturating_add(FRAME)
+        let sample_bytes = self.inputs.saturating_add(self.targets()).saturating_mul(size_of::<u32>());
+        sample_bytes.saturating_mul(samples).saturating_add(FRAME)
     }
 }
 

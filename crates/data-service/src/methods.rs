@@ -2,8 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tokio::sync::Semaphore;
@@ -49,7 +48,6 @@ impl fmt::Display for Counts {
 pub(super) struct Served {
     pub(super) dataset: Dataset,
     pub(super) description: Description,
-    /// The identity in the description.
     pub(super) identity: u64,
     pub(super) answers: Answers,
     pub(super) members: Members,
@@ -65,10 +63,6 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
-        lock(&self.counts)
-    }
-
     fn check(&self, identity: u64) -> Result<(), Status> {
         if identity == self.identity {
             return Ok(());
@@ -84,7 +78,7 @@ impl Served {
             Ok(worker) => worker,
             Err(_) => {
                 let _place = self.queue.try_acquire().map_err(|_| {
-                    self.counts().refused += 1;
+                    lock(&self.counts).refused += 1;
                     Status::resource_exhausted("it is overloaded: its queue is full")
                 })?;
                 Arc::clone(&self.workers).acquire_owned().await.expect("it is never closed")
@@ -106,7 +100,7 @@ impl Served {
                     asked - made
                 )));
             }
-            this.counts().made += 1;
+            lock(&this.counts).made += 1;
             Ok(BatchAnswer::new(inputs, &targets))
         };
         let made = tokio::task::spawn_blocking(work).await;
@@ -150,9 +144,8 @@ impl Served {
                 format!("it serves other data ({what}: {own}, against {theirs} of the server that joins)");
             return Err(Status::failed_precondition(why));
         }
-        let address = reached(&address, from).filter(|address| unisono_data::Service::is_address(address));
-        let address =
-            address.ok_or_else(|| Status::invalid_argument("a server that joins must have an address"))?;
+        let address = reached(&address, from)
+            .ok_or_else(|| Status::invalid_argument("a server that joins must have an address"))?;
         if !self.members.renew(address, Instant::now()) {
             let why = format!("it has {MOST_MEMBERS} members: expected fewer; join another server");
             return Err(Status::resource_exhausted(why));
@@ -167,7 +160,7 @@ impl Served {
         let make = || self.make(request.clone());
         let (answer, is_made) = self.answers.get(request.clone(), make).await?;
         if !is_made {
-            self.counts().cached += 1;
+            lock(&self.counts).cached += 1;
         }
         Ok(Response::new(answer))
     }
@@ -188,7 +181,6 @@ pub(super) async fn answer(
     })
 }
 
-/// Answers a request with one method.
 async fn unary<M: Method, F: Future<Output = Answered<M::Answer>>>(
     request: http::Request<Body>,
     answer: impl FnMut(Request<M>) -> F,

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
 use super::call::connect;
+use super::handshake::Token;
 use super::message::Servers;
-use super::token::Token;
 use unisono_data::DataError;
 use unisono_data::pipeline::lock;
 
@@ -26,6 +26,7 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct State {
     servers: Vec<Known>,
+    /// The number of requests for a server so far.
     picked: u64,
     /// The time of the last refusal of an overloaded server.
     refused: Option<Instant>,
@@ -49,7 +50,7 @@ struct Known {
     instance: Option<u64>,
     /// The number of batches that it makes concurrently, if reported.
     threads: u64,
-    /// The time of the last pick, as the number of picks before.
+    /// The number of the request for which it was last chosen.
     last: u64,
 }
 
@@ -85,23 +86,19 @@ impl Pool {
     /// one whose last request is the oldest.
     pub(super) fn next(self: &Arc<Self>, without: &[String], now: Instant) -> Next {
         let mut state = lock(&self.state);
-        let distinct = state.distinct();
-        let State { servers, picked, .. } = &mut *state;
-        let eligible = servers.iter_mut().zip(distinct).filter(|(_, is_distinct)| *is_distinct);
-        let (free, paused): (Vec<_>, Vec<_>) = eligible
-            .map(|(server, _)| server)
-            .filter(|server| !without.contains(&server.address))
-            .partition(|server| server.resumes.is_none_or(|resumes| resumes <= now));
+        state.picked += 1;
+        let picked = state.picked;
+        let eligible = state.distinct().filter(|server| !without.contains(&server.address));
+        let (free, paused): (Vec<_>, Vec<_>) =
+            eligible.partition(|server| server.resumes.is_none_or(|resumes| resumes <= now));
         if let Some(server) = free.into_iter().min_by_key(|server| (server.in_flight, server.last)) {
-            *picked += 1;
-            server.last = *picked;
+            server.last = picked;
             return Next::Server(self.lease(server));
         }
         let first = paused.iter().filter_map(|server| server.resumes).min();
         first.map_or(Next::Nobody, |resumes| Next::Wait(resumes.saturating_duration_since(now)))
     }
 
-    /// Returns every server, to query whether it is available.
     pub(super) fn all(self: &Arc<Self>) -> Vec<Lease> {
         lock(&self.state).servers.iter_mut().map(|server| self.lease(server)).collect()
     }
@@ -136,10 +133,10 @@ impl Pool {
 
     /// Returns the number of batches that the servers without failures make concurrently, and one more for each of them.
     pub(super) fn threads(&self) -> usize {
-        let state = lock(&self.state);
-        let distinct = state.servers.iter().zip(state.distinct()).filter(|(_, is_distinct)| *is_distinct);
-        let available = distinct.map(|(server, _)| server).filter(|server| server.failures == 0);
-        available.fold(0, |threads, server| threads.saturating_add(server.threads as usize).saturating_add(1))
+        let mut state = lock(&self.state);
+        let available = state.distinct().filter(|server| server.failures == 0);
+        let threads = available.map(|server| server.threads as usize);
+        threads.fold(0_usize, |sum, threads| sum.saturating_add(threads).saturating_add(1))
     }
 
     /// Returns when an overloaded server last refused any request. While all servers pause for this reason, they are not silent.
@@ -158,14 +155,16 @@ impl Pool {
 }
 
 impl State {
-    /// Returns, for each address, whether to use it. Of several that lead to the same server, this is the one with the fewest failures, the first of
-    /// these.
-    fn distinct(&self) -> Vec<bool> {
+    /// Returns the servers to use. Of several addresses of the same server, this is the one with the fewest failures, the first of these.
+    fn distinct(&mut self) -> impl Iterator<Item = &mut Known> {
         let known = || self.servers.iter().enumerate();
         let is_better = |(at, server): (usize, &Known), (other_at, other): (usize, &Known)| {
             server.instance == other.instance && (server.failures, at) < (other.failures, other_at)
         };
-        known().map(|own| own.1.instance.is_none() || !known().any(|other| is_better(other, own))).collect()
+        let is_used =
+            |own: (usize, &Known)| own.1.instance.is_none() || !known().any(|other| is_better(other, own));
+        let are_used: Vec<_> = known().map(is_used).collect();
+        self.servers.iter_mut().zip(are_used).filter_map(|(server, is_used)| is_used.then_some(server))
     }
 
     fn find(&mut self, address: &str) -> Option<&mut Known> {
@@ -198,7 +197,6 @@ impl Lease {
         self.update(|server| (server.failures, server.resumes) = (0, None));
     }
 
-    /// Records the number of batches that the server makes concurrently.
     pub(super) fn has_threads(&self, threads: u64) {
         self.update(|server| server.threads = threads);
     }

@@ -7,18 +7,17 @@ use std::time::Duration;
 
 use rand::random;
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tower::service_fn;
 
 use super::answers::Answers;
-use super::call::{TRIES_SILENCE, WINDOW};
-use super::listen::{admit, listen};
+use super::call::{Background, TRIES_SILENCE, WINDOW};
+use super::handshake::{Token, admit, listen};
 use super::membership::{Members, Membership, Notice};
-use super::message::{Description, VERSION};
+use super::message::{Description, JoinRequest, VERSION};
 use super::methods::{Counts, Served, answer};
-use super::token::Token;
 use unisono_data::pipeline::lock;
 use unisono_data::{DataError, Dataset, Options, Service, Source};
 
@@ -49,7 +48,7 @@ pub struct ServerSettings {
 ///
 /// Dropping it ends it at once. [`stop`](Self::stop) completes the requests in progress.
 pub struct Server {
-    runtime: Option<Runtime>,
+    runtime: Background,
     served: Arc<Served>,
     address: SocketAddr,
     stopping: Arc<Notify>,
@@ -61,7 +60,6 @@ impl Server {
     /// Serves a data set that was loaded from `source` with these options.
     ///
     /// # Errors
-    ///
     /// If the number of threads is 0, the data set has no fingerprint, the address cannot be listened on, or the server to join serves other data or
     /// does not answer for a minute. [`DataError::Stopped`] on a request to stop the wait for that server.
     pub fn start(
@@ -77,13 +75,9 @@ impl Server {
             return Err(DataError::other("a data server has 0 threads: expected at least 1"));
         }
         let description = describe(&dataset, (source, options), settings.threads)?;
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(2)
-            .max_blocking_threads(settings.threads)
-            .thread_name("data server")
-            .enable_all()
-            .build()
-            .map_err(|error| DataError::Thread { error })?;
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(2).max_blocking_threads(settings.threads).thread_name("data server");
+        let runtime = Background::start(&mut builder)?;
         let (listener, address) = runtime.block_on(listen(&settings.listen))?;
         let served = Arc::new(Served {
             dataset,
@@ -105,16 +99,14 @@ impl Server {
             Arc::clone(&stopping),
         ));
         let notice = Notice::default();
-        // If it cannot join, dropping it waits neither for a name look-up nor for batches in progress.
-        let this = Self { runtime: Some(runtime), served, address, stopping, serving, notice };
-        if let (Some(other), Some(runtime)) = (settings.join, &this.runtime) {
-            let own = settings.advertise.unwrap_or_else(|| address.to_string());
-            let description = this.served.description.clone();
-            let membership = Membership { other, own, token: settings.token, description };
+        if let Some(other) = settings.join {
+            let address = settings.advertise.unwrap_or_else(|| address.to_string());
+            let request = JoinRequest { description: Some(served.description.clone()), address };
+            let membership = Membership { other, token: settings.token, request };
             let channel = runtime.block_on(membership.begin(options))?;
-            runtime.spawn(membership.keep(channel, Arc::clone(&this.notice)));
+            runtime.spawn(membership.keep(channel, Arc::clone(&notice)));
         }
-        Ok(this)
+        Ok(Self { runtime, served, address, stopping, serving, notice })
     }
 
     /// Returns the address on which it listens.
@@ -129,7 +121,7 @@ impl Server {
 
     /// Returns the counters of the server's work.
     pub fn counts(&self) -> Counts {
-        *self.served.counts()
+        *lock(&self.served.counts)
     }
 
     /// Returns the latest problem of the server that this one has joined, unless it was returned before.
@@ -145,19 +137,9 @@ impl Server {
     /// Accepts no more connections, and ends after all requests in progress are answered, or after some seconds.
     pub fn stop(mut self) -> Counts {
         self.stopping.notify_one();
-        if let Some(runtime) = &self.runtime {
-            // A client may keep its connection open, so a timeout is not an error.
-            let _ = runtime.block_on(async { tokio::time::timeout(GRACE, &mut self.serving).await });
-        }
+        // A client may keep its connection open, so a timeout is not an error.
+        let _ = self.runtime.block_on(async { tokio::time::timeout(GRACE, &mut self.serving).await });
         self.counts()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use image::{GrayImage, Luma};
 
-use super::client::Client;
+use super::client::connect;
 use super::*;
 use tempfile::TempDir;
 use unisono_data::{Batch, Pass, Pipeline, Service, Threads};
@@ -81,8 +81,7 @@ impl Fixture {
 
     /// Connects to these servers, with a timeout of a second. Returns their data set.
     fn connect(&self, servers: &[&Server]) -> Result<Dataset, DataError> {
-        Client::connect(&self.service(servers), Duration::from_secs(1), &Options::default())
-            .map(Client::dataset)
+        connect(&self.service(servers), Duration::from_secs(1), &Options::default())
     }
 }
 

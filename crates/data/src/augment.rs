@@ -1,26 +1,16 @@
-//! Random augmentation of images, which reduces overfitting: a list of transforms, each in its own file.
+//! Random augmentation of images, which reduces overfitting: a list of transforms.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::batch::Pass;
-use crate::error::DataError;
 use crate::pipeline::part;
-use crate::pixels::Image;
 use crate::random::{AUGMENT, Random};
+use crate::{DataError, Image, Pass};
 
-mod affine;
-mod crop;
-mod erase;
-mod jitter;
-mod mirror;
+mod transforms;
 
-pub use affine::Affine;
-pub use crop::Crop;
-pub use erase::Erase;
-pub use jitter::Jitter;
-pub use mirror::Mirror;
+pub use transforms::{Affine, Crop, Erase, Jitter, Mirror};
 
 /// A random transform of a training image, which preserves its size and class.
 ///
@@ -87,11 +77,7 @@ impl Augmentation {
         self.transforms.is_empty()
     }
 
-    /// Returns the image of a sample in a pass: augmented for training, unchanged for evaluation.
-    ///
-    /// # Panics
-    ///
-    /// If a transform changes the shape.
+    /// Returns the image of a sample in a pass: augmented for training, unchanged for evaluation. Panics if a transform changes the shape.
     pub(crate) fn apply(&self, image: Image, pass: Pass, sample: usize) -> Image {
         let Pass::Training { seed, epoch } = pass else { return image };
         if self.is_empty() {
@@ -150,19 +136,18 @@ impl FromStr for Augmentation {
                     "unknown transform `{name}`: expected `{expected}`, also with amounts, as in `crop:8`"
                 )));
             };
-            if amounts.is_empty() {
-                return Ok(new(usual));
-            }
-            if amounts.len() != usual.len() {
-                let (found, expected) = (amounts.len(), usual.len());
-                let problem = format!("transform `{word}` has {found} amounts: expected {expected}, or none");
-                return Err(DataError::other(problem));
-            }
-            if word == "erase" && amounts[0] > 100 {
-                let problem = format!("transform `{name}` erases {} %: expected at most 100", amounts[0]);
-                return Err(DataError::other(problem));
-            }
-            Ok(new(&amounts))
+            let problem = match &*amounts {
+                [] => return Ok(new(usual)),
+                found if found.len() != usual.len() => {
+                    let (found, expected) = (found.len(), usual.len());
+                    format!("transform `{word}` has {found} amounts: expected {expected}, or none")
+                }
+                [percent] if word == "erase" && *percent > 100 => {
+                    format!("transform `{name}` erases {percent} %: expected at most 100")
+                }
+                amounts => return Ok(new(amounts)),
+            };
+            Err(DataError::other(problem))
         };
         names.split(',').map(transform).collect::<Result<_, _>>().map(Self::new)
     }

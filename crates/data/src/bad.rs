@@ -6,9 +6,8 @@ use std::mem;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 
-use crate::batch::Pass;
-use crate::error::DataError;
 use crate::pipeline::lock;
+use crate::{DataError, Pass};
 
 /// The treatment of damaged samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -72,7 +71,6 @@ pub(crate) struct BadSamples {
 
 #[derive(Debug, Default)]
 struct Found {
-    /// All samples skipped so far.
     samples: BTreeSet<usize>,
     /// The unreported skips of each training epoch. Epochs are prepared ahead.
     training: BTreeMap<u64, u64>,

@@ -1,6 +1,6 @@
 //! Batches: the numeric input of a model.
 
-use crate::normalization::Normalization;
+use crate::Normalization;
 
 /// The purpose of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,18 +5,18 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::ops::Deref;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
+use rustix::fs::fstatvfs;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::disk::{amount, room};
 use crate::error::DataError;
 use crate::pipeline::part;
 
-/// The compression of a whole file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compression {
     /// The gzip format, with any number of members.
@@ -25,7 +25,6 @@ pub(super) enum Compression {
 }
 
 impl Compression {
-    /// Returns the compression of a file that starts with these bytes, if any.
     pub(super) fn of(start: &[u8]) -> Option<Self> {
         match *start {
             [0x1f, 0x8b, ..] => Some(Self::Gzip),
@@ -45,9 +44,9 @@ impl Compression {
 /// A file, or the decompressed content of one.
 #[derive(Debug)]
 pub(super) struct ByteFile {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     file: File,
-    length: u64,
+    pub(super) length: u64,
 }
 
 impl ByteFile {
@@ -96,14 +95,6 @@ impl ByteFile {
         Ok((spool.finish()?, scanned))
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn length(&self) -> u64 {
-        self.length
-    }
-
     /// Returns the first bytes, enough to detect a format.
     pub(super) fn start(&self) -> Result<Vec<u8>, DataError> {
         self.read(0, self.length.min(16) as usize)
@@ -126,7 +117,6 @@ impl ByteFile {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Reader<F> {
     file: F,
     position: u64,
@@ -220,7 +210,6 @@ fn spooled(path: &Path, content: &mut File) -> Result<ByteFile, DataError> {
 }
 
 /// A new unnamed file in the system's temporary directory, for the content of the file at `path`.
-#[derive(Debug)]
 pub(super) struct Spool {
     path: PathBuf,
     file: BufWriter<File>,
@@ -235,40 +224,31 @@ const RESERVE: u64 = 1 << 30;
 
 impl Spool {
     pub(super) fn new(path: &Path) -> Result<Self, DataError> {
-        match opened(tempfile::tempfile) {
-            Ok(file) => {
-                Ok(Self { path: path.into(), file: BufWriter::with_capacity(BLOCK, file), written: 0 })
-            }
-            Err(error) => Err(no_room(path, &error)),
-        }
-    }
-
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), DataError> {
-        let before = self.written / STRIDE;
-        self.written += bytes.len() as u64;
-        self.file.write_all(bytes).map_err(|error| no_room(&self.path, &error))?;
-        if self.written / STRIDE > before {
-            self.check_room()?;
-        }
-        Ok(())
+        let file = opened(tempfile::tempfile).map_err(|error| no_room(path, &error))?;
+        Ok(Self { path: path.into(), file: BufWriter::with_capacity(BLOCK, file), written: 0 })
     }
 
     /// Returns an error before the disk is full, which would make other programs fail too.
-    fn check_room(&self) -> Result<(), DataError> {
-        let [free, size] = room(self.file.get_ref()).map_err(|error| no_room(&self.path, &error))?;
-        if free < RESERVE.min(size / 20) {
-            let left = format!("only {} would be left free there", amount(free));
-            return Err(no_room(&self.path, &left));
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), DataError> {
+        let unwritten = |error: io::Error| no_room(&self.path, &error);
+        let before = self.written / STRIDE;
+        self.written += bytes.len() as u64;
+        self.file.write_all(bytes).map_err(unwritten)?;
+        if self.written / STRIDE > before {
+            let [free, size] = room(self.file.get_ref()).map_err(unwritten)?;
+            if free < RESERVE.min(size / 20) {
+                let left = format!("only {} would be left free there", amount(free));
+                return Err(no_room(&self.path, &left));
+            }
         }
         Ok(())
     }
 
     /// Returns the whole file for reading. Its errors name the original file.
     pub(super) fn finish(self) -> Result<ByteFile, DataError> {
-        match self.file.into_inner() {
-            Ok(file) => Ok(ByteFile { path: self.path, file, length: self.written }),
-            Err(error) => Err(no_room(&self.path, error.error())),
-        }
+        let Self { path, file, written } = self;
+        let file = file.into_inner().map_err(|error| no_room(&path, error.error()))?;
+        Ok(ByteFile { path, file, length: written })
     }
 }
 
@@ -278,6 +258,20 @@ fn no_room(path: &Path, why: &dyn Display) -> DataError {
         std::env::temp_dir().display()
     );
     DataError::file(path, problem)
+}
+
+/// Returns the bytes of the file system of an open file or directory: those available to this user, and the total.
+pub(crate) fn room(file: impl AsFd) -> io::Result<[u64; 2]> {
+    let found = fstatvfs(file)?;
+    Ok([found.f_bavail, found.f_blocks].map(|blocks| blocks.saturating_mul(found.f_frsize)))
+}
+
+pub(crate) fn amount(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
 }
 
 #[cfg(test)]

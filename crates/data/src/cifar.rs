@@ -8,13 +8,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::augment::Augmentation;
-use crate::dataset::{Dataset, Kind};
-use crate::error::DataError;
 use crate::normalization::{Normalize, Sums};
-use crate::schema::Schema;
-use crate::source::Options;
 use crate::stored::{Content, Images, Labels, Levels, StoredSamples};
+use crate::{Augmentation, DataError, Dataset, Kind, Options, Schema};
 
 const SIDE: usize = 32;
 const CHANNELS: usize = 3;
@@ -30,17 +26,15 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
     if !directory.is_dir() {
         return Err(DataError::file(directory, "is not a directory"));
     }
-    let parts = (1..=5).map(|part| directory.join(part_name(part)));
-    let parts: Vec<PathBuf> = parts.filter(|file| file.exists()).collect();
-    let missing = |names: &str| DataError::file(directory, format!("contains no {names}: expected it there"));
+    let path = |name: &String| directory.join(name);
+    let count = (1..=5).filter(|&part| path(&part_name(part)).exists()).count().max(1);
     // The existing parts, without a gap.
-    if let Some(gap) = (1..=parts.len().max(1)).find(|part| !directory.join(part_name(*part)).exists()) {
-        return Err(missing(&part_name(gap)));
+    let expected: Vec<_> = (1..=count).map(part_name).chain([TEST.to_owned()]).collect();
+    if let Some(missing) = expected.iter().find(|name| !path(name).exists()) {
+        return Err(DataError::file(directory, format!("contains no {missing}: expected it there")));
     }
-    if !directory.join(TEST).exists() {
-        return Err(missing(TEST));
-    }
-    let ([train, train_labels], test) = (images(&parts)?, images(&[directory.join(TEST)])?);
+    let files: Vec<_> = expected.iter().map(path).collect();
+    let ([train, train_labels], test) = (images(&files[..count])?, images(&files[count..])?);
     let measured = || Ok(Sums::of(&train, CHANNELS));
     let normalization = Normalize::resolved(options.normalize.as_ref(), CHANNELS, measured)?;
     let part = |[levels, labels]: [Vec<u8>; 2], augmentation| {

@@ -5,15 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use image::{DynamicImage, GrayImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
 
+use crate::dataset::list;
 use crate::pixels::Image;
-use crate::schema::list;
 
 /// The supported formats, for messages.
 pub(super) const FORMATS: &str = "PNG, JPEG, WebP, BMP or GIF";
 /// The extensions of files of these formats, in lower case.
 pub(super) const EXTENSIONS: [&str; 6] = ["png", "jpg", "jpeg", "webp", "bmp", "gif"];
 
-/// Returns the extensions for messages: "`png`, `jpg`, …".
 pub(super) fn extensions() -> String {
     list(EXTENSIONS.into_iter())
 }
@@ -21,7 +20,6 @@ pub(super) fn extensions() -> String {
 /// The minimum difference between the channels of a coloured pixel. JPEG's rounding errors stay below it.
 const COLOUR: u8 = 24;
 
-/// A stored image.
 #[derive(Debug)]
 pub(super) enum Raw {
     /// A file in one of the formats. If it has several frames, the first is the image.
@@ -40,12 +38,11 @@ pub(super) struct Header {
 impl Raw {
     /// Reads the header; the error describes the problem.
     pub(super) fn header(&self) -> Result<Header, String> {
-        let (width, height, may_have_colour) = match self {
-            Self::Grey(image) => (image.width(), image.height(), false),
+        let ((width, height), may_have_colour) = match self {
+            Self::Grey(image) => (image.dimensions(), false),
             Self::Encoded(bytes) => caught(|| {
                 let decoder = decoder(bytes)?;
-                let (width, height) = decoder.dimensions();
-                Ok((width, height, decoder.color_type().has_color()))
+                Ok((decoder.dimensions(), decoder.color_type().has_color()))
             })?,
         };
         Ok(Header { sides: [height, width].map(|side| side as usize), may_have_colour })

@@ -5,17 +5,13 @@
 
 use std::f32::consts::TAU;
 
-use rand::RngExt;
+use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
-use crate::dataset::{Dataset, Kind};
-use crate::error::DataError;
 use crate::pixels::rounded;
 use crate::random::{TEST_DIGIT, TRAIN_DIGIT, keyed_rng};
-use crate::schema::Schema;
-use crate::source::Options;
-use crate::stored::StoredSamples;
+use crate::{DataError, Dataset, Kind, Options, Schema, StoredSamples};
 
 /// Pixels along each side of an image.
 const SIDE: usize = 28;
@@ -136,11 +132,9 @@ fn random_pixel(rng: &mut ChaCha8Rng) -> Point {
 fn expose(rng: &mut ChaCha8Rng, ink: &[f32], image: &mut [u8]) {
     let contrast = rng.random_range(120.0..255.0);
     let noise = rng.random_range(5.0..80.0);
-    let mut bits = [[0; 2]; SIDE * SIDE];
-    rng.fill(bits.as_flattened_mut());
-    for ((grey, ink), [one, other]) in image.iter_mut().zip(ink).zip(bits) {
+    for (grey, ink) in image.iter_mut().zip(ink) {
         // The sum of two uniform variables approximates a normal one.
-        let bell = uniform(one) + uniform(other) - 1.0;
+        let bell = uniform(rng.next_u32()) + uniform(rng.next_u32()) - 1.0;
         *grey = rounded((ink * contrast + bell * noise).clamp(0.0, 255.0));
     }
 }

@@ -9,21 +9,14 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::augment::Augmentation;
-use super::bad::{BadSamples, Skipped};
-use super::batch::{Pass, Values};
-use super::decoding::Raw;
-use super::fitting::fitted;
-use super::survey::{self, Survey};
-use crate::dataset::{Dataset, Kind};
-use crate::error::DataError;
+use crate::bad::BadSamples;
+use crate::decoding::Raw;
 use crate::normalization::{Normalization, Normalize, Sums};
 use crate::pipeline::part;
-use crate::pixels::Image;
-use crate::schema::Schema;
+use crate::pixels::fitted;
 use crate::snapshot::{Plan, Snapshot};
-use crate::source::Options;
-use crate::split::Split;
+use crate::survey::{self, Survey};
+use crate::{Augmentation, DataError, Dataset, Image, Kind, Options, Pass, Schema, Skipped, Split, Values};
 
 /// Images of one split that stay in their files.
 ///
@@ -37,9 +30,7 @@ pub struct EncodedImages {
     shape: [usize; 3],
     augmentation: Augmentation,
     normalization: Option<Normalization>,
-    /// Notes for the user on how the images are read.
     notices: Vec<String>,
-    /// The decoded images, if there is a snapshot.
     snapshot: Option<Arc<Snapshot>>,
     /// The damaged samples of both splits, by their indices in the store.
     bad: BadSamples,
@@ -90,7 +81,6 @@ impl Store for Files {
 }
 
 impl dyn Store {
-    /// Reads an image, decoded to this number of channels, and its class.
     fn read(&self, index: usize, channels: usize) -> Result<(Image, u32), DataError> {
         let (raw, label) = self.raw(index)?;
         let image = part("decoding", || raw.decode(channels));
@@ -101,14 +91,6 @@ impl dyn Store {
     fn unreadable(&self, samples: &[usize]) -> DataError {
         let first = samples.iter().find_map(|&sample| self.read(sample, 1).err());
         first.unwrap_or_else(|| DataError::other("no image that was looked at can be read"))
-    }
-
-    fn survey(&self, samples: &[usize]) -> Survey {
-        Survey::of(samples, |sample| self.raw(sample).ok()?.0.header().ok())
-    }
-
-    fn has_colour(&self, sample: usize) -> bool {
-        self.raw(sample).is_ok_and(|(raw, _)| raw.has_colour().unwrap_or(false))
     }
 }
 
@@ -147,11 +129,13 @@ impl EncodedImages {
             return Err(DataError::zero("a side of images"));
         }
         let store: Arc<dyn Store> = Arc::new(store);
-        let surveys = [&train, &test].map(|samples| store.survey(samples));
+        let header = |sample| store.raw(sample).ok()?.0.header().ok();
+        let surveys = [&train, &test].map(|samples| Survey::of(samples, header));
         let Some(median) = surveys[0].median() else { return Err(store.unreadable(&train)) };
         let [height, width] = options.image_size.unwrap_or(median);
-        let has_colour = || surveys[0].has_colour(|sample| store.has_colour(sample));
-        let channels = if options.colour.unwrap_or_else(has_colour) { 3 } else { 1 };
+        let is_coloured = |sample| store.raw(sample).is_ok_and(|(raw, _)| raw.has_colour().unwrap_or(false));
+        let is_colour = options.colour.unwrap_or_else(|| surveys[0].has_colour(is_coloured));
+        let channels = if is_colour { 3 } else { 1 };
         let shape = [height, width, channels];
         let parts = surveys.iter().zip(["training", "held-out"]);
         let mut notices: Vec<_> =
@@ -184,7 +168,6 @@ impl EncodedImages {
         })
     }
 
-    /// Returns an image, converted and resized, and its class.
     fn image(&self, sample: usize) -> Result<(Image, u32), DataError> {
         if let Some(snapshot) = &self.snapshot {
             let record = part("reading", || snapshot.record(sample))?;
@@ -193,7 +176,7 @@ impl EncodedImages {
                 let problem = format!(
                     "sample {sample} was damaged when this was written: repair it and delete this directory"
                 );
-                DataError::file(snapshot.directory(), problem)
+                DataError::file(&*snapshot.directory, problem)
             })?;
             return Ok((Image::new(self.shape, levels.to_vec()), u32::from_le_bytes(*label)));
         }
@@ -250,15 +233,13 @@ impl Split for EncodedImages {
         let mut levels = Vec::with_capacity(samples.len() * self.values());
         let mut targets = Vec::with_capacity(samples.len());
         for &sample in samples {
-            let (image, label) = match self.image(sample) {
-                Ok(found) => found,
-                Err(error) => {
-                    self.bad.judge(self.samples[sample], Some(pass), error)?;
-                    continue;
+            match self.image(sample) {
+                Ok((image, label)) => {
+                    levels.extend(self.augmentation.apply(image, pass, sample).levels);
+                    targets.push(label);
                 }
-            };
-            levels.extend(self.augmentation.apply(image, pass, sample).levels);
-            targets.push(label);
+                Err(error) => self.bad.judge(self.samples[sample], Some(pass), error)?,
+            }
         }
         Ok((Values::Levels(levels), targets))
     }

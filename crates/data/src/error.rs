@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 /// The reason why a data set could not be loaded, or a sample could not be made.
@@ -123,13 +124,11 @@ impl DataError {
 #[doc(hidden)]
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
+    for cause in iter::successors(error.source(), |cause| (**cause).source()) {
+        let more = cause.to_string();
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
-        cause = error.source();
     }
     text
 }

@@ -1,13 +1,15 @@
-//! The files that a source names: one file, a list, or a pattern.
+//! The files that a source names (one file, a list, or a pattern), and which of them have held-out samples.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::mem;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use glob::{Pattern, PatternError};
 
 use crate::error::DataError;
+use crate::split::nine_to_one;
 
 /// The maximum number of names that a pattern's braces may expand to.
 const MOST_NAMES: usize = 1_000_000;
@@ -15,7 +17,6 @@ const WILDCARDS: [char; 3] = ['*', '?', '['];
 
 /// Returns the files that `name` selects. Commas separate several names. Each is a path or a pattern: `{a,b}` and `{000..119}` expand to all their
 /// elements, and these files must exist. Then `*`, `?`, `[…]` and `**` match existing files, sorted by name.
-///
 /// An existing path names itself, even with special characters. A list keeps its order.
 pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
     let Some(text) = name.to_str().filter(|_| !name.exists()) else { return Ok(vec![name.into()]) };
@@ -41,7 +42,7 @@ pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
 }
 
 /// Returns an error if two of the files that `name` selects are the same, also if they are spelled differently.
-pub(super) fn check_distinct(files: &[PathBuf], name: &Path) -> Result<(), DataError> {
+fn check_distinct(files: &[PathBuf], name: &Path) -> Result<(), DataError> {
     let mut seen = HashSet::new();
     // A missing file has no other name, and is reported when it is opened.
     let place = |file: &PathBuf| fs::canonicalize(file).unwrap_or_else(|_| file.clone());
@@ -163,19 +164,75 @@ pub(super) fn entries(
     is_wanted: impl Fn(&Path) -> bool,
 ) -> Result<Vec<PathBuf>, DataError> {
     let unreadable = DataError::read(here(directory));
-    let mut entries = vec![];
-    for entry in fs::read_dir(here(directory)).map_err(unreadable)? {
-        let path = directory.join(entry.map_err(unreadable)?.file_name());
-        if is_wanted(&path) {
-            entries.push(path);
-        }
-    }
+    let found = fs::read_dir(here(directory)).map_err(unreadable)?;
+    let path = |entry: DirEntry| directory.join(entry.file_name());
+    let paths = found.map(|entry| entry.map(path).map_err(unreadable));
+    let mut entries: Vec<_> = paths.collect::<Result<_, _>>()?;
+    entries.retain(|path| is_wanted(path));
     entries.sort();
     Ok(entries)
 }
 
 pub(super) fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+}
+
+/// The names of held-out parts.
+pub(super) const HELD_OUT: [&str; 3] = ["test", "val", "validation"];
+
+/// Divides the samples of the files that `path` names, which `add` counts, into training and held-out ones. Samples of files with the word `test`,
+/// `val` or `validation` in their names are held out. Without such files, or if `path` is a single file, every tenth sample is held out. A directory
+/// stands for its files whose lowercase names are wanted, and that are not hidden.
+pub(super) fn divided(
+    path: &Path,
+    (is_wanted, expected): (impl Fn(&str) -> bool, &str),
+    what: &str,
+    mut add: impl FnMut(PathBuf) -> Result<Range<usize>, DataError>,
+) -> Result<(Vec<usize>, Vec<usize>), DataError> {
+    let mut files = vec![];
+    for path in named(path)? {
+        if !path.is_dir() {
+            files.push(path);
+            continue;
+        }
+        // Links to nowhere are reported when they are opened.
+        let is_file = |file: &Path| !is_hidden(file) && !file.is_dir();
+        let within = entries(&path, |file| is_wanted(&lowercase_name(file)) && is_file(file))?;
+        if within.is_empty() {
+            return Err(DataError::file(path, format!("contains no {expected}")));
+        }
+        files.extend(within);
+    }
+    check_distinct(&files, path)?;
+    let (mut train, mut test) = (vec![], vec![]);
+    let are_many = files.len() > 1 || path.is_dir();
+    for file in files {
+        let part = if are_many && is_held_out(&file) { &mut test } else { &mut train };
+        part.extend(add(file)?);
+    }
+    if test.is_empty() {
+        (train, test) = nine_to_one(train.len());
+    }
+    if test.is_empty() {
+        return Err(DataError::too_short(path, what, train.len(), 10));
+    }
+    if train.is_empty() {
+        let words = HELD_OUT.join("`, `");
+        let problem =
+            format!("all {what} are held out, by `{words}` in the names of files: expected others too");
+        return Err(DataError::file(path, problem));
+    }
+    Ok((train, test))
+}
+
+fn lowercase_name(file: &Path) -> String {
+    file.file_name().unwrap_or_default().to_string_lossy().to_lowercase()
+}
+
+fn is_held_out(file: &Path) -> bool {
+    let name = lowercase_name(file);
+    let mut words = name.split(|c: char| !c.is_alphanumeric());
+    words.any(|word| HELD_OUT.contains(&word))
 }
 
 #[cfg(test)]

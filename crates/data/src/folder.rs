@@ -4,17 +4,12 @@ use std::path::{Path, PathBuf};
 
 use super::decoding::{EXTENSIONS, extensions};
 use super::encoded::{EncodedImages, Files};
-use super::files::{entries, is_hidden};
-use super::held_out;
+use super::files::{HELD_OUT, entries, is_hidden};
 use super::split::nine_to_one;
-use crate::dataset::Dataset;
-use crate::error::DataError;
-use crate::schema::Schema;
-use crate::source::Options;
+use crate::{DataError, Dataset, Options, Schema};
 
 /// Finds the images in `directory`, and reads the headers of some for the image size. Classes are numbered by the schema and the number of classes in
 /// `known`, or else in the order of their names.
-///
 /// Skips folders in a class and files with the extension of no image format, and reports them. Skips hidden files and folders silently.
 pub(super) fn read(
     directory: &Path,
@@ -23,18 +18,21 @@ pub(super) fn read(
 ) -> Result<Dataset, DataError> {
     let to_train = directory.join("train");
     let root = if to_train.is_dir() { &to_train } else { directory };
-    let parts = held_out::WORDS.map(|part| directory.join(part));
+    let parts = HELD_OUT.map(|part| directory.join(part));
     let to_test = parts.into_iter().find(|part| part.is_dir() && to_train.is_dir());
     let folders = classes(root)?;
-    let (labels, classes, schema) = match known {
-        Some((schema, classes)) => (known_labels(root, &folders, schema, classes)?, classes, schema.clone()),
+    let (labels, classes, schema): (Vec<u32>, _, _) = match known {
+        Some((schema, classes)) => {
+            let number = |folder: &PathBuf| {
+                let number = schema.number(&folder.to_string_lossy(), classes);
+                number.map_err(|problem| DataError::file(root.join(folder), problem))
+            };
+            (folders.iter().map(number).collect::<Result<_, _>>()?, classes, schema.clone())
+        }
         None => {
             let names = folders.iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
-            (
-                (0..).take(folders.len()).collect(),
-                folders.len(),
-                Schema { classes: names, ..Schema::default() },
-            )
+            let schema = Schema { classes: names, ..Schema::default() };
+            ((0..).take(folders.len()).collect(), folders.len(), schema)
         }
     };
     let (mut images, mut skipped) = (vec![], vec![]);
@@ -76,20 +74,6 @@ pub(super) fn read(
         format!("`{}`{more} skipped: expected files whose names end in {expected}", first.display())
     });
     EncodedImages::dataset(Files(images), (train, test), options, (classes, schema), notice)
-}
-
-/// Returns the numbers that a model uses for these classes.
-fn known_labels(
-    root: &Path,
-    folders: &[PathBuf],
-    schema: &Schema,
-    classes: usize,
-) -> Result<Vec<u32>, DataError> {
-    let number = |folder: &PathBuf| {
-        let number = schema.number(&folder.to_string_lossy(), classes);
-        number.map_err(|problem| DataError::file(root.join(folder), problem))
-    };
-    folders.iter().map(number).collect()
 }
 
 /// Returns the names of the classes, in order. A link to nowhere is one too, and reported when it is read.

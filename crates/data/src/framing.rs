@@ -32,9 +32,8 @@ pub fn write(target: &mut impl Write, record: &[u8]) -> io::Result<()> {
 
 /// Returns the length of the record after this header; `None` if the header's checksum is wrong.
 pub fn length(header: [u8; HEADER_BYTES]) -> Option<u64> {
-    let (length, sum) = header.split_at(8);
-    let is_right = checksum(length).to_le_bytes() == sum;
-    is_right.then(|| u64::from_le_bytes(length.try_into().expect("eight bytes")))
+    let (length, sum) = header.split_first_chunk::<8>()?;
+    (checksum(length).to_le_bytes() == sum).then(|| u64::from_le_bytes(*length))
 }
 
 #[cfg(test)]

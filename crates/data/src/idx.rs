@@ -9,11 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::byte_file::{ByteFile, Compression};
-use crate::dataset::{Dataset, Kind};
-use crate::error::DataError;
-use crate::schema::Schema;
-use crate::source::Options;
 use crate::stored::{Content, Images, Labels, Levels, StoredSamples};
+use crate::{DataError, Dataset, Kind, Options, Schema};
 
 const IMAGES: &str = "images-idx3-ubyte";
 const LABELS: &str = "labels-idx1-ubyte";
@@ -104,7 +101,6 @@ fn missing(directory: &Path, names: &str) -> DataError {
     DataError::file(directory, format!("contains no {names}: expected there, gzipped (.gz) or not"))
 }
 
-/// Returns the file `name` in `directory`, gzipped or not.
 fn find(directory: &Path, name: &str) -> Option<PathBuf> {
     let names = [name.to_owned(), format!("{name}.gz")];
     names.map(|name| directory.join(name)).into_iter().find(|path| path.is_file())
@@ -117,21 +113,23 @@ fn header_bytes(dimensions: usize) -> u64 {
 /// Opens an IDX file of `what` with this magic number, decompressed, and returns its dimensions. Gzipped files are detected by content: browsers and
 /// tools decompress files without renaming them.
 fn open<const D: usize>(path: PathBuf, what: &str, magic: u32) -> Result<(ByteFile, [usize; D]), DataError> {
+    let header = |content: &mut dyn Read| {
+        let mut header = vec![];
+        content.take(header_bytes(D)).read_to_end(&mut header).map_err(DataError::read(&path))?;
+        sizes::<D>(&path, &header, what, magic)
+    };
     let mut file = ByteFile::open(path.clone())?;
     if file.is_gzipped()? {
         (file, _) = file.unpacked(Compression::Gzip, |content| {
-            let mut header = vec![];
-            content.take(header_bytes(D)).read_to_end(&mut header).map_err(DataError::read(&path))?;
-            let (_, length) = sizes::<D>(&path, &header, what, magic)?;
+            let (_, length) = header(content)?;
             // Reads at most one byte more than expected.
             let rest = &mut content.take(length - header_bytes(D) + 1);
             io::copy(rest, &mut io::sink()).map_err(DataError::read(&path))
         })?;
     }
-    let header = file.read(0, file.length().min(header_bytes(D)) as usize)?;
-    let (shape, expected) = sizes(&path, &header, what, magic)?;
-    match file.length().cmp(&expected) {
-        Ordering::Less => Err(truncated(&path, file.length(), expected)),
+    let (shape, expected) = header(&mut file.reader())?;
+    match file.length.cmp(&expected) {
+        Ordering::Less => Err(truncated(&path, file.length, expected)),
         Ordering::Equal => Ok((file, shape)),
         Ordering::Greater => {
             let problem = format!("has trailing bytes: expected it to end after {expected}; fetch it again");

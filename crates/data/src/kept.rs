@@ -10,13 +10,9 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::dataset::Dataset;
-use crate::disk::{amount, room};
-use crate::encoded::EncodedImages;
-use crate::error::DataError;
+use crate::byte_file::{amount, room};
 use crate::snapshot::{FORMAT, Plan, SnapshotOptions};
-use crate::source::Source;
-use crate::split::Split;
+use crate::{DataError, Dataset, EncodedImages, Source, Split};
 
 const ABOUT: &str = "snapshot.json";
 
@@ -76,7 +72,6 @@ impl Dataset {
     /// A snapshot belongs to one state of the source and one set of options. For others, another snapshot is written beside it.
     ///
     /// # Errors
-    ///
     /// If no images stay in their files, there is not enough space, a file cannot be written, or an image is damaged and may not be
     /// [skipped](crate::OnBadSample).
     pub fn with_snapshot(

@@ -98,7 +98,6 @@ impl Sums {
 }
 
 impl Normalization {
-    /// Returns an error for statistics that do not fit this many channels.
     fn check(&self, channels: usize) -> Result<(), DataError> {
         let found = self.mean.len();
         if found == 1 || found == channels {

@@ -3,7 +3,6 @@
 //! A process holds the lock of a temporary file, writes it, and renames it when its content is on disk, so no process reads a partial file. The
 //! kernel releases the lock when the process ends for any reason, and another process then makes the file.
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -15,11 +14,9 @@ use crate::error::DataError;
 
 /// The time that a process waits for others without progress.
 const STALLED: Duration = Duration::from_secs(600);
-/// The interval between two checks.
 const NAP: Duration = Duration::from_millis(10);
 
 /// A timeout that restarts with every progress.
-#[derive(Debug)]
 pub(crate) struct Patience<P> {
     limit: Duration,
     /// The last progress of the other process.
@@ -60,7 +57,7 @@ pub(crate) fn make_all<S>(
             }
         }
         // Another process is writing the first missing file.
-        let written = fs::metadata(part_of(&paths[missing])).map_or(0, |part| part.len());
+        let written = fs::metadata(paths[missing].with_added_extension("part")).map_or(0, |part| part.len());
         let there = found.iter().flatten().count();
         if patience.has_ended((there, written)) {
             let problem = format!(
@@ -85,7 +82,7 @@ fn attempt<S>(
     if let Some(there) = open(path) {
         return Ok(Some(there));
     }
-    let part = part_of(path);
+    let part = path.with_added_extension("part");
     let unwritten = DataError::write(&part);
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(false).open(&part).map_err(unwritten)?;
@@ -127,13 +124,6 @@ fn write(
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(unwritten)
 }
 
-fn part_of(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(".part");
-    name.into()
-}
-
-/// Returns whether this file still has this path.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     match fs::metadata(path) {
@@ -159,7 +149,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths: Vec<_> = (0..12).map(|index| folder.path().join(format!("{index}"))).collect();
         fs::write(&paths[3], "damaged").unwrap();
-        fs::write(part_of(&paths[4]), "left by a process that was killed, and longer").unwrap();
+        fs::write(paths[4].with_added_extension("part"), "left by a process that was killed, and longer")
+            .unwrap();
         let made = AtomicUsize::new(0);
         let make = |index: usize, file: &mut File| {
             made.fetch_add(1, Ordering::Relaxed);

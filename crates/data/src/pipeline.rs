@@ -25,7 +25,6 @@ mod ahead;
 mod cache;
 mod epochs;
 mod governor;
-mod groups;
 mod interleave;
 mod sharding;
 mod shuffle;
@@ -40,8 +39,7 @@ use std::time::Duration;
 use crate::error::DataError;
 use ahead::Ahead;
 pub use cache::Cached;
-use epochs::Item;
-use groups::{Group, groups};
+use epochs::{Group, Item, groups};
 use interleave::Interleave;
 pub use sharding::{Shard, Sharding};
 use shuffle::Shuffle;
@@ -129,7 +127,6 @@ impl<T: Send + 'static> Pipeline<T> {
     /// When a source ends, the next one takes its place. `open` runs on the thread of its source.
     ///
     /// # Panics
-    ///
     /// If `at_once` is 0.
     pub fn interleave<U, F>(self, at_once: usize, open: F) -> Pipeline<U>
     where
@@ -147,7 +144,6 @@ impl<T: Send + 'static> Pipeline<T> {
     /// An error of `f` is returned with the element's index at this stage, from 0.
     ///
     /// # Panics
-    ///
     /// If the number of threads is 0.
     pub fn map<U, F>(self, threads: Threads, f: F) -> Pipeline<U>
     where
@@ -162,7 +158,6 @@ impl<T: Send + 'static> Pipeline<T> {
     /// only once for it.
     ///
     /// # Panics
-    ///
     /// If `size` or the number of threads is 0.
     pub fn map_batch<U, V, F, C>(self, threads: Threads, size: usize, f: F, collate: C) -> Pipeline<V>
     where
@@ -195,7 +190,6 @@ impl<T: Send + 'static> Pipeline<T> {
     /// To shuffle a whole data set uniformly, use the [order](super::Split::order) of its indices instead.
     ///
     /// # Panics
-    ///
     /// If `buffer` is 0.
     pub fn shuffle(self, buffer: usize, seed: u64, epoch: u64) -> Self {
         assert!(buffer > 0, "the buffer holds at least one element");
@@ -206,7 +200,6 @@ impl<T: Send + 'static> Pipeline<T> {
     /// Groups elements by `size`; the last group of an epoch may be smaller.
     ///
     /// # Panics
-    ///
     /// If `size` is 0.
     pub fn batch(self, size: usize) -> Pipeline<Vec<T>> {
         let watch = self.watch();
@@ -220,7 +213,6 @@ impl<T: Send + 'static> Pipeline<T> {
     /// Prefetches elements on a background thread.
     ///
     /// # Panics
-    ///
     /// If the depth is 0.
     pub fn prefetch(self, depth: Depth) -> Self {
         self.on_threads("prefetch", 1, |source, counters| Ahead::prefetch(source, depth, counters))
@@ -228,18 +220,7 @@ impl<T: Send + 'static> Pipeline<T> {
 
     /// Skips the first `count` elements of the first epoch, which are still produced. Forwards an error among them.
     pub fn skip(self, count: usize) -> Self {
-        let mut left = count;
-        self.keep(move |item| match item {
-            Item::Element(_) => {
-                let is_kept = left == 0;
-                left = left.saturating_sub(1);
-                is_kept
-            }
-            Item::EndOfEpoch => {
-                left = 0;
-                true
-            }
-        })
+        self.keep(move |epoch, index| epoch > 0 || index >= count)
     }
 
     /// Ends after `count` elements.
@@ -259,31 +240,27 @@ impl<T: Send + 'static> Pipeline<T> {
     /// Keeps the elements of `rank` among `ranks`: element i of an epoch belongs to rank `i % ranks`. An error reaches all ranks.
     ///
     /// # Panics
-    ///
     /// If `rank` is not below `ranks`.
     pub fn shard(self, rank: usize, ranks: usize) -> Self {
         assert!(rank < ranks, "rank {rank} of {ranks} ranks");
-        let mut index = 0;
-        self.keep(move |item| match item {
-            Item::Element(_) => {
-                index += 1;
-                (index - 1) % ranks == rank
-            }
-            Item::EndOfEpoch => {
-                index = 0;
-                true
-            }
-        })
+        self.keep(move |_, index| index % ranks == rank)
     }
 
-    /// Keeps wanted elements, and all errors.
-    fn keep(self, mut is_wanted: impl FnMut(&Item<T>) -> bool + Send + 'static) -> Self {
-        let watch = self.watch();
-        let mut this = self;
-        let next = move || {
-            iter::from_fn(|| this.next_item()).find(|item| item.as_ref().map_or(true, &mut is_wanted))
+    /// Keeps all errors, and the elements that are wanted by the number of their epoch and by their index in it, both from 0.
+    fn keep(mut self, is_wanted: impl Fn(u64, usize) -> bool + Send + 'static) -> Self {
+        let (watch, mut epoch, mut next) = (self.watch(), 0, 0);
+        let wanted = move |item: &Result<Item<T>, DataError>| match item {
+            Ok(Item::Element(_)) => {
+                next += 1;
+                is_wanted(epoch, next - 1)
+            }
+            Ok(Item::EndOfEpoch) => {
+                (epoch, next) = (epoch + 1, 0);
+                true
+            }
+            Err(_) => true,
         };
-        Self::stage(iter::from_fn(next), watch)
+        Self::stage(iter::from_fn(move || self.next_item()).filter(wanted), watch)
     }
 }
 
@@ -344,13 +321,7 @@ impl<T> Iterator for Pipeline<T> {
     type Item = Result<T, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            match self.next_item()? {
-                Ok(Item::Element(element)) => return Some(Ok(element)),
-                Ok(Item::EndOfEpoch) => {}
-                Err(error) => return Some(Err(error)),
-            }
-        }
+        iter::from_fn(|| self.next_item()).find_map(|item| item.map(Item::element).transpose())
     }
 }
 

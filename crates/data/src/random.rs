@@ -19,11 +19,8 @@ pub(crate) fn keyed_rng(seed: u64, purpose: u64, index: u64) -> ChaCha8Rng {
 }
 
 pub(crate) fn rng_of(words: [u64; 4]) -> ChaCha8Rng {
-    let mut key = [0; 32];
-    for (bytes, word) in key.chunks_exact_mut(8).zip(words) {
-        bytes.copy_from_slice(&word.to_le_bytes());
-    }
-    ChaCha8Rng::from_seed(key)
+    let key = words.map(u64::to_le_bytes);
+    ChaCha8Rng::from_seed(key.as_flattened().try_into().expect("four words"))
 }
 
 /// A random stream for one sample in one epoch, from which a [`Transform`](crate::Transform) draws.
@@ -39,7 +36,6 @@ impl Random {
     /// Draws a number from a range.
     ///
     /// # Panics
-    ///
     /// If the range is empty or not finite.
     pub fn number(&mut self, range: RangeInclusive<f32>) -> f32 {
         self.0.random_range(range)
@@ -48,7 +44,6 @@ impl Random {
     /// Draws a whole number from a range.
     ///
     /// # Panics
-    ///
     /// If the range is empty.
     pub fn whole(&mut self, range: RangeInclusive<i64>) -> i64 {
         self.0.random_range(range)

@@ -2,16 +2,10 @@
 
 use std::borrow::Cow;
 
-use crate::cache::Cache;
-use crate::error::DataError;
-use crate::source::Source;
+use crate::{Cache, DataError, Source};
 
 #[cfg(feature = "remote")]
-mod address;
-#[cfg(feature = "remote")]
 mod folder;
-#[cfg(feature = "remote")]
-mod manifest;
 #[cfg(feature = "remote")]
 mod mirror;
 #[cfg(feature = "remote")]
@@ -27,6 +21,7 @@ enum Wanted {
 }
 
 /// Returns the source to read: this one or, if it is remote, its mirror in the cache, which is updated first.
+#[cfg_attr(not(feature = "remote"), expect(unused_variables))]
 pub(crate) fn local<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Source>, DataError> {
     let features = source.missing_features();
     if !features.is_empty() {
@@ -35,24 +30,17 @@ pub(crate) fn local<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Sou
             features.join(",")
         )));
     }
-    mirrored(source, cache)
-}
-
-#[cfg(feature = "remote")]
-fn mirrored<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Source>, DataError> {
-    let Some(url) = source.path().filter(|_| source.is_remote()) else { return Ok(Cow::Borrowed(source)) };
-    let url = url.display().to_string();
-    let wanted = match source {
-        Source::Text(_) | Source::Csv(_) | Source::Parquet(_) | Source::Arrow(_) => Wanted::File,
-        Source::Idx(_) | Source::Npy(_) | Source::Images(_) | Source::Cifar(_) => Wanted::Folder,
-        _ => Wanted::Either,
-    };
-    let path = mirror::mirrored(&url, wanted, cache)
-        .map_err(|problem| DataError::other(format!("`{url}`: {problem}")))?;
-    Ok(Cow::Owned(source.moved_to(path)))
-}
-
-#[cfg(not(feature = "remote"))]
-fn mirrored<'a>(source: &'a Source, _: &Cache) -> Result<Cow<'a, Source>, DataError> {
+    #[cfg(feature = "remote")]
+    if let Some(url) = source.path().filter(|_| source.is_remote()) {
+        let url = url.display().to_string();
+        let wanted = match source {
+            Source::Text(_) | Source::Csv(_) | Source::Parquet(_) | Source::Arrow(_) => Wanted::File,
+            Source::Idx(_) | Source::Npy(_) | Source::Images(_) | Source::Cifar(_) => Wanted::Folder,
+            _ => Wanted::Either,
+        };
+        let path = mirror::mirrored(&url, wanted, cache)
+            .map_err(|problem| DataError::other(format!("`{url}`: {problem}")))?;
+        return Ok(Cow::Owned(source.moved_to(path)));
+    }
     Ok(Cow::Borrowed(source))
 }

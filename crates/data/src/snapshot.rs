@@ -4,21 +4,22 @@
 //! write it together, a shard each. A shard is [complete or missing](crate::once), never partial.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
-use crate::error::DataError;
 use crate::once::make_all;
+use crate::{DataError, Pipeline, order};
 
-mod elements;
 mod shard;
 
-pub use elements::Snapshotted;
 use shard::Shard;
 
 /// Part of the key of every snapshot. It changes with the content and the format of records.
@@ -86,7 +87,6 @@ impl FromStr for Compression {
 }
 
 /// The content of a snapshot: records by number, each of which can be made independently.
-#[derive(Debug)]
 pub(crate) struct Plan<'a> {
     pub(crate) directory: &'a Path,
     /// The prefix of the files' names.
@@ -102,7 +102,7 @@ pub(crate) struct Plan<'a> {
 /// Records on disk, by number.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    directory: PathBuf,
+    pub(crate) directory: PathBuf,
     shards: Vec<Shard>,
     /// The number of records in each shard but the last.
     per_shard: usize,
@@ -122,7 +122,7 @@ impl Plan<'_> {
         (0..count).map(|shard| self.directory.join(name(shard))).collect()
     }
 
-    fn of_shard(&self, shard: usize) -> std::ops::Range<usize> {
+    fn of_shard(&self, shard: usize) -> Range<usize> {
         let first = shard * self.per_shard();
         first..self.records.min(first + self.per_shard())
     }
@@ -140,7 +140,6 @@ impl Plan<'_> {
         &self,
         make: impl Fn(usize) -> Result<Vec<u8>, DataError> + Sync,
     ) -> Result<Snapshot, DataError> {
-        fs::create_dir_all(self.directory).map_err(DataError::write(self.directory))?;
         let (written, paths) = (AtomicU64::new(0), self.paths());
         let shards = make_all(
             &paths,
@@ -163,12 +162,79 @@ impl Snapshot {
         self.shards[index / self.per_shard].record(index % self.per_shard)
     }
 
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     pub(crate) fn bytes(&self) -> u64 {
         self.shards.iter().map(Shard::size).sum()
+    }
+}
+
+/// The elements of a [pipeline](Pipeline::snapshot) on disk. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Snapshotted(Arc<Shard>);
+
+impl Pipeline<Vec<u8>> {
+    /// Returns elements that are kept on disk, in a file of the directory whose name begins with `key`. If it does not exist, `make` builds the
+    /// pipeline, which is read to its end. Of several processes that call this concurrently, one does so.
+    ///
+    /// `key` must change with everything that determines the elements. Damaged and partial files are made anew.
+    ///
+    /// ```
+    /// use unisono_data::{Compression, DataError, Pipeline, SnapshotOptions, Threads};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// let options = SnapshotOptions { directory: directory.path().into(), compression: Compression::Lz4 };
+    /// let slow = || Ok(Pipeline::of(0..5_u32).map(Threads::Auto, |number| Ok(number.pow(2).to_le_bytes().to_vec())));
+    /// let squares = Pipeline::snapshot(&options, "squares-1", slow)?;
+    /// let epochs = Pipeline::repeat(0..2, move |epoch| Ok(squares.shuffled(7, epoch)));
+    /// assert_eq!(epochs.count(), 10);
+    /// # Ok::<(), DataError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An error of the pipeline, or if a file cannot be written.
+    pub fn snapshot(
+        options: &SnapshotOptions,
+        key: &str,
+        make: impl FnOnce() -> Result<Self, DataError>,
+    ) -> Result<Snapshotted, DataError> {
+        let SnapshotOptions { directory, compression } = options;
+        fs::create_dir_all(directory).map_err(DataError::write(directory))?;
+        let identity = format!("{FORMAT} {key}");
+        let path = directory.join(format!("{key}.safetensors"));
+        let make = RefCell::new(Some(make));
+        let write = |_: usize, file: &mut File| {
+            let elements = make.take().expect("there is one file")()?;
+            shard::write(file, &path, (&identity, *compression), elements)
+        };
+        let open = |_: usize, path: &Path| Shard::found(path, &identity, None);
+        let found = make_all(std::slice::from_ref(&path), open, write)?.pop().expect("there is one file");
+        Ok(Snapshotted(Arc::new(found)))
+    }
+}
+
+impl Snapshotted {
+    /// Returns the number of elements.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the elements in their order.
+    pub fn elements(&self) -> Pipeline<Vec<u8>> {
+        self.in_order((0..self.len()).collect())
+    }
+
+    /// Returns the elements of an epoch: all of them, in an order that the seed determines.
+    pub fn shuffled(&self, seed: u64, epoch: u64) -> Pipeline<Vec<u8>> {
+        self.in_order(order(self.len(), seed, epoch))
+    }
+
+    fn in_order(&self, order: Vec<usize>) -> Pipeline<Vec<u8>> {
+        let elements = Arc::clone(&self.0);
+        Pipeline::new(order.into_iter().map(move |index| Ok(elements.record(index)?.into_owned())))
     }
 }
 

@@ -6,15 +6,10 @@ use std::mem::discriminant;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::address::Service;
-use crate::augment::{Affine, Augmentation, Crop, Mirror};
-use crate::bad::OnBadSample;
-use crate::cache::Cache;
-use crate::error::DataError;
 use crate::files;
-use crate::normalization::Normalize;
-use crate::stop::Stop;
+use crate::{Affine, Augmentation, Crop, DataError, Mirror, Normalize, OnBadSample};
 
 /// The source of a data set.
 ///
@@ -127,7 +122,6 @@ impl Source {
         }
     }
 
-    /// Returns the source of the same format at another path.
     #[cfg(feature = "remote")]
     pub(super) fn moved_to(&self, path: PathBuf) -> Self {
         self.format().map_or_else(|| self.clone(), |(_, with_path)| with_path(path))
@@ -152,15 +146,8 @@ impl Source {
         self.paths().into_iter().flatten().map(size).sum()
     }
 
-    /// Returns the files and directories that it names.
     fn paths(&self) -> Result<Vec<PathBuf>, DataError> {
-        match (self, self.path()) {
-            (_, None) => Ok(vec![]),
-            (Self::Idx(_) | Self::Npy(_) | Self::Images(_) | Self::Cifar(_), Some(path)) => {
-                Ok(vec![path.into()])
-            }
-            (_, Some(path)) => files::named(path),
-        }
+        self.path().map_or(Ok(vec![]), files::named)
     }
 }
 
@@ -210,6 +197,48 @@ impl fmt::Display for Source {
             (_, Some(((word, _), path))) => write!(f, "{word}:{}", path.display()),
             (_, None) => f.write_str("digits"),
         }
+    }
+}
+
+/// Servers on other machines that make batches (`unisono serve-data`). All of them serve the same data set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// The addresses as `HOST:PORT`, at least one. Servers that join these are discovered.
+    pub servers: Vec<String>,
+    /// The file with the token that the servers require.
+    pub token_file: Option<PathBuf>,
+}
+
+impl Service {
+    /// Returns whether a text is a host and a port.
+    pub fn is_address(text: &str) -> bool {
+        let is_host = |host: &str| {
+            !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@?#".contains(c))
+        };
+        text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok())
+    }
+
+    /// Returns the error for an invalid address.
+    pub fn refused(address: &str) -> DataError {
+        DataError::other(format!("`{address}` is not the address of a data server: expected HOST:PORT"))
+    }
+}
+
+impl FromStr for Service {
+    type Err = DataError;
+
+    fn from_str(list: &str) -> Result<Self, DataError> {
+        let servers: Vec<_> = list.split(',').map(|server| server.trim().to_owned()).collect();
+        match servers.iter().find(|server| !Self::is_address(server)) {
+            Some(wrong) => Err(Self::refused(wrong)),
+            None => Ok(Self { servers, token_file: None }),
+        }
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.servers.join(","))
     }
 }
 
@@ -267,101 +296,64 @@ impl Default for Options {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::testing::TestDirectory;
-    use super::*;
+/// The cache of objects of remote sources, and the receiver of reports on downloads and waits.
+#[derive(Clone, Default)]
+pub struct Cache {
+    /// The cache directory, with one directory per URL. By default, `unisono-data-cache-` and the user ID, in the system's temporary directory.
+    pub folder: Option<PathBuf>,
+    /// Receives reports: the size and origin of the next download, the progress of another process that downloads, and data servers that do not
+    /// answer. By default, reports go to `tracing`.
+    pub report: Option<fn(&str)>,
+}
 
-    #[test]
-    fn urls_are_distinguished_from_paths() {
-        let csv = |path: &str| format!("csv:{path}").parse::<Source>().unwrap();
-        for url in ["s3://bucket/folder", "https://host/file.csv", "http://host:80/a", "gs://bucket/a"] {
-            assert!(csv(url).is_remote() && csv(url).is_same(&csv(url)), "{url}");
-            assert!(!csv(url).is_same(&csv(&format!("{url}x"))), "{url}");
-            assert_eq!(csv(url).to_string(), format!("csv:{url}"));
+impl Cache {
+    /// Reports a download or a wait to [`report`](Self#structfield.report) or, by default, to `tracing`.
+    pub fn report(&self, text: &str) {
+        match self.report {
+            Some(report) => report(text),
+            None => tracing::info!("{text}"),
         }
-        for path in ["a/b", "/a:b", "://a", "./s3://bucket", "C:/a"] {
-            assert!(!csv(path).is_remote(), "{path}");
-        }
-    }
-
-    #[test]
-    fn sources_round_trip_through_text() {
-        for name in [
-            "digits",
-            "idx:some/where",
-            "text:a:b.txt,c",
-            "csv:a-*.csv",
-            "tfrecord:a",
-            "webdataset:a-{00..12}.tar",
-            "npy:a",
-            "parquet:a-*",
-            "arrow:a-*",
-            "images:a/b",
-            "cifar:c",
-            "service:a:1,b:2",
-        ] {
-            assert_eq!(name.parse::<Source>().unwrap().to_string(), name);
-        }
-        for name in ["", "digit", "digits:", "idx", "idx:", "text:", "csv", "image:a"] {
-            let message = name.parse::<Source>().unwrap_err().to_string();
-            assert!(message.contains(&format!("`{name}`: expected `digits`, `idx:DIR`, `text")), "{message}");
-            for word in
-                ["csv", "parquet", "arrow", "tfrecord", "webdataset", "npy", "images", "cifar", "service"]
-            {
-                assert!(message.contains(&format!("`{word}:")), "{message}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_source_lists_the_features_that_it_lacks() {
-        let built_in = [
-            ("parquet", cfg!(feature = "parquet")),
-            ("arrow", cfg!(feature = "arrow")),
-            ("service", cfg!(feature = "service")),
-            ("remote", cfg!(feature = "remote")),
-        ];
-        for (name, needed) in [
-            ("digits", &[][..]),
-            ("csv:a", &[]),
-            ("parquet:a", &["parquet"]),
-            ("arrow:a", &["arrow"]),
-            ("service:a:1", &["service"]),
-            ("csv:https://host/a", &["remote"]),
-            ("parquet:s3://bucket/a", &["parquet", "remote"]),
-        ] {
-            let missing: Vec<_> =
-                needed.iter().copied().filter(|feature| !built_in.contains(&(*feature, true))).collect();
-            let source: Source = name.parse().unwrap();
-            assert_eq!(source.missing_features(), missing, "{name}");
-            if missing.is_empty() {
-                continue;
-            }
-            let message = crate::load(&source, &Options::default()).unwrap_err().to_string();
-            let expected = format!(
-                "`{name}` cannot be read: this program was built without `--features {}`",
-                missing.join(",")
-            );
-            assert_eq!(message, expected);
-        }
-    }
-
-    #[test]
-    fn sources_with_the_same_files_are_the_same() {
-        let directory = TestDirectory::new();
-        let [a, b] = ["a.csv", "b.csv"].map(|name| directory.file(name, name).display().to_string());
-        let root = directory.path().display();
-        let source = |name: String| format!("csv:{name}").parse::<Source>().unwrap();
-        let both = source(format!("{a},{b}"));
-        assert!(both.is_same(&source(format!("{root}/./*.csv"))));
-        assert!(both.is_same(&source(format!("{root}/{{a,b}}.csv"))));
-        assert!(!both.is_same(&source(a.clone())));
-        assert_eq!(
-            [&both, &source(a.clone()), &Source::Idx(directory.path().into())].map(Source::size_bytes),
-            [10, 5, 10]
-        );
-        assert!(source(a.clone()).is_same(&source(format!("{root}/./a.csv"))));
-        assert!(!source(a.clone()).is_same(&Source::Text(a.into())));
     }
 }
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+/// A flag that ends a wait for data servers, or makes a training run save and stop after the current step. Any copy may set it at any time: in a
+/// signal handler, another thread or a timer.
+///
+/// In a training run, setting it on one rank is enough. The request travels with the sums of every step, so all ranks stop after the same step.
+///
+/// ```
+/// use unisono_data::Stop;
+///
+/// let stop = Stop::default();          // for `Options::stop` or the settings of a run
+/// let other = stop.clone();            // for the handler
+/// other.ask();
+/// assert!(stop.is_asked());
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Requests a stop.
+    pub fn ask(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether a stop was requested.
+    pub fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Returns the flag itself, for code that can only set a flag, such as a signal handler. The value `true` requests a stop.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

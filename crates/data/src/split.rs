@@ -8,12 +8,9 @@ use std::sync::Arc;
 use rand::RngExt;
 use rand::seq::SliceRandom;
 
-use super::bad::Skipped;
-use super::batch::{Batch, Pass, Values};
-use crate::error::DataError;
-use crate::normalization::Normalization;
 use crate::pipeline::{Threads, part};
 use crate::random::{ORDER, SHIFT, keyed_rng};
+use crate::{Batch, DataError, Normalization, Pass, Skipped, Values};
 
 /// One part of a data set: numbered samples, and batches of them. Threads share it.
 ///
@@ -59,18 +56,15 @@ pub trait Split: Any + Debug + Send + Sync {
     /// Adds the samples to a hash that detects changed data. Images in files add only the properties that are known without decoding them.
     ///
     /// # Errors
-    ///
     /// If a file cannot be read.
     fn hash(&self, hasher: &mut dyn Hasher) -> Result<(), DataError>;
 
     /// Gathers the inputs and targets of a [batch](Self::batch) in their most compact form. Many threads call it concurrently.
     ///
     /// # Errors
-    ///
     /// The errors of [`batch`](Self::batch).
     ///
     /// # Panics
-    ///
     /// If an index is not below [`len`](Self::len).
     fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError>;
 
@@ -105,7 +99,6 @@ pub trait Split: Any + Debug + Send + Sync {
     /// Returns the same text with `tokens[i]` in place of token `i`.
     ///
     /// # Panics
-    ///
     /// If there are fewer tokens than characters in the vocabulary, or the samples are not a text.
     fn renumbered(&self, tokens: &[u32]) -> Arc<dyn Split> {
         panic!("{} tokens are for a text, which these samples are not", tokens.len())
@@ -133,12 +126,10 @@ pub trait Split: Any + Debug + Send + Sync {
     /// Images in files are read and decoded here, so call it on the threads of a [`Pipeline`](super::Pipeline).
     ///
     /// # Errors
-    ///
     /// If a file is unreadable or damaged, or has changed since the data set was loaded. Damaged samples that [may be skipped](super::OnBadSample)
     /// are left out of the batch instead.
     ///
     /// # Panics
-    ///
     /// If an index is not below [`len`](Self::len).
     fn batch(&self, samples: &[usize], pass: Pass) -> Result<Batch, DataError> {
         let (values, targets) = self.gather(samples, pass)?;
@@ -177,7 +168,6 @@ mod tests {
     use super::super::normalization::GREY;
     use super::*;
     use crate::stored::StoredSamples;
-    use crate::stored_text::{Characters, StoredText};
 
     #[test]
     fn images_are_gathered_in_the_requested_order() {
@@ -208,18 +198,5 @@ mod tests {
             order.sort_unstable();
             assert!(order.into_iter().eq(0..50));
         }
-    }
-
-    #[test]
-    fn windows_move_in_training_and_stay_in_evaluation() {
-        let split = StoredText::new(&Arc::new(Characters::Memory((0..100).collect())), 0..100, 8, 100);
-        for epoch in 0..20 {
-            let first = split.shift(3, epoch) as u32;
-            let batch = split.batch(&[0], Pass::Training { seed: 3, epoch }).unwrap();
-            assert_eq!(batch.inputs, Inputs::Tokens((first..first + 8).collect()));
-            assert_eq!(batch.targets, (first + 1..first + 9).collect::<Vec<_>>());
-        }
-        let batch = split.batch(&[0], Pass::Evaluation).unwrap();
-        assert_eq!(batch.inputs, Inputs::Tokens((0..8).collect()));
     }
 }

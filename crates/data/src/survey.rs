@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::decoding::Header;
-use crate::error::DataError;
+use crate::DataError;
+use crate::decoding::Header;
 use crate::normalization::Sums;
 
 /// The maximum number of images whose headers are read, or whose levels are summed.
@@ -12,7 +12,6 @@ const MOST: usize = 1000;
 const MOST_DECODED: usize = 64;
 
 /// The headers of the images of a part of a data set: of all, or of evenly spaced ones if there are many.
-#[derive(Debug)]
 pub(super) struct Survey {
     /// The headers with the indices of their samples.
     headers: Vec<(usize, Header)>,
@@ -52,7 +51,6 @@ impl Survey {
         spread(&maybe, MOST_DECODED).into_par_iter().any(has_colour)
     }
 
-    /// Returns the median height and the median width; `None` if there is no image.
     pub(super) fn median(&self) -> Option<[usize; 2]> {
         if self.headers.is_empty() {
             return None;

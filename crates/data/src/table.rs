@@ -4,15 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::schema::list;
 use super::split::nine_to_one;
-use crate::dataset::{Dataset, Kind};
-use crate::error::DataError;
+use crate::dataset::{Column, Dataset, Kind, Schema, list};
 use crate::files;
-use crate::rows::{RowWriter, Rows};
-use crate::schema::{Column, Schema};
-use crate::source::Options;
-use crate::stored::{Content, Labels, StoredSamples};
+use crate::stored::{Content, Labels, RowWriter, Rows, StoredSamples};
+use crate::{DataError, Options, Source};
 
 #[cfg(feature = "arrow")]
 mod arrow;
@@ -25,33 +21,29 @@ mod labels;
 mod parquet;
 
 use self::header::Layout;
-use self::labels::Targets;
+use self::labels::{Names, Targets};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
-    Csv,
-    #[cfg(feature = "parquet")]
-    Parquet,
-    /// Arrow's file format or its stream format.
-    #[cfg(feature = "arrow")]
-    Arrow,
-}
-
-/// Reads the table in the files that `path` names; every tenth row is held out.
-///
+/// Reads the table in the files of a source; every tenth row is held out.
 /// The classes are the distinct labels in order, as numbers if all are integers and as words otherwise. Features, and the target of a regression, are
 /// standardised by the mean and the standard deviation of the training rows.
-///
 /// With a `known` schema and number of classes, finds columns by name, standardises them by the statistics of the schema, and numbers classes as it
 /// does. Ignores other columns. Without a column for the label, no row is held out, and all labels are 0. The table from which the schema was made
 /// has the same samples with and without it.
 pub(super) fn read(
-    format: Format,
-    path: &Path,
+    source: &Source,
     options: &Options,
     known: Option<(&Schema, usize)>,
 ) -> Result<Dataset, DataError> {
+    let path = source.path().expect("a table is in files");
     let files = files::named(path)?;
+    let read: fn(&Path, &mut Filling) -> Result<(), DataError> = match source {
+        Source::Csv(_) => csv::read,
+        #[cfg(feature = "parquet")]
+        Source::Parquet(_) => parquet::read,
+        #[cfg(feature = "arrow")]
+        Source::Arrow(_) => arrow::read,
+        _ => unreachable!("`local` refuses tables whose features are missing"),
+    };
     let target = options.target.as_deref();
     let is_regression = known.map_or(target.is_some(), |(schema, _)| schema.target.is_some());
     let layout = |header: &[String]| match (header::problem(header), known) {
@@ -59,41 +51,29 @@ pub(super) fn read(
         (None, Some((schema, _))) => Layout::by(header, schema),
         (None, None) => Layout::of(header, target),
     };
+    let targets = if is_regression { Targets::Numbers(vec![]) } else { Targets::Classes(Names::default()) };
     let mut table = Filling {
         first: &files[0],
         layout: &layout,
-        is_regression,
         header: vec![],
         columns: Layout::default(),
         rows: RowWriter::new(path, options.in_memory_bytes),
-        targets: None,
+        targets: Some(targets),
     };
-    files.iter().try_for_each(|file| format.read(file, &mut table))?;
+    for file in &files {
+        // The library of a format may panic on a damaged file. The panic becomes an error, and the partly filled table is dropped.
+        catch_unwind(AssertUnwindSafe(|| read(file, &mut table))).unwrap_or_else(|_| {
+            Err(DataError::file(file, "is damaged, or of a kind that cannot be read: write it again"))
+        })?;
+    }
     let table = table.finish()?;
     if let Some((schema, classes)) = known {
         return table.dataset_as(schema, classes);
     }
-    if format == Format::Csv {
+    if matches!(source, Source::Csv(_)) {
         header::check(&files[0], &table)?;
     }
     table.dataset()
-}
-
-impl Format {
-    /// Adds the rows of a file to a table. The library of a format may panic on a damaged file. The panic becomes an error, and the partly filled
-    /// table is dropped.
-    fn read(self, path: &Path, table: &mut Filling) -> Result<(), DataError> {
-        let read = || match self {
-            Self::Csv => csv::read(path, table),
-            #[cfg(feature = "parquet")]
-            Self::Parquet => parquet::read(path, table),
-            #[cfg(feature = "arrow")]
-            Self::Arrow => arrow::read(path, table),
-        };
-        catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
-            Err(DataError::file(path, "is damaged, or of a kind that cannot be read: write it again"))
-        })
-    }
 }
 
 /// A table that is being read, one file after the other.
@@ -102,7 +82,6 @@ struct Filling<'a> {
     first: &'a Path,
     /// Selects the columns to use from a header.
     layout: &'a dyn Fn(&[String]) -> Result<Layout, String>,
-    is_regression: bool,
     header: Vec<String>,
     columns: Layout,
     rows: RowWriter<'a>,
@@ -115,7 +94,7 @@ impl<'a> Filling<'a> {
     fn begin(&mut self, file: &Path, header: Vec<String>) -> Result<(), String> {
         if file == self.first {
             self.columns = (self.layout)(&header)?;
-            self.targets = self.columns.label.map(|_| Targets::new(self.is_regression));
+            self.targets = self.targets.take().filter(|_| self.columns.label.is_some());
             self.header = header;
         } else if header != self.header {
             let (found, expected) = (list(names(&header)), list(names(&self.header)));
@@ -142,7 +121,6 @@ fn names(names: &[String]) -> impl Iterator<Item = &str> {
 struct Table<'a> {
     /// The name of the files.
     path: &'a Path,
-    /// The names of the features, in the order of a row.
     features: Vec<String>,
     rows: Rows,
     /// The name of the column of labels, if any.
@@ -151,11 +129,6 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    fn label_name(&self) -> &str {
-        self.label.as_deref().unwrap_or_default()
-    }
-
-    /// Returns the table as a new data set.
     fn dataset(self) -> Result<Dataset, DataError> {
         let rows = self.rows.count;
         let (train, test) = nine_to_one(rows);
@@ -182,7 +155,6 @@ impl Table<'_> {
         Ok(dataset(self.rows, schema, outputs, numbers, [train, test]))
     }
 
-    /// Returns the table as data for a model with a known schema.
     fn dataset_as(self, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
         let rows = self.rows.count;
         if rows == 0 {
@@ -206,18 +178,18 @@ impl Table<'_> {
 
     /// Returns the target of a regression, with its statistics over the training rows.
     fn target(&self, values: &[f32], train: &[usize]) -> Result<Column, DataError> {
-        let of_training = || train.iter().map(|&row| f64::from(values[row]));
-        let mean = of_training().sum::<f64>() / train.len() as f64;
-        let variance = of_training().map(|value| (value - mean).powi(2)).sum::<f64>() / train.len() as f64;
-        if variance == 0.0 {
+        let names = self.label.as_slice();
+        let target = Rows::in_memory(1, values.to_vec()).statistics(names, train)?.remove(0);
+        if target.deviation == 0.0 {
+            let mean = target.mean;
             let problem = format!("the target is {mean} in all training rows: there is nothing to predict");
             return Err(self.column_problem(problem));
         }
-        Ok(Column { name: self.label_name().to_owned(), mean, deviation: variance.sqrt() })
+        Ok(target)
     }
 
     fn column_problem(&self, problem: String) -> DataError {
-        DataError::column(self.path, self.label_name(), problem)
+        DataError::column(self.path, self.label.as_deref().unwrap_or_default(), problem)
     }
 }
 
@@ -226,10 +198,8 @@ fn standardised(target: &Column, values: &[f32]) -> Vec<u32> {
     values.iter().map(|&value| target.standardised(value).to_bits()).collect()
 }
 
-/// Returns the data set of a table, with the rows of each part.
 fn dataset(rows: Rows, schema: Schema, classes: usize, labels: Vec<u32>, parts: [Vec<usize>; 2]) -> Dataset {
-    let (rows, columns) = rows.standardised(&schema.columns);
-    let content = Content::Rows(Arc::new(rows), columns.into());
+    let content = Content::Rows(Arc::new(rows), schema.columns.as_slice().into());
     let labels = Arc::new(Labels::Words(labels));
     let [train, test] = parts.map(|part| StoredSamples::new(content.clone(), &labels, part));
     Dataset { kind: Kind::Table { features: schema.columns.len(), classes }, train, test, schema }

@@ -1,22 +1,21 @@
 //! Images in TFRecord files. Loading reads only the frames of records. Their bytes are read and verified when a sample is made.
 
+use std::collections::HashMap;
 use std::hash::Hasher;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use image::GrayImage;
+use prost::Message;
 use rayon::prelude::*;
 
 use super::byte_file::{ByteFile, Compression, Reader, Unpacking};
-use super::decoding::Raw;
+use super::decoding::{FORMATS, Raw, is_encoded};
 use super::encoded::{EncodedImages, Store};
-use super::example::Example;
+use super::files::divided;
 use super::framing::{self, FOOTER_BYTES, HEADER_BYTES};
-use super::held_out;
-use crate::dataset::Dataset;
-use crate::error::DataError;
-use crate::schema::Schema;
-use crate::source::Options;
+use crate::{DataError, Dataset, Options, Schema};
 
 /// The maximum size of a record, above that of the largest images. A damaged or malicious file may claim any length.
 const MOST_RECORD_BYTES: u64 = 256 << 20;
@@ -26,7 +25,7 @@ const WRONG_CHECKSUM: &str = "its checksum is wrong: the file is damaged; fetch 
 pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let (mut records, skips_damaged) = (Records::default(), options.on_bad_sample.skips());
     let wanted = (|name: &str| name.contains("tfrec"), "file with `tfrec` in its name");
-    let parts = held_out::divided(path, wanted, "records", |file| records.add(file, skips_damaged))?;
+    let parts = divided(path, wanted, "records", |file| records.add(file, skips_damaged))?;
     let classes = match options.classes {
         Some(0) => return Err(DataError::zero("the number of classes")),
         Some(classes) => classes,
@@ -78,7 +77,7 @@ impl Records {
                 // Records of plain files are verified when they are read.
                 let pass = |content: &mut Reader<_>, length| {
                     let end = content.seek(SeekFrom::Current(length as i64 + FOOTER_BYTES as i64))?;
-                    Ok((end <= file.length()).then_some(true))
+                    Ok((end <= file.length).then_some(true))
                 };
                 let frames = frames(&path, &mut file.reader(), pass, skips_damaged)?;
                 (file, frames)
@@ -128,7 +127,7 @@ impl Store for Records {
 
     fn damaged(&self, index: usize, problem: &str) -> DataError {
         let place = self.places[index];
-        DataError::record(self.files[place.file].path(), place.record, problem)
+        DataError::record(&self.files[place.file].path, place.record, problem)
     }
 
     /// Hashes the checksum of a record, without verifying it.
@@ -174,6 +173,110 @@ fn frames<R: Read>(
         let offset = start + HEADER_BYTES as u64;
         frames.push((offset, length as usize));
         start = offset + length + FOOTER_BYTES as u64;
+    }
+}
+
+/// `tf.train.Example`, the content of TensorFlow's records. The field numbers are those of TensorFlow's `example.proto` and `feature.proto`. Lists
+/// of floating-point numbers are not read.
+#[derive(Clone, PartialEq, Message)]
+struct Example {
+    #[prost(message, optional, tag = "1")]
+    features: Option<Features>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Features {
+    #[prost(map = "string, message", tag = "1")]
+    feature: HashMap<String, Feature>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Feature {
+    #[prost(oneof = "Values", tags = "1, 3")]
+    values: Option<Values>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Values {
+    #[prost(message, tag = "1")]
+    Bytes(BytesList),
+    #[prost(message, tag = "3")]
+    Integers(Int64List),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct BytesList {
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    value: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Int64List {
+    #[prost(int64, repeated, tag = "1")]
+    value: Vec<i64>,
+}
+
+/// Accepted names of features, the more specific first.
+const IMAGE: [&str; 2] = ["image/encoded", "image"];
+const LABEL: [&str; 2] = ["image/class/label", "label"];
+const HEIGHT: [&str; 2] = ["image/height", "height"];
+const WIDTH: [&str; 2] = ["image/width", "width"];
+
+impl Example {
+    fn read(record: &[u8]) -> Result<Self, String> {
+        Self::decode(record).map_err(|error| format!("does not contain a `tf.train.Example`: {error}"))
+    }
+
+    fn values(&self, name: &str) -> Option<&Values> {
+        self.features.as_ref()?.feature.get(name)?.values.as_ref()
+    }
+
+    fn integer(&self, names: [&str; 2]) -> Option<i64> {
+        names.iter().find_map(|name| match self.values(name) {
+            Some(Values::Integers(list)) => list.value.first().copied(),
+            _ => None,
+        })
+    }
+
+    fn label(&self) -> Result<u32, String> {
+        let label = self.integer(LABEL).ok_or_else(|| self.lacks(LABEL, "int64"))?;
+        label.try_into().map_err(|_| format!("has the label {label}: expected one from 0 to {}", u32::MAX))
+    }
+
+    /// Returns the image. Bytes in no known format are grey levels, with the height and width in the example, or of a square image.
+    fn image(&self) -> Result<Raw, String> {
+        let bytes = IMAGE.iter().find_map(|name| match self.values(name) {
+            Some(Values::Bytes(list)) => list.value.first(),
+            _ => None,
+        });
+        let bytes = bytes.ok_or_else(|| self.lacks(IMAGE, "bytes"))?;
+        if is_encoded(bytes) {
+            return Ok(Raw::Encoded(bytes.clone()));
+        }
+        let (height, width) = match (self.integer(HEIGHT), self.integer(WIDTH)) {
+            (Some(height), Some(width)) => (height, width),
+            _ => (bytes.len().isqrt() as i64, bytes.len().isqrt() as i64),
+        };
+        let fits = height > 0 && width > 0 && height.checked_mul(width) == Some(bytes.len() as i64);
+        let sides = (u32::try_from(width), u32::try_from(height));
+        if let (true, (Ok(width), Ok(height))) = (fits, sides)
+            && let Some(image) = GrayImage::from_raw(width, height, bytes.clone())
+        {
+            return Ok(Raw::Grey(image));
+        }
+        Err(format!(
+            "has an image of {} bytes: expected {FORMATS}, or {height}x{width} grey levels (as `{}` and `{}` say, or else \
+             a square)",
+            bytes.len(),
+            HEIGHT[0],
+            WIDTH[0]
+        ))
+    }
+
+    fn lacks(&self, [first, second]: [&str; 2], kind: &str) -> String {
+        let mut names: Vec<_> = self.features.iter().flat_map(|features| features.feature.keys()).collect();
+        names.sort();
+        format!("has no feature `{first}` or `{second}` of {kind}: expected one of them; there are {names:?}")
     }
 }
 

@@ -11,11 +11,8 @@ use tar::{Archive, Entries, EntryType};
 use super::byte_file::{ByteFile, Compression};
 use super::decoding::{EXTENSIONS, Raw, extensions};
 use super::encoded::{EncodedImages, Store};
-use super::held_out;
-use crate::dataset::Dataset;
-use crate::error::DataError;
-use crate::schema::Schema;
-use crate::source::Options;
+use super::files;
+use crate::{DataError, Dataset, Options, Schema};
 
 /// The size of a block: the size of a header, and the unit of a tar file's length.
 const BLOCK: u64 = 512;
@@ -27,7 +24,7 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     let is_shard = |name: &str| [".tar", ".tar.gz", ".tgz"].iter().any(|end| name.ends_with(end));
     let wanted = (is_shard, "file whose name ends in .tar, .tar.gz or .tgz");
     let mut members = Members::default();
-    let parts = held_out::divided(path, wanted, "samples", |file| members.add(file))?;
+    let parts = files::divided(path, wanted, "samples", |file| members.add(file))?;
     let classes = members.classes(options.classes)?;
     // The classes are numbered by the writer of the files.
     EncodedImages::dataset(members, parts, options, (classes, Schema::default()), None)
@@ -67,7 +64,7 @@ impl Members {
             let found = found_in(&path, Archive::new(file.reader()).entries_with_seek())?;
             (file, found)
         };
-        if let Some((name, _)) = found.last.as_ref().filter(|(_, end)| *end > file.length()) {
+        if let Some((name, _)) = found.last.as_ref().filter(|(_, end)| *end > file.length) {
             return Err(damaged(format!("ends within its member `{name}`; fetch it again")));
         }
         let first = self.samples.len();
@@ -75,7 +72,7 @@ impl Members {
             self.samples.push(parts.sample(&file, self.files.len())?);
         }
         let end = found.last.map_or(0, |(_, end)| end);
-        if file.length() < end.next_multiple_of(BLOCK) + BLOCK {
+        if file.length < end.next_multiple_of(BLOCK) + BLOCK {
             return Err(damaged("has no end mark: it is cut off; fetch it again".into()));
         }
         self.files.push(file);
@@ -92,7 +89,7 @@ impl Members {
             Some(Sample { file, key, label, .. }) => {
                 let highest = classes.saturating_sub(1);
                 let problem = format!("the label is {label}: expected one from 0 to {highest}");
-                Err(damaged(self.files[*file].path(), key, &problem))
+                Err(damaged(&self.files[*file].path, key, &problem))
             }
         }
     }
@@ -107,7 +104,7 @@ impl Store for Members {
 
     fn damaged(&self, index: usize, problem: &str) -> DataError {
         let Sample { file, key, .. } = &self.samples[index];
-        damaged(self.files[*file].path(), key, &format!("its image {problem}"))
+        damaged(&self.files[*file].path, key, &format!("its image {problem}"))
     }
 
     fn hash(&self, index: usize, hasher: &mut dyn Hasher) -> Result<(), DataError> {
@@ -119,7 +116,7 @@ impl Store for Members {
     }
 
     fn paths(&self, _: &[usize]) -> Vec<&Path> {
-        self.files.iter().map(ByteFile::path).collect()
+        self.files.iter().map(|file| &*file.path).collect()
     }
 }
 
@@ -130,7 +127,6 @@ struct Found {
     last: Option<(String, u64)>,
 }
 
-/// Finds the members of samples in a tar file.
 fn found_in<R: Read>(path: &Path, entries: io::Result<Entries<'_, R>>) -> Result<Found, DataError> {
     let damaged = |problem: String| DataError::file(path, problem);
     let broken = |error| damaged(format!("is not a tar file, or damaged: {error}; fetch it again"));
@@ -148,7 +144,7 @@ fn found_in<R: Read>(path: &Path, entries: io::Result<Entries<'_, R>>) -> Result
                 return Err(damaged(format!("has a sparse member, `{name}`: expected plain ones")));
             }
             // Skipping it would lose its sample silently, or report a sample without an image or a class.
-            EntryType::Link | EntryType::Symlink if belongs_to_samples(extension) => {
+            EntryType::Link | EntryType::Symlink if role_of(extension).is_some() => {
                 return Err(damaged(format!(
                     "has a link, `{name}`: expected plain members; write it again, with tar's --hard-dereference and --dereference"
                 )));
@@ -177,30 +173,40 @@ fn divided(name: &str) -> Option<(&str, &str)> {
     (!key[base..].starts_with("__")).then(|| (key, &extension[1..]))
 }
 
-/// Returns whether members with this extension are read.
-fn belongs_to_samples(extension: &str) -> bool {
-    let extension = extension.to_lowercase();
-    EXTENSIONS.contains(&&*extension) || matches!(&*extension, "cls" | "json")
+/// The content of a member that belongs to a sample.
+enum Role {
+    Image,
+    /// The class, in decimal.
+    Class,
+    /// A JSON object that may have the class.
+    Table,
+}
+
+/// Returns the role of members with this extension; `None` if they are not read.
+fn role_of(extension: &str) -> Option<Role> {
+    match &*extension.to_lowercase() {
+        extension if EXTENSIONS.contains(&extension) => Some(Role::Image),
+        "cls" => Some(Role::Class),
+        "json" => Some(Role::Table),
+        _ => None,
+    }
 }
 
 /// The members of a sample that have been found.
 struct Parts {
     key: Box<str>,
     image: Option<Member>,
-    /// The class, in decimal.
     class: Option<Member>,
-    /// A JSON object that may have the class.
     table: Option<Member>,
 }
 
 impl Parts {
-    /// Adds a member; the error describes the problem.
     fn add(&mut self, extension: &str, member: Member) -> Result<(), String> {
-        let place = match &*extension.to_lowercase() {
-            extension if EXTENSIONS.contains(&extension) => &mut self.image,
-            "cls" => &mut self.class,
-            "json" => &mut self.table,
-            _ => return Ok(()),
+        let place = match role_of(extension) {
+            Some(Role::Image) => &mut self.image,
+            Some(Role::Class) => &mut self.class,
+            Some(Role::Table) => &mut self.table,
+            None => return Ok(()),
         };
         match place.replace(member) {
             None => Ok(()),
@@ -212,7 +218,7 @@ impl Parts {
     }
 
     fn sample(self, file: &ByteFile, number: usize) -> Result<Sample, DataError> {
-        let damaged = |problem: &str| damaged(file.path(), &self.key, problem);
+        let damaged = |problem: &str| damaged(&file.path, &self.key, problem);
         let image = self.image.ok_or_else(|| {
             damaged(&format!("has no image: expected a member that ends in {} beside it", extensions()))
         })?;
@@ -243,7 +249,6 @@ fn number_in(text: &[u8]) -> Result<u32, String> {
     })
 }
 
-/// Returns the class in a JSON object.
 fn label_in(json: &[u8]) -> Result<u32, String> {
     let value: Value =
         serde_json::from_slice(json).map_err(|error| format!("its `.json` cannot be read: {error}"))?;

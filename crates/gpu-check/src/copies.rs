@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cudarc::driver::{CudaSlice, CudaStream, PinnedHostSlice};
+use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 use unisono::Communicator;
 use unisono::internals::{Way, copy_in_segments};
 
-use crate::report::{Failure, Figures, Outcome, median, rounded};
+use crate::report::{Failure, Figures, Outcome, median, rounded, us_since};
+use crate::settings::Settings;
 
 const SIZE_BYTES: usize = 64 << 20;
 const ROUNDS: usize = 15;
@@ -16,7 +17,7 @@ const ROUNDS: usize = 15;
 const LEAST_RATIO: f64 = 0.8;
 
 /// Alternates both kinds of copies. Only one rank runs it, because several would share the GPU's link.
-pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
+pub(crate) fn measure(comm: &mut Communicator, _: &Settings, _: &str) -> Outcome {
     assert!(comm.ranks() == 1, "one rank measures copies, not {}", comm.ranks());
     let context = comm.device()?;
     let stream = context.new_stream()?;
@@ -27,7 +28,7 @@ pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
     let pattern: Vec<u8> = (0..SIZE_BYTES).map(|place| (place % 251) as u8).collect();
     let mut array = stream.clone_htod(&pattern)?;
     stream.synchronize()?;
-    let mut plain = Plain { stream: Arc::clone(&stream), memories: [pinned, cached] };
+    let mut memories = [pinned, cached];
 
     copy_in_segments(comm, &mut array, &stream, Way::Both)?;
     if stream.clone_dtoh(&array)? != pattern {
@@ -35,11 +36,13 @@ pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
     }
     let mut times_us = [const { Vec::new() }; 7];
     for _ in 0..ROUNDS {
-        times_us[0].push(plain.down_us(&array, 0)?);
-        times_us[1].push(plain.down_us(&array, 1)?);
+        for (memory, times_us) in memories.iter_mut().zip(&mut times_us[..2]) {
+            times_us.push(plain_us(&stream, || stream.memcpy_dtoh(&array, memory))?);
+        }
         times_us[2].push(segments_us(comm, &mut array, &stream, Way::Down)?);
-        times_us[3].push(plain.up_us(&mut array, 0)?);
-        times_us[4].push(plain.up_us(&mut array, 1)?);
+        for (memory, times_us) in memories.iter().zip(&mut times_us[3..5]) {
+            times_us.push(plain_us(&stream, || stream.memcpy_htod(memory, &mut array))?);
+        }
         times_us[5].push(segments_us(comm, &mut array, &stream, Way::Up)?);
         times_us[6].push(segments_us(comm, &mut array, &stream, Way::Both)?);
     }
@@ -54,28 +57,14 @@ fn segments_us(
 ) -> Result<f64, Failure> {
     let began = Instant::now();
     copy_in_segments(comm, array, stream, way)?;
-    Ok(began.elapsed().as_secs_f64() * 1e6)
+    Ok(us_since(began))
 }
 
-struct Plain {
-    stream: Arc<CudaStream>,
-    memories: [PinnedHostSlice<u8>; 2],
-}
-
-impl Plain {
-    fn down_us(&mut self, array: &CudaSlice<u8>, memory: usize) -> Result<f64, Failure> {
-        let began = Instant::now();
-        self.stream.memcpy_dtoh(array, &mut self.memories[memory])?;
-        self.stream.synchronize()?;
-        Ok(began.elapsed().as_secs_f64() * 1e6)
-    }
-
-    fn up_us(&mut self, array: &mut CudaSlice<u8>, memory: usize) -> Result<f64, Failure> {
-        let began = Instant::now();
-        self.stream.memcpy_htod(&self.memories[memory], array)?;
-        self.stream.synchronize()?;
-        Ok(began.elapsed().as_secs_f64() * 1e6)
-    }
+fn plain_us(stream: &CudaStream, copy: impl FnOnce() -> Result<(), DriverError>) -> Result<f64, DriverError> {
+    let began = Instant::now();
+    copy()?;
+    stream.synchronize()?;
+    Ok(us_since(began))
 }
 
 /// Compares Unisono's copies with the faster of the two plain copies.
@@ -97,10 +86,8 @@ fn outcome(times_us: [Vec<f64>; 7]) -> Outcome {
         .with("up_ratio", rounded(ratios[1]))
         .with("down_and_up_gb_per_s", rounded(gb_per_s(both)))
         .with("least_ratio", LEAST_RATIO);
-    if ratios.into_iter().all(|ratio| ratio >= LEAST_RATIO) {
-        return Ok(figures);
-    }
+    let is_fast = ratios.into_iter().all(|ratio| ratio >= LEAST_RATIO);
     let [down, up] = ratios.map(|ratio| (100.0 * ratio).round());
     let why = format!("down {down} % and up {up} % of a plain copy; both should be at least 80 %");
-    Err(Failure::Missed(why, figures))
+    figures.unless((!is_fast).then_some(why))
 }

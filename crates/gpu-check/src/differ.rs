@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use unisono::{Communicator, ReduceOp, Result};
 
 use crate::report::{Failure, Figures, Outcome};
+use crate::settings::Settings;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than the timeout, to leave time for the error handling on a busy machine.
 const MOST: Duration = Duration::from_secs(15);
 
-pub(crate) fn check() -> Outcome {
+pub(crate) fn check(_: &mut Communicator, _: &Settings, _: &str) -> Outcome {
     let route = unisono::threads(2, |mut comm| comm.device_route()).remove(0)?;
     if !route.starts_with("NCCL") {
         return Err(Failure::Skipped(format!("arrays are reduced {route}")));
@@ -22,15 +23,11 @@ pub(crate) fn check() -> Outcome {
     {
         let begun = Instant::now();
         let ended = unisono::threads(2, move |comm| one(comm, counts_of_rank_1));
-        let (seconds, failed) =
-            (begun.elapsed().as_secs_f64(), ended[0].as_ref().err().map(ToString::to_string));
-        let text = failed.unwrap_or_else(|| "no error".to_owned());
+        let seconds = begun.elapsed().as_secs_f64();
+        let text = ended[0].as_ref().err().map_or("no error".to_owned(), ToString::to_string);
         figures = figures.with(&format!("{name}_s"), seconds).with(&format!("{name}_says"), text.clone());
         if !text.contains(expected) || begun.elapsed() > MOST {
-            return Err(Failure::Missed(
-                format!("{name}: rank 0 reported after {seconds:.1} s: {text}"),
-                figures,
-            ));
+            return figures.unless(Some(format!("{name}: rank 0 reported after {seconds:.1} s: {text}")));
         }
     }
     Ok(figures)

@@ -6,24 +6,22 @@ use cudarc::driver::{CudaContext, sys};
 use unisono::{Communicator, nccl};
 
 use crate::report::{Figures, Outcome};
+use crate::settings::Settings;
 
-/// Reports the driver, this rank's GPU, and NCCL.
-pub(crate) fn collect(comm: &mut Communicator, route: &str) -> Outcome {
+pub(crate) fn collect(comm: &mut Communicator, _: &Settings, route: &str) -> Outcome {
     let context = comm.device()?;
     let (major, minor) = context.compute_capability()?;
     let mut driver: c_int = 0;
     // SAFETY: the function may be called at any time, and writes an integer to the address, which is valid during the call.
     unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result()?;
-    let figures = Figures::default()
+    let figures = Figures::of(comm, route)
         .with("gpu", context.name()?)
         .with("gpus", CudaContext::device_count()?)
         .with("compute_capability", format!("{major}.{minor}"))
         .with("memory_mib", context.total_mem()? >> 20)
         .with("driver_cuda", format!("{}.{}", driver / 1000, driver % 1000 / 10))
         .with("mpi", unisono::mpi_library_version())
-        .with("nccl_header", nccl::HEADER)
-        .with("ranks", comm.ranks())
-        .with("route", route);
+        .with("nccl_header", nccl::HEADER);
     Ok(match nccl::library() {
         Ok(library) => figures
             .with("nccl", library.version().to_string())

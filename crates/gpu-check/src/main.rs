@@ -6,6 +6,7 @@
 
 use std::process::ExitCode;
 
+use clap::Parser as _;
 use unisono::Communicator;
 
 mod calls;
@@ -21,16 +22,24 @@ mod settings;
 mod values;
 
 use report::{Failure, Outcome};
-use settings::{Kind, Settings};
+use settings::Settings;
+
+/// A check. The last argument is the route of arrays.
+type Check = fn(&mut Communicator, &Settings, &str) -> Outcome;
+
+const CHECKS: [(&str, Check); 8] = [
+    ("facts", facts::collect),
+    ("correct", correct::check),
+    ("in-flight", in_flight::check),
+    ("copies", copies::measure),
+    ("prefetch", prefetch::measure),
+    ("calls", calls::measure),
+    ("operations", operations::check),
+    ("differ", differ::check),
+];
 
 fn main() -> ExitCode {
-    let settings = match Settings::parse(std::env::args().skip(1)) {
-        Ok(settings) => settings,
-        Err(why) => {
-            eprintln!("gpu_check: {why}");
-            return ExitCode::from(2);
-        }
-    };
+    let settings = Settings::parse();
     let mut comm = match unisono::init() {
         Ok(comm) => comm,
         Err(error) => {
@@ -38,7 +47,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let outcome = check(&mut comm, &settings);
+    let outcome = route(&mut comm).and_then(|route| (settings.check)(&mut comm, &settings, &route));
     if let Err(Failure::Failed(why)) = &outcome {
         eprintln!("gpu_check: rank {}: {why}", comm.rank());
     }
@@ -48,20 +57,6 @@ fn main() -> ExitCode {
     }
     // Under MPI, dropping a failed communicator ends the job.
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-fn check(comm: &mut Communicator, settings: &Settings) -> Outcome {
-    let route = route(comm)?;
-    match settings.kind {
-        Kind::Facts => facts::collect(comm, &route),
-        Kind::Correct => correct::check(comm, settings, &route),
-        Kind::InFlight => in_flight::check(comm, settings, &route),
-        Kind::Copies => copies::measure(comm),
-        Kind::Prefetch => prefetch::measure(comm),
-        Kind::Calls => calls::measure(comm, &route),
-        Kind::Operations => operations::check(comm, settings, &route),
-        Kind::Differ => differ::check(),
-    }
 }
 
 /// Returns the transport route of arrays. Skips the check if a rank has no GPU.

@@ -4,7 +4,7 @@ use cudarc::driver::DevicePtr as _;
 use unisono::{Choice, Communicator, DeviceArray, Operation, ReduceOp};
 
 use crate::correct::without_nccl;
-use crate::report::{Failure, Figures, Outcome};
+use crate::report::{Failure, Figures, Outcome, sum_of_all};
 use crate::settings::Settings;
 
 /// No elements, counts that no number of ranks divides, and several segments.
@@ -31,17 +31,15 @@ pub(crate) fn check(comm: &mut Communicator, settings: &Settings, route: &str) -
     let stream = comm.device()?.new_stream()?;
     comm.barrier_device(&stream)?;
     comm.synchronize(&stream)?;
-    let mut of_all = [wrong];
-    comm.all_reduce(&mut of_all, ReduceOp::Sum)?;
-    let figures = Figures::default().with("ranks", comm.ranks()).with("route", route);
-    let figures = figures.with("calls", calls).with("by_nccl", by_nccl).with("wrong", of_all[0]);
-    if of_all[0] > 0 {
-        return Err(Failure::Missed(format!("{} elements were wrong", of_all[0]), figures));
-    }
-    if settings.must_run.is_some() && by_nccl == 0 {
-        return Err(Failure::Missed("no element was wrong, but nccl was never used".to_owned(), figures));
-    }
-    Ok(figures)
+    let wrong = sum_of_all(comm, wrong)?;
+    let figures = Figures::of(comm, route).with("calls", calls).with("by_nccl", by_nccl).with("wrong", wrong);
+    figures.unless(match wrong {
+        0 if settings.must_run.is_some() && by_nccl == 0 => {
+            Some("no element was wrong, but nccl was never used".to_owned())
+        }
+        0 => None,
+        _ => Some(format!("{wrong} elements were wrong")),
+    })
 }
 
 /// Makes one call on the GPU and on the host, and counts the elements of the result that differ.
@@ -62,23 +60,12 @@ fn one(comm: &mut Communicator, operation: Operation, count: usize) -> Result<(u
     stream.synchronize()?;
     comm.set_choice(Choice::Auto)?;
     let own = comm.own_part(count);
-    let root = comm.ranks() - 1;
-    let is_root = comm.rank() == root;
     let result = match operation {
-        Operation::Reduce { .. } | Operation::Gather { .. } if !is_root => 0..0,
+        Operation::Reduce { root } | Operation::Gather { root } if comm.rank() != root => 0..0,
         Operation::ReduceScatter | Operation::Scatter { .. } => own,
         _ => 0..count,
     };
-    match operation {
-        Operation::AllReduce => drop(comm.all_reduce(&mut on_host, ReduceOp::Sum)?),
-        Operation::Reduce { root } => drop(comm.reduce(&mut on_host, ReduceOp::Sum, root)?),
-        Operation::Broadcast { root } => drop(comm.broadcast(&mut on_host, root)?),
-        Operation::ReduceScatter => drop(comm.reduce_scatter(&mut on_host, ReduceOp::Sum)?),
-        Operation::AllGather => drop(comm.all_gather(&mut on_host)?),
-        Operation::Gather { root } => drop(comm.gather(&mut on_host, root)?),
-        Operation::Scatter { root } => drop(comm.scatter(&mut on_host, root)?),
-        _ => drop(comm.scan(&mut on_host, ReduceOp::Sum)?),
-    }
+    comm.run(operation, op, &mut on_host)?;
     let differ =
         found[result.clone()].iter().zip(&on_host[result]).filter(|(found, expected)| found != expected);
     Ok((differ.count() as u64, ran.method.name()))

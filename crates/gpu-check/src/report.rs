@@ -1,27 +1,40 @@
 //! The result of a check as a line of JSON.
 
+use std::time::Instant;
+
 use serde_json::{Map, Value, json};
+use unisono::{Choice, Communicator, ReduceOp};
 
 /// The figures of a check that passed, or the reason why it did not.
 pub(crate) type Outcome = Result<Figures, Failure>;
 
-/// The figures of a check.
 #[derive(Debug, Default)]
 pub(crate) struct Figures(Map<String, Value>);
 
 impl Figures {
+    /// Returns the number of ranks, and the route of arrays.
+    pub(crate) fn of(comm: &Communicator, route: &str) -> Self {
+        Self::default().with("ranks", comm.ranks()).with("route", route)
+    }
+
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.0.insert(name.to_owned(), value.into());
         self
     }
+
+    /// Returns the outcome: the check passed if there is no reason against it.
+    pub(crate) fn unless(self, why: Option<String>) -> Outcome {
+        match why {
+            None => Ok(self),
+            Some(why) => Err(Failure::Missed(why, self)),
+        }
+    }
 }
 
 /// The reason why a check did not pass.
-#[derive(Debug)]
 pub(crate) enum Failure {
     /// A requirement is missing.
     Skipped(String),
-    /// The program failed.
     Failed(String),
     /// The check ran, and found an error or a figure outside its limit.
     Missed(String, Figures),
@@ -53,6 +66,18 @@ pub(crate) fn line(name: &str, outcome: Outcome) -> String {
     // Joined as text, since a map would sort the fields.
     let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{}:{value}", json!(name))).collect();
     format!("{{{}}}", fields.join(","))
+}
+
+/// Adds up a number over all ranks, on the host.
+pub(crate) fn sum_of_all(comm: &mut Communicator, own: u64) -> Result<u64, Failure> {
+    let mut sum = [own];
+    comm.set_choice(Choice::Auto)?;
+    comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+    Ok(sum[0])
+}
+
+pub(crate) fn us_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1e6
 }
 
 /// Returns the median.

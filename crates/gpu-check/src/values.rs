@@ -10,7 +10,9 @@ pub(crate) trait Number: Element + DeviceRepr + ValidAsZeroBits {
     fn of(small: i8) -> Self;
 
     /// Returns a number with many digits, or `None` for integers, whose sums are always exact.
-    fn of_many_digits(digits: u64) -> Option<Self>;
+    fn of_many_digits(_: u64) -> Option<Self> {
+        None
+    }
 
     /// Returns the element's bits, zero-extended.
     fn bits(self) -> u64;
@@ -40,10 +42,6 @@ macro_rules! integers {
         impl Number for $integer {
             fn of(small: i8) -> Self {
                 $of(small)
-            }
-
-            fn of_many_digits(_: u64) -> Option<Self> {
-                None
             }
 
             fn bits(self) -> u64 {

@@ -115,6 +115,11 @@ impl Array {
         // documentation requires.
         unsafe { Lent::new(self.data, self.count * self.width) }.map_err(argument)
     }
+
+    /// Returns the values of the elements, lent to a call in flight.
+    pub(crate) fn kept<T: Element>(self) -> PyResult<Lent<T, Self>> {
+        Ok(self.lent::<T>()?.kept_by(self))
+    }
 }
 
 /// An array in GPU memory and the stream on which its work is ordered, as determined by `unisono/gpu.py`.
@@ -190,7 +195,6 @@ fn element(format: &CStr, size_bytes: usize) -> Option<DType> {
     }
 }
 
-/// Returns the element type with this name.
 pub(crate) fn dtype(name: &str) -> PyResult<DType> {
     name.parse().map_err(|_| argument(format!("no element type is called {name:?}")))
 }

@@ -6,20 +6,20 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PySlice;
 use unisono::{Communicator, with_type};
-use unisono_bindings::{Options, Owner, arguments};
+use unisono_bindings::{Options, Owner, arguments, device};
 use unisono_compress::Levels;
 
 use super::array::Array;
-use super::call::{message, options};
 use super::error::argument;
 use super::interrupt::{Ended, check_not_interrupted, interruptible, is_interrupted};
 use super::memory::Memory;
-use super::plan::Plan;
-use super::request::{Kept, Request};
+use super::request::{Plan, Request};
 
 mod calls;
 mod handle;
 
+use calls::message;
+pub(crate) use calls::options;
 use handle::closed;
 pub(crate) use handle::release;
 
@@ -32,10 +32,8 @@ pub(crate) struct Comm {
     levels: Mutex<Option<Levels>>,
     ended: Ended,
     owner: Owner,
-    /// The number of this rank, from 0.
     #[pyo3(get)]
     rank: usize,
-    /// The number of ranks.
     #[pyo3(get)]
     size: usize,
     /// The link between ranks: "shm", "tcp" or both.
@@ -48,7 +46,6 @@ pub(crate) struct Comm {
 
 #[pymethods]
 impl Comm {
-    /// Makes a collective on an array, in place.
     #[pyo3(signature = (name, array, op=None, root=None, algorithm=None, label=None, timeout=None, counts=None))]
     #[expect(clippy::too_many_arguments, reason = "they are those of the methods in the package")]
     fn call(
@@ -74,7 +71,6 @@ impl Comm {
         })
     }
 
-    /// Starts a collective on an array, in place.
     #[pyo3(signature = (name, array, op=None, root=None, algorithm=None, label=None, timeout=None, counts=None))]
     #[expect(clippy::too_many_arguments, reason = "they are those of the methods in the package")]
     fn start(
@@ -92,13 +88,12 @@ impl Comm {
         let options = Options { counts: counts.as_deref(), ..options(algorithm, label, timeout)? };
         let (operation, array, options) = self.checked((name, op, root), array, options)?;
         with_type!(array.dtype, T => {
-            let values = Kept::<T>::new(array)?;
+            let values = array.kept::<T>()?;
             let started = self.on(py, move |comm| options.call(comm, |comm| operation.non_blocking(comm, values)))?;
             Ok(Request::new(Box::new(started)))
         })
     }
 
-    /// Plans a collective on an array, in place.
     #[pyo3(signature = (name, array, op=None, root=None, algorithm=None, label=None, timeout=None, counts=None))]
     #[expect(clippy::too_many_arguments, reason = "they are those of the methods in the package")]
     fn plan(
@@ -116,25 +111,22 @@ impl Comm {
         let options = Options { counts: counts.as_deref(), ..options(algorithm, label, timeout)? };
         let (operation, array, options) = self.checked((name, op, root), array, options)?;
         with_type!(array.dtype, T => {
-            let values = Kept::<T>::new(array)?;
+            let values = array.kept::<T>()?;
             let planned = self.on(py, move |comm| options.call(comm, |comm| operation.plan(comm, values)))?;
             Ok(Plan::new(Box::new(planned)))
         })
     }
 
-    /// Starts a planned call.
     fn start_plan(&self, py: Python<'_>, plan: &Plan) -> PyResult<()> {
         plan.check(false)?;
         self.on(py, |comm| plan.start(comm))
     }
 
-    /// Waits until a planned call is done.
     fn wait_plan(&self, py: Python<'_>, plan: &Plan) -> PyResult<()> {
         plan.check(true)?;
         self.on(py, |comm| plan.wait(comm))
     }
 
-    /// Sends to every rank a part of one array, and receives a part of another array from each.
     #[pyo3(signature = (sent, sent_counts, received, received_counts, label=None, timeout=None))]
     #[expect(clippy::too_many_arguments, reason = "they are those of the method in the package")]
     fn all_to_all_v(
@@ -152,14 +144,32 @@ impl Comm {
         self.exchange(py, &sent, &received, counts, options(None, label, timeout)?)
     }
 
-    /// Waits until all ranks have called it.
     #[pyo3(signature = (label=None, timeout=None))]
     fn barrier(&self, py: Python<'_>, label: Option<&str>, timeout: Option<f64>) -> PyResult<()> {
         let options = options(None, label, timeout)?;
         self.on(py, |comm| options.call(comm, Communicator::barrier))
     }
 
-    /// Sends an array to a rank.
+    #[pyo3(signature = (stream, label=None, timeout=None))]
+    fn gpu_barrier(
+        &self,
+        py: Python<'_>,
+        stream: usize,
+        label: Option<&str>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let options = options(None, label, timeout)?;
+        // SAFETY: the stream belongs to the program, and exists, as the documentation requires.
+        self.on(py, move |comm| options.call(comm, |comm| unsafe { device::barrier(comm, stream) }))
+    }
+
+    #[pyo3(signature = (stream, timeout=None))]
+    fn gpu_synchronize(&self, py: Python<'_>, stream: usize, timeout: Option<f64>) -> PyResult<()> {
+        let options = options(None, None, timeout)?;
+        // SAFETY: as above.
+        self.on(py, move |comm| options.call(comm, |comm| unsafe { device::synchronize(comm, stream) }))
+    }
+
     #[pyo3(signature = (array, to, tag=0, label=None, timeout=None))]
     fn send(
         &self,
@@ -205,7 +215,6 @@ impl Comm {
         })
     }
 
-    /// Starts to send an array to a rank.
     #[pyo3(signature = (array, to, tag=0, label=None, timeout=None))]
     fn send_async(
         &self,
@@ -219,13 +228,12 @@ impl Comm {
         let to = self.other(to, "receiver")?;
         let (array, options) = (Array::new(array, true, false)?, message(tag, label, timeout)?);
         with_type!(array.dtype, T => {
-            let values = Kept::<T>::new(array)?;
+            let values = array.kept::<T>()?;
             let started = self.on(py, move |comm| options.call(comm, |comm| comm.send_async(values, to)))?;
             Ok(Request::new(Box::new(started)))
         })
     }
 
-    /// Starts to receive an array from a rank.
     #[pyo3(signature = (array, from_, tag=0, label=None, timeout=None))]
     fn receive_async(
         &self,
@@ -239,27 +247,24 @@ impl Comm {
         let from = self.other(from_, "sender")?;
         let (array, options) = (Array::new(array, true, true)?, message(tag, label, timeout)?);
         with_type!(array.dtype, T => {
-            let values = Kept::<T>::new(array)?;
+            let values = array.kept::<T>()?;
             let started = self.on(py, move |comm| options.call(comm, |comm| comm.receive_async(values, from)))?;
             Ok(Request::new(Box::new(started)))
         })
     }
 
-    /// Splits the ranks into one communicator per color.
     #[pyo3(signature = (color, key=0))]
     fn split(&self, py: Python<'_>, color: Option<usize>, key: i64) -> PyResult<Option<Py<Self>>> {
         let group = self.on(py, |comm| comm.split(color, key))?;
         self.group_of(py, group)
     }
 
-    /// Creates a communicator of some ranks.
     fn group(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Option<Py<Self>>> {
         let ranks = arguments::members(&ranks, self.size).map_err(argument)?;
         let group = self.on(py, |comm| comm.group(&ranks))?;
         self.group_of(py, group)
     }
 
-    /// Creates a communicator of these ranks and of processes that join at an address.
     fn grow(&self, py: Python<'_>, more: usize, address: PathBuf) -> PyResult<Self> {
         self.on(py, |comm| comm.grow(more, &address)).map(Self::new)
     }
@@ -280,7 +285,6 @@ impl Comm {
         shrunk.map(Self::new)
     }
 
-    /// Returns the elements of an array of `count` that belong to this rank.
     #[pyo3(signature = (count, counts=None))]
     fn own_part<'py>(
         &self,
@@ -296,20 +300,17 @@ impl Comm {
         Ok(PySlice::new(py, own.start as isize, own.end as isize, 1))
     }
 
-    /// Allocates registered memory.
     fn memory(&self, py: Python<'_>, size_bytes: usize) -> PyResult<Memory> {
         let words = arguments::words(size_bytes).map_err(argument)?;
         let words = self.on(py, |comm| comm.alloc(words))?;
         Ok(Memory::new(words, size_bytes))
     }
 
-    /// Sets the algorithm of all later calls.
     fn set_algorithm(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         let choice = arguments::choice(name).map_err(argument)?;
         self.on(py, |comm| comm.set_choice(choice))
     }
 
-    /// Sets the timeout of waits for another rank, in seconds.
     fn set_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let timeout = arguments::timeout(timeout).map_err(argument)?;
         self.on(py, |comm| {

@@ -62,7 +62,6 @@ impl Compressor {
         Ok(Self { inner, count, call: Ended::default(), owner: Owner::this_process() })
     }
 
-    /// Leaves the sum of all ranks' arrays on every rank.
     fn all_reduce(&self, py: Python<'_>, comm: &Comm, array: &Bound<'_, PyAny>) -> PyResult<()> {
         let inner = self.inner()?;
         let mut values = of_f32(&Array::new(array, false, true)?, self.count)?;
@@ -71,19 +70,16 @@ impl Compressor {
         comm.on(py, move |comm| inner.all_reduce(comm, &mut values))
     }
 
-    /// The number of elements.
     #[getter]
     fn count(&self) -> usize {
         self.count
     }
 
-    /// Returns whether all values of the last array were finite, on all ranks.
     #[getter]
     fn was_finite(&self, py: Python<'_>) -> PyResult<bool> {
         self.state(py, unisono_compress::Compressor::was_finite)
     }
 
-    /// Copies the residual of this rank into an array.
     fn residual(&self, array: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut values = of_f32(&Array::new(array, false, true)?, self.count)?;
         self.state(array.py(), |inner| values.copy_from_slice(&inner.residual()))
@@ -94,7 +90,6 @@ impl Compressor {
         self.state(py, unisono_compress::Compressor::encoder_state)
     }
 
-    /// Restores the residual and the encoder's state.
     fn restore(&self, residual: &Bound<'_, PyAny>, encoder_state: Vec<Vec<f32>>) -> PyResult<()> {
         let py = residual.py();
         let sizes = |state: &[Vec<f32>]| state.iter().map(Vec::len).collect::<Vec<_>>();

@@ -34,7 +34,6 @@ fn timeout_error(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
     Ok(made.bind(py).clone())
 }
 
-/// Adds the exceptions to the module.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     for (name, exception) in [
@@ -50,7 +49,6 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// Returns the exception of an error.
 pub(crate) fn raised(error: &unisono::Error) -> PyErr {
     let text = error.to_string();
     let exception = match error {
@@ -73,7 +71,6 @@ pub(crate) fn raised(error: &unisono::Error) -> PyErr {
     })
 }
 
-/// Returns the exception of an invalid argument.
 pub(crate) fn argument(what: impl Into<String>) -> PyErr {
     PyValueError::new_err(what.into())
 }

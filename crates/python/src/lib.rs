@@ -5,14 +5,11 @@
 use pyo3::prelude::*;
 
 mod array;
-mod call;
 mod comm;
 mod compressor;
 mod error;
-mod gpu;
 mod interrupt;
 mod memory;
-mod plan;
 mod reduction;
 mod request;
 mod start;
@@ -27,11 +24,9 @@ fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<array::GpuArray>()?;
     module.add_class::<array::TypedArray>()?;
     module.add_class::<memory::Memory>()?;
-    module.add_class::<plan::Plan>()?;
+    module.add_class::<request::Plan>()?;
     module.add_class::<reduction::Reduction>()?;
     module.add_class::<request::Request>()?;
-    module.add_function(wrap_pyfunction!(gpu::gpu_barrier, module)?)?;
-    module.add_function(wrap_pyfunction!(gpu::gpu_synchronize, module)?)?;
     module.add_function(wrap_pyfunction!(start::launched, module)?)?;
     module.add_function(wrap_pyfunction!(start::gathered, module)?)?;
     module.add_function(wrap_pyfunction!(start::joined, module)?)?;

@@ -87,7 +87,6 @@ impl Reduction {
     }
 }
 
-/// A function of the program.
 struct Function {
     name: String,
     function: Py<PyAny>,

@@ -1,43 +1,14 @@
-//! Non-blocking calls.
+//! Non-blocking and planned calls.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use unisono::Element;
-use unisono_bindings::{InFlight, Lent, Owner, arguments};
+use unisono::Communicator;
+use unisono_bindings::{InFlight, Owner, arguments};
 
-use super::array::Array;
 use super::error::{argument, raised};
 use super::interrupt;
-
-/// An array lent to a call in flight, which keeps the memory alive.
-pub(crate) struct Kept<T> {
-    values: Lent<T>,
-    _array: Array,
-}
-
-impl<T: Element> Kept<T> {
-    pub(crate) fn new(array: Array) -> PyResult<Self> {
-        let values = array.lent()?;
-        Ok(Self { values, _array: array })
-    }
-}
-
-impl<T: Element> Deref for Kept<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        &self.values
-    }
-}
-
-impl<T: Element> DerefMut for Kept<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        &mut self.values
-    }
-}
 
 /// A call in flight. Do not access its array until `wait` has returned.
 #[pyclass(frozen, module = "unisono")]
@@ -95,5 +66,38 @@ impl Drop for Request {
     fn drop(&mut self) {
         let call = self.call.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         self.owner.free(call);
+    }
+}
+
+/// A collective on an array, which is planned once and carried out many times.
+#[pyclass(frozen, module = "unisono._unisono")]
+pub(crate) struct Plan(Mutex<Box<dyn unisono_bindings::Plan>>);
+
+impl Plan {
+    pub(crate) fn new(planned: Box<dyn unisono_bindings::Plan>) -> Self {
+        Self(Mutex::new(planned))
+    }
+
+    /// Checks whether the call is started, as a call of the communicator requires.
+    pub(crate) fn check(&self, is_started: bool) -> PyResult<()> {
+        let planned = match self.0.try_lock() {
+            Ok(planned) => planned,
+            Err(TryLockError::Poisoned(planned)) => planned.into_inner(),
+            // Another thread, or a call that a signal handler has interrupted.
+            Err(TryLockError::WouldBlock) => return Err(argument("a call of the plan is in progress")),
+        };
+        match planned.is_started() == is_started {
+            true => Ok(()),
+            false if is_started => Err(argument("the planned call is not started")),
+            false => Err(argument("the planned call is started already: wait for it first")),
+        }
+    }
+
+    pub(crate) fn start(&self, comm: &mut Communicator) -> unisono::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).start(comm)
+    }
+
+    pub(crate) fn wait(&self, comm: &mut Communicator) -> unisono::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).wait(comm)
     }
 }

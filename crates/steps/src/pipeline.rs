@@ -28,7 +28,6 @@ use unisono_collectives::Rank;
 
 mod balance;
 mod draw;
-mod passes;
 mod verify;
 
 pub use balance::balance;
@@ -127,7 +126,7 @@ impl PipelineSchedule {
         }
         let stages = ranks * self.stages_per_rank();
         let acts = (0..ranks).map(|rank| {
-            let passes = passes::of(self, (rank, ranks), micro_batches);
+            let passes = self.passes((rank, ranks), micro_batches);
             passes.into_iter().flat_map(|pass| acts(pass, (rank, ranks), stages)).collect()
         });
         Ok(PipelinePlan { schedule: self, micro_batches, ranks: acts.collect() })
@@ -136,7 +135,47 @@ impl PipelineSchedule {
     /// Returns the maximum number of passes through stages of this rank whose activations it keeps at a time.
     pub fn most_kept(self, rank: Rank, ranks: usize, micro_batches: usize) -> usize {
         let all = micro_batches * self.stages_per_rank();
-        all.min(passes::ahead(self, (rank, ranks), micro_batches) + 1)
+        all.min(self.ahead((rank, ranks), micro_batches) + 1)
+    }
+
+    fn passes(self, (rank, ranks): (Rank, usize), micro_batches: usize) -> Vec<Pass> {
+        let own_stages = self.stages_per_rank();
+        let exists = |pass: &Pass| pass.micro_batch < micro_batches;
+        // Interleaved stages alternate in complete rounds. Micro-batches beyond the last are left out.
+        let micro_batches =
+            if own_stages == 1 { micro_batches } else { micro_batches.next_multiple_of(ranks) };
+        let all = micro_batches * own_stages;
+        // Each stage processes as many micro-batches as there are ranks, then the next stage follows. Backward passes begin at the last stage.
+        let pass = |is_backward: bool, number: usize| {
+            let (round, within) = (number / (ranks * own_stages), number % (ranks * own_stages));
+            let turn = within / ranks;
+            let own = if is_backward { own_stages - 1 - turn } else { turn };
+            let micro_batch = round * ranks + within % ranks;
+            Some(Pass { is_backward, stage: own * ranks + rank, micro_batch }).filter(exists)
+        };
+        let ahead = self.ahead((rank, ranks), micro_batches);
+        let mut passes = Vec::with_capacity(2 * all);
+        passes.extend((0..ahead).filter_map(|number| pass(false, number)));
+        for number in 0..all {
+            if ahead + number < all {
+                passes.extend(pass(false, ahead + number));
+            }
+            passes.extend(pass(true, number));
+        }
+        passes
+    }
+
+    /// Returns the number of forward passes of a rank before the first one that a backward pass follows.
+    fn ahead(self, (rank, ranks): (Rank, usize), micro_batches: usize) -> usize {
+        let (own_stages, behind) = (self.stages_per_rank(), ranks - 1 - rank);
+        let all = micro_batches * own_stages;
+        match self {
+            Self::GPipe => all,
+            Self::OneForwardOneBackward => all.min(behind),
+            // The first backward pass belongs to the last stage, after a round of all other stages. The first term covers the way to the later ranks
+            // and back.
+            Self::Interleaved { .. } => all.min(2 * behind + (own_stages - 1) * ranks),
+        }
     }
 }
 

@@ -39,10 +39,20 @@ impl Served {
     pub fn step_us(&self, topology: &Topology, servers: usize, machine: &Machine) -> f64 {
         let nodes = self.nodes(topology, servers);
         let workers: usize = nodes.iter().map(|node| node.workers).sum();
-        let port_us = |node: &Node| machine.inter.occupied_us(node.port_bytes(workers));
+        // The busier port of a node while all workers of the run pull, which is as busy while they push.
+        let port_us = |node: &Node| {
+            let out = node.held_bytes * (workers - node.workers);
+            let into = (self.parameter_bytes - node.held_bytes) * node.workers;
+            machine.inter.occupied_us(out.max(into))
+        };
         let busiest_us = nodes.iter().map(port_us).fold(0.0, f64::max);
-        let copies_us = nodes.iter().map(|node| node.copies_us(machine)).fold(0.0, f64::max);
-        let is_far = nodes.iter().any(|node| node.workers > 0 && node.held_bytes < node.parameter_bytes);
+        // The time in which a server of a node serves the workers on the same node.
+        let copies_us = |node: &Node| match node.servers {
+            0 => 0.0,
+            servers => machine.intra.time_us(node.held_bytes / servers, false) * node.workers as f64,
+        };
+        let copies_us = nodes.iter().map(copies_us).fold(0.0, f64::max);
+        let is_far = nodes.iter().any(|node| node.workers > 0 && node.held_bytes < self.parameter_bytes);
         let latency_us = if is_far { machine.inter.latency_us(self.parameter_bytes) } else { 0.0 };
         let transfer_us = (busiest_us + latency_us).max(copies_us);
         let passes_us = self.forward_us.max(transfer_us) + self.backward_us.max(transfer_us);
@@ -57,7 +67,7 @@ impl Served {
     pub fn shares_per_us(&self, topology: &Topology, servers: usize, machine: &Machine) -> f64 {
         let nodes = self.nodes(topology, servers);
         let alone = |node: &Node| {
-            let far_bytes = node.parameter_bytes - node.held_bytes;
+            let far_bytes = self.parameter_bytes - node.held_bytes;
             let near_us =
                 if node.held_bytes > 0 { machine.intra.time_us(node.held_bytes, false) } else { 0.0 };
             let far_us = if far_bytes > 0 { machine.inter.time_us(far_bytes, false) } else { 0.0 };
@@ -80,7 +90,7 @@ impl Served {
         let out: Vec<_> = with_servers.map(out_of).collect();
         let shares = |own: usize| {
             let node = &nodes[own];
-            let into = granted(node.parameter_bytes - node.held_bytes, &mut std::iter::once(own));
+            let into = granted(self.parameter_bytes - node.held_bytes, &mut std::iter::once(own));
             let far = out.iter().filter(|(server, _)| *server != own);
             rate(own) * far.map(|&(_, granted)| granted).fold(into, f64::min)
         };
@@ -98,7 +108,6 @@ impl Served {
             servers: own_servers,
             workers,
             held_bytes: self.parameter_bytes * own_servers / servers,
-            parameter_bytes: self.parameter_bytes,
         };
         counts.into_iter().map(node).collect()
     }
@@ -111,24 +120,6 @@ struct Node {
     workers: usize,
     /// The size of the parameters on its servers.
     held_bytes: usize,
-    parameter_bytes: usize,
-}
-
-impl Node {
-    /// Returns the bytes through its busier port while all `workers` workers of the run pull, which equals the bytes while they push.
-    fn port_bytes(&self, workers: usize) -> usize {
-        let out = self.held_bytes * (workers - self.workers);
-        let into = (self.parameter_bytes - self.held_bytes) * self.workers;
-        out.max(into)
-    }
-
-    /// Returns the time in which a server of this node serves the workers on the same node.
-    fn copies_us(&self, machine: &Machine) -> f64 {
-        match self.servers {
-            0 => 0.0,
-            servers => machine.intra.time_us(self.held_bytes / servers, false) * self.workers as f64,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -108,20 +108,6 @@ impl Gradients for Turns<'_> {
     }
 }
 
-impl Central {
-    /// Sums the values other than gradients. All gradients are in place when this returns.
-    fn add_up(&mut self, comm: &mut Communicator) -> Result<(), Error> {
-        let began = Instant::now();
-        let mut sums = [0.0; Sums::COUNT];
-        self.ledger.own.write(&mut sums);
-        comm.all_reduce(&mut sums, ReduceOp::Sum)?;
-        self.sums = Sums::read(&sums);
-        self.gradients.end(comm.ranks(), self.ledger.pass.of);
-        self.waited[0] += began.elapsed();
-        Ok(())
-    }
-}
-
 impl Backend for Central {
     fn passes(
         &mut self,
@@ -143,7 +129,13 @@ impl Backend for Central {
         turns.failure.map_or(Ok(()), Err)?;
         let without = ran?;
         if pass.is_last() {
-            self.add_up(comm)?;
+            // All gradients are in place once the ranks have summed the other values.
+            let (began, mut sums) = (Instant::now(), [0.0; Sums::COUNT]);
+            self.ledger.own.write(&mut sums);
+            comm.all_reduce(&mut sums, ReduceOp::Sum)?;
+            self.sums = Sums::read(&sums);
+            self.gradients.end(comm.ranks(), pass.of);
+            self.waited[0] += began.elapsed();
         }
         Ok(without)
     }

@@ -13,5 +13,5 @@ mod server;
 mod strategy;
 
 pub use central::central_storage;
-pub use server::{ParameterServer, ServerSettings, Staleness};
+pub use server::{Ended, ParameterServer, ServerSettings, Staleness};
 pub use strategy::{PipelineSettings, Strategy, StrategyKind};

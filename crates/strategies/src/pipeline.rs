@@ -91,7 +91,6 @@ impl<S: Stage> Pipeline<S> {
         })
     }
 
-    /// Returns a plan for this many micro-batches.
     fn plan(&mut self, micro_batches: usize) -> Result<PipelinePlan, ReplicaError> {
         match self.plan.take() {
             Some(plan) if plan.micro_batches() == micro_batches => Ok(plan),
@@ -105,7 +104,6 @@ impl<S: Stage> Pipeline<S> {
         }
     }
 
-    /// Returns whether this is the last stage of the model.
     fn is_last(&self, stage: usize) -> bool {
         stage + 1 == self.comm.ranks() * self.stages.len()
     }
@@ -124,7 +122,6 @@ impl<S: Stage> Pipeline<S> {
     }
 }
 
-/// The micro-batches of a step.
 struct Step<'a, B> {
     batches: &'a [B],
     /// Results of passes that the next pass has not consumed.

@@ -15,7 +15,7 @@ use unisono::{Communicator, Rank};
 
 use unisono_train::internals::{check_run, model};
 use unisono_train::{
-    BucketSize, Event, RandomAccessFeed, Replica, Resumed, RunSettings, Summary, TrainError, agree,
+    BucketSize, Event, Parameter, RandomAccessFeed, Replica, Resumed, RunSettings, Summary, TrainError, agree,
 };
 
 mod coordinator;
@@ -33,10 +33,8 @@ mod worker;
 
 use layout::Layout;
 use message::Link;
-use settings::refusal;
 pub use settings::{ServerSettings, Staleness};
 use shard::Shard;
-use worker::Worker;
 
 /// One rank's part of a run with parameter servers.
 ///
@@ -102,7 +100,7 @@ use worker::Worker;
 ///     let servers = ServerSettings { servers: 1, staleness: Staleness::Steps(2), damps: false };
 ///     let replica = Middle(vec![Parameter::new("middle", [1])], 9.0);
 ///     let run = ParameterServer::new(&mut comm, replica, Numbers, settings, servers, None)?;
-///     Ok(run.run(|_| ())?.map(|summary| summary.last.loss))
+///     Ok(run.run(|_| ())?.summary.map(|summary| summary.last.loss))
 /// });
 /// // The samples 0, 1 and 2 are, in the mean of their squares, 2/3 from 1.
 /// let loss = losses.into_iter().collect::<Result<Vec<_>, _>>().unwrap()[0].unwrap();
@@ -112,6 +110,15 @@ use worker::Worker;
 pub struct ParameterServer<'a, R, F> {
     comm: &'a mut Communicator,
     part: Part<R, F>,
+}
+
+/// The end of a run on one rank.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    /// The summary, only on the coordinator.
+    pub summary: Option<Summary>,
+    /// Whether the run has [stopped](RunSettings::stop) on request. The same on all ranks.
+    pub has_stopped: bool,
 }
 
 /// The state of a rank in a run, apart from its world.
@@ -140,7 +147,7 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
     /// [`TrainError::Setting`] if the settings do not fit the world, the model or each other. As [`Trainer::new`](unisono_train::Trainer::new).
     pub fn new(
         comm: &'a mut Communicator,
-        mut replica: R,
+        replica: R,
         feed: F,
         settings: RunSettings,
         servers: ServerSettings,
@@ -148,28 +155,13 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
     ) -> Result<Self, TrainError> {
         check_run(comm, &settings, feed.held_out(), resumed.as_ref())?;
         model(comm, replica.parameters())?;
-        let (rank, ranks) = (comm.rank(), comm.ranks());
-        // The number of servers is checked below, and the layout allocates memory for each.
-        let layout = Layout::new(replica.parameters(), &settings.buckets, servers.servers.clamp(1, ranks));
-        let refused = refusal(ranks, &replica, &feed, &settings, servers, &layout);
-        let refused = refused.map_or(Ok(()), |why| Err(TrainError::Setting(why)));
+        let mut part = Part::new((comm.rank(), comm.ranks()), replica, feed, settings, servers);
+        let refused = part.refusal().map_or(Ok(()), |why| Err(TrainError::Setting(why)));
         agree(comm, refused)?;
-        let loaded = resumed.as_ref().map_or(Ok(()), |resumed| resumed.load(&mut replica));
+        let loaded = resumed.as_ref().map_or(Ok(()), |resumed| resumed.load(&mut part.replica));
         agree(comm, loaded)?;
-        let (links, between_servers) = connect(comm, servers.servers)?;
-        let part = Part {
-            rank,
-            ranks,
-            replica,
-            feed,
-            settings,
-            servers,
-            layout,
-            resumed,
-            links,
-            between_servers,
-            folder: None,
-        };
+        part.resumed = resumed;
+        (part.links, part.between_servers) = connect(comm, servers.servers)?;
         Ok(Self { comm, part })
     }
 
@@ -182,7 +174,7 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
     }
 
     /// Replaces the lost worker of this rank until the end of the run. `ranks` is the number of ranks at the start of the run. The replica, the feed
-    /// and the settings must equal those of the other workers.
+    /// and the settings must equal those of the other workers. Returns whether the run has stopped, as [`Ended::has_stopped`].
     ///
     /// # Errors
     /// [`TrainError::ServerLost`] if this rank was a server, because its parameters are lost with it. As [`ParameterServer::run`].
@@ -193,18 +185,16 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         feed: F,
         settings: &RunSettings,
         servers: ServerSettings,
-    ) -> Result<(), TrainError> {
+    ) -> Result<bool, TrainError> {
         servers.check_joins(rank)?;
-        let servers = servers.servers;
-        let layout = Layout::new(replica.parameters(), &settings.buckets, servers);
-        let links = join::join(folder, servers, rank)?;
-        let (lane, stop) = ((rank - servers, ranks - servers), settings.stop.clone());
-        Worker { rank, replica, feed, lane, stop }.run(links, layout)
+        let mut part = Part::new((rank, ranks), replica, feed, settings.clone(), servers);
+        part.links = join::join(folder, servers.servers, rank)?;
+        part.work()
     }
 
     /// Returns the number of parameters.
     pub fn parameter_count(&self) -> usize {
-        self.part.replica.parameters().iter().map(unisono_train::Parameter::count).sum()
+        self.part.replica.parameters().iter().map(Parameter::count).sum()
     }
 
     /// Returns the number of buckets that each server owns, and their size.
@@ -223,20 +213,24 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         &self.part.feed
     }
 
-    /// Serves or works until the end of the run. The coordinator, which is rank 0, reports every step and epoch, and returns the summary. The other
-    /// ranks return `None`. If this rank fails, it fails the communicator.
+    /// Serves or works until the end of the run. The coordinator, which is rank 0, reports every step and epoch, and returns the summary. If this
+    /// rank fails, it fails the communicator.
     ///
     /// If a worker is lost, the others process its shares, unless the world ends with it ([`OnFailure::EndJob`](unisono::OnFailure::EndJob)). If a
     /// server is lost, all ranks fail.
     ///
     /// # Errors
     /// [`TrainError`] of a lost server, of the model, a file or the data. Also if the loss is not finite, or if all workers are lost.
-    pub fn run(self, mut on_event: impl FnMut(Event)) -> Result<Option<Summary>, TrainError> {
+    pub fn run(self, mut on_event: impl FnMut(Event)) -> Result<Ended, TrainError> {
         let Self { comm, part } = self;
+        let without_summary = |has_stopped| Ended { summary: None, has_stopped };
         let ended = match part.rank {
-            0 => part.coordinate(&mut on_event).map(Some),
-            server if server < part.servers.servers => part.serve().map(|()| None),
-            _ => part.work().map(|()| None),
+            0 => part.coordinate(&mut on_event).map(|summary| {
+                let has_stopped = summary.stopped.is_some();
+                Ended { summary: Some(summary), has_stopped }
+            }),
+            server if server < part.servers.servers => part.serve().map(without_summary),
+            _ => part.work().map(without_summary),
         };
         if let Err(error) = &ended {
             comm.fail(&error.to_string());
@@ -246,6 +240,31 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
 }
 
 impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
+    fn new(
+        (rank, ranks): (Rank, usize),
+        replica: R,
+        feed: F,
+        settings: RunSettings,
+        servers: ServerSettings,
+    ) -> Self {
+        // The number of servers is checked later, and the layout allocates memory for each.
+        let layout = Layout::new(replica.parameters(), &settings.buckets, servers.servers.clamp(1, ranks));
+        let (links, between_servers, resumed, folder) = (Vec::new(), Vec::new(), None, None);
+        Self {
+            rank,
+            ranks,
+            replica,
+            feed,
+            settings,
+            servers,
+            layout,
+            resumed,
+            links,
+            between_servers,
+            folder,
+        }
+    }
+
     fn workers(&self) -> usize {
         self.ranks - self.servers.servers
     }
@@ -254,12 +273,6 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
         let (parameters, optimizer) = (self.replica.parameters(), self.settings.optimizer.clone());
         let (workers, stop) = (self.workers(), self.settings.stop.clone());
         Ok(Shard::new(parameters, &self.layout, self.rank, optimizer, workers, self.servers, stop)?)
-    }
-
-    fn work(self) -> Result<(), TrainError> {
-        let lane = (self.rank - self.servers.servers, self.workers());
-        let Self { rank, replica, feed, settings, links, layout, .. } = self;
-        Worker { rank, replica, feed, lane, stop: settings.stop }.run(links, layout)
     }
 }
 

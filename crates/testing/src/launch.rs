@@ -70,17 +70,26 @@ pub fn kill_this_process() -> ! {
 /// # Panics
 /// If `kill` does not start.
 pub fn signal_process(signal: &str, process: u32) {
-    let arguments = [format!("-{signal}"), process.to_string()];
-    Command::new("kill").args(arguments).status().expect("kill starts");
+    kill(signal, &process.to_string());
+}
+
+fn kill(signal: &str, target: &str) {
+    let signal = format!("-{signal}");
+    Command::new("kill").args([&*signal, "--", target]).status().expect("kill starts");
 }
 
 /// Returns the target folder and the profile of this test, so that a script that a test starts does not rebuild.
 pub fn target_and_profile() -> (PathBuf, String) {
-    let test = std::env::current_exe().expect("the program has a path");
-    let of_profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
+    let of_profile = outputs();
     let name = of_profile.file_name().and_then(|name| name.to_str()).expect("a profile has a name");
     let profile = if name == "debug" { "dev" } else { name };
     (of_profile.parent().expect("profiles are in a folder").to_owned(), profile.to_owned())
+}
+
+/// Returns the folder of cargo's outputs for the profile of this test.
+pub(crate) fn outputs() -> PathBuf {
+    let test = std::env::current_exe().expect("the program has a path");
+    test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps").to_owned()
 }
 
 /// Returns whether the launcher is Open MPI's.
@@ -181,9 +190,7 @@ pub fn example(name: &str, ranks: usize) -> String {
 /// # Panics
 /// As [`example`].
 pub fn example_with(name: &str, ranks: usize, arguments: &[&str]) -> String {
-    let test = std::env::current_exe().expect("the program has a path");
-    let profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
-    let program = profile.join("examples").join(name);
+    let program = outputs().join("examples").join(name);
     assert!(
         program.exists(),
         "{} is not built: run `cargo build --examples` first, in the same profile",
@@ -203,7 +210,7 @@ pub fn run(mut command: impl BorrowMut<Command>, deadline: Duration) -> Ended {
 pub fn run_and_interrupt(mut command: Command, deadline: Duration) -> Ended {
     run_and(&mut command, deadline, |child, has_spoken| {
         if has_spoken.recv_timeout(deadline).is_ok() {
-            signal_all(child, "-INT");
+            signal_all(child, "INT");
         }
     })
 }
@@ -260,7 +267,7 @@ fn wait(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
         return Some(status);
     }
     // A launcher ends its ranks on request. They are in other process groups.
-    for signal in ["-TERM", "-KILL"] {
+    for signal in ["TERM", "KILL"] {
         signal_all(child, signal);
         if poll(child, Duration::from_secs(5)).is_some() {
             break;
@@ -271,8 +278,7 @@ fn wait(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
 
 /// Sends a signal to the child's process group.
 fn signal_all(child: &Child, signal: &str) {
-    let group = format!("-{}", child.id());
-    Command::new("kill").args([signal, "--", &group]).status().expect("kill starts");
+    kill(signal, &format!("-{}", child.id()));
 }
 
 fn poll(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use crate::launch::{SAME_FEATURES, target_and_profile};
+use crate::launch::{SAME_FEATURES, outputs, target_and_profile};
 
 /// Returns the folder with `libcuda.so`, `libnccl.so` and `libnccl.so.2`, built on first use, with the profile of
 /// this test.
@@ -29,10 +29,7 @@ pub fn environment() -> [(&'static str, OsString); 2] {
 }
 
 fn build() -> PathBuf {
-    let test = env::current_exe().expect("this test is a program");
-    // <target folder>/<profile>/deps/<test>
-    let outputs = test.ancestors().nth(2).expect("a test is among cargo's outputs");
-    let (target, profile) = target_and_profile();
+    let (outputs, (target, profile)) = (outputs(), target_and_profile());
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "-p", "unisono-stand-in-cuda", "-p", "unisono-stand-in-nccl"]);
     cargo.args(["-p", SAME_FEATURES, "--profile", &profile, "--target-dir"]).arg(target);

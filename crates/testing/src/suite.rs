@@ -20,12 +20,10 @@ use libtest_mimic::{Arguments, Trial};
 
 /// The variable that makes this program a rank with a role: `MODULE::ROLE`.
 pub const ROLE: &str = "UNISONO_TEST_ROLE";
-/// The variable that enables tests marked as [`Test::deep`], if it is `1`.
-pub const DEEP: &str = "UNISONO_TEST_DEEP";
 
-/// Returns whether this run is the deep suite, which `scripts/test --all` requests.
+/// Returns whether this run is the deep suite, which has the tests marked as [`Test::deep`]. `scripts/test --all` requests it.
 pub fn is_deep() -> bool {
-    std::env::var(DEEP).is_ok_and(|value| value == "1")
+    std::env::var("UNISONO_TEST_DEEP").is_ok_and(|value| value == "1")
 }
 
 /// A test of a module.

@@ -6,14 +6,10 @@ use unisono::{Communicator, Rank, ReduceOp};
 
 use crate::checkpoint::Tensor;
 use crate::compare;
-use crate::error::TrainError;
-use crate::replica::Parts;
+use crate::{Parts, TrainError};
 
 /// The rank that saves and loads arrays.
 const OWNER: Rank = 0;
-
-/// The key, the name and the shape of an array.
-type Described = (usize, String, Vec<usize>);
 
 /// Returns the arrays of all ranks on rank 0, sorted by key, then by rank. Returns nothing on other ranks. Called by all ranks.
 pub(crate) fn gather(comm: &mut Communicator, own: Vec<(usize, Tensor)>) -> Result<Vec<Tensor>, TrainError> {
@@ -32,7 +28,7 @@ pub(crate) fn gather(comm: &mut Communicator, own: Vec<(usize, Tensor)>) -> Resu
         comm.receive(&mut size, rank)?;
         let mut described = vec![0_u8; size[0] as usize];
         comm.receive(&mut described, rank)?;
-        let described: Vec<Described> =
+        let described: Vec<(usize, String, Vec<usize>)> =
             serde_json::from_slice(&described).expect("a rank has just written it");
         let counts = described.iter().map(|(.., shape)| shape.iter().product::<usize>());
         let mut values = vec![0.0; counts.sum()];

@@ -1,18 +1,20 @@
 //! The backend that reduces gradients and updates parameters: the host, or the device of a replica.
 
 use std::fmt;
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
-use super::buckets::{BucketSettings, Buckets, Ledger, Order, Overlap, Pass, Sums, Wire};
-use super::gradients::{Gradients, Parameter, ReplicaError, Values};
-use super::local::Rounds;
-use super::optimizer::{Optimizer, OptimizerSettings};
-use super::share::Times;
-use crate::error::TrainError;
+use crate::buckets::Ledger;
+use crate::gradients::Values;
+use crate::local::Rounds;
+use crate::optimizer::Optimizer;
+use crate::{
+    BucketSettings, Buckets, Gradients, OptimizerSettings, Order, Overlap, Parameter, Pass, ReplicaError,
+    Sums, TrainError, Wire,
+};
 use unisono::{Communicator, trace};
 
 mod host;
-mod late;
 
 /// The factors of an update of all parameters.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,8 +25,32 @@ pub struct Update {
     pub rate: f32,
 }
 
-/// The operations of a data-parallel step on gradients and parameters, in the order in which the step calls
-/// them.
+/// The times of one rank over some steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Times {
+    /// Waiting for the input pipeline.
+    pub input: Duration,
+    /// Forward and backward passes.
+    pub compute: Duration,
+    /// All-reduces that overlapped computation.
+    pub hidden: Duration,
+    /// All-reduces that the rank waited for.
+    pub exposed: Duration,
+    /// Clipping and the update.
+    pub update: Duration,
+}
+
+impl AddAssign for Times {
+    fn add_assign(&mut self, other: Self) {
+        self.input += other.input;
+        self.compute += other.compute;
+        self.hidden += other.hidden;
+        self.exposed += other.exposed;
+        self.update += other.update;
+    }
+}
+
+/// The operations of a data-parallel step on gradients and parameters, in the order in which the step calls them.
 pub trait Backend: fmt::Debug + Send + Sync {
     /// Returns the number of passes that this rank makes in a step, if it has micro-batches for this many. `has_samples` returns whether it has
     /// samples for the pass with this number.
@@ -165,7 +191,7 @@ pub(super) fn on_host(
     Ok(Box::new(host::Host {
         is_across: may_be_across && has_several && brings_values,
         optimizer: optimizer_of(optimizer, buckets.ledger())?,
-        late: late::Late::new(parameters.len()),
+        late: host::Late::new(parameters.len()),
         buckets,
         steps: 0,
     }))

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::gradients::Parameter;
+use crate::Parameter;
 use unisono::{Algorithm, Call, Communicator, DType, Error, Method, Operation, Ran, Rank, ReduceOp, Why};
 use unisono_compress::Compressor;
 
@@ -26,7 +26,6 @@ mod wire;
 mod wires;
 
 pub use filling::Filling;
-pub use parcel::Flight;
 pub use settings::{BucketBytes, BucketSettings, Order, Overlap};
 pub use size::BucketSize;
 pub use sums::Sums;
@@ -35,7 +34,7 @@ pub use wires::Wires;
 
 use compressed::compressors;
 pub use ledger::{Ledger, Pass, WithoutGradient, end_pass};
-use parcel::CommBuffer;
+use parcel::{CommBuffer, Flight};
 pub use plan::{Place, Plan};
 use sums::Tree;
 pub use wire::HalfBytes;
@@ -89,7 +88,6 @@ pub struct Buckets {
     rank: Rank,
 }
 
-/// A bucket: consecutive gradients.
 #[derive(Debug)]
 struct Bucket {
     gradients: CommBuffer<f32>,
@@ -191,12 +189,6 @@ impl Buckets {
         comm.selection(&Call::all_reduce(self.dtype, ReduceOp::Sum, largest))
     }
 
-    /// Returns the indices of the parameters in each bucket, in the order in which buckets are launched.
-    pub fn parameters(&self) -> impl Iterator<Item = &[usize]> {
-        self.ledger.plan.members.iter().map(Vec::as_slice)
-    }
-
-    /// Returns the record of gradients that the passes of the step have put into the buckets.
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
     }

@@ -7,11 +7,9 @@ use serde::de::DeserializeOwned;
 use unisono_collectives::Rank;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::gradients::{Parameter, ReplicaError};
-use super::replica::Replica;
 use crate::checkpoint::Tensor;
-use crate::error::TrainError;
 use crate::optimizer::Exploded;
+use crate::{Parameter, Replica, ReplicaError, TrainError};
 use unisono::{Choice, Communicator, ReduceOp};
 
 /// The maximum number of listed texts of one kind in a message. Further ones are counted.
@@ -45,7 +43,6 @@ pub fn model(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainErro
     }
 }
 
-/// A parameter's name and its description.
 type Described = (String, String);
 
 fn describe(parameter: &Parameter) -> Described {
@@ -124,7 +121,6 @@ impl Values {
     }
 }
 
-/// Returns the hash of all values of these arrays.
 pub(super) fn hash_of(arrays: &[Tensor]) -> u64 {
     let mut hasher = Xxh3::new();
     arrays.iter().for_each(|array| hasher.update(bytemuck::cast_slice(&array.values)));
@@ -193,7 +189,6 @@ pub fn broadcast<T: DeserializeOwned>(
     broadcast_from(comm, own, 0)
 }
 
-/// Broadcasts a value of one rank.
 pub(super) fn broadcast_from<T: DeserializeOwned>(
     comm: &mut Communicator,
     own: &impl Serialize,

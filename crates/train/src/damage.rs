@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use unisono::{Communicator, ReduceOp};
 use unisono_data::Skipped;
 
+use crate::TrainError;
 use crate::compare::{MOST_TOLD, gather, listed};
-use crate::error::TrainError;
 
 /// The damaged samples of a run that were reported. Ranks read different samples in each epoch, so several ranks may find the same damaged sample.
 #[derive(Debug, Default)]

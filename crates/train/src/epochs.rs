@@ -1,8 +1,8 @@
 //! An input pipeline that continues from one epoch of a feed to the next.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use unisono_data::pipeline::Watch;
+use unisono_data::pipeline::{Watch, lock};
 use unisono_data::{DataError, Pipeline};
 
 /// The state of a feed between two epochs: a pipeline that has begun to prepare the next epoch, if the last one was read to its end.
@@ -74,10 +74,6 @@ impl<T> Drop for Epoch<T> {
             self.next();
         }
     }
-}
-
-fn lock<T>(kept: &Kept<T>) -> std::sync::MutexGuard<'_, Option<(usize, Pipeline<T>)>> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

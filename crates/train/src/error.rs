@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use unisono_collectives::Rank;
 
+use crate::ReplicaError;
 use crate::checkpoint::CheckpointError;
-use crate::gradients::ReplicaError;
 use crate::optimizer::{LARGEST_VALUE, StateError};
 use unisono_data::DataError;
 
@@ -131,7 +131,6 @@ impl From<StateError> for TrainError {
 }
 
 impl TrainError {
-    /// Adds the step of the run in which the error was found.
     pub(super) fn in_step(self, step: u64) -> Self {
         match self {
             Self::NotFinite { of, parameter, found, rank, .. } => {

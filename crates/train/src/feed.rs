@@ -95,6 +95,26 @@ pub trait RandomAccessFeed: Feed {
 /// Evaluation batches.
 pub type Batches<B> = Box<dyn Iterator<Item = Result<B, DataError>> + Send>;
 
+/// One rank's share of a step.
+#[derive(Debug, Clone, Copy)]
+pub struct Share<'a, B> {
+    /// Its micro-batches; `None` for an empty one. If there are none, the rank only takes part in the collectives.
+    pub passes: &'a [Option<B>],
+    /// Whether it has no more data.
+    pub is_out_of_data: bool,
+    /// Whether it was asked to stop. [`Sums::ranks_to_stop`](crate::Sums::ranks_to_stop) reports the number of such ranks to all ranks.
+    pub asks_to_stop: bool,
+    /// Whether it asks all ranks to save this step: [`Sums::ranks_to_save`](crate::Sums::ranks_to_save).
+    pub asks_to_save: bool,
+}
+
+impl<'a, B> Share<'a, B> {
+    /// Returns the share of a rank that has data and is not asked to stop.
+    pub fn of(passes: &'a [Option<B>]) -> Self {
+        Self { passes, is_out_of_data: false, asks_to_stop: false, asks_to_save: false }
+    }
+}
+
 /// The division of the samples of a step among ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares {

@@ -21,7 +21,6 @@ mod means;
 pub mod optimizer;
 pub mod rate;
 mod replica;
-mod share;
 mod step;
 
 // The loop over steps and epochs: settings, checks, checkpoints and resuming.
@@ -55,13 +54,14 @@ pub mod tensorboard;
 #[doc(hidden)]
 pub mod internals;
 
+pub use backend::Times;
 pub use buckets::{
-    BucketBytes, BucketSettings, BucketSize, Buckets, Filling, Flight, Order, Overlap, Pass, Sums,
-    UnknownWire, Wire, Wires,
+    BucketBytes, BucketSettings, BucketSize, Buckets, Filling, Order, Overlap, Pass, Sums, UnknownWire, Wire,
+    Wires,
 };
 pub use compare::agree;
 pub use error::TrainError;
-pub use feed::{Batches, Feed, OutOfData, RandomAccessFeed, Shares, Steps};
+pub use feed::{Batches, Feed, OutOfData, RandomAccessFeed, Share, Shares, Steps};
 pub use gradients::{Fill, Gradients, LossSums, Parameter, ReplicaError};
 pub use local::{LocalSteps, Outer};
 pub use means::Means;
@@ -76,9 +76,8 @@ pub use resume::{Progress, Resumed, load};
 pub use run::{Checkpoints, EarlyStopping, RunSettings};
 pub use sampled::Sampled;
 pub use samples::{BatchSource, Samples};
-pub use share::{Share, StepReport, Times};
 pub use starvation::explain_bottleneck;
-pub use step::Mirror;
+pub use step::{Mirror, StepReport};
 pub use straggler::{RankTimes, Straggler, StragglerReport};
 pub use stream::Stream;
 pub use trainer::{Callback, Flow, Trainer, evaluate};

@@ -7,8 +7,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::TrainError;
-use crate::gradients::{ReplicaError, Values};
+use crate::gradients::Values;
+use crate::{ReplicaError, TrainError};
 
 /// The number of local steps, and the treatment of parameters after them.
 ///
@@ -44,7 +44,6 @@ pub enum Outer {
 }
 
 impl Outer {
-    /// Returns whether its constants are within their limits.
     pub(super) fn is_valid(&self) -> bool {
         match *self {
             Self::Average => true,
@@ -92,7 +91,6 @@ impl fmt::Display for LocalSteps {
 #[derive(Debug)]
 pub struct Rounds {
     pub(super) settings: LocalSteps,
-    /// The number of steps made in this round.
     pub(super) made: u64,
     /// The state of the outer step, by the index of the parameter. It is empty if the outer step only averages.
     outer: Vec<Remembered>,
@@ -131,7 +129,6 @@ impl Rounds {
         self.made >= self.settings.steps
     }
 
-    /// Returns whether no step has been made since the last round.
     pub(super) fn is_between(&self) -> bool {
         self.made == 0
     }

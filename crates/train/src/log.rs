@@ -4,12 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::compare::agree;
-use crate::error::TrainError;
 use crate::metrics::Measured;
-use crate::report::{EpochReport, Evaluation, Event, StepEvent, WorkerReport};
-use crate::run::RunSettings;
 use crate::tensorboard::EventFile;
+use crate::{EpochReport, Evaluation, Event, RunSettings, StepEvent, TrainError, WorkerReport, agree};
 use unisono::Communicator;
 
 /// The logs of a run. Only rank 0 writes.

@@ -2,10 +2,8 @@
 
 use unisono::Communicator;
 
-use crate::buckets::{BucketSettings, Buckets, Pass};
 use crate::compare;
-use crate::error::TrainError;
-use crate::gradients::{Gradients as _, LossSums, Parameter, ReplicaError};
+use crate::{BucketSettings, Buckets, Gradients as _, LossSums, Parameter, Pass, ReplicaError, TrainError};
 
 /// Averages the gradients of a model over all ranks, in buckets. A bucket is in flight while the next ones are packed.
 #[derive(Debug)]
@@ -89,7 +87,6 @@ impl Means {
         means
     }
 
-    /// Waits for the sums, and divides them.
     fn means(&mut self) -> Result<Vec<Option<Vec<f32>>>, TrainError> {
         let weight = self.buckets.sums()?.tally.targets;
         if weight == 0.0 {

@@ -34,18 +34,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::{LossSums, TrainError};
+use serde::{Deserialize, Serialize};
 use unisono::{Communicator, ReduceOp};
 
-mod named;
-mod regression;
-
-use crate::error::TrainError;
-use crate::gradients::LossSums;
 pub use crate::gradients::{Outputs, VisitOutputs};
-pub use named::Named;
-pub use regression::Regression;
 
 /// The reductions of the figures of batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,6 +173,88 @@ impl Metric for F1 {
     }
 }
 
+/// A metric of regressions: a quotient of sums over rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Regression {
+    /// The coefficient of determination, R²: 1 for exact predictions, 0 for the mean of the targets.
+    R2,
+    /// The mean absolute error, in the units of the targets. In a data set, the unit is their standard deviation over the training rows.
+    Mae,
+}
+
+impl Metric for Regression {
+    fn name(&self) -> String {
+        match self {
+            Self::R2 => "r2",
+            Self::Mae => "mae",
+        }
+        .to_owned()
+    }
+
+    fn refuses(&self, classes: usize) -> Option<String> {
+        (classes != 1).then(|| format!("the model predicts one of {classes} classes, and no number"))
+    }
+
+    /// The number of rows, and the sums of absolute errors, of squared errors, of targets, and of squared targets.
+    fn figures(&self, _: usize) -> usize {
+        5
+    }
+
+    fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]) {
+        for (output, target) in outputs.numbers() {
+            let error = output - target;
+            let of_row = [1.0, error.abs(), error * error, target, target * target];
+            figures.iter_mut().zip(of_row).for_each(|(sum, figure)| *sum += figure);
+        }
+    }
+
+    fn value(&self, figures: &[f64]) -> f64 {
+        let &[rows, absolute, squared, targets, squares] = figures else {
+            unreachable!("these are its figures")
+        };
+        match self {
+            Self::R2 => 1.0 - squared / (squares - targets * targets / rows),
+            Self::Mae => absolute / rows,
+        }
+    }
+}
+
+/// A metric that ships with the library, by its name: `top-K`, `f1`, `r2` or `mae`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Named(pub Arc<dyn Metric>);
+
+impl TryFrom<String> for Named {
+    type Error = TrainError;
+
+    fn try_from(name: String) -> Result<Self, TrainError> {
+        name.parse()
+    }
+}
+
+impl From<Named> for String {
+    fn from(Named(metric): Named) -> Self {
+        metric.name()
+    }
+}
+
+impl FromStr for Named {
+    type Err = TrainError;
+
+    fn from_str(name: &str) -> Result<Self, TrainError> {
+        let most = name.strip_prefix("top-").and_then(|most| most.parse().ok()).filter(|&most| most > 0);
+        match (name, most) {
+            ("f1", _) => Ok(Self(Arc::new(F1))),
+            ("r2", _) => Ok(Self(Arc::new(Regression::R2))),
+            ("mae", _) => Ok(Self(Arc::new(Regression::Mae))),
+            (_, Some(most)) => Ok(Self(Arc::new(TopK(most)))),
+            _ => Err(TrainError::Setting(format!(
+                "`{name}` is no metric: expected top-K, such as top-5, f1, r2 or mae"
+            ))),
+        }
+    }
+}
+
 /// Rejects metrics with the same name, and metrics that make no sense for this many classes, if the number is known.
 ///
 /// # Errors
@@ -195,7 +273,6 @@ pub fn check(metrics: &[Arc<dyn Metric>], classes: Option<usize>) -> Result<(), 
     Ok(())
 }
 
-/// The figures of an evaluation in progress.
 pub(super) struct Measuring<'a> {
     metrics: &'a [Arc<dyn Metric>],
     classes: usize,
@@ -208,7 +285,6 @@ impl<'a> Measuring<'a> {
         Self { metrics, classes: 0, figures: BTreeMap::new() }
     }
 
-    /// Adds the outputs of a batch.
     pub(super) fn add(&mut self, batch: usize, outputs: &Outputs<'_>) {
         self.classes = self.classes.max(outputs.classes);
         let (metrics, classes) = (self.metrics, outputs.classes);
@@ -265,7 +341,6 @@ impl<'a> Measuring<'a> {
     }
 }
 
-/// Returns the initial figures.
 fn beginning(metric: &dyn Metric, classes: usize) -> Vec<f64> {
     let value = match metric.reduction() {
         Reduction::Sum => 0.0,
@@ -275,116 +350,4 @@ fn beginning(metric: &dyn Metric, classes: usize) -> Vec<f64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CLASSES: usize = 3;
-    /// The second target is predicted correctly, the first is ranked second, the third last.
-    const VALUES: [f32; 9] = [3.0, 2.0, 1.0, 0.0, 5.0, 0.0, 1.0, 2.0, 0.0];
-    const TARGETS: [u32; 3] = [1, 1, 2];
-
-    /// The lowest output of any target, negated to make it a maximum.
-    #[derive(Debug)]
-    struct Worst;
-
-    impl Metric for Worst {
-        fn name(&self) -> String {
-            "worst".to_owned()
-        }
-
-        fn figures(&self, _: usize) -> usize {
-            1
-        }
-
-        fn reduction(&self) -> Reduction {
-            Reduction::Max
-        }
-
-        fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]) {
-            outputs.rows().for_each(|(row, target)| figures[0] = figures[0].max(-f64::from(row[target])));
-        }
-
-        fn value(&self, figures: &[f64]) -> f64 {
-            -figures[0]
-        }
-    }
-
-    fn metrics() -> Metrics {
-        vec![Arc::new(TopK(1)), Arc::new(TopK(2)), Arc::new(F1), Arc::new(Worst)]
-    }
-
-    /// Returns the values on this many ranks. Each target is a batch.
-    fn values(ranks: usize) -> Measured {
-        let measured = unisono::threads(ranks, |mut comm| {
-            let metrics = metrics();
-            let mut measuring = Measuring::new(&metrics);
-            for batch in comm.own_part(3) {
-                let values = &VALUES[batch * CLASSES..][..CLASSES];
-                measuring.add(batch, &Outputs { values, classes: CLASSES, targets: &TARGETS[batch..=batch] });
-            }
-            measuring.values(&mut comm, 3).unwrap()
-        });
-        assert!(measured.iter().all(|own| *own == measured[0]));
-        measured[0].clone()
-    }
-
-    #[test]
-    fn values_are_correct_and_the_same_on_any_number_of_ranks() {
-        let alone = values(1);
-        assert_eq!((alone["top-1"], alone["top-2"], alone["worst"]), (1.0 / 3.0, 2.0 / 3.0, 0.0));
-        // Class 0 is predicted once and never correctly. Class 1 is predicted correctly once, of two predictions and two targets.
-        assert!((alone["f1"] - (0.0 + 0.5 + 0.0) / 3.0).abs() < 1e-12, "{alone:?}");
-        for ranks in [2, 3, 5] {
-            assert_eq!(values(ranks), alone, "{ranks} ranks");
-        }
-    }
-
-    #[test]
-    fn model_without_outputs_is_refused() {
-        let refused =
-            unisono::threads(2, |mut comm| Measuring::new(&metrics()).values(&mut comm, 3).unwrap_err());
-        assert!(refused.iter().all(|error| error.to_string().contains("shows no outputs")));
-    }
-
-    #[test]
-    fn metrics_of_classes_are_refused_for_a_regression() {
-        let refused = unisono::threads(2, |mut comm| {
-            let (metrics, target) = (metrics(), 2.5_f32.to_bits());
-            let mut measuring = Measuring::new(&metrics);
-            measuring.add(comm.rank(), &Outputs { values: &[2.0], classes: 1, targets: &[target] });
-            measuring.values(&mut comm, 2).unwrap_err().to_string()
-        });
-        assert!(refused.iter().all(|why| why.contains("top-1 says nothing")), "{refused:?}");
-    }
-
-    #[test]
-    fn nan_outputs_count_as_wrong() {
-        let values = [f32::NAN, 0.0, f32::NAN, f32::NAN, 0.0, f32::NAN];
-        let outputs = Outputs { values: &values, classes: 2, targets: &[0, 1, 0] };
-        let mut figures = [0.0; 2];
-        TopK(1).measure(&outputs, &mut figures);
-        assert_eq!(figures, [0.0, 3.0]);
-        let mut figures = [0.0; 6];
-        F1.measure(&outputs, &mut figures);
-        assert_eq!(F1.value(&figures), 0.0);
-    }
-
-    #[test]
-    fn duplicate_and_meaningless_metrics_are_refused() {
-        let refused = |metrics: Metrics, classes| check(&metrics, classes).unwrap_err().to_string();
-        let twice: Metrics = vec![Arc::new(F1), Arc::new(TopK(2)), Arc::new(F1)];
-        assert!(refused(twice, None).contains("f1 is asked for twice"));
-        assert!(refused(vec![Arc::new(TopK(3))], Some(3)).contains("top-3 says nothing: one of 3 guesses"));
-        assert!(check(&metrics()[..3], Some(3)).is_ok());
-    }
-
-    #[test]
-    fn metric_names_round_trip_through_text() {
-        for name in ["top-5", "f1", "r2", "mae"] {
-            assert_eq!(name.parse::<Named>().unwrap().0.name(), name);
-        }
-        for nonsense in ["", "top-", "top-0", "f2", "top5"] {
-            assert!(nonsense.parse::<Named>().unwrap_err().to_string().contains("top-5, f1, r2 or mae"));
-        }
-    }
-}
+mod tests;

@@ -99,7 +99,6 @@ pub struct Exploded {
 }
 
 impl Exploded {
-    /// Checks these values.
     pub(crate) fn check(values: &[f32]) -> Result<(), Self> {
         Self::check_largest(largest(&[values]))
     }
@@ -124,7 +123,6 @@ pub struct Optimizer {
     steps: u64,
 }
 
-/// The description of a parameter.
 #[derive(Debug)]
 struct Parameter {
     /// The range of its part in every array of moments.
@@ -307,8 +305,7 @@ fn update_on_threads(
 
 /// Returns the sum of the squares of a gradient's elements, for its norm.
 ///
-/// Equal elements in equal order have the same sum on every processor. The sum is computed in `f64`, in which the square of an `f32` is exact and
-/// cannot overflow.
+/// Equal elements in equal order have the same sum on every processor. The sum is in `f64`, in which the square of an `f32` is exact and finite.
 ///
 /// ```
 /// let norm = unisono_train::optimizer::square_sum(&[3.0, -4.0]).sqrt();

@@ -5,10 +5,8 @@ use std::io;
 use std::path::Path;
 
 use crate::checkpoint;
-use crate::compare::agree;
-use crate::error::TrainError;
-use crate::resume::{Progress, Resumed};
-use crate::run::{Checkpoints, RunSettings, check_settings};
+use crate::run::check_settings;
+use crate::{Checkpoints, Progress, Resumed, RunSettings, TrainError, agree};
 use unisono::Communicator;
 
 /// Checks the files of a run, its settings that no strategy supports, and the global batch of the run that it resumes. `held_out` is the number of

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use crate::backend::Backend;
-use crate::buckets::BucketSettings;
-use crate::error::TrainError;
-use crate::gradients::{Gradients, LossSums, Parameter, ReplicaError, Visit, VisitOutputs};
-use crate::optimizer::OptimizerSettings;
+use crate::gradients::{Visit, VisitOutputs};
+use crate::{BucketSettings, Gradients, LossSums, OptimizerSettings, Parameter, ReplicaError, TrainError};
 use unisono::Communicator;
 
 /// One rank's copy of a model.

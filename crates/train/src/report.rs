@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::metrics::{Measured, Test};
-use crate::share::Times;
-use crate::straggler::StragglerReport;
+use crate::metrics::Measured;
+use crate::{StragglerReport, Test, Times};
 use unisono_data::pipeline::StageReport;
 
 /// An event of a training run. It is the same on every rank, except for times and input stages. Notices of damaged samples and of skipped checkpoints

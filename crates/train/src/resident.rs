@@ -4,7 +4,7 @@ use std::fs;
 
 use unisono::{Communicator, ReduceOp};
 
-use crate::error::TrainError;
+use crate::TrainError;
 
 /// Returns the resident memory of a rank in bytes, as the mean over all ranks. Memory that several processes share counts in equal parts (Linux's
 /// proportional set size). If the threads of a process are ranks, they divide the memory of the process. `None` where the system does not report it.

@@ -5,19 +5,15 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::checkpoint::{
+use crate::arrays::scatter;
+use crate::checkpoint::{
     self, Checkpoint, Loaded, Lowest, OF_RANK, PassedOver, Tensor, moment_name, numbered, of_rank,
 };
-use super::gradients::{LossSums, Parameter};
-use super::replica::Replica;
-use crate::arrays::scatter;
 use crate::compare;
-use crate::compare::agree;
-use crate::error::TrainError;
 use crate::local::Rounds;
-use crate::report::{Best, Event, null_is_nan};
-use crate::run::RunSettings;
-use crate::step::{Mirror, OUTER_VELOCITY};
+use crate::report::null_is_nan;
+use crate::step::OUTER_VELOCITY;
+use crate::{Best, Event, LossSums, Mirror, Parameter, Replica, RunSettings, TrainError, agree};
 use unisono::{Communicator, Rank};
 
 /// The position of a run, and its description.
@@ -215,7 +211,7 @@ impl Resumed {
         mirror: &mut Mirror<R>,
     ) -> Result<(), TrainError> {
         let (_, saved) = self.arrays.take().unwrap_or_default();
-        let (rank, is_local) = (comm.rank(), mirror.rounds().is_some());
+        let (rank, is_local) = (comm.rank(), mirror.rounds.is_some());
         let is_own = |name: &str| numbered(name, OF_RANK).is_none_or(|of| is_local && of == rank);
         let restores = mirror.buckets().map(|buckets| buckets.restores(comm));
         let restores = |name: &str| is_own(name) && restores.as_ref().is_none_or(|restores| restores(name));
@@ -250,7 +246,7 @@ impl Resumed {
         }
         mirror.restore_optimizer(self.progress.updates, state)?;
         mirror.steps = self.progress.step;
-        for (velocity, of) in mirror.rounds().into_iter().flat_map(Rounds::velocities).zip(&parameters) {
+        for (velocity, of) in mirror.rounds.iter_mut().flat_map(Rounds::velocities).zip(&parameters) {
             if let Ok(saved) = find(saved, &moment_name(&of.name, OUTER_VELOCITY)) {
                 velocity.copy_from_slice(&saved.values);
             }

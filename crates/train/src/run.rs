@@ -2,14 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::buckets::BucketSettings;
 use crate::checkpoint::{CheckpointError, Store, When};
-use crate::error::TrainError;
-use crate::feed::OutOfData;
 use crate::metrics::{self, Metrics};
-use crate::optimizer::OptimizerSettings;
 use crate::rate::Rate;
-use unisono_data::Stop;
+use crate::{BucketSettings, OptimizerSettings, OutOfData, Stop, TrainError};
 
 /// Everything that a [`Trainer`](super::Trainer) needs besides the model and the data. The same on all ranks.
 #[derive(Debug, Clone)]

@@ -5,9 +5,8 @@ use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::epochs::Epochs;
-use super::feed::{Batches, Feed, RandomAccessFeed, Shares, Steps};
-use super::samples::{BatchSource, Samples};
+use crate::epochs::Epochs;
+use crate::{BatchSource, Batches, Feed, RandomAccessFeed, Samples, Shares, Steps};
 use unisono_data::pipeline::StageReport;
 use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Skipped, Threads};
 
@@ -109,13 +108,11 @@ impl<S: BatchSource<B>, B: Send + 'static> Sampled<S, B> {
         Pass::Training { seed: self.seed, epoch: epoch as u64 }
     }
 
-    /// Returns the number of training samples.
     fn count(&self) -> usize {
         self.source.count(self.pass(0))
     }
 }
 
-/// Returns the batches of a rank's passes in a step.
 fn batches<B>(
     source: &impl BatchSource<B>,
     pass: Pass,

@@ -14,23 +14,15 @@ const COMPUTES: f64 = 0.7;
 /// The minimum share of a stage's work that a cache must save in every epoch to be worthwhile.
 const WORTH_KEEPING: f64 = 0.3;
 
-/// The notice about a run's input. It is sent once, because it would be the same in every epoch.
-#[derive(Debug, Default)]
-pub(crate) struct Starvation {
-    is_said: bool,
-}
-
-impl Starvation {
-    /// Returns a notice if ranks waited for input for a large share of an epoch and no notice was sent before.
-    pub(crate) fn notice(&mut self, waits_percent: f64, stages: &[StageReport]) -> Option<String> {
-        if self.is_said || waits_percent < MOST_WAITS_PERCENT {
-            return None;
-        }
-        bottleneck(stages).filter(|slowest| slowest.busy >= LEAST_BUSY)?;
-        let why = explain_bottleneck(stages, Some(waits_percent))?;
-        self.is_said = true;
-        Some(format!("training waits {waits_percent:.0} % of its time for input: {why}"))
+/// Returns a notice if ranks waited for input for a large share of an epoch, unless it `is_said` already: it would be the same in every epoch.
+pub(crate) fn notice(is_said: &mut bool, waits_percent: f64, stages: &[StageReport]) -> Option<String> {
+    if *is_said || waits_percent < MOST_WAITS_PERCENT {
+        return None;
     }
+    bottleneck(stages).filter(|slowest| slowest.busy >= LEAST_BUSY)?;
+    let why = explain_bottleneck(stages, Some(waits_percent))?;
+    *is_said = true;
+    Some(format!("training waits {waits_percent:.0} % of its time for input: {why}"))
 }
 
 /// Explains which stage limits an input pipeline, and how to make it faster. Returns `None` if no stage has threads. `waits_percent` is the share of
@@ -119,15 +111,16 @@ mod tests {
     #[test]
     fn notice_is_sent_once_and_only_above_the_threshold() {
         let stages = [stage("source", 1, 1, 0.1), stage("batches", 1, 1, 0.98)];
-        let mut starvation = Starvation::default();
-        assert_eq!(starvation.notice(9.0, &stages), None);
-        assert_eq!(Starvation::default().notice(90.0, &[]), None);
+        let mut is_said = false;
+        let mut notice = |waits, stages: &[StageReport]| notice(&mut is_said, waits, stages);
+        assert_eq!(notice(9.0, &stages), None);
+        assert_eq!(notice(90.0, &[]), None);
         let shares_a_core = stage("batches", 1, 1, 0.2);
-        assert_eq!(Starvation::default().notice(12.0, &[shares_a_core]), None);
-        let said = starvation.notice(43.2, &stages).unwrap();
+        assert_eq!(notice(12.0, &[shares_a_core]), None);
+        let said = notice(43.2, &stages).unwrap();
         let found = "training waits 43 % of its time for input: batches (1 thread) is busy 98 % of the time, of which decoding takes 87 %; ";
         assert!(said.starts_with(found), "{said}");
-        assert_eq!(starvation.notice(90.0, &stages), None);
+        assert_eq!(notice(90.0, &stages), None);
     }
 
     #[test]

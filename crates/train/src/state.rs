@@ -3,15 +3,11 @@
 use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Lowest, Store};
-use crate::compare::agree;
-use crate::error::TrainError;
-use crate::gradients::LossSums;
 use crate::log::Log;
-use crate::metrics::Test;
-use crate::report::{Best, EndedEarly, EpochReport, Event, StepEvent, Stopped, Summary};
-use crate::resume::{Progress, Resumed};
-use crate::run::RunSettings;
-use crate::share::Times;
+use crate::{
+    Best, EndedEarly, EpochReport, Event, LossSums, Progress, Resumed, RunSettings, StepEvent, Stopped,
+    Summary, Test, Times, TrainError, agree,
+};
 use unisono::{Communicator, Rank};
 
 /// The share of the first step's loss below which the mean loss of an epoch must fall, or else the run warns.
@@ -95,7 +91,6 @@ impl RunState {
         self.store.as_mut().map_or(Ok(()), Store::check).map_err(not_saved)
     }
 
-    /// Waits for the save in the background.
     pub(crate) fn wait_for_save(&mut self) -> Result<(), TrainError> {
         self.store.as_mut().map_or(Ok(()), Store::wait).map_err(not_saved)
     }

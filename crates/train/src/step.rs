@@ -3,21 +3,38 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::backend::{self, Backend, Update};
-use super::buckets::{BucketSettings, Buckets, Order, Pass, Sums, WithoutGradient};
-use super::checkpoint::{Tensor, of_rank, saved_moment};
-use super::local::Rounds;
-use super::optimizer::averaged::AVERAGE;
-use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
-use super::replica::{Replica, values};
-use super::share::{Share, StepReport};
 use crate::arrays::{gather, join};
+use crate::backend::{self, Backend, Update};
+use crate::buckets::WithoutGradient;
+use crate::checkpoint::{Tensor, of_rank, saved_moment};
 use crate::compare;
-use crate::error::TrainError;
+use crate::local::Rounds;
+use crate::optimizer::averaged::AVERAGE;
+use crate::optimizer::{Optimizer, clip_factor};
+use crate::replica::values;
+use crate::{
+    BucketSettings, Buckets, LossSums, OptimizerSettings, Order, Pass, Replica, Share, Sums, Times,
+    TrainError,
+};
 use unisono::{Communicator, ReduceOp, trace};
 
 /// The name under which the velocity of an outer step is saved.
 pub(super) const OUTER_VELOCITY: &str = "outer velocity";
+
+/// The report of a step.
+#[derive(Debug, Clone, Default)]
+pub struct StepReport {
+    /// The sums over all ranks. If all ranks were out of data, or the trainer's policy skips the step because some were, nothing was updated.
+    pub sums: Sums,
+    /// This rank's own sums.
+    pub own: LossSums,
+    /// The norm of the mean gradient, if gradients are clipped.
+    pub norm: Option<f64>,
+    /// The times of this rank.
+    pub times: Times,
+    /// The names of parameters without a gradient, which counted as zero. Each name is reported once.
+    pub without_gradient: Vec<String>,
+}
 
 /// One rank's replica. All ranks step together, which keeps their replicas identical.
 ///
@@ -28,8 +45,7 @@ pub struct Mirror<R> {
     /// The buckets and the optimizer.
     backend: Box<dyn Backend>,
     clip_norm: Option<f64>,
-    /// The rounds of local steps, if ranks make them.
-    rounds: Option<Rounds>,
+    pub(super) rounds: Option<Rounds>,
     /// Whether the optimizer keeps an average of the parameters.
     is_averaged: bool,
     /// Whether the result does not depend on the number of ranks.
@@ -174,6 +190,8 @@ impl<R: Replica> Mirror<R> {
             } else {
                 sums.tally.targets
             };
+            // Counted also without an update, so that all ranks have the same number of updates.
+            self.backend.begin_update();
             if targets > 0.0 {
                 let mut by = Update { scale: (1.0 / targets) as f32, rate: rate as f32 };
                 if let Some(most) = self.clip_norm {
@@ -181,11 +199,7 @@ impl<R: Replica> Mirror<R> {
                     by.scale *= clip_factor(found, most);
                     norm = Some(found);
                 }
-                self.backend.begin_update();
                 self.backend.update(comm, &mut values(&mut self.replica), by)?;
-            } else {
-                // Counted here too, so that all ranks have the same number of updates.
-                self.backend.begin_update();
             }
             if self.rounds.as_mut().is_some_and(Rounds::step) {
                 self.end_round(comm)?;
@@ -245,11 +259,6 @@ impl<R: Replica> Mirror<R> {
         self.rounds.as_ref().is_none_or(Rounds::is_between)
     }
 
-    /// Returns the rounds of local steps, if ranks make them.
-    pub(super) fn rounds(&mut self) -> Option<&mut Rounds> {
-        self.rounds.as_mut()
-    }
-
     /// Records activity of the host in the trace. The work of a GPU is asynchronous, so its times are unknown here.
     fn span(&self, name: &'static str, began: Instant, ended: Instant) {
         if trace::is_on() && !self.backend.is_gpu() {
@@ -294,7 +303,6 @@ impl<R: Replica> Mirror<R> {
         self.backend.restore_optimizer(steps, &mut state.into_iter())
     }
 
-    /// Returns whether the update is divided among the ranks.
     pub(super) fn is_divided(&self) -> bool {
         self.backend.ledger().is_divided()
     }

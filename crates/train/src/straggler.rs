@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
+use crate::TrainError;
 use crate::compare;
-use crate::error::TrainError;
 use unisono::internals::host;
 use unisono::{Communicator, Times};
 
@@ -53,20 +53,18 @@ pub struct Straggler {
 pub(super) struct Stragglers {
     every: Option<u64>,
     steps: u64,
-    busy: Duration,
-    waited: Duration,
+    times: Times,
 }
 
 impl Stragglers {
     pub(super) fn new(every: Option<u64>) -> Self {
-        Self { every, steps: 0, busy: Duration::ZERO, waited: Duration::ZERO }
+        Self { every, steps: 0, times: Times { busy: Duration::ZERO, waited: Duration::ZERO } }
     }
 
-    /// Adds a step's times.
     pub(super) fn add(&mut self, busy: Duration, waited: Duration) {
         self.steps += 1;
-        self.busy += busy;
-        self.waited += waited;
+        self.times.busy += busy;
+        self.times.waited += waited;
     }
 
     /// Returns the report, if one is due after this many steps of the run. Called by all ranks after every step. A gather collects all times. A
@@ -79,7 +77,7 @@ impl Stragglers {
         if !self.every.is_some_and(|every| step.is_multiple_of(every)) {
             return Ok(None);
         }
-        let lateness = comm.compare_times(Times { busy: self.busy, waited: self.waited })?;
+        let lateness = comm.compare_times(self.times)?;
         let longest = lateness.ranks.iter().map(|times| times.waited).max().unwrap_or_default();
         let times = |&Times { busy, waited }: &Times| RankTimes {
             busy_s: busy.as_secs_f64(),

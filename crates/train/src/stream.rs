@@ -7,7 +7,7 @@ use unisono_data::pipeline::{StageReport, Watch};
 use unisono_data::{DataError, Depth, Pipeline, Threads};
 
 use crate::epochs::Epochs;
-use crate::feed::{Feed, Shares, Steps};
+use crate::{Feed, Shares, Steps};
 
 /// A stream of unknown length as a [`Feed`].
 ///

@@ -101,7 +101,6 @@ impl EventFile {
         self.file.flush().map_err(|error| naming("write", &self.path, &error))
     }
 
-    /// Writes an event with this step and the current time.
     fn write(&mut self, step: u64, event: Event) -> io::Result<()> {
         let step = i64::try_from(step)
             .unwrap_or_else(|_| panic!("step {step} is above {}, the last that an event can have", i64::MAX));
@@ -113,7 +112,6 @@ impl EventFile {
     }
 }
 
-/// Creates a file under an unused name.
 fn new_file(directory: &Path) -> io::Result<(PathBuf, File)> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let host = unisono::internals::host();
@@ -129,7 +127,6 @@ fn new_file(directory: &Path) -> io::Result<(PathBuf, File)> {
     unreachable!("nobody opens 2^32 files in a second")
 }
 
-/// Adds the file name to an error.
 fn naming(verb: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {verb} `{}`: {error}", path.display()))
 }
@@ -149,14 +146,12 @@ struct Event {
     session_log: Option<SessionLog>,
 }
 
-/// TensorFlow's message `Summary`.
 #[derive(Clone, PartialEq, Message)]
 struct Summary {
     #[prost(message, repeated, tag = "1")]
     values: Vec<Value>,
 }
 
-/// TensorFlow's message `Summary.Value`.
 #[derive(Clone, PartialEq, Message)]
 struct Value {
     #[prost(string, tag = "1")]
@@ -166,7 +161,6 @@ struct Value {
     simple_value: Option<f32>,
 }
 
-/// TensorFlow's message `SessionLog`.
 #[derive(Clone, PartialEq, Message)]
 struct SessionLog {
     #[prost(int32, tag = "1")]

@@ -2,22 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::buckets::BucketSize;
-use super::feed::{Feed, OutOfData, Steps};
-use super::replica::Replica;
-use super::report::{EpochReport, Event, Summary};
-use super::resume::{Progress, Resumed};
-use super::run::RunSettings;
-use super::share::{Share, StepReport, Times};
-use crate::compare::{self, agree};
+use crate::compare;
 use crate::damage::Damage;
-use crate::error::TrainError;
-use crate::metrics::Test;
 use crate::places::check_run;
-use crate::starvation::Starvation;
+use crate::starvation;
 use crate::state::RunState;
-use crate::step::Mirror;
 use crate::straggler::Stragglers;
+use crate::{
+    BucketSize, EpochReport, Event, Feed, Mirror, OutOfData, Progress, Replica, Resumed, RunSettings, Share,
+    StepReport, Steps, Summary, Test, Times, TrainError, agree,
+};
 use unisono::{Communicator, Ran, ReduceOp};
 
 mod callback;
@@ -45,7 +39,8 @@ pub struct Trainer<'a, R: Replica, F> {
     resumed: Option<Resumed>,
     stragglers: Stragglers,
     damage: Damage,
-    starvation: Starvation,
+    /// Whether the user was told that training waits for input.
+    is_starvation_said: bool,
 }
 
 impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
@@ -91,7 +86,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             is_save_late: false,
             resumed,
             damage: Damage::default(),
-            starvation: Starvation::default(),
+            is_starvation_said: false,
         })
     }
 
@@ -147,7 +142,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             error => error,
         });
         let has_parts = self.world.has_parts();
-        let is_alone = has_parts || self.mirror.is_divided() || self.mirror.rounds().is_some();
+        let is_alone = has_parts || self.mirror.is_divided() || self.mirror.rounds.is_some();
         // Other ranks do not check data that only this rank, or only the replicas of its part, hold or update.
         let is_common = |error: &TrainError| match error {
             TrainError::NotFinite { .. } => !is_alone,
@@ -241,9 +236,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let own = self.feed.skipped(self.state.progress.epoch);
         let (skipped, named) = self.damage.notice(self.world.replicas(), &own)?;
         report.skipped_samples = skipped;
-        named.into_iter().for_each(|named| on_event(Event::Notice(named)));
-        let notice = self.starvation.notice(report.input_percent, &report.input_stages);
-        notice.into_iter().for_each(|notice| on_event(Event::Notice(notice)));
+        let (waits, is_said) = (report.input_percent, &mut self.is_starvation_said);
+        let notices = named.into_iter().chain(starvation::notice(is_said, waits, &report.input_stages));
+        notices.for_each(|notice| on_event(Event::Notice(notice)));
         Ok(report)
     }
 

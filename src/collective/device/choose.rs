@@ -25,31 +25,26 @@ pub(super) fn choose(
 ) -> Result<Option<(Method, Why)>> {
     let by_nccl = can_all_be_nccl(call, topology).and_then(|()| has_nccl(inside));
     let in_nodes = can_be_in_nodes(call, topology).and_then(|()| has_nccl(inside));
-    let refused = |why: String| {
-        Err(Error::Unsupported(format!("{choice} cannot carry out this {}: {why}", call.operation)))
-    };
-    match choice {
-        Choice::Method(Method::Vendor(Vendor::Mpi) | Method::InNodes(_, Vendor::Mpi)) => {
-            refused("MPI's own collectives are for arrays in host memory".to_owned())
-        }
-        Choice::Method(Method::Vendor(Vendor::Nccl)) => match by_nccl {
-            Ok(()) => Ok(Some((Method::Vendor(Vendor::Nccl), Why::AskedFor))),
-            Err(why) => refused(why),
-        },
-        Choice::Method(Method::InNodes(algorithm, Vendor::Nccl)) => match in_nodes {
-            Ok(()) => Ok(Some((Method::InNodes(*algorithm, Vendor::Nccl), Why::AskedFor))),
-            Err(why) => refused(why),
-        },
-        Choice::Method(Method::Algorithm(_)) | Choice::Rules(_) | Choice::Auto => {
-            match choice.requested(call.size_bytes()) {
+    let method = match choice.method() {
+        Some(Method::Algorithm(_)) | None => {
+            return Ok(match choice.requested(call.size_bytes()) {
                 Some((algorithm, why)) if is_for_vendors(algorithm) && in_nodes.is_ok() => {
-                    Ok(Some((Method::InNodes(algorithm, Vendor::Nccl), why)))
+                    Some((Method::InNodes(algorithm, Vendor::Nccl), why))
                 }
-                Some(_) => Ok(None),
-                None => Ok(usual(call, by_nccl.is_ok(), in_nodes.is_ok())),
-            }
+                Some(_) => None,
+                None => usual(call, by_nccl.is_ok(), in_nodes.is_ok()),
+            });
         }
-    }
+        Some(method) => method,
+    };
+    let allowed = match method {
+        Method::Vendor(Vendor::Nccl) => by_nccl,
+        Method::InNodes(_, Vendor::Nccl) => in_nodes,
+        _ => Err("MPI's own collectives are for arrays in host memory".to_owned()),
+    };
+    let refused =
+        |why: String| Error::Unsupported(format!("{choice} cannot carry out this {}: {why}", call.operation));
+    allowed.map(|()| Some((method, Why::AskedFor))).map_err(refused)
 }
 
 /// Returns the default method.

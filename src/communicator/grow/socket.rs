@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixListener;
@@ -15,14 +15,13 @@ use serde::de::DeserializeOwned;
 
 use crate::control::{Claim, framed};
 use crate::error::{Error, Result};
-use crate::transport::{Arrival, Arrivals, MAX_TIME, NAP, Peer, REACH, introduce, is_displaced};
+use crate::transport::{Arrival, Arrivals, MAX_TIME, NAP, Peer, REACH, introduce, is_displaced, look_up};
+use crate::while_waiting;
 
-/// The most bytes of a message.
 const MOST_BYTES: usize = 64 << 20;
 /// The claim of a process that joins. It has no rank yet.
 const JOINS: Claim = Claim { from: 0, to: 0, tag: u64::from_be_bytes(*b"joinrank") };
 
-/// A connection between rank 0 and a process that joins.
 #[derive(Debug)]
 pub(super) struct Connection {
     peer: Peer,
@@ -52,7 +51,7 @@ impl Connection {
                     });
                 }
             }
-            idle()?;
+            while_waiting::run().map_err(Error::Launch)?;
             std::thread::sleep(NAP);
         }
     }
@@ -62,20 +61,18 @@ impl Connection {
         self.peer.until(deadline, |peer| {
             let result = attempt(peer)?;
             if result.is_none() {
-                idle().map_err(io::Error::other)?;
+                while_waiting::run().map_err(io::Error::other)?;
             }
             Ok(result)
         })
     }
 
-    /// Sends a message.
     pub(super) fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
         let message = serde_json::to_vec(message).expect("JSON can represent every message");
         self.peer.queue(framed(&message));
         self.until(|peer| peer.flush().map(|is_sent| is_sent.then_some(())))
     }
 
-    /// Receives a message.
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<T> {
         let message = self.until(|peer| peer.poll(MOST_BYTES))?;
         serde_json::from_slice(&message)
@@ -86,7 +83,7 @@ impl Connection {
 /// Returns whether a later attempt may succeed: rank 0 or its machine does not answer yet, rank 0 has closed the connection because it has all
 /// processes that it needs, or unauthenticated connections have displaced this one.
 fn is_early(error: &io::Error) -> bool {
-    let may_start_later = matches!(
+    matches!(
         error.kind(),
         ErrorKind::NotFound
             | ErrorKind::ConnectionRefused
@@ -94,21 +91,21 @@ fn is_early(error: &io::Error) -> bool {
             | ErrorKind::TimedOut
             | ErrorKind::HostUnreachable
             | ErrorKind::NetworkUnreachable
-    );
-    may_start_later || is_displaced(error)
+    ) || is_displaced(error)
 }
 
 /// Returns the TCP addresses of a `host:port`; `None` for a path.
-fn tcp(address: &Path) -> Option<io::Result<Vec<SocketAddr>>> {
+fn tcp(address: &Path, timeout: Duration) -> Option<io::Result<Vec<SocketAddr>>> {
     let name = address.to_str().filter(|name| !name.contains('/'))?;
     name.rsplit_once(':')?.1.parse::<u16>().ok()?;
     // A name server may learn the name later.
     let unknown = |error: io::Error| io::Error::new(ErrorKind::NotFound, error);
-    Some(name.to_socket_addrs().map(Iterator::collect).map_err(unknown))
+    let resolved = look_up(name, Instant::now() + timeout.min(REACH));
+    Some(resolved.map_err(io::Error::other).and_then(|addresses| addresses.map_err(unknown)))
 }
 
 fn connected(address: &Path, timeout: Duration) -> io::Result<OwnedFd> {
-    let Some(addresses) = tcp(address) else { return connected_at(address) };
+    let Some(addresses) = tcp(address, timeout) else { return connected_at(address) };
     let mut error = io::Error::other("the name has no address");
     for address in addresses? {
         match TcpStream::connect_timeout(&address, timeout.clamp(NAP, REACH)) {
@@ -127,11 +124,6 @@ fn connected_at(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Runs the program's callback for waits, if it has one.
-fn idle() -> Result<()> {
-    crate::while_waiting::run().map_err(Error::Launch)
-}
-
 /// Listens at an address. A path is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct JoinListener {
@@ -142,7 +134,7 @@ pub(super) struct JoinListener {
 
 impl JoinListener {
     pub(super) fn at(address: &Path, secret: &[u8]) -> io::Result<Self> {
-        let (listener, is_path): (OwnedFd, _) = match tcp(address) {
+        let (listener, is_path): (OwnedFd, _) = match tcp(address, REACH) {
             Some(addresses) => {
                 let listener = TcpListener::bind(&addresses?[..])?;
                 if secret.is_empty() && !listener.local_addr()?.ip().is_loopback() {
@@ -180,7 +172,7 @@ impl JoinListener {
                     self.address.display()
                 )));
             }
-            idle()?;
+            while_waiting::run().map_err(Error::Launch)?;
         }
         Ok(joining.into_iter().map(|peer| Connection { peer, timeout }).collect())
     }

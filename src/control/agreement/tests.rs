@@ -20,7 +20,7 @@ impl Members {
 
     fn act(&mut self, rank: Rank, act: impl FnOnce(&mut Agreement, Time)) {
         act(&mut self.all[rank], self.now);
-        while let Some((to, number, vote)) = self.all[rank].take_vote() {
+        while let Some((to, number, vote)) = self.all[rank].outgoing.pop_front() {
             self.sent.entry((rank, to)).or_default().push_back((number, vote));
         }
     }
@@ -37,7 +37,7 @@ impl Members {
     }
 
     fn outcome(&mut self, rank: Rank) -> Option<Outcome> {
-        self.all[rank].take_outcome()
+        self.all[rank].outcome.take()
     }
 }
 

@@ -6,10 +6,8 @@ use unisono_collectives::Rank;
 
 use super::{Agreement, SILENCE, Time};
 
-/// The number of the last round of a view.
 pub(super) const LAST_ROUND: u64 = u64::MAX;
 
-/// The result of an all-gather.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Gathered {
     /// The bytes of every member, in the order of their ranks. The last round of a view has none.
@@ -27,11 +25,10 @@ pub(super) struct Gathering {
     at: (u64, u64),
     deadline: Option<Time>,
     arrived: BTreeMap<(u64, u64), BTreeMap<Rank, Vec<u8>>>,
-    result: Option<Gathered>,
+    pub(super) result: Option<Gathered>,
 }
 
 impl Gathering {
-    /// Returns the number of the next round of a view.
     pub(super) fn next_round(&self, view: u64) -> u64 {
         if self.at.0 == view { self.at.1.saturating_add(1) } else { 1 }
     }
@@ -66,7 +63,7 @@ impl Gathering {
     /// Ends the round if all bytes have arrived, a member has failed, or the deadline is over.
     pub(super) fn advance(&mut self, agreement: &Agreement, now: Time) {
         let Some(deadline) = self.deadline else { return };
-        let members = &agreement.view().members;
+        let members = &agreement.view.members;
         let here = self.arrived.entry(self.at).or_default();
         let missing: Vec<_> = members.iter().copied().filter(|rank| !here.contains_key(rank)).collect();
         let result = if missing.is_empty() && self.at.1 == LAST_ROUND {
@@ -82,9 +79,5 @@ impl Gathering {
         };
         self.deadline = None;
         self.result = Some(result);
-    }
-
-    pub(super) fn take(&mut self) -> Option<Gathered> {
-        self.result.take()
     }
 }

@@ -4,7 +4,6 @@ use unisono_collectives::Rank;
 
 use super::{Frames, Handshake, Time};
 
-/// The protocol's state of a connection.
 #[derive(Debug)]
 pub(super) struct Link {
     /// The rank at the other end, once it is authenticated.

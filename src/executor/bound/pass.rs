@@ -107,7 +107,6 @@ impl Pass {
         Ok(())
     }
 
-    /// Returns the bytes that a rank works on in a round.
     #[inline]
     pub(in crate::executor) fn bytes(&self, rank: Rank, bound: &Bound, round: usize) -> Range<usize> {
         self.bytes_of_blocks(rank, 0..bound.blocks_of_round(), bound, round)

@@ -18,7 +18,7 @@ fn registered_memory_is_zero_and_located() {
 
     let address = array.as_ptr() as usize;
     drop(array);
-    assert!(registry.segments().iter().all(|segment| segment.start != address));
+    assert!(registry.segments.read().unwrap().iter().all(|segment| segment.start != address));
 }
 
 #[test]

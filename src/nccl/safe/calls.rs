@@ -52,16 +52,19 @@ impl Communicator {
         let elements = Elements { start: address as *mut u8, count, dtype: data_type(dtype) };
         let on = On { comm: self.comm, stream: stream.cu_stream().cast() };
         self.settled = false;
-        let made = make(self.library.functions(), elements, on).and_then(|progress| match progress {
-            Progress::Done => {
-                self.settled = true;
-                Ok(())
-            }
-            // The caller's next work on the stream must come after this call, so NCCL must have enqueued it before this
-            // returns.
-            Progress::Begun => self.settle(call),
-        });
-        self.or_abort(made)
+        let made = make(self.library.functions(), elements, on);
+        self.complete(call, made)
+    }
+
+    /// Returns once NCCL has enqueued a call: the caller's next work on the stream must come after it.
+    pub(super) fn complete(&mut self, call: &'static str, made: Result<Progress>) -> Result<()> {
+        let enqueued = match made {
+            Ok(Progress::Done) => Ok(()),
+            Ok(Progress::Begun) => self.settle(call),
+            Err(error) => Err(error),
+        };
+        self.settled = enqueued.is_ok();
+        self.or_abort(enqueued)
     }
 
     pub(super) fn progress(&self) -> Result<Progress> {
@@ -179,7 +182,6 @@ impl Drop for Communicator {
     }
 }
 
-/// Makes the context current on this thread.
 pub(super) fn bind(device: &CudaContext) -> Result<()> {
     device.bind_to_thread().map_err(|cause| Error::Cuda { what: "binding a GPU to the thread", cause })
 }

@@ -8,7 +8,7 @@ use super::checks::{count, data_type};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::gpu::Span;
-use crate::nccl::result::{Elements, On, Progress};
+use crate::nccl::result::{Elements, On};
 use crate::nccl::sys;
 
 impl Communicator {
@@ -34,23 +34,12 @@ impl Communicator {
             "all are on the same GPU"
         );
         let (start, count) = (buffer.address() as *mut u8, count(buffer.size_bytes(), dtype));
-        let elements = Elements { start, count, dtype: data_type(dtype) };
+        let all = Elements { start, count, dtype: data_type(dtype) };
         let on = On { comm: self.comm, stream: stream.cu_stream().cast() };
+        let nccl = self.library.functions();
         // SAFETY: the communicator was created, was not ended, and has no call in progress; the elements and the stream
         // belong to its context; the span is exclusively borrowed until all work on it has been queued on the stream.
-        let made = unsafe {
-            self.library.functions().collective(
-                Operation::AllReduce,
-                (elements, elements),
-                (sys::ncclSum, 0),
-                on,
-            )
-        };
-        let settled = match made {
-            Ok(Progress::Done) => Ok(()),
-            Ok(Progress::Begun) => self.settle("ncclAllReduce"),
-            Err(error) => Err(error),
-        };
-        self.or_abort(settled)
+        let made = unsafe { nccl.collective(Operation::AllReduce, (all, all), (sys::ncclSum, 0), on) };
+        self.complete("ncclAllReduce", made)
     }
 }

@@ -103,7 +103,6 @@ impl StatusBoard {
         self.layout.ended(rank).fetch_or(LEFT, Ordering::AcqRel);
     }
 
-    /// Returns whether a rank of the world is known to have left.
     pub(crate) fn has_left(&self, rank: Rank) -> bool {
         self.layout.ended(rank).load(Ordering::Acquire) & LEFT != 0
     }
@@ -132,7 +131,6 @@ impl StatusBoard {
         self.layout.ended(rank).load(Ordering::Acquire) & GONE != 0 || in_world()
     }
 
-    /// Returns whether the process of any rank is known to have ended.
     fn has_gone_ranks(&self) -> bool {
         let in_world = || self.parent.get().is_some_and(|parent| parent.status.has_gone_ranks());
         self.layout.head().gone.load(Ordering::Acquire) > 0 || in_world()
@@ -155,7 +153,6 @@ impl StatusBoard {
         self.guard.get().and_then(Weak::upgrade)
     }
 
-    /// Sets, once, the guard of this rank.
     pub(crate) fn set_guard(&self, guard: &Arc<dyn Guard>) {
         let _ = self.guard.set(Arc::downgrade(guard));
     }

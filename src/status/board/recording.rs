@@ -17,7 +17,6 @@ use crate::system::now_ns;
 const LONG_BYTES: usize = 16 << 10;
 
 impl StatusBoard {
-    /// Sets, once, the observer of this rank's calls.
     pub(crate) fn set_observer(&self, observer: Arc<Observer>) {
         let _ = self.observer.set(observer);
     }
@@ -72,7 +71,6 @@ impl StatusBoard {
     }
 }
 
-#[derive(Debug)]
 #[must_use]
 pub(crate) struct Recording<'a> {
     status: &'a StatusBoard,
@@ -81,7 +79,6 @@ pub(crate) struct Recording<'a> {
 }
 
 /// The properties of a call that the observer needs and the flight recorder does not store.
-#[derive(Debug)]
 struct Observed<'a> {
     observer: &'a Observer,
     size_bytes: usize,

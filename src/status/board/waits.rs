@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use unisono_collectives::Rank;
 
 use super::super::layout::InGroup;
-use super::super::time::{now_us, seconds_between};
+use super::super::ring::{now_us, seconds_between};
 use super::{Parent, StatusBoard};
 use crate::record::{GroupWait, Stage};
 

@@ -33,14 +33,13 @@ pub(crate) enum Arrival {
     Stranger(Option<SocketAddr>),
 }
 
-/// The accepting side.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     listeners: Vec<OwnedFd>,
     secret: Hidden<Vec<u8>>,
     pending: Vec<PendingConnection>,
     /// The first reason why a connection could not be accepted.
-    failure: Option<String>,
+    pub(crate) failure: Option<String>,
 }
 
 impl Arrivals {
@@ -55,11 +54,6 @@ impl Arrivals {
         let listeners: Vec<_> = listeners.into_iter().map(Into::into).collect();
         listeners.iter().try_for_each(|listener| rustix::io::ioctl_fionbio(listener, true))?;
         Ok(Self { listeners, secret: Hidden(secret.to_vec()), pending: Vec::new(), failure: None })
-    }
-
-    /// Returns the first reason why a connection could not be accepted, if there was one.
-    pub(crate) fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
     }
 
     /// Waits for a short time until an event happens on these connections or `others`, and serves all connections. `admit` returns the reason if it
@@ -101,9 +95,8 @@ impl Arrivals {
                     None
                 }
             });
-            let accepted = accepted.take(most);
-            self.pending
-                .extend(accepted.filter_map(|socket| PendingConnection::new(socket, &self.secret.0).ok()));
+            let pending = accepted.take(most).map(|socket| PendingConnection::new(socket, &self.secret.0));
+            self.pending.extend(pending.filter_map(Result::ok));
         }
         let Some(error) = failed.map(io::Error::from) else { return };
         if self.failure.is_none() {
@@ -166,7 +159,7 @@ fn check_user(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether strangers may have displaced a connection. Only a displaced one is closed without an answer.
+/// Returns whether the other side has closed a connection without an answer: it has ended, or strangers have displaced this side.
 pub(crate) fn is_displaced(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof)
 }

@@ -13,22 +13,18 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::Bootstrap;
+use super::{Bootstrap, Start, idle, not_begun};
 use crate::error::{Error, Result};
 use crate::record::named;
-use crate::system::{self, Process, print_line, replace_file};
-use crate::while_waiting;
+use crate::system::{self, Process, replace_file};
 
 /// The initial and the longest sleep between polls.
 const NAPS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5)];
-/// The time after which a rank reports that it waits for others.
-const WARN_AFTER: Duration = Duration::from_secs(30);
 /// The interval of checks whether the processes found so far are alive.
 const ALIVE_EVERY: Duration = Duration::from_millis(100);
 /// The time that rank 0 waits for the others to finish, and they for it. The next job removes files that remain then.
 const TO_END: Duration = Duration::from_secs(10);
 
-/// A rank's handle to a bootstrap through a directory.
 #[derive(Debug)]
 pub(crate) struct Directory {
     folder: PathBuf,
@@ -139,10 +135,8 @@ impl Directory {
     fn put(&self, file: &Path, content: &[u8]) -> io::Result<()> {
         let Process { id, started, machine } = &self.process;
         let seen: String = self.seen.iter().map(|number| format!(" {number:x}")).collect();
-        let mut whole =
-            format!("{id} {started} {machine} {} {:x}{seen}\n", self.ranks, self.number).into_bytes();
-        whole.extend_from_slice(content);
-        replace_file(file, &whole, 0o666)
+        let head = format!("{id} {started} {machine} {} {:x}{seen}\n", self.ranks, self.number);
+        replace_file(file, &[head.as_bytes(), content].concat(), 0o666)
     }
 
     /// Waits until `is_over` holds for each of these ranks, or its process has ended. Returns false after a timeout.
@@ -218,17 +212,14 @@ impl Directory {
             };
             Some(format!("; process {} wrote the file of rank {rank} and {why}", process.id))
         });
-        format!(
-            "rank {} of {} has waited {} s for {} to begin in {}: was each of the {} processes started, with a RANK of its \
-             own, in the same session or with the same UNISONO_BOOTSTRAP_DIR?{}",
-            self.rank,
+        let ended: String = ended.collect();
+        let question = format!(
+            "was each of the {} processes started, with a RANK of its own, in the same session or with the same UNISONO_BOOTSTRAP_DIR \
+             (here {})?{ended}",
             self.ranks,
-            waited.as_secs_f64().round(),
-            named(missing),
-            self.folder.display(),
-            self.ranks,
-            ended.collect::<String>()
-        )
+            self.folder.display()
+        );
+        not_begun(&format!("rank {} of {}", self.rank, self.ranks), waited, &named(missing), &question)
     }
 }
 
@@ -244,7 +235,7 @@ impl Bootstrap for Directory {
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.write(own)?;
         let mut all = vec![None; self.ranks];
-        let (began, mut checked, mut nap, mut warned) = (Instant::now(), Instant::now(), NAPS[0], false);
+        let (mut start, mut checked, mut nap) = (Start::new(self.timeout), Instant::now(), NAPS[0]);
         let mut answered = 0;
         loop {
             for rank in (0..self.ranks).filter(|&rank| all[rank].is_none()).collect::<Vec<_>>() {
@@ -256,25 +247,17 @@ impl Bootstrap for Directory {
                 self.put(&file, own).map_err(|error| cannot_use(&self.folder, &error))?;
             }
             let missing: Vec<_> = (0..self.ranks).filter(|&rank| all[rank].is_none()).collect();
-            let waited = began.elapsed();
             if missing.is_empty() {
                 break;
             }
-            if waited > self.timeout {
-                return Err(Error::Launch(self.missing(&missing, waited)));
-            }
+            // The first of the ranks that are here reports the others.
+            let reports = all.iter().position(Option::is_some) == Some(self.rank);
+            start.check(reports, |waited| self.missing(&missing, waited))?;
             if checked.elapsed() > ALIVE_EVERY {
                 self.check_alive(&missing)?;
                 checked = Instant::now();
             }
-            if !warned
-                && waited > WARN_AFTER
-                && (0..self.ranks).find(|rank| !missing.contains(rank)) == Some(self.rank)
-            {
-                warned = true;
-                print_line(&self.missing(&missing, waited));
-            }
-            while_waiting::run().map_err(|cause| Error::Aborted { rank: self.rank, by: self.rank, cause })?;
+            idle(self.rank)?;
             std::thread::sleep(nap);
             nap = (nap * 2).min(NAPS[1]);
         }
@@ -328,7 +311,6 @@ fn remove_left(of_user: &Path, own: &Path) {
     }
 }
 
-/// Returns the content of a rank's file, if there is one.
 fn read(file: &Path) -> Option<Entry> {
     let whole = fs::read(file).ok()?;
     let end = whole.iter().position(|&byte| byte == b'\n')?;

@@ -19,7 +19,6 @@ pub(crate) const MAX_TIME: Duration = Duration::from_secs(1 << 32);
 /// The time after which the kernel probes an idle connection: firewalls and address translation forget idle ones, some after four
 /// minutes. A process that computes or is stopped need not answer, since its kernel does.
 const IDLE: Duration = Duration::from_secs(60);
-/// The bytes read at once.
 const CHUNK: usize = 16 << 10;
 
 /// The other side of a connection.
@@ -96,7 +95,6 @@ impl Peer {
         }
     }
 
-    /// Waits for the next message.
     pub(crate) fn receive(&mut self, longest: usize, deadline: Instant) -> io::Result<Vec<u8>> {
         self.until(deadline, |peer| peer.poll(longest))
     }

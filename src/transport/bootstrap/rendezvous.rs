@@ -5,32 +5,25 @@
 //! admitted. Nothing is encrypted.
 
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use unisono_collectives::Rank;
 
-use super::Bootstrap;
-use super::arrivals::{REACH, introduce};
+use super::arrivals::{Arrival, Arrivals, REACH, introduce, is_displaced};
 use super::peer::{MAX_TIME, NAP, Peer, wait};
+use super::resolver::{Resolved, look_up};
+use super::{Bootstrap, Start, idle, not_begun};
 use crate::control::{Claim, Hidden, framed};
 use crate::error::{Error, Result};
 use crate::record::named;
 use crate::system::print_line;
-use crate::while_waiting;
 
-mod admission;
 #[cfg(test)]
 mod tests;
 
-use admission::admit;
-
-/// The time after which a rank reports which ranks it waits for.
-const WARN_AFTER: Duration = Duration::from_secs(10);
 /// The longest time in which the others must read an answer. They wait for an answer this much longer than rank 0 waits for all ranks, so
 /// that rank 0 can report the missing ones.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -66,6 +59,12 @@ pub(crate) struct Joining<'a> {
 }
 
 impl Rendezvous {
+    /// Returns the bootstrap of a world of one rank.
+    #[cfg(not(feature = "mpi"))]
+    pub(crate) fn alone() -> Self {
+        Self { rank: 0, ranks: 1, timeout: Duration::ZERO, peers: Vec::new() }
+    }
+
     /// Connects the ranks through this address (`host:port`) of rank 0's machine.
     ///
     /// # Errors
@@ -158,11 +157,6 @@ impl Bootstrap for Rendezvous {
     }
 }
 
-/// Runs the program's callback for waits, if it has one.
-fn idle(rank: Rank) -> Result<()> {
-    while_waiting::run().map_err(|cause| Error::Aborted { rank, by: rank, cause })
-}
-
 /// Sends an error to all other ranks. A rank that has ended does not receive it.
 fn refuse(peers: &mut [Peer], problem: &Error) {
     let _ = answer(peers, &framed(problem.to_string().as_bytes()), ANSWER);
@@ -198,16 +192,12 @@ fn silent(ranks: &str, waited: Duration) -> Error {
 
 /// Returns the error for a rank whose connection has failed.
 fn lost(rank: Rank, error: &io::Error) -> Error {
-    Error::Launch(match error.kind() {
-        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-            format!("rank {rank} has ended before the world began")
-        }
-        _ => format!("rank {rank} is lost before the world began: {error}"),
+    Error::Launch(if is_displaced(error) {
+        format!("rank {rank} has ended before the world began")
+    } else {
+        format!("rank {rank} is lost before the world began: {error}")
     })
 }
-
-/// The addresses of a name, or the reason why it has none.
-type Resolved = io::Result<Vec<SocketAddr>>;
 
 /// Returns the addresses of `host:port`. It retries until the timeout if the name is unknown.
 ///
@@ -216,42 +206,13 @@ type Resolved = io::Result<Vec<SocketAddr>>;
 fn resolve(address: &str, rank: Rank, timeout: Duration) -> Result<Resolved> {
     let deadline = Instant::now() + timeout;
     loop {
-        match answered(&look_up(address), rank, deadline)? {
+        let resolved = look_up(address, deadline);
+        match resolved.map_err(|cause| Error::Aborted { rank, by: rank, cause })? {
             Err(error) if error.kind() != ErrorKind::InvalidInput && Instant::now() < deadline => {}
             resolved => return Ok(resolved),
         }
         idle(rank)?;
         std::thread::sleep(10 * NAP);
-    }
-}
-
-/// Starts to resolve `host:port` by the system's resolver, which has no deadline, on a thread if the system provides one.
-fn look_up(address: &str) -> Receiver<Resolved> {
-    fn resolved(address: &str) -> Resolved {
-        address.to_socket_addrs().map(Iterator::collect)
-    }
-    let (answers, answer) = channel();
-    let (of_thread, name) = (answers.clone(), address.to_owned());
-    let thread = Builder::new().name("resolver".into()).spawn(move || drop(of_thread.send(resolved(&name))));
-    if thread.is_err() {
-        drop(answers.send(resolved(address)));
-    }
-    answer
-}
-
-/// Waits for the answer of the resolver until the deadline.
-///
-/// # Errors
-/// The cause of the program's callback.
-fn answered(answer: &Receiver<Resolved>, rank: Rank, deadline: Instant) -> Result<Resolved> {
-    loop {
-        match answer.recv_timeout(NAP) {
-            Ok(resolved) => return Ok(resolved),
-            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => idle(rank)?,
-            Err(_) => {
-                return Ok(Err(io::Error::new(ErrorKind::TimedOut, "the name server does not answer")));
-            }
-        }
     }
 }
 
@@ -296,7 +257,7 @@ fn listen_anywhere(port: u16) -> io::Result<TcpListener> {
 /// Connects to rank 0, which may start later, until it admits or refuses this rank.
 fn reach(address: &str, mut resolved: Vec<SocketAddr>, joining: Joining<'_>) -> Result<Peer> {
     let Joining { world: (rank, ranks), timeout, reports, .. } = joining;
-    let (began, mut resolved_at, mut reported) = (Instant::now(), Instant::now(), !reports);
+    let (mut start, mut resolved_at) = (Start::new(timeout), Instant::now());
     loop {
         let mut error = io::Error::other("the name has no address");
         for at in &resolved {
@@ -307,17 +268,11 @@ fn reach(address: &str, mut resolved: Vec<SocketAddr>, joining: Joining<'_>) -> 
                 Err(failed) => error = failed,
             }
         }
-        let waited = began.elapsed();
-        let message = format!(
-            "rank {rank} of {ranks} has waited {} s for rank 0 at {address}: {error}; was it started, and is MASTER_ADDR its machine?",
-            waited.as_secs()
-        );
-        if waited > timeout {
-            return Err(Error::Launch(message));
-        }
-        if waited > WARN_AFTER && !std::mem::replace(&mut reported, true) {
-            print_line(&message);
-        }
+        start.check(reports, |waited| {
+            let question =
+                format!("it is not at {address} ({error}); was it started, and is MASTER_ADDR its machine?");
+            not_begun(&format!("rank {rank} of {ranks}"), waited, "rank 0", &question)
+        })?;
         idle(rank)?;
         std::thread::sleep(NAP);
         // A pod that starts again has another address.
@@ -326,4 +281,84 @@ fn reach(address: &str, mut resolved: Vec<SocketAddr>, joining: Joining<'_>) -> 
             resolved_at = Instant::now();
         }
     }
+}
+
+/// Admits the other ranks, and returns them in order.
+///
+/// # Errors
+/// If ranks are missing after the deadline, have ended, or disagree about the world. Admitted ranks receive the reason.
+fn admit(listeners: Vec<TcpListener>, joining: Joining<'_>) -> Result<Vec<Peer>> {
+    let mut admitted: Vec<Option<Peer>> = (0..joining.world.1).map(|_| None).collect();
+    let all = Arrivals::new(listeners, joining.secret.0)
+        .map_err(|error| Error::Launch(format!("rank 0 cannot listen: {error}")))
+        .and_then(|arrivals| admit_all(arrivals, joining.timeout, &mut admitted));
+    let mut peers: Vec<_> = admitted.into_iter().flatten().collect();
+    all.inspect_err(|problem| refuse(&mut peers, problem)).map(|()| peers)
+}
+
+/// Admits the other ranks, until none is missing.
+fn admit_all(mut arrivals: Arrivals, timeout: Duration, admitted: &mut [Option<Peer>]) -> Result<()> {
+    let (ranks, mut start) = (admitted.len(), Start::new(timeout));
+    // The latest connection that does not know the secret.
+    let mut stranger: Option<SocketAddr> = None;
+    loop {
+        let missing: Vec<_> = (1..ranks).filter(|&rank| admitted[rank].is_none()).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        start.check(true, |waited| {
+            let refused = stranger.map_or_else(String::new, |address| {
+                format!("; it refused {address}, which has another UNISONO_SECRET")
+            });
+            let question = format!(
+                "was each of the {ranks} processes started, with a RANK of its own, and the same MASTER_ADDR and MASTER_PORT?{refused}"
+            );
+            not_begun(&format!("rank 0 of {ranks}"), waited, &named(&missing), &question)
+        })?;
+        idle(0)?;
+        let mut problem = Ok(());
+        let is_admitted = |rank: Rank| admitted[rank].is_some();
+        let admit = |claim| check(claim, ranks, is_admitted).inspect_err(|why| problem = Err(why.clone()));
+        let present: Vec<_> = admitted.iter().flatten().collect();
+        for arrival in arrivals.advance(ranks, &present, admit) {
+            match arrival {
+                Arrival::Member(Claim { from: rank, .. }, peer) => {
+                    // Another connection with its number may have been admitted at the same time.
+                    if admitted[rank].replace(peer).is_some() {
+                        return Err(Error::Launch(twice(rank)));
+                    }
+                }
+                Arrival::Stranger(Some(address)) => {
+                    if stranger.replace(address).is_none() {
+                        print_line(&format!(
+                            "rank 0 refuses a connection from {address}, which has another UNISONO_SECRET"
+                        ));
+                    }
+                }
+                Arrival::Stranger(None) => {}
+            }
+        }
+        problem.map_err(Error::Launch)?;
+        for (rank, peer) in admitted.iter_mut().enumerate() {
+            if let Some(peer) = peer {
+                // The messages stay in the buffer until the first round.
+                peer.flush().and(peer.fill(LONGEST)).map_err(|error| lost(rank, &error))?;
+            }
+        }
+    }
+}
+
+/// Checks a claim by a process that knows the secret. The error is the reason to refuse it.
+fn check(claim: Claim, ranks: usize, is_admitted: impl Fn(Rank) -> bool) -> Result<(), String> {
+    let Claim { from: rank, tag: of, .. } = claim;
+    if of != ranks as u64 {
+        return Err(format!(
+            "rank 0 is in a world of {ranks} ranks, but rank {rank} in one of {of}: WORLD_SIZE must be the same for all"
+        ));
+    }
+    if rank == 0 || rank >= ranks || is_admitted(rank) { Err(twice(rank)) } else { Ok(()) }
+}
+
+fn twice(rank: Rank) -> String {
+    format!("there are two ranks {rank}: each needs a RANK of its own")
 }

@@ -1,12 +1,61 @@
-//! The halves of an exchange over a link.
+//! Messages in progress over a link, and the halves of an exchange.
 
 use unisono_collectives::Rank;
 
 use super::Far;
-use super::transfer::Transfer;
-use crate::transport::half::Half;
-use crate::transport::link::PIECE;
+use crate::status::StatusBoard;
+use crate::transport::half::{Half, Polled};
+use crate::transport::link::{Link, PIECE};
 use crate::transport::{Failure, Header, Incoming, Outgoing, Target};
+
+/// A message to or from a rank, in progress over a link, without its bytes.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pub(super) other: Rank,
+    header: Header,
+    /// The number of bytes that the link has accepted, or delivered into the current place.
+    moved: usize,
+    /// Whether the header of a received message is as expected.
+    is_checked: bool,
+    pub(super) is_done: bool,
+}
+
+impl Transfer {
+    pub(super) fn new(other: Rank, header: &Header, size_bytes: usize) -> Self {
+        Self { other, header: header.of_size(size_bytes), moved: 0, is_checked: false, is_done: false }
+    }
+
+    /// Returns the size of the whole message.
+    pub(super) fn size_bytes(&self) -> usize {
+        self.header.size_bytes()
+    }
+
+    /// Continues to send these bytes. Returns whether there was progress.
+    #[inline]
+    pub(super) fn send(&mut self, link: &mut dyn Link, bytes: &[u8]) -> Result<bool, Failure> {
+        let polled = link.send(&self.header, Outgoing { to: self.other, bytes }, &mut self.moved)?;
+        self.is_done = polled == Polled::Done;
+        Ok(polled != Polled::Idle)
+    }
+
+    /// Continues to receive into this place, once the header is as expected. Returns whether there was progress.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        link: &mut dyn Link,
+        place: &mut [u8],
+        status: &StatusBoard,
+    ) -> Result<bool, Failure> {
+        if !self.is_checked {
+            let Some(theirs) = link.ahead(self.other)? else { return Ok(false) };
+            self.header.check(&theirs, self.other, status)?;
+            self.is_checked = true;
+        }
+        let polled = link.receive(self.other, place, &mut self.moved)?;
+        self.is_done = polled == Polled::Done;
+        Ok(polled != Polled::Idle)
+    }
+}
 
 /// A message that is sent over the link.
 pub(super) struct Sending<'a> {
@@ -20,7 +69,6 @@ pub(super) struct Receiving<'a> {
     far: &'a Far,
     transfer: Transfer,
     target: Target<'a>,
-    size_bytes: usize,
     /// The start of the current piece.
     piece: usize,
     /// The number of bytes of the piece that the target has consumed.
@@ -54,9 +102,8 @@ impl Half for Sending<'_> {
 
 impl<'a> Receiving<'a> {
     pub(super) fn new(far: &'a Far, header: &Header, Incoming { from, target }: Incoming<'a>) -> Self {
-        let size_bytes = target.size_bytes();
-        let transfer = Transfer::new(from, header, size_bytes);
-        Self { far, transfer, target, size_bytes, piece: 0, consumed: 0 }
+        let transfer = Transfer::new(from, header, target.size_bytes());
+        Self { far, transfer, target, piece: 0, consumed: 0 }
     }
 }
 
@@ -73,7 +120,7 @@ impl Half for Receiving<'_> {
     /// Receives the bytes that have arrived into their place, or into a piece that stays in the cache.
     #[inline]
     fn progress(&mut self) -> Result<bool, Failure> {
-        let Self { far, transfer, target, size_bytes, piece, consumed } = self;
+        let Self { far, transfer, target, piece, consumed } = self;
         if transfer.is_done || far.posts.borrow().has_awaited_from(transfer.other) {
             return Ok(false);
         }
@@ -82,14 +129,14 @@ impl Half for Receiving<'_> {
             return transfer.receive(&mut **link, place, status);
         }
         let mut memory = far.piece.borrow_mut();
-        let place = memory.take(PIECE.min(*size_bytes - *piece));
+        let place = memory.take(PIECE.min(transfer.size_bytes() - *piece));
         let moved = transfer.receive(&mut **link, place, status)?;
         let whole = transfer.moved - transfer.moved % target.wire_size_bytes();
         target.accept(*piece + *consumed, &place[*consumed..whole]);
         *consumed = whole;
-        if transfer.is_done && *piece + place.len() < *size_bytes {
+        if transfer.is_done && *piece + place.len() < transfer.size_bytes() {
             (*piece, *consumed) = (*piece + place.len(), 0);
-            transfer.next_place();
+            (transfer.moved, transfer.is_done) = (0, false);
         }
         Ok(moved)
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use unisono_collectives::Rank;
 
-use super::transfer::Transfer;
+use super::halves::Transfer;
 use crate::error::Result;
 use crate::memory::Scratch;
 use crate::status::StatusBoard;
@@ -36,7 +36,6 @@ struct Post {
 struct Message {
     transfer: Transfer,
     memory: Scratch,
-    size_bytes: usize,
 }
 
 impl Posts {
@@ -53,7 +52,6 @@ impl Posts {
         let mut message = |other, size_bytes| Message {
             transfer: Transfer::new(other, header, size_bytes),
             memory: self.spare.pop().unwrap_or_default(),
-            size_bytes,
         };
         let mut sent = outgoing.as_ref().map(|outgoing| message(outgoing.to, outgoing.bytes.len()));
         let mut received = incoming.map(|(from, size_bytes)| message(from, size_bytes));
@@ -61,7 +59,7 @@ impl Posts {
             sent.memory.copy_of(outgoing.bytes)?;
         }
         if let Some(received) = &mut received {
-            received.memory.reserve(received.size_bytes)?;
+            received.memory.reserve(received.transfer.size_bytes())?;
         }
         self.begun += 1;
         self.posts.push_back(Post { number: self.begun, sent, received });
@@ -84,7 +82,7 @@ impl Posts {
         let Post { sent, mut received, .. } =
             self.posts.remove(self.place(ticket)).expect("it is in the queue");
         if let (Some(received), Some(target)) = (&mut received, target) {
-            target.accept(0, received.memory.take(received.size_bytes));
+            target.accept(0, received.memory.take(received.transfer.size_bytes()));
         }
         self.spare.extend(sent.into_iter().chain(received).map(|message| message.memory));
     }
@@ -106,17 +104,17 @@ impl Posts {
         for place in 0..posts.len() {
             let (before, after) = posts.split_at_mut(place);
             let Post { sent, received, .. } = &mut after[0];
-            if let Some(Message { transfer, memory, size_bytes }) = sent
+            if let Some(Message { transfer, memory }) = sent
                 && !transfer.is_done
                 && !is_before(&*before, |post| &post.sent, transfer.other)
             {
-                moved |= transfer.send(link, memory.take(*size_bytes))?;
+                moved |= transfer.send(link, memory.take(transfer.size_bytes()))?;
             }
-            if let Some(Message { transfer, memory, size_bytes }) = received
+            if let Some(Message { transfer, memory }) = received
                 && !transfer.is_done
                 && !is_before(&*before, |post| &post.received, transfer.other)
             {
-                moved |= transfer.receive(link, memory.take(*size_bytes), status)?;
+                moved |= transfer.receive(link, memory.take(transfer.size_bytes()), status)?;
             }
         }
         Ok(moved)

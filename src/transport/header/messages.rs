@@ -33,6 +33,7 @@ impl Header {
     }
 
     /// Returns the payload size of this message.
+    #[inline]
     pub(in crate::transport) fn size_bytes(&self) -> usize {
         self.size_bytes as usize
     }

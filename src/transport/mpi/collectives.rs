@@ -9,18 +9,9 @@ use super::World;
 use super::ending::end_job;
 use super::sys::{Comm, check_thread};
 use crate::call::Call;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::kernels::ReduceOp;
+use crate::error::Result;
 use crate::status::{StatusBoard, panicked};
 use crate::transport::{Failure, VendorPhase, Waiting};
-
-/// A communicator of the ranks of a group, created on first use.
-#[derive(Debug)]
-pub(super) struct GroupComm {
-    group: Group,
-    comm: Comm,
-}
 
 /// The buffer of a collective in progress. Unwinding frees memory that MPI still accesses, so it ends the job.
 struct Lent<'a>(&'a StatusBoard);
@@ -46,12 +37,6 @@ impl World {
         self.comm.run(call, parts, buffer)
     }
 
-    /// # Errors
-    /// [`Error::Unsupported`], on all ranks, if MPI's own collectives reduce this type differently.
-    pub(in crate::transport) fn check_reduction(&self, dtype: DType, op: ReduceOp) -> Result<()> {
-        self.reductions.check(dtype, op)
-    }
-
     /// Runs a phase of a plan. The ranks of the group have verified that they make the same call.
     pub(in crate::transport) fn in_group(
         &mut self,
@@ -72,7 +57,7 @@ impl World {
         let mut begun = ManuallyDrop::new(begun.map_err(Failure::Error)?);
         self.is_stranded = true;
         let lent = Lent(status);
-        while !begun.is_done().map_err(Failure::Error)? {
+        while !begun.request.is_done().map_err(Failure::Error)? {
             // MPI does not report the late rank. Name the first one, which most others wait for.
             let other = task.group.member(usize::from(position == 0));
             waiting.pause_for(other)?;
@@ -89,15 +74,11 @@ impl World {
     }
 
     fn of_group(&mut self, group: &Group) -> Result<Comm> {
-        if let Some(existing) = self.groups.iter().find(|existing| existing.group == *group) {
-            return Ok(existing.comm);
+        if let Some((_, existing)) = self.groups.iter().find(|(known, _)| known == group) {
+            return Ok(*existing);
         }
         let comm = self.comm.of_group(group.members())?;
-        self.groups.push(GroupComm { group: group.clone(), comm });
+        self.groups.push((group.clone(), comm));
         Ok(comm)
-    }
-
-    pub(super) fn free_groups(&mut self) -> Result<(), Error> {
-        self.groups.drain(..).try_for_each(|group| group.comm.free())
     }
 }

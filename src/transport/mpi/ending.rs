@@ -27,7 +27,7 @@ const NAP: Duration = Duration::from_millis(1);
 /// while another finalises, Open MPI 4's mpirun may deadlock.
 ///
 /// A process without a launcher just exits: there are no other processes, and `MPI_Abort` would print a page after the cause.
-pub(super) fn end_job(status: &StatusBoard) -> ! {
+pub(in crate::transport) fn end_job(status: &StatusBoard) -> ! {
     if Launcher::detect().starter.is_none() {
         signal_hook::low_level::exit(FAILED);
     }
@@ -46,17 +46,6 @@ pub(super) fn end_job(status: &StatusBoard) -> ! {
 }
 
 impl World {
-    /// Returns whether MPI may still access a buffer lent to a failed collective of its own.
-    pub(in crate::transport) fn is_stranded(&self) -> bool {
-        self.is_stranded
-    }
-
-    /// As [`Link::end_job`](crate::transport::link::Link::end_job).
-    #[allow(clippy::unused_self, reason = "there is an MPI to end")]
-    pub(in crate::transport) fn end_job(&self, status: &StatusBoard) -> ! {
-        end_job(status)
-    }
-
     /// Ends a rank's part in a world. A rank that has failed skips operations in which the others would have to take part.
     pub(in crate::transport) fn end(mut self, fabric: &mut Fabric) {
         if fabric.has_failed {
@@ -73,7 +62,8 @@ impl World {
         if self.owns_mpi {
             self.wait_for_all(fabric);
         }
-        let freed = self.free_groups().and_then(|()| self.comm.free());
+        let freed =
+            self.groups.drain(..).try_for_each(|(_, comm)| comm.free()).and_then(|()| self.comm.free());
         let ended = freed.and_then(|()| if self.owns_mpi { sys::finalize() } else { Ok(()) });
         if let Err(error) = ended {
             tracing::warn!(rank = fabric.rank, %error, "MPI did not end cleanly");

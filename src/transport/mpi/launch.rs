@@ -1,22 +1,24 @@
 //! Launch errors: detected at the start, reported in one line by one rank, and fatal where continuing would do harm.
 
 use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
-use super::sys::{Comm, header_version, library_version};
+use super::sys::{Comm, end_process, header_version, library_version};
 use crate::config::{Config, Launcher, OnFailure, Starter};
 use crate::error::{Error, Result};
 use crate::size;
-use crate::system::{self, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES, print_line};
+use crate::system::{self, FAILED, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES, print_line};
+use crate::transport::bootstrap::{WARN_AFTER, not_begun};
 
-mod watch;
-
-use watch::Watch;
+/// The minimum timeout of a start, even if that of a collective is shorter, since loading programs takes time.
+const MIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Checks the environment before MPI starts, then watches its initialisation until the result is dropped.
 ///
 /// # Errors
 /// [`Error::Launch`] if the library has another ABI than the program was compiled for: its constants and handles differ.
-pub(super) fn before_mpi(config: &Result<Config>) -> Result<Watch> {
+pub(super) fn before_mpi(config: &Result<Config>) -> Result<Sender<()>> {
     let default = Config::default();
     let (config, launcher) = (config.as_ref().unwrap_or(&default), Launcher::detect());
     if config.on_failure == OnFailure::EndJob {
@@ -31,20 +33,46 @@ pub(super) fn before_mpi(config: &Result<Config>) -> Result<Watch> {
             print_line(&warning);
         }
     }
-    Ok(Watch::start(launcher, config.timeout))
+    Ok(watch(launcher, config.timeout))
+}
+
+/// Ends this process unless the result is dropped in time: `MPI_Init` blocks without a deadline.
+fn watch(launcher: Launcher, timeout: Duration) -> Sender<()> {
+    let (timeout, (done, ended)) = (timeout.max(MIN_TIMEOUT), channel());
+    let report = move |waited| {
+        let rank = launcher.rank.map_or_else(|| "a rank".to_owned(), |rank| format!("rank {rank}"));
+        let ranks =
+            launcher.ranks.map_or_else(|| "all ranks".to_owned(), |ranks| format!("all {ranks} ranks"));
+        let question = "does each process that was launched start unisono's communicator, and do all nodes reach each other?";
+        not_begun(&format!("{rank} on {}", system::host()), waited, &ranks, question)
+    };
+    let watch = move || {
+        if ended.recv_timeout(WARN_AFTER) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        if launcher.rank.is_none_or(|rank| rank == 0) {
+            print_line(&report(WARN_AFTER));
+        }
+        if ended.recv_timeout(timeout.saturating_sub(WARN_AFTER)) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        print_line(&format!("{}; this process gives up", report(timeout)));
+        end_process(FAILED)
+    };
+    // Without a thread there is no timeout, which is no reason to fail.
+    let _ = std::thread::Builder::new().name("unisono launch".into()).spawn(watch);
+    done
 }
 
 /// Families of MPIs with a common ABI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
-    /// Open MPI.
     OpenMpi,
     /// MPICH and its derivatives, which share an ABI.
     Mpich,
 }
 
 impl Family {
-    /// Returns the family of an MPI, from its version text.
     fn of(version: &str) -> Option<Self> {
         let children = ["MPICH", "Intel", "MVAPICH", "CRAY", "ParaStation"];
         if version.starts_with("Open MPI") {
@@ -54,7 +82,6 @@ impl Family {
         }
     }
 
-    /// Returns the srun command for programs of this family.
     fn srun(self) -> &'static str {
         match self {
             Self::OpenMpi => "srun --mpi=pmix",
@@ -142,16 +169,12 @@ fn check_launch(rank: usize, ranks: usize, launcher: Launcher, library: &str) ->
 
 /// Returns a warning for a Slurm job with several tasks in which this process is a world of one rank.
 pub(crate) fn alone_in_job(ranks: usize, launcher: Launcher) -> Option<String> {
-    alone(ranks, launcher, &library_version())
-}
-
-fn alone(ranks: usize, launcher: Launcher, library: &str) -> Option<String> {
     let tasks = launcher.job_tasks.filter(|&tasks| tasks > 1 && ranks == 1)?;
     // `mpirun -n 1` is deliberate.
     if !matches!(launcher.starter, None | Some(Starter::Slurm)) {
         return None;
     }
-    let srun = Family::of(library).map_or("srun", Family::srun);
+    let srun = Family::of(&library_version()).map_or("srun", Family::srun);
     Some(format!(
         "this Slurm job has {tasks} tasks, but this process is a world of one: if all were meant, start it by `{srun}` or mpirun"
     ))
@@ -197,10 +220,10 @@ mod tests {
     #[test]
     fn single_process_in_a_job_of_several_is_warned_about() {
         let job = Launcher { job_tasks: Some(8), ..Launcher::default() };
-        assert!(alone(1, job, OPEN_MPI).unwrap().contains("8 tasks"));
-        assert_eq!(alone(8, job, OPEN_MPI), None);
+        assert!(alone_in_job(1, job).unwrap().contains("8 tasks"));
+        assert_eq!(alone_in_job(8, job), None);
         let deliberate = Launcher { starter: Some(Starter::OpenMpi), ..job };
-        assert_eq!(alone(1, deliberate, OPEN_MPI), None);
+        assert_eq!(alone_in_job(1, deliberate), None);
     }
 
     #[test]

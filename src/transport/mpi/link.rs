@@ -175,8 +175,7 @@ impl Link for ByMpi {
             let place = &mut place[segment.start - begin..segment.end - begin];
             let (start, size) = (place.as_mut_ptr(), place.len() as c_int);
             // SAFETY: the caller keeps the place, and does not access it, until the message has arrived, that is, until all requests are
-            // done.
-            // After a failure, the job ends if some are not (`holds_memory`).
+            // done. After a failure, the job ends if some are not (`holds_memory`).
             let request = unsafe { self.comm.begin_receive(start, size, from, self.tags.segment) };
             self.peers[from].segments.push_back(request.map_err(Failure::Error)?);
             requested = segment.end;

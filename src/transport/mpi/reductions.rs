@@ -6,25 +6,12 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::{ReduceOp, kernel};
 
-/// The reductions of MPI. A mean is computed as a sum.
-const OPS: [ReduceOp; 10] = [
-    ReduceOp::Sum,
-    ReduceOp::Min,
-    ReduceOp::Max,
-    ReduceOp::Product,
-    ReduceOp::BitAnd,
-    ReduceOp::BitOr,
-    ReduceOp::BitXor,
-    ReduceOp::LogicalAnd,
-    ReduceOp::LogicalOr,
-    ReduceOp::LogicalXor,
-];
 /// The repetitions of all pairs of values in one array, so that MPI's vector instructions process each pair.
 const REPEATS: usize = 5;
 
 /// The reductions of MPI that disagree with Unisono's, by type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reductions {
+pub(in crate::transport) struct Reductions {
     /// A bit for each type and reduction, set if it is incorrect.
     wrong: u128,
 }
@@ -37,7 +24,7 @@ impl Reductions {
     pub(super) fn tested(comm: Comm) -> Result<Self> {
         let mut own = 0;
         for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_half()) {
-            for op in OPS.into_iter().filter(|op| op.is_defined_for(dtype)) {
+            for op in of_mpi().filter(|op| op.is_defined_for(dtype)) {
                 own |= u128::from(example(dtype, op)?.is_some()) << place(dtype, op);
             }
         }
@@ -47,8 +34,8 @@ impl Reductions {
     }
 
     /// # Errors
-    /// [`Error::Unsupported`] if MPI has no such reduction, or an incorrect one.
-    pub(super) fn check(self, dtype: DType, op: ReduceOp) -> Result<()> {
+    /// [`Error::Unsupported`], on all ranks, if MPI has no such reduction, or an incorrect one.
+    pub(in crate::transport) fn check(self, dtype: DType, op: ReduceOp) -> Result<()> {
         let why = match self.wrong >> place(dtype, op) & 1 {
             _ if dtype.is_half() => format!("have no {op} of {dtype}"),
             0 => return Ok(()),
@@ -67,10 +54,15 @@ impl Reductions {
     }
 }
 
+/// Returns the reductions of MPI. A mean is computed as a sum.
+fn of_mpi() -> impl Iterator<Item = ReduceOp> {
+    ReduceOp::ALL.into_iter().filter(|&op| op != ReduceOp::Mean)
+}
+
 fn place(dtype: DType, op: ReduceOp) -> usize {
-    let of_mpi = if op == ReduceOp::Mean { ReduceOp::Sum } else { op };
-    let place = OPS.iter().position(|&known| known == of_mpi).expect("MPI computes a mean as a sum");
-    dtype as usize * OPS.len() + place
+    let op = if op == ReduceOp::Mean { ReduceOp::Sum } else { op };
+    let place = of_mpi().position(|known| known == op).expect("MPI has all reductions except custom ones");
+    dtype as usize * ReduceOp::ALL.len() + place
 }
 
 /// Returns a pair of values that MPI reduces differently, if there is one: "255 and 1 make 255, not 0".
@@ -109,15 +101,14 @@ fn example_of<T: bytemuck::Pod + PartialOrd + std::fmt::Debug>(
     for (held, arrived) in one_by_one.iter_mut().zip(&arrived) {
         reduce_local(bytemuck::bytes_of_mut(held), bytemuck::bytes_of(arrived), dtype, op)?;
     }
-    let all_of_mpi = by_mpi.iter().chain(&one_by_one);
-    let all = pairs
-        .iter()
-        .chain(&pairs[..singles])
-        .zip(all_of_mpi.zip(expected.iter().chain(&expected[..singles])));
-    let found = all.into_iter().find(|(_, (by_mpi, expected))| !are_equal(*by_mpi, *expected));
-    Ok(found.map(|((one, other), (by_mpi, expected))| {
-        format!("{one:?} and {other:?} make {by_mpi:?}, not {expected:?}")
-    }))
+    let wrong = |by_mpi: &[T]| {
+        let mut all = pairs.iter().zip(by_mpi.iter().zip(&expected));
+        let found = all.find(|(_, (by_mpi, expected))| !are_equal(*by_mpi, *expected));
+        found.map(|((one, other), (by_mpi, expected))| {
+            format!("{one:?} and {other:?} make {by_mpi:?}, not {expected:?}")
+        })
+    };
+    Ok(wrong(&by_mpi).or_else(|| wrong(&one_by_one)))
 }
 
 /// Returns whether two values have the same bits, or are both NaN.
@@ -133,8 +124,10 @@ mod tests {
     #[test]
     fn every_type_and_reduction_has_a_bit_and_a_mean_counts_as_a_sum() {
         let places: std::collections::HashSet<_> =
-            DType::ALL.into_iter().flat_map(|dtype| OPS.map(|op| place(dtype, op))).collect();
-        assert!(places.len() == DType::ALL.len() * OPS.len() && places.iter().all(|&place| place < 128));
+            DType::ALL.into_iter().flat_map(|dtype| of_mpi().map(move |op| place(dtype, op))).collect();
+        assert!(
+            places.len() == DType::ALL.len() * of_mpi().count() && places.iter().all(|&place| place < 128)
+        );
         assert_eq!(place(DType::U8, ReduceOp::Mean), place(DType::U8, ReduceOp::Sum));
         let reductions = Reductions { wrong: 1 << place(DType::U8, ReduceOp::Sum) };
         assert!(reductions.check(DType::U8, ReduceOp::Max).is_ok());

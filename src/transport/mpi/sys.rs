@@ -22,18 +22,13 @@ const NO_TAG: c_int = 7;
 /// Returns an error for a return code other than `MPI_SUCCESS`, with its text by `MPI_Error_string` (§9.4).
 fn check(call: &'static str, code: c_int) -> Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
-        Ok(())
-    } else {
-        Err(Error::Mpi { call, code, text: error_text(code) })
+        return Ok(());
     }
-}
-
-fn error_text(code: c_int) -> String {
     let text = text(ffi::MPI_MAX_ERROR_STRING as usize, |buffer, length| {
         // SAFETY: the buffer has the size that MPI requires.
         unsafe { ffi::MPI_Error_string(code, buffer, length) }
     });
-    text.unwrap_or_else(|| "no text".to_owned())
+    Err(Error::Mpi { call, code, text: text.unwrap_or_else(|| "no text".to_owned()) })
 }
 
 /// Returns the name and version of the MPI library: `MPI_Get_library_version` (§9.1.1).
@@ -132,7 +127,7 @@ pub(super) fn any_thread_may_call() -> Result<bool> {
 
 /// A communicator handle. Copies refer to the same communicator.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Comm(ffi::MPI_Comm);
+pub(super) struct Comm(pub(super) ffi::MPI_Comm);
 
 // SAFETY: a handle is a number or an address that MPI interprets. The level of thread support determines the threads that may use it, which
 // `check_thread` checks at every exchange.
@@ -146,10 +141,6 @@ impl Comm {
     pub(super) fn world() -> Self {
         // SAFETY: a constant of the library.
         Self(unsafe { ffi::RSMPI_COMM_WORLD })
-    }
-
-    pub(super) fn from_raw(raw: ffi::MPI_Comm) -> Self {
-        Self(raw)
     }
 
     /// Returns a communicator of the same ranks with a separate context, which returns errors: `MPI_Comm_dup` (§7.4.2).

@@ -16,7 +16,7 @@ use super::flight::{self, Parts, Received, Sent};
 use super::{Options, PointToPoint};
 use crate::error::{Error, Result};
 use crate::status::{FirstFailure, StatusBoard, panicked};
-use crate::transport::{Deadlines, Waiting};
+use crate::transport::{Deadlines, WaitFailure, Waiting};
 
 /// The interval at which the background thread checks whether a thread of the program waits, which then drives the messages. If ranks
 /// outnumber cores, a background thread that also polled would take the core from the awaited rank.
@@ -47,8 +47,8 @@ struct State {
 }
 
 impl Messages {
-    pub(in crate::transport) fn new(messages: PointToPoint) -> Self {
-        let (status, spins) = (messages.status.clone(), messages.spins);
+    pub(in crate::transport) fn new(messages: PointToPoint, spins: u32) -> Self {
+        let status = messages.status.clone();
         let state = Mutex::new(State { messages, thread: None, is_asleep: false, is_ending: false });
         Self(Arc::new(Common { status, spins, waiting: AtomicUsize::new(0), state, changed: Condvar::new() }))
     }
@@ -62,17 +62,14 @@ impl Messages {
         incoming: Option<Received<'_>>,
         is_alone: bool,
     ) -> Result<Option<Rank>> {
-        let ends_all = EndsAll(&self.0);
+        let ends_all = EndsAll(self);
         // SAFETY: the values are borrowed until this returns, after both operations have ended. If it unwinds, `ends_all` ends them.
-        let (received, sent) = self.0.with(|messages| unsafe {
+        let tickets = self.with(|messages| unsafe {
             let received = incoming.map(|(place, from)| messages.receive(options, from, place, None));
-            let sent = outgoing.map(|(bytes, to)| messages.send(options, to, bytes, None));
-            (received, sent)
+            [received, outgoing.map(|(bytes, to)| messages.send(options, to, bytes, None))]
         });
-        let tickets = [received, sent];
         let mut results = [None, None];
-        let mut waiting = Waiting::new(self.0.spins, &Deadlines::NEVER, &self.0.status);
-        self.0.drive_for_program(&mut waiting, is_alone, |messages| {
+        self.drive_for_program(is_alone, |messages| {
             for (result, ticket) in results.iter_mut().zip(tickets) {
                 if result.is_none() {
                     *result = ticket.and_then(|ticket| messages.take_ended(ticket));
@@ -103,10 +100,10 @@ impl Messages {
         parts: impl FnOnce(&mut B) -> Parts<'_>,
         on_end: impl FnOnce(Result<(B, Option<Rank>)>) + std::marker::Send + 'static,
     ) -> Result<()> {
-        let mut state = self.0.lock();
+        let mut state = self.lock();
         if state.thread.is_none() {
-            let common = Arc::clone(&self.0);
-            let thread = std::thread::Builder::new().name("messages".into()).spawn(move || common.serve());
+            let messages = self.clone();
+            let thread = std::thread::Builder::new().name("messages".into()).spawn(move || messages.serve());
             match thread {
                 Ok(thread) => state.thread = Some(thread),
                 Err(cause) => {
@@ -117,7 +114,7 @@ impl Messages {
         }
         drop(state);
         self.begin(options, buffer, parts, on_end);
-        let state = self.0.lock();
+        let state = self.lock();
         if state.is_asleep && !state.messages.is_idle() {
             self.0.changed.notify_all();
         }
@@ -130,7 +127,7 @@ impl Messages {
         let error = Error::Launch(format!(
             "cannot start the thread for messages: {cause}; see `ulimit -u` and pids.max of a container, or use blocking calls"
         ));
-        self.0.with(|messages| messages.lose(rank, &error.to_string()));
+        self.with(|messages| messages.lose(rank, &error.to_string()));
         error.in_call(rank)
     }
 
@@ -142,7 +139,7 @@ impl Messages {
         parts: impl FnOnce(&mut B) -> Parts<'_>,
         on_end: impl FnOnce(Result<(B, Option<Rank>)>) + std::marker::Send + 'static,
     ) {
-        self.0.with(|messages| {
+        self.with(|messages| {
             flight::start(messages, options, buffer, parts, on_end);
             // In most cases, this leaves no work for the thread.
             messages.progress();
@@ -150,28 +147,30 @@ impl Messages {
     }
 
     pub(crate) fn drive_until(&self, is_done: &dyn Fn() -> bool) {
-        let mut waiting = Waiting::new(self.0.spins, &Deadlines::NEVER, &self.0.status);
-        self.0.drive_for_program(&mut waiting, false, |_| (!is_done()).then_some(None));
+        self.drive_for_program(false, |_| (!is_done()).then_some(None));
     }
 
-    /// As [`Common::close`].
+    /// Ends all messages but those that have arrived, because rank `first` has failed.
     pub(crate) fn close(&self, first: Rank, cause: &str) {
-        self.0.close(first, cause);
+        self.with(|messages| {
+            messages.progress();
+            messages.close(first, cause);
+        });
     }
 
     /// Returns the rank that failed first, and its cause.
     pub(crate) fn failure(&self) -> Option<(Rank, String)> {
-        self.0.with(|messages| messages.failure.clone())
+        self.with(|messages| messages.failure.clone())
     }
 
     /// Returns whether the link may still access memory that returns to the program with a failure.
     pub(crate) fn are_stranded(&self) -> bool {
-        self.0.with(|messages| messages.is_stranded())
+        self.with(|messages| messages.is_stranded())
     }
 
     /// Waits until all messages are sent and received, and ends the thread.
     pub(crate) fn finish(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.lock();
         state.is_ending = true;
         let thread = state.thread.take();
         drop(state);
@@ -179,12 +178,10 @@ impl Messages {
         let ended = thread.map(JoinHandle::join);
         debug_assert!(matches!(ended, None | Some(Ok(()))), "the thread runs no code of the program");
     }
-}
 
-impl Common {
     /// Locks the messages, which are consistent even after a panic.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls `act` with the messages, and then the functions of the calls that have ended, without the lock.
@@ -206,7 +203,7 @@ impl Common {
     /// Drives all messages until `left` returns `None`. Until then, `left` returns the operation that the caller waits for, if any.
     fn drive(
         &self,
-        waiting: &mut Waiting<'_>,
+        mut waiting: Waiting<'_>,
         is_alone: bool,
         mut left: impl FnMut(&mut PointToPoint) -> Option<Option<u64>>,
     ) {
@@ -217,7 +214,7 @@ impl Common {
                 waiting.renew();
                 continue;
             }
-            match waiting.pause_without_deadline() {
+            match waiting.pause() {
                 Ok(false) => {}
                 Ok(true) => self.with(|messages| {
                     // Otherwise a collective may record its own awaited rank.
@@ -227,11 +224,12 @@ impl Common {
                     }
                     messages.check(is_alone);
                 }),
-                Err(error) => {
-                    let (first, cause) = error.first_cause(self.status.rank());
+                Err(WaitFailure::Overdue(waited)) => unreachable!("the wait of {waited:?} has no deadline"),
+                Err(WaitFailure::Failed(error)) => {
+                    let (first, cause) = error.first_cause(self.0.status.rank());
                     // The other ranks do not know the cause of a callback of the program.
-                    if self.status.failure().is_none() {
-                        self.status.give_up(first, &cause);
+                    if self.0.status.failure().is_none() {
+                        self.0.status.give_up(first, &cause);
                     }
                     self.close(first, &cause);
                 }
@@ -239,55 +237,41 @@ impl Common {
         }
     }
 
-    /// As [`Common::drive`], on a thread of the program.
-    fn drive_for_program(
-        &self,
-        waiting: &mut Waiting<'_>,
-        is_alone: bool,
-        left: impl FnMut(&mut PointToPoint) -> Option<Option<u64>>,
-    ) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+    /// As [`Messages::drive`], on a thread of the program.
+    fn drive_for_program(&self, is_alone: bool, left: impl FnMut(&mut PointToPoint) -> Option<Option<u64>>) {
+        self.0.waiting.fetch_add(1, Ordering::Relaxed);
         let _ends = EndsWaiting(self);
-        self.drive(waiting, is_alone, left);
+        self.drive(self.waiting(), is_alone, left);
     }
 
-    /// Ends messages that are overdue, or whose ranks have failed. A thread of the program that waits in short steps does not.
-    fn check(&self) {
-        self.status.check_peers();
-        match self.status.failure() {
-            Some(FirstFailure { first, cause, .. }) => self.close(first, &cause),
-            None => self.with(|messages| messages.check(false)),
-        }
-    }
-
-    /// Ends all messages but those that have arrived, because rank `first` has failed.
-    fn close(&self, first: Rank, cause: &str) {
-        self.with(|messages| {
-            messages.progress();
-            messages.close(first, cause);
-        });
+    fn waiting(&self) -> Waiting<'_> {
+        Waiting::new(self.0.spins, &Deadlines::NEVER, &self.0.status)
     }
 
     /// Drives messages while no thread of the program does.
     fn serve(&self) {
-        let is_undriven = || self.waiting.load(Ordering::Relaxed) == 0;
+        let is_undriven = || self.0.waiting.load(Ordering::Relaxed) == 0;
         let mut state = self.lock();
         let mut idle_checks = 0;
         while !(state.is_ending && state.messages.is_idle()) {
             if idle_checks == IDLE_CHECKS {
                 (idle_checks, state.is_asleep) = (0, true);
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.is_asleep = false;
                 continue;
             }
             state =
-                self.changed.wait_timeout(state, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+                self.0.changed.wait_timeout(state, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
             idle_checks = if state.messages.is_idle() { idle_checks + 1 } else { 0 };
             if idle_checks == 0 {
                 drop(state);
-                self.check();
-                let mut waiting = Waiting::new(self.spins, &Deadlines::NEVER, &self.status).in_background();
-                self.drive(&mut waiting, false, |messages| {
+                // A thread of the program that waits in short steps does not check.
+                self.0.status.check_peers();
+                match self.0.status.failure() {
+                    Some(FirstFailure { first, cause, .. }) => self.close(first, &cause),
+                    None => self.with(|messages| messages.check(false)),
+                }
+                self.drive(self.waiting().in_background(), false, |messages| {
                     (!messages.is_idle() && is_undriven()).then_some(None)
                 });
                 state = self.lock();
@@ -297,22 +281,23 @@ impl Common {
 }
 
 /// Decrements the number of driving threads when it is dropped, since a function of the program that runs during waits may panic.
-struct EndsWaiting<'a>(&'a Common);
+struct EndsWaiting<'a>(&'a Messages);
 
 impl Drop for EndsWaiting<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Ends all messages when it is dropped, since a call that unwinds must not leave pointers to its values, and reports the panic to the
 /// other ranks, which wait for its messages.
-struct EndsAll<'a>(&'a Common);
+struct EndsAll<'a>(&'a Messages);
 
 impl Drop for EndsAll<'_> {
     fn drop(&mut self) {
-        let (rank, cause) = (self.0.status.rank(), panicked());
-        self.0.status.give_up(rank, &cause);
+        let (status, cause) = (&self.0.0.status, panicked());
+        let rank = status.rank();
+        status.give_up(rank, &cause);
         self.0.with(|messages| {
             messages.close(rank, &cause);
             messages.end_job_if_stranded();

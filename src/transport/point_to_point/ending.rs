@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use unisono_collectives::Rank;
 
-use super::{Arrival, Arriving, Operation, PointToPoint, Receive};
+use super::{Arrival, Arriving, Links, Operation, Peer, PointToPoint};
 use crate::error::{Error, Result};
-use crate::status::dump_failed;
+use crate::status::{StatusBoard, dump_failed};
 use crate::system::print_line;
 use crate::transport::{Failure, clock};
 
@@ -54,8 +54,8 @@ impl PointToPoint {
             }
             held => {
                 self.peers[from].arriving = held;
-                let is_from = |receive: &Receive| receive.from.is_none_or(|only| only == from);
-                self.awaited.iter().position(is_from).map(|place| self.awaited.remove(place))
+                let place = self.awaited.iter().position(|receive| receive.is_from(from));
+                place.map(|place| self.awaited.remove(place))
             }
         };
         match receive {
@@ -122,16 +122,16 @@ impl PointToPoint {
 
     /// Renews the deadlines of receives that wait behind a message, after data of it have arrived.
     pub(super) fn renew_receives_from(&mut self, from: Rank) {
-        let is_from = |receive: &&mut Receive| receive.from.is_none_or(|only| only == from);
-        self.awaited.iter_mut().filter(is_from).for_each(|receive| receive.call.renew());
+        let receives = self.awaited.iter_mut().filter(|receive| receive.is_from(from));
+        receives.for_each(|receive| receive.call.renew());
     }
 
     /// Returns the awaited rank of a blocking call, for reports.
     pub(super) fn waits_for(&self, ticket: u64) -> Option<Rank> {
         let sends =
             self.peers.iter().position(|peer| peer.sends.iter().any(|send| send.call.ticket == ticket));
-        let named = |receive: &&Receive| receive.call.ticket == ticket;
-        sends.or_else(|| self.awaited.iter().find(named).and_then(|receive| receive.from))
+        let named = || self.awaited.iter().find(|receive| receive.call.ticket == ticket)?.from;
+        sends.or_else(named)
     }
 
     /// Ends operations whose deadline has passed, or whose other rank has left. `is_alone` is whether this rank starts no collective before
@@ -139,75 +139,66 @@ impl PointToPoint {
     pub(super) fn check(&mut self, is_alone: bool) {
         // A message may have arrived while a function of the program ran, or while this process did not.
         self.progress();
-        let (now, is_quiet) = (clock::now(), self.status.is_quiet());
-        for other in 0..self.peers.len() {
-            if let Some(mut send) = self.peers[other].sends.pop_front() {
-                match self.overdue(&mut send.call, &[other], (now, is_quiet, is_alone)) {
-                    None => self.peers[other].sends.push_front(send),
-                    Some(failure) => {
-                        self.links.withdraw(other, &send);
-                        return self.fail(send.call, failure);
-                    }
-                }
+        let all: Vec<_> = self.sources().collect();
+        let Self { status, links, peers, awaited, .. } = self;
+        let times = (clock::now(), status.is_quiet(), is_alone);
+        let overdue =
+            |call: &mut Operation, others: &[Rank]| call.failure(others, (&*links, &*status), times);
+        for (other, Peer { sends, arriving, .. }) in peers.iter_mut().enumerate() {
+            if let Some(send) = sends.front_mut()
+                && let Some(failure) = overdue(&mut send.call, &[other])
+            {
+                let send = sends.pop_front().expect("it is in transit");
+                links.withdraw(other, &send);
+                return self.fail(send.call, failure);
             }
-            if let Some(mut arriving) = self.peers[other].arriving.take() {
-                if let Arrival::Receive(receive) = &mut arriving.target
-                    && let Some(failure) =
-                        self.overdue(&mut receive.call, &[other], (now, is_quiet, is_alone))
-                {
-                    self.peers[other].arriving = Some(arriving);
-                    return self.fail_receive(other, failure);
-                }
-                self.peers[other].arriving = Some(arriving);
+            if let Some(Arriving { target: Arrival::Receive(receive), .. }) = arriving
+                && let Some(failure) = overdue(&mut receive.call, &[other])
+            {
+                return self.fail_receive(other, failure);
             }
         }
-        let all: Vec<_> = self.sources().collect();
-        let mut awaited = std::mem::take(&mut self.awaited);
-        let mut over = None;
-        for (place, receive) in awaited.iter_mut().enumerate() {
+        let over = awaited.iter_mut().enumerate().find_map(|(place, receive)| {
             let from = receive.from.map(|from| [from]);
             let others = from.as_ref().map_or(&*all, |from| &from[..]);
-            let failure = self.overdue(&mut receive.call, others, (now, is_quiet, is_alone));
-            if let Some(failure) = failure {
-                over = Some((place, failure));
-                break;
-            }
-        }
-        self.awaited = awaited;
+            Some((place, overdue(&mut receive.call, others)?))
+        });
         if let Some((place, failure)) = over {
             let receive = self.awaited.remove(place);
             self.fail(receive.call, failure);
         }
     }
+}
 
-    /// Returns the failure of an operation that waits for one of these ranks, if it must end.
-    fn overdue(
+impl Operation {
+    /// Returns the failure of the operation, which waits for one of these ranks, if it must end.
+    fn failure(
         &mut self,
-        call: &mut Operation,
         others: &[Rank],
+        (links, status): (&Links, &StatusBoard),
         (now, is_quiet, is_alone): (Instant, bool, bool),
     ) -> Option<Failure> {
-        let (waited, is_late) = call.silence(now, is_quiet);
-        let may_deadlock = is_alone && call.is_blocking() && call.is_long(now);
+        let (waited, is_late) = self.silence(now, is_quiet);
+        let may_deadlock = is_alone && self.is_blocking() && self.is_long(now);
         let (mut deadlock, mut gone) = (None, None);
         let mut others_left = others.len();
         for &other in others {
-            if let Some((failure, grace)) = self.links.gone(other, &self.status) {
+            if let Some((failure, grace)) = links.gone(other, status) {
                 let (_, longest) = gone.get_or_insert((failure, grace));
                 *longest = (*longest).max(grace);
                 others_left -= 1;
-            } else if may_deadlock && let Some(failure) = call.header.deadlock(other, &self.status) {
+            } else if may_deadlock && let Some(failure) = self.header.deadlock(other, status) {
                 deadlock = deadlock.or(Some(failure));
                 others_left -= 1;
             }
         }
         if others_left == 0 {
-            let is_over = gone.as_ref().is_none_or(|(_, grace)| call.is_over(now, *grace));
+            let is_over = gone.as_ref().is_none_or(|(_, grace)| self.is_over(now, *grace));
             if is_over {
                 return deadlock.or(gone.map(|(failure, _)| failure));
             }
         }
-        let named = others.iter().find(|&&other| !self.status.has_left(other)).or(others.first());
+        let named = others.iter().find(|&&other| !status.has_left(other)).or(others.first());
         is_late.then(|| Failure::Timeout { other: *named.expect("there is another rank"), waited })
     }
 }
@@ -216,16 +207,14 @@ impl PointToPoint {
 mod tests {
     use std::io::ErrorKind;
 
-    use super::super::Links;
     use super::*;
     use crate::dtype::DType;
-    use crate::status::StatusBoard;
     use crate::transport::Header;
 
     #[test]
     fn local_failure_of_a_held_message_names_this_rank() {
         let status = StatusBoard::of_threads(2).unwrap().remove(0);
-        let mut messages = PointToPoint::new(Links::default(), status, 0);
+        let mut messages = PointToPoint::new(Links::default(), status);
         let header = Header::of_message(DType::F32, 4, (0, 0), 0);
         messages.peers[1].arriving = Some(Arriving { header, target: Arrival::Held(vec![0; 4]), taken: 0 });
         let cause = ErrorKind::OutOfMemory.into();

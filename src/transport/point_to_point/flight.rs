@@ -74,12 +74,11 @@ impl<B, F> Flight<B, F> {
     fn part_ended(&mut self, result: Result<Rank>, is_received: bool) -> Option<(F, Outcome<B>)> {
         match result {
             Ok(from) if is_received => self.from = Some(from),
-            Ok(_) => {}
             // A message may end because of the other one, whose error is more specific.
             Err(error) if self.error.is_none() || !matches!(error, Error::Aborted { .. }) => {
                 self.error = Some(error);
             }
-            Err(_) => {}
+            _ => {}
         }
         self.left -= 1;
         if self.left > 0 {

@@ -14,7 +14,9 @@ const MAX_HELD: usize = 1 << 30;
 
 impl PointToPoint {
     /// Completes a receive with a held message.
-    pub(super) fn take_held(&mut self, receive: Receive, from: Rank, header: &Header, bytes: &[u8]) {
+    pub(super) fn take_held(&mut self, mut receive: Receive, from: Rank, header: &Header, bytes: &[u8]) {
+        self.held_bytes -= bytes.len();
+        self.match_to(&mut receive, from);
         match receive.call.header.check_matched(header, from, &self.status) {
             Ok(()) => {
                 // SAFETY: as in `progress_receive`.

@@ -10,14 +10,15 @@ use crate::transport::far::{holds_memory, lost};
 use crate::transport::faulty::Faults;
 use crate::transport::half::Polled;
 use crate::transport::link::Link;
+use crate::transport::shared::Shared;
 use crate::transport::waiting::IN_FLIGHT_GRACE;
-use crate::transport::{Fabric, Failure, Header, Messages, Outgoing, shared, spins};
+use crate::transport::{Fabric, Failure, Header, Messages, Outgoing, spins};
 
 /// The links of a rank for messages. They are separate from the links for collectives, so that neither delays the other.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     /// The memory shared with the ranks of this node.
-    near: Option<shared::Line>,
+    near: Option<Shared>,
     /// The link with ranks that share no memory with this one.
     far: Option<Box<dyn Link>>,
     faults: Option<Faults>,
@@ -26,7 +27,7 @@ pub(super) struct Links {
 const CONNECTED: &str = "a link with every rank";
 
 impl Links {
-    fn near(&mut self, rank: Rank) -> Option<&mut shared::Line> {
+    fn near(&mut self, rank: Rank) -> Option<&mut Shared> {
         self.near.as_mut().filter(|near| near.has(rank))
     }
 
@@ -81,7 +82,7 @@ impl Links {
     /// Returns the header of the next message from a rank, if it has arrived.
     pub(super) fn ahead(&mut self, from: Rank) -> Result<Option<Header>, Failure> {
         if let Some(near) = self.near(from) {
-            return Ok(near.ahead(from));
+            return Ok(near.ahead(from).copied());
         }
         self.far().ahead(from)
     }
@@ -102,12 +103,13 @@ impl Links {
     }
 
     /// Returns the reason why a rank no longer sends and receives, and the longest time that its earlier messages may still take to arrive.
-    pub(super) fn gone(&mut self, other: Rank, status: &StatusBoard) -> Option<(Failure, Duration)> {
+    pub(super) fn gone(&self, other: Rank, status: &StatusBoard) -> Option<(Failure, Duration)> {
         let left = Failure::left(other, status);
-        if self.near(other).is_some() {
+        if self.near.as_ref().is_some_and(|near| near.has(other)) {
             return left.map(|failure| (failure, Duration::ZERO));
         }
-        left.or_else(|| lost(self.far(), other, status)).map(|failure| (failure, IN_FLIGHT_GRACE))
+        let lost = || lost(&**self.far.as_ref().expect(CONNECTED), other, status);
+        left.or_else(lost).map(|failure| (failure, IN_FLIGHT_GRACE))
     }
 
     /// Returns whether the link may access memory of the program, which must therefore not continue after a
@@ -125,11 +127,11 @@ impl Links {
 impl Fabric {
     /// Returns the links for point-to-point messages; called once.
     pub(crate) fn messages(&mut self) -> Messages {
-        let near = self.node.as_ref().map(shared::Shared::for_messages);
+        let near = self.node.as_ref().map(Shared::for_messages);
         let faults = self.faults.as_mut().map(|faults| faults.for_messages());
         let links = Links { near, far: self.messages.take(), faults };
         let spins = spins(self.local_ranks(), self.node_cores);
-        Messages::new(PointToPoint::new(links, self.status.clone(), spins))
+        Messages::new(PointToPoint::new(links, self.status.clone()), spins)
     }
 }
 
@@ -137,7 +139,7 @@ impl Fabric {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::{Arrival, Arriving, OnEnd, Operation, Receive};
+    use super::super::{Arrival, Arriving, OnEnd, Options, Receive};
     use super::*;
     use crate::dtype::DType;
     use crate::transport::Deadlines;
@@ -183,12 +185,14 @@ mod tests {
         for holds in [false, true] {
             let status = StatusBoard::of_threads(2).unwrap().remove(0);
             let links = Links { far: Some(Box::new(Holding(holds))), ..Links::default() };
-            let mut messages = PointToPoint::new(links, status, 0);
+            let mut messages = PointToPoint::new(links, status);
             let message = Arc::new(());
             let owner = Arc::clone(&message);
             let on_end: OnEnd = Box::new(move |_| drop(owner));
             let header = Header::of_message(DType::U8, 0, (0, 0), 0);
-            let call = Operation::new(1, (header, false), ("receive", 0), Deadlines::NEVER, Some(on_end));
+            let deadlines = Deadlines::NEVER;
+            let options = Options { dtype: DType::U8, tag: 0, label: 0, deadlines, operation: None };
+            let call = messages.begin(&options, header, ("receive", 0), Some(on_end));
             let place = std::ptr::slice_from_raw_parts_mut(std::ptr::null_mut(), 0);
             let target = Arrival::Receive(Receive { call, from: Some(1), place });
             messages.peers[1].arriving = Some(Arriving { header, target, taken: 0 });

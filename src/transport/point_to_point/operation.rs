@@ -1,6 +1,5 @@
 //! Sends and receives in flight.
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
@@ -35,27 +34,16 @@ pub(super) struct Operation {
     pub(super) operation: &'static str,
     /// The number among the messages to or from the other rank.
     pub(super) number: u64,
-    deadlines: Deadlines,
+    pub(super) deadlines: Deadlines,
     /// The silence of the other rank, once the clock was read.
-    silence: Option<Silence>,
+    pub(super) silence: Option<Silence>,
     /// When it was first detected that the other rank has left.
-    gone: Option<Instant>,
+    pub(super) gone: Option<Instant>,
     /// `None` for a blocking call, which polls for its result.
     pub(super) on_end: Option<OnEnd>,
 }
 
 impl Operation {
-    pub(super) fn new(
-        ticket: u64,
-        (header, is_send): (Header, bool),
-        (operation, number): (&'static str, u64),
-        deadlines: Deadlines,
-        on_end: Option<OnEnd>,
-    ) -> Self {
-        let (silence, gone) = (None, None);
-        Self { ticket, header, is_send, operation, number, deadlines, silence, gone, on_end }
-    }
-
     pub(super) fn is_blocking(&self) -> bool {
         self.on_end.is_none()
     }
@@ -101,14 +89,7 @@ impl Operation {
     }
 }
 
-impl fmt::Debug for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Operation").field("operation", &self.operation).field("number", &self.number).finish()
-    }
-}
-
 /// A message to a rank that is not yet sent.
-#[derive(Debug)]
 pub(super) struct Send {
     pub(super) call: Operation,
     pub(super) bytes: *const [u8],
@@ -117,7 +98,6 @@ pub(super) struct Send {
 }
 
 /// A receive that has no message yet, or whose message is arriving.
-#[derive(Debug)]
 pub(super) struct Receive {
     pub(super) call: Operation,
     /// `None` for any source.
@@ -126,8 +106,13 @@ pub(super) struct Receive {
 }
 
 impl Receive {
+    /// Returns whether the receive is for messages of that rank.
+    pub(super) fn is_from(&self, from: Rank) -> bool {
+        self.from.is_none_or(|only| only == from)
+    }
+
     /// Returns whether the receive is for a message of this header from that rank.
     pub(super) fn is_for(&self, from: Rank, header: &Header) -> bool {
-        self.from.is_none_or(|only| only == from) && self.call.header.tag() == header.tag()
+        self.is_from(from) && self.call.header.tag() == header.tag()
     }
 }

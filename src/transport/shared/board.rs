@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 use unisono_collectives::Rank;
 
+use super::Own;
 use super::channel::{Channel, Post};
-use crate::memory::{Loan, Location, Pages, Registry};
+use crate::memory::{Loan, Location, Pages};
 use crate::status::{StatusBoard, panicked};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence, one_order, yield_now};
 use crate::system::print_line;
@@ -16,6 +17,9 @@ use crate::system::print_line;
 pub(super) const PIECE: usize = 16 << 10;
 /// The number of staging pieces per rank.
 pub(super) const PIECES: usize = 4;
+
+/// The offset of the conditions, behind the number of the board. A multiple of their alignment.
+const CONDITIONS_AT: usize = 128;
 
 /// Longer than most copies and reductions take. After this time, memory is revoked from a rank that still accesses it.
 const LONGEST_ACCESS: Duration = Duration::from_secs(2);
@@ -33,8 +37,6 @@ pub(in crate::transport) struct Board {
     base: *mut u8,
     pages: Arc<Pages>,
     ranks: usize,
-    /// The rank in the world of each position.
-    members: Arc<[Rank]>,
 }
 
 // SAFETY: `base` points into the pages, which the board keeps and which may be used on any thread. Everything on a board consists of atomics
@@ -43,13 +45,6 @@ unsafe impl Send for Board {}
 
 // SAFETY: as for `Send`.
 unsafe impl Sync for Board {}
-
-#[derive(Debug)]
-#[repr(C, align(128))]
-struct Head {
-    /// The number of the board, which distinguishes it from other memory.
-    number: AtomicU64,
-}
 
 /// The state of a rank. Each flag that is written often has its own cache line.
 #[derive(Debug)]
@@ -72,13 +67,7 @@ impl Board {
     }
 
     fn on(pages: Pages, ranks: usize) -> Self {
-        Self { base: pages.as_ptr(), pages: Arc::new(pages), ranks, members: (0..ranks).collect() }
-    }
-
-    /// Returns the board of these ranks of the world, by position.
-    pub(super) fn of_members(self, members: &[Rank]) -> Self {
-        assert_eq!(self.ranks, members.len(), "a board for these ranks");
-        Self { members: members.into(), ..self }
+        Self { base: pages.as_ptr(), pages: Arc::new(pages), ranks }
     }
 
     /// Returns the board for point-to-point messages, on the second half of the same pages.
@@ -96,7 +85,7 @@ impl Board {
             Self::size_bytes(ranks) <= board.pages.size_bytes(),
             "a board of {ranks} ranks fits its memory"
         );
-        board.head().number.store(number, Ordering::Release);
+        board.number().store(number, Ordering::Release);
         board
     }
 
@@ -104,15 +93,11 @@ impl Board {
     pub(in crate::transport) fn existing(pages: Pages, ranks: usize, number: u64) -> Option<Self> {
         let fits = Self::size_bytes(ranks) <= pages.size_bytes();
         let board = Self::on(pages, ranks);
-        (fits && board.head().number.load(Ordering::Acquire) == number).then_some(board)
-    }
-
-    fn conditions_at() -> usize {
-        size_of::<Head>()
+        (fits && board.number().load(Ordering::Acquire) == number).then_some(board)
     }
 
     fn channels_at(ranks: usize) -> usize {
-        Self::conditions_at() + ranks * size_of::<Condition>()
+        CONDITIONS_AT + ranks * size_of::<Condition>()
     }
 
     fn staging_at(ranks: usize, rank: usize) -> usize {
@@ -153,15 +138,16 @@ impl Board {
         unsafe { &*self.base.add(offset).cast() }
     }
 
-    fn head(&self) -> &Head {
-        // SAFETY: the layout begins with the head, which is atomics.
+    /// Returns the number of the board, which distinguishes it from other memory.
+    fn number(&self) -> &AtomicU64 {
+        // SAFETY: the layout begins with the number, which is an atomic.
         unsafe { self.at(0) }
     }
 
     pub(super) fn condition(&self, rank: usize) -> &Condition {
         assert!(rank < self.ranks);
         // SAFETY: the layout has a condition for each rank; it is atomics and a post, which is a cell.
-        unsafe { self.at(Self::conditions_at() + rank * size_of::<Condition>()) }
+        unsafe { self.at(CONDITIONS_AT + rank * size_of::<Condition>()) }
     }
 
     pub(super) fn channel(&self, from: usize, to: usize) -> &Channel {
@@ -187,13 +173,19 @@ impl Board {
         others.find(|&other| self.condition(other).withdrawn.load(Ordering::SeqCst))
     }
 
-    /// Withdraws a rank's memory. Waits until no other rank accesses it, or until `revoke` returns true. A dead rank accesses no memory.
-    fn withdraw(&self, rank: usize, status: &StatusBoard, revoke: impl Fn() -> rustix::io::Result<bool>) {
+    /// Withdraws the memory of the rank at a position among these ranks of the world. Waits until no other rank accesses it, or until `revoke`
+    /// returns true. A dead rank accesses no memory.
+    fn withdraw(
+        &self,
+        (rank, members): (usize, &[Rank]),
+        status: &StatusBoard,
+        revoke: impl Fn() -> rustix::io::Result<bool>,
+    ) {
         let others = (0..self.ranks).filter(|&other| other != rank);
         let began = Instant::now();
         let mut warned = false;
         // Not the members of the status board: those of a declared node are only a part of them.
-        let has_died = |other: usize| status.has_died(self.members[other]);
+        let has_died = |other: usize| status.has_died(members[other]);
         let conditions = others.map(|other| (self.condition(other), move || has_died(other)));
         self.condition(rank).withdraw(conditions, || {
             status.check_peers();
@@ -263,26 +255,16 @@ impl Drop for Inside<'_> {
 /// Memory lent to other ranks. If it is dropped before they have released it, it is withdrawn first.
 #[derive(Debug)]
 pub(super) struct Lent<'a> {
-    board: &'a Board,
-    status: &'a StatusBoard,
-    rank: usize,
-    registry: &'a Registry,
+    own: Own<'a>,
     location: Location,
     written: bool,
     loan: Option<Loan>,
 }
 
 impl<'a> Lent<'a> {
-    /// Lends memory of the rank at this position. Others also write to it if it is `written`, and then the memory needs a loan if it is
-    /// registered.
-    pub(super) fn by(
-        (board, status): (&'a Board, &'a StatusBoard),
-        rank: usize,
-        registry: &'a Registry,
-        (location, loan): (Location, Option<Loan>),
-        written: bool,
-    ) -> Self {
-        Self { board, status, rank, registry, location, written, loan }
+    /// Lends memory of this rank. Others also write to it if it is `written`, and then the memory needs a loan if it is registered.
+    pub(super) fn by(own: Own<'a>, (location, loan): (Location, Option<Loan>), written: bool) -> Self {
+        Self { own, location, written, loan }
     }
 
     /// Ends the loan, after all other ranks have released the memory.
@@ -295,19 +277,21 @@ impl<'a> Lent<'a> {
     fn revoke(&self) -> rustix::io::Result<bool> {
         // The kernel refuses to read unmapped memory, and a rank checks the loan after it has read. But a rank cannot be kept from writing.
         let is_only_read = self.location.segment == Location::ADDRESS && !self.written;
-        Ok(self.registry.detach(self.location)? || is_only_read && self.registry.is_of_processes())
+        let registry = self.own.registry;
+        Ok(registry.detach(self.location)? || is_only_read && registry.is_of_processes())
     }
 }
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
+        let Own { position, members, board, status, .. } = self.own;
         if std::thread::panicking() {
             // Code that catches the panic may keep the communicator, and no rank should wait for the memory.
-            self.status.fail(self.status.rank(), self.status.rank(), &panicked());
+            status.fail(status.rank(), status.rank(), &panicked());
         }
         // No rank needs the results of a call that has failed.
         self.loan = None;
-        self.board.withdraw(self.rank, self.status, || self.revoke());
+        board.withdraw((position, members), status, || self.revoke());
     }
 }
 

@@ -3,25 +3,11 @@
 
 use unisono_collectives::Rank;
 
-use super::Shared;
+use super::{Sending, Shared};
 use crate::transport::half::Half as _;
 use crate::transport::{Failure, Header, Incoming, Outgoing, Polled, Target};
 
-/// This rank's end of the channels for messages.
-#[derive(Debug)]
-pub(in crate::transport) struct Line(pub(super) Shared);
-
-impl Line {
-    /// Returns whether messages of a rank go through this memory.
-    pub(in crate::transport) fn has(&self, rank: Rank) -> bool {
-        self.0.has(rank)
-    }
-
-    /// Returns the header of the next message from a rank, if it has arrived.
-    pub(in crate::transport) fn ahead(&self, from: Rank) -> Option<Header> {
-        self.0.ahead(from).copied()
-    }
-
+impl Shared {
     /// Continues to send a message, of which `given` bytes were sent before. At most one message to each rank is in transit at a time.
     pub(in crate::transport) fn send(
         &mut self,
@@ -29,10 +15,7 @@ impl Line {
         outgoing: Outgoing<'_>,
         given: &mut usize,
     ) -> Result<Polled, Failure> {
-        let (Some(sending), ..) = self.0.halves(header, Some(outgoing), None) else {
-            unreachable!("there is a message")
-        };
-        let mut sending = sending.resume(*given);
+        let mut sending = self.resume(header, outgoing, *given);
         let moved = sending.progress()?;
         let done = sending.is_done();
         *given = sending.suspend();
@@ -41,9 +24,12 @@ impl Line {
 
     /// Withdraws a message that was not received, before its bytes return to their owner.
     pub(in crate::transport) fn withdraw(&mut self, header: &Header, outgoing: Outgoing<'_>, given: usize) {
-        if let (Some(sending), ..) = self.0.halves(header, Some(outgoing), None) {
-            drop(sending.resume(given));
-        }
+        drop(self.resume(header, outgoing, given));
+    }
+
+    fn resume<'a>(&'a mut self, header: &'a Header, outgoing: Outgoing<'a>, given: usize) -> Sending<'a> {
+        let ((_, sending), _) = self.halves(header, Some(outgoing), None);
+        sending.expect("there is a message").resume(given)
     }
 
     /// Continues to receive the next message from a rank, with this header, into a place of its size, of which `taken` bytes are filled.
@@ -55,12 +41,11 @@ impl Line {
         taken: &mut usize,
     ) -> Result<Polled, Failure> {
         let incoming = Incoming { from, target: Target::Place(place) };
-        let (_, Some(receiving), _) = self.0.halves(header, None, Some(incoming)) else {
-            unreachable!("there is a message")
-        };
-        let mut receiving = receiving.resume(*taken);
+        let ((receiving, _), _) = self.halves(header, None, Some(incoming));
+        let mut receiving = receiving.expect("there is a message");
+        receiving.taken = *taken;
         let moved = receiving.progress()?;
-        *taken = receiving.taken();
+        *taken = receiving.taken;
         Ok(Polled::of(moved, receiving.is_done()))
     }
 }

@@ -84,48 +84,36 @@ impl<'a> Open<'a> {
 
     /// Returns a part of the range in this rank's buffer, and the other rank's values there.
     pub(crate) fn both(&mut self, other: usize, part: Range<usize>) -> Result<(&mut [u8], &[u8])> {
-        match self.starts[other] {
-            Start::Mapped { .. } => {
-                let (own, theirs) = self.mapped(other, part).expect("it is mapped");
-                Ok((own, theirs))
-            }
-            Start::Elsewhere(address) => {
-                let (own, reach, copy) = self.own_part(part.clone());
-                let copy = copy.reserve(part.len())?;
-                reach.by_kernel().fetch(other, address + part.start as u64, copy)?;
-                Ok((own, copy))
-            }
+        if let Start::Elsewhere(address) = self.starts[other] {
+            let (own, reach, copy) = self.own_part(part.clone());
+            let copy = copy.reserve(part.len())?;
+            reach.by_kernel().fetch(other, address + part.start as u64, copy)?;
+            return Ok((own, copy));
         }
+        let (own, theirs) = self.mapped(other, part).expect("it is mapped");
+        Ok((own, theirs))
     }
 
     /// Copies this rank's values of a part of the range to another rank.
     pub(crate) fn put(&mut self, other: usize, part: Range<usize>) -> Result<()> {
-        match self.starts[other] {
-            Start::Mapped { .. } => {
-                let (own, theirs) = self.mapped(other, part).expect("it is mapped");
-                kernels::copy(theirs, own);
-                Ok(())
-            }
-            Start::Elsewhere(address) => {
-                let (own, reach, _) = self.own_part(part.clone());
-                reach.by_kernel().store(other, address + part.start as u64, own)
-            }
+        if let Start::Elsewhere(address) = self.starts[other] {
+            let (own, reach, _) = self.own_part(part.clone());
+            return reach.by_kernel().store(other, address + part.start as u64, own);
         }
+        let (own, theirs) = self.mapped(other, part).expect("it is mapped");
+        kernels::copy(theirs, own);
+        Ok(())
     }
 
     /// Copies another rank's values of a part of the range to this one.
     pub(crate) fn get(&mut self, other: usize, part: Range<usize>) -> Result<()> {
-        match self.starts[other] {
-            Start::Mapped { .. } => {
-                let (own, theirs) = self.mapped(other, part).expect("it is mapped");
-                kernels::copy(own, theirs);
-                Ok(())
-            }
-            Start::Elsewhere(address) => {
-                let (own, reach, _) = self.own_part(part.clone());
-                reach.by_kernel().fetch(other, address + part.start as u64, own)
-            }
+        if let Start::Elsewhere(address) = self.starts[other] {
+            let (own, reach, _) = self.own_part(part.clone());
+            return reach.by_kernel().fetch(other, address + part.start as u64, own);
         }
+        let (own, theirs) = self.mapped(other, part).expect("it is mapped");
+        kernels::copy(own, theirs);
+        Ok(())
     }
 
     /// Swaps a half of the ranges with another rank: a half of this rank's range in the other's buffer, and of `theirs`, the other's range in this
@@ -140,9 +128,7 @@ impl<'a> Open<'a> {
         let part = match (self.is_copy, self.starts[other]) {
             (false, Start::Mapped { is_copy: false, .. } | Start::Elsewhere(_)) => half,
             // The owner of a lent copy copies it back as this rank leaves it.
-            (false, Start::Mapped { is_copy: true, .. }) | (true, Start::Mapped { is_copy: true, .. }) => {
-                0..size_bytes
-            }
+            (_, Start::Mapped { is_copy: true, .. }) => 0..size_bytes,
             (true, _) => return Ok(()),
         };
         // SAFETY: of the two ranks' ranges in each other's buffers, this rank accesses this part, and the other rank the rest. If copies are

@@ -42,12 +42,13 @@ pub(in crate::transport) struct Reach(pub(in crate::transport) Option<Processes>
 impl Reach {
     /// Returns the access with separate mappings.
     pub(super) fn again(&self) -> Self {
-        Self(self.0.as_ref().map(Processes::again))
+        let again = |other: &Processes| Processes::new(other.process_ids.clone(), other.by_kernel);
+        Self(self.0.as_ref().map(again))
     }
 
     /// Returns whether the kernel copies from and to memory that is not registered; `None` if it is not needed.
     pub(super) fn kernel_copies(&self) -> Option<bool> {
-        self.0.as_ref().map(Processes::uses_kernel)
+        self.0.as_ref().map(|processes| processes.by_kernel)
     }
 
     /// Consumes `size_bytes` bytes that another rank lends.

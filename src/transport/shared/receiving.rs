@@ -2,22 +2,20 @@
 
 use unisono_collectives::Rank;
 
-use super::board::{Board, PIECE};
+use super::Own;
+use super::board::PIECE;
 use super::channel::{Channel, Message, SHORT};
 use super::reach::{Reach, access_failure};
 use crate::memory::Location;
-use crate::status::StatusBoard;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Incoming, Target};
 
 /// A message being received from another rank.
 #[derive(Debug)]
 pub(in crate::transport) struct Receiving<'a> {
-    board: &'a Board,
-    status: &'a StatusBoard,
+    own: Own<'a>,
     channel: &'a Channel,
     from: usize,
-    to: usize,
     other: Rank,
     expected: Header,
     target: Target<'a>,
@@ -26,55 +24,32 @@ pub(in crate::transport) struct Receiving<'a> {
     received: &'a mut u64,
     reach: &'a mut Reach,
     /// The number of bytes of the payload that have been consumed.
-    taken: usize,
+    pub(super) taken: usize,
     done: bool,
 }
 
 impl<'a> Receiving<'a> {
     #[inline]
     pub(super) fn new(
-        (board, status): (&'a Board, &'a StatusBoard),
-        (from, to): (usize, usize),
+        own: Own<'a>,
+        from: usize,
         header: &Header,
-        incoming: Incoming<'a>,
+        Incoming { from: other, target }: Incoming<'a>,
         received: &'a mut u64,
         reach: &'a mut Reach,
     ) -> Self {
-        let Incoming { from: other, target } = incoming;
         if *received == 0 {
-            board.touch_channel(from, to);
+            own.board.touch_channel(from, own.position);
         }
-        let (channel, size_bytes) = (board.channel(from, to), target.size_bytes());
+        let (channel, size_bytes) = (own.board.channel(from, own.position), target.size_bytes());
         let expected = header.of_size(size_bytes);
-        Self {
-            board,
-            status,
-            channel,
-            from,
-            to,
-            other,
-            expected,
-            target,
-            size_bytes,
-            received,
-            reach,
-            taken: 0,
-            done: false,
-        }
-    }
-
-    /// Continues a message of which the first `taken` bytes were consumed before.
-    pub(super) fn resume(self, taken: usize) -> Self {
-        Self { taken, ..self }
-    }
-
-    /// Returns the number of bytes of the payload that have been consumed.
-    pub(super) fn taken(&self) -> usize {
-        self.taken
+        let (taken, done) = (0, false);
+        Self { own, channel, from, other, expected, target, size_bytes, received, reach, taken, done }
     }
 
     /// Consumes a payload outside the slot.
     fn take_long(&mut self, number: u64, location: Location) -> Result<(), Failure> {
+        let Own { position, board, status, .. } = self.own;
         if location.segment == Location::SLOT {
             let size_bytes = SHORT.min(self.size_bytes - self.taken);
             self.target.accept(self.taken, self.channel.piece(number, size_bytes));
@@ -83,21 +58,21 @@ impl<'a> Receiving<'a> {
         }
         if location.segment == Location::STAGING {
             let size_bytes = PIECE.min(self.size_bytes - self.taken);
-            let piece = self.board.piece(self.from, location.offset as usize);
+            let piece = board.piece(self.from, location.offset as usize);
             // SAFETY: the sender has written this many bytes of the piece, and does not write to it before the message is released.
             let bytes = unsafe { std::slice::from_raw_parts(piece, size_bytes) };
             self.target.accept(self.taken, bytes);
             self.taken += size_bytes;
             return Ok(());
         }
-        let Some(_inside) = self.board.enter(self.to, std::iter::once(self.from)) else {
+        let Some(_inside) = board.enter(position, std::iter::once(self.from)) else {
             // The sender has failed. The next check reports it.
             return Ok(());
         };
         let accepted = self.reach.accept(self.from, location, self.size_bytes, &mut self.target);
-        accepted.map_err(|error| access_failure(error, self.status))?;
+        accepted.map_err(|error| access_failure(error, status))?;
         // Otherwise the sender has failed in the meantime, and may have changed or freed the memory.
-        if self.board.withdrawn(std::iter::once(self.from)).is_none() {
+        if board.withdrawn(std::iter::once(self.from)).is_none() {
             self.taken = self.size_bytes;
         }
         Ok(())
@@ -105,7 +80,7 @@ impl<'a> Receiving<'a> {
 
     #[inline]
     fn take(&mut self, number: u64, message: &Message) -> Result<bool, Failure> {
-        self.channel.check(number, message, &self.expected, self.other, self.status)?;
+        self.channel.check(number, message, &self.expected, self.other, self.own.status)?;
         let before = self.taken;
         if self.size_bytes <= SHORT {
             self.target.accept(0, self.channel.payload(number, message, self.size_bytes));

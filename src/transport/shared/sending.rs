@@ -2,12 +2,11 @@
 
 use unisono_collectives::Rank;
 
-use super::Outbox;
-use super::board::{Board, Lent, PIECE};
+use super::board::{Lent, PIECE};
 use super::channel::{Channel, SHORT};
+use super::{Outbox, Own};
 use crate::kernels;
-use crate::memory::{Location, Registry};
-use crate::status::StatusBoard;
+use crate::memory::Location;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Outgoing};
 
@@ -15,12 +14,12 @@ use crate::transport::{Failure, Header, Outgoing};
 pub(super) const KERNEL_BYTES: usize = 64 << 10;
 
 /// The protocol by which a payload is transferred.
-#[derive(Debug)]
-enum Protocol<'a> {
+#[derive(Debug, Clone, Copy)]
+enum Protocol {
     /// In the slot of its message.
     Short,
-    /// Read in place. The bytes are lent until the receiver has released the message.
-    Whole(Location, Option<Lent<'a>>),
+    /// Read in place.
+    Whole(Location),
     /// In pieces, through staging memory.
     Staged,
 }
@@ -28,17 +27,16 @@ enum Protocol<'a> {
 /// A message being sent to another rank.
 #[derive(Debug)]
 pub(in crate::transport) struct Sending<'a> {
-    board: &'a Board,
-    status: &'a StatusBoard,
+    own: Own<'a>,
     channel: &'a Channel,
-    from: usize,
     to: usize,
     other: Rank,
     header: Header,
     bytes: &'a [u8],
-    protocol: Protocol<'a>,
+    protocol: Protocol,
+    /// The loan of bytes that are read in place, until the receiver has released the message.
+    lent: Option<Lent<'a>>,
     outbox: &'a mut Outbox,
-    registry: &'a Registry,
     /// The number of bytes of the payload that have been sent.
     given: usize,
     done: bool,
@@ -47,90 +45,65 @@ pub(in crate::transport) struct Sending<'a> {
 impl<'a> Sending<'a> {
     #[inline]
     pub(super) fn new(
-        (board, status): (&'a Board, &'a StatusBoard),
-        (from, to): (usize, usize),
+        own: Own<'a>,
+        to: usize,
         header: &Header,
-        outgoing: Outgoing<'a>,
+        Outgoing { to: other, bytes }: Outgoing<'a>,
         outbox: &'a mut Outbox,
-        registry: &'a Registry,
         uses_kernel: bool,
     ) -> Self {
-        let Outgoing { to: other, bytes } = outgoing;
         if outbox.sent[to] == 0 {
-            board.touch_channel(from, to);
+            own.board.touch_channel(own.position, to);
         }
         let protocol = if bytes.len() <= SHORT {
             Protocol::Short
+        } else if let Some(location) = own.registry.locate(bytes) {
+            Protocol::Whole(location)
+        } else if uses_kernel && bytes.len() >= KERNEL_BYTES {
+            Protocol::Whole(Location::of_address(bytes))
         } else {
-            Self::long_protocol(bytes, registry, uses_kernel)
+            Protocol::Staged
         };
-        let (channel, header) = (board.channel(from, to), header.of_size(bytes.len()));
-        Self {
-            board,
-            status,
-            channel,
-            from,
-            to,
-            other,
-            header,
-            bytes,
-            protocol,
-            outbox,
-            registry,
-            given: 0,
-            done: false,
-        }
+        let (channel, header) = (own.board.channel(own.position, to), header.of_size(bytes.len()));
+        Self { own, channel, to, other, header, bytes, protocol, lent: None, outbox, given: 0, done: false }
     }
 
     /// Continues a message of which [`Sending::suspend`] returned the number of bytes sent.
     pub(super) fn resume(mut self, given: usize) -> Self {
         self.given = given;
-        // A message in pieces is done once it is all sent. This one was sent as a whole, and its memory has been detached since.
-        if given > 0 && given == self.bytes.len() && matches!(self.protocol, Protocol::Staged) {
-            self.protocol = Protocol::Whole(Location::of_address(self.bytes), None);
+        if given == 0 {
+            return self;
         }
-        if let Protocol::Whole(location, lent) = &mut self.protocol
-            && given > 0
-        {
-            *lent =
-                Some(Lent::by((self.board, self.status), self.from, self.registry, (*location, None), false));
+        // A message in pieces is done once it is all sent. This one was sent as a whole, and its memory has been detached since.
+        if given == self.bytes.len() && matches!(self.protocol, Protocol::Staged) {
+            self.protocol = Protocol::Whole(Location::of_address(self.bytes));
+        }
+        if let Protocol::Whole(location) = self.protocol {
+            self.lent = Some(Lent::by(self.own, (location, None), false));
         }
         self
     }
 
     /// Leaves a message in transit, whose bytes stay lent. Returns the number of bytes sent.
-    pub(super) fn suspend(mut self) -> usize {
-        if let Protocol::Whole(_, lent) = &mut self.protocol {
-            lent.take().into_iter().for_each(Lent::finish);
-        }
+    pub(super) fn suspend(self) -> usize {
+        self.lent.into_iter().for_each(Lent::finish);
         self.given
-    }
-
-    fn long_protocol(bytes: &[u8], registry: &Registry, uses_kernel: bool) -> Protocol<'a> {
-        if let Some(location) = registry.locate(bytes) {
-            Protocol::Whole(location, None)
-        } else if uses_kernel && bytes.len() >= KERNEL_BYTES {
-            Protocol::Whole(Location::of_address(bytes), None)
-        } else {
-            Protocol::Staged
-        }
     }
 
     fn progress_whole(&mut self, location: Location) -> bool {
         if self.given == 0 {
-            let Some(stamp) = self.outbox.next(self.board, (self.from, self.to)) else { return false };
-            let lent = Lent::by((self.board, self.status), self.from, self.registry, (location, None), false);
-            self.protocol = Protocol::Whole(location, Some(lent));
+            let Some(stamp) = self.outbox.next(self.own.board, (self.own.position, self.to)) else {
+                return false;
+            };
+            self.lent = Some(Lent::by(self.own, (location, None), false));
             self.channel.send_long(stamp, &self.header, location);
             self.outbox.sent[self.to] = stamp.number;
             self.given = self.bytes.len();
             return true;
         }
         self.done = self.channel.released() >= self.outbox.sent[self.to];
-        if self.done
-            && let Protocol::Whole(_, lent) = &mut self.protocol
-        {
-            lent.take().into_iter().for_each(Lent::finish);
+        if self.done {
+            self.lent.take().into_iter().for_each(Lent::finish);
         }
         self.done
     }
@@ -138,20 +111,20 @@ impl<'a> Sending<'a> {
     /// Sends the next piece through staging memory, or in the slot of its message if messages to other ranks use all staging memory, so that no
     /// message waits until another rank receives.
     fn progress_staged(&mut self) -> bool {
-        let free = self.outbox.free_piece(self.board, self.from);
+        let Own { position, board, .. } = self.own;
+        let free = self.outbox.free_piece(board, position);
         if free.is_none() && self.outbox.has_staged(self.to) {
             return false;
         }
-        let Some(stamp) = self.outbox.next(self.board, (self.from, self.to)) else { return false };
+        let Some(stamp) = self.outbox.next(board, (position, self.to)) else { return false };
         let most = if free.is_some() { PIECE } else { SHORT };
         let bytes = &self.bytes[self.given..self.bytes.len().min(self.given + most)];
         match free {
             Some(piece) => {
                 // SAFETY: the piece belongs to this rank, and its last receiver has released the message. It is large enough for these bytes, and
                 // does not overlap them.
-                let staged = unsafe {
-                    std::slice::from_raw_parts_mut(self.board.piece(self.from, piece), bytes.len())
-                };
+                let staged =
+                    unsafe { std::slice::from_raw_parts_mut(board.piece(position, piece), bytes.len()) };
                 kernels::copy(staged, bytes);
                 let location = Location { segment: Location::STAGING, offset: piece as u64 };
                 self.channel.send_long(stamp, &self.header, location);
@@ -184,11 +157,11 @@ impl Half for Sending<'_> {
         }
         Ok(match self.protocol {
             Protocol::Short => {
-                self.done =
-                    self.outbox.send_short(self.board, (self.from, self.to), &self.header, self.bytes);
+                let ends = (self.own.position, self.to);
+                self.done = self.outbox.send_short(self.own.board, ends, &self.header, self.bytes);
                 self.done
             }
-            Protocol::Whole(location, _) => self.progress_whole(location),
+            Protocol::Whole(location) => self.progress_whole(location),
             Protocol::Staged => self.progress_staged(),
         })
     }

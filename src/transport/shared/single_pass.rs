@@ -7,10 +7,10 @@ use super::board::Lent;
 use super::channel::Content;
 use super::open::{Open, Shares};
 use super::reach::{Start, access_failure};
-use super::{Checks, Shared};
+use super::{Checks, Own, Shared};
 use crate::error::Result;
 use crate::kernels;
-use crate::memory::{Location, Scratch};
+use crate::memory::Location;
 use crate::transport::waiting::Poll;
 use crate::transport::{Deadlines, Failure, Header, Waiting};
 
@@ -37,11 +37,12 @@ impl Shared {
         let Self {
             position, members, board, status, reach, registry, spins, starts, lent_copy, copy, ..
         } = self;
-        let (own, board, status) = (*position, &*board, &*status);
+        let own = Own { position: *position, members, board, status, registry };
+        let Own { position, members, board, status, registry } = own;
         let header = header.of_size(buffer.len());
-        let checks = Checks { position: own, members, board, status, header: &header, passes: number - 1 };
-        let others = (0..members.len()).filter(|&other| other != own);
-        let range = ranges(own);
+        let checks = Checks { own, header: &header, passes: number - 1 };
+        let others = (0..members.len()).filter(|&other| other != position);
+        let range = ranges(position);
 
         let lent_buffer: *mut [u8] = buffer;
         let (lent, is_copy) = match registry.lend(lent_buffer) {
@@ -52,7 +53,8 @@ impl Shared {
             None => {
                 let copy = lent_copy.reserve(members.len() * share_bytes).map_err(Failure::Error)?;
                 if read {
-                    copy_shares(copy, buffer, others.clone(), &ranges, share_bytes);
+                    places(others.clone(), &ranges, share_bytes)
+                        .for_each(|(share, range)| kernels::copy(&mut copy[share], &buffer[range]));
                 }
                 let (location, loan) = registry.lend(copy).expect("scratch is registered");
                 ((location.with_shares(), loan), true)
@@ -62,9 +64,9 @@ impl Shared {
         // Memory that the others only read needs no loan. If another communicator detaches it meanwhile, they read the pages of the file. These keep
         // the bytes that the others read: this rank wrote them before it lent them, and in the pass it writes only to its own range.
         let loan = loan.filter(|_| written);
-        let lent = Lent::by((board, status), own, registry, (location, loan), written);
+        let lent = Lent::by(own, (location, loan), written);
         // SAFETY: only this rank posts here, and all ranks have read the previous post, since they have closed that pass.
-        unsafe { board.condition(own).opened.post(number, Content { header, location }) };
+        unsafe { board.condition(position).opened.post(number, Content { header, location }) };
         let waiting = || Waiting::new(*spins, deadlines, status);
         for other in others.clone() {
             let theirs = wait(checks, waiting(), || board.condition(other).opened.read(number).ok_or(other))?;
@@ -73,14 +75,14 @@ impl Shared {
         // If a rank has failed, this one waits here for its failure report. Locations are valid only inside: a failed rank may have freed its
         // memory, and its descriptor may refer to another file.
         let withdrawn = || board.withdrawn(others.clone());
-        let enter = || board.enter(own, others.clone()).ok_or_else(|| withdrawn().unwrap_or(own));
+        let enter = || board.enter(position, others.clone()).ok_or_else(|| withdrawn().unwrap_or(position));
         let inside = wait(checks, waiting(), enter)?;
         let mut took_copies = false;
         // A rank without work accesses no memory: the location of an empty range does not identify any.
         if !range.is_empty() {
             for other in others.clone() {
                 let theirs = board.condition(other).opened.read(number).expect("it stays open").location;
-                let share = theirs.share_of(own, share_bytes);
+                let share = theirs.share_of(position, share_bytes);
                 let (is_copy, place) = (share.is_some(), share.unwrap_or_else(|| theirs.after(range.start)));
                 let start = reach.start(other, place, range.len(), is_copy);
                 starts[other] = start.map_err(|error| access_failure(error, status))?;
@@ -92,7 +94,7 @@ impl Shared {
         drop(inside);
         // A rank that failed in the meantime may have changed its memory. This rank waits here for the failure report too.
         wait(checks, waiting(), || withdrawn().map_or(Ok(()), Err))?;
-        board.condition(own).closed.store(number, Ordering::Release);
+        board.condition(position).closed.store(number, Ordering::Release);
         // This rank has released the posts of this pass. The posts of the next pass stay until it has closed that pass.
         let checks = Checks { passes: number, ..checks };
         for other in others.clone() {
@@ -103,39 +105,24 @@ impl Shared {
         if is_copy && written {
             let is_copy = |&other: &usize| matches!(starts[other], Start::Mapped { is_copy: true, .. });
             let written = others.filter(|other| !(took_copies && is_copy(other)));
-            copy_results(lent_copy, buffer, written, &ranges, share_bytes);
+            places(written, &ranges, share_bytes).for_each(|(share, range)| {
+                kernels::copy(&mut buffer[range], &lent_copy.take(share.end)[share]);
+            });
         }
         Ok(())
     }
 }
 
-/// Copies the share of each of the other ranks.
-fn copy_shares(
-    copy: &mut [u8],
-    buffer: &[u8],
-    others: impl Iterator<Item = usize>,
+/// Returns the places of these ranks' ranges in a copy, in which each rank has a share, and in the buffer.
+fn places(
+    ranks: impl Iterator<Item = usize>,
     ranges: impl Fn(usize) -> Range<usize>,
     share_bytes: usize,
-) {
-    for other in others {
-        let (share, range) = (other * share_bytes, ranges(other));
-        kernels::copy(&mut copy[share..share + range.len()], &buffer[range]);
-    }
-}
-
-/// Copies back the results of the other ranks.
-fn copy_results(
-    lent_copy: &mut Scratch,
-    buffer: &mut [u8],
-    others: impl Iterator<Item = usize>,
-    ranges: impl Fn(usize) -> Range<usize>,
-    share_bytes: usize,
-) {
-    for other in others {
-        let (share, range) = (other * share_bytes, ranges(other));
-        let results = &lent_copy.take(share + range.len())[share..];
-        kernels::copy(&mut buffer[range], results);
-    }
+) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    ranks.map(move |rank| {
+        let (start, range) = (rank * share_bytes, ranges(rank));
+        (start..start + range.len(), range)
+    })
 }
 
 /// Waits until `observe` returns the change by another rank. Until then, it returns the position of the awaited rank as the error.
@@ -145,6 +132,6 @@ fn wait<R>(
     waiting: Waiting<'_>,
     observe: impl Fn() -> Result<R, usize>,
 ) -> Result<R, Failure> {
-    let poll = || Ok(observe().map_or_else(|other| Poll::WaitsFor(checks.members[other]), Poll::Done));
+    let poll = || Ok(observe().map_or_else(|other| Poll::WaitsFor(checks.own.members[other]), Poll::Done));
     waiting.until(poll, |other, waiting| checks.poll(other, waiting))
 }

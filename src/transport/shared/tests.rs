@@ -41,7 +41,7 @@ fn two<A: Send, B: Send>(
     first: impl FnOnce(&mut Shared) -> A + Send,
     second: impl FnOnce(&mut Shared) -> B + Send,
 ) -> (A, B) {
-    let mut world = Shared::world_of_threads(2, (0, 2)).unwrap();
+    let mut world = Shared::of_process(StatusBoard::of_threads(2).unwrap()).unwrap();
     let (mut one, mut zero) = (world.pop().unwrap(), world.pop().unwrap());
     std::thread::scope(|scope| {
         let second = scope.spawn(move || second(&mut one));
@@ -105,7 +105,7 @@ fn deadline_waits_for_ranks_inside() {
                 Ok(())
             });
             assert!(gone.load(Ordering::Acquire));
-            end.status().fail(1, 1, "late");
+            end.status.fail(1, 1, "late");
             passed
         },
     );
@@ -122,14 +122,14 @@ fn rank_that_has_withdrawn_its_memory_is_named() {
             Ok(())
         })
     };
-    let mut world = Shared::world_of_threads(3, (0, 3)).unwrap();
+    let mut world = Shared::of_process(StatusBoard::of_threads(3).unwrap()).unwrap();
     let [zero, one, two] = &mut world[..] else { unreachable!("a world of three ranks") };
     let timed_out = std::thread::scope(|scope| {
         // Rank 1 withdraws its memory, and then waits for rank 2, which is still inside when rank 0 has finished its work.
         scope.spawn(|| works(one, short, 0));
         scope.spawn(|| works(two, LONG, 2));
         let timed_out = works(zero, short, 1);
-        zero.status().fail(0, 0, "late");
+        zero.status.fail(0, 0, "late");
         timed_out
     });
     assert!(matches!(timed_out, Err(Failure::Timeout { other: 1, .. })), "{timed_out:?}");
@@ -141,7 +141,7 @@ fn rank_that_arrives_after_a_deadline_accesses_no_memory() {
     let (timed_out, late) = two(
         |end| {
             let passed = pass(end, Duration::from_millis(50), |_| unreachable!("the other is late"));
-            end.status().fail(0, 0, "late");
+            end.status.fail(0, 0, "late");
             failed.wait();
             passed
         },
@@ -156,8 +156,8 @@ fn rank_that_arrives_after_a_deadline_accesses_no_memory() {
 
 #[test]
 fn rank_that_has_left_is_named() {
-    let mut world = Shared::world_of_threads(2, (0, 2)).unwrap();
-    world[1].status().leave(1);
+    let mut world = Shared::of_process(StatusBoard::of_threads(2).unwrap()).unwrap();
+    world[1].status.leave(1);
     let passed = pass(&mut world[0], LONG, |_| unreachable!("no other rank is present"));
     assert!(matches!(passed, Err(Failure::Left { other: 1 })), "{passed:?}");
 }
@@ -182,14 +182,14 @@ fn message_in_transit_is_sent_once_when_its_memory_is_detached() {
     let line = |(position, status)| {
         let reach = Reach(Some(Processes::new(process_ids.clone(), false)));
         let (members, registry) = (vec![0, 1], Arc::clone(&registry));
-        Shared::new(position, members, (board.clone(), status), reach, registry, (0, 2)).for_messages()
+        Shared::new(position, members, (board.clone(), status), reach, registry).for_messages()
     };
     let mut lines: Vec<_> = StatusBoard::of_threads(2).unwrap().into_iter().enumerate().map(line).collect();
     let mut array = Registered::<u8>::new(&registry, 100_000).unwrap();
     array.fill(7);
     let header = Header::of_message(DType::U8, array.len(), (0, 0), 0);
     let (mut given, mut place, mut taken) = (0, vec![0_u8; array.len()], 0);
-    let mut send = |end: &mut super::Line| end.send(&header, Outgoing { to: 1, bytes: &array }, &mut given);
+    let mut send = |end: &mut Shared| end.send(&header, Outgoing { to: 1, bytes: &array }, &mut given);
     assert_eq!(send(&mut lines[0]).unwrap(), Polled::Moved);
     assert!(registry.detach(registry.locate(&raw const array[..]).unwrap()).unwrap());
     assert_eq!(send(&mut lines[0]).unwrap(), Polled::Idle, "the other rank has not received it");

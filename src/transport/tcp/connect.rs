@@ -41,10 +41,17 @@ pub(in crate::transport) fn link(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
     interfaces: &Interfaces,
-) -> Result<std::result::Result<Box<dyn Link>, String>> {
+) -> Result<Result<Box<dyn Link>, String>> {
     let ranks = bootstrap.ranks();
     let sockets = sockets(bootstrap, far, interfaces)?;
-    Ok(sockets.map(|sockets| Box::new(Tcp::new(ranks, sockets)) as Box<dyn Link>))
+    let tcp = |sockets: Vec<(Rank, TcpStream)>| {
+        let mut streams: Vec<_> = (0..ranks).map(|_| None).collect();
+        for (rank, socket) in sockets {
+            streams[rank] = Some(Stream::new(socket));
+        }
+        Box::new(Tcp { streams }) as Box<dyn Link>
+    };
+    Ok(sockets.map(tcp))
 }
 
 /// Returns the [control connections](super::super::link::Links::controls) of a rank with all others, since all of them agree on the
@@ -56,20 +63,9 @@ pub(in crate::transport) fn link(
 pub(in crate::transport) fn controls(
     bootstrap: &mut dyn Bootstrap,
     interfaces: &Interfaces,
-) -> Result<std::result::Result<Vec<(Rank, OwnedFd)>, String>> {
+) -> Result<Result<Vec<(Rank, OwnedFd)>, String>> {
     let sockets = sockets(bootstrap, |_| true, interfaces)?;
     Ok(sockets.map(|sockets| sockets.into_iter().map(|(rank, socket)| (rank, socket.into())).collect()))
-}
-
-impl Tcp {
-    /// Returns the link over these connections.
-    fn new(ranks: usize, sockets: Vec<(Rank, TcpStream)>) -> Self {
-        let mut streams: Vec<_> = (0..ranks).map(|_| None).collect();
-        for (rank, socket) in sockets {
-            streams[rank] = Some(Stream::new(socket));
-        }
-        Self { streams }
-    }
 }
 
 /// Returns a connection with every rank that is `far`. All ranks of the world call it.
@@ -77,9 +73,9 @@ fn sockets(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
     interfaces: &Interfaces,
-) -> Result<std::result::Result<Vec<(Rank, TcpStream)>, String>> {
+) -> Result<Result<Vec<(Rank, TcpStream)>, String>> {
     let (own, ranks) = (bootstrap.rank(), bootstrap.ranks());
-    let (listeners, addresses) = match open(interfaces) {
+    let (listeners, addresses) = match interfaces.listen() {
         Ok((listeners, addresses)) => (listeners, Ok((system::nonce(), addresses))),
         Err(error) => (Vec::new(), Err(format!("rank {own} cannot listen for others: {error}"))),
     };
@@ -129,21 +125,8 @@ fn sockets(
     Ok(gather_results(bootstrap, &connects)?.map(|_| sockets))
 }
 
-/// Opens this rank's ports.
-fn open(interfaces: &Interfaces) -> io::Result<(Vec<TcpListener>, Vec<SocketAddr>)> {
-    interfaces.check()?;
-    let listeners = system::listen(|name, ip| interfaces.has(name, ip))?;
-    let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
-    Ok((listeners, addresses))
-}
-
 /// Connects to a rank, at the first of its addresses that answers, before the deadline.
-fn reach(
-    addresses: &[SocketAddr],
-    secret: &[u8],
-    claim: Claim,
-    deadline: Instant,
-) -> std::result::Result<Peer, String> {
+fn reach(addresses: &[SocketAddr], secret: &[u8], claim: Claim, deadline: Instant) -> Result<Peer, String> {
     let mut addresses = addresses.to_vec();
     system::sort_by_nearness(&mut addresses);
     let mut refused = Vec::new();
@@ -171,7 +154,7 @@ pub(super) fn accept(
     own: Rank,
     mut expected: Vec<Rank>,
     deadline: Instant,
-) -> Vec<(Rank, std::result::Result<Peer, String>)> {
+) -> Vec<(Rank, Result<Peer, String>)> {
     let (began, mut connected) = (Instant::now(), Vec::new());
     let mut arrivals = match Arrivals::new(listeners, secret) {
         Ok(arrivals) => arrivals,
@@ -191,7 +174,7 @@ pub(super) fn accept(
             }
         }
     }
-    let failure = arrivals.failure().map(|why| format!("; it cannot accept connections: {why}"));
+    let failure = arrivals.failure.map(|why| format!("; it cannot accept connections: {why}"));
     let why = format!("it has waited {} s for it{}", began.elapsed().as_secs(), failure.unwrap_or_default());
     let missing = |rank| (rank, Err(why.clone()));
     connected.into_iter().chain(expected.into_iter().map(missing)).collect()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
-use super::socket::Socket;
+use super::Socket;
 use crate::kernels;
 use crate::transport::Header;
 
@@ -21,7 +21,6 @@ const HEADER: usize = size_of::<Header>();
 /// The number of bytes that are received with a header, so that a short message takes one system call.
 const AHEAD: usize = 8 << 10;
 
-/// A connection.
 #[derive(Debug)]
 pub(super) struct Stream<S = TcpStream> {
     socket: S,
@@ -37,7 +36,7 @@ pub(super) struct Stream<S = TcpStream> {
     /// Whether the last attempt to receive must be repeated once the kernel is ready.
     waits_to_receive: bool,
     /// The reason why no more bytes can be sent or received.
-    lost: Option<Errno>,
+    pub(super) lost: Option<Errno>,
 }
 
 impl<S: Socket> Stream<S> {
@@ -121,18 +120,12 @@ impl<S: Socket> Stream<S> {
         None
     }
 
-    /// Returns the reason why the connection is lost, if it is.
-    pub(super) fn lost(&self) -> Option<Errno> {
-        self.lost
-    }
-
     fn record(&mut self, error: Errno) {
         if !matches!(error, Errno::AGAIN | Errno::INTR) {
             self.lost.get_or_insert(error);
         }
     }
 
-    /// Returns the events that the connection waits for.
     fn events(&self) -> PollFlags {
         let mut events = PollFlags::empty();
         if self.lost.is_none() {

@@ -1,5 +1,7 @@
 //! Connects ranks over UCX.
 
+use std::collections::VecDeque;
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
@@ -7,7 +9,7 @@ use unisono_collectives::Rank;
 use super::inbox::Lost;
 use super::library::library;
 use super::line::Line;
-use super::worker::{Request, Worker};
+use super::worker::Worker;
 use crate::error::Result;
 use crate::transport::bootstrap::{Bootstrap, gather_results};
 use crate::transport::link::Link;
@@ -24,7 +26,7 @@ const NAP: Duration = Duration::from_millis(1);
 pub(in crate::transport) fn link(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
-) -> Result<std::result::Result<Box<dyn Link>, String>> {
+) -> Result<Result<Box<dyn Link>, String>> {
     Ok(line(bootstrap, &far)?.map(|line| Box::new(line) as Box<dyn Link>))
 }
 
@@ -32,7 +34,7 @@ pub(in crate::transport) fn link(
 pub(super) fn line(
     bootstrap: &mut dyn Bootstrap,
     far: &impl Fn(Rank) -> bool,
-) -> Result<std::result::Result<Line, String>> {
+) -> Result<Result<Line, String>> {
     let (own, ranks) = (bootstrap.rank(), bootstrap.ranks());
     let opened = library().and_then(|library| {
         let worker = Worker::new(library, (own, ranks));
@@ -40,9 +42,9 @@ pub(super) fn line(
         opened.map_err(|status| format!("UCX cannot be used: {status}"))
     });
     let of_own = |problem: String| format!("rank {own}: {problem}");
-    let (address, worker) = match opened.map_err(of_own) {
+    let (address, worker) = match opened {
         Ok((address, worker)) => (Ok(address), Some(worker)),
-        Err(problem) => (Err(problem), None),
+        Err(problem) => (Err(of_own(problem)), None),
     };
     let addresses = match gather_results(bootstrap, &address)? {
         Ok(addresses) => addresses,
@@ -56,42 +58,34 @@ pub(super) fn line(
 }
 
 /// Greets these ranks, and waits for their greetings, since UCX reports some errors only when a message is sent.
-fn greet(worker: &Worker, far: &[Rank], addresses: &[Vec<u8>]) -> std::result::Result<(), String> {
+fn greet(worker: &Worker, far: &[Rank], addresses: &[Vec<u8>]) -> Result<(), String> {
     let began = Instant::now();
-    let mut greetings = Vec::new();
+    let cannot =
+        |other: Rank, why: &dyn Display| format!("it cannot connect with rank {other} over UCX: {why}");
+    let mut greetings = VecDeque::new();
     for &other in far {
         // SAFETY: the other rank got the address from its worker.
-        match unsafe { worker.connect(other, &addresses[other]) } {
-            Ok(greeting) => greetings.extend(greeting.map(|greeting| (other, greeting))),
-            Err(status) => return Err(cannot(other, &Lost::Failed(status).to_string())),
-        }
+        let greeting = unsafe { worker.connect(other, &addresses[other]) };
+        let greeting = greeting.map_err(|status| cannot(other, &Lost::Failed(status)))?;
+        greetings.extend(greeting.map(|greeting| (other, greeting)));
     }
-    let is_sent = |(other, greeting): &(Rank, Request)| {
-        worker.is_done(greeting).map_err(|status| cannot(*other, &Lost::Failed(status).to_string()))
-    };
     loop {
-        let mut waits = Vec::new();
-        for greeting in greetings.drain(..) {
-            if !is_sent(&greeting)? {
-                waits.push(greeting);
-            }
+        while let Some((other, greeting)) = greetings.front()
+            && worker.is_done(greeting).map_err(|status| cannot(*other, &Lost::Failed(status)))?
+        {
+            greetings.pop_front();
         }
-        greetings = waits;
         if let Some((other, lost)) = far.iter().find_map(|&other| Some((other, worker.inbox().lost(other)?)))
         {
-            return Err(cannot(other, &lost.to_string()));
+            return Err(cannot(other, &lost));
         }
         let missing = far.iter().find(|&&other| !worker.inbox().has_greeted(other));
-        let Some(&other) = missing.or(greetings.first().map(|(other, _)| other)) else { return Ok(()) };
+        let Some(&other) = missing.or(greetings.front().map(|(other, _)| other)) else { return Ok(()) };
         if began.elapsed() > CONNECT {
-            return Err(cannot(other, &format!("it was silent for {} s", CONNECT.as_secs())));
+            return Err(cannot(other, &format_args!("it was silent for {} s", CONNECT.as_secs())));
         }
         if !worker.progress() {
             worker.wait(NAP);
         }
     }
-}
-
-fn cannot(other: Rank, why: &str) -> String {
-    format!("it cannot connect with rank {other} over UCX: {why}")
 }

@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::fmt;
 use std::ptr::NonNull;
 
 use bytemuck::{Pod, Zeroable};
@@ -23,6 +22,12 @@ pub(super) struct Envelope {
     pub(super) number: u32,
 }
 
+impl Default for Envelope {
+    fn default() -> Self {
+        Self::zeroed()
+    }
+}
+
 /// A piece of a payload that has arrived, or that waits at its sender.
 #[derive(Debug)]
 pub(super) enum Payload {
@@ -34,7 +39,6 @@ pub(super) enum Payload {
     Offered(Descriptor, usize),
 }
 
-/// UCX's descriptor of bytes.
 #[derive(Debug)]
 pub(super) struct Descriptor(pub(super) NonNull<c_void>);
 
@@ -42,15 +46,16 @@ pub(super) struct Descriptor(pub(super) NonNull<c_void>);
 unsafe impl Send for Descriptor {}
 
 /// The reason why a rank can no longer be reached.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, thiserror::Error)]
 pub(super) enum Lost {
-    /// UCX reported an error.
+    #[error("UCX reports: {0}")]
     Failed(Status),
-    /// A piece had another size than its header announces.
+    #[error("a part of a message has another size than its header announces")]
     Malformed,
-    /// The other rank has closed the connection, after everything that it sent.
+    /// After everything that the other rank has sent.
+    #[error("the rank has closed it")]
     Left,
-    /// This rank has closed the connection.
+    #[error("this rank has closed it")]
     Closed,
 }
 
@@ -58,7 +63,7 @@ pub(super) enum Lost {
 #[derive(Debug)]
 pub(super) struct Inbox {
     /// This rank, which is the header of its greetings and farewells.
-    own: u64,
+    pub(super) own: u64,
     peers: Box<[Peer]>,
 }
 
@@ -69,17 +74,6 @@ struct Peer {
     next: Cell<u32>,
     has_greeted: Cell<bool>,
     lost: Cell<Option<Lost>>,
-}
-
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Failed(status) => write!(f, "UCX reports: {status}"),
-            Self::Malformed => f.write_str("a part of a message has another size than its header announces"),
-            Self::Left => f.write_str("the rank has closed it"),
-            Self::Closed => f.write_str("this rank has closed it"),
-        }
-    }
 }
 
 impl Payload {
@@ -111,11 +105,6 @@ impl Inbox {
         self.peers[from].pieces.take()
     }
 
-    /// Returns this rank, as the header of its greetings and farewells.
-    pub(super) fn own(&self) -> &u64 {
-        &self.own
-    }
-
     pub(super) fn has_greeted(&self, from: Rank) -> bool {
         self.peers[from].has_greeted.get()
     }
@@ -129,7 +118,7 @@ impl Inbox {
         self.peers[other].lose(lost);
     }
 
-    /// Returns the argument of [`on_piece`], [`on_greeting`] and [`on_farewell`]. It is valid while this value exists and is not moved.
+    /// Returns the argument of [`on_piece`] and [`on_signal`]. It is valid while this value exists and is not moved.
     pub(super) fn as_argument(&self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -207,52 +196,27 @@ pub(super) unsafe extern "C" fn on_piece(
     UCS_OK
 }
 
-/// Returns the rank that sent a message whose header is only the rank.
+/// Receives the greeting of a rank, which shows that the rank reaches this one, or its farewell, since not every transport of UCX reports that
+/// a rank leaves. The header of both is only the rank.
 ///
 /// # Safety
 /// As [`on_piece`].
-unsafe fn sender<'a>(argument: *mut c_void, header: *const c_void, header_length: usize) -> Option<&'a Peer> {
+pub(super) unsafe extern "C" fn on_signal<const IS_FAREWELL: bool>(
+    argument: *mut c_void,
+    header: *const c_void,
+    header_length: usize,
+    _: *mut c_void,
+    _: usize,
+    _: *const ucp_am_recv_param_t,
+) -> ucs_status_t {
     // SAFETY: as the caller promises.
     let inbox = unsafe { &*argument.cast::<Inbox>() };
     // SAFETY: UCX passes the address of the header, and its size.
     let from = unsafe { read::<u64>(header, header_length) };
-    inbox.peers.get(usize::try_from(from?).ok()?)
-}
-
-/// Receives the greeting of a rank, which shows that the rank reaches this one.
-///
-/// # Safety
-/// As [`on_piece`].
-pub(super) unsafe extern "C" fn on_greeting(
-    argument: *mut c_void,
-    header: *const c_void,
-    header_length: usize,
-    _: *mut c_void,
-    _: usize,
-    _: *const ucp_am_recv_param_t,
-) -> ucs_status_t {
-    // SAFETY: as the caller promises.
-    if let Some(peer) = unsafe { sender(argument, header, header_length) } {
-        peer.has_greeted.set(true);
-    }
-    UCS_OK
-}
-
-/// Receives the farewell of a rank that leaves, since not every transport of UCX reports that.
-///
-/// # Safety
-/// As [`on_piece`].
-pub(super) unsafe extern "C" fn on_farewell(
-    argument: *mut c_void,
-    header: *const c_void,
-    header_length: usize,
-    _: *mut c_void,
-    _: usize,
-    _: *const ucp_am_recv_param_t,
-) -> ucs_status_t {
-    // SAFETY: as the caller promises.
-    if let Some(peer) = unsafe { sender(argument, header, header_length) } {
-        peer.lose(Lost::Left);
+    match from.and_then(|from| inbox.peers.get(usize::try_from(from).ok()?)) {
+        Some(peer) if IS_FAREWELL => peer.lose(Lost::Left),
+        Some(peer) => peer.has_greeted.set(true),
+        None => {}
     }
     UCS_OK
 }

@@ -16,7 +16,7 @@ pub(super) const API: (c_uint, c_uint) = (1, 10);
 /// UCX's library, loaded, with all functions that Unisono uses.
 #[derive(Debug)]
 pub(super) struct Library {
-    functions: Functions,
+    pub(super) functions: Functions,
     version: String,
 }
 
@@ -80,10 +80,6 @@ impl Library {
         }
         tracing::debug!("UCX {version} is loaded");
         Ok(Self { functions, version })
-    }
-
-    pub(super) fn functions(&self) -> &Functions {
-        &self.functions
     }
 }
 

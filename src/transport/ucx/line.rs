@@ -29,7 +29,7 @@ pub(super) struct Line {
 }
 
 /// The messages to and from another rank, at most one in transit in each direction.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Peer {
     sends: Flight,
     /// The number of the next piece to that rank.
@@ -85,28 +85,8 @@ impl Flight {
 }
 
 impl Peer {
-    fn new() -> Self {
-        let envelope = || UnsafeCell::new(bytemuck::Zeroable::zeroed());
-        Self {
-            sends: Flight::default(),
-            number: 0,
-            envelopes: Box::new(std::array::from_fn(|_| envelope())),
-            arriving: None,
-            before: 0,
-            posted: 0,
-            receives: Flight::default(),
-            is_broken: false,
-        }
-    }
-
     fn is_idle(&self) -> bool {
         self.sends.is_empty() && self.receives.is_empty()
-    }
-
-    /// Records that a message cannot be completed.
-    fn break_off(&mut self, worker: &Worker, other: Rank, lost: Lost) {
-        worker.inbox().lose(other, lost);
-        self.is_broken = true;
     }
 
     /// Begins to send pieces, and removes those that are sent. Returns whether there were any.
@@ -199,7 +179,34 @@ impl Peer {
 
 impl Line {
     pub(super) fn new(worker: Worker, own: Rank, ranks: usize) -> Self {
-        Self { worker, own, peers: (0..ranks).map(|_| Peer::new()).collect() }
+        Self { worker, own, peers: (0..ranks).map(|_| Peer::default()).collect() }
+    }
+
+    /// Makes an attempt, and another one after progress of UCX. Returns whether there was any for the message.
+    fn attempt(
+        &mut self,
+        other: Rank,
+        mut attempt: impl FnMut(&mut Peer, &Worker) -> Result<bool, Lost>,
+    ) -> bool {
+        let Self { worker, peers, .. } = self;
+        let peer = &mut peers[other];
+        for _ in 0..2 {
+            if peer.is_broken {
+                break;
+            }
+            match attempt(peer, worker) {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(lost) => {
+                    worker.inbox().lose(other, lost);
+                    peer.is_broken = true;
+                }
+            }
+            if !worker.progress() {
+                break;
+            }
+        }
+        false
     }
 }
 
@@ -214,21 +221,11 @@ impl Link for Line {
         Outgoing { to, bytes }: Outgoing<'_>,
         given: &mut usize,
     ) -> Result<Polled, Failure> {
-        let Self { worker, own, peers } = self;
-        let peer = &mut peers[to];
-        let mut moved = false;
-        for _ in 0..2 {
-            if peer.is_broken {
-                return Ok(Polled::Idle);
-            }
-            match peer.send(worker, *own, (header, to, bytes), given) {
-                Ok(more) => moved |= more,
-                Err(status) => peer.break_off(worker, to, Lost::Failed(status)),
-            }
-            if moved || !worker.progress() {
-                break;
-            }
-        }
+        let own = self.own;
+        let moved = self.attempt(to, |peer, worker| {
+            peer.send(worker, own, (header, to, bytes), given).map_err(Lost::Failed)
+        });
+        let peer = &self.peers[to];
         let is_done = !peer.is_broken && *given == HEADER + bytes.len() && peer.sends.is_empty();
         Ok(Polled::of(moved, is_done))
     }
@@ -247,21 +244,8 @@ impl Link for Line {
     }
 
     fn receive(&mut self, from: Rank, place: &mut [u8], taken: &mut usize) -> Result<Polled, Failure> {
-        let Self { worker, peers, .. } = self;
-        let peer = &mut peers[from];
-        let mut moved = false;
-        for _ in 0..2 {
-            if peer.is_broken {
-                return Ok(Polled::Idle);
-            }
-            match peer.receive(worker, from, place, taken) {
-                Ok(more) => moved |= more,
-                Err(lost) => peer.break_off(worker, from, lost),
-            }
-            if moved || !worker.progress() {
-                break;
-            }
-        }
+        let moved = self.attempt(from, |peer, worker| peer.receive(worker, from, place, taken));
+        let peer = &mut self.peers[from];
         let is_done = !peer.is_broken && peer.end_place(place.len());
         Ok(Polled::of(moved, is_done))
     }

@@ -3,13 +3,13 @@
 //! They are written by hand, so that a build needs no header. A test compares them with the installed one. Structures have a mask of the
 //! fields that are set, and grow only at their end, so a later library accepts them.
 
+#![allow(non_camel_case_types, reason = "UCX's names")]
+
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// An `enum` of C in one byte.
-#[allow(non_camel_case_types, reason = "UCX's name")]
 pub(super) type ucs_status_t = i8;
 /// A status, a request, or null.
-#[allow(non_camel_case_types, reason = "UCX's name")]
 pub(super) type ucs_status_ptr_t = *mut c_void;
 
 pub(super) const UCS_OK: ucs_status_t = 0;
@@ -19,34 +19,16 @@ pub(super) const UCS_ERR_NOT_CONNECTED: ucs_status_t = -24;
 /// The last status: addresses from here on are statuses.
 pub(super) const UCS_ERR_LAST: ucs_status_t = -100;
 
-/// Opaque handles.
-macro_rules! handles {
-    ($($name:ident)*) => {
-        $(
-            #[allow(non_camel_case_types, reason = "UCX's name")]
-            pub(super) type $name = *mut c_void;
-        )*
-    };
-}
+pub(super) type ucp_context_h = *mut c_void;
+pub(super) type ucp_worker_h = *mut c_void;
+pub(super) type ucp_ep_h = *mut c_void;
+pub(super) type ucp_conn_request_h = *mut c_void;
+/// Used only behind pointers, as the next one.
+pub(super) type ucp_config_t = c_void;
+pub(super) type ucp_address_t = c_void;
 
-handles! { ucp_context_h ucp_worker_h ucp_ep_h ucp_conn_request_h }
-
-/// Types that are used only behind pointers.
-macro_rules! opaque {
-    ($($name:ident)*) => {
-        $(
-            #[allow(non_camel_case_types, reason = "UCX's name")]
-            pub(super) type $name = c_void;
-        )*
-    };
-}
-
-opaque! { ucp_config_t ucp_address_t }
-
-#[allow(non_camel_case_types, reason = "UCX's name")]
 pub(super) type ucp_err_handler_cb_t =
     Option<unsafe extern "C" fn(arg: *mut c_void, ep: ucp_ep_h, status: ucs_status_t)>;
-#[allow(non_camel_case_types, reason = "UCX's name")]
 pub(super) type ucp_am_recv_callback_t = Option<
     unsafe extern "C" fn(
         arg: *mut c_void,
@@ -64,7 +46,6 @@ macro_rules! structures {
         $(
             #[repr(C)]
             #[derive(Debug, Clone, Copy)]
-            #[allow(non_camel_case_types, reason = "UCX's name")]
             pub(super) struct $name {
                 $(pub(super) $field: $kind,)*
             }

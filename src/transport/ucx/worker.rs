@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null, null_mut};
 use std::rc::Rc;
@@ -11,9 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use unisono_collectives::Rank;
 
-use super::inbox::{
-    Descriptor, Envelope, Inbox, Lost, Payload, on_error, on_farewell, on_greeting, on_piece,
-};
+use super::inbox::{Descriptor, Envelope, Inbox, Lost, Payload, on_error, on_piece, on_signal};
 use super::library::{API, Library, Status};
 use super::sys::{self, Functions, UCS_ERR_LAST, UCS_INPROGRESS, UCS_OK, ucs_status_ptr_t, ucs_status_t};
 
@@ -30,8 +27,9 @@ const FLUSH: Duration = Duration::from_millis(100);
 const NAP: Duration = Duration::from_millis(1);
 
 /// A worker in a separate context, since UCX may not be built for several threads in one context.
+#[derive(Debug)]
 pub(super) struct Worker {
-    library: &'static Library,
+    functions: &'static Functions,
     context: sys::ucp_context_h,
     /// Null until it is created.
     worker: sys::ucp_worker_h,
@@ -49,12 +47,6 @@ pub(super) struct Worker {
 // SAFETY: UCX allows any thread to use a worker in its serialized mode, one at a time. No other code has a reference to the inbox, and
 // UCX calls its functions only on the thread that makes progress.
 unsafe impl Send for Worker {}
-
-impl fmt::Debug for Worker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Worker").field("inbox", &self.inbox).finish_non_exhaustive()
-    }
-}
 
 /// A send, a receive or an end of a connection that UCX has not completed.
 #[derive(Debug)]
@@ -78,10 +70,9 @@ fn request(returned: ucs_status_ptr_t) -> Result<Option<Request>, Status> {
 }
 
 impl Worker {
-    /// Returns a worker of a rank, which connects with others of its world.
     pub(super) fn new(library: &'static Library, (own, ranks): (Rank, usize)) -> Result<Self, Status> {
         let mut worker = Self {
-            library,
+            functions: &library.functions,
             context: null_mut(),
             worker: null_mut(),
             events: -1,
@@ -90,7 +81,7 @@ impl Worker {
             inbox: Rc::new(Inbox::new(own, ranks)),
             process: std::process::id(),
         };
-        let functions = library.functions();
+        let functions = worker.functions;
         let params = sys::ucp_params_t {
             field_mask: sys::UCP_PARAM_FIELD_FEATURES | sys::UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
             features: sys::UCP_FEATURE_AM | sys::UCP_FEATURE_WAKEUP,
@@ -116,22 +107,21 @@ impl Worker {
         Ok(worker)
     }
 
-    fn functions(&self) -> &'static Functions {
-        self.library.functions()
-    }
-
     fn set_handlers(&self) -> Result<(), Status> {
         let mut attributes = sys::ucp_worker_attr_t {
             field_mask: sys::UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER,
             ..Default::default()
         };
         // SAFETY: the worker is created, and the address is valid during the call.
-        check(unsafe { (self.functions().ucp_worker_query)(self.worker, &raw mut attributes) })?;
+        check(unsafe { (self.functions.ucp_worker_query)(self.worker, &raw mut attributes) })?;
         if attributes.max_am_header < size_of::<Envelope>() {
             return Err(Status(sys::UCS_ERR_EXCEEDS_LIMIT));
         }
-        let handlers =
-            [(PIECE_ID, on_piece as _), (GREETING_ID, on_greeting as _), (FAREWELL_ID, on_farewell as _)];
+        let handlers = [
+            (PIECE_ID, on_piece as _),
+            (GREETING_ID, on_signal::<false> as _),
+            (FAREWELL_ID, on_signal::<true> as _),
+        ];
         for (id, cb) in handlers {
             let param = sys::ucp_am_handler_param_t {
                 field_mask: sys::UCP_AM_HANDLER_PARAM_FIELD_ID
@@ -144,9 +134,7 @@ impl Worker {
                 arg: self.inbox.as_argument(),
             };
             // SAFETY: the inbox does not move until the worker is destroyed, and is used by the thread that makes progress.
-            check(unsafe {
-                (self.functions().ucp_worker_set_am_recv_handler)(self.worker, &raw const param)
-            })?;
+            check(unsafe { (self.functions.ucp_worker_set_am_recv_handler)(self.worker, &raw const param) })?;
         }
         Ok(())
     }
@@ -159,12 +147,12 @@ impl Worker {
         let (mut address, mut size_bytes) = (null_mut(), 0);
         // SAFETY: the worker is created; the addresses are valid during the call.
         check(unsafe {
-            (self.functions().ucp_worker_get_address)(self.worker, &raw mut address, &raw mut size_bytes)
+            (self.functions.ucp_worker_get_address)(self.worker, &raw mut address, &raw mut size_bytes)
         })?;
         // SAFETY: UCX has returned the address of this many bytes, which stay until they are released.
         let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), size_bytes) }.to_vec();
         // SAFETY: the address belongs to this worker, and is not used again.
-        unsafe { (self.functions().ucp_worker_release_address)(self.worker, address) };
+        unsafe { (self.functions.ucp_worker_release_address)(self.worker, address) };
         Ok(bytes)
     }
 
@@ -184,9 +172,7 @@ impl Worker {
         };
         let mut endpoint = null_mut();
         // SAFETY: the caller promises that it is an address, which UCX copies. The inbox does not move until the worker is destroyed.
-        check(unsafe {
-            (self.functions().ucp_ep_create)(self.worker, &raw const params, &raw mut endpoint)
-        })?;
+        check(unsafe { (self.functions.ucp_ep_create)(self.worker, &raw const params, &raw mut endpoint) })?;
         self.endpoints[other].set(NonNull::new(endpoint));
         self.signal(other, GREETING_ID)
     }
@@ -194,7 +180,7 @@ impl Worker {
     /// Begins to send a message whose header is this rank.
     fn signal(&self, to: Rank, id: c_uint) -> Result<Option<Request>, Status> {
         // SAFETY: the header is in the inbox, which does not change it, until the worker is destroyed.
-        unsafe { self.message(to, id, bytemuck::bytes_of(self.inbox.own()), &[]) }
+        unsafe { self.message(to, id, bytemuck::bytes_of(&self.inbox.own), &[]) }
     }
 
     /// Begins to send a piece of a payload to a rank.
@@ -225,7 +211,7 @@ impl Worker {
         let param = with_flags(flags);
         // SAFETY: the endpoint is open; the caller keeps header and bytes until the request is done.
         request(unsafe {
-            (self.functions().ucp_am_send_nbx)(
+            (self.functions.ucp_am_send_nbx)(
                 endpoint.as_ptr(),
                 id,
                 header.cast(),
@@ -251,7 +237,7 @@ impl Worker {
         let (start, size_bytes) = (place.cast(), place.len());
         // SAFETY: as the caller promises.
         request(unsafe {
-            (self.functions().ucp_am_recv_data_nbx)(
+            (self.functions.ucp_am_recv_data_nbx)(
                 self.worker,
                 offer.as_ptr(),
                 start,
@@ -267,7 +253,7 @@ impl Worker {
             payload
         {
             // SAFETY: the descriptor arrived at this worker, and is consumed here.
-            unsafe { (self.functions().ucp_am_data_release)(self.worker, descriptor.as_ptr()) };
+            unsafe { (self.functions.ucp_am_data_release)(self.worker, descriptor.as_ptr()) };
         }
     }
 
@@ -275,25 +261,25 @@ impl Worker {
     pub(super) fn is_done(&self, request: &Request) -> Result<bool, Status> {
         let request = request.0.as_ptr();
         // SAFETY: the request belongs to this worker, and is not freed.
-        let status = unsafe { (self.functions().ucp_request_check_status)(request) };
+        let status = unsafe { (self.functions.ucp_request_check_status)(request) };
         if status == UCS_INPROGRESS {
             return Ok(false);
         }
         // SAFETY: the request is completed, and the caller does not use it again.
-        unsafe { (self.functions().ucp_request_free)(request) };
+        unsafe { (self.functions.ucp_request_free)(request) };
         check(status).map(|()| true)
     }
 
     /// Makes progress without blocking. Returns whether there was any.
     pub(super) fn progress(&self) -> bool {
         // SAFETY: the worker is created, and one thread at a time uses it.
-        unsafe { (self.functions().ucp_worker_progress)(self.worker) > 0 }
+        unsafe { (self.functions.ucp_worker_progress)(self.worker) > 0 }
     }
 
     /// Sleeps until there may be progress, at most for this time.
     pub(super) fn wait(&self, most: Duration) {
         // SAFETY: the worker is created with this feature.
-        if unsafe { (self.functions().ucp_worker_arm)(self.worker) } != UCS_OK {
+        if unsafe { (self.functions.ucp_worker_arm)(self.worker) } != UCS_OK {
             // An event has happened already.
             return;
         }
@@ -311,7 +297,7 @@ impl Worker {
             let param = with_flags(0);
             let farewell = self.signal(other, FAREWELL_ID);
             // SAFETY: the endpoint is open, and the parameters are valid during the call.
-            let flush = unsafe { (self.functions().ucp_ep_flush_nbx)(endpoint.as_ptr(), &raw const param) };
+            let flush = unsafe { (self.functions.ucp_ep_flush_nbx)(endpoint.as_ptr(), &raw const param) };
             // If it fails, UCX reports the end to the other rank, or has done so.
             [farewell, request(flush)].map(|request| request.unwrap_or(None))
         });
@@ -325,7 +311,7 @@ impl Worker {
         self.inbox.lose(other, Lost::Closed);
         let param = with_flags(sys::UCP_EP_CLOSE_FLAG_FORCE);
         // SAFETY: the endpoint is open, and not used again. Both ends have the error handling that closing at once needs.
-        let closing = unsafe { (self.functions().ucp_ep_close_nbx)(endpoint.as_ptr(), &raw const param) };
+        let closing = unsafe { (self.functions.ucp_ep_close_nbx)(endpoint.as_ptr(), &raw const param) };
         // If it fails, the endpoint ends with the worker.
         request(closing).unwrap_or(None)
     }
@@ -383,10 +369,10 @@ impl Drop for Worker {
         // SAFETY: both exist if they are not null, and are not used again.
         unsafe {
             if !self.worker.is_null() {
-                (self.functions().ucp_worker_destroy)(self.worker);
+                (self.functions.ucp_worker_destroy)(self.worker);
             }
             if !self.context.is_null() {
-                (self.functions().ucp_cleanup)(self.context);
+                (self.functions.ucp_cleanup)(self.context);
             }
         }
     }

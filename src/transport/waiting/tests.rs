@@ -82,7 +82,7 @@ fn only_progress_renews_the_deadline() {
             }
             Ok(Poll::WaitsFor(1))
         },
-        |_, _| Ok(PeerState::Nothing),
+        |_, _| Ok(()),
     );
     let Err(Failure::Timeout { other: 1, waited }) = ended else { panic!("{ended:?}") };
     assert!(began.elapsed() > arrives_until, "it waits while data arrive: {:?}", began.elapsed());
@@ -96,7 +96,7 @@ fn departure_of_the_awaited_rank_is_named_at_the_deadline() {
         || Ok(Poll::<()>::WaitsFor(1)),
         |other, waiting| {
             let is_over = waiting.silence() > SHORT;
-            Ok(if is_over { PeerState::Gone(Failure::Left { other }) } else { PeerState::Nothing })
+            if is_over { Err(Failure::Left { other }) } else { Ok(()) }
         },
     );
     assert!(matches!(ended, Err(Failure::Left { other: 1 })), "{ended:?}");

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -17,25 +16,21 @@ pub(in super::super) const CUT_AFTER: Duration = Duration::from_secs(5);
 /// The interval of the kernel's probes on an idle connection. It is cut if this many are not answered.
 const PROBE: Duration = Duration::from_secs(1);
 const PROBES: u32 = CUT_AFTER.as_secs() as u32;
-/// The size of a read.
 const PIECE: usize = 4096;
 /// The most bytes read from one connection before the next one is served.
 const MOST_READ: usize = PREFIX + LONGEST;
 
-/// One end of a connection.
 #[derive(Debug)]
 pub(super) struct Socket {
-    stream: TcpStream,
+    pub(super) stream: TcpStream,
     pub(super) is_connected: bool,
     /// The address of the side that accepts.
     pub(super) over: IpAddr,
     unsent: VecDeque<u8>,
-    /// Its end, once detected.
     pub(super) ended: Option<How>,
 }
 
 impl Socket {
-    /// Starts to connect to an address.
     pub(super) fn to(address: SocketAddr) -> std::io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -46,7 +41,6 @@ impl Socket {
         }
     }
 
-    /// Returns a connection that exists.
     pub(super) fn connected(stream: TcpStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         let over = stream.local_addr()?.ip().to_canonical();
@@ -63,7 +57,6 @@ impl Socket {
         Ok(Self { stream, is_connected, over, unsent: VecDeque::new(), ended: None })
     }
 
-    /// Returns whether to poll for writability.
     pub(super) fn wants_to_write(&self) -> bool {
         !self.is_connected || !self.unsent.is_empty()
     }
@@ -125,17 +118,10 @@ impl Socket {
     }
 }
 
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
-    }
-}
-
 fn waits(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// Returns the meaning of a socket error.
 fn of(error: &std::io::Error) -> How {
     match error.kind() {
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionRefused => How::Closed,

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 
 use super::*;
 use crate::config::Interfaces;
+use crate::control::{How, Message};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -35,7 +36,7 @@ fn connected(hub: &mut Sockets, identities: &Identities) -> Sockets {
     let (began, mut leader) = (Instant::now(), leader(identities));
     while leader.others().is_empty() {
         assert!(began.elapsed() < PATIENCE);
-        assert!(hub.progress().iter().all(|news| matches!(news, News::Stranger)));
+        assert!(hub.progress().iter().all(|news| matches!(news, (Report::Stranger, _))));
         assert!(leader.progress().is_empty());
     }
     leader
@@ -74,9 +75,9 @@ fn leaders_exchange_messages() {
     let sent = Message::Left { rank: 1 };
     leader.endpoint.send(&sent);
     let news = news_until(&mut [&mut hub, &mut leader], |news| !news.is_empty());
-    assert!(matches!(&news[0], News::Received(1, message) if *message == sent), "{news:?}");
+    assert!(matches!(&news[0], (Report::Told(1, message), _) if *message == sent), "{news:?}");
     drop(leader);
-    let is_end = |news: &News| matches!(news, News::Lost(1, _, How::Closed));
+    let is_end = |news: &News| matches!(news, (Report::Lost(1, _, How::Closed), _));
     news_until(&mut [&mut hub], |news| news.iter().any(is_end));
 }
 
@@ -89,7 +90,7 @@ fn leader_that_leaves_at_once_is_not_reported_as_dead() {
     });
     let ways = identities.0[0].addresses.len();
     let news = news_until(&mut [&mut hub], |news| news.len() == ways);
-    assert!(news.iter().all(|news| matches!(news, News::Lost(1, _, How::Goodbye))), "{news:?}");
+    assert!(news.iter().all(|news| matches!(news, (Report::Lost(1, _, How::Goodbye), _))), "{news:?}");
     leaves.join().unwrap();
 }
 
@@ -103,14 +104,14 @@ fn connections_from_outside_the_job_are_closed() {
     ] {
         let mut stream = stranger(&identities, &message.to_bytes());
         let news = news_until(&mut [&mut hub], |news| !news.is_empty());
-        assert!(matches!(news[..], [News::Stranger]), "{message:?}: {news:?}");
+        assert!(matches!(news[..], [(Report::Stranger, _)]), "{message:?}: {news:?}");
         assert_eq!(stream.read(&mut [0]).unwrap(), 0, "{message:?}: the connection is closed");
     }
     // A leader of another job.
     identities.0[0].secret.0[0] ^= 1;
     let mut other = leader(&identities);
     let news = news_until(&mut [&mut hub, &mut other], |news| !news.is_empty());
-    assert!(news.iter().all(|news| matches!(news, News::Stranger)), "{news:?}");
+    assert!(news.iter().all(|news| matches!(news, (Report::Stranger, _))), "{news:?}");
     assert!(hub.others().is_empty() && other.others().is_empty());
 }
 
@@ -144,7 +145,7 @@ fn stranger_that_sends_endlessly_is_disconnected() {
     let began = Instant::now();
     while !floods.iter().all(std::thread::JoinHandle::is_finished) {
         assert!(began.elapsed() < PATIENCE);
-        assert!(hub.progress().iter().all(|news| matches!(news, News::Stranger)));
+        assert!(hub.progress().iter().all(|news| matches!(news, (Report::Stranger, _))));
     }
     assert_eq!(strangers(&hub), 0);
     let _leader = connected(&mut hub, &identities);
@@ -176,7 +177,7 @@ fn ports_are_closed_once_all_leaders_have_connected() {
         assert!(hub.progress().iter().chain(&leader.progress()).count() == 0);
     }
     leader.endpoint.send(&Message::Left { rank: 1 });
-    let is_sent = |news: &News| matches!(news, News::Received(1, Message::Left { rank: 1 }));
+    let is_sent = |news: &News| matches!(news, (Report::Told(1, Message::Left { rank: 1 }), _));
     news_until(&mut [&mut hub, &mut leader], |news| news.iter().any(is_sent));
 }
 
@@ -187,7 +188,7 @@ fn abandoned_connection_is_reported_with_its_address() {
     // The hub refuses it on a connection that is established.
     leader.endpoint.send(&Message::Confirm);
     let lost = |news: &News| match news {
-        News::Lost(0, over, _) => Some(*over),
+        (Report::Lost(0, ..), over) => *over,
         _ => None,
     };
     let news = news_until(&mut [&mut hub, &mut leader], |news| news.iter().any(|news| lost(news).is_some()));

@@ -60,7 +60,6 @@ pub(super) struct RankState {
     pub(super) awaited_us: f64,
     /// When it began to receive.
     pub(super) ready_us: f64,
-    /// Messages to the rank that it has not received.
     pub(super) inbox: Vec<Message>,
     /// The message from another node that the rank is receiving.
     pub(super) in_transit: Option<Message>,

@@ -6,36 +6,31 @@ use crate::program::{Incoming, Instruction, Outgoing, Part, Place, Program};
 use crate::schedule::{Receive, Send, Step};
 use crate::world::Rank;
 
-mod eager;
+pub(super) mod eager;
 pub(super) mod lanes;
 mod passes;
 
-pub(super) fn lower(compiled: &CompiledPlan, (rank, plan): (Rank, &Plan), execution: Execution) -> Program {
-    let in_blocks = |blocks, instructions| Program {
-        chunk_count: plan.chunk_count(),
-        blocks,
-        rounds: blocks,
-        instructions,
-    };
-    match execution {
-        Execution::Eager => {
-            in_blocks(1, eager::lower(plan, rank).expect("the execution of a plan that can be eager"))
-        }
-        Execution::Messages { blocks } => in_blocks(blocks, step_by_step(plan, false)),
-        Execution::ByVendor => in_blocks(1, step_by_step(plan, true)),
-        Execution::SinglePass { blocks } => {
-            let owned = compiled.owned().expect("the execution of a direct all-reduce");
-            in_blocks(blocks, passes::reduction((rank, plan), owned))
-        }
-        Execution::Moves { blocks } => passes::moves(compiled.operation(), (rank, compiled.ranks()), blocks),
-        Execution::Lanes { blocks, far_steps } => {
-            Program { rounds: 1, ..in_blocks(blocks, lanes::lower(plan, blocks, far_steps)) }
+impl CompiledPlan {
+    /// Returns the program of a rank with this plan, of the same algorithm for the same operation.
+    pub(crate) fn lowered(&self, (rank, plan): (Rank, &Plan), execution: Execution) -> Program {
+        let chunk_count = plan.chunk_count();
+        let in_blocks = |blocks, instructions| Program { chunk_count, blocks, rounds: blocks, instructions };
+        match execution {
+            Execution::Eager => {
+                in_blocks(1, eager::lower(plan, rank).expect("the execution of a plan that can be eager"))
+            }
+            Execution::Messages { blocks } => in_blocks(blocks, step_by_step(plan, false)),
+            Execution::ByVendor => in_blocks(1, step_by_step(plan, true)),
+            Execution::SinglePass { blocks } => {
+                let owned = self.owned().expect("the execution of a direct all-reduce");
+                in_blocks(blocks, passes::reduction((rank, plan), owned))
+            }
+            Execution::Moves { blocks } => passes::moves(self.operation, (rank, self.ranks), blocks),
+            Execution::Lanes { blocks, far_steps } => {
+                Program { rounds: 1, ..in_blocks(blocks, lanes::lower(plan, blocks, far_steps)) }
+            }
         }
     }
-}
-
-pub(super) fn is_eager(plan: &Plan, rank: Rank) -> bool {
-    eager::lower(plan, rank).is_some()
 }
 
 /// Returns all steps of the first block, phase by phase.

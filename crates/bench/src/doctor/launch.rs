@@ -89,12 +89,8 @@ fn cores(node: &NodeFacts) -> Finding {
     if ranks > cores {
         Finding::note("cores", format!("{text}: oversubscribed, which is slow"))
     } else if is_limited(share) && ranks > share {
-        Finding::note(
-            "cores",
-            format!(
-                "{text}, but a container or job is limited to the CPU time of {share}: oversubscribed, which is slow"
-            ),
-        )
+        let limited = format!("a container or job is limited to the CPU time of {share}");
+        Finding::note("cores", format!("{text}, but {limited}: oversubscribed, which is slow"))
     } else {
         Finding::fine("cores", text)
     }

@@ -14,7 +14,9 @@ use super::Finding;
 pub(super) fn findings(ranks: usize, local_ranks: usize, nodes: usize) -> Vec<Finding> {
     let mut findings = vec![Finding::fine("processor", Level::best().name())];
     findings.push(shared_folder(Path::new(SHARED_FOLDER), local_ranks));
-    findings.extend(memory_limit());
+    // A limit of a container or job below the machine's memory.
+    let limit = MemoryLimit::of_this_process();
+    findings.extend(limit.map(|limit| Finding::note("limit", limit.to_string())));
     findings.push(files(ranks));
     findings.push(network(Path::new("/sys/class/net"), nodes));
     if nodes > 1 {
@@ -27,40 +29,25 @@ pub(super) fn findings(ranks: usize, local_ranks: usize, nodes: usize) -> Vec<Fi
 
 fn shared_folder(folder: &Path, local_ranks: usize) -> Finding {
     let Some(free) = free_bytes(folder) else {
-        return Finding::wrong(
-            SHARED_FOLDER,
-            format!("{} does not exist, but MPI stores its messages there", folder.display()),
-        );
+        let text = format!("{} does not exist, but MPI stores its messages there", folder.display());
+        return Finding::wrong(SHARED_FOLDER, text);
     };
     let needed = local_ranks as u64 * SHARED_FOR_A_RANK_BYTES;
-    if free < needed {
-        let (free, needed) = (approximate(free), approximate(needed));
-        Finding::wrong(
-            SHARED_FOLDER,
-            format!(
-                "{free} free, but MPI needs up to {needed} there for {local_ranks} rank(s) (containers: --shm-size)"
-            ),
-        )
-    } else {
-        Finding::fine(SHARED_FOLDER, "enough space")
+    if free >= needed {
+        return Finding::fine(SHARED_FOLDER, "enough space");
     }
-}
-
-/// Reports the memory limit of a container or job, if it is below the machine's memory.
-fn memory_limit() -> Option<Finding> {
-    let limit = MemoryLimit::of_this_process()?;
-    Some(Finding::note("limit", limit.to_string()))
+    let (free, needed) = (approximate(free), approximate(needed));
+    let of_ranks = format!("for {local_ranks} rank(s) (containers: --shm-size)");
+    Finding::wrong(SHARED_FOLDER, format!("{free} free, but MPI needs up to {needed} there {of_ranks}"))
 }
 
 fn files(ranks: usize) -> Finding {
     let least = least_open_files(ranks);
     match open_files() {
-        Some(most) if most < least => Finding::wrong(
-            "files",
-            format!(
-                "a process may open {most}, but needs {least} and one for each registered array (ulimit -n)"
-            ),
-        ),
+        Some(most) if most < least => {
+            let needs = format!("needs {least} and one for each registered array (ulimit -n)");
+            Finding::wrong("files", format!("a process may open {most}, but {needs}"))
+        }
         Some(most) => Finding::fine("files", format!("a process may open {most}")),
         None => Finding::fine("files", "a process may open any number"),
     }

@@ -60,7 +60,8 @@ pub fn measure(
         let shapes: [&[usize]; 2] = [&[rows, count / rows], &[count % rows]];
         let compressors =
             compressions.iter().map(|&compression| Some(Compressor::new(&levels, compression, &shapes)));
-        let mut contenders: Vec<_> = [None].into_iter().chain(compressors).map(Contender::new).collect();
+        let contender = |compressor| Contender { compressor, ..Contender::default() };
+        let mut contenders: Vec<_> = [None].into_iter().chain(compressors).map(contender).collect();
         let (own, exact) = (values(comm.rank(), count), exact(comm.ranks(), count));
         let mut array = comm.alloc::<f32>(count)?;
         for iteration in 0..warm_up + iterations {
@@ -110,6 +111,7 @@ pub fn check_memory(
 }
 
 /// The measurements of one format at one size, on this rank.
+#[derive(Default)]
 struct Contender {
     /// None for `f32`.
     compressor: Option<Compressor>,
@@ -118,10 +120,6 @@ struct Contender {
 }
 
 impl Contender {
-    fn new(compressor: Option<Compressor>) -> Self {
-        Self { compressor, times_us: Vec::new(), errors: (0.0, 0.0) }
-    }
-
     fn timed(&self, comm: &mut Communicator, array: &mut [f32]) -> Result<f64> {
         comm.barrier()?;
         let began = Instant::now();

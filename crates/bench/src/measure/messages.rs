@@ -11,7 +11,6 @@ use super::Effort;
 /// are in flight.
 const WINDOW: usize = 64;
 const WINDOW_BYTES: usize = 1 << 26;
-/// The largest number of windows to measure.
 const MOST_WINDOWS: usize = 100;
 /// Values repeat after this many elements.
 const PERIOD: usize = 251;
@@ -37,12 +36,8 @@ pub(super) fn measure<T: Element + From<u8>>(
     let (first, last) = (0, comm.ranks() - 1);
     let windows = effort.iterations.min(MOST_WINDOWS);
     let window = (WINDOW_BYTES / (count * size_of::<T>())).clamp(2, WINDOW);
-    let mut messages = Messages {
-        half_trips_us: vec![0.0; effort.iterations],
-        windows_us: vec![0.0; windows],
-        window,
-        wrong: 0,
-    };
+    let (half_trips_us, windows_us) = (vec![0.0; effort.iterations], vec![0.0; windows]);
+    let mut messages = Messages { half_trips_us, windows_us, window, wrong: 0 };
     if comm.rank() != first && comm.rank() != last {
         return Ok(messages);
     }

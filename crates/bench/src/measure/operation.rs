@@ -42,7 +42,6 @@ impl Operation {
         }
     }
 
-    /// Returns the collective; `None` for a barrier and for messages.
     pub(crate) fn collective(self) -> Option<Collective> {
         match self {
             Self::Collective(collective) => Some(collective),

@@ -137,14 +137,17 @@ impl Inputs {
         }
     }
 
-    /// Returns the value of a rank at an index.
     fn value<T: Element + From<u8>>(&self, rank: Rank, index: usize) -> T {
-        let place = index % self.whole_period::<T>();
-        match place.checked_sub(self.specials::<T>()) {
-            Some(place) => T::from(self.at(rank, place)),
-            None if rank == self.giver(place) => of_bits(u64::MAX),
-            None => T::from(self.at(rank, place)),
+        of_bits(self.bits::<T>(rank, index % self.whole_period::<T>()))
+    }
+
+    /// Returns the bits of the value of a rank at a place of the period: a small integer, or all bits set.
+    fn bits<T: Element>(&self, rank: Rank, place: usize) -> u64 {
+        let specials = self.specials::<T>();
+        if place < specials && rank == self.giver(place) {
+            return u64::MAX;
         }
+        self.at(rank, place.checked_sub(specials).unwrap_or(place)).into()
     }
 
     /// Returns the number of elements after which the pattern repeats.
@@ -171,48 +174,26 @@ impl Inputs {
     /// Returns the reduction of the values of some ranks at an index.
     fn reduced<T: Element + From<u8>>(&self, givers: Range<Rank>, index: usize) -> T {
         let place = index % self.whole_period::<T>();
-        let of_ranks = |place| givers.clone().map(move |rank| (rank, self.at(rank, place)));
-        let exact = |place| [T::from(self.exact(of_ranks(place).map(|(_, input)| input)))];
-        let mut result = match place.checked_sub(self.specials::<T>()) {
-            Some(place) => exact(place),
-            None if !givers.contains(&self.giver(place)) => exact(place),
-            None => {
-                let others = of_ranks(place).filter(|(rank, _)| *rank != self.giver(place));
-                [self.special(others.map(|(_, input)| input.into()))]
-            }
+        let inputs = givers.map(move |rank| self.bits::<T>(rank, place));
+        let has_nan = T::DTYPE.is_float() && inputs.clone().any(|input| input == u64::MAX);
+        // All bits set are the largest unsigned integer, and -1 if signed.
+        let is_signed = matches!(T::DTYPE, DType::I32 | DType::I64);
+        let order = |input: &u64| input.wrapping_add(u64::from(is_signed));
+        // The lower bits of sums and products are the same in all widths, signed and unsigned.
+        let bits = match self.op {
+            None | Some(ReduceOp::Sum | ReduceOp::Mean) => inputs.fold(0, u64::wrapping_add),
+            Some(ReduceOp::Product) => inputs.fold(1, u64::wrapping_mul),
+            Some(ReduceOp::Min | ReduceOp::Max) if has_nan => u64::MAX,
+            Some(ReduceOp::Min) => inputs.min_by_key(order).unwrap_or(0),
+            Some(ReduceOp::Max) => inputs.max_by_key(order).unwrap_or(0),
+            // A single value is not reduced.
+            Some(op) => inputs.reduce(|held, input| on_bits(op, held, input)).unwrap_or(0),
         };
+        let mut result = [of_bits::<T>(bits)];
         if self.op == Some(ReduceOp::Mean) {
             divide(T::DTYPE, bytemuck::cast_slice_mut(&mut result), self.ranks);
         }
         result[0]
-    }
-
-    fn exact(&self, mut inputs: impl Iterator<Item = u8>) -> u8 {
-        match self.op {
-            None | Some(ReduceOp::Sum | ReduceOp::Mean) => inputs.sum(),
-            Some(ReduceOp::Min) => inputs.min().unwrap_or(0),
-            Some(ReduceOp::Max) => inputs.max().unwrap_or(0),
-            Some(ReduceOp::Product) => inputs.product(),
-            Some(op) => {
-                // A single value is not reduced.
-                let first = inputs.next().unwrap_or(0);
-                inputs.fold(first, |held, input| on_bits(op, held.into(), input.into()) as u8)
-            }
-        }
-    }
-
-    /// Returns the reduction of a value with all bits set and the others.
-    fn special<T: Element>(&self, others: impl Iterator<Item = u64>) -> T {
-        let is_signed = matches!(T::DTYPE, DType::I32 | DType::I64);
-        // The lower bits of sums and products are the same in all widths, signed and unsigned.
-        of_bits(match self.op {
-            Some(ReduceOp::Product) => others.fold(u64::MAX, u64::wrapping_mul),
-            Some(ReduceOp::Min) if !is_signed && !T::DTYPE.is_float() => others.min().unwrap_or(u64::MAX),
-            Some(ReduceOp::Max) if is_signed => others.max().unwrap_or(u64::MAX),
-            Some(ReduceOp::Min | ReduceOp::Max) => u64::MAX,
-            None | Some(ReduceOp::Sum | ReduceOp::Mean) => others.fold(u64::MAX, u64::wrapping_add),
-            Some(op) => others.fold(u64::MAX, |held, other| on_bits(op, held, other)),
-        })
     }
 }
 
@@ -229,8 +210,11 @@ fn on_bits(op: ReduceOp, one: u64, other: u64) -> u64 {
     }
 }
 
-/// Returns the value with these bits, truncated to its size.
-fn of_bits<T: Element>(bits: u64) -> T {
+/// Returns the value with these bits, truncated to its size; as a float, a NaN if all are set, and otherwise the small integer.
+fn of_bits<T: Element + From<u8>>(bits: u64) -> T {
+    if T::DTYPE.is_float() && bits != u64::MAX {
+        return T::from(bits as u8);
+    }
     let size_bytes = size_of::<T>();
     let bits = if cfg!(target_endian = "big") { bits << (64 - 8 * size_bytes) } else { bits };
     bytemuck::pod_read_unaligned(&bits.to_ne_bytes()[..size_bytes])

@@ -5,6 +5,7 @@ use std::ops::Bound::{Excluded, Included};
 use std::ops::RangeBounds;
 
 use candle_core::Device;
+use serde_json::Value;
 
 use super::Config;
 use crate::model::ModelKind;
@@ -22,7 +23,11 @@ const MAY_VARY: &str =
     "--data images:DIR, tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR, npy:DIR or cifar:DIR";
 
 const MOST_SHARDS: usize = 1 << 16;
+/// The options that may be 0. All other whole numbers are counts from 1.
+const MAY_BE_ZERO: [&str; 3] = ["checkpoint-every-s", "seed", "uncompressed-steps"];
 
+/// The options of data and models that apply to any data and any model.
+const OF_ANY: [&str; 4] = ["seed", "input-threads", "prefetch", "initial"];
 /// The options that belong to the data server, with `--data service`.
 const SERVED: [&str; 7] = ["context", "target", "colour", "image-size", "normalize", "augment", "snapshot"];
 
@@ -37,36 +42,19 @@ impl Config {
         checked.map_err(|error| self.placed(error))
     }
 
+    /// Returns the values of all options by name.
+    fn values(&self) -> Result<Value, TrainError> {
+        let values = serde_json::to_value(self);
+        values.map_err(|error| TrainError::Setting(format!("{error}: expected options that a file can hold")))
+    }
+
     fn check_counts(&self) -> Result<(), TrainError> {
-        let bucket = match self.bucket_bytes {
-            BucketBytes::Fixed(bytes) => bytes as u64,
-            BucketBytes::Auto => 1,
-        };
-        let whole = |count: Option<usize>| count.unwrap_or(1) as u64;
-        let counts = [
-            ("epochs", self.epochs as u64),
-            ("batch-size", self.batch_size as u64),
-            ("global-batch", whole(self.global_batch)),
-            ("bucket-bytes", bucket),
-            ("context", self.context as u64),
-            ("hidden", whole(self.hidden.iter().flatten().copied().min())),
-            ("input-threads", whole(self.input_threads)),
-            ("prefetch", whole(self.prefetch)),
-            ("servers", self.servers as u64),
-            ("stages", whole(self.stages)),
-            ("micro-batches", whole(self.micro_batches)),
-            ("local-steps", self.local_steps.unwrap_or(1)),
-            ("shards", self.shards as u64),
-            ("verify-replicas-every", self.verify_replicas_every.unwrap_or(1)),
-            ("straggler-every", self.straggler_every.unwrap_or(1)),
-            ("evaluate-every", self.evaluate_every.unwrap_or(1)),
-            ("patience", self.patience.unwrap_or(1).into()),
-            ("checkpoint-every", self.checkpoint_every.unwrap_or(1)),
-            ("keep", self.keep as u64),
-            ("step-epochs", self.step_epochs as u64),
-        ];
-        match counts.iter().find(|(_, count)| *count == 0) {
-            Some((option, _)) => refuse(format!("--{option} is 0: it must be at least 1")),
+        let values = self.values()?;
+        let mut counts = values.as_object().into_iter().flatten();
+        let zero = counts.find(|(option, value)| !MAY_BE_ZERO.contains(&option.as_str()) && is_zero(value));
+        let no_bytes = (self.bucket_bytes == BucketBytes::Fixed(0)).then_some("bucket-bytes");
+        match zero.map(|(option, _)| option.as_str()).or(no_bytes) {
+            Some(option) => refuse(format!("--{option} is 0: it must be at least 1")),
             None if self.shards > MOST_SHARDS => refuse(format!(
                 "--shards is {}: it must be at most {MOST_SHARDS}, because every step makes a pass for each shard",
                 self.shards
@@ -76,25 +64,26 @@ impl Config {
     }
 
     fn check_rates(&self) -> Result<(), TrainError> {
-        check_range("learning-rate", (Excluded(0.0), Included(1e6)), self.learning_rate)?;
-        check_range("weight-decay", 0.0..=1e6, f64::from(self.weight_decay))?;
+        let above = |most: f64| (Excluded(0.0), Included(most));
+        check_range("learning-rate", self.learning_rate, above(1e6), "above 0, and at most 1e6")?;
+        check_range("weight-decay", self.weight_decay.into(), 0.0..=1e6, "from 0 to 1e6")?;
         self.optimizer().rule.check().or_else(refuse)?;
-        check_range("clip-norm", (Excluded(0.0), Included(1e30)), self.clip_norm.unwrap_or(1.0))?;
-        check_range("warm-up", 0.0..=1.0, self.warm_up)?;
-        check_range("min-delta", 0.0..=1e6, self.min_delta)?;
-        check_range("dropout", 0.0..1.0, self.dropout)?;
-        check_range("step-factor", 0.0..=1.0, self.step_factor)
+        check_range("clip-norm", self.clip_norm.unwrap_or(1.0), above(1e30), "above 0, and at most 1e30")?;
+        check_range("warm-up", self.warm_up, 0.0..=1.0, "from 0 to 1")?;
+        check_range("min-delta", self.min_delta, 0.0..=1e6, "from 0 to 1e6")?;
+        check_range("dropout", self.dropout, 0.0..1.0, "from 0 to below 1")?;
+        check_range("step-factor", self.step_factor, 0.0..=1.0, "from 0 to 1")
     }
 
     /// Returns a predicate on option names: whether the option's value differs from its value in `usual`.
-    pub(super) fn changed(&self, usual: &Self) -> impl Fn(&str) -> bool + use<> {
-        let [own, usual] = [self, usual].map(|config| serde_json::to_value(config).unwrap_or_default());
-        move |option| own[option] != usual[option]
+    fn changed(&self, usual: &Self) -> Result<impl Fn(&str) -> bool + use<>, TrainError> {
+        let (own, usual) = (self.values()?, usual.values()?);
+        Ok(move |option: &str| own[option] != usual[option])
     }
 
     /// Rejects options that are not at their defaults but would have no effect.
     fn check_effect(&self) -> Result<(), TrainError> {
-        let is_changed = self.changed(&Self::new(self.data.clone(), self.model));
+        let is_changed = self.changed(&Self::new(self.data.clone(), self.model))?;
         let is_given = |option: &&&str| is_changed(option);
         if let (Source::Service(_), Some(option)) = (&self.data, SERVED.iter().find(is_given)) {
             return refuse(format!(
@@ -151,23 +140,20 @@ impl Config {
     }
 
     fn check_together(&self) -> Result<(), TrainError> {
-        let is_invariant = self.order == Order::Tree;
-        if let Some(why) = self.buckets(1).conflict() {
-            return refuse(why);
-        }
-        if self.overwrite && self.resume {
-            return refuse(
-                "--overwrite deletes what --resume would resume from: remove one of them".to_owned(),
-            );
-        }
-        if self.model == ModelKind::ResNet && is_invariant {
-            return refuse(
+        let is_invariant_resnet = self.model == ModelKind::ResNet && self.order == Order::Tree;
+        let refused = [
+            (
+                self.overwrite && self.resume,
+                "--overwrite deletes what --resume would resume from: remove one of them",
+            ),
+            (
+                is_invariant_resnet,
                 "the resnet normalises over the samples of all ranks, so the bits depend on the number of ranks: use another \
-                 model, or remove --order world-invariant"
-                    .to_owned(),
-            );
-        }
-        Ok(())
+                 model, or remove --order world-invariant",
+            ),
+        ];
+        let refused = refused.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why.to_owned());
+        self.buckets(1).conflict().or(refused).map_or(Ok(()), refuse)
     }
 
     pub(super) fn check_strategy(&self, strategy: &Strategy) -> Result<(), TrainError> {
@@ -204,23 +190,46 @@ impl Config {
                 ),
                 (is_across, "--overlap across", "an update ends before the next pass"),
             ],
-            Strategy::ParameterServer(_) => {
-                vec![
-                    (is_undecided, "--wire auto", "it compares all-reduces: name one format"),
-                    (names_algorithm, "--algorithm", "workers send gradients to servers"),
-                    (
-                        self.on_bad_sample != OnBadSample::Error,
-                        "--on-bad-sample skip",
-                        "samples that workers skip are not reported",
-                    ),
-                ]
-            }
+            Strategy::ParameterServer(_) => vec![
+                (is_undecided, "--wire auto", "it compares all-reduces: name one format"),
+                (names_algorithm, "--algorithm", "workers send gradients to servers"),
+                (
+                    self.on_bad_sample != OnBadSample::Error,
+                    "--on-bad-sample skip",
+                    "samples that workers skip are not reported",
+                ),
+            ],
             Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => Vec::new(),
         };
         if let Some((_, option, why)) = refused.into_iter().find(|(is_so, _, _)| *is_so) {
             return refuse(format!("{strategy} does not go with {option}: {why}"));
         }
         Ok(())
+    }
+
+    /// Rejects options that a run of a user's model does not support, or that would have no effect on it.
+    pub(super) fn check_own(&self, strategy: &Strategy, shares_values: bool) -> Result<(), TrainError> {
+        let is_changed = self.changed(&Self::default())?;
+        let built_in = Self::of_data_and_model().into_iter().filter(|option| !OF_ANY.contains(&&**option));
+        if let Some(option) = built_in.chain(["device".to_owned()]).find(|option| is_changed(option)) {
+            return refuse(format!(
+                "--{option} has no effect here: the program has a model and samples of its own; remove it"
+            ));
+        }
+        self.check()?;
+        self.check_strategy(strategy)?;
+        match strategy {
+            Strategy::ParameterServer(_) | Strategy::Pipeline(_) => refuse(format!(
+                "--strategy {strategy} has a run of its own: use another strategy, or `ParameterServer` or `Pipeline` of unisono-strategies"
+            )),
+            Strategy::CentralStorage if !shares_values => refuse(
+                "--strategy central-storage needs parameters that ranks share: build the model from `Parameters::shared`".to_owned(),
+            ),
+            Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored if shares_values => {
+                refuse("parameters that ranks share need --strategy central-storage: add it, or build the model from `Parameters::new`".to_owned())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Rejects an algorithm that would not be used.
@@ -287,18 +296,23 @@ pub(super) fn refuse<T>(why: String) -> Result<T, TrainError> {
     Err(TrainError::Setting(why))
 }
 
-/// Rejects an option whose value is outside a range. The range has both bounds.
-fn check_range(option: &str, range: impl RangeBounds<f64>, value: f64) -> Result<(), TrainError> {
-    let expected = match (range.start_bound(), range.end_bound()) {
-        _ if range.contains(&value) => return Ok(()),
-        (Excluded(&least), Included(&most)) => {
-            format!("above {}, and at most {}", Figure(least), Figure(most))
-        }
-        (Included(&least), Excluded(&most)) => format!("from {} to below {}", Figure(least), Figure(most)),
-        (Included(&least), Included(&most)) => format!("from {} to {}", Figure(least), Figure(most)),
-        other => unreachable!("no option has the range {other:?}"),
-    };
-    refuse(format!("--{option} is {}: it must be {expected}", Figure(value)))
+/// Returns whether the value of an option is the whole number 0, or a list with it.
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Array(values) => values.iter().any(is_zero),
+        value => value.as_u64() == Some(0),
+    }
+}
+
+/// Rejects an option whose value is outside a range, which `expected` names.
+fn check_range(
+    option: &str,
+    value: f64,
+    range: impl RangeBounds<f64>,
+    expected: &str,
+) -> Result<(), TrainError> {
+    let why = || format!("--{option} is {}: it must be {expected}", Figure(value));
+    if range.contains(&value) { Ok(()) } else { refuse(why()) }
 }
 
 /// A human-readable number: with an exponent if it would have many digits.

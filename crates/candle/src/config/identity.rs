@@ -11,6 +11,8 @@ use unisono_train::{Resumed, TrainError};
 
 /// The entries about data, which are compared separately.
 const DATA: [&str; 3] = ["data", "schema", "fingerprint"];
+/// The entries whose names do not remind of their option, with the name of the option for messages.
+const OPTIONS: [(&str, &str); 2] = [("damaged samples", "on bad sample"), ("parts of a step", "shards")];
 
 impl Config {
     /// Returns the entries about a built-in model and its data. They determine the model, and must be equal to resume a run.
@@ -32,9 +34,15 @@ impl Config {
 
     /// Adds the entries that must be equal to resume a run of any model.
     pub(super) fn with_run(&self, mut entries: Value) -> Value {
+        let base = Self { ema: None, ..self.clone() }.optimizer().rule;
         let of_run = json!({
             "seed": self.seed,
-            "optimizer": self.optimizer_identity(),
+            // Written as texts, because not every JSON reader keeps all digits of an `f64`.
+            "optimizer": {
+                "rule": NamedRule(base).to_string(),
+                "average": self.ema.map(|decay| decay.to_string()),
+                "weight decay": self.weight_decay.to_string(),
+            },
             "learning rate": self.learning_rate,
             "schedule": self.schedule_identity(),
             "warm-up": self.warm_up,
@@ -58,16 +66,6 @@ impl Config {
             usual if usual == self.data.usual_augmentation() => true.into(),
             others => others.to_string().into(),
         }
-    }
-
-    fn optimizer_identity(&self) -> Value {
-        let base = Self { ema: None, ..self.clone() }.optimizer().rule;
-        // Written as texts, because not every JSON reader keeps all digits of an `f64`.
-        json!({
-            "rule": NamedRule(base).to_string(),
-            "average": self.ema.map(|decay| decay.to_string()),
-            "weight decay": self.weight_decay.to_string(),
-        })
     }
 
     fn schedule_identity(&self) -> Value {
@@ -118,9 +116,13 @@ impl Config {
         let former = self.former_description();
         match pairs.into_iter().find(|(name, own, saved)| own != saved && former.get(*name) != Some(saved)) {
             None => Ok(()),
-            Some((name, own, saved)) => other_run(format!(
-                "its {name} is {saved}, and this run's is {own}: use the same, or train without --resume"
-            )),
+            Some((name, own, saved)) => {
+                let name =
+                    OPTIONS.iter().find(|(entry, _)| *entry == name).map_or(name, |(_, option)| option);
+                other_run(format!(
+                    "its {name} is {saved}, and this run's is {own}: use the same, or train without --resume"
+                ))
+            }
         }
     }
 

@@ -10,10 +10,8 @@ use unisono_train::{Sampled, Shares, TrainError};
 
 impl Config {
     pub(crate) fn input_threads(&self) -> (Threads, Depth) {
-        (
-            self.input_threads.map_or(Threads::Auto, Threads::Fixed),
-            self.prefetch.map_or(Depth::Auto, Depth::Fixed),
-        )
+        let threads = self.input_threads.map_or(Threads::Auto, Threads::Fixed);
+        (threads, self.prefetch.map_or(Depth::Auto, Depth::Fixed))
     }
 
     /// Returns the feed of a rank, whose batches stay within the memory limit.
@@ -23,7 +21,12 @@ impl Config {
     pub fn feed(&self, dataset: Arc<Dataset>, shares: Shares) -> Result<Sampled, TrainError> {
         let (threads, depth) = self.input_threads();
         let (threads, depth) = match self.input_memory {
-            Some(Size(bytes)) => within(bytes, step_bytes(&dataset.kind, shares), threads, depth)?,
+            Some(Size(bytes)) => {
+                let targets = if let Kind::Text { context, .. } = dataset.kind { context } else { 1 };
+                let samples = shares.global_batch.div_ceil(shares.ranks);
+                let numbers = samples * (model::inputs_of(&dataset.kind) + targets);
+                within(bytes, (numbers * size_of::<f32>()) as u64, threads, depth)?
+            }
             None => (threads, depth),
         };
         Ok(Sampled::new(dataset, self.seed, shares, threads, depth).up_to_epoch(self.epochs))
@@ -33,31 +36,23 @@ impl Config {
 /// Returns the threads and the depth of a pipeline that fit the memory, given the size of a step's batches.
 fn within(bytes: u64, of_step: u64, threads: Threads, depth: Depth) -> Result<(Threads, Depth), TrainError> {
     let held = (bytes / of_step.max(1)).min(1 << 20) as usize;
-    let most_threads = match threads {
-        Threads::Auto => None,
-        Threads::AtMost(threads) | Threads::Fixed(threads) => Some(threads),
+    let used_by_threads = match threads {
+        Threads::Auto => 0,
+        Threads::AtMost(threads) | Threads::Fixed(threads) => threads.saturating_mul(2),
     };
-    let most_ready = match depth {
-        Depth::Auto => None,
-        Depth::AtMost(depth) | Depth::Fixed(depth) => Some(depth),
+    let ready = match depth {
+        Depth::Auto => 0,
+        Depth::AtMost(depth) | Depth::Fixed(depth) => depth,
     };
     // Each thread may hold a batch in progress and a finished one. The trainer holds one more.
-    let spare = |used: usize| held.checked_sub(used.saturating_add(1));
-    let is_some = |count: &usize| *count > 0;
-    let found = match (most_threads, most_ready) {
-        (None, None) => holding(held),
-        (Some(most), None) => {
-            let depth = spare(most.saturating_mul(2)).filter(is_some);
-            depth.map(|depth| (threads, Depth::AtMost(depth)))
-        }
-        (None, Some(most)) => {
-            let threads = spare(most).map(|steps| steps / 2).filter(is_some);
-            threads.map(|threads| (Threads::AtMost(threads), depth))
-        }
-        (Some(most), Some(ready)) => {
-            spare(most.saturating_mul(2).saturating_add(ready)).map(|_| (threads, depth))
-        }
+    let spare = held.checked_sub(used_by_threads.saturating_add(ready).saturating_add(1));
+    let found = match (threads, depth) {
+        (Threads::Auto, Depth::Auto) => holding(held),
+        (Threads::Auto, _) => spare.map(|steps| (Threads::AtMost(steps / 2), depth)),
+        (_, Depth::Auto) => spare.map(|steps| (threads, Depth::AtMost(steps))),
+        _ => spare.map(|_| (threads, depth)),
     };
+    let found = found.filter(|found| found.0 != Threads::AtMost(0) && found.1 != Depth::AtMost(0));
     found.ok_or_else(|| {
         TrainError::Setting(format!(
             "the input memory of {} holds {held} step(s) of {}: it must hold {LEAST_HELD} at least, and one more than two for each \
@@ -66,13 +61,6 @@ fn within(bytes: u64, of_step: u64, threads: Threads, depth: Depth) -> Result<(T
             approximate(of_step)
         ))
     })
-}
-
-/// Returns the size of a rank's batches in a step.
-fn step_bytes(kind: &Kind, shares: Shares) -> u64 {
-    let targets = if let Kind::Text { context, .. } = kind { *context } else { 1 };
-    let numbers = model::inputs_of(kind) + targets;
-    (shares.global_batch.div_ceil(shares.ranks) * numbers * size_of::<f32>()) as u64
 }
 
 #[cfg(test)]

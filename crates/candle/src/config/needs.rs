@@ -2,6 +2,7 @@
 //! unrelated one.
 
 use super::Config;
+use super::check::refuse;
 use crate::model::{self, Size};
 use unisono::Communicator;
 use unisono::internals::{AvailableMemory, host};
@@ -60,9 +61,10 @@ impl MemoryEstimate {
         let topology = comm.topology();
         let node = topology.node_of(comm.rank());
         let (ranks, has_first) = (topology.node(node).ranks(), node == topology.node_of(0));
-        let shortage = AvailableMemory::shortage(self.of_node(ranks, has_first) as u64);
-        let refused = shortage
-            .map_or(Ok(()), |there_is| Err(TrainError::Setting(self.refusal(ranks, has_first, &there_is))));
+        let refused = match AvailableMemory::shortage(self.of_node(ranks, has_first) as u64) {
+            Some(there_is) => refuse(self.refusal(ranks, has_first, &there_is)),
+            None => Ok(()),
+        };
         agree(comm, refused)
     }
 
@@ -82,10 +84,8 @@ impl MemoryEstimate {
             ("batches", self.batches),
             ("checkpoint", if has_first { self.checkpoint } else { 0.0 }),
         ];
-        let named = parts
-            .iter()
-            .filter(|(_, bytes)| *bytes > 0.0)
-            .map(|(name, bytes)| format!("{name} {}", text(*bytes)));
+        let named = parts.iter().filter(|(_, bytes)| *bytes > 0.0);
+        let named = named.map(|(name, bytes)| format!("{name} {}", text(*bytes)));
         format!(
             "the {ranks} rank(s) on {} need about {} of memory (each: {}), but only {there_is}: choose a smaller model or batch, or \
              fewer ranks on a node",
@@ -131,6 +131,15 @@ impl Config {
         shares: Shares,
         dataset: &Dataset,
     ) -> MemoryEstimate {
+        let Shares { ranks: computing, global_batch, .. } = shares;
+        let Ok(size) = model::size(self.model, self.hidden.as_deref(), &dataset.kind) else {
+            return MemoryEstimate::default();
+        };
+        // The largest number of samples of a pass.
+        let pass = match self.world_invariant() {
+            Some(parts) => global_batch.div_ceil(parts),
+            None => self.batch_size.min(global_batch.div_ceil(computing)),
+        };
         let (pass, parts) = match strategy {
             Strategy::Pipeline(pipeline) => {
                 let (length, passes) =
@@ -139,40 +148,19 @@ impl Config {
                 let kept = pipeline.schedule.most_kept(0, length, passes) * shares.micro_batch;
                 (kept.div_ceil(length * pipeline.schedule.stages_per_rank()), length)
             }
-            Strategy::CentralStorage => (self.pass_of(shares), ranks),
-            _ => (self.pass_of(shares), 1),
-        };
-        let mut needs = self.needs_of_replica(shares, pass, dataset);
-        for part in [&mut needs.parameters, &mut needs.gradients, &mut needs.optimizer] {
-            *part /= parts as f64;
-        }
-        needs
-    }
-
-    /// Returns the largest number of samples of a pass.
-    fn pass_of(&self, Shares { ranks, global_batch, .. }: Shares) -> usize {
-        match self.world_invariant() {
-            Some(parts) => global_batch.div_ceil(parts),
-            None => self.batch_size.min(global_batch.div_ceil(ranks)),
-        }
-    }
-
-    /// Estimates the memory of a replica that computes this many samples at a time.
-    fn needs_of_replica(&self, shares: Shares, pass: usize, dataset: &Dataset) -> MemoryEstimate {
-        let Shares { ranks, global_batch, .. } = shares;
-        let Ok(size) = model::size(self.model, self.hidden.as_deref(), &dataset.kind) else {
-            return MemoryEstimate::default();
+            Strategy::CentralStorage => (pass, ranks),
+            _ => (pass, 1),
         };
         let depth = match self.prefetch {
             None => 2,
             Some(depth) => depth.min(dataset.train.len().div_ceil(global_batch)),
         };
-        let ready = depth as f64 * global_batch.div_ceil(ranks) as f64 * size.inputs;
+        let ready = depth as f64 * global_batch.div_ceil(computing) as f64 * size.inputs;
         let measured = EVALUATION_BATCH.min(dataset.test.len()) as f64;
         let mut needs =
             MemoryEstimate::of(&size, pass, self.optimizer().rule.state_names().len(), self.wires()[0]);
         // Partial sums that wait for their counterpart in a tree over the shards of a rank.
-        let waiting = self.world_invariant().map_or(0, |parts| (parts / ranks).max(1).ilog2());
+        let waiting = self.world_invariant().map_or(0, |shards| (shards / computing).max(1).ilog2());
         needs.gradients += f64::from(waiting) * needs.parameters;
         needs.batches = NUMBER * ready + needs.batches.max(NUMBER * measured * size.activations);
         if self.checkpoint_dir.is_some() {
@@ -183,7 +171,10 @@ impl Config {
             needs.optimizer += 2.0 * needs.parameters;
         }
         if self.shard_optimizer {
-            needs.optimizer /= ranks as f64;
+            needs.optimizer /= computing as f64;
+        }
+        for part in [&mut needs.parameters, &mut needs.gradients, &mut needs.optimizer] {
+            *part /= parts as f64;
         }
         needs
     }

@@ -63,11 +63,9 @@ impl FromStr for ImageSize {
     fn from_str(text: &str) -> Result<Self, String> {
         let (height, width) = text.split_once('x').unwrap_or((text, text));
         let side = |text: &str| text.parse().ok().filter(|side| (1..=MOST_SIDE).contains(side));
-        side(height).zip(side(width)).map(|(height, width)| Self([height, width])).ok_or_else(|| {
-            format!(
-                "expected a height and a width from 1 to {MOST_SIDE}, such as `64x48`, or one number for both"
-            )
-        })
+        let range = format!("a height and a width from 1 to {MOST_SIDE}");
+        let expected = || format!("expected {range}, such as `64x48`, or one number for both");
+        side(height).zip(side(width)).map(|(height, width)| Self([height, width])).ok_or_else(expected)
     }
 }
 

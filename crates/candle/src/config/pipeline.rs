@@ -1,15 +1,14 @@
 //! Runs whose model is cut into stages.
 
-use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
 use unisono::Communicator;
-use unisono_data::{Batch, Pass};
+use unisono_data::{Batch, Dataset, Pass};
 use unisono_steps::pipeline::{PassCosts, balance};
 
 use super::Config;
-use super::prepare::{Made, Prepared};
+use super::prepare::{Built, Prepared};
 use crate::error::failed;
 use crate::model::{self, Layer};
 use crate::network::Parameters;
@@ -32,9 +31,9 @@ impl Config {
     ) -> Result<Trainer<'a, Pipeline<impl Stage<Batch = Batch> + use<>>, MicroBatches<Sampled>>, TrainError>
     {
         let strategy = Strategy::Pipeline(pipeline.clone());
-        strategy.check(comm)?;
-        let place = (comm.rank(), comm.ranks());
-        let prepared = self.prepare(comm, &strategy, place, |comm, of| self.staged(comm, pipeline, of))?;
+        let prepared = self.prepare(comm, &strategy, None, |comm, dataset, _, shares| {
+            self.staged(comm, pipeline, dataset, shares)
+        })?;
         let Prepared { replica, feed, run, resumed, .. } = prepared;
         Trainer::new(comm, replica, MicroBatches(feed), run, resumed)
     }
@@ -44,28 +43,29 @@ impl Config {
         &self,
         comm: &mut Communicator,
         pipeline: &PipelineSettings,
-        of: &Made<'_>,
-    ) -> Result<(Pipeline<impl Stage<Batch = Batch> + use<>>, Option<String>), TrainError> {
+        dataset: &Dataset,
+        shares: Shares,
+    ) -> Built<Pipeline<impl Stage<Batch = Batch> + use<>>> {
         let (schedule, length) = (pipeline.schedule, pipeline.length(comm.ranks()));
-        let Shares { micro_batch, fixed_passes, ranks: pipelines, .. } = of.shares;
+        let Shares { micro_batch, fixed_passes, ranks: pipelines, .. } = shares;
         let micro_batches = fixed_passes.unwrap_or(1) / pipelines;
         let plan = schedule.plan(length, micro_batches);
         let plan = plan.map_err(|error| TrainError::Setting(error.to_string()))?;
         let bubble = 100.0 * plan.timeline(&PassCosts { forward: 1.0, backward: 2.0, message: 0.0 }).bubble();
 
-        let layers = model::layers(self.model, self.hidden.as_deref(), self.dropout, &of.dataset.kind);
+        let layers = model::layers(self.model, self.hidden.as_deref(), self.dropout, &dataset.kind);
         let layers = agree(comm, layers)?;
-        let cut = self.cut(comm, pipeline, &layers, of)?;
+        let (cut, notice) = self.cut(comm, pipeline, &layers, (dataset, micro_batch))?;
         let description = format!(
             "in {pipelines} pipeline(s) of {length}: {micro_batches} micro-batches of at most {micro_batch} samples by {schedule}, with a \
-             bubble of {bubble:.1} %; {cut}"
+             bubble of {bubble:.1} %; {notice}"
         );
         let Grid { pipeline: own, replicas } = Grid::of(comm, length)?;
         let stages = plan.stages();
-        let stage = |number| {
+        let stage = |number: usize| {
             let stage = number * length + own.rank();
             let parameters = Parameters::new(self.seed);
-            let built = model::stage(&layers[cut.layers(stage)], stage + 1 == stages, &parameters);
+            let built = model::stage(&layers[cut[stage].clone()], stage + 1 == stages, &parameters);
             let built = built.map_err(failed)?;
             self.load_initial(replicas.rank(), &parameters).map(|()| built)
         };
@@ -76,14 +76,14 @@ impl Config {
         Ok((Pipeline::new(own, schedule, built)?, Some(description)))
     }
 
-    /// Cuts the model into stages. Called by all ranks; rank 0 measures the layers.
+    /// Returns the layers of each stage, and a notice about them for the user. Called by all ranks; rank 0 measures the layers.
     fn cut(
         &self,
         comm: &mut Communicator,
         pipeline: &PipelineSettings,
         layers: &[Layer],
-        Made { dataset, shares, .. }: &Made<'_>,
-    ) -> Result<Cut, TrainError> {
+        (dataset, micro_batch): (&Dataset, usize),
+    ) -> Result<(Vec<Range<usize>>, String), TrainError> {
         let stages = pipeline.length(comm.ranks()) * pipeline.schedule.stages_per_rank();
         let names: Vec<_> = layers.iter().map(|layer| layer.name.clone()).collect();
         if names.len() < stages {
@@ -94,24 +94,41 @@ impl Config {
                 names.join(", ")
             )));
         }
-        if let Some(split_at) = &pipeline.split_at {
-            return Ok(Cut { firsts: named(split_at, &names, stages)?, names, costs: Vec::new() });
-        }
-        let measured = match comm.rank() {
-            0 => {
-                let samples: Vec<_> = (0..shares.micro_batch.min(dataset.train.len())).collect();
-                let batch = dataset.train.batch(&samples, Pass::Evaluation);
-                comm.quiet("measuring the layers", |_| {
-                    model::measure(layers, &batch?, self.seed).map_err(failed)
-                })
+        let (firsts, costs) = match &pipeline.split_at {
+            Some(split_at) => (named(split_at, &names, stages)?, Vec::new()),
+            None => {
+                let costs = self.costs(comm, layers, dataset, micro_batch)?;
+                let seconds: Vec<_> = costs.iter().map(Duration::as_secs_f64).collect();
+                (balance(&seconds, stages).expect("there are as many layers as stages at least"), costs)
             }
-            _ => Ok(Vec::new()),
         };
-        let measured = agree(comm, measured)?;
-        let costs: Vec<Duration> = broadcast(comm, &measured)?;
-        let seconds: Vec<_> = costs.iter().map(Duration::as_secs_f64).collect();
-        let firsts = balance(&seconds, stages).expect("there are as many layers as stages at least");
-        Ok(Cut { firsts, names, costs })
+        let ends = firsts[1..].iter().copied().chain([names.len()]);
+        let cut: Vec<_> = firsts.iter().zip(ends).map(|(&first, end)| first..end).collect();
+        let stage = |layers: &Range<usize>| {
+            let names = names[layers.clone()].join(" ");
+            let Some(costs) = costs.get(layers.clone()) else { return names };
+            format!("{names} ({:.1?})", costs.iter().sum::<Duration>())
+        };
+        let notice = format!("stages: {}", cut.iter().map(stage).collect::<Vec<_>>().join(" | "));
+        Ok((cut, notice))
+    }
+
+    /// Returns the time of each layer, as rank 0 measures it. Called by all ranks.
+    fn costs(
+        &self,
+        comm: &mut Communicator,
+        layers: &[Layer],
+        dataset: &Dataset,
+        micro_batch: usize,
+    ) -> Result<Vec<Duration>, TrainError> {
+        let measured = (comm.rank() == 0).then(|| {
+            let samples: Vec<_> = (0..micro_batch.min(dataset.train.len())).collect();
+            let batch = dataset.train.batch(&samples, Pass::Evaluation);
+            let measure = |_: &mut Communicator| model::measure(layers, &batch?, self.seed).map_err(failed);
+            comm.quiet("measuring the layers", measure)
+        });
+        let measured = agree(comm, measured.transpose())?;
+        broadcast(comm, &measured.unwrap_or_default())
     }
 }
 
@@ -133,33 +150,4 @@ fn named(split_at: &[String], names: &[String], stages: usize) -> Result<Vec<usi
         }
     }
     if firsts.len() == stages { Ok(firsts) } else { refuse(format!("{} names are given", split_at.len())) }
-}
-
-struct Cut {
-    /// The first layer of each stage.
-    firsts: Vec<usize>,
-    names: Vec<String>,
-    /// The measured time of each layer, if the layers were measured.
-    costs: Vec<Duration>,
-}
-
-impl Cut {
-    fn layers(&self, stage: usize) -> Range<usize> {
-        self.firsts[stage]..self.firsts.get(stage + 1).copied().unwrap_or(self.names.len())
-    }
-}
-
-/// Displays the layers of each stage, and the time that it takes.
-impl fmt::Display for Cut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stage = |stage| {
-            let (layers, mut text) = (self.layers(stage), self.names[self.layers(stage)].join(" "));
-            if let Some(costs) = self.costs.get(layers) {
-                text += &format!(" ({:.1?})", costs.iter().sum::<Duration>());
-            }
-            text
-        };
-        let stages: Vec<_> = (0..self.firsts.len()).map(stage).collect();
-        write!(f, "stages: {}", stages.join(" | "))
-    }
 }

@@ -1,23 +1,24 @@
-//! Prepares a run: its model, its data and its state.
+//! Prepares a run, of a built-in model or of a user's: its model, its data and its state.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use super::Config;
+use super::check::refuse;
 use crate::device;
 use crate::error::{failed, text};
 use crate::model::{self, ModelKind, Placed};
 use crate::network::{DROPOUT_STEPS, Parameters};
 use candle_core::Device;
+use serde_json::json;
 use unisono::{Communicator, Rank, Unisono};
-use unisono_data::{Dataset, SnapshotReport, Source};
+use unisono_data::{Dataset, Source};
 use unisono_strategies::{ParameterServer, ServerSettings, Strategy, StrategyKind};
 use unisono_train::internals::{check_outputs, refusal};
 use unisono_train::{
     Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire, Wires, agree,
 };
 
-/// A run that has not started.
 pub(super) struct Prepared<R> {
     pub(super) replica: R,
     /// Produces batches on the host.
@@ -27,12 +28,8 @@ pub(super) struct Prepared<R> {
     pub(super) resumed: Option<Resumed>,
 }
 
-/// The settings that a replica is built from.
-pub(super) struct Made<'a> {
-    pub(super) dataset: &'a Dataset,
-    pub(super) device: &'a Device,
-    pub(super) shares: Shares,
-}
+/// A replica, and a notice about it for the user.
+pub(super) type Built<R> = Result<(R, Option<String>), TrainError>;
 
 impl Config {
     /// Loads the data and builds the model on every rank. All ranks then receive the parameters of rank 0, or of a checkpoint. Called by all ranks
@@ -46,14 +43,12 @@ impl Config {
         comm: &'a mut Communicator,
     ) -> Result<Trainer<'a, impl Replica<Batch = Placed> + use<>, Sampled<Dataset, Placed>>, TrainError> {
         let strategy = self.strategy().unwrap_or_else(|| Strategy::suited(comm));
-        strategy.check(comm)?;
         if let Strategy::ParameterServer(_) | Strategy::Pipeline(_) = strategy {
-            return Err(TrainError::Setting(format!(
+            return refuse(format!(
                 "the strategy {strategy} has a run of its own: call Config::parameter_server or Config::pipeline"
-            )));
+            ));
         }
-        let place = (comm.rank(), comm.ranks());
-        let Prepared { replica, feed, device, run, resumed } = self.prepare_whole(comm, &strategy, place)?;
+        let Prepared { replica, feed, device, run, resumed } = self.prepare_whole(comm, &strategy, None)?;
         let feed = feed.placed(device::ahead(comm, &device)?);
         Trainer::new(comm, replica, feed, run, resumed)
     }
@@ -69,15 +64,13 @@ impl Config {
     ) -> Result<ParameterServer<'a, impl Replica<Batch = Placed> + use<>, Sampled<Dataset, Placed>>, TrainError>
     {
         let strategy = Strategy::ParameterServer(servers);
-        strategy.check(comm)?;
-        let place = (comm.rank(), comm.ranks());
         let own = Self { strategy: Some(StrategyKind::ParameterServer), ..self.clone() };
-        let Prepared { replica, feed, run, resumed, .. } = own.prepare_whole(comm, &strategy, place)?;
+        let Prepared { replica, feed, run, resumed, .. } = own.prepare_whole(comm, &strategy, None)?;
         ParameterServer::new(comm, replica, feed.placed(None), run, servers, resumed)
     }
 
     /// Replaces a lost worker in a run of [`Config::parameter_server`] that is [elastic](ParameterServer::elastic). `rank` and `ranks` are numbered
-    /// as by the launcher.
+    /// as by the launcher. Returns whether the run has stopped on request.
     ///
     /// # Errors
     /// As [`ParameterServer::join`].
@@ -86,7 +79,7 @@ impl Config {
         folder: &Path,
         (rank, ranks): (Rank, usize),
         servers: ServerSettings,
-    ) -> Result<(), TrainError> {
+    ) -> Result<bool, TrainError> {
         // Before the data are loaded.
         servers.check_joins(rank)?;
         // The other ranks are already in the run, and have made all decisions that ranks make together.
@@ -96,7 +89,8 @@ impl Config {
         let strategy = Some(StrategyKind::ParameterServer);
         let own = Self { strategy, global_batch, log_dir: None, ..self.without_checkpoints() };
         let strategy = Strategy::ParameterServer(servers);
-        let Prepared { replica, feed, run, .. } = own.prepare_whole(&mut alone, &strategy, (rank, ranks))?;
+        let place = Some((rank, ranks));
+        let Prepared { replica, feed, run, .. } = own.prepare_whole(&mut alone, &strategy, place)?;
         ParameterServer::join(folder, (rank, ranks), replica, feed.placed(None), &run, servers)
     }
 
@@ -105,16 +99,16 @@ impl Config {
         &self,
         comm: &mut Communicator,
         strategy: &Strategy,
-        place: (Rank, usize),
+        place: Option<(Rank, usize)>,
     ) -> Result<Prepared<impl Replica<Batch = Placed> + use<>>, TrainError> {
-        self.prepare(comm, strategy, place, |comm, of| {
+        self.prepare(comm, strategy, place, |comm, dataset, device, _| {
             let parameters = match strategy {
                 Strategy::CentralStorage => Parameters::shared(self.seed, comm)?,
-                _ => agree(comm, Parameters::on(of.device, self.seed).map_err(failed))?,
+                _ => agree(comm, Parameters::on(device, self.seed).map_err(failed))?,
             };
             let hidden = self.hidden.as_deref();
             let replica = comm.quiet("building the model", |comm| {
-                model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
+                model::classifier(self.model, hidden, self.dropout, &dataset.kind, &parameters)
                     .and_then(|replica| self.load_initial(comm.rank(), &parameters).map(|()| replica))
             });
             let description = (*strategy == Strategy::CentralStorage).then(|| {
@@ -142,26 +136,42 @@ impl Config {
         )))
     }
 
-    /// Returns the model, the data and the state of a run on rank `rank` of `ranks`. `make` builds the replica, and returns a notice about it for the
-    /// user. Called by all ranks of a communicator.
+    /// Returns the model, the data and the state of a run. `make` builds the replica. Called by all ranks of the communicator, which is the world
+    /// unless `place` is given: the rank and the number of ranks in the world.
     pub(super) fn prepare<R: Replica>(
         &self,
         comm: &mut Communicator,
         strategy: &Strategy,
-        (rank, ranks): (Rank, usize),
-        make: impl FnOnce(&mut Communicator, &Made<'_>) -> Result<(R, Option<String>), TrainError>,
+        place: Option<(Rank, usize)>,
+        make: impl FnOnce(&mut Communicator, &Dataset, &Device, Shares) -> Built<R>,
     ) -> Result<Prepared<R>, TrainError> {
+        if place.is_none() {
+            strategy.check(comm)?;
+        }
+        let (rank, ranks) = place.unwrap_or((comm.rank(), comm.ranks()));
         agree(comm, self.check().and_then(|()| self.check_strategy(strategy)))?;
         let (resumed, global_batch) = self.begin(comm, strategy, ranks)?;
         let refused = self.refuses_device(strategy, global_batch);
         let (device, computes) = self.device.choose(comm, refused)?;
         agree(comm, self.check_choice(comm.choice(), &device, computes.as_deref()))?;
         let shares = self.shares(strategy, (rank, ranks), global_batch);
-        let (dataset, kept) = self.load(comm, shares.ranks, global_batch)?;
+        agree(comm, self.check_world(shares.ranks))?;
+        self.needs_of_data().check(comm)?;
+        let mut own = self.clone();
+        if comm.rank() > 0 && matches!(self.data, Source::Service(_)) {
+            // All ranks wait for the same servers, and only one reports it.
+            own.report = None;
+        }
+        // Loading may write a snapshot.
+        let loaded = comm.quiet("loading the data set", |_| own.kept_dataset());
+        let checked = loaded.and_then(|(dataset, kept)| {
+            Ok((Arc::new(self.check_data(dataset, global_batch, shares.ranks)?), kept))
+        });
+        let (dataset, kept) = agree(comm, checked)?;
         if device.is_cpu() {
             self.needs(strategy, ranks, shares, &dataset).check(comm)?;
         }
-        let (replica, strategy) = make(comm, &Made { dataset: &dataset, device: &device, shares })?;
+        let (replica, strategy) = make(comm, &dataset, &device, shares)?;
         // Only rank 0 checks the directory, since only it saves.
         let keeps = self.checkpoint_dir.is_some() && comm.rank() == 0;
         let hashed = |_: &mut Communicator| dataset.fingerprint();
@@ -170,16 +180,59 @@ impl Config {
         let (entries, peak) = (self.description(&dataset, fingerprint), self.scaled_rate(global_batch));
         let samples = dataset.train.len();
         let run = self.settle(comm, &replica, (entries, peak), (shares, samples), resumed.as_ref())?;
+        let kept = kept.map(|report| report.to_string());
+        let notices: Vec<_> = dataset.notices().iter().cloned().chain(kept).collect();
         let run = RunSettings {
             computes,
             strategy,
             // A data server may know the target when this configuration does not.
             metrics: self.metrics(dataset.schema.target.is_some()),
-            input: input_lines(&dataset, kept),
+            input: (!notices.is_empty()).then(|| notices.join("\n")),
             ..run
         };
         let feed = agree(comm, self.feed(dataset, shares))?;
         Ok(Prepared { replica, feed, device, run, resumed })
+    }
+
+    /// Returns a rank's shares of the samples, the settings of a run of a replica with these parameters, and the run to resume. `samples` are the
+    /// numbers of training and held-out samples. Called by all ranks.
+    pub(crate) fn run_of(
+        &self,
+        comm: &mut Communicator,
+        replica: &impl Replica,
+        parameters: &Parameters,
+        samples: [usize; 2],
+    ) -> Result<(Shares, RunSettings, Option<Resumed>), TrainError> {
+        let strategy = self.strategy().unwrap_or_else(|| Strategy::suited(comm));
+        strategy.check(comm)?;
+        agree(comm, self.check_own(&strategy, replica.shares_values()).map_err(|error| self.placed(error)))?;
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let (resumed, global_batch) = self.begin(comm, &strategy, ranks)?;
+        let on_cpu = Some("on the CPU, where its parameters are");
+        agree(comm, self.check_choice(comm.choice(), parameters.device(), on_cpu))?;
+        let loaded = comm.quiet("reading the initial values", |_| self.load_initial(rank, parameters));
+        agree(comm, self.check_world(ranks).and(loaded))?;
+        let own = samples.map(|count| count as u64);
+        let mut first = own;
+        comm.broadcast(&mut first, 0)?;
+        let differ = || {
+            let ([train, held_out], [first, first_held_out]) = (own, first);
+            format!(
+                "rank {rank} has {train} samples to train on and {held_out} held out, and rank 0 {first} and {first_held_out}: expected all \
+                 samples on every rank, which takes its share of each batch"
+            )
+        };
+        agree(comm, if own == first { Ok(()) } else { refuse(differ()) })?;
+        if global_batch > samples[0] {
+            return refuse(format!(
+                "a global batch of {global_batch} samples on {ranks} ranks, but there are only {} to train on: choose a smaller batch",
+                samples[0]
+            ));
+        }
+        let shares = self.shares(&strategy, (rank, ranks), global_batch);
+        let entries = (json!({ "samples": samples[0] }), self.learning_rate);
+        let settings = self.settle(comm, replica, entries, (shares, samples[0]), resumed.as_ref())?;
+        Ok((shares, settings, resumed))
     }
 
     /// Chooses the algorithm, checks the paths of files, and finds the run to resume and the global batch. Called by all ranks.
@@ -215,28 +268,20 @@ impl Config {
         global_batch: usize,
     ) -> Shares {
         let replicas = strategy.replicas(ranks);
-        match strategy {
-            Strategy::Pipeline(pipeline) => {
-                let samples = global_batch.div_ceil(replicas);
-                let micro_batches = pipeline.micro_batches.unwrap_or(4 * pipeline.length(ranks)).min(samples);
-                Shares {
-                    // Numbered as in a grid.
-                    rank: rank % replicas,
-                    ranks: replicas,
-                    global_batch,
-                    micro_batch: samples.div_ceil(micro_batches),
-                    fixed_passes: Some(micro_batches * replicas),
-                }
-            }
-            _ => Shares {
-                // Servers compute no samples.
-                rank: rank.min(replicas - 1),
-                ranks: replicas,
-                global_batch,
-                micro_batch: self.batch_size,
-                fixed_passes: self.world_invariant(),
-            },
-        }
+        let usual = Shares {
+            // Servers compute no samples.
+            rank: rank.min(replicas - 1),
+            ranks: replicas,
+            global_batch,
+            micro_batch: self.batch_size,
+            fixed_passes: self.world_invariant(),
+        };
+        let Strategy::Pipeline(pipeline) = strategy else { return usual };
+        let samples = global_batch.div_ceil(replicas);
+        let micro_batches = pipeline.micro_batches.unwrap_or(4 * pipeline.length(ranks)).min(samples);
+        let fixed_passes = Some(micro_batches * replicas);
+        // Numbered as in a grid.
+        Shares { rank: rank % replicas, micro_batch: samples.div_ceil(micro_batches), fixed_passes, ..usual }
     }
 
     /// Returns the reason why the run cannot use GPUs, if there is one.
@@ -252,27 +297,6 @@ impl Config {
             }
         };
         Some(why.to_owned())
-    }
-
-    /// Loads the data set, and checks that it suits these settings and this number of computing ranks. Called by all ranks.
-    fn load(
-        &self,
-        comm: &mut Communicator,
-        ranks: usize,
-        global_batch: usize,
-    ) -> Result<(Arc<Dataset>, Option<SnapshotReport>), TrainError> {
-        agree(comm, self.check_world(ranks))?;
-        self.needs_of_data().check(comm)?;
-        // Loading may write a snapshot.
-        let mut own = self.clone();
-        if comm.rank() > 0 && matches!(self.data, Source::Service(_)) {
-            // All ranks wait for the same servers, and only one reports it.
-            own.report = None;
-        }
-        let loaded = comm.quiet("loading the data set", |_| own.kept_dataset());
-        let checked = loaded
-            .and_then(|(dataset, kept)| Ok((Arc::new(self.check_data(dataset, global_batch, ranks)?), kept)));
-        agree(comm, checked)
     }
 
     /// Chooses the wire format, checks that a checkpoint to resume from belongs to this run, and returns the settings of the run with this peak
@@ -313,11 +337,4 @@ impl Config {
             None => Wires::fastest(comm, wires, parameters).map(|(wire, why)| (wire, Some(why))),
         }
     }
-}
-
-/// Returns notices about the input for the user, one per line.
-fn input_lines(dataset: &Dataset, kept: Option<SnapshotReport>) -> Option<String> {
-    let lines: Vec<_> =
-        dataset.notices().iter().cloned().chain(kept.map(|report| report.to_string())).collect();
-    (!lines.is_empty()).then(|| lines.join("\n"))
 }

@@ -55,6 +55,14 @@ fn invalid_settings_are_refused() {
 }
 
 #[test]
+fn path_that_no_file_can_hold_is_refused() {
+    use std::os::unix::ffi::OsStringExt as _;
+    let log_dir = Some(std::ffi::OsString::from_vec(vec![0xff]).into());
+    let why = Config { log_dir, ..Config::default() }.check().unwrap_err().to_string();
+    assert!(why.contains("UTF-8") && !why.contains("has no effect"), "{why}");
+}
+
+#[test]
 fn initial_values_need_no_count_of_dropout_steps() {
     let parameters = Parameters::new(7);
     parameters.add("weight", 2, 0.1).unwrap();

@@ -5,32 +5,25 @@ use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The cores of the NUMA node of a PCI device.
-#[derive(Debug, PartialEq, Eq)]
-struct Near {
-    node: usize,
-    cores: Vec<usize>,
-}
-
 /// Binds this thread, and the threads that it starts from now on, to the cores near the PCI device with this address, and returns a notice. Does
 /// nothing if the thread is already bound, or if the system does not report the device's NUMA node.
 pub(super) fn stay(address: &str) -> Option<String> {
     let bound = sched_getaffinity(None).ok()?;
     let may_use: Vec<_> = (0..CpuSet::MAX_CPU).filter(|&core| bound.is_set(core)).collect();
-    let Near { node, cores } = near(Path::new("/sys"), address, &may_use)?;
+    let (node, cores) = near(Path::new("/sys"), address, &may_use)?;
     bind(&cores).ok()?;
     Some(format!("threads that it starts run on the {} cores of its NUMA node {node}", cores.len()))
 }
 
-/// Returns the cores near a device, if the thread may use all cores of the machine and these are fewer.
-fn near(system: &Path, address: &str, may_use: &[usize]) -> Option<Near> {
+/// Returns the NUMA node of a device and its cores, if the thread may use all cores of the machine and these are fewer.
+fn near(system: &Path, address: &str, may_use: &[usize]) -> Option<(usize, Vec<usize>)> {
     let read = |path: &str| fs::read_to_string(system.join(path)).ok();
     let online = listed(&read("devices/system/cpu/online")?)?;
     // The value is -1 if the firmware does not report the node.
     let node = read(&format!("bus/pci/devices/{address}/numa_node"))?.trim().parse().ok()?;
     let cores = listed(&read(&format!("devices/system/node/node{node}/cpulist"))?)?;
     let is_part = !cores.is_empty() && cores.len() < online.len();
-    (is_part && may_use == online).then_some(Near { node, cores })
+    (is_part && may_use == online).then_some((node, cores))
 }
 
 /// Parses a list in the kernel's format, such as `0-3,8`.
@@ -78,7 +71,7 @@ mod tests {
         write("devices/system/node/node1/cpulist", "2-3,6-7\n");
         write("bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
         write("bus/pci/devices/0000:5e:00.0/numa_node", "-1\n");
-        let found = Near { node: 1, cores: vec![2, 3, 6, 7] };
+        let found = (1, vec![2, 3, 6, 7]);
         assert_eq!(near("0000:3b:00.0", &all), Some(found));
         assert_eq!(near("0000:5e:00.0", &all), None, "its node is not known");
         assert_eq!(near("0000:86:00.0", &all), None, "there is no such device");

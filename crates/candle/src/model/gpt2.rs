@@ -8,7 +8,7 @@ use candle_core::{IndexOp, Result, Tensor, bail};
 use candle_nn::{Init, LayerNorm, Module};
 use serde::Deserialize;
 
-use crate::network::{CausalAttention, Linear, Parameters, chain};
+use crate::network::{CausalAttention, Linear, Parameters, Part, chain};
 
 /// The standard deviation of initial weights.
 const DEVIATION: f64 = 0.02;
@@ -162,15 +162,11 @@ impl Block {
 
     /// `x` and the result are `samples*tokens x width`.
     fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
-        let x = (x + self.attention(&self.norms[0].forward(x)?, samples)?)?;
+        let attention = CausalAttention { context: x.dim(0)? / samples, heads: self.heads };
+        let parts: [&dyn Part; 3] = [&self.attend, &attention, &self.mix];
+        let x = (x + chain(&self.attend.parameters, &parts, &self.norms[0].forward(x)?)?)?;
         let hidden = self.expand.forward(&self.norms[1].forward(&x)?)?.gelu()?;
         x + self.contract.forward(&hidden)?
-    }
-
-    /// Computes the attention of each token to itself and earlier ones. Shapes are as in [`forward`](Self::forward).
-    fn attention(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
-        let attention = CausalAttention { context: x.dim(0)? / samples, heads: self.heads };
-        chain(&self.attend.parameters, &[&self.attend, &attention, &self.mix], x)
     }
 }
 

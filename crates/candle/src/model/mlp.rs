@@ -17,8 +17,7 @@ pub(super) fn layers(pixels: usize, hidden: &[usize], classes: usize, dropout: f
         layers.push(Layer::new(name.clone(), size, move |parameters| {
             let linear = Linear::new(parameters, &name, inputs, outputs, 2.0)?.with_relu();
             let dropout = Dropout::new(parameters, dropout)?;
-            let parameters = parameters.clone();
-            Ok(move |x: &Tensor, _| chain(&parameters, &[&linear, &dropout], x))
+            Ok(move |x: &Tensor, _| chain(&linear.parameters, &[&linear, &dropout], x))
         }));
         inputs = outputs;
     }

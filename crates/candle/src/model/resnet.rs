@@ -15,12 +15,6 @@ pub(super) const HIDDEN: [usize; 3] = [16, 32, 64];
 /// The side of a convolution's kernel, in pixels.
 const KERNEL: usize = 3;
 
-/// Returns the inputs, the outputs and the stride of each block.
-fn blocks(widths: &[usize]) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
-    let before = widths.first().into_iter().chain(widths);
-    before.zip(widths).map(|(&inputs, &outputs)| (inputs, outputs, if inputs == outputs { 1 } else { 2 }))
-}
-
 /// Returns the number of parameters of a convolution, and its number of activations per pixel of the result.
 fn size(inputs: usize, outputs: usize) -> [f64; 2] {
     let (patch, outputs) = ((KERNEL * KERNEL) as f64 * inputs as f64, outputs as f64);
@@ -36,21 +30,19 @@ pub(super) fn layers(image: [usize; 3], widths: &[usize], classes: usize) -> Opt
     let mut sides = [height, width];
     let [parameters, of_pixel] = size(channels, first_width);
     let first = Layer::new("first", [parameters, of_pixel * (height * width) as f64], move |parameters| {
-        let first = Normed::new(parameters, "first", [channels, first_width], 1)?.with_relu();
-        let parameters = parameters.clone();
+        let (convolution, norm) = normed(parameters, "first", [channels, first_width], 1)?;
+        let (norm, parameters) = (norm.with_relu(), parameters.clone());
         Ok(move |x: &Tensor, _| {
-            chain(&parameters, &first.parts(), &x.reshape(((), height, width, channels))?)
+            chain(&parameters, &[&convolution, &norm], &x.reshape(((), height, width, channels))?)
         })
     });
-    let block = |(number, (inputs, outputs, stride))| {
-        let name = format!("block{number}");
+    let block = |(number, (&inputs, &outputs)): (usize, (&usize, &usize))| {
+        let (name, stride) = (format!("block{number}"), if inputs == outputs { 1 } else { 2 });
         sides = sides.map(|side| side.div_ceil(stride));
         let [first, second] = [size(inputs, outputs), size(outputs, outputs)];
         let activations = (first[1] + second[1]) * (sides[0] * sides[1]) as f64;
         Layer::new(name.clone(), [first[0] + second[0], activations], move |parameters| {
-            let block = Block::new(parameters, &name, inputs, outputs, stride)?;
-            let parameters = parameters.clone();
-            Ok(move |x: &Tensor, _| block.forward(&parameters, x))
+            residual_block(parameters, &name, [inputs, outputs], stride)
         })
     };
     let of_output = [(last_width as f64 + 1.0) * classes as f64, classes as f64];
@@ -61,70 +53,42 @@ pub(super) fn layers(image: [usize; 3], widths: &[usize], classes: usize) -> Opt
             linear.forward(&x.reshape((samples, height * width, channels))?.mean(1)?)
         })
     });
-    let blocks = (1..).zip(blocks(widths)).map(block);
+    let blocks = (1..).zip(widths.first().into_iter().chain(widths).zip(widths)).map(block);
     Some([first].into_iter().chain(blocks).chain([output]).collect())
 }
 
-/// Two convolutions, added to their input.
-struct Block {
-    shortcut: Option<Shortcut>,
-    convolutions: [Normed; 2],
+/// Builds a block: two convolutions, added to its input. The input and the result are `samples x height x width x channels`.
+fn residual_block(
+    parameters: &Parameters,
+    name: &str,
+    [inputs, outputs]: [usize; 2],
+    stride: usize,
+) -> Result<impl Fn(&Tensor, usize) -> Result<Tensor> + Send + 'static + use<>> {
+    let layer = |number: usize, inputs, stride| {
+        normed(parameters, &format!("{name}.convolution{number}"), [inputs, outputs], stride)
+    };
+    let ((first, first_norm), (second, second_norm)) = (layer(1, inputs, stride)?, layer(2, outputs, 1)?);
+    let (first_norm, parameters) = (first_norm.with_relu(), parameters.clone());
+    let shortcut = (inputs != outputs).then_some(Shortcut { stride, outputs });
+    Ok(move |x: &Tensor, _: usize| {
+        let parts: &[&dyn Part] = &[&first, &first_norm, &second, &second_norm];
+        let shortcut = shortcut.as_ref().map(|shortcut| shortcut as &dyn Part);
+        chain(&parameters, &[&Residual { parts, shortcut }, &Relu], x)
+    })
 }
 
-impl Block {
-    fn new(
-        parameters: &Parameters,
-        name: &str,
-        inputs: usize,
-        outputs: usize,
-        stride: usize,
-    ) -> Result<Self> {
-        let convolution = |layer: usize, inputs, stride| {
-            Normed::new(parameters, &format!("{name}.convolution{layer}"), [inputs, outputs], stride)
-        };
-        let shortcut = (inputs != outputs).then_some(Shortcut { stride, outputs });
-        Ok(Self {
-            shortcut,
-            convolutions: [convolution(1, inputs, stride)?.with_relu(), convolution(2, outputs, 1)?],
-        })
-    }
-
-    /// `x` and the result are `samples x height x width x channels`.
-    fn forward(&self, parameters: &Parameters, x: &Tensor) -> Result<Tensor> {
-        let parts = self.convolutions.each_ref().map(Normed::parts);
-        let shortcut = self.shortcut.as_ref().map(|shortcut| shortcut as &dyn Part);
-        chain(parameters, &[&Residual { parts: &parts.concat(), shortcut }, &Relu], x)
-    }
-}
-
-/// A convolution that keeps the sides of the image or divides them by its stride, and a batch norm.
-struct Normed {
-    convolution: Convolution,
-    norm: SyncBatchNorm,
-}
-
-impl Normed {
-    fn new(parameters: &Parameters, name: &str, channels: [usize; 2], stride: usize) -> Result<Self> {
-        let patches = Patches { side: KERNEL, stride, padding: KERNEL / 2 };
-        let [inputs, outputs] = channels;
-        let linear = Linear::without_bias(
-            parameters,
-            &format!("{name}.weight"),
-            KERNEL * KERNEL * inputs,
-            outputs,
-            2.0,
-        )?;
-        let norm = SyncBatchNorm::new(parameters, &format!("{name}.norm"), outputs)?;
-        Ok(Self { convolution: Convolution::new(linear, patches), norm })
-    }
-
-    fn with_relu(self) -> Self {
-        Self { norm: self.norm.with_relu(), ..self }
-    }
-
-    fn parts(&self) -> [&dyn Part; 2] {
-        [&self.convolution, &self.norm]
-    }
+/// Builds a convolution that keeps the sides of the image or divides them by its stride, and its batch norm.
+fn normed(
+    parameters: &Parameters,
+    name: &str,
+    [inputs, outputs]: [usize; 2],
+    stride: usize,
+) -> Result<(Convolution, SyncBatchNorm)> {
+    let patches = Patches { side: KERNEL, stride, padding: KERNEL / 2 };
+    let weight = format!("{name}.weight");
+    let linear = Linear::without_bias(parameters, &weight, KERNEL * KERNEL * inputs, outputs, 2.0)?;
+    let norm = SyncBatchNorm::new(parameters, &format!("{name}.norm"), outputs)?;
+    Ok((Convolution::new(linear, patches), norm))
 }
 
 /// A shortcut: every pixel at a multiple of the stride, with zeros in the channels that the input lacks.
@@ -171,15 +135,5 @@ impl Function for Shortcut {
         self.for_each_pixel(dims, |result, image, common| {
             dx[image..][..common].copy_from_slice(&dy[result..][..common]);
         });
-    }
-
-    fn composed(&self, x: &Tensor) -> Result<Tensor> {
-        let places = |side: usize| {
-            Tensor::from_iter((0..side).step_by(self.stride).map(|place| place as u32), x.device())
-        };
-        let (_, height, width, channels) = x.dims4()?;
-        let x = x.index_select(&places(height)?, 1)?.index_select(&places(width)?, 2)?;
-        let common = channels.min(self.outputs);
-        x.narrow(3, 0, common)?.pad_with_zeros(3, 0, self.outputs - common)
     }
 }

@@ -5,7 +5,8 @@ use candle_nn::loss::cross_entropy;
 
 use super::*;
 use crate::network::tests::{
-    check_brought, check_composed, check_same_gradients, check_slopes, check_training_slopes, gradients_of,
+    check_against, check_brought, check_composed, check_same_gradients, check_slopes, check_training_slopes,
+    gradients_of,
 };
 use crate::network::{CausalAttention, Relu, RmsNorm, SquaredRelu};
 use unisono_train::LossSums;
@@ -261,6 +262,21 @@ fn composed_models_match_the_loops() {
     }
 }
 
+/// Checks a shortcut, which GPUs do not compute, against candle operations.
+fn check_shortcut(shortcut: resnet::Shortcut, images: &Tensor) {
+    let composed = |x: &Tensor| {
+        let places = |side: usize| {
+            let places = (0..side).step_by(shortcut.stride).map(|place| place as u32);
+            Tensor::from_iter(places, x.device())
+        };
+        let (_, height, width, channels) = x.dims4()?;
+        let x = x.index_select(&places(height)?, 1)?.index_select(&places(width)?, 2)?;
+        let common = channels.min(shortcut.outputs);
+        x.narrow(3, 0, common)?.pad_with_zeros(3, 0, shortcut.outputs - common)
+    };
+    check_against(composed, || shortcut, images);
+}
+
 #[test]
 fn composed_functions_match_the_loops() {
     let tensor = |shape: &[usize]| {
@@ -269,13 +285,13 @@ fn composed_functions_match_the_loops() {
         Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
     };
     for outputs in [2, 5] {
-        check_composed(|| resnet::Shortcut { stride: 2, outputs }, &tensor(&[2, 5, 4, 3]));
+        check_shortcut(resnet::Shortcut { stride: 2, outputs }, &tensor(&[2, 5, 4, 3]));
     }
     // A row and a column remain.
-    check_composed(|| pool::MaxPool { side: 2 }, &tensor(&[2, 5, 7, 3]));
+    check_composed(|| cnn::MaxPool { side: 2 }, &tensor(&[2, 5, 7, 3]));
     // Most squares have several maxima, and most values are zero.
     let zeros_and_ones = tensor(&[2, 6, 6, 3]).relu().unwrap().ceil().unwrap();
-    check_composed(|| pool::MaxPool { side: 3 }, &zeros_and_ones);
+    check_composed(|| cnn::MaxPool { side: 3 }, &zeros_and_ones);
     check_composed(|| Relu, &(zeros_and_ones - 1.0).unwrap());
     check_composed(|| Relu, &tensor(&[4, 9]));
     check_composed(|| RmsNorm, &tensor(&[4, 9]));
@@ -292,8 +308,8 @@ fn composed_functions_match_the_multithreaded_loops() {
         Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
     };
     let (images, rows) = (tensor(&[23, 20, 21, 5]), tensor(&[701, 70]));
-    check_composed(|| resnet::Shortcut { stride: 2, outputs: 7 }, &images);
-    check_composed(|| pool::MaxPool { side: 2 }, &images);
+    check_shortcut(resnet::Shortcut { stride: 2, outputs: 7 }, &images);
+    check_composed(|| cnn::MaxPool { side: 2 }, &images);
     check_composed(|| Relu, &rows);
     check_composed(|| RmsNorm, &rows);
     check_composed(|| SquaredRelu, &rows);

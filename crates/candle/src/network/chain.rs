@@ -19,7 +19,8 @@ pub fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
         return Function::composed(&function, x);
     }
     let anchor = Tensor::zeros(1, DType::F32, &Device::Cpu)?;
-    run(Chain::of(vec![Box::new(function)]), x, &anchor)
+    let chain = Chain { operations: vec![Box::new(function)], kept: OnceLock::new() };
+    x.contiguous()?.apply_op2(&anchor, chain)
 }
 
 /// Applies `parts` to `x` in sequence. On the CPU, they are one operation of candle.
@@ -28,13 +29,10 @@ pub fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
 /// If `x` is not an `f32` tensor, or of a shape that a part does not expect.
 pub(crate) fn chain(parameters: &Parameters, parts: &[&dyn Part], x: &Tensor) -> Result<Tensor> {
     let chain = Chain::new(parts);
-    if parameters.has_loops { run(chain, x, parameters.anchor()) } else { chain.composed(x) }
-}
-
-/// Runs a chain as an operation of candle. The anchor makes candle compute derivatives.
-fn run(chain: Chain, x: &Tensor, anchor: &Tensor) -> Result<Tensor> {
-    let shape = Shape::from(chain.shape(x.dims())?);
-    x.contiguous()?.apply_op2(anchor, Pass { chain, shape, passes_on: x.track_op() })
+    if !parameters.has_loops {
+        return chain.composed(x);
+    }
+    x.contiguous()?.apply_op2(&parameters.anchor(), chain)
 }
 
 struct Chain {
@@ -45,10 +43,7 @@ struct Chain {
 
 impl Chain {
     fn new(parts: &[&dyn Part]) -> Self {
-        Self::of(parts.iter().filter_map(|part| part.operation()).collect())
-    }
-
-    fn of(operations: Vec<Box<dyn Operation>>) -> Self {
+        let operations = parts.iter().filter_map(|part| part.operation()).collect();
         Self { operations, kept: OnceLock::new() }
     }
 
@@ -121,7 +116,7 @@ struct Sum {
     chain: Chain,
     shortcut: Option<Box<dyn Operation>>,
     /// The results of the chain and of the shortcut, from the forward pass.
-    results: OnceLock<[Buffer; 2]>,
+    results: OnceLock<(Buffer, Option<Buffer>)>,
 }
 
 impl Operation for Sum {
@@ -137,33 +132,26 @@ impl Operation for Sum {
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
         let mut of_chain = Buffer::of(y.len());
         self.chain.forward(dims, x, &mut of_chain)?;
-        let mut of_shortcut = Buffer::of(if self.shortcut.is_some() { y.len() } else { 0 });
-        let short = match &self.shortcut {
-            Some(shortcut) => {
-                shortcut.forward(dims, x, &mut of_shortcut)?;
-                &of_shortcut
-            }
-            None => x,
-        };
-        for ((y, x), short) in y.iter_mut().zip(&*of_chain).zip(short) {
+        let mut of_shortcut = self.shortcut.as_ref().map(|_| Buffer::of(y.len()));
+        if let (Some(shortcut), Some(result)) = (&self.shortcut, &mut of_shortcut) {
+            shortcut.forward(dims, x, result)?;
+        }
+        for ((y, x), short) in y.iter_mut().zip(&*of_chain).zip(of_shortcut.as_deref().unwrap_or(x)) {
             *y = short + x;
         }
-        assert!(self.results.set([of_chain, of_shortcut]).is_ok(), "an operation has one forward pass");
+        assert!(self.results.set((of_chain, of_shortcut)).is_ok(), "an operation has one forward pass");
         Ok(())
     }
 
     fn backward(&self, dims: &[usize], [x, _, dy]: Backward<'_>, dx: Option<&mut [f32]>) -> Result<()> {
-        let [of_chain, of_shortcut] = self.results.get().expect("the forward pass comes first");
+        let (of_chain, of_shortcut) = self.results.get().expect("the forward pass comes first");
         let Some(dx) = dx else { return self.chain.backward(dims, [x, of_chain, dy], None) };
         self.chain.backward(dims, [x, of_chain, dy], Some(dx))?;
-        let mut before = Buffer::of(if self.shortcut.is_some() { x.len() } else { 0 });
-        let short = match &self.shortcut {
-            Some(shortcut) => {
-                shortcut.backward(dims, [x, of_shortcut, dy], Some(&mut before))?;
-                &before
-            }
-            None => dy,
-        };
+        let mut before = self.shortcut.as_ref().map(|_| Buffer::of(x.len()));
+        if let (Some(shortcut), Some(y)) = (&self.shortcut, of_shortcut) {
+            shortcut.backward(dims, [x, y, dy], before.as_deref_mut())?;
+        }
+        let short = before.as_deref().unwrap_or(dy);
         dx.iter_mut().zip(short).for_each(|(dx, short)| *dx += short);
         Ok(())
     }
@@ -174,15 +162,8 @@ impl Operation for Sum {
     }
 }
 
-/// One pass through a chain, as an operation of candle.
-struct Pass {
-    chain: Chain,
-    shape: Shape,
-    /// Whether an earlier layer needs a gradient.
-    passes_on: bool,
-}
-
-impl CustomOp2 for Pass {
+/// The second argument is an anchor, which makes candle compute derivatives.
+impl CustomOp2 for Chain {
     fn name(&self) -> &'static str {
         "chain"
     }
@@ -194,9 +175,10 @@ impl CustomOp2 for Pass {
         _: &CpuStorage,
         _: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let mut y = vec![0.0; self.shape.elem_count()];
-        self.chain.forward(layout.dims(), values(x, layout)?, &mut y)?;
-        Ok((CpuStorage::F32(y), self.shape.clone()))
+        let shape = Shape::from(self.shape(layout.dims())?);
+        let mut y = vec![0.0; shape.elem_count()];
+        self.forward(layout.dims(), values(x, layout)?, &mut y)?;
+        Ok((CpuStorage::F32(y), shape))
     }
 
     fn bwd(
@@ -206,8 +188,9 @@ impl CustomOp2 for Pass {
         y: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let mut dx = self.passes_on.then(|| vec![0.0; x.elem_count()]);
-        with_all([x, y, &dy.contiguous()?], |all| self.chain.backward(x.dims(), all, dx.as_deref_mut()))??;
+        // Only if an earlier layer needs a gradient.
+        let mut dx = x.track_op().then(|| vec![0.0; x.elem_count()]);
+        with_all([x, y, &dy.contiguous()?], |all| self.backward(x.dims(), all, dx.as_deref_mut()))??;
         Ok((dx.map(|dx| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?, None))
     }
 }

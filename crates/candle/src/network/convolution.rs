@@ -13,7 +13,7 @@ use super::blocks;
 use super::buffer::Buffer;
 use super::linear::{Linear, add_rows};
 use super::operation::Operation;
-use super::product::{Matrix, transposed_product};
+use super::product::{Matrix, product};
 use crate::values::Backward;
 use unisono_train::Fill;
 
@@ -73,7 +73,7 @@ impl Convolution {
         }
         let (rows, mut patches) = self.patches_of(image, x);
         let (target, x) = ((&mut *of_weight, outputs), Matrix::new(&patches, rows, inputs));
-        transposed_product(target, Fill::Set, x, Matrix::new(&dy, rows, outputs));
+        product(target, Fill::Set, x.transposed(), Matrix::new(&dy, rows, outputs));
         if let Some(dx) = dx {
             self.linear.before_product(rows, &dy, &mut patches)?;
             image.add(&patches, dx);

@@ -50,7 +50,6 @@ impl Dropout {
         }
         let layer = passes.dropouts;
         passes.dropouts += 1;
-        drop(passes);
         Ok(Self { parameters: parameters.clone(), layer, probability })
     }
 

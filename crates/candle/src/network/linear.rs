@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor, bail};
 use super::chain::chain;
 use super::operation::{Function, Operation};
 use super::parameters::{Parameters, Weight};
-use super::product::{Matrix, product, product_transposed, transposed_product};
+use super::product::{Matrix, product, product_transposed};
 use super::rows::Relu;
 use crate::values::{Backward, with_values};
 use unisono_train::Fill;
@@ -155,10 +155,10 @@ impl Operation for Linear {
         if let Some(bias) = &self.bias {
             bias.report(&mut |target, fill| add_rows(target, fill, &dy));
         }
-        let x = Matrix::new(x, rows, self.inputs);
+        let x = Matrix::new(x, rows, self.inputs).transposed();
         for (weight, columns) in self.weights.iter().rev() {
             let dy = self.part(rows, &dy, columns);
-            weight.report(&mut |target, fill| transposed_product((target, columns.len()), fill, x, dy));
+            weight.report(&mut |target, fill| product((target, columns.len()), fill, x, dy));
         }
         dx.map_or(Ok(()), |dx| self.before_product(rows, &dy, dx))
     }
@@ -171,7 +171,6 @@ impl Operation for Linear {
     }
 }
 
-/// Sums all rows into `target`.
 pub(super) fn add_rows(target: &mut [f32], fill: Fill, rows: &[f32]) {
     if fill == Fill::Set {
         target.fill(0.0);

@@ -125,14 +125,10 @@ struct Pass {
 }
 
 impl Pass {
-    fn sum(&self, direction: Direction, sums: &mut [f64]) -> Result<()> {
-        self.layer.parameters.passes().sum(self.layer.layer, direction, sums)
-    }
-
     /// Reports the gradients of weight and bias, which buckets sum over ranks. Returns the offset and the slope of the derivative with respect to
     /// inputs. They need the sums, because each sample has changed the statistics of all.
     fn report(&self, moments: &Moments, all: Backward<'_>) -> Result<[Vec<f32>; 2]> {
-        let SyncBatchNorm { statistics, weight, bias, has_relu, .. } = &self.layer;
+        let SyncBatchNorm { parameters, layer, statistics, weight, bias, has_relu } = &self.layer;
         let [of_dy, mut of_products] =
             products(statistics.channels, all, &repeated(&moments.mean), *has_relu);
         of_products.iter_mut().zip(&moments.inverse).for_each(|(sum, inverse)| *sum *= inverse);
@@ -141,7 +137,7 @@ impl Pass {
             parameter.report(&mut |target, fill| fill.write(target, &gradient));
         }
         let mut sums = [of_dy, of_products].concat();
-        self.sum(Direction::Backward, &mut sums)?;
+        parameters.passes().sum(*layer, Direction::Backward, &mut sums)?;
         let (of_dy, of_products) = sums.split_at(statistics.channels);
         let slopes =
             of_products.iter().zip(&moments.inverse).map(|(sum, inverse)| sum * inverse / moments.count);
@@ -151,16 +147,20 @@ impl Pass {
 
 impl Operation for Pass {
     fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
-        self.layer.statistics.shape(dims)
+        let Statistics { name, channels, .. } = &*self.layer.statistics;
+        if dims.last() != Some(channels) {
+            bail!("{name} normalises {channels} channels, the last dimension, and is given {dims:?}");
+        }
+        Ok(dims.to_vec())
     }
 
     fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
-        let SyncBatchNorm { statistics, weight, bias, has_relu, .. } = &self.layer;
+        let SyncBatchNorm { parameters, layer, statistics, weight, bias, has_relu } = &self.layer;
         weight.wait()?;
         bias.wait()?;
         let moments = if self.is_training {
             let mut sums = statistics.local(x)?;
-            self.sum(Direction::Forward, &mut sums)?;
+            parameters.passes().sum(*layer, Direction::Forward, &mut sums)?;
             statistics.moments(&sums)?
         } else {
             statistics.running()?

@@ -105,8 +105,6 @@ pub struct Parameters {
     passes: Arc<Mutex<Passes>>,
     /// An input of every operation that reports gradients, so that candle computes derivatives there.
     anchor: Var,
-    /// The input for passes without derivatives.
-    constant: Tensor,
     /// Whether Unisono's operations compute gradients, and write them to their buckets. This is the case on the CPU. Elsewhere, layers are composed
     /// of candle operations.
     pub(super) has_loops: bool,
@@ -126,9 +124,8 @@ impl Parameters {
     /// If the device is out of memory.
     pub fn on(device: &Device, seed: u64) -> Result<Self> {
         let anchor = Var::from_vec(vec![0.0_f32], 1, device)?;
-        let (constant, has_loops) = (anchor.as_detached_tensor(), device.is_cpu());
         let (made, passes) = (Arc::default(), Arc::default());
-        Ok(Self { seed, made, passes, anchor, constant, has_loops, sharing: None })
+        Ok(Self { seed, made, passes, anchor, has_loops: device.is_cpu(), sharing: None })
     }
 
     /// Returns an empty set on the CPU for [central storage](unisono_strategies::Strategy::CentralStorage). All ranks of the communicator, which are
@@ -155,12 +152,6 @@ impl Parameters {
     /// Returns the device on which the model computes.
     pub fn device(&self) -> &Device {
         self.anchor.device()
-    }
-
-    /// Returns a set on the CPU whose layers are composed, as on a GPU.
-    #[cfg(test)]
-    pub(crate) fn composed(seed: u64) -> Self {
-        Self { has_loops: false, ..Self::new(seed) }
     }
 
     /// Adds a parameter with values uniform around 0, with standard deviation `deviation`.
@@ -190,9 +181,9 @@ impl Parameters {
         self.lock().clone()
     }
 
-    /// Returns the input of an operation that reports gradients.
-    pub(super) fn anchor(&self) -> &Tensor {
-        if EVALUATION.is_set() { &self.constant } else { self.anchor.as_tensor() }
+    /// Returns the input of an operation that reports gradients, unless the pass has no derivatives.
+    pub(super) fn anchor(&self) -> Tensor {
+        if EVALUATION.is_set() { self.anchor.as_detached_tensor() } else { self.anchor.as_tensor().clone() }
     }
 
     /// Returns values uniform around 0.

@@ -28,9 +28,7 @@ pub(super) enum Direction {
 pub(super) struct Passes {
     /// A separate communicator, so that all-reduces of buckets may be in flight. `None` with one rank.
     comm: Option<Communicator>,
-    layers: Vec<Arc<Statistics>>,
-    /// The exchanges of this pass: for each layer, forward and backward.
-    exchanged: Vec<[bool; 2]>,
+    layers: Vec<Layer>,
     /// The number of layers that drop values.
     pub(super) dropouts: u64,
     /// The number of started steps, as a buffer of the model. Only present if a layer drops values.
@@ -40,11 +38,18 @@ pub(super) struct Passes {
     pub(super) pass: u64,
 }
 
+/// A layer that normalises.
+#[derive(Debug)]
+struct Layer {
+    statistics: Arc<Statistics>,
+    /// The exchanges of this pass: forward and backward.
+    exchanged: [bool; 2],
+}
+
 impl Passes {
     /// Adds a layer that normalises, and returns its index.
-    pub(super) fn add_layer(&mut self, layer: Arc<Statistics>) -> usize {
-        self.layers.push(layer);
-        self.exchanged.push([false; 2]);
+    pub(super) fn add_layer(&mut self, statistics: Arc<Statistics>) -> usize {
+        self.layers.push(Layer { statistics, exchanged: [false; 2] });
         self.layers.len() - 1
     }
 
@@ -84,7 +89,7 @@ impl Passes {
     }
 
     pub(super) fn begin(&mut self) {
-        self.exchanged.fill([false; 2]);
+        self.layers.iter_mut().for_each(|layer| layer.exchanged = [false; 2]);
     }
 
     /// Ends a pass.
@@ -93,12 +98,12 @@ impl Passes {
     /// If a layer was skipped. A rank without samples then waits for it.
     pub(super) fn end(&mut self) -> Result<()> {
         self.pass += 1;
-        let left_out = self.exchanged.iter().position(|done| *done != [true; 2]);
+        let left_out = self.layers.iter().position(|layer| layer.exchanged != [true; 2]);
         match left_out.filter(|_| self.comm.is_some()) {
             None => Ok(()),
             Some(layer) => bail!(
                 "the loss of a pass does not depend on {}: a layer that normalises over all ranks is used once in every pass",
-                self.layers[layer].name
+                self.layers[layer].statistics.name
             ),
         }
     }
@@ -115,11 +120,11 @@ impl Passes {
     /// # Errors
     /// If this layer was already used in this pass, or another rank is at another layer. Errors of the collective.
     pub(super) fn sum(&mut self, layer: usize, direction: Direction, own: &mut [f64]) -> Result<()> {
-        let done = &mut self.exchanged[layer][direction as usize];
+        let done = &mut self.layers[layer].exchanged[direction as usize];
         if std::mem::replace(done, true) {
             bail!(
                 "{} is used twice in a pass: make a layer for each use, since each has its own statistics",
-                self.layers[layer].name
+                self.layers[layer].statistics.name
             );
         }
         let Some(mut sums) = self.exchange(Some((layer, direction)), own)? else { return Ok(()) };
@@ -139,7 +144,7 @@ impl Passes {
             }
             let named = (sums[1] / sums[0]) as usize;
             if named % 2 == Direction::Forward as usize {
-                self.layers[named / 2].moments(&sums[HEADER..])?;
+                self.layers[named / 2].statistics.moments(&sums[HEADER..])?;
             }
         }
         Ok(())
@@ -148,7 +153,7 @@ impl Passes {
     /// Returns the sums over all ranks, with their header; `None` with one rank.
     fn exchange(&mut self, at: Option<(usize, Direction)>, own: &[f64]) -> Result<Option<Vec<f64>>> {
         let Some(comm) = &mut self.comm else { return Ok(None) };
-        let widest = self.layers.iter().map(|layer| layer.sums()).max().unwrap_or(0);
+        let widest = self.layers.iter().map(|layer| layer.statistics.sums()).max().unwrap_or(0);
         let mut sums = vec![0.0; HEADER + widest];
         if let Some((layer, direction)) = at {
             let named = (2 * layer + direction as usize) as f64;
@@ -160,7 +165,9 @@ impl Passes {
         if sums[0] * sums[2] != sums[1] * sums[1] {
             let own = at.map_or_else(
                 || "no samples".to_owned(),
-                |(layer, direction)| format!("the {direction:?} pass of {}", self.layers[layer].name),
+                |(layer, direction)| {
+                    format!("the {direction:?} pass of {}", self.layers[layer].statistics.name)
+                },
             );
             bail!(
                 "rank {} is at {own}, and {} ranks with samples are not all there: all ranks must use the layers that normalise over \

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use candle_core::{DType, Device, Result, bail, safetensors};
+use candle_core::{DType, Device, Error, Result, bail, safetensors};
 
 use super::Parameters;
 use crate::error::text;
@@ -20,12 +20,9 @@ impl Parameters {
     #[must_use = "these parameters were not in the file"]
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Vec<String>> {
         let path = path.as_ref();
-        let arrays = match safetensors::load(path, &Device::Cpu) {
-            Ok(arrays) => arrays,
-            Err(error) => {
-                bail!("cannot read `{}` as a safetensors file: {}", path.display(), text(error))
-            }
-        };
+        let unreadable =
+            |why| format!("cannot read `{}` as a safetensors file: {}", path.display(), text(why));
+        let arrays = safetensors::load(path, &Device::Cpu).map_err(|why| Error::Msg(unreadable(why)))?;
         let all = self.all();
         let (mut fitting, mut left) = (Vec::new(), Vec::new());
         for array in &all {

@@ -6,14 +6,14 @@ use super::blocks::parallelism;
 use super::buffer::Buffer;
 use unisono_train::Fill;
 
-/// A row-major matrix, which may be a range of columns of a wider one.
+/// A matrix of row-major values, which may be a range of columns of a wider one, or its transpose.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a> {
     values: &'a [f32],
-    rows: usize,
-    columns: usize,
-    /// The stride between rows.
-    row: usize,
+    /// The numbers of rows and of columns.
+    shape: [usize; 2],
+    /// The strides between rows and between columns.
+    strides: [usize; 2],
 }
 
 impl<'a> Matrix<'a> {
@@ -21,72 +21,55 @@ impl<'a> Matrix<'a> {
     /// If the number of values is wrong.
     pub(super) fn new(values: &'a [f32], rows: usize, columns: usize) -> Self {
         assert_eq!(values.len(), rows * columns, "a matrix of {rows} x {columns}");
-        Self { values, rows, columns, row: columns }
+        Self { values, shape: [rows, columns], strides: [columns, 1] }
     }
 
     /// Returns a matrix that starts with the first of these values, with this stride between rows.
     ///
     /// # Panics
     /// If there are too few values.
-    pub(super) fn part(values: &'a [f32], [rows, columns]: [usize; 2], row: usize) -> Self {
-        assert!(reach([rows, columns], [row, 1]) <= values.len(), "a part of {rows} x {columns}");
-        Self { values, rows, columns, row }
+    pub(super) fn part(values: &'a [f32], shape: [usize; 2], row: usize) -> Self {
+        assert!(reach(shape, [row, 1]) <= values.len(), "a part of {} x {}", shape[0], shape[1]);
+        Self { values, shape, strides: [row, 1] }
     }
 
-    fn strided(self) -> Strided<'a> {
-        (self.values, self.row, 1)
-    }
-
-    fn transposed(self) -> Strided<'a> {
-        (self.values, 1, self.row)
+    pub(super) fn transposed(self) -> Self {
+        let ([rows, columns], [row, column]) = (self.shape, self.strides);
+        Self { shape: [columns, rows], strides: [column, row], ..self }
     }
 }
 
 /// Values to write, and the stride between rows.
 pub(super) type Target<'a> = (&'a mut [f32], usize);
 
-/// Computes `target = a b`, or `target += a b`; `target` is `a.rows x b.columns`.
-pub(super) fn product(target: Target<'_>, fill: Fill, a: Matrix<'_>, b: Matrix<'_>) {
-    let (rows, columns, inner) = (a.rows, b.columns, a.columns);
-    assert_eq!(inner, b.rows, "{rows} x {inner} times {} x {columns}", b.rows);
-    strided(target, fill, (rows, columns, inner), a.strided(), b.strided());
-}
-
-/// Computes `target = aᵀ b`, or `target += aᵀ b`; `target` is `a.columns x b.columns`.
-pub(super) fn transposed_product(target: Target<'_>, fill: Fill, a: Matrix<'_>, b: Matrix<'_>) {
-    let (rows, columns, inner) = (a.columns, b.columns, a.rows);
-    assert_eq!(inner, b.rows, "{rows} x {inner} times {} x {columns}", b.rows);
-    strided(target, fill, (rows, columns, inner), a.transposed(), b.strided());
-}
-
 /// The maximum number of elements of a matrix that stays in the L2 cache, where the access order does not matter.
 const SMALL: usize = 1 << 16;
 
-/// Computes `target = a bᵀ`, or `target += a bᵀ`; `target` is `a.rows x b.rows`.
+/// Computes `target = a bᵀ`, or `target += a bᵀ`.
 ///
 /// If `b` is the larger matrix, as in a layer of a small batch, this computes `(b aᵀ)ᵀ`: the product then runs along the rows of `b`. (128 x 4096 by
 /// 4096 x 4096: 116 GFLOP/s instead of 50.) The matrices to transpose are then small. In a convolution, `a` has a row for each pixel, and transposing
 /// the result would take a fifth of a step.
 pub(super) fn product_transposed(target: Target<'_>, fill: Fill, a: Matrix<'_>, b: Matrix<'_>) {
-    let (rows, columns, inner) = (b.rows, a.rows, a.columns);
-    assert_eq!(inner, b.columns, "{columns} x {inner} times the other way {rows} x {}", b.columns);
-    if a.rows > b.rows || b.rows * b.columns <= SMALL {
-        return strided(target, fill, (columns, rows, inner), a.strided(), b.transposed());
+    let ([rows, _], [columns, inner]) = (a.shape, b.shape);
+    if rows > columns || columns * inner <= SMALL {
+        return product(target, fill, a, b.transposed());
     }
-    let mut turned = Buffer::of(rows * columns);
-    strided((&mut turned, columns), Fill::Set, (rows, columns, inner), b.strided(), a.transposed());
-    transpose(Matrix::new(&turned, rows, columns), fill, target);
+    let mut turned = Buffer::of(columns * rows);
+    product((&mut turned, rows), Fill::Set, b, a.transposed());
+    transpose(Matrix::new(&turned, columns, rows), fill, target);
 }
 
 fn transpose(matrix: Matrix<'_>, fill: Fill, (target, distance): Target<'_>) {
     // Reads and writes of a square stay in the L1 cache.
     const SIDE: usize = 16;
-    let Matrix { values, rows, columns, row: own } = matrix;
+    let Matrix { values, shape: [rows, columns], strides: [down, along] } = matrix;
     for top in (0..rows).step_by(SIDE) {
         for left in (0..columns).step_by(SIDE) {
             for column in left..columns.min(left + SIDE) {
                 for row in top..rows.min(top + SIDE) {
-                    let (value, target) = (values[row * own + column], &mut target[column * distance + row]);
+                    let value = values[row * down + column * along];
+                    let target = &mut target[column * distance + row];
                     *target = if fill == Fill::Add { *target + value } else { value };
                 }
             }
@@ -94,27 +77,18 @@ fn transpose(matrix: Matrix<'_>, fill: Fill, (target, distance): Target<'_>) {
     }
 }
 
-/// Values, with the strides between rows and between columns.
-type Strided<'a> = (&'a [f32], usize, usize);
-
 /// Returns the number of values that a matrix with these strides spans.
 fn reach([rows, columns]: [usize; 2], [row, column]: [usize; 2]) -> usize {
     if rows * columns == 0 { 0 } else { (rows - 1) * row + (columns - 1) * column + 1 }
 }
 
-/// Computes `target = a b`, or `target += a b`; `target` is `rows x columns`, `a` is `rows x inner`, `b` is `inner x columns`.
-fn strided(
-    (target, row): Target<'_>,
-    fill: Fill,
-    (rows, columns, inner): (usize, usize, usize),
-    a: Strided<'_>,
-    b: Strided<'_>,
-) {
+/// Computes `target = a b`, or `target += a b`.
+pub(super) fn product((target, row): Target<'_>, fill: Fill, a: Matrix<'_>, b: Matrix<'_>) {
+    let ([rows, inner], [others, columns]) = (a.shape, b.shape);
+    assert_eq!(inner, others, "{rows} x {inner} times {others} x {columns}");
     assert!(row >= columns, "rows of {columns} values at a distance of {row}");
     assert!(reach([rows, columns], [row, 1]) <= target.len(), "a target of {rows} x {columns}");
-    assert!(
-        reach([rows, inner], [a.1, a.2]) <= a.0.len() && reach([inner, columns], [b.1, b.2]) <= b.0.len()
-    );
+    assert!([a, b].iter().all(|part| reach(part.shape, part.strides) <= part.values.len()));
     let alpha = if fill == Fill::Add { 1.0 } else { 0.0 };
     // SAFETY: the three matrices lie within their slices, as was just asserted. `target` is borrowed mutably, so it overlaps none of the others, and
     // its elements are distinct.
@@ -127,12 +101,12 @@ fn strided(
             1,
             row as isize,
             fill == Fill::Add,
-            a.0.as_ptr(),
-            a.2 as isize,
-            a.1 as isize,
-            b.0.as_ptr(),
-            b.2 as isize,
-            b.1 as isize,
+            a.values.as_ptr(),
+            a.strides[1] as isize,
+            a.strides[0] as isize,
+            b.values.as_ptr(),
+            b.strides[1] as isize,
+            b.strides[0] as isize,
             alpha,
             1.0,
             false,
@@ -189,7 +163,7 @@ mod tests {
                     }
                 };
                 check(&|target, fill| product(target, fill, left, right));
-                check(&|target, fill| transposed_product(target, fill, left_turned, right));
+                check(&|target, fill| product(target, fill, left_turned.transposed(), right));
                 check(&|target, fill| product_transposed(target, fill, left, right_turned));
             }
         }

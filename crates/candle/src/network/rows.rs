@@ -3,7 +3,9 @@
 use candle_core::{D, Result, Tensor};
 
 use super::operation::Function;
-use super::softmax::dot;
+
+/// The number of parallel partial sums: a single sum would prevent vectorisation.
+pub(super) const LANES: usize = 16;
 
 /// `max(x, 0)`, whose derivative at 0 is 0. Candle's derivative is 1 there, where all values of a black image lie before its bias is trained.
 ///
@@ -51,7 +53,6 @@ impl Function for Relu {
 pub(crate) struct RmsNorm;
 
 impl RmsNorm {
-    /// Returns the factor of a row.
     fn scale(x: &[f32]) -> f32 {
         let mean_square = dot(x, x) / x.len() as f32;
         (mean_square + 1e-6).sqrt().recip()
@@ -116,4 +117,18 @@ impl Function for SquaredRelu {
 
 fn width(dims: &[usize]) -> usize {
     dims.last().copied().unwrap_or(1).max(1)
+}
+
+/// Returns the inner product, summed in `LANES` partial sums.
+#[inline(always)]
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sums = [0.0; LANES];
+    for (a, b) in a.iter().zip(b) {
+        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += a * b;
+        }
+    }
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    sums.iter().sum::<f32>() + rest
 }

@@ -1,7 +1,9 @@
 //! Parameters in memory that ranks share.
 
-use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Tensor};
+use candle_core::{Error, Result, Tensor};
 use unisono::Communicator;
+
+use crate::values::visit_storage;
 
 /// Returns the tensor that `make` creates from rank 0's values, moved to memory that all ranks share. Called by all ranks, which are on one node, in
 /// the same order. The other ranks may read the values after a collective with rank 0. The memory is freed when the process ends.
@@ -21,32 +23,16 @@ pub(super) fn tensor(
     let tensor = make(own)?;
     // The storage of the tensor is never dropped, so these values are never freed to the allocator, which did not allocate them.
     std::mem::forget(tensor.clone());
-    tensor.inplace_op1(&MoveTo { place: shared.as_ptr(), count: shared.len() })?;
-    std::mem::forget(shared);
-    Ok(tensor)
-}
-
-/// Replaces the values of a tensor by memory that outlives it.
-struct MoveTo {
-    place: *mut f32,
-    count: usize,
-}
-
-impl InplaceOp1 for MoveTo {
-    fn name(&self) -> &'static str {
-        "move-to-shared-memory"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, _: &Layout) -> Result<()> {
-        let &Self { place, count } = self;
-        let CpuStorage::F32(values) = storage else { candle_core::bail!("expected a parameter of type f32") };
-        assert_eq!(values.len(), count, "the values of a parameter are not all of its storage");
+    visit_storage(&tensor, &mut |values, _| {
+        assert_eq!(values.len(), shared.len(), "the values of a parameter are not all of its storage");
         // SAFETY: the memory is aligned, holds as many values, and is mapped until the process ends, since the mapping is never dropped. It is not
         // from the allocator, which matters only when a vector grows or is dropped. Candle never grows a storage, and this one is never dropped,
-        // since its only caller has leaked a tensor that holds it. Every rank has its own mapping, also if ranks are threads. In an update each rank
-        // writes its part of the values, and reads no other. Collectives separate updates from the passes, in which all ranks read
+        // since a tensor that holds it was just leaked. Every rank has its own mapping, also if ranks are threads. In an update each rank writes its
+        // part of the values, and reads no other. Collectives separate updates from the passes, in which all ranks read
         // (`unisono_strategies::central_storage`).
-        *values = unsafe { Vec::from_raw_parts(place, count, count) };
+        *values = unsafe { Vec::from_raw_parts(shared.as_ptr(), shared.len(), shared.len()) };
         Ok(())
-    }
+    })?;
+    std::mem::forget(shared);
+    Ok(tensor)
 }

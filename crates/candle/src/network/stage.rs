@@ -95,7 +95,6 @@ impl<B, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> StageNetwork<B, 
                 "a stage of a pipeline has no SyncBatchNorm and no Dropout: use a Network, or other layers"
             );
         }
-        drop(passes);
         Ok(Self { arrays: Arrays::of(parameters), forward, kept: HashMap::new(), batch: PhantomData })
     }
 

@@ -51,15 +51,6 @@ fn wide(values: &[f32]) -> Vec<f64> {
 }
 
 impl Statistics {
-    /// Returns the shape of the result for an input of this shape, whose last dimension must be the channels.
-    pub(super) fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
-        let Self { name, channels, .. } = self;
-        if dims.last() != Some(channels) {
-            bail!("{name} normalises {channels} channels, the last dimension, and is given {dims:?}");
-        }
-        Ok(dims.to_vec())
-    }
-
     /// Returns the maximum number of values that this layer sums over ranks.
     pub(super) fn sums(&self) -> usize {
         1 + 2 * self.channels

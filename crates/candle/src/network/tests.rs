@@ -6,6 +6,15 @@ use candle_nn::Module;
 use super::*;
 use unisono_train::Fill;
 
+impl Parameters {
+    /// Returns a set on the CPU whose layers are composed, as on a GPU.
+    pub(crate) fn composed(seed: u64) -> Self {
+        let mut parameters = Self::new(seed);
+        parameters.has_loops = false;
+        parameters
+    }
+}
+
 /// Gradients by the index of their parameter.
 #[derive(Default)]
 struct Gathered {
@@ -91,9 +100,18 @@ fn check_slopes_of<R: Replica>(replica: &mut R, batch: &R::Batch, loss: impl Fn(
 
 /// Checks that the composition of a function has the same values and derivative as its loops.
 pub(crate) fn check_composed<F: operation::Function>(function: impl Fn() -> F, x: &Tensor) {
+    check_against(|x| function().composed(x), &function, x);
+}
+
+/// As [`check_composed`], with this composition.
+pub(crate) fn check_against<F: operation::Function>(
+    composed: impl Fn(&Tensor) -> candle_core::Result<Tensor>,
+    function: impl Fn() -> F,
+    x: &Tensor,
+) {
     let x = candle_core::Var::from_tensor(x).unwrap();
     let [(y, dx), (y_composed, dx_composed)] = [false, true].map(|is_composed| {
-        let y = if is_composed { function().composed(&x) } else { apply(function(), &x) }.unwrap();
+        let y = if is_composed { composed(&x) } else { apply(function(), &x) }.unwrap();
         // Each value has a different weight.
         let weights: Vec<f32> = (0..y.elem_count()).map(|at| (at * 5 % 7) as f32 - 2.0).collect();
         let weights = Tensor::from_vec(weights, y.shape(), &Device::Cpu).unwrap();

@@ -1,6 +1,7 @@
 //! [`Parameters`] as the variables of `candle_nn` layers.
 
 use candle_core::{DType, Device, Result, Shape, Tensor, bail};
+use candle_nn::init::NormalOrUniform;
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 
@@ -56,8 +57,8 @@ impl SimpleBackend for Backend {
             Init::Kaiming { dist, fan, non_linearity } => {
                 let deviation = non_linearity.gain() / (fan.for_shape(&shape) as f64).sqrt();
                 match dist {
-                    candle_nn::init::NormalOrUniform::Uniform => self.0.even(name, count, deviation),
-                    candle_nn::init::NormalOrUniform::Normal => self.0.normal(name, count, 0.0, deviation),
+                    NormalOrUniform::Uniform => self.0.even(name, count, deviation),
+                    NormalOrUniform::Normal => self.0.normal(name, count, 0.0, deviation),
                 }
             }
         };

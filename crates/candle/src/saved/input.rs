@@ -26,12 +26,6 @@ impl Saved {
         self.load(source, OnBadSample::Error)
     }
 
-    /// Returns the treatment of damaged samples in an evaluation: that of the run for its own data, and an error for others.
-    pub(super) fn on_bad_sample(&self, source: Option<&Source>) -> Result<OnBadSample, TrainError> {
-        let of_run = self.description.damaged.as_deref().filter(|_| source.is_none());
-        Ok(of_run.map(str::parse::<OnBadSample>).transpose()?.unwrap_or_default())
-    }
-
     /// As [`dataset`](Self::dataset), with this treatment of damaged samples.
     pub(super) fn load(
         &self,
@@ -99,8 +93,20 @@ impl Saved {
         let has_classes = |found: usize, known: usize| found == known || (!is_numbered_anew && found < known);
         let mut known = self.description.kind.clone();
         match (&dataset.kind, &mut known) {
-            (Kind::Text { vocabulary: found, .. }, Kind::Text { vocabulary: known, .. }) => {
-                return translated(source, &dataset, found, known);
+            (Kind::Text { context, vocabulary: found }, Kind::Text { vocabulary: known, .. }) => {
+                let known: &[char] = known;
+                let tokens = tokens(found.iter().copied(), known).map_err(|unknown| {
+                    TrainError::Setting(format!(
+                        "{source} has {} distinct characters, and {} is none of the {} that the model knows: {}",
+                        found.len(),
+                        Characters(&unknown),
+                        known.len(),
+                        Characters(known)
+                    ))
+                })?;
+                let kind = Kind::Text { context: *context, vocabulary: known.to_vec() };
+                let (train, test) = (dataset.train.renumbered(&tokens), dataset.test.renumbered(&tokens));
+                return Ok(Dataset { kind, train, test, schema: dataset.schema });
             }
             (Kind::Images { classes: found, .. }, Kind::Images { classes: known, .. })
             | (Kind::Table { classes: found, .. }, Kind::Table { classes: known, .. })
@@ -139,27 +145,6 @@ impl Saved {
     fn normalization(&self) -> Option<Normalization> {
         self.description.schema.as_ref()?.normalization.clone()
     }
-}
-
-fn translated(
-    source: &Source,
-    text: &Dataset,
-    found: &[char],
-    known: &[char],
-) -> Result<Dataset, TrainError> {
-    let tokens = tokens(found.iter().copied(), known).map_err(|unknown| {
-        TrainError::Setting(format!(
-            "{source} has {} distinct characters, and {} is none of the {} that the model knows: {}",
-            found.len(),
-            Characters(&unknown),
-            known.len(),
-            Characters(known)
-        ))
-    })?;
-    let Kind::Text { context, .. } = text.kind else { unreachable!("it is a text") };
-    let kind = Kind::Text { context, vocabulary: known.to_vec() };
-    let (train, test) = (text.train.renumbered(&tokens), text.test.renumbered(&tokens));
-    Ok(Dataset { kind, train, test, schema: text.schema.clone() })
 }
 
 /// Returns the token of each character, or the distinct characters that have none.

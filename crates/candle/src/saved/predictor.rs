@@ -80,17 +80,14 @@ impl Predictor {
             return Err(self.does_not("it continues a prompt, and predicts nothing of images or rows"));
         }
         let inputs = model::inputs(batch).map_err(ReplicaError::from)?;
-        Ok(self.logits(&inputs)?.iter().map(|outputs| self.guess(outputs)).collect())
-    }
-
-    fn guess(&self, outputs: &[f32]) -> Guess {
-        match self.description.target() {
+        let guess = |outputs: &Vec<f32>| match self.description.target() {
             Some(target) => Guess::Value(target.original(outputs[0]) as f32),
             None => {
                 let sum: f64 = weights(outputs, 1.0).sum();
                 Guess::Class { class: highest(outputs) as u32, probability: sum.recip() }
             }
-        }
+        };
+        Ok(self.logits(&inputs)?.iter().map(guess).collect())
     }
 
     /// Predicts the first `count` samples of a split, divided among ranks. The batches are the same as in an evaluation on any number of ranks, so
@@ -151,9 +148,8 @@ impl Predictor {
         for rows in rows.chunks_exact_mut(EVALUATION_BATCH * ROW) {
             let Some(batch) = batches.next() else { break };
             let batch = batch??;
-            let guesses = self.predict(&batch)?;
-            for (row, (guess, &target)) in rows.chunks_exact_mut(ROW).zip(guesses.iter().zip(&batch.targets))
-            {
+            let guesses = self.predict(&batch)?.into_iter().zip(&batch.targets);
+            for (row, (guess, &target)) in rows.chunks_exact_mut(ROW).zip(guesses) {
                 row.copy_from_slice(&guess.row(target));
             }
         }

@@ -10,7 +10,7 @@ use unisono_candle::{Config, Loss, Model, Parameters, fit, fit_with};
 use unisono_strategies::StrategyKind;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::{AdamW, Callback, EpochReport, Event, Flow, NamedRule, Summary, TrainError};
+use unisono_train::{AdamW, Callback, EpochReport, Event, Flow, NamedRule, Order, Summary, TrainError};
 
 /// A sample: inputs and target.
 type Sample = ([f32; 2], f32);
@@ -118,6 +118,8 @@ fn stopped_run_resumes_with_its_configuration_and_refuses_others() {
     let refused = |config: Config| run(&config).unwrap_err();
     let other = refused(Config { learning_rate: 0.2, ..at(directory.path()) });
     assert!(other.contains("its learning rate is 0.1, and this run's is 0.2"), "{other}");
+    let invariant = refused(Config { order: Order::Tree, shards: 4, ..at(directory.path()) });
+    assert!(invariant.contains("its shards is null, and this run's is 4"), "{invariant}");
     let fresh = refused(Config { resume: false, ..at(directory.path()) });
     assert!(fresh.contains("holds the checkpoints of another run"), "{fresh}");
     let fewer = unisono::threads(2, |mut comm| {

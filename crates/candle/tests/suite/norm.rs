@@ -2,7 +2,6 @@
 
 pub(crate) mod runs;
 
-use std::fs;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 

@@ -50,13 +50,12 @@ fn serve(
 ) -> Result<(Summary, Vec<WorkersReport>), TrainError> {
     on_rank_0(ranks, |comm| {
         let mut workers = Vec::new();
-        let run = settings.parameter_server(comm, servers)?;
-        let summary = run.run(|event| {
+        let ended = settings.parameter_server(comm, servers)?.run(|event| {
             if let Event::Workers(report) = event {
                 workers.push(report);
             }
         })?;
-        Ok(summary.map(|summary| (summary, workers)))
+        Ok(ended.summary.map(|summary| (summary, workers)))
     })
 }
 
@@ -161,7 +160,8 @@ fn run_resumes_under_another_strategy_with_the_same_bits() {
             match mirrored_first {
                 true => first.trainer(comm)?.run(stops).map(Some),
                 false => {
-                    first.parameter_server(comm, ServerSettings { servers: 2, ..SYNCHRONOUS })?.run(stops)
+                    let run = first.parameter_server(comm, ServerSettings { servers: 2, ..SYNCHRONOUS })?;
+                    Ok(run.run(stops)?.summary)
                 }
             }
         });
@@ -312,7 +312,7 @@ fn numbers(
                 report = Some(found);
             }
         })?;
-        Ok(ended.and(report))
+        Ok(ended.summary.and(report))
     })
 }
 
@@ -375,7 +375,8 @@ fn server_checkpoints_count_steps_and_not_shares() {
         on_rank_0(4, |comm| {
             let resumed = Resumed::find(comm, directory.path())?;
             let replica = Slow::new(Duration::ZERO);
-            ParameterServer::new(comm, replica, Numbers(20), settings.clone(), servers, resumed)?.run(|_| ())
+            let run = ParameterServer::new(comm, replica, Numbers(20), settings.clone(), servers, resumed)?;
+            Ok(run.run(|_| ())?.summary)
         })
         .unwrap();
         let saved = load_newest::<Progress>(directory.path()).unwrap().unwrap().checkpoint;

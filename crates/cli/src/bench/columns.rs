@@ -3,38 +3,11 @@
 use unisono::{Algorithm, Choice};
 use unisono_bench::{Row, Settings};
 
-use super::rows::CsvColumn;
-
 type Column = super::rows::Column<Row>;
 
-pub(super) const CSV: [CsvColumn<Row>; 22] = [
-    ("algorithm", |row| row.algorithm.clone()),
-    ("ran", |row| row.ran.to_owned()),
-    ("bytes", |row| row.bytes.to_string()),
-    ("count", |row| row.count.to_string()),
-    ("dtype", |row| row.dtype.to_owned()),
-    ("op", |row| row.op.to_owned()),
-    ("ranks", |row| row.ranks.to_string()),
-    ("nodes", |row| row.nodes.to_string()),
-    ("transport", |row| row.transport.to_owned()),
-    ("memory", |row| row.memory.to_owned()),
-    ("time_us_min", |row| row.time_us.min.to_string()),
-    ("time_us_p50", |row| row.time_us.p50.to_string()),
-    ("time_us_p95", |row| row.time_us.p95.to_string()),
-    ("time_us_max", |row| row.time_us.max.to_string()),
-    ("skew_percent", |row| row.skew_percent.to_string()),
-    ("algbw_gb_per_s", |row| row.algbw_gb_per_s.to_string()),
-    ("busbw_gb_per_s", |row| row.busbw_gb_per_s.to_string()),
-    ("wrong", |row| text(row.wrong)),
-    ("predicted_us", |row| text(row.predicted_us)),
-    ("oversubscribed", |row| row.oversubscribed.to_string()),
-    ("operation", |row| row.operation.to_owned()),
-    ("overlap_percent", |row| text(row.overlap_percent)),
-];
-
-fn text(value: Option<impl ToString>) -> String {
-    value.map_or_else(String::new, |value| value.to_string())
-}
+pub(super) const CSV: &str = "algorithm,ran,bytes,count,dtype,op,ranks,nodes,transport,memory,time_us_min,time_us_p50,time_us_p95,\
+                              time_us_max,skew_percent,algbw_gb_per_s,busbw_gb_per_s,wrong,predicted_us,oversubscribed,operation,\
+                              overlap_percent";
 
 /// The columns to omit, in this order, if a line is too narrow.
 const LEAST_NEEDED: [&str; 3] = ["min", "model", "algbw"];

@@ -1,6 +1,7 @@
 //! Output formats of benchmark rows.
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::output::{self, Format};
 
@@ -8,7 +9,8 @@ use crate::output::{self, Format};
 pub(super) struct Rows<R: 'static> {
     format: Format,
     columns: Vec<Column<R>>,
-    csv: &'static [CsvColumn<R>],
+    /// The names of the columns of CSV: the fields of a row, or of an object in it, such as `time_us_min`.
+    csv: &'static str,
 }
 
 pub(super) struct Column<R> {
@@ -19,9 +21,6 @@ pub(super) struct Column<R> {
     is_text: bool,
     value: fn(&R) -> String,
 }
-
-/// A CSV column: its name, and the function that formats its value for a row. No value contains commas or quotes.
-pub(super) type CsvColumn<R> = (&'static str, fn(&R) -> String);
 
 impl<R> Column<R> {
     pub(super) fn number(
@@ -44,7 +43,7 @@ impl<R: Serialize> Rows<R> {
         format: Format,
         about: &[String],
         columns: Vec<Column<R>>,
-        csv: &'static [CsvColumn<R>],
+        csv: &'static str,
     ) -> Self {
         let rows = Self { format, columns, csv };
         match format {
@@ -56,10 +55,7 @@ impl<R: Serialize> Rows<R> {
                 }
             }
             Format::Json => {}
-            Format::Csv => {
-                let names: Vec<_> = csv.iter().map(|(name, _)| *name).collect();
-                print!("{}\n", names.join(","));
-            }
+            Format::Csv => print!("{csv}\n"),
         }
         rows
     }
@@ -69,7 +65,9 @@ impl<R: Serialize> Rows<R> {
             Format::Table => print!("{}\n", self.line(' ', |column| (column.value)(row))),
             Format::Json => output::row(row),
             Format::Csv => {
-                let values: Vec<_> = self.csv.iter().map(|(_, value)| value(row)).collect();
+                let row = serde_json::to_value(row).expect("rows have no maps with odd keys");
+                let value = |name: &str| row.pointer(&format!("/{}", name.replace("time_us_", "time_us/")));
+                let values: Vec<_> = self.csv.split(',').map(|name| cell(value(name))).collect();
                 print!("{}\n", values.join(","));
             }
         }
@@ -82,5 +80,16 @@ impl<R: Serialize> Rows<R> {
         });
         let line: String = cells.collect();
         format!("{first}{}", line[1..].trim_end())
+    }
+}
+
+/// Formats a value for CSV. No value contains commas or quotes.
+fn cell(value: Option<&Value>) -> String {
+    match value.expect("a column is a field of the row") {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        // Without the decimal point of JSON: 1 and not 1.0.
+        Value::Number(number) => number.as_f64().unwrap_or_default().to_string(),
+        other => other.to_string(),
     }
 }

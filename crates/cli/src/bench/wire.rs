@@ -3,27 +3,14 @@
 use unisono::Communicator;
 use unisono_bench::compressed::{Row, check_memory, measure};
 
-use super::rows::{CsvColumn, Rows};
+use super::rows::Rows;
 use super::{Args, refuse_without};
 use crate::Failure;
 
 type Column = super::rows::Column<Row>;
 
-const CSV: [CsvColumn<Row>; 13] = [
-    ("wire", |row| row.wire.clone()),
-    ("bytes", |row| row.bytes.to_string()),
-    ("count", |row| row.count.to_string()),
-    ("ranks", |row| row.ranks.to_string()),
-    ("nodes", |row| row.nodes.to_string()),
-    ("transport", |row| row.transport.to_owned()),
-    ("time_us_min", |row| row.time_us.min.to_string()),
-    ("time_us_p50", |row| row.time_us.p50.to_string()),
-    ("time_us_p95", |row| row.time_us.p95.to_string()),
-    ("time_us_max", |row| row.time_us.max.to_string()),
-    ("algbw_gb_per_s", |row| row.algbw_gb_per_s.to_string()),
-    ("relative_error", |row| row.relative_error.to_string()),
-    ("largest_error", |row| row.largest_error.to_string()),
-];
+const CSV: &str = "wire,bytes,count,ranks,nodes,transport,time_us_min,time_us_p50,time_us_p95,time_us_max,algbw_gb_per_s,\
+                   relative_error,largest_error";
 
 pub(super) fn on_rank(comm: &mut Communicator, args: &Args) -> Result<(), Failure> {
     let is_root = comm.rank() == 0;
@@ -49,7 +36,7 @@ pub(super) fn on_rank(comm: &mut Communicator, args: &Args) -> Result<(), Failur
         Column::number("error", "", 9, |row| format!("{:.1e}", row.relative_error)),
         Column::number("largest", "", 9, |row| format!("{:.1e}", row.largest_error)),
     ];
-    let writer = is_root.then(|| Rows::begin(args.format, &about, columns, &CSV));
+    let writer = is_root.then(|| Rows::begin(args.format, &about, columns, CSV));
     measure(comm, &args.wire, &args.bytes.0, (args.warm_up, args.iterations), |row| {
         writer.iter().for_each(|writer| writer.write(&row));
     })?;

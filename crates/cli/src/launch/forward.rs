@@ -10,7 +10,6 @@ use std::thread::{self, JoinHandle};
 
 use serde::{Deserialize, Serialize};
 
-/// The settings of prefixes and logs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Output {
     pub(super) prefix: Prefix,

@@ -58,18 +58,16 @@ pub(super) struct Part {
     pub(super) grace_s: u64,
 }
 
-#[derive(Debug)]
-pub(super) struct Hosts {
-    pub(super) parts: Vec<(String, Part)>,
-}
+/// The names of the hosts, each with its part of the ranks.
+pub(super) type Hosts = Vec<(String, Part)>;
 
 impl Place for Hosts {
     fn count(&self) -> usize {
-        self.parts.len()
+        self.len()
     }
 
     fn start(&self, index: usize, _: bool) -> io::Result<Member> {
-        let (host, part) = &self.parts[index];
+        let (host, part) = &self[index];
         let program = std::env::current_exe()?;
         let mut command = Command::new("ssh");
         command.args(OPTIONS.iter().flat_map(|option| ["-o", option])).arg("--").arg(host);
@@ -95,7 +93,7 @@ impl Place for Hosts {
     }
 
     fn failure(&self, index: usize, _: u32, status: ExitStatus) -> Option<String> {
-        let host = &self.parts[index].0;
+        let host = &self[index].0;
         // Otherwise the launcher on the host has reported the failure.
         is_lost(status).then(|| {
             format!(
@@ -109,7 +107,6 @@ impl Place for Hosts {
     }
 }
 
-/// Returns whether ssh has not reached a host, or has lost it.
 fn is_lost(status: ExitStatus) -> bool {
     code(status) == NO_CONNECTION
 }

@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGUSR1};
 use unisono::config::{BOOTSTRAP_DIR, JOIN, OF_MPI_LAUNCHERS};
 
 use super::super::STOPPED;
-use super::super::family::{Member, POLL, Reaper, TO_END, code, how};
+use super::super::family::{Member, POLL, TO_END, code, how, reap_orphans};
 use super::forward::Output;
 use super::print_message;
 
@@ -107,7 +106,6 @@ impl Machine {
         self.output.prepare(self.first..self.first + self.here)
     }
 
-    /// Returns the command of a rank with its environment.
     fn command(&self, local_rank: usize) -> Command {
         let Self { words, environment, first, here, all, meeting, .. } = self;
         let mut command = Command::new(&words[0]);
@@ -147,8 +145,8 @@ pub(super) struct Ranks<'a> {
     replaced: Vec<Member>,
     /// The index and the exit status of the first rank that failed.
     failed: Option<(usize, ExitStatus)>,
-    /// The next measure against ranks that should have ended, and its time.
-    next: Option<(Measure, Instant)>,
+    /// The next signal to ranks that should have ended, and its time.
+    next: Option<(Signal, Instant)>,
     /// Whether a signal has requested the ranks to end.
     is_ending: bool,
 }
@@ -166,13 +164,6 @@ fn fails(status: ExitStatus) -> bool {
     !status.success() && code(status) != STOPPED
 }
 
-/// A measure against ranks that do not end by themselves.
-#[derive(Debug, Clone, Copy)]
-enum Measure {
-    Terminate,
-    Kill,
-}
-
 impl<'a> Ranks<'a> {
     /// Starts the ranks. A killed rank other than 0 is restarted, up to `restarts` times in total, while the others continue.
     ///
@@ -187,10 +178,10 @@ impl<'a> Ranks<'a> {
     /// Waits for all ranks to end. After one fails, the others get a grace period to detect and report the failure themselves. Forwards signals to
     /// the ranks.
     pub(super) fn watch(&mut self, signals: &mut dyn FnMut() -> Vec<i32>, grace: Duration) -> io::Result<()> {
-        let mut reaper = Reaper::new();
+        let mut reaped = Instant::now();
         loop {
             self.poll(grace)?;
-            reaper.poll(|pid| self.ranks.iter().any(|rank| rank.member.child.id() == pid));
+            reap_orphans(&mut reaped, |pid| self.ranks.iter().any(|rank| rank.member.child.id() == pid));
             if self.running().next().is_none() {
                 return Ok(());
             }
@@ -199,10 +190,10 @@ impl<'a> Ranks<'a> {
             for signal in signals() {
                 self.pass_on(signal, were_ending);
             }
-            if let Some((measure, when)) = self.next
+            if let Some((signal, when)) = self.next
                 && Instant::now() >= when
             {
-                self.take(measure);
+                self.end_by(signal);
             }
             thread::sleep(POLL);
         }
@@ -218,7 +209,7 @@ impl<'a> Ranks<'a> {
         let has_stopped =
             || self.ranks.iter().any(|rank| rank.status.is_some_and(|status| code(status) == STOPPED));
         // A restarted rank may fail to join in the moment before rank 0 ends, unless rank 0 only ended because of this failure.
-        let was_ended = matches!(self.next, Some((Measure::Kill, _)));
+        let was_ended = self.next.is_some_and(|(signal, _)| signal == Signal::KILL);
         let counts = |&(index, _): &(usize, _)| was_ended || !(self.ranks[index].joins && self.is_over());
         match self.failed.filter(counts) {
             Some((_, status)) => self.place.code(status),
@@ -266,7 +257,7 @@ impl<'a> Ranks<'a> {
             report.iter().for_each(|report| print_message(report));
             self.failed = Some((index, status));
             // Ranks that are already being killed get no grace period.
-            self.next.get_or_insert((Measure::Terminate, Instant::now() + grace));
+            self.next.get_or_insert((Signal::TERM, Instant::now() + grace));
         }
         Ok(())
     }
@@ -278,34 +269,26 @@ impl<'a> Ranks<'a> {
 
     /// Forwards a signal to the ranks. If they `were_ending` already, a termination signal kills them.
     fn pass_on(&mut self, signal: i32, were_ending: bool) {
-        let (signal, ends) = match signal {
-            SIGUSR1 => (Signal::USR1, false),
-            SIGINT => (Signal::INT, true),
-            SIGHUP => (Signal::HUP, true),
-            SIGQUIT => (Signal::QUIT, true),
-            SIGKILL => (Signal::KILL, true),
-            _ => (Signal::TERM, true),
-        };
+        let signal = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
+        let ends = signal != Signal::USR1;
         // A closed terminal sends SIGHUP twice.
         if signal == Signal::HUP && were_ending {
             return;
         }
         if signal == Signal::KILL || ends && were_ending {
-            return self.take(Measure::Kill);
+            return self.end_by(Signal::KILL);
         }
         self.is_ending |= ends;
         self.running().for_each(|rank| rank.signal_group(signal));
     }
 
-    fn take(&mut self, measure: Measure) {
+    /// Sends a signal to ranks that do not end by themselves.
+    fn end_by(&mut self, signal: Signal) {
         let running = self.running().count();
-        let (signal, what) = match measure {
-            Measure::Terminate => (Signal::TERM, "terminating them"),
-            Measure::Kill => (Signal::KILL, "killing them"),
-        };
+        let what = if signal == Signal::KILL { "killing them" } else { "terminating them" };
         let (all, name) = (self.ranks.len(), self.place.what());
         print_message(&format!("{running} of {all} {name} are still running: {what}"));
         self.running().for_each(|rank| rank.signal_group(signal));
-        self.next = Some((Measure::Kill, Instant::now() + TO_END));
+        self.next = Some((Signal::KILL, Instant::now() + TO_END));
     }
 }

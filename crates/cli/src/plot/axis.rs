@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 
-/// A range of values, and its labelled values.
 #[derive(Debug, Clone)]
 pub(super) struct Axis {
     range: Range<f64>,

@@ -4,7 +4,8 @@ use plotters::prelude::*;
 
 use super::axis::Axis;
 use super::look::{Canvas, Drawn, Legend, Look, MARGIN, WIDTH, text};
-use super::series::{Comparison, Point, Series};
+use super::row::Row;
+use super::series::{Comparison, Series};
 
 const TITLE_HEIGHT: i32 = 64;
 const CAPTION_HEIGHT: i32 = 76;
@@ -32,7 +33,7 @@ pub(super) fn draw(comparison: &Comparison) -> Drawn<String> {
 
 fn draw_panels(canvas: &Canvas, top: i32, series: &[Series]) -> Drawn {
     let points = series.iter().flat_map(|series| &series.points);
-    let sizes = Axis::sizes(points.clone().map(|point| point.bytes));
+    let sizes = Axis::sizes(points.clone().map(|point| point.bytes as f64));
     let bands = series.len() <= MOST_BANDS;
     let times = points.clone().map(|point| point.time_us);
     let times = times.flat_map(|time| if bands { [time.min, time.p95] } else { [time.p50; 2] });
@@ -63,7 +64,7 @@ struct Panel<'a> {
     caption: &'a str,
     sizes: &'a Axis,
     values: Axis,
-    value: fn(&Point) -> f64,
+    value: fn(&Row) -> f64,
     /// Whether to shade the range of times.
     bands: bool,
 }
@@ -90,7 +91,7 @@ impl Panel<'_> {
             .x_desc("size of the array")
             .draw()?;
 
-        let place = |point: &Point, value: f64| chart.backend_coord(&(point.bytes, value));
+        let place = |point: &Row, value: f64| chart.backend_coord(&(point.bytes as f64, value));
         if self.bands {
             for (look, series) in Look::all(series) {
                 let best = series.points.iter().map(|point| place(point, point.time_us.min));

@@ -65,7 +65,6 @@ impl Look {
         })
     }
 
-    /// The line, without markers.
     pub(super) fn line(&self, canvas: &Canvas, points: Vec<(i32, i32)>) -> Drawn {
         let style = self.colour.stroke_width(4);
         if self.dashed {

@@ -6,7 +6,6 @@ use unisono_bench::Operation;
 /// The fields of a row of `unisono bench --format json` that a figure needs. Others are ignored.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct Row {
-    /// The file and line of the row.
     #[serde(skip)]
     pub(super) file: String,
     #[serde(skip)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::row::{Row, Times};
+use super::row::Row;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Comparison {
@@ -17,14 +17,8 @@ pub(super) struct Series {
     pub(super) label: String,
     /// Whether the others are compared with it.
     pub(super) baseline: bool,
-    pub(super) points: Vec<Point>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Point {
-    pub(super) bytes: f64,
-    pub(super) time_us: Times,
-    pub(super) busbw_gb_per_s: f64,
+    /// The rows, by size.
+    pub(super) points: Vec<Row>,
 }
 
 /// The maximum number of lines that a reader can distinguish.
@@ -43,12 +37,14 @@ impl Comparison {
         let mut series: Vec<Series> = Vec::new();
         for row in rows {
             let label = phrases(&row.algorithm, ", ", traits(row, by_file), shared.map(|shared| !shared));
-            let point =
-                Point { bytes: row.bytes as f64, time_us: row.time_us, busbw_gb_per_s: row.busbw_gb_per_s };
             match series.iter_mut().find(|series| series.label == label) {
-                Some(series) => series.points.push(point),
+                Some(series) => series.points.push(row.clone()),
                 None => {
-                    series.push(Series { label, baseline: row.algorithm == "mpi", points: vec![point] });
+                    series.push(Series {
+                        label,
+                        baseline: row.algorithm == "mpi",
+                        points: vec![row.clone()],
+                    });
                 }
             }
         }
@@ -59,7 +55,7 @@ impl Comparison {
             ));
         }
         for series in &mut series {
-            series.points.sort_by(|a, b| a.bytes.total_cmp(&b.bytes));
+            series.points.sort_by_key(|row| row.bytes);
         }
         Ok(Self { title: phrases(&title(&rows[0].operation), ": ", first, shared), series })
     }
@@ -90,7 +86,6 @@ fn phrases(head: &str, then: &str, phrases: [String; TRAITS], wanted: [bool; TRA
     if wanted.is_empty() { head.to_owned() } else { format!("{head}{then}{}", wanted.join(", ")) }
 }
 
-/// Returns the name of an operation, capitalised for a title.
 fn title(operation: &str) -> String {
     let (first, rest) = operation.split_at_checked(1).unwrap_or_default();
     first.to_uppercase() + rest
@@ -151,7 +146,7 @@ mod tests {
         assert_eq!(title, "All-reduce: 2 ranks, 1 node, sum of f32, over threads, slice memory");
         assert_eq!((series[0].label.as_str(), series[0].baseline), ("ring", false));
         assert_eq!((series[1].label.as_str(), series[1].baseline), ("mpi", true));
-        assert_eq!(series[0].points.iter().map(|point| point.bytes).collect::<Vec<_>>(), [8.0, 16.0]);
+        assert_eq!(series[0].points.iter().map(|point| point.bytes).collect::<Vec<_>>(), [8, 16]);
     }
 
     #[test]

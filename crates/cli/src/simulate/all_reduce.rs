@@ -11,7 +11,6 @@ use crate::Failure;
 use crate::output::{self, Format};
 use crate::values::{OneOrAll, Sizes, one_or_all, sizes};
 
-/// The simulation, and its cluster.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Algorithms, comma-separated, or all
@@ -28,7 +27,6 @@ pub(super) struct Args {
 
 const ELEMENT_SIZE_BYTES: usize = size_of::<f32>();
 
-/// The prediction for one algorithm.
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     algorithm: &'static str,
@@ -43,7 +41,6 @@ struct Row {
     predicted_us: Option<f64>,
     /// Bus bandwidth as defined by nccl-tests.
     busbw_gb_per_s: Option<f64>,
-    /// The reason why there is no prediction.
     why_not: Option<String>,
 }
 

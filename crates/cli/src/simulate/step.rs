@@ -16,7 +16,6 @@ use crate::Failure;
 use crate::output::{self, Format};
 use crate::values::whole;
 
-/// The model, what a rank needs for it, and the cluster.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -110,7 +109,6 @@ fn bucket_bytes(text: &str) -> Result<BucketBytes, String> {
     most.ok_or_else(|| "expected auto, or a size above 0, such as 25M".to_owned())
 }
 
-/// The prediction for one world and wire format.
 #[derive(Debug, Serialize)]
 struct Row {
     ranks: usize,

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
@@ -15,7 +15,7 @@ const DIRECTORY: &str = "--checkpoint-dir";
 const RESUME: &str = "--resume";
 const OVERWRITE: &str = "--overwrite";
 
-/// A command, and its checkpoint directory if it names one.
+/// A command, and its checkpoint directory if it is `unisono train` and names one.
 #[derive(Debug)]
 pub(super) struct Plan {
     words: Vec<OsString>,
@@ -33,15 +33,18 @@ struct InFile {
     overwrite: bool,
 }
 
-/// A checkpoint's name and modification time.
 type Saved = (String, Option<SystemTime>);
 
 impl Plan {
     pub(super) fn new(words: &[OsString]) -> Self {
-        let file = InFile::read(words);
-        let directory = value(words, DIRECTORY).map(PathBuf::from).or_else(|| file.directory.clone());
-        let mut plan = Self { words: words.to_vec(), directory, file, overwritten: None };
-        plan.overwritten = plan.saved().filter(|_| plan.overwrites());
+        let mut plan =
+            Self { words: words.to_vec(), directory: None, file: InFile::default(), overwritten: None };
+        if trains(words) {
+            plan.file = InFile::read(words);
+            let named = value(words, DIRECTORY).map(PathBuf::from);
+            plan.directory = named.or_else(|| plan.file.directory.clone());
+            plan.overwritten = plan.saved().filter(|_| plan.overwrites());
+        }
         plan
     }
 
@@ -81,7 +84,7 @@ impl Plan {
             // The command failed before it deleted the other run's checkpoints.
             return;
         }
-        if self.directory.is_some() && !self.resumes() {
+        if self.saves() && !self.resumes() {
             self.words.retain(|word| switch(word, OVERWRITE).or(switch(word, RESUME)).is_none());
             super::print_message("adding --resume to the command");
             self.words.push(RESUME.into());
@@ -109,10 +112,15 @@ impl Plan {
         names.filter(|name| name.starts_with("step-")).max()
     }
 
+    /// Returns whether the command saves checkpoints, from which a restart resumes.
+    pub(super) fn saves(&self) -> bool {
+        self.directory.is_some()
+    }
+
     /// Describes where the next run starts.
     pub(super) fn from(&self) -> String {
         match (&self.directory, self.newest()) {
-            (None, _) => format!("unchanged, since it has no {DIRECTORY}"),
+            (None, _) => format!("unchanged, since it is not unisono train with {DIRECTORY}"),
             (Some(_), None) => "from the beginning, since there is no checkpoint".to_owned(),
             (Some(_), Some(name)) => format!("from {name}"),
         }
@@ -120,7 +128,7 @@ impl Plan {
 }
 
 impl InFile {
-    /// Reads the file that the command line names. Another program may have an option of the same name for files in another format.
+    /// Reads the file that the command line names. A launcher may have an option of the same name for files in another format.
     #[cfg(feature = "candle")]
     fn read(words: &[OsString]) -> Self {
         let config = value(words, CONFIG).and_then(|file| Config::read(file.as_ref()).ok());
@@ -135,6 +143,14 @@ impl InFile {
     fn read(_: &[OsString]) -> Self {
         Self::default()
     }
+}
+
+/// Returns whether a command is `unisono train`, or `scripts/train`. Another program may not have the options of checkpoints, or others of their
+/// names.
+fn trains(words: &[OsString]) -> bool {
+    let is = |word: &OsString, program: &str| Path::new(word).ends_with(program);
+    words.windows(2).any(|pair| is(&pair[0], "unisono") && pair[1] == "train")
+        || words.iter().any(|word| is(word, "scripts/train"))
 }
 
 /// Returns the value of an option: `OPTION VALUE` or `OPTION=VALUE`.
@@ -175,22 +191,39 @@ mod tests {
 
     #[test]
     fn resume_option_is_added_once() {
-        for line in ["mpirun train --checkpoint-dir D", "train --checkpoint-dir=D --epochs 2"] {
+        for line in [
+            "mpirun bin/unisono train --checkpoint-dir D",
+            "unisono train --checkpoint-dir=D --epochs 2",
+            "./scripts/train --checkpoint-dir D",
+        ] {
             let mut plan = plan(line);
             assert_eq!(plan.directory.as_deref(), Some("D".as_ref()), "{line}");
             plan.resume();
             plan.resume();
             assert_eq!(arguments(&plan).iter().filter(|word| *word == RESUME).count(), 1, "{line}");
         }
-        let mut other = plan("some program --checkpoint-directory D");
+        let mut other = plan("unisono train --checkpoint-directory D");
         other.resume();
-        assert_eq!(arguments(&other), ["program", "--checkpoint-directory", "D"]);
-        let mut resuming = plan("train --checkpoint-dir D --resume=true");
+        assert_eq!(arguments(&other), ["train", "--checkpoint-directory", "D"]);
+        let mut resuming = plan("unisono train --checkpoint-dir D --resume=true");
         resuming.resume();
-        assert_eq!(arguments(&resuming), ["--checkpoint-dir", "D", "--resume=true"]);
-        let mut explicit = plan("train --checkpoint-dir D --resume=false --overwrite=true");
+        assert_eq!(arguments(&resuming), ["train", "--checkpoint-dir", "D", "--resume=true"]);
+        let mut explicit = plan("unisono train --checkpoint-dir D --resume=false --overwrite=true");
         explicit.resume();
-        assert_eq!(arguments(&explicit), ["--checkpoint-dir", "D", "--resume"]);
+        assert_eq!(arguments(&explicit), ["train", "--checkpoint-dir", "D", "--resume"]);
+    }
+
+    #[test]
+    fn other_programs_are_restarted_unchanged() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("step-7")).unwrap();
+        for program in ["torchrun train.py", "python -m trainer train", "unisono launch -n 2 -- ./train"] {
+            let mut plan = plan(&format!("{program} --checkpoint-dir {}", directory.path().display()));
+            let before = arguments(&plan);
+            assert_eq!(plan.refusal(), None, "{program}");
+            plan.resume();
+            assert_eq!(arguments(&plan), before, "{program}");
+        }
     }
 
     #[cfg(feature = "candle")]
@@ -207,10 +240,10 @@ mod tests {
             ("no = configuration\ncheckpoint-dir = \"D\"", "", &[]),
         ] {
             fs::write(&file, text).unwrap();
-            let mut plan = plan(&format!("train --config {}{more}", file.display()));
+            let mut plan = plan(&format!("unisono train --config {}{more}", file.display()));
             assert_eq!(plan.directory.is_some(), !text.starts_with("no"), "{text}");
             plan.resume();
-            assert_eq!(arguments(&plan)[2..], *added, "{text}, {more}");
+            assert_eq!(arguments(&plan)[3..], *added, "{text}, {more}");
             let again = arguments(&plan);
             plan.resume();
             assert_eq!(arguments(&plan), again, "{text}, {more}");
@@ -222,7 +255,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let checkpoint = |step: u32| directory.path().join(format!("step-000000000{step}"));
         fs::create_dir(checkpoint(7)).unwrap();
-        let mut plan = plan(&format!("train --overwrite --checkpoint-dir {}", directory.path().display()));
+        let mut plan =
+            plan(&format!("unisono train --overwrite --checkpoint-dir {}", directory.path().display()));
         assert_eq!((plan.refusal(), plan.newest_of_run()), (None, None));
         plan.resume();
         assert!(plan.overwrites() && !plan.resumes(), "they are still there: {plan:?}");
@@ -236,7 +270,7 @@ mod tests {
     #[test]
     fn newest_checkpoint_is_found_by_name() {
         let directory = tempfile::tempdir().unwrap();
-        let plan = plan(&format!("train --checkpoint-dir {}", directory.path().display()));
+        let plan = plan(&format!("unisono train --checkpoint-dir {}", directory.path().display()));
         assert_eq!(plan.newest(), None);
         for name in ["step-0000000009", ".step-0000000011-1.partial", "step-0000000010", ".lock"] {
             fs::create_dir(directory.path().join(name)).unwrap();

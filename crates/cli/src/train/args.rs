@@ -70,7 +70,6 @@ const INPUT: [&str; 18] = [
 #[cfg(feature = "service")]
 const DATA: usize = 11;
 
-/// The training run.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -85,11 +84,8 @@ pub(crate) struct Args {
     pub(super) world: World,
 }
 
-/// All options of a run.
 pub(crate) type RunOptions = Options<{ usize::MAX }>;
-/// The options of a run's input.
 pub(crate) type InputOptions = Options<{ INPUT.len() }>;
-/// The options of a run's data set.
 #[cfg(feature = "service")]
 pub(crate) type DataOptions = Options<DATA>;
 
@@ -173,7 +169,6 @@ impl CacheArgs {
     }
 }
 
-/// Prints notices about data.
 fn print_notice(text: &str) {
     eprintln!("unisono: {text}");
 }

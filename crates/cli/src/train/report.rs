@@ -1,8 +1,12 @@
 //! Progress and results of a run, as text or JSON.
 
+use std::fs;
+use std::io::{self, IsTerminal as _};
+use std::os::unix::process::parent_id;
 use std::time::Instant;
 
-use indicatif::ProgressBar;
+use console::Term;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use unisono::size::approximate;
 use unisono_train::metrics::Measured;
@@ -11,10 +15,9 @@ use unisono_train::{
     Summary, WorkerReport, WorkersReport,
 };
 
-use super::super::{output, progress};
 use super::{Args, Format};
+use crate::output;
 
-/// Prints progress and results.
 pub(super) struct Reporter {
     is_json: bool,
     epochs: usize,
@@ -31,7 +34,6 @@ struct Resumed {
     epoch: usize,
 }
 
-/// One JSON line: the event and its figures.
 #[derive(Serialize)]
 struct Line<'a, T> {
     event: &'static str,
@@ -43,7 +45,7 @@ impl Reporter {
     /// Creates an output that shows a progress bar in addition to text.
     pub(super) fn new(args: &Args, is_mirrored: bool) -> Self {
         let is_json = args.format == Format::Json;
-        let bar = if is_json { ProgressBar::hidden() } else { progress::bar() };
+        let bar = if is_json { ProgressBar::hidden() } else { bar() };
         Self { is_json, epochs: args.options.settings.epochs, is_mirrored, bar, began: Instant::now() }
     }
 
@@ -77,7 +79,6 @@ impl Reporter {
         }
     }
 
-    /// Prints figures as JSON, or a text above the bar.
     fn print<T: Serialize>(&self, event: &'static str, figures: &T, text: impl FnOnce() -> String) {
         match self.is_json {
             false => self.bar.suspend(|| println!("{}", text())),
@@ -185,4 +186,28 @@ fn straggler(report: &StragglerReport, slowest: &Straggler) -> String {
 
 fn print_json<T: Serialize>(event: &'static str, figures: &T) {
     output::row(&Line { event, figures });
+}
+
+/// The number of times per second that the bar is drawn.
+const REDRAWS_PER_SECOND: u8 = 5;
+
+/// Returns the progress bar of an epoch, which is hidden without a terminal. A launcher forwards the output of its ranks, so a rank's standard error
+/// is a pipe even if the launcher's is a terminal. The bar is drawn if either is a terminal.
+fn bar() -> ProgressBar {
+    let target = if io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else if launcher_has_terminal() {
+        // `stderr()` would hide the bar, because standard error of this process is a pipe.
+        ProgressDrawTarget::term_like_with_hz(Box::new(Term::stderr()), REDRAWS_PER_SECOND)
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let style = ProgressStyle::with_template("{prefix} {bar:32} {percent:>3} %  {msg}  {eta} left");
+    ProgressBar::with_draw_target(None, target).with_style(style.expect("the template is right"))
+}
+
+/// Returns whether standard error of the parent process, a launcher, is a terminal.
+fn launcher_has_terminal() -> bool {
+    let stderr = fs::read_link(format!("/proc/{}/fd/2", parent_id()));
+    stderr.is_ok_and(|path| path.starts_with("/dev/pts") || path.starts_with("/dev/tty"))
 }

@@ -5,8 +5,8 @@ use unisono::Operation;
 use super::Compression;
 use super::power_sgd::PowerSgd;
 use super::quantized::chunk;
+use super::selection::load;
 use super::sparse::Method;
-use super::top_k::load;
 use crate::kernels::quantized::{Code, Int4, Int8, OneBit};
 use crate::kernels::sparse::Pair;
 
@@ -21,6 +21,17 @@ pub struct Exchange {
     pub element_size_bytes: usize,
     /// The number of leaders that take part: all of them, or two partners.
     pub leaders: usize,
+}
+
+impl Exchange {
+    pub(super) fn new(
+        operation: Operation,
+        elements: usize,
+        element_size_bytes: usize,
+        leaders: usize,
+    ) -> Self {
+        Self { operation, size_bytes: elements * element_size_bytes, element_size_bytes, leaders }
+    }
 }
 
 impl Compression {
@@ -42,31 +53,22 @@ impl Compression {
     /// If there are no leaders.
     pub fn exchanges(self, shapes: &[&[usize]], leaders: usize) -> Option<Vec<Exchange>> {
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
-        let f32s = |count: usize| Exchange {
-            operation: Operation::AllReduce,
-            size_bytes: count * size_of::<f32>(),
-            element_size_bytes: size_of::<f32>(),
-            leaders,
-        };
+        let f32s = |count| Exchange::new(Operation::AllReduce, count, size_of::<f32>(), leaders);
         match self {
             Self::Int8 | Self::Int8Stochastic => Some(of_chunks::<Int8>(count, leaders)),
             Self::Int4 | Self::Int4Stochastic => Some(of_chunks::<Int4>(count, leaders)),
             Self::OneBit => Some(of_chunks::<OneBit>(count, leaders)),
             Self::TopK { fraction } => {
                 let load = load(fraction, count, leaders);
-                let of_pairs = |leaders, size_bytes| Exchange {
-                    operation: Operation::AllGather,
-                    size_bytes,
-                    element_size_bytes: size_of::<Pair>(),
-                    leaders,
-                };
+                let pair_bytes = size_of::<Pair>();
+                let of_pairs =
+                    |leaders, pairs| Exchange::new(Operation::AllGather, pairs, pair_bytes, leaders);
                 Some(match load.method() {
-                    Method::AllGather => vec![of_pairs(leaders, load.total * size_of::<Pair>())],
+                    Method::AllGather => vec![of_pairs(leaders, load.total)],
                     // An exchange of two partners costs as much as their all-gather.
                     Method::Doubling => {
-                        let rounds =
-                            load.rounds().into_iter().map(|bytes| bytes as usize / size_of::<Pair>());
-                        rounds.map(|pairs| of_pairs(2, 2 * pairs * size_of::<Pair>())).collect()
+                        let rounds = load.rounds().into_iter().map(|bytes| bytes as usize / pair_bytes);
+                        rounds.map(|pairs| of_pairs(2, 2 * pairs)).collect()
                     }
                     Method::Dense => vec![f32s(count)],
                 })
@@ -79,7 +81,6 @@ impl Compression {
 
 fn of_chunks<C: Code>(count: usize, leaders: usize) -> Vec<Exchange> {
     let (_, chunk_bytes) = chunk::<C>(count, leaders);
-    let by =
-        |operation| Exchange { operation, size_bytes: leaders * chunk_bytes, element_size_bytes: 1, leaders };
+    let by = |operation| Exchange::new(operation, leaders * chunk_bytes, 1, leaders);
     vec![by(Operation::AllToAll), by(Operation::AllGather)]
 }

@@ -24,7 +24,6 @@ pub(super) struct PowerSgd {
     state_sizes: Vec<usize>,
 }
 
-/// A matrix, and its factors.
 #[derive(Debug)]
 struct Matrix {
     values: Range<usize>,

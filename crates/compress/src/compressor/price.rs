@@ -75,12 +75,7 @@ impl Prices {
         let (nodes, local_ranks) = (topology.nodes(), topology.ranks_of_largest_node());
         let codec_us =
             wire.codec_gb_per_s().map_or(0.0, |rate| (count * size_of::<f32>()) as f64 / (rate * 1e3));
-        let of = |operation, element_size_bytes: usize| Exchange {
-            operation,
-            size_bytes: count * element_size_bytes,
-            element_size_bytes,
-            leaders: nodes,
-        };
+        let of = |operation, element_size_bytes| Exchange::new(operation, count, element_size_bytes, nodes);
         let whole = (nodes, local_ranks);
         match wire {
             Wire::F32 => self.time_us(whole, of(Operation::AllReduce, 4)),

@@ -27,7 +27,6 @@ const WORTH_MERGING: f64 = 0.9;
 /// The numbers of pairs of several leaders.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
-    /// The elements of the arrays.
     pub(super) elements: usize,
     pub(super) leaders: usize,
     /// The pairs of the leader with the most.
@@ -116,13 +115,10 @@ impl Doubling {
             Folded::Extra { stand_in } => {
                 self.send(leaders, values, stand_in)?;
                 let is_dense = self.receive(leaders, values.len(), stand_in)?;
+                // The sum has this leader's pairs too.
                 self.pairs.clear();
-                self.is_dense = is_dense;
-                if is_dense {
-                    copy(values, cast_slice(&self.theirs));
-                } else {
-                    self.pairs.extend_from_slice(cast_slice(&self.theirs));
-                }
+                self.is_dense = false;
+                self.add(values, is_dense, true);
             }
             Folded::Base { base, extra } => {
                 if let Some(extra) = extra {
@@ -240,38 +236,55 @@ fn canonical(values: &mut [f32]) -> bool {
     all_finite
 }
 
-/// Adds the pairs of all leaders to the values, by an all-gather in which each has space for the largest of `counts`.
-/// Returns whether the sums are finite.
-pub(super) fn all_gather(
-    leaders: &mut Communicator,
-    own: &[Pair],
-    counts: &[u64],
-    all: &mut Vec<u64>,
-    values: &mut [f32],
-) -> Result<bool> {
-    let room = counts.iter().max().map_or(0, |&largest| largest as usize);
-    if room == 0 {
-        return Ok(true);
-    }
-    all.resize(leaders.ranks() * room, 0);
-    let place: &mut [Pair] = cast_slice_mut(&mut all[leaders.rank() * room..]);
-    copy(&mut place[..own.len()], own);
-    leaders.all_gather(all)?;
-    let mut all_finite = true;
-    for (pairs, &count) in all.chunks_exact(room).zip(counts) {
-        let pairs: &[Pair] = cast_slice(&pairs[..count as usize]);
-        decode_add(values, pairs);
-        // A sum that is not finite stays so.
-        all_finite &= pairs.iter().all(|pair| values[pair.index as usize].is_finite());
-    }
-    Ok(all_finite)
+/// The pairs of a leader, and the buffers to sum them with those of the other leaders.
+#[derive(Debug, Default)]
+pub(super) struct Pairs {
+    pub(super) own: Vec<Pair>,
+    /// The pairs of all leaders, for an all-gather: each leader has space for the largest number of pairs.
+    all: Vec<u64>,
+    doubling: Doubling,
 }
 
-/// Adds the pairs of each leader to its values, and sums those of all leaders. Returns whether all of them are finite.
-pub(super) fn dense(leaders: &mut Communicator, own: &[Pair], values: &mut [f32]) -> Result<bool> {
-    decode_add(values, own);
-    leaders.all_reduce(values, ReduceOp::Sum)?;
-    Ok(canonical(values))
+impl Pairs {
+    /// Replaces the values, which are zeros, by the sum of all leaders' pairs. Returns whether all of them are finite. `counts` are
+    /// the numbers of pairs of the leaders in an all-gather.
+    pub(super) fn sum(
+        &mut self,
+        leaders: &mut Communicator,
+        method: Method,
+        counts: &[u64],
+        values: &mut [f32],
+    ) -> Result<bool> {
+        match method {
+            Method::AllGather => self.all_gather(leaders, counts, values),
+            Method::Doubling => self.doubling.sum(leaders, &self.own, values),
+            Method::Dense => {
+                decode_add(values, &self.own);
+                leaders.all_reduce(values, ReduceOp::Sum)?;
+                Ok(canonical(values))
+            }
+        }
+    }
+
+    fn all_gather(&mut self, leaders: &mut Communicator, counts: &[u64], values: &mut [f32]) -> Result<bool> {
+        let Self { own, all, .. } = self;
+        let room = counts.iter().max().map_or(0, |&largest| largest as usize);
+        if room == 0 {
+            return Ok(true);
+        }
+        all.resize(leaders.ranks() * room, 0);
+        let place: &mut [Pair] = cast_slice_mut(&mut all[leaders.rank() * room..]);
+        copy(&mut place[..own.len()], own);
+        leaders.all_gather(all)?;
+        let mut all_finite = true;
+        for (pairs, &count) in all.chunks_exact(room).zip(counts) {
+            let pairs: &[Pair] = cast_slice(&pairs[..count as usize]);
+            decode_add(values, pairs);
+            // A sum that is not finite stays so.
+            all_finite &= pairs.iter().all(|pair| values[pair.index as usize].is_finite());
+        }
+        Ok(all_finite)
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Matrices approximated by the product of two thin ones: the passes of PowerSGD over a matrix.
 //!
 //! A matrix has `rows` rows of `columns` elements, row-major. A *factor* consists of `width` vectors (the rank of the product), one
-//! after the other. Those of the left factor have an element for each row, and those of the right factor for each column. So every
+//! after the other. A vector of the left factor has an element for each row, and one of the right factor for each column. So every
 //! loop runs along contiguous memory.
 //!
 //! **Source**: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",

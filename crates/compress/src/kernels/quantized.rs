@@ -57,12 +57,10 @@ pub trait Stochastic: Code {
     fn encode_off(self, value: f32, off: f32) -> (u8, f32);
 }
 
-/// Returns the bytes of the scales of a block.
 const fn scale_bytes<C: Code>() -> usize {
     C::SCALES * size_of::<f32>()
 }
 
-/// Returns the bytes of a block of this many elements.
 const fn block_bytes<C: Code>(count: usize) -> usize {
     scale_bytes::<C>() + (count * C::BITS).div_ceil(8)
 }
@@ -84,12 +82,8 @@ pub fn encoded_bytes<C: Code>(count: usize) -> usize {
 /// # Panics
 /// If the length of `encoded` is not [`encoded_bytes`].
 pub fn encode<C: Code>(values: &mut [f32], encoded: &mut [u8]) -> Result<(), usize> {
-    encode_at::<C>(Level::best(), values, encoded)
-}
-
-fn encode_at<C: Code>(level: Level, values: &mut [f32], encoded: &mut [u8]) -> Result<(), usize> {
     let mut result = Ok(());
-    level.compiled::<Encode<C>>()(cast_slice_mut(values), (encoded, &mut result));
+    Level::best().compiled::<Encode<C>>()(cast_slice_mut(values), (encoded, &mut result));
     result
 }
 
@@ -109,17 +103,8 @@ pub fn encode_stochastic<C: Stochastic>(
     encoded: &mut [u8],
     draws: Draws,
 ) -> Result<(), usize> {
-    encode_stochastic_at::<C>(Level::best(), values, encoded, draws)
-}
-
-fn encode_stochastic_at<C: Stochastic>(
-    level: Level,
-    values: &mut [f32],
-    encoded: &mut [u8],
-    draws: Draws,
-) -> Result<(), usize> {
     let mut result = Ok(());
-    level.compiled::<EncodeStochastic<C>>()(cast_slice_mut(values), (encoded, draws, &mut result));
+    Level::best().compiled::<EncodeStochastic<C>>()(cast_slice_mut(values), (encoded, draws, &mut result));
     result
 }
 
@@ -128,11 +113,7 @@ fn encode_stochastic_at<C: Stochastic>(
 /// # Panics
 /// If the length of `encoded` is not [`encoded_bytes`].
 pub fn decode<C: Code>(values: &mut [f32], encoded: &[u8]) {
-    decode_at::<C>(Level::best(), values, encoded);
-}
-
-fn decode_at<C: Code>(level: Level, values: &mut [f32], encoded: &[u8]) {
-    level.compiled::<Decode<C, false>>()(cast_slice_mut(values), encoded);
+    Level::best().compiled::<Decode<C, false>>()(cast_slice_mut(values), encoded);
 }
 
 /// Adds the decoded values to `values`.
@@ -140,14 +121,10 @@ fn decode_at<C: Code>(level: Level, values: &mut [f32], encoded: &[u8]) {
 /// # Panics
 /// If the length of `encoded` is not [`encoded_bytes`].
 pub fn decode_add<C: Code>(values: &mut [f32], encoded: &[u8]) {
-    decode_add_at::<C>(Level::best(), values, encoded);
+    Level::best().compiled::<Decode<C, true>>()(cast_slice_mut(values), encoded);
 }
 
-fn decode_add_at<C: Code>(level: Level, values: &mut [f32], encoded: &[u8]) {
-    level.compiled::<Decode<C, true>>()(cast_slice_mut(values), encoded);
-}
-
-/// Returns whether all decoded values are finite. Those of a failed encoding are not.
+/// Returns whether all decoded values are finite. The values of a failed encoding are not.
 ///
 /// # Panics
 /// If `encoded` ends within a scale.

@@ -29,12 +29,8 @@ pub struct Pair {
 /// # Panics
 /// If there are not as many values as the residual has.
 pub fn count_from(residual: &mut [f32], values: &mut [f32], least: f32) -> usize {
-    count_from_at(Level::best(), residual, values, least)
-}
-
-fn count_from_at(level: Level, residual: &mut [f32], values: &mut [f32], least: f32) -> usize {
-    let mut count = 0;
-    level.compiled::<AddAndCountFrom>()(cast_slice_mut(residual), (values, magnitude(least), &mut count));
+    let (mut count, least) = (0, magnitude(least));
+    Level::best().compiled::<AddAndCountFrom>()(cast_slice_mut(residual), (values, least, &mut count));
     count
 }
 
@@ -46,14 +42,10 @@ fn count_from_at(level: Level, residual: &mut [f32], values: &mut [f32], least: 
 /// # Panics
 /// As [`Largest::encode`].
 pub fn encode_from(values: &mut [f32], least: f32, pairs: &mut Vec<Pair>) {
-    encode_from_at(Level::best(), values, least, pairs);
-}
-
-fn encode_from_at(level: Level, values: &mut [f32], least: f32, pairs: &mut Vec<Pair>) {
     assert_indices(values);
     pairs.clear();
     let all = Threshold::all_from(magnitude(least));
-    level.compiled::<Select>()(cast_slice_mut(values), (all, pairs));
+    Level::best().compiled::<Select>()(cast_slice_mut(values), (all, pairs));
 }
 
 fn assert_indices(values: &[f32]) {

@@ -42,7 +42,7 @@ proptest! {
         if let Ok(answer) = BatchAnswer::decode(bytes.as_slice()) {
             for kind in [ROWS, Kind::Text { context: 3, vocabulary: vec!['a', 'b'] }] {
                 if let Ok((_, targets)) = answer.values(samples, shape(&kind)) {
-                    prop_assert_eq!(targets.len(), samples * shape(&kind).targets);
+                    prop_assert_eq!(targets.len(), samples * shape(&kind).targets());
                 }
             }
         }

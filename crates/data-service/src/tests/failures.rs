@@ -12,7 +12,7 @@ use tokio::runtime::Builder;
 use tonic::Code;
 
 use super::*;
-use crate::call::{MOST_OTHER_BYTES, Method, call, connect};
+use crate::call::{self, MOST_OTHER_BYTES, Method, call};
 use crate::message::{DescribeRequest, Description};
 use unisono_data::{Cache, OnBadSample, Split, Values};
 
@@ -30,8 +30,7 @@ fn every_call_needs_the_token() {
         token_file: Some(fixture.token("other", "0123456789abcdef0123456789abcdeF")),
         ..right.clone()
     };
-    let refused =
-        Client::connect(&wrong, Duration::from_secs(1), &Options::default()).unwrap_err().to_string();
+    let refused = connect(&wrong, Duration::from_secs(1), &Options::default()).unwrap_err().to_string();
     assert_eq!(refused, format!("data server `{}`: the token is not that of the server", server.address()));
     let none = Service { token_file: None, ..right };
     let refused = load(&Source::Service(none), &Options::default()).unwrap_err().to_string();
@@ -66,8 +65,7 @@ fn a_replayed_connection_is_refused() {
     let server = fixture.serve(&Source::Digits);
     let (proxy, recording) = recorded(server.address());
     let service = Service { servers: vec![proxy.to_string()], ..fixture.service(&[&server]) };
-    let client = Client::connect(&service, Duration::from_secs(10), &Options::default()).unwrap();
-    drop(client);
+    drop(connect(&service, Duration::from_secs(10), &Options::default()).unwrap());
     let sent = recording.join().unwrap();
     let mut again = TcpStream::connect(server.address()).unwrap();
     again.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -119,7 +117,7 @@ fn a_server_that_falls_silent_exceeds_the_deadline() {
     let (proxy, is_muted) = muting(server.address());
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let channel = connect(&proxy.to_string(), &fixture.settings().token).unwrap();
+        let channel = call::connect(&proxy.to_string(), &fixture.settings().token).unwrap();
         call(&channel, DescribeRequest {}, MOST_OTHER_BYTES).await.unwrap();
         is_muted.store(true, Ordering::Relaxed);
         let status = call(&channel, Urgent {}, MOST_OTHER_BYTES).await.unwrap_err();
@@ -166,8 +164,7 @@ fn a_wait_for_busy_servers_is_reported_once() {
     let server = start_failing(Duration::from_secs(30), &varied(), fixture.settings()).unwrap();
     let report = Some((|text| REPORTED.lock().unwrap().push(text.to_owned())) as fn(&str));
     let options = Options { cache: Cache { folder: None, report }, ..Options::default() };
-    let client = Client::connect(&fixture.service(&[&server]), Duration::from_secs(20), &options).unwrap();
-    let served = client.dataset();
+    let served = connect(&fixture.service(&[&server]), Duration::from_secs(24), &options).unwrap();
     // One batch is in progress, sixteen requests wait, and one is refused again and again.
     for sample in 0..18 {
         let train = served.train.clone();
@@ -176,7 +173,7 @@ fn a_wait_for_busy_servers_is_reported_once() {
     wait_until("the wait is reported", || !REPORTED.lock().unwrap().is_empty());
     thread::sleep(Duration::from_secs(1));
     let expected = format!(
-        "all data servers are busy: waiting for one, up to 200 s; `{}`: it is overloaded: its queue is full",
+        "all data servers are busy: waiting for one, up to 240 s; `{}`: it is overloaded: its queue is full",
         server.address()
     );
     assert_eq!(*REPORTED.lock().unwrap(), [expected]);
@@ -273,8 +270,7 @@ fn a_server_that_cannot_join_ends_despite_a_batch_in_progress() {
     let starting = thread::spawn(move || start_failing(after, &options, settings).map(drop));
     wait_until("it listens", || TcpStream::connect(address).is_ok());
     let service = Service { servers: vec![address.to_string()], ..fixture.service(&[]) };
-    let client = Client::connect(&service, Duration::from_secs(1), &Options::default()).unwrap();
-    let served = client.dataset();
+    let served = connect(&service, Duration::from_secs(1), &Options::default()).unwrap();
     thread::spawn(move || served.train.batch(&[0], PASS));
     thread::sleep(Duration::from_millis(300));
     stop.ask();
@@ -321,7 +317,7 @@ fn damaged_files_are_reported_once_no_server_has_intact_ones() {
     let source = fixture.images(8, 30);
     let (one, two) = (fixture.serve(&source), fixture.serve(&source));
     let (service, patience) = (fixture.service(&[&one, &two]), Duration::from_secs(60));
-    let served = Client::connect(&service, patience, &Options::default()).unwrap().dataset();
+    let served = connect(&service, patience, &Options::default()).unwrap();
     let Source::Images(root) = &source else { unreachable!() };
     fs::write(root.join("a/000.png"), "not an image").unwrap();
     let began = Instant::now();
@@ -383,8 +379,7 @@ fn addresses_in_use_and_unknown_ones_are_reported() {
     let refused = start(&Source::Digits, &varied(), settings).unwrap_err().to_string();
     assert!(refused.starts_with(&format!("data server `{listen}`: cannot listen there: ")), "{refused}");
     let service = Service { servers: vec!["127.0.0.1:1".to_owned()], ..fixture.service(&[]) };
-    let refused =
-        Client::connect(&service, Duration::from_millis(300), &Options::default()).unwrap_err().to_string();
+    let refused = connect(&service, Duration::from_millis(300), &Options::default()).unwrap_err().to_string();
     assert!(refused.starts_with("no data server has answered for 0 s; `127.0.0.1:1`: "), "{refused}");
     assert!(refused.contains("refused"), "{refused}");
     let settings = ServerSettings { join: Some("host".to_owned()), ..fixture.settings() };

@@ -33,8 +33,8 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>, String> {
     let compression = Compression::of(&file.start().unwrap()).ok_or("is not compressed")?;
     let whole = file.unpacked(compression, |content| Ok(io::copy(content, &mut io::sink()).unwrap_or(0)));
     let (file, passed) = whole.map_err(|error| error.to_string())?;
-    assert_eq!(file.length(), passed);
-    Ok(file.read(0, file.length() as usize).unwrap())
+    assert_eq!(file.length, passed);
+    Ok(file.read(0, file.length as usize).unwrap())
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn decompression_stops_where_the_reader_fails() {
     let (file, _) = open()
         .unpacked(Compression::Gzip, |content| Ok(io::copy(&mut content.take(12), &mut io::sink()).unwrap()))
         .unwrap();
-    assert_eq!(file.length(), 12);
+    assert_eq!(file.length, 12);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_file_is_read_from_any_offset() {
     let directory = TestDirectory::new();
     let file = ByteFile::open(directory.file("plain", b"0123456789")).unwrap();
     assert!(!file.is_gzipped().unwrap());
-    assert_eq!((file.length(), file.read(3, 4).unwrap()), (10, b"3456".to_vec()));
+    assert_eq!((file.length, file.read(3, 4).unwrap()), (10, b"3456".to_vec()));
     let mut reader = file.reader();
     let mut rest = String::new();
     reader.seek(io::SeekFrom::End(-2)).unwrap();
@@ -100,7 +100,7 @@ fn a_file_is_read_from_any_offset() {
     let message = file.read(8, 3).unwrap_err().to_string();
     assert!(message.starts_with("cannot read `") && message.contains("plain"), "{message}");
     // Files that are not regular are copied, or refused.
-    assert_eq!(ByteFile::open("/dev/null".into()).unwrap().length(), 0);
+    assert_eq!(ByteFile::open("/dev/null".into()).unwrap().length, 0);
     let message = ByteFile::open(directory.path().into()).unwrap_err().to_string();
     assert!(message.starts_with("cannot read `"), "{message}");
 }

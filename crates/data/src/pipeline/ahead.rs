@@ -20,7 +20,6 @@ use super::{DataError, Depth, Pipeline, Threads, cores};
 /// The outcome of an item: a result, or a panic that resumes in the consumer. The end of an epoch only occupies its position.
 type Outcome<U> = Result<Result<Item<U>, DataError>, Box<dyn Any + Send>>;
 
-/// Makes the result of an element, given its number.
 type Make<T, U> = Box<dyn Fn(u64, T) -> Result<U, DataError> + Send + Sync>;
 
 /// The consumer's handle to its threads.
@@ -68,7 +67,6 @@ struct State<U> {
 }
 
 impl<T: Send + 'static, U: Send + 'static> Ahead<T, U> {
-    /// Starts threads that map the numbered elements of `source`.
     pub(super) fn map(
         source: Pipeline<T>,
         threads: Threads,
@@ -124,7 +122,6 @@ impl<T: Send + 'static, U: Send + 'static> Ahead<T, U> {
         }
     }
 
-    /// Reports to the governor, and applies its decision.
     fn govern(&mut self, waited: Duration, ready: usize) {
         let Some(governor) = &mut self.governor else { return };
         let Some(active) = governor.observe(waited, ready) else { return };
@@ -201,7 +198,6 @@ impl<T, U> Drop for Ahead<T, U> {
 }
 
 impl<T, U> Shared<T, U> {
-    /// The loop of a thread.
     fn work(&self, thread: usize) {
         while self.begin(thread) {
             let Some((place, pulled)) = self.pull() else { return };

@@ -1,8 +1,9 @@
-//! Epochs: the items that stages exchange, and pipelines that repeat.
+//! Epochs: the items that stages exchange, their groups, and pipelines that repeat.
 
 use std::iter;
+use std::mem;
 
-use super::watch::Watch;
+use super::watch::{Watch, begin};
 use super::{DataError, Pipeline};
 
 /// The output of a stage.
@@ -17,6 +18,13 @@ impl<T> Item<T> {
         match self {
             Self::Element(element) => Item::Element(f(element)),
             Self::EndOfEpoch => Item::EndOfEpoch,
+        }
+    }
+
+    pub(super) fn element(self) -> Option<T> {
+        match self {
+            Self::Element(element) => Some(element),
+            Self::EndOfEpoch => None,
         }
     }
 }
@@ -39,7 +47,7 @@ impl<T: Send + 'static> Pipeline<T> {
         let next = move || {
             if current.is_none() {
                 match make(epochs.next()?) {
-                    Ok(epoch) => watched.begin(current.insert(epoch).watch()),
+                    Ok(epoch) => begin(&watched, current.insert(epoch).watch()),
                     Err(error) => return Some(Err(error)),
                 }
             }
@@ -73,18 +81,47 @@ impl<T> Pipeline<T> {
     /// # Ok::<(), DataError>(())
     /// ```
     pub fn epoch(&mut self) -> impl Iterator<Item = Result<T, DataError>> {
-        let next = || match self.next_item()? {
-            Ok(Item::Element(element)) => Some(Ok(element)),
-            Ok(Item::EndOfEpoch) => None,
-            Err(error) => Some(Err(error)),
-        };
-        iter::from_fn(next).fuse()
+        iter::from_fn(|| self.next_item()?.map(Item::element).transpose()).fuse()
     }
 
     /// Returns whether no element follows: after an error or a panic, or once the end was requested.
     pub fn has_ended(&self) -> bool {
         self.elements.is_none()
     }
+}
+
+/// The elements of a growing batch, and the error that ended it early.
+pub(super) struct Group<T> {
+    /// The number of the first, over all epochs.
+    pub(super) first: u64,
+    pub(super) elements: Vec<T>,
+    pub(super) error: Option<DataError>,
+}
+
+/// Yields groups of equal size, except for the last one of an epoch.
+pub(super) fn groups<T: Send + 'static>(
+    mut elements: Pipeline<T>,
+    size: usize,
+) -> impl Iterator<Item = Item<Group<T>>> + Send {
+    assert!(size > 0, "a batch has at least one element");
+    // `has_ended` is set from the end of an epoch until that end is forwarded.
+    let (mut first, mut has_ended) = (0, false);
+    iter::from_fn(move || {
+        let mut group = Group { first, elements: Vec::with_capacity(size), error: None };
+        while !has_ended && group.elements.len() < size && group.error.is_none() {
+            match elements.next_item() {
+                Some(Ok(Item::Element(element))) => group.elements.push(element),
+                Some(Ok(Item::EndOfEpoch)) => has_ended = true,
+                Some(Err(error)) => group.error = Some(error),
+                None => break,
+            }
+        }
+        first += group.elements.len() as u64;
+        if group.error.is_some() || !group.elements.is_empty() {
+            return Some(Item::Element(group));
+        }
+        mem::take(&mut has_ended).then_some(Item::EndOfEpoch)
+    })
 }
 
 #[cfg(test)]

@@ -18,7 +18,6 @@ const WORTH: f64 = 0.2;
 const PAUSES: (u32, u32) = (4, 64);
 
 /// Observes the consumer of a stage and decides how many threads work.
-#[derive(Debug)]
 pub(super) struct Governor {
     active: usize,
     most: usize,
@@ -33,7 +32,7 @@ pub(super) struct Governor {
 }
 
 /// The observations of a period.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Watch {
     elements: usize,
     elapsed: Duration,
@@ -104,7 +103,6 @@ impl Governor {
 }
 
 /// The number of periods in which a change is not tried. It doubles each time.
-#[derive(Debug)]
 struct Pause {
     next: u32,
     left: u32,
@@ -129,7 +127,6 @@ impl Pause {
 }
 
 /// The number of results that may be in progress or ready.
-#[derive(Debug)]
 pub(super) struct Reserve {
     room: usize,
     most: usize,

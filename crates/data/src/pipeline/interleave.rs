@@ -9,7 +9,6 @@ use super::epochs::Item;
 use super::watch::{Counters, Watch};
 use super::{DataError, Depth, Pipeline};
 
-/// Opens a file.
 type Open<P, U> = Arc<dyn Fn(P) -> Result<Pipeline<U>, DataError> + Send + Sync>;
 
 /// The open files, each with a thread that prefetches, and those still to be opened.
@@ -18,7 +17,6 @@ pub(super) struct Interleave<P, U> {
     at_once: usize,
     open: Open<P, U>,
     streams: Vec<Pipeline<U>>,
-    has_begun: bool,
     /// Set once the end of the epoch has been read, so that all its files are open.
     ends_epoch: bool,
     /// The next file in round-robin order.
@@ -28,22 +26,7 @@ pub(super) struct Interleave<P, U> {
 
 impl<P: Send + 'static, U: Send + 'static> Interleave<P, U> {
     pub(super) fn new(files: Pipeline<P>, at_once: usize, open: Open<P, U>, counters: Arc<Counters>) -> Self {
-        Self { files, at_once, open, streams: vec![], has_begun: false, ends_epoch: false, turn: 0, counters }
-    }
-
-    /// Returns the next file of this epoch, opened.
-    fn open_next(&mut self) -> Result<Option<Pipeline<U>>, DataError> {
-        if self.ends_epoch {
-            return Ok(None);
-        }
-        match self.files.next_item().transpose()? {
-            Some(Item::Element(file)) => Ok(Some(self.stream(file))),
-            Some(Item::EndOfEpoch) => {
-                self.ends_epoch = true;
-                Ok(None)
-            }
-            None => Ok(None),
-        }
+        Self { files, at_once, open, streams: vec![], ends_epoch: false, turn: 0, counters }
     }
 
     /// Opens `file` on a new thread, and returns its elements.
@@ -60,33 +43,33 @@ impl<P: Send + 'static, U: Send + 'static> Iterator for Interleave<P, U> {
     type Item = Result<Item<U>, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.has_begun {
-            match self.open_next() {
-                Ok(Some(stream)) => self.streams.push(stream),
-                Ok(None) => self.has_begun = true,
-                Err(error) => return Some(Err(error)),
-            }
-            self.has_begun |= self.streams.len() == self.at_once;
-        }
         loop {
+            // Opens the first files of an epoch, or the one that replaces a file that has ended.
+            let mut place = self.turn;
+            while self.streams.len() < self.at_once && !self.ends_epoch {
+                match self.files.next_item() {
+                    Some(Ok(Item::Element(file))) => {
+                        let stream = self.stream(file);
+                        self.streams.insert(place, stream);
+                        place += 1;
+                    }
+                    Some(Ok(Item::EndOfEpoch)) => self.ends_epoch = true,
+                    Some(Err(error)) => return Some(Err(error)),
+                    None => break,
+                }
+            }
             if self.turn >= self.streams.len() {
                 self.turn = 0;
             }
             let Some(stream) = self.streams.get_mut(self.turn) else {
                 // All files of this epoch are exhausted.
-                self.has_begun = false;
                 return mem::take(&mut self.ends_epoch).then_some(Ok(Item::EndOfEpoch));
             };
             if let Some(element) = stream.next() {
                 self.turn += 1;
                 return Some(element.map(Item::Element));
             }
-            // The next file replaces the one that has ended.
-            match self.open_next() {
-                Ok(Some(stream)) => self.streams[self.turn] = stream,
-                Ok(None) => drop(self.streams.remove(self.turn)),
-                Err(error) => return Some(Err(error)),
-            }
+            self.streams.remove(self.turn);
         }
     }
 }

@@ -55,33 +55,32 @@ impl Sharding {
     /// ```
     ///
     /// # Errors
-    ///
     /// If the size of a file cannot be read, or there are too few files for [`File`](Self::File).
     ///
     /// # Panics
-    ///
     /// If `rank` is not below `ranks`.
     pub fn of(self, files: &[PathBuf], rank: usize, ranks: usize) -> Result<Shard, DataError> {
         assert!(rank < ranks, "rank {rank} of {ranks} ranks");
+        let count = files.len();
         let whole = |kept, description| Ok(Shard { files: files.to_vec(), kept, description });
+        let by_data = |why: String| {
+            let choice = format!("data: every rank reads all files and keeps one sample in {ranks}: {why}");
+            whole((rank, ranks), choice)
+        };
         let (owners, above) = match self {
             Self::Off => return whole((0, 1), "off: every rank reads and keeps all samples".to_owned()),
-            Self::Data => return whole((rank, ranks), kept_by_each(ranks, "as asked")),
-            Self::Auto if files.len() < ranks => {
-                let why = format!("{} file(s) are too few to divide", files.len());
-                return whole((rank, ranks), kept_by_each(ranks, &why));
-            }
-            Self::File if files.len() < ranks => {
+            Self::Data => return by_data("as asked".to_owned()),
+            Self::Auto if count < ranks => return by_data(format!("{count} file(s) are too few to divide")),
+            Self::File if count < ranks => {
                 return Err(DataError::other(format!(
-                    "{} file(s) cannot be divided among {ranks} ranks: expected a file for each, or sharding by data",
-                    files.len()
+                    "{count} file(s) cannot be divided among {ranks} ranks: expected a file for each, or sharding by data"
                 )));
             }
             Self::Auto | Self::File => divided(files, ranks)?,
         };
         if self == Self::Auto && above > MOST_ABOVE_MEAN_PERCENT {
             let why = format!("with files of its own, a rank would read {above} % more than the mean");
-            return whole((rank, ranks), kept_by_each(ranks, &why));
+            return by_data(why);
         }
         let own = files.iter().zip(&owners).filter(|&(_, &owner)| owner == rank);
         let files = own.map(|(file, _)| file.clone()).collect();
@@ -90,10 +89,6 @@ impl Sharding {
         );
         Ok(Shard { files, kept: (0, 1), description })
     }
-}
-
-fn kept_by_each(ranks: usize, why: &str) -> String {
-    format!("data: every rank reads all files and keeps one sample in {ranks}: {why}")
 }
 
 impl Shard {

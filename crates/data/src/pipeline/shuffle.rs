@@ -10,7 +10,6 @@ use super::{DataError, Pipeline};
 use crate::random::{SHUFFLE, keyed_rng};
 
 /// A buffer of elements, one of which is drawn each time.
-///
 /// Once all elements of an epoch are in it, elements of the next epoch replace those that are drawn. So the first element of the next epoch does not
 /// wait for a full buffer.
 pub(super) struct Shuffle<T> {

@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The work of a stage so far. Its threads are busy, starved, or without space for another result. The three fractions of their time add up to 1 once
 /// the stage has begun.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 pub struct StageReport {
     /// The [name](super::Pipeline::named) of the stage; `source` for everything before the first stage with threads.
     pub name: &'static str,
@@ -112,7 +112,7 @@ impl Watch {
     fn counters(&self) -> Vec<Arc<Counters>> {
         let of_stage = |stage: &Stage| match stage {
             Stage::Threads(counters) => vec![Arc::clone(counters)],
-            Stage::Repeated(current) => lock(&current.0).0.counters(),
+            Stage::Repeated(current) => lock(current).0.counters(),
         };
         self.0.iter().flat_map(of_stage).collect()
     }
@@ -123,7 +123,6 @@ impl Watch {
         (Self(vec![Stage::Repeated(current.clone())]), current)
     }
 
-    /// Returns these stages, followed by another one.
     pub(super) fn then(mut self, counters: &Arc<Counters>) -> Self {
         self.0.push(Stage::Threads(Arc::clone(counters)));
         self
@@ -143,7 +142,7 @@ impl Watch {
                 Duration::from_nanos(counters.sums[Sum::Waited as usize].load(Ordering::Relaxed))
             }
             Some(Stage::Repeated(current)) => {
-                let (current, before) = &*lock(&current.0);
+                let (current, before) = &*lock(current);
                 *before + current.waited()
             }
         }
@@ -157,14 +156,11 @@ impl fmt::Debug for Watch {
 }
 
 /// The stages of the current one of repeated pipelines, and the time that the consumer waited for the earlier ones.
-#[derive(Clone, Default)]
-pub(super) struct Current(Arc<Mutex<(Watch, Duration)>>);
+pub(super) type Current = Arc<Mutex<(Watch, Duration)>>;
 
-impl Current {
-    pub(super) fn begin(&self, stages: Watch) {
-        let (current, before) = &mut *lock(&self.0);
-        *before += std::mem::replace(current, stages).waited();
-    }
+pub(super) fn begin(repeated: &Current, stages: Watch) {
+    let (current, before) = &mut *lock(repeated);
+    *before += std::mem::replace(current, stages).waited();
 }
 
 /// The counters: times in nanoseconds, and numbers of elements.
@@ -228,7 +224,6 @@ impl Counters {
         self.add(on, time.as_nanos() as u64);
     }
 
-    /// Makes an element on this thread, and counts it.
     pub(super) fn made<R>(&self, make: impl FnOnce() -> R) -> R {
         PARTS.with_borrow_mut(Vec::clear);
         let began = Instant::now();
@@ -292,13 +287,10 @@ impl Counters {
             name: "source",
             threads: self.streams,
             most_threads: self.streams,
+            elements: own.elements,
             busy,
-            starved: 0.0,
             full: if all > 0.0 { 1.0 - busy } else { 0.0 },
-            processor: 0.0,
-            ready: 0.0,
-            parts: vec![],
-            ..own.clone()
+            ..StageReport::default()
         };
         vec![source, own]
     }

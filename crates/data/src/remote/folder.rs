@@ -1,17 +1,19 @@
-//! The cache folder of one URL, into which one process at a time fetches.
+//! The cache folder of one URL, into which one process at a time fetches, and the manifest of its content.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::cache::Cache;
 use crate::once::Patience;
+use crate::source::Cache;
 
 /// The maximum time without progress of the fetching process before others fail.
 const STALLED: Duration = Duration::from_secs(120);
@@ -19,7 +21,6 @@ const POLL: Duration = Duration::from_millis(50);
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The folder of a URL. No other process changes it while this value exists.
-#[derive(Debug)]
 pub(super) struct Folder {
     root: PathBuf,
     /// The lock file, locked until it is closed. Its content is the progress of the process that holds the lock.
@@ -31,7 +32,6 @@ pub(super) struct Folder {
 impl Folder {
     /// Creates the folder of `url` if necessary, and waits until no other process fetches; the error describes the problem. The lock ends with its
     /// process, even if that is killed.
-    ///
     /// Waits as long as the other process makes progress, and two minutes longer.
     pub(super) fn locked(url: &str, cache: &Cache) -> Result<Self, String> {
         let root = root(url, cache)?;
@@ -114,11 +114,10 @@ fn root(url: &str, cache: &Cache) -> Result<PathBuf, String> {
 fn own_temporary() -> Result<PathBuf, String> {
     let user = rustix::process::getuid().as_raw();
     let folder = std::env::temp_dir().join(format!("unisono-data-cache-{user}"));
-    match DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(cannot("make", &folder, &error));
-        }
-        _ => {}
+    if let Err(error) = DirBuilder::new().mode(0o700).create(&folder)
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(cannot("make", &folder, &error));
     }
     let found = fs::symlink_metadata(&folder).map_err(|error| cannot("read", &folder, &error))?;
     if !found.is_dir() || found.uid() != user {
@@ -136,6 +135,65 @@ pub(super) fn cannot(verb: &str, path: &Path, error: &io::Error) -> String {
         "cannot be kept: cannot {verb} `{}`: {error}; name another folder by --data-cache",
         path.display()
     )
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Version {
+    /// The path below the mirrored folder, with `/` between the parts.
+    pub(super) path: String,
+    pub(super) size: u64,
+    pub(super) etag: Option<String>,
+    /// The modification time in seconds since 1970, as reported by the server.
+    pub(super) modified: i64,
+}
+
+/// The versions in a mirror, one JSON object per line. Of several lines with the same path, the last is valid. Objects that were fetched before a
+/// process was killed need not be fetched again.
+pub(super) struct Manifest {
+    path: PathBuf,
+    versions: HashMap<String, Version>,
+}
+
+impl Manifest {
+    /// Reads the file if it exists. A damaged line, such as a partly written last one, means that its object is fetched again.
+    pub(super) fn open(path: PathBuf) -> io::Result<Self> {
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            text => text?,
+        };
+        let lines = text.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+        let versions = lines.map(|version: Version| (version.path.clone(), version)).collect();
+        Ok(Self { path, versions })
+    }
+
+    /// Returns whether the file of a mirror has this version.
+    pub(super) fn has(&self, version: &Version, file: &Path) -> bool {
+        let has_size = || file.metadata().is_ok_and(|found| found.is_file() && found.len() == version.size);
+        self.versions.get(&version.path) == Some(version) && has_size()
+    }
+
+    /// Adds versions whose files exist, and survive a loss of power.
+    pub(super) fn add(&mut self, versions: &[Version]) -> io::Result<()> {
+        let mut file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+        // Starts a new line, even after a partly written one.
+        file.write_all(format!("\n{}", lines(versions)).as_bytes())?;
+        self.versions.extend(versions.iter().map(|version| (version.path.clone(), version.clone())));
+        Ok(())
+    }
+
+    /// Records that these versions exist, and no others.
+    pub(super) fn close(self, versions: &[Version]) -> io::Result<()> {
+        let part = self.path.with_extension("part");
+        let mut file = File::create(&part)?;
+        file.write_all(lines(versions).as_bytes())?;
+        file.sync_all()?;
+        fs::rename(part, &self.path)
+    }
+}
+
+fn lines(versions: &[Version]) -> String {
+    let line = |version| serde_json::to_string(version).expect("a version is plain") + "\n";
+    versions.iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -179,5 +237,29 @@ mod tests {
     fn only_this_user_can_change_the_default_folder() {
         let folder = own_temporary().unwrap();
         assert_eq!(folder.metadata().unwrap().mode() & 0o077, 0);
+    }
+
+    fn version(path: &str, etag: &str) -> Version {
+        Version { path: path.into(), size: 3, etag: Some(etag.into()), modified: 7 }
+    }
+
+    #[test]
+    fn versions_are_read_after_a_truncated_line() {
+        let folder = TestDirectory::new();
+        let (file, path) = (folder.file("a", "abc"), folder.path().join("manifest"));
+        let mut manifest = Manifest::open(path.clone()).unwrap();
+        assert!(!manifest.has(&version("a", "1"), &file));
+        manifest.add(&[version("a", "1"), version("b", "1")]).unwrap();
+        fs::write(&path, [&fs::read(&path).unwrap(), &b"{\"path\":\"c\","[..]].concat()).unwrap();
+        manifest = Manifest::open(path.clone()).unwrap();
+        manifest.add(&[version("d", "1")]).unwrap();
+        let manifest = Manifest::open(path.clone()).unwrap();
+        assert!(manifest.has(&version("a", "1"), &file) && manifest.has(&version("d", "1"), &file));
+        assert!(!manifest.has(&version("a", "2"), &file) && !manifest.has(&version("c", "1"), &file));
+        manifest.close(&[version("a", "1")]).unwrap();
+        let manifest = Manifest::open(path).unwrap();
+        assert!(manifest.has(&version("a", "1"), &file) && !manifest.has(&version("d", "1"), &file));
+        fs::write(&file, "ab").unwrap();
+        assert!(!manifest.has(&version("a", "1"), &file), "a file of another size is another version");
     }
 }

@@ -15,12 +15,10 @@ use object_store::path::Path as Location;
 use object_store::{Error, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::Wanted;
-use super::address::Address;
-use super::folder::{Folder, cannot};
-use super::manifest::{Manifest, Version};
-use super::server::{changed, connect, describe};
-use crate::cache::Cache;
-use crate::disk::{amount, room};
+use super::folder::{Folder, Manifest, Version, cannot};
+use super::server::{Address, changed, connect, describe};
+use crate::byte_file::{amount, room};
+use crate::source::Cache;
 
 const AT_ONCE: usize = 8;
 /// The number of fetched objects after which they are recorded in the manifest.

@@ -91,14 +91,12 @@ fn header(key: &str, compression: Compression, records: usize, numbers: usize) -
 }
 
 impl Shard {
-    /// Opens the shard if it exists and is valid.
     pub(super) fn found(path: &Path, key: &str, count: Option<usize>) -> Option<Self> {
-        let opened = Self::open(path, key, count);
-        if let Err(problem) = &opened
-            && path.exists()
-        {
-            tracing::warn!("`{}` {problem}; it is written anew", path.display());
-        }
+        let opened = Self::open(path, key, count).inspect_err(|problem| {
+            if path.exists() {
+                tracing::warn!("`{}` {problem}; it is written anew", path.display());
+            }
+        });
         opened.ok()
     }
 
@@ -143,7 +141,6 @@ impl Shard {
         self.bytes.len() as u64
     }
 
-    /// Returns a record, as it was written.
     pub(super) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         let stored = &self.bytes[self.records.clone()][start as usize..self.ends[index] as usize];

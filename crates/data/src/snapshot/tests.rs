@@ -118,3 +118,65 @@ fn a_failing_record_ends_the_snapshot_and_leaves_complete_shards() {
     assert_eq!(snapshot.written, 100 - 35);
     check(&snapshot);
 }
+
+fn options(directory: &Path) -> SnapshotOptions {
+    SnapshotOptions { directory: directory.into(), compression: Compression::Lz4 }
+}
+
+fn element(number: usize) -> Vec<u8> {
+    vec![number as u8; number % 7 * (256 << 10)]
+}
+
+fn elements(count: usize) -> Pipeline<Vec<u8>> {
+    Pipeline::of((0..count).map(element))
+}
+
+#[test]
+fn one_process_makes_the_elements_and_all_read_them() {
+    let (folder, made) = (tempfile::tempdir().unwrap(), AtomicU64::new(0));
+    let make = || {
+        made.fetch_add(1, Ordering::Relaxed);
+        Ok(elements(60))
+    };
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let kept = Pipeline::snapshot(&options(folder.path()), "a", make).unwrap();
+                assert_eq!(kept.len(), 60);
+                assert!(kept.elements().flatten().eq((0..60).map(element)));
+                let mut shuffled: Vec<_> = kept.shuffled(1, 2).flatten().collect();
+                assert_ne!(shuffled[..9], (0..9).map(element).collect::<Vec<_>>()[..]);
+                shuffled.sort();
+                let mut sorted: Vec<_> = (0..60).map(element).collect();
+                sorted.sort();
+                assert_eq!(shuffled, sorted);
+            });
+        }
+    });
+    assert_eq!(made.into_inner(), 1);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn partial_and_damaged_files_are_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let fail = || Ok(elements(60).take(50).map_last_to_an_error());
+    assert!(Pipeline::snapshot(&options(folder.path()), "a", fail).is_err());
+    let keep = |count| Pipeline::snapshot(&options(folder.path()), "a", move || Ok(elements(count))).unwrap();
+    assert_eq!(keep(60).len(), 60);
+    assert_eq!(keep(5).len(), 60, "it is there");
+    fs::write(folder.path().join("a.safetensors"), "damaged").unwrap();
+    assert_eq!(keep(5).len(), 5);
+    let other = Pipeline::snapshot(&options(folder.path()), "b", || Ok(elements(3))).unwrap();
+    assert_eq!((other.len(), keep(9).len()), (3, 5));
+}
+
+impl Pipeline<Vec<u8>> {
+    fn map_last_to_an_error(self) -> Self {
+        let mut count = 0;
+        Self::new(Iterator::map(self, move |element| {
+            count += 1;
+            if count == 50 { Err(DataError::other("no more")) } else { element }
+        }))
+    }
+}

@@ -55,7 +55,6 @@ impl Filling<'_> {
     }
 }
 
-/// Returns the error of a file that cannot be decoded after this many rows.
 pub(super) fn undecodable(path: &Path, before: usize, error: &dyn Display) -> DataError {
     DataError::file(path, format!("cannot be decoded from row {before} on: {error}; write it again"))
 }
@@ -105,7 +104,6 @@ pub(super) fn numbers(array: &dyn Array) -> Option<Vec<f64>> {
     ))
 }
 
-/// Converts labels, which are words or numbers.
 pub(super) fn texts(array: &dyn Array) -> Option<Vec<String>> {
     fn shown<T: ArrowPrimitiveType<Native: ToString>>(array: &dyn Array) -> Vec<String> {
         array.as_primitive::<T>().values().iter().map(ToString::to_string).collect()

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::{Table, finite, names};
+use crate::dataset::{Column, Schema, list};
 use crate::error::DataError;
-use crate::schema::{Column, Schema, list};
 
 /// The problem of a first line that looks like a row.
 const IS_ROW: &str =
@@ -14,7 +14,6 @@ const IS_ROW: &str =
 /// The columns to use.
 #[derive(Default)]
 pub(super) struct Layout {
-    /// The features, in order.
     pub(super) features: Vec<usize>,
     pub(super) label: Option<usize>,
 }
@@ -37,26 +36,23 @@ impl Layout {
             return Err(format!("has no column `{target}` to predict: expected one of {expected}"));
         }
         let label = label.unwrap_or(header.len() - 1);
-        Ok(Self {
-            features: (0..header.len()).filter(|&column| column != label).collect(),
-            label: Some(label),
-        })
+        let features = (0..header.len()).filter(|&column| column != label).collect();
+        Ok(Self { features, label: Some(label) })
     }
 
     /// Uses the columns of a schema, found by name. The error describes the problem of the header.
     pub(super) fn by(header: &[String], known: &Schema) -> Result<Self, String> {
         let place = |name: &str| header.iter().position(|found| found == name);
-        let mut features = Vec::new();
-        for Column { name, .. } in &known.columns {
-            let Some(place) = place(name) else {
+        let feature = |Column { name, .. }: &Column| {
+            place(name).ok_or_else(|| {
                 let expected = list(known.columns.iter().map(|column| column.name.as_str()));
                 let found = list(names(header));
-                return Err(format!(
+                format!(
                     "has no column `{name}`: the model was trained on {expected}, but the columns are {found}"
-                ));
-            };
-            features.push(place);
-        }
+                )
+            })
+        };
+        let features = known.columns.iter().map(feature).collect::<Result<_, _>>()?;
         Ok(Self { features, label: known.label.as_deref().and_then(place) })
     }
 }

@@ -5,8 +5,6 @@ use std::collections::{BTreeSet, HashMap};
 use super::finite;
 use crate::error::DataError;
 
-/// The labels of a table's rows.
-#[derive(Debug)]
 pub(super) enum Targets {
     Classes(Names),
     /// The numbers that a regression predicts, most of which differ.
@@ -14,10 +12,6 @@ pub(super) enum Targets {
 }
 
 impl Targets {
-    pub(super) fn new(is_regression: bool) -> Self {
-        if is_regression { Self::Numbers(vec![]) } else { Self::Classes(Names::default()) }
-    }
-
     /// Adds the label of a row. Returns false for one that is not the finite number of a regression.
     #[must_use]
     pub(super) fn push(&mut self, label: &str) -> bool {
@@ -36,7 +30,7 @@ impl Targets {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Names {
     /// The distinct labels, in order of first occurrence.
     distinct: Vec<String>,

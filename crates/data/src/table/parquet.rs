@@ -38,7 +38,7 @@ struct Chunks(Arc<ByteFile>);
 
 impl Length for Chunks {
     fn len(&self) -> u64 {
-        self.0.length()
+        self.0.length
     }
 }
 
@@ -50,13 +50,10 @@ impl ChunkReader for Chunks {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
-        if start.checked_add(length as u64).is_none_or(|end| end > self.0.length()) {
+        if start.checked_add(length as u64).is_none_or(|end| end > self.0.length) {
             return Err(ParquetError::EOF(format!("{length} bytes from byte {start} on are beyond its end")));
         }
-        match self.0.read(start, length) {
-            Ok(bytes) => Ok(bytes.into()),
-            Err(error) => Err(ParquetError::External(Box::new(error))),
-        }
+        self.0.read(start, length).map(Bytes::from).map_err(|error| ParquetError::External(error.into()))
     }
 }
 

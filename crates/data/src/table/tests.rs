@@ -9,11 +9,11 @@ use crate::batch::{Inputs, Pass};
 use crate::split::Split;
 
 fn read(file: &Path) -> Result<Dataset, DataError> {
-    super::read(Format::Csv, file, &Options::default(), None)
+    super::read(&Source::Csv(file.into()), &Options::default(), None)
 }
 
 fn read_as(file: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
-    super::read(Format::Csv, file, &Options::default(), Some((known, classes)))
+    super::read(&Source::Csv(file.into()), &Options::default(), Some((known, classes)))
 }
 
 /// Returns the error of reading this file.
@@ -186,7 +186,7 @@ fn a_named_target_is_a_standardised_number() {
     let table = rows(40, |row| format!("{},{row},{}\n", f64::from(row) * 2.5 - 10.0, row % 3));
     let path = directory.file("table.csv", format!("price,size,label\n{table}"));
     let options = |target: &str| Options { target: Some(target.to_owned()), ..Options::default() };
-    let read = |target| super::read(Format::Csv, &path, &options(target), None);
+    let read = |target| super::read(&Source::Csv(path.clone()), &options(target), None);
     let dataset = read("price").unwrap();
     assert_eq!(dataset.kind, Kind::Table { features: 2, classes: 1 });
     let target = dataset.schema.target.as_ref().unwrap();
@@ -207,7 +207,9 @@ fn a_named_target_is_a_standardised_number() {
         "bad.csv",
         format!("price,size\n{}", rows(20, |row| format!("{},{row}\n", if row == 7 { "x" } else { "5" }))),
     );
-    let read = |path| super::read(Format::Csv, path, &options("price"), None).unwrap_err().to_string();
+    let read = |path: &Path| {
+        super::read(&Source::Csv(path.into()), &options("price"), None).unwrap_err().to_string()
+    };
     assert!(read(&bad).contains("line 9, column `price`: `x` is not a finite number"), "{}", read(&bad));
     let same = directory.file("same.csv", format!("price,size\n{}", rows(20, |row| format!("5,{row}\n"))));
     assert!(read(&same).contains("the target is 5 in all training rows"), "{}", read(&same));
@@ -271,13 +273,13 @@ fn files_with_the_same_header_are_one_table() {
 fn a_table_larger_than_memory_has_the_same_batches() {
     let directory = TestDirectory::new();
     let text = rows(50, |row| format!("{}.3,{},{}\n", row * row, 7.7 / f64::from(row + 1), row % 4));
-    let file = directory.file("table.csv", format!("a,b,label\n{text}"));
-    let memory = read(&file).unwrap();
+    let source = Source::Csv(directory.file("table.csv", format!("a,b,label\n{text}")));
+    let memory = super::read(&source, &Options::default(), None).unwrap();
     for limit in [0, 100] {
         let options = Options { in_memory_bytes: limit, ..Options::default() };
         let known = |data: &Dataset| (data.kind.clone(), data.schema.clone(), data.fingerprint().unwrap());
-        let own = super::read(Format::Csv, &file, &options, None);
-        for data in [own, super::read(Format::Csv, &file, &options, Some((&memory.schema, 4)))] {
+        let own = super::read(&source, &options, None);
+        for data in [own, super::read(&source, &options, Some((&memory.schema, 4)))] {
             let data = data.unwrap();
             assert!(format!("{:?}", data.train).contains("ByteFile"));
             assert_eq!(known(&data), known(&memory));

@@ -1,8 +1,8 @@
 //! Tests of texts, their tokens and their windows.
 
-use super::super::{Inputs, Pass, testing::TestDirectory};
 use super::*;
-use crate::split::Split;
+use crate::batch::Inputs;
+use crate::testing::TestDirectory;
 
 fn read(file: &Path, context: usize) -> Result<Dataset, DataError> {
     super::read(file, &Options { context, ..Options::default() })
@@ -104,7 +104,7 @@ fn a_text_larger_than_memory_has_the_same_batches() {
         let memory = read(&path, 13).unwrap();
         let stored = super::read(&path, &Options { context: 13, in_memory_bytes: 0, ..Options::default() });
         let stored = stored.unwrap();
-        assert!(format!("{:?}", stored.train).contains("TextFiles"));
+        assert!(format!("{:?}", stored.train).contains("ByteFile"));
         assert_eq!(stored.kind, memory.kind);
         assert_eq!(stored.fingerprint().unwrap(), memory.fingerprint().unwrap());
         let tokens: Vec<_> = (0..30).map(|token| 100 - token).collect();
@@ -148,4 +148,17 @@ fn characters_may_cross_a_block_boundary() {
         let message = read(&directory.file("cut", cut), 1).unwrap_err().to_string();
         assert!(message.contains(&format!("no valid character at byte {}", BLOCK - before)), "{message}");
     }
+}
+
+#[test]
+fn windows_move_in_training_and_stay_in_evaluation() {
+    let split = StoredText::new(&Arc::new(Characters::Memory((0..100).collect())), 0..100, 8, 100);
+    for epoch in 0..20 {
+        let first = split.shift(3, epoch) as u32;
+        let batch = split.batch(&[0], Pass::Training { seed: 3, epoch }).unwrap();
+        assert_eq!(batch.inputs, Inputs::Tokens((first..first + 8).collect()));
+        assert_eq!(batch.targets, (first + 1..first + 9).collect::<Vec<_>>());
+    }
+    let batch = split.batch(&[0], Pass::Evaluation).unwrap();
+    assert_eq!(batch.inputs, Inputs::Tokens((0..8).collect()));
 }

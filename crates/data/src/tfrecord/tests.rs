@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
-use image::{GrayImage, ImageFormat, Luma};
-use prost::Message;
+use image::{ImageFormat, Luma};
 
-use super::super::example::{BytesList, Example, Feature, Features, Int64List, Values};
 use super::super::framing::{self, HEADER_BYTES};
 use super::super::testing::{TestDirectory, normalise};
 use super::*;

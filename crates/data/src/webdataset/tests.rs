@@ -92,8 +92,8 @@ fn plain_webp(width: u64, height: u64) -> Vec<u8> {
 
 #[test]
 fn a_large_webp_image_in_few_bytes_is_decoded_up_to_the_limit_of_all_formats() {
-    let image = Raw::Encoded(plain_webp(4_000, 3_000)).decode(1).unwrap();
-    assert_eq!(image.shape(), [3_000, 4_000, 1]);
+    let image = Raw::Encoded(plain_webp(2_000, 1_500)).decode(1).unwrap();
+    assert_eq!(image.shape(), [1_500, 2_000, 1]);
     let refused = Raw::Encoded(plain_webp(16_383, 16_383)).decode(1).unwrap_err();
     assert!(refused.starts_with("cannot be decoded: "), "{refused}");
 }
@@ -170,7 +170,7 @@ fn content_after_the_end_of_a_gzipped_file_is_discarded() {
     let mut members = Members::default();
     let samples = members.add(directory.file("some.tar.gz", packed.finish().unwrap())).unwrap();
     assert_eq!(samples, 0..20);
-    assert!(members.files[0].length() <= shard(0..20).len() as u64, "{}", members.files[0].length());
+    assert!(members.files[0].length <= shard(0..20).len() as u64, "{}", members.files[0].length);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from typing import Any
@@ -10,27 +11,7 @@ from . import _unisono
 
 # The device types of DLPack for memory of a GPU, and for CUDA's managed memory.
 _CUDA, _CUDA_MANAGED = 2, 13
-_ELEMENTS = {
-    "f2": "f16",
-    "f4": "f32",
-    "f8": "f64",
-    "i4": "i32",
-    "i8": "i64",
-    "u1": "u8",
-    "u4": "u32",
-    "u8": "u64",
-}
-_TORCH_ELEMENTS = {
-    "torch.float16": "f16",
-    "torch.bfloat16": "bf16",
-    "torch.float32": "f32",
-    "torch.float64": "f64",
-    "torch.int32": "i32",
-    "torch.int64": "i64",
-    "torch.uint8": "u8",
-    "torch.uint32": "u32",
-    "torch.uint64": "u64",
-}
+_ELEMENTS = {"bf16", "f16", "f32", "f64", "i32", "i64", "u8", "u32", "u64"}
 
 
 def is_on_gpu(array: Any) -> bool:
@@ -61,8 +42,7 @@ def on_stream(array: Any, stream: Any = None) -> _unisono.GpuArray:
             raise ValueError("the tensor is not contiguous: pass tensor.contiguous()")
         if stream is None:
             stream = torch.cuda.current_stream(array.device)
-        element = _TORCH_ELEMENTS.get(str(array.dtype))
-        return _gpu_array(array.data_ptr(), array.numel(), element, array.dtype, stream, array)
+        return _gpu_array(array.data_ptr(), array.numel(), _torch_element(array.dtype), array.dtype, stream, array)
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         raise ValueError(f"{type(array)} is on a GPU and has no __cuda_array_interface__: pass the result of torch.from_dlpack")
@@ -77,7 +57,7 @@ def on_stream(array: Any, stream: Any = None) -> _unisono.GpuArray:
         expected *= length
     if stream is None:
         stream = interface.get("stream") or 0
-    element = _ELEMENTS.get(kind[1:]) if kind[0] in "<|=" else None
+    element = f"{kind[1]}{8 * int(kind[2:])}" if kind[0] in "<|=" else ""
     return _gpu_array(address, math.prod(shape), element, kind, stream, array)
 
 
@@ -89,12 +69,12 @@ class Streams:
     def gpu_barrier(self, stream: Any = None, *, label: str | None = None, timeout: float | None = None) -> None:
         """Orders the streams of all ranks: work that is queued on this one (PyTorch's current stream) from now on begins when the work
         that each rank has queued on its own stream is done. The host does not wait."""
-        _unisono.gpu_barrier(self._comm, stream_handle(stream), label, timeout)
+        self._comm.gpu_barrier(stream_handle(stream), label, timeout)
 
     def gpu_synchronize(self, stream: Any = None, *, timeout: float | None = None) -> None:
         """Waits until the work that is queued on a stream (PyTorch's current stream) is done. Raises an error that names the rank if a
         rank fails or does not make its calls, in which case `torch.cuda.synchronize()` would wait for ever."""
-        _unisono.gpu_synchronize(self._comm, stream_handle(stream), timeout)
+        self._comm.gpu_synchronize(stream_handle(stream), timeout)
 
 
 def stream_handle(stream: Any = None) -> int:
@@ -107,7 +87,12 @@ def stream_handle(stream: Any = None) -> int:
     return int(stream)
 
 
-def _gpu_array(address: int, count: int, element: str | None, dtype: Any, stream: Any, array: Any) -> _unisono.GpuArray:
-    if element is None:
-        raise ValueError(f"elements on GPUs must be {', '.join(sorted(set(_TORCH_ELEMENTS.values())))}, got `{dtype}`")
+@functools.cache
+def _torch_element(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.").replace("float", "f").replace("uint", "u").replace("int", "i")
+
+
+def _gpu_array(address: int, count: int, element: str, dtype: Any, stream: Any, array: Any) -> _unisono.GpuArray:
+    if element not in _ELEMENTS:
+        raise ValueError(f"elements on GPUs must be {', '.join(sorted(_ELEMENTS))}, got `{dtype}`")
     return _unisono.GpuArray(address, count, element, stream_handle(stream), array)

@@ -1,15 +1,30 @@
-//! Calls of collectives, for elements of any type.
+//! Calls of collectives, for elements of any type, and options of calls.
 
 use std::num::NonZero;
 
 use pyo3::prelude::*;
-use unisono::{Communicator, with_type};
-use unisono_bindings::{Operation, Options, arguments};
+use unisono::{Communicator, DType, ReduceOp, with_type};
+use unisono_bindings::device::OnGpu;
+use unisono_bindings::{Collective, Options, arguments};
 
 use super::Comm;
 use crate::array::Array;
 use crate::error::argument;
 use crate::reduction::reduction;
+
+pub(crate) fn options<'a>(
+    algorithm: Option<&str>,
+    label: Option<&'a str>,
+    timeout: Option<f64>,
+) -> PyResult<Options<'a>> {
+    let algorithm = algorithm.map(arguments::choice).transpose().map_err(argument)?;
+    let timeout = timeout.map(arguments::timeout).transpose().map_err(argument)?;
+    Ok(Options { algorithm, label, timeout, ..Options::default() })
+}
+
+pub(super) fn message(tag: u32, label: Option<&str>, timeout: Option<f64>) -> PyResult<Options<'_>> {
+    Ok(Options { tag, ..options(None, label, timeout)? })
+}
 
 impl Comm {
     /// Returns an operation, its array and its options, after checking them.
@@ -18,12 +33,12 @@ impl Comm {
         (name, op, root): (&str, Option<&Bound<'_, PyAny>>, Option<usize>),
         array: &Bound<'_, PyAny>,
         options: Options<'a>,
-    ) -> PyResult<(Operation, Array, Options<'a>)> {
+    ) -> PyResult<(Collective, Array, Options<'a>)> {
         if let Some(root) = root {
             arguments::rank(root, self.size, "root").map_err(argument)?;
         }
         let op = op.map(reduction).transpose()?;
-        let operation = Operation::named(name, op, root).map_err(argument)?;
+        let operation = Collective::named(name, op, root).map_err(argument)?;
         let array = Array::new(array, operation.takes_any_type(), true)?;
         operation.check(array.count, self.size, options.counts).map_err(argument)?;
         let element_bytes = element_bytes(&array, operation)?;
@@ -52,16 +67,30 @@ impl Comm {
         })
     }
 
+    pub(super) fn on_gpu(
+        &self,
+        py: Python<'_>,
+        (array, dtype): (OnGpu, DType),
+        operation: Collective,
+        options: Options<'_>,
+    ) -> PyResult<()> {
+        with_type!(dtype, T => {
+            // SAFETY: the caller keeps the array alive until the call returns. Its work is then queued, and its library frees
+            // memory in the order of the stream, as the documentation requires.
+            self.on(py, move |comm| options.call(comm, |comm| unsafe { operation.on_gpu::<T>(comm, array) }))
+        })
+    }
+
     pub(super) fn group_of(&self, py: Python<'_>, group: Option<Communicator>) -> PyResult<Option<Py<Self>>> {
         group.map(|group| Py::new(py, Self::new(group))).transpose()
     }
 }
 
 /// Returns the size of the elements of a call, if the library does not have their type.
-fn element_bytes(array: &Array, operation: Operation) -> PyResult<Option<NonZero<u16>>> {
+fn element_bytes(array: &Array, operation: Collective) -> PyResult<Option<NonZero<u16>>> {
     let size = array.element_bytes()?;
     let (found, expected) = (size.map_or(1, NonZero::get), operation.element_bytes().map_or(1, NonZero::get));
-    if operation.takes_any_type() && !operation.only_moves() && found != expected {
+    if matches!(operation.op, Some(ReduceOp::Custom(_))) && found != expected {
         return Err(argument(format!(
             "the reduction is of elements of {expected} values or bytes, and those of the array have {found}"
         )));

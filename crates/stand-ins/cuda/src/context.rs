@@ -5,13 +5,12 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::errors::{Failure, Status, give, status};
+use crate::errors::{Failure, Out, Status, give, status};
 use crate::handles::Handles;
 use crate::stream::{STREAMS, Stream};
 use crate::{device, event, memory};
 
 /// A primary context of a device, from the first retain to the last release.
-#[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) handle: usize,
     pub(crate) device: c_int,
@@ -57,10 +56,8 @@ impl Context {
     /// Waits for all streams to complete what is queued now.
     fn synchronize(self: &Arc<Self>) {
         // These include the default stream, if it was used.
-        STREAMS
-            .all_where(|stream| Arc::ptr_eq(&stream.context, self))
-            .iter()
-            .for_each(|one| one.synchronize());
+        let streams = STREAMS.all_where(|stream| Arc::ptr_eq(&stream.context, self));
+        streams.iter().for_each(|one| one.synchronize());
     }
 
     /// Invalidates everything in the context. Operations in progress are completed.
@@ -85,27 +82,24 @@ pub(crate) fn current() -> Result<Arc<Context>, Failure> {
     Ok(context)
 }
 
-/// The driver's `cuDevicePrimaryCtxRetain`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDevicePrimaryCtxRetain(handle: *mut usize, device: c_int) -> Status {
+extern "C" fn cuDevicePrimaryCtxRetain(handle: Out<'_, usize>, device: c_int) -> Status {
     status(device::physical(device).and_then(|_| {
         let mut retained = RETAINED.lock().unwrap();
         let held = retained.iter().position(|(context, _)| context.device == device);
         let held = held.unwrap_or_else(|| {
             let context = CONTEXTS.add(|handle| {
                 let (failure, is_destroyed) = (AtomicU32::new(0), AtomicBool::new(false));
-                Arc::new(Context { handle, device, failure, is_destroyed, default_stream: Mutex::default() })
+                Context { handle, device, failure, is_destroyed, default_stream: Mutex::default() }
             });
             retained.push((context, 0));
             retained.len() - 1
         });
         retained[held].1 += 1;
-        // SAFETY: the caller of this C function passes an address that is null or valid for the result.
-        unsafe { give(handle, retained[held].0.handle) }
+        give(handle, retained[held].0.handle)
     }))
 }
 
-/// The driver's `cuDevicePrimaryCtxRelease_v2`.
 #[unsafe(no_mangle)]
 extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Status {
     let mut retained = RETAINED.lock().unwrap();
@@ -121,14 +115,11 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Status {
     0
 }
 
-/// The driver's `cuCtxGetCurrent`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxGetCurrent(handle: *mut usize) -> Status {
-    // SAFETY: as in `cuDevicePrimaryCtxRetain`.
-    status(unsafe { give(handle, CURRENT.get()) })
+extern "C" fn cuCtxGetCurrent(handle: Out<'_, usize>) -> Status {
+    status(give(handle, CURRENT.get()))
 }
 
-/// The driver's `cuCtxSetCurrent`.
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSetCurrent(handle: usize) -> Status {
     if handle != 0 && CONTEXTS.get(handle).is_err() {
@@ -138,14 +129,11 @@ extern "C" fn cuCtxSetCurrent(handle: usize) -> Status {
     0
 }
 
-/// The driver's `cuCtxGetDevice`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxGetDevice(device: *mut c_int) -> Status {
-    // SAFETY: as in `cuDevicePrimaryCtxRetain`.
-    status(current().and_then(|context| unsafe { give(device, context.device) }))
+extern "C" fn cuCtxGetDevice(device: Out<'_, c_int>) -> Status {
+    status(current().and_then(|context| give(device, context.device)))
 }
 
-/// The driver's `cuCtxSynchronize`.
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSynchronize() -> Status {
     status(current().and_then(|context| {

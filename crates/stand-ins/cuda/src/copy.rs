@@ -1,13 +1,11 @@
 //! Copies between the host and devices, and on a device.
 
-use std::ffi::{c_uchar, c_void};
+use std::ffi::c_uchar;
 
 use crate::errors::{Failure, Status, status};
 use crate::memory;
 use crate::stream::{self, Operation};
 
-/// The source of a copy.
-#[derive(Debug)]
 enum Source {
     /// Device or pinned memory, read when the copy is executed.
     Address(u64),
@@ -15,8 +13,6 @@ enum Source {
     Taken(Vec<u8>),
 }
 
-/// A copy in a stream.
-#[derive(Debug)]
 pub(crate) struct Copy {
     from: Source,
     to: u64,
@@ -76,47 +72,37 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, stream: usize, waits: bool) -> 
     Ok(())
 }
 
-/// The driver's `cuMemcpyHtoD_v2`: in the default stream, like all functions without a stream argument.
+/// In the default stream, like all functions without a stream argument.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> Status {
+unsafe extern "C" fn cuMemcpyHtoD_v2(to: u64, from: u64, bytes: usize) -> Status {
     // SAFETY: the caller of this C function passes valid addresses of this many bytes.
-    status(unsafe { copy(to, from as u64, bytes, 0, true) })
+    status(unsafe { copy(to, from, bytes, 0, true) })
 }
 
-/// The driver's `cuMemcpyHtoDAsync_v2`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
-    to: u64,
-    from: *const c_void,
-    bytes: usize,
-    stream: usize,
-) -> Status {
+unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) -> Status {
     // SAFETY: as in `cuMemcpyHtoD_v2`.
-    status(unsafe { copy(to, from as u64, bytes, stream, false) })
+    status(unsafe { copy(to, from, bytes, stream, false) })
 }
 
-/// The driver's `cuMemcpyDtoH_v2`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> Status {
+unsafe extern "C" fn cuMemcpyDtoH_v2(to: u64, from: u64, bytes: usize) -> Status {
     // SAFETY: as in `cuMemcpyHtoD_v2`.
-    status(unsafe { copy(to as u64, from, bytes, 0, true) })
+    status(unsafe { copy(to, from, bytes, 0, true) })
 }
 
-/// The driver's `cuMemcpyDtoHAsync_v2`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: usize) -> Status {
+unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) -> Status {
     // SAFETY: as in `cuMemcpyHtoD_v2`.
-    status(unsafe { copy(to as u64, from, bytes, stream, false) })
+    status(unsafe { copy(to, from, bytes, stream, false) })
 }
 
-/// The driver's `cuMemcpyDtoDAsync_v2`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) -> Status {
     // SAFETY: as in `cuMemcpyHtoD_v2`.
     status(unsafe { copy(to, from, bytes, stream, false) })
 }
 
-/// The driver's `cuMemcpyPeerAsync`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyPeerAsync(
     to: u64,
@@ -130,7 +116,6 @@ unsafe extern "C" fn cuMemcpyPeerAsync(
     status(unsafe { copy(to, from, bytes, stream, false) })
 }
 
-/// The driver's `cuMemsetD8Async`.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8Async(address: u64, byte: c_uchar, bytes: usize, stream: usize) -> Status {
     status(stream::usable(stream).map(|stream| stream.enqueue(Operation::Fill { address, byte, bytes })))

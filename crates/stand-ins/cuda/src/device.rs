@@ -1,11 +1,11 @@
 //! Devices: names, attributes and UUIDs.
 
 use std::collections::BTreeMap;
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::errors::{Failure, Status, give, status};
+use crate::errors::{Failure, Out, Status, give, status};
 use crate::settings::SETTINGS;
 
 /// The CUDA version of the driver: 13.0.
@@ -21,13 +21,6 @@ pub(crate) fn physical(device: c_int) -> Result<u8, Failure> {
     }
     let device = usize::try_from(device).map_err(|_| Failure::INVALID_DEVICE)?;
     SETTINGS.devices.get(device).copied().ok_or(Failure::INVALID_DEVICE)
-}
-
-/// The UUID, which depends only on the physical ordinal.
-fn uuid(physical: u8) -> [u8; 16] {
-    let mut uuid = *b"stand-in device\0";
-    uuid[15] = physical;
-    uuid
 }
 
 /// The values of `cuDeviceGetAttribute`, by the numbers in `cuda.h`.
@@ -50,7 +43,6 @@ fn attribute(number: c_int, physical: u8) -> Result<c_int, Failure> {
     })
 }
 
-/// The driver's `cuInit`.
 #[unsafe(no_mangle)]
 extern "C" fn cuInit(flags: c_uint) -> Status {
     if flags != 0 {
@@ -63,82 +55,59 @@ extern "C" fn cuInit(flags: c_uint) -> Status {
     0
 }
 
-/// The driver's `cuDriverGetVersion`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Status {
-    // SAFETY: the caller of this C function passes an address that is null or valid for the result.
-    status(unsafe { give(version, VERSION) })
+extern "C" fn cuDriverGetVersion(version: Out<'_, c_int>) -> Status {
+    status(give(version, VERSION))
 }
 
-/// The driver's `cuDeviceGetCount`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Status {
+extern "C" fn cuDeviceGetCount(count: Out<'_, c_int>) -> Status {
     if !INITIALIZED.load(Ordering::Acquire) {
         return Failure::NOT_INITIALIZED.0;
     }
-    // SAFETY: as in `cuDriverGetVersion`.
-    status(unsafe { give(count, SETTINGS.devices.len() as c_int) })
+    status(give(count, SETTINGS.devices.len() as c_int))
 }
 
-/// The driver's `cuDeviceGet`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Status {
-    // SAFETY: as in `cuDriverGetVersion`.
-    status(physical(ordinal).and_then(|_| unsafe { give(device, ordinal) }))
+extern "C" fn cuDeviceGet(device: Out<'_, c_int>, ordinal: c_int) -> Status {
+    status(physical(ordinal).and_then(|_| give(device, ordinal)))
 }
 
-/// The driver's `cuDeviceGetName`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, size: c_int, device: c_int) -> Status {
-    // SAFETY: as in `cuDriverGetVersion`.
-    status(physical(device).and_then(|_| unsafe { give_text(name, size, NAME) }))
+unsafe extern "C" fn cuDeviceGetName(name: *mut u8, size: c_int, device: c_int) -> Status {
+    status(physical(device).and_then(|_| {
+        if name.is_null() || size < NAME.len() as c_int {
+            return Err(Failure::INVALID_VALUE);
+        }
+        // SAFETY: the caller of this C function passes a pointer that is valid for writes of this size, which is large enough.
+        unsafe { name.copy_from_nonoverlapping(NAME.as_ptr(), NAME.len()) };
+        Ok(())
+    }))
 }
 
-/// Writes a text with its terminating zero, truncated to the size of the buffer.
-///
-/// # Safety
-/// The pointer must be null, or valid for writes of that many bytes.
-unsafe fn give_text(to: *mut c_char, size: c_int, text: &[u8]) -> Result<(), Failure> {
-    let room = usize::try_from(size).unwrap_or(0);
-    if to.is_null() || room == 0 {
-        return Err(Failure::INVALID_VALUE);
-    }
-    let length = text.len().min(room);
-    // SAFETY: the pointer is not null, and no more bytes are written than the caller promises.
-    unsafe {
-        to.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
-        to.add(length - 1).write(0);
-    }
-    Ok(())
-}
-
-/// The driver's `cuDeviceGetUuid`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetUuid(id: *mut [u8; 16], device: c_int) -> Status {
-    // SAFETY: as in `cuDriverGetVersion`.
-    status(physical(device).and_then(|physical| unsafe { give(id, uuid(physical)) }))
+extern "C" fn cuDeviceGetUuid(id: Out<'_, [u8; 16]>, device: c_int) -> Status {
+    status(physical(device).and_then(|physical| {
+        let mut uuid = *b"stand-in device\0";
+        uuid[15] = physical;
+        give(id, uuid)
+    }))
 }
 
-/// The driver's `cuDeviceGetUuid_v2`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetUuid_v2(id: *mut [u8; 16], device: c_int) -> Status {
-    // SAFETY: as in `cuDriverGetVersion`.
-    unsafe { cuDeviceGetUuid(id, device) }
+extern "C" fn cuDeviceGetUuid_v2(id: Out<'_, [u8; 16]>, device: c_int) -> Status {
+    cuDeviceGetUuid(id, device)
 }
 
-/// The driver's `cuDeviceTotalMem_v2`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> Status {
-    // SAFETY: as in `cuDriverGetVersion`.
-    status(physical(device).and_then(|_| unsafe { give(bytes, SETTINGS.memory_bytes) }))
+extern "C" fn cuDeviceTotalMem_v2(bytes: Out<'_, usize>, device: c_int) -> Status {
+    status(physical(device).and_then(|_| give(bytes, SETTINGS.memory_bytes)))
 }
 
-/// The driver's `cuDeviceGetAttribute`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, number: c_int, device: c_int) -> Status {
+extern "C" fn cuDeviceGetAttribute(value: Out<'_, c_int>, number: c_int, device: c_int) -> Status {
     let found = physical(device).and_then(|physical| attribute(number, physical));
-    // SAFETY: as in `cuDriverGetVersion`.
-    status(found.and_then(|found| unsafe { give(value, found) }))
+    status(found.and_then(|found| give(value, found)))
 }
 
 /// The release thresholds of the default pools, by physical device.
@@ -152,29 +121,22 @@ fn pooled(pool: usize, attribute: c_int) -> Result<u8, Failure> {
     found.copied().filter(|_| attribute == RELEASE_THRESHOLD).ok_or(Failure::INVALID_VALUE)
 }
 
-/// The driver's `cuDeviceGetDefaultMemPool`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetDefaultMemPool(pool: *mut usize, device: c_int) -> Status {
-    // SAFETY: as in `cuDriverGetVersion`.
-    status(physical(device).and_then(|physical| unsafe { give(pool, usize::from(physical) + 1) }))
+extern "C" fn cuDeviceGetDefaultMemPool(pool: Out<'_, usize>, device: c_int) -> Status {
+    status(physical(device).and_then(|physical| give(pool, usize::from(physical) + 1)))
 }
 
-/// The driver's `cuMemPoolSetAttribute`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemPoolSetAttribute(pool: usize, attribute: c_int, value: *const u64) -> Status {
+extern "C" fn cuMemPoolSetAttribute(pool: usize, attribute: c_int, value: &u64) -> Status {
     status(pooled(pool, attribute).map(|physical| {
-        // SAFETY: the caller of this C function passes the address of the attribute's value, which is an integer of 64 bits.
-        let value = unsafe { value.read() };
-        THRESHOLDS.lock().unwrap_or_else(PoisonError::into_inner).insert(physical, value);
+        THRESHOLDS.lock().unwrap_or_else(PoisonError::into_inner).insert(physical, *value);
     }))
 }
 
-/// The driver's `cuMemPoolGetAttribute`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemPoolGetAttribute(pool: usize, attribute: c_int, value: *mut u64) -> Status {
+extern "C" fn cuMemPoolGetAttribute(pool: usize, attribute: c_int, value: Out<'_, u64>) -> Status {
     status(pooled(pool, attribute).and_then(|physical| {
         let threshold = THRESHOLDS.lock().unwrap_or_else(PoisonError::into_inner).get(&physical).copied();
-        // SAFETY: as in `cuDriverGetVersion`.
-        unsafe { give(value, threshold.unwrap_or(0)) }
+        give(value, threshold.unwrap_or(0))
     }))
 }

@@ -1,12 +1,12 @@
 //! The driver's errors: numbers, names and descriptions.
 
 use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
 
 /// An error of the driver, by its number in `cuda.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failure(pub(crate) u32);
 
-/// The return type of the driver's functions.
 pub(crate) type Status = u32;
 
 macro_rules! failures {
@@ -40,36 +40,27 @@ failures! {
     NOT_SUPPORTED = 801, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported (by the stand-in)";
 }
 
-/// Converts a result to a return value.
 pub(crate) fn status(result: Result<(), Failure>) -> Status {
     result.map_or_else(|failure| failure.0, |()| 0)
 }
 
+/// The address for a result, in C a pointer that may be null.
+pub(crate) type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
+
 /// Writes a result to the caller's address.
-///
-/// # Safety
-/// The pointer must be null, or valid for a write.
-pub(crate) unsafe fn give<T>(to: *mut T, value: T) -> Result<(), Failure> {
-    if to.is_null() {
-        return Err(Failure::INVALID_VALUE);
-    }
-    // SAFETY: not null, so valid for a write as the caller promises; declared in C, so aligned.
-    unsafe { to.write(value) };
+pub(crate) fn give<T>(to: Out<'_, T>, value: T) -> Result<(), Failure> {
+    to.ok_or(Failure::INVALID_VALUE)?.write(value);
     Ok(())
 }
 
-/// The driver's `cuGetErrorName`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetErrorName(error: Status, name: *mut *const c_char) -> Status {
+extern "C" fn cuGetErrorName(error: Status, name: Out<'_, *const c_char>) -> Status {
     let text = Failure(error).text().ok_or(Failure::INVALID_VALUE);
-    // SAFETY: the caller of this C function passes an address that is null or valid for the result.
-    status(text.and_then(|(text, _)| unsafe { give(name, text.as_ptr()) }))
+    status(text.and_then(|(text, _)| give(name, text.as_ptr())))
 }
 
-/// The driver's `cuGetErrorString`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetErrorString(error: Status, sentence: *mut *const c_char) -> Status {
+extern "C" fn cuGetErrorString(error: Status, sentence: Out<'_, *const c_char>) -> Status {
     let text = Failure(error).text().ok_or(Failure::INVALID_VALUE);
-    // SAFETY: as in `cuGetErrorName`.
-    status(text.and_then(|(_, text)| unsafe { give(sentence, text.as_ptr()) }))
+    status(text.and_then(|(_, text)| give(sentence, text.as_ptr())))
 }

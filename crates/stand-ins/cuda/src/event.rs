@@ -5,19 +5,18 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use crate::context::{self, Context};
-use crate::errors::{Failure, Status, give, status};
+use crate::errors::{Failure, Out, Status, give, status};
 use crate::handles::Handles;
 use crate::stream::{self, Operation};
 
 /// One record of an event. Each record has its own, so that a wait for one is not ended by a later one.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Moment {
     reached: Mutex<Option<Instant>>,
     changed: Condvar,
 }
 
 impl Moment {
-    /// Marks that the stream has reached it.
     pub(crate) fn reach(&self) {
         *self.reached.lock().unwrap() = Some(Instant::now());
         self.changed.notify_all();
@@ -34,8 +33,6 @@ impl Moment {
     }
 }
 
-/// The object of an event handle.
-#[derive(Debug)]
 struct Event {
     handle: usize,
     context: Arc<Context>,
@@ -53,7 +50,6 @@ impl Event {
         self.moment.lock().unwrap().clone()
     }
 
-    /// The time at which the stream reached it.
     fn time(&self) -> Result<Instant, Failure> {
         let moment = self.moment().filter(|_| self.has_time).ok_or(Failure::INVALID_HANDLE)?;
         moment.reached().ok_or(Failure::NOT_READY)
@@ -65,25 +61,20 @@ pub(crate) fn forget(context: usize) {
     EVENTS.remove_where(|event| event.context.handle == context);
 }
 
-/// The driver's `cuEventCreate`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventCreate(handle: *mut usize, flags: c_uint) -> Status {
+extern "C" fn cuEventCreate(handle: Out<'_, usize>, flags: c_uint) -> Status {
     status(context::current().and_then(|context| {
         let has_time = flags & DISABLE_TIMING == 0;
-        let event =
-            EVENTS.add(|handle| Arc::new(Event { handle, context, has_time, moment: Mutex::default() }));
-        // SAFETY: the caller of this C function passes an address that is null or valid for the result.
-        unsafe { give(handle, event.handle) }
+        let event = EVENTS.add(|handle| Event { handle, context, has_time, moment: Mutex::default() });
+        give(handle, event.handle)
     }))
 }
 
-/// The driver's `cuEventDestroy_v2`.
 #[unsafe(no_mangle)]
 extern "C" fn cuEventDestroy_v2(event: usize) -> Status {
     status(EVENTS.remove(event).map(|_| ()))
 }
 
-/// The driver's `cuEventRecord`.
 #[unsafe(no_mangle)]
 extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
     status(EVENTS.get(event).and_then(|event| {
@@ -98,7 +89,7 @@ extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
     }))
 }
 
-/// The driver's `cuStreamWaitEvent`: waits for the latest record; an event never recorded is complete.
+/// Waits for the latest record; an event never recorded is complete.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> Status {
     status(EVENTS.get(event).and_then(|event| {
@@ -110,7 +101,6 @@ extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> 
     }))
 }
 
-/// The driver's `cuEventQuery`.
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(event: usize) -> Status {
     status(EVENTS.get(event).and_then(|event| {
@@ -121,7 +111,6 @@ extern "C" fn cuEventQuery(event: usize) -> Status {
     }))
 }
 
-/// The driver's `cuEventSynchronize`.
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(event: usize) -> Status {
     status(EVENTS.get(event).and_then(|event| {
@@ -132,16 +121,14 @@ extern "C" fn cuEventSynchronize(event: usize) -> Status {
     }))
 }
 
-/// The driver's `cuEventElapsedTime_v2`, in milliseconds.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: usize, end: usize) -> Status {
+extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<'_, f32>, start: usize, end: usize) -> Status {
     let times = EVENTS.get(start).and_then(|start| Ok((start.time()?, EVENTS.get(end)?.time()?)));
     status(times.and_then(|(start, end)| {
         let seconds = match end.checked_duration_since(start) {
             Some(after) => after.as_secs_f64(),
             None => -start.duration_since(end).as_secs_f64(),
         };
-        // SAFETY: as in `cuEventCreate`.
-        unsafe { give(milliseconds, (seconds * 1e3) as f32) }
+        give(milliseconds, (seconds * 1e3) as f32)
     }))
 }

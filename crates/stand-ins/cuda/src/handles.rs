@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use crate::errors::Failure;
 
 /// All objects of one kind with their handles.
-#[derive(Debug)]
 pub(crate) struct Handles<T> {
     /// The latest handle, and those in use.
     all: Mutex<(usize, BTreeMap<usize, Arc<T>>)>,
@@ -20,15 +19,14 @@ impl<T> Handles<T> {
     }
 
     /// Adds the object that `make` creates for a new handle.
-    pub(crate) fn add(&self, make: impl FnOnce(usize) -> Arc<T>) -> Arc<T> {
+    pub(crate) fn add(&self, make: impl FnOnce(usize) -> T) -> Arc<T> {
         let mut all = self.all.lock().unwrap();
         all.0 += 16;
-        let (handle, made) = (all.0, make(all.0));
+        let (handle, made) = (all.0, Arc::new(make(all.0)));
         all.1.insert(handle, Arc::clone(&made));
         made
     }
 
-    /// The object of a handle.
     pub(crate) fn get(&self, handle: usize) -> Result<Arc<T>, Failure> {
         self.all.lock().unwrap().1.get(&handle).cloned().ok_or(Failure::INVALID_HANDLE)
     }
@@ -44,7 +42,6 @@ impl<T> Handles<T> {
         all.1.extract_if(.., |_, one| goes(one)).map(|(_, one)| one).collect()
     }
 
-    /// All objects that match.
     pub(crate) fn all_where(&self, holds: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         self.all.lock().unwrap().1.values().filter(|one| holds(one)).cloned().collect()
     }

@@ -1,8 +1,8 @@
 //! A stand-in for the CUDA driver (`libcuda.so`), for tests on machines without a GPU. Never shipped.
 //!
-//! It implements the driver's C interface on host memory, and is as asynchronous as a device: every stream is a queue with a
-//! thread of its own, which waits for a short random time before each operation. So a missing event, or a buffer that is
-//! reused too early, causes a wrong result.
+//! It implements the driver's C interface, by functions of the same names, on host memory, and is as asynchronous as a device:
+//! every stream is a queue with a thread of its own, which waits for a short random time before each operation. So a missing
+//! event, or a buffer that is reused too early, causes a wrong result.
 //!
 //! # Stricter than a device
 //! - Device addresses are not host addresses: a program that dereferences one crashes.

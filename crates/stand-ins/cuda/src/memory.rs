@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::context::{self, Context};
-use crate::errors::{Failure, Status, give, status};
+use crate::errors::{Failure, Out, Status, give, status};
 use crate::settings::SETTINGS;
 use crate::stream::{self, Operation};
 
@@ -23,7 +23,6 @@ const FREED: u8 = 0xdb;
 const KEPT_BYTES: usize = 64 << 20;
 
 /// An allocation, from its creation to the last operation that uses it.
-#[derive(Debug)]
 pub(crate) struct Allocation {
     /// The address for the program.
     address: u64,
@@ -44,7 +43,6 @@ unsafe impl Send for Allocation {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Allocation {}
 
-#[derive(Debug)]
 struct Memory {
     /// Live allocations, by address.
     live: BTreeMap<u64, Arc<Allocation>>,
@@ -57,7 +55,6 @@ static MEMORY: Mutex<Memory> =
     Mutex::new(Memory { live: BTreeMap::new(), kept: VecDeque::new(), kept_bytes: 0 });
 
 /// Bytes within an allocation, which is kept alive.
-#[derive(Debug)]
 pub(crate) struct Span {
     pub(crate) pointer: *mut u8,
     bytes: usize,
@@ -87,8 +84,7 @@ impl Allocation {
             return Err(Failure::OUT_OF_MEMORY);
         }
         let address = pointer as u64 ^ if device.is_some() { DEVICE_BIT } else { 0 };
-        let (context, is_ending) = (context.handle, AtomicBool::new(false));
-        let is_lent = false;
+        let (context, is_ending, is_lent) = (context.handle, AtomicBool::new(false), false);
         let allocation = Arc::new(Self { address, pointer, layout, device, is_lent, context, is_ending });
         memory.live.insert(address, Arc::clone(&allocation));
         Ok(allocation)
@@ -124,7 +120,6 @@ impl Drop for Allocation {
 }
 
 impl Memory {
-    /// The number of bytes in use on a device.
     fn used(&self, device: c_int) -> usize {
         self.live.values().filter(|one| one.device == Some(device)).map(|one| one.layout.size()).sum()
     }
@@ -186,36 +181,30 @@ fn ending(address: u64, is_device: bool) -> Result<Arc<Allocation>, Failure> {
     Ok(Arc::clone(allocation))
 }
 
-/// The driver's `cuMemAlloc_v2`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Status {
+extern "C" fn cuMemAlloc_v2(address: Out<'_, u64>, bytes: usize) -> Status {
     status(context::current().and_then(|context| {
         let allocation = Allocation::new(&context, Some(context.device), bytes)?;
         allocation.begin();
-        // SAFETY: the caller of this C function passes an address that is null or valid for the result.
-        unsafe { give(address, allocation.address) }
+        give(address, allocation.address)
     }))
 }
 
-/// The driver's `cuMemAllocAsync`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) -> Status {
+extern "C" fn cuMemAllocAsync(address: Out<'_, u64>, bytes: usize, stream: usize) -> Status {
     status(stream::usable(stream).and_then(|stream| {
         let allocation = Allocation::new(&stream.context, Some(stream.context.device), bytes)?;
-        // SAFETY: as in `cuMemAlloc_v2`.
-        unsafe { give(address, allocation.address) }?;
+        give(address, allocation.address)?;
         stream.enqueue(Operation::Begin(allocation));
         Ok(())
     }))
 }
 
-/// The driver's `cuMemFree_v2`.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFree_v2(address: u64) -> Status {
     status(context::current().and_then(|_| ending(address, true)).map(|allocation| end(&allocation)))
 }
 
-/// The driver's `cuMemFreeAsync`.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeAsync(address: u64, stream: usize) -> Status {
     status(stream::usable(stream).and_then(|stream| {
@@ -224,57 +213,49 @@ extern "C" fn cuMemFreeAsync(address: u64, stream: usize) -> Status {
     }))
 }
 
-/// The driver's `cuMemHostAlloc`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemHostAlloc(pointer: *mut *mut c_void, bytes: usize, _flags: c_uint) -> Status {
+extern "C" fn cuMemHostAlloc(pointer: Out<'_, *mut c_void>, bytes: usize, _flags: c_uint) -> Status {
     status(context::current().and_then(|context| {
         let allocation = Allocation::new(&context, None, bytes)?;
         allocation.begin();
-        // SAFETY: as in `cuMemAlloc_v2`.
-        unsafe { give(pointer, allocation.pointer.cast()) }
+        give(pointer, allocation.pointer.cast())
     }))
 }
 
-/// The driver's `cuMemFreeHost`.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> Status {
     let allocation = context::current().and_then(|_| ending(pointer as u64, false));
     status(allocation.map(|allocation| end(&allocation)))
 }
 
-/// The driver's `cuMemHostRegister_v2`.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, _flags: c_uint) -> Status {
     status(context::current().and_then(|context| Allocation::lend(&context, pointer.cast(), bytes)))
 }
 
-/// The driver's `cuMemHostUnregister`.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemHostUnregister(pointer: *mut c_void) -> Status {
     cuMemFreeHost(pointer)
 }
 
-/// The driver's `cuMemGetInfo_v2`, for this process's allocations only.
+/// Counts this process's allocations only.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status {
+extern "C" fn cuMemGetInfo_v2(free: Out<'_, usize>, total: Out<'_, usize>) -> Status {
     status(context::current().and_then(|context| {
         let left = SETTINGS.memory_bytes - MEMORY.lock().unwrap().used(context.device);
-        // SAFETY: as in `cuMemAlloc_v2`.
-        unsafe { give(free, left).and_then(|()| give(total, SETTINGS.memory_bytes)) }
+        give(free, left).and_then(|()| give(total, SETTINGS.memory_bytes))
     }))
 }
 
-/// The driver's `cuPointerGetAttribute`, for the kind of memory and the ordinal of its device.
+/// Supports the kind of memory and the ordinal of its device, which have 32 bits each.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuPointerGetAttribute(to: *mut c_void, attribute: c_int, address: u64) -> Status {
+extern "C" fn cuPointerGetAttribute(to: Out<'_, u32>, attribute: c_int, address: u64) -> Status {
     const MEMORY_TYPE: c_int = 2;
     const DEVICE_ORDINAL: c_int = 9;
     let found = find(address, 1).map_err(|_| Failure::INVALID_VALUE);
     status(found.and_then(|span| match (attribute, span.allocation.device) {
-        // SAFETY: as in `cuMemAlloc_v2`, for a number of this size.
-        (MEMORY_TYPE, device) => unsafe { give(to.cast(), if device.is_some() { 2_u32 } else { 1 }) },
-        // SAFETY: as above.
-        (DEVICE_ORDINAL, Some(device)) => unsafe { give(to.cast(), device) },
+        (MEMORY_TYPE, device) => give(to, if device.is_some() { 2 } else { 1 }),
+        (DEVICE_ORDINAL, Some(device)) => give(to, device.cast_unsigned()),
         _ => Err(Failure::NOT_SUPPORTED),
     }))
 }

@@ -4,8 +4,6 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// The settings in the environment.
-#[derive(Debug)]
 pub(crate) struct Settings {
     /// The physical ordinals of the devices that this process sees.
     pub(crate) devices: Vec<u8>,
@@ -14,7 +12,6 @@ pub(crate) struct Settings {
     pub(crate) delay: Duration,
     /// The additional time per byte of a copy.
     pub(crate) seconds_per_byte: f64,
-    /// The memory of a device.
     pub(crate) memory_bytes: usize,
 }
 

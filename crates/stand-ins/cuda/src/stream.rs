@@ -7,45 +7,33 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use crate::context::{self, Context};
 use crate::copy::Copy;
-use crate::errors::{Failure, Status, give, status};
+use crate::errors::{Failure, Out, Status, give, status};
 use crate::event::Moment;
 use crate::handles::Handles;
 use crate::memory::{self, Allocation};
 use crate::settings::SETTINGS;
 
-/// A host function that runs in stream order.
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 
-/// An operation of a stream.
-#[derive(Debug)]
 pub(crate) enum Operation {
     Reach(Arc<Moment>),
     Wait(Arc<Moment>),
     Copy(Copy),
-    /// Fills bytes from an address on with a value.
-    Fill {
-        address: u64,
-        byte: u8,
-        bytes: usize,
-    },
-    /// Starts an allocation.
+    Fill { address: u64, byte: u8, bytes: usize },
     Begin(Arc<Allocation>),
-    /// Ends an allocation.
     End(Arc<Allocation>),
     Call(HostFunction, Argument),
 }
 
-/// The argument of a host function.
-#[derive(Debug)]
 pub(crate) struct Argument(*mut c_void);
 
 // SAFETY: it is only passed on; its meaning is between the caller and its function.
 unsafe impl Send for Argument {}
 
-/// The object of a stream handle.
-#[derive(Debug)]
 pub(crate) struct Stream {
     handle: usize,
     pub(crate) context: Arc<Context>,
@@ -53,7 +41,7 @@ pub(crate) struct Stream {
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Queue {
     operations: VecDeque<Operation>,
     /// The number of operations ever enqueued, and the number done.
@@ -71,7 +59,7 @@ thread_local! {
     static PER_THREAD: RefCell<BTreeMap<usize, Arc<Stream>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// The context of the stream that runs on this thread, if any.
+/// Returns the context of the stream that runs on this thread, if any.
 pub(crate) fn context_here() -> Option<Arc<Context>> {
     HERE.with(|context| context.get().cloned())
 }
@@ -79,9 +67,8 @@ pub(crate) fn context_here() -> Option<Arc<Context>> {
 impl Stream {
     /// Creates a stream with its thread.
     pub(crate) fn begin(context: Arc<Context>) -> Arc<Self> {
-        let stream = STREAMS.add(|handle| {
-            Arc::new(Self { handle, context, queue: Mutex::default(), changed: Condvar::new() })
-        });
+        let (queue, changed) = (Mutex::default(), Condvar::new());
+        let stream = STREAMS.add(|handle| Self { handle, context, queue, changed });
         let running = Arc::clone(&stream);
         let thread = thread::Builder::new().name(format!("stream {:x}", stream.handle));
         // The thread ends when the stream is closed, or with the process, which does not wait for it.
@@ -89,7 +76,6 @@ impl Stream {
         stream
     }
 
-    /// Enqueues an operation, and returns at once.
     pub(crate) fn enqueue(&self, operation: Operation) {
         let mut queue = self.queue.lock().unwrap();
         queue.operations.push_back(operation);
@@ -111,10 +97,14 @@ impl Stream {
     }
 
     fn run(&self) {
-        HERE.with(|here| here.set(Arc::clone(&self.context)).expect("a thread runs one stream"));
-        let mut delays = Delays(SETTINGS.seed ^ (self.handle as u64).rotate_left(32));
+        HERE.with(|here| assert!(here.set(Arc::clone(&self.context)).is_ok(), "a thread runs one stream"));
+        let mut random = Rng::with_seed(SETTINGS.seed ^ (self.handle as u64).rotate_left(32));
         while let Some(operation) = self.next() {
-            delays.wait(operation.bytes());
+            let bytes = match &operation {
+                Operation::Copy(copy) => copy.bytes,
+                _ => 0,
+            };
+            delay(&mut random, bytes);
             // After an error, operations are skipped, but waits must still end.
             if self.context.check().is_ok()
                 || matches!(operation, Operation::Reach(_) | Operation::Wait(_) | Operation::End(_))
@@ -134,14 +124,6 @@ impl Stream {
 }
 
 impl Operation {
-    /// The number of bytes that prolong the operation.
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Copy(copy) => copy.bytes,
-            _ => 0,
-        }
-    }
-
     fn run(self) -> Result<(), Failure> {
         match self {
             Self::Reach(moment) => moment.reach(),
@@ -161,28 +143,14 @@ impl Operation {
     }
 }
 
-/// Random delays (splitmix64).
-struct Delays(u64);
-
-impl Delays {
-    /// Mostly between zero and the mean; one in eight is up to nine times as long, so that a stream with more work than
-    /// another may still finish first. Longer for operations on many bytes.
-    fn wait(&mut self, bytes: usize) {
-        let longest = if self.part() < 0.125 { 9.0 } else { 1.0 };
-        let copy = Duration::from_secs_f64(bytes as f64 * SETTINGS.seconds_per_byte);
-        let delay = SETTINGS.delay.mul_f64(longest * self.part()) + copy;
-        if !delay.is_zero() {
-            thread::sleep(delay);
-        }
-    }
-
-    /// A number from 0 to below 1.
-    fn part(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+/// Waits for a random time: mostly between zero and the mean; one in eight is up to nine times as long, so that a stream with more
+/// work than another may still finish first. Longer for operations on many bytes.
+fn delay(random: &mut Rng, bytes: usize) {
+    let longest = if random.f64() < 0.125 { 9.0 } else { 1.0 };
+    let copy = Duration::from_secs_f64(bytes as f64 * SETTINGS.seconds_per_byte);
+    let delay = SETTINGS.delay.mul_f64(longest * random.f64()) + copy;
+    if !delay.is_zero() {
+        thread::sleep(delay);
     }
 }
 
@@ -205,27 +173,22 @@ pub(crate) fn usable(handle: usize) -> Result<Arc<Stream>, Failure> {
     if Arc::ptr_eq(&stream.context, &context) { Ok(stream) } else { Err(Failure::INVALID_HANDLE) }
 }
 
-/// The driver's `cuStreamCreate`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamCreate(handle: *mut usize, _flags: c_uint) -> Status {
-    // SAFETY: the caller of this C function passes an address that is null or valid for the result.
-    status(context::current().and_then(|context| unsafe { give(handle, Stream::begin(context).handle) }))
+extern "C" fn cuStreamCreate(handle: Out<'_, usize>, _flags: c_uint) -> Status {
+    status(context::current().and_then(|context| give(handle, Stream::begin(context).handle)))
 }
 
-/// The driver's `cuStreamDestroy_v2`: operations in the stream are still executed.
+/// Operations in the stream are still executed.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamDestroy_v2(stream: usize) -> Status {
     status(STREAMS.remove(stream).map(|stream| stream.close()))
 }
 
-/// The driver's `cuStreamGetCtx`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamGetCtx(stream: usize, context: *mut usize) -> Status {
-    // SAFETY: as in `cuStreamCreate`.
-    status(named(stream).and_then(|stream| unsafe { give(context, stream.context.handle) }))
+extern "C" fn cuStreamGetCtx(stream: usize, context: Out<'_, usize>) -> Status {
+    status(named(stream).and_then(|stream| give(context, stream.context.handle)))
 }
 
-/// The driver's `cuStreamSynchronize`.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(stream: usize) -> Status {
     status(named(stream).and_then(|stream| {
@@ -234,7 +197,6 @@ extern "C" fn cuStreamSynchronize(stream: usize) -> Status {
     }))
 }
 
-/// The driver's `cuStreamQuery`.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamQuery(stream: usize) -> Status {
     status(named(stream).and_then(|stream| {
@@ -243,14 +205,11 @@ extern "C" fn cuStreamQuery(stream: usize) -> Status {
     }))
 }
 
-/// The driver's `cuStreamIsCapturing`: never.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamIsCapturing(stream: usize, capturing: *mut c_uint) -> Status {
-    // SAFETY: as in `cuStreamCreate`.
-    status(usable(stream).and_then(|_| unsafe { give(capturing, 0) }))
+extern "C" fn cuStreamIsCapturing(stream: usize, capturing: Out<'_, c_uint>) -> Status {
+    status(usable(stream).and_then(|_| give(capturing, 0)))
 }
 
-/// The driver's `cuLaunchHostFunc`.
 #[unsafe(no_mangle)]
 extern "C" fn cuLaunchHostFunc(
     stream: usize,

@@ -12,16 +12,13 @@ use crate::id::failed;
 use crate::results::{Fault, Kind, Stop};
 use crate::settings::SETTINGS;
 
-/// The largest number of ranks of a communicator.
 pub(crate) const MOST_RANKS: usize = 64;
 /// The bytes that a rank can publish at once.
 pub(crate) const BLOCK: usize = 256 << 10;
 
-/// The header of the area, which is zeroed except for the magic number.
+/// The header of the area, which is zeroed.
 #[repr(C)]
 struct Header {
-    /// The number of the unique id, which is checked through the file.
-    number: u64,
     /// The number of ranks, set by the first rank to join.
     ranks: AtomicU32,
     members: [Member; MOST_RANKS],
@@ -36,14 +33,11 @@ struct Member {
     /// The number of barriers that the rank has reached.
     meetings: AtomicU64,
     uuid: [AtomicU64; 2],
-    /// The collective that the rank is in.
-    call: [AtomicU64; 3],
 }
 
 const HEADER_BYTES: usize = size_of::<Header>().next_multiple_of(4096);
 
 /// A rank's mapping of the area, which is unmapped on drop.
-#[derive(Debug)]
 pub(crate) struct Area {
     base: NonNull<u8>,
     pub(crate) rank: usize,
@@ -73,7 +67,7 @@ impl Area {
             && other != own
         {
             let message = format!("rank {rank} joins with {ranks} ranks, but another with {other}");
-            return Err(Fault::new(Kind::InvalidArgument, message));
+            return Err(Fault::invalid(message));
         }
         let member = area.member(rank);
         if member.is_taken.swap(1, Ordering::AcqRel) != 0 {
@@ -137,15 +131,22 @@ impl Area {
         self.until("finalise", SETTINGS.deadline, is_aborted, is_done)
     }
 
-    /// Exchanges the calls of all ranks, rank 0's first.
-    pub(crate) fn calls(&self, mine: [u64; 3], is_aborted: &AtomicBool) -> Result<Vec<[u64; 3]>, Stop> {
-        for (to, word) in self.member(self.rank).call.iter().zip(mine) {
-            to.store(word, Ordering::Relaxed);
+    /// Exchanges the descriptions of the ranks' calls through their blocks, rank 0's first.
+    pub(crate) fn calls(&self, mine: &str, is_aborted: &AtomicBool) -> Result<Vec<String>, Stop> {
+        let (block, length) = (self.block(self.rank), u8::try_from(mine.len()).expect("a short text"));
+        // SAFETY: the text fits the block, which only this rank writes until the barrier.
+        unsafe {
+            block.write(length);
+            block.add(1).copy_from(mine.as_ptr(), mine.len());
         }
         self.meet(is_aborted)?;
-        let said = |rank: usize| self.member(rank).call.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let all = (0..self.ranks).map(said).collect();
-        // No rank may publish its next call before all have read these.
+        // SAFETY: a block has a length and as many bytes, and is not written between the barriers.
+        let text = |block: *mut u8| unsafe {
+            String::from_utf8_lossy(std::slice::from_raw_parts(block.add(1), block.read().into()))
+                .into_owned()
+        };
+        let all = (0..self.ranks).map(|rank| text(self.block(rank))).collect();
+        // No rank may overwrite its block before all have read it.
         self.meet(is_aborted)?;
         Ok(all)
     }

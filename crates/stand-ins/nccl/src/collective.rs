@@ -5,10 +5,9 @@ use std::sync::atomic::AtomicBool;
 
 use crate::area::{Area, BLOCK};
 use crate::driver::host_address;
-use crate::reduction::{DataType, Operator, reduce};
+use crate::reduction::{DataType, Operator};
 use crate::results::{Fault, Kind, Stop};
 
-/// The kind of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Collective {
     AllReduce,
@@ -18,7 +17,6 @@ pub(crate) enum Collective {
     AllGather,
 }
 
-/// A collective as it was called.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) collective: Collective,
@@ -33,9 +31,10 @@ pub(crate) struct Call {
     pub(crate) stream: usize,
 }
 
+/// Formats the arguments that ranks must agree on.
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of {} {:?}", self.collective, self.count, self.dtype)?;
+        write!(f, "{:?} of {} {}", self.collective, self.count, self.dtype.name)?;
         if let Some(op) = self.op {
             write!(f, " by {op:?}")?;
         }
@@ -47,41 +46,17 @@ impl fmt::Display for Call {
 }
 
 impl Call {
-    /// The words that must be equal on all ranks: the number of earlier calls, and the call.
-    fn words(&self, number: u64) -> [u64; 3] {
-        let op = self.op.map_or(0xff, |op| op as u64);
-        let what = self.collective as u64 | (self.dtype as u64) << 8 | op << 16 | (self.root as u64) << 32;
-        [number, what, self.count as u64]
-    }
-
-    /// Decodes another rank's call, without its buffers.
-    fn from_words(words: [u64; 3]) -> Self {
-        use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
-        use DataType::{BF16, F16, F32, F64, I32, I64, U8, U32, U64};
-        use Operator::{Max, Mean, Min, Product, Sum};
-        let byte = |shift: u32| (words[1] >> shift & 0xff) as usize;
-        Self {
-            collective: [AllReduce, Reduce, Broadcast, ReduceScatter, AllGather][byte(0)],
-            dtype: [U8, I32, U32, I64, U64, F16, F32, F64, BF16][byte(8)],
-            op: [Sum, Product, Max, Min, Mean].get(byte(16)).copied(),
-            root: (words[1] >> 32) as usize,
-            count: words[2] as usize,
-            send: 0,
-            receive: 0,
-            stream: 0,
-        }
-    }
-
     /// Executes the collective as this rank; `number` collectives of the communicator came before.
     pub(crate) fn execute(&self, area: &Area, number: u64, is_aborted: &AtomicBool) -> Result<(), Stop> {
-        let all = area.calls(self.words(number), is_aborted)?;
-        if let Some(other) = all.iter().position(|words| *words != all[0]) {
-            let name = |rank: usize| format!("rank {rank} calls {}", Self::from_words(all[rank]));
-            let message =
-                format!("collective {number} is not the same on all ranks: {}, {}", name(0), name(other));
+        let all = area.calls(&self.to_string(), is_aborted)?;
+        if let Some(other) = all.iter().position(|call| *call != all[0]) {
+            let message = format!(
+                "collective {number} is not the same on all ranks: rank 0 calls {}, rank {other} calls {}",
+                all[0], all[other]
+            );
             return Err(Fault::new(Kind::InternalError, message).into());
         }
-        let (bytes, ranks) = (self.count * self.dtype.bytes(), area.ranks);
+        let (bytes, ranks) = (self.count * self.dtype.bytes, area.ranks);
         let is_root = area.rank == self.root;
         let (sent, received) = match self.collective {
             Collective::AllReduce => (bytes, bytes),
@@ -129,7 +104,7 @@ impl Call {
                 Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter => {
                     let all: Vec<_> = (0..area.ranks).map(shown).collect();
                     let op = self.op.expect("a reduction has an operator");
-                    reduce(self.dtype, op, &all, to, length / self.dtype.bytes());
+                    (self.dtype.reduce)(op, &all, to, length / self.dtype.bytes);
                 }
             }
         }

@@ -15,7 +15,6 @@ use crate::results::{Fault, Kind, Stop};
 use crate::settings::SETTINGS;
 
 /// One rank of a communicator.
-#[derive(Debug)]
 pub(crate) struct Communicator {
     pub(crate) handle: usize,
     pub(crate) rank: usize,
@@ -27,7 +26,6 @@ pub(crate) struct Communicator {
     state: Mutex<State>,
     changed: Condvar,
     is_aborted: AtomicBool,
-    /// The number of collectives enqueued.
     launched: AtomicU64,
     /// The number of collectives that have ended. Held locked while one is executed.
     ended: Mutex<u64>,
@@ -36,7 +34,6 @@ pub(crate) struct Communicator {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of background jobs.
     jobs: usize,
     fault: Option<Fault>,
     is_finalized: bool,
@@ -45,7 +42,6 @@ struct State {
 /// The communicators by handle. Handles are numbers, so that a stale one is detected and not dereferenced.
 static ALL: Mutex<BTreeMap<usize, Arc<Communicator>>> = Mutex::new(BTreeMap::new());
 
-/// A collective in a stream.
 struct Launched {
     communicator: Arc<Communicator>,
     call: Call,
@@ -78,14 +74,13 @@ impl Communicator {
             next: Condvar::new(),
         });
         ALL.lock().unwrap().insert(handle, Arc::clone(&communicator));
-        communicator.begin_job();
         communicator.spawn(move |this| this.join(&id));
         Ok(communicator)
     }
 
     pub(crate) fn of_handle(handle: usize) -> Result<Arc<Self>, Fault> {
         let found = ALL.lock().unwrap().get(&handle).cloned();
-        found.ok_or_else(|| Fault::new(Kind::InvalidArgument, format!("{handle:#x} is not a communicator")))
+        found.ok_or_else(|| Fault::invalid(format!("{handle:#x} is not a communicator")))
     }
 
     /// Invalidates the handle.
@@ -101,7 +96,8 @@ impl Communicator {
         });
         // By now all ranks have mapped the memory, or never will.
         id.forget();
-        self.area.set(gathered?).expect("a communicator is created once");
+        let is_first = self.area.set(gathered?).is_ok();
+        assert!(is_first, "a communicator is created once");
         Ok(())
     }
 
@@ -120,8 +116,9 @@ impl Communicator {
         self.changed.notify_all();
     }
 
-    /// Runs the rest of a started job.
+    /// Runs a background job.
     fn spawn(self: &Arc<Self>, job: impl FnOnce(&Self) -> Result<(), Stop> + Send + 'static) {
+        self.begin_job();
         let this = Arc::clone(self);
         thread::spawn(move || this.end_job(job(&this)));
     }
@@ -133,7 +130,6 @@ impl Communicator {
         }
     }
 
-    /// The recorded failure.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.state().fault.clone()
     }
@@ -153,10 +149,10 @@ impl Communicator {
         let progress = self.progress();
         if progress.as_ref().is_err_and(|fault| fault.kind == Kind::InProgress) {
             let message = "Attempt to use communicator before the previous operation returned ncclSuccess";
-            return Err(Fault::new(Kind::InvalidArgument, message));
+            return Err(Fault::invalid(message));
         }
         if progress.is_ok() && self.state().is_finalized {
-            return Err(Fault::new(Kind::InvalidArgument, "the communicator is finalized"));
+            return Err(Fault::invalid("the communicator is finalized"));
         }
         progress
     }
@@ -171,7 +167,6 @@ impl Communicator {
     pub(crate) fn finalize(self: &Arc<Self>) -> Result<(), Fault> {
         self.ready()?;
         self.state().is_finalized = true;
-        self.begin_job();
         self.spawn(|this| {
             this.drain()?;
             this.area.get().expect("the communicator is ready").part(&this.is_aborted)
@@ -183,7 +178,6 @@ impl Communicator {
         self.state().is_finalized
     }
 
-    /// Waits until all collectives have ended.
     fn drain(&self) -> Result<(), Stop> {
         let all = self.launched.load(Ordering::Acquire);
         self.wait_for(|ended| ended >= all).map(|_| ())
@@ -220,7 +214,6 @@ impl Communicator {
         drop(self.next.wait_timeout_while(ended, SETTINGS.deadline, |ended| *ended < all).unwrap());
     }
 
-    /// Enqueues a collective on its stream.
     pub(crate) fn launch(self: &Arc<Self>, call: Call) -> Result<(), Stop> {
         if self.is_aborted.load(Ordering::Acquire) {
             return Err(Stop::Aborted);

@@ -7,17 +7,15 @@ use libloading::Library;
 
 use crate::results::{Fault, Kind};
 
-/// A host function.
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 
-/// The driver functions that are used.
 struct Driver {
-    get_current: unsafe extern "C" fn(*mut usize) -> u32,
-    set_current: unsafe extern "C" fn(usize) -> u32,
-    get_device: unsafe extern "C" fn(*mut c_int) -> u32,
-    get_uuid: unsafe extern "C" fn(*mut [u8; 16], c_int) -> u32,
+    get_current: extern "C" fn(&mut usize) -> u32,
+    set_current: extern "C" fn(usize) -> u32,
+    get_device: extern "C" fn(&mut c_int) -> u32,
+    get_uuid: extern "C" fn(&mut [u8; 16], c_int) -> u32,
     launch: unsafe extern "C" fn(usize, HostFunction, *mut c_void) -> u32,
-    host_address: unsafe extern "C" fn(u64, usize) -> *mut u8,
+    host_address: extern "C" fn(u64, usize) -> *mut u8,
 }
 
 static DRIVER: LazyLock<Result<Driver, Fault>> = LazyLock::new(|| {
@@ -54,7 +52,6 @@ fn check(name: &str, code: u32) -> Result<(), Fault> {
     }
 }
 
-/// A context, and its device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     context: usize,
@@ -63,20 +60,16 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The context that is current on this thread.
     pub(crate) fn current() -> Result<Self, Fault> {
         let driver = driver()?;
         let (mut context, mut device, mut uuid) = (0, 0, [0; 16]);
-        // SAFETY: all output addresses are valid during the call.
-        check("cuCtxGetCurrent", unsafe { (driver.get_current)(&raw mut context) })?;
+        check("cuCtxGetCurrent", (driver.get_current)(&mut context))?;
         if context == 0 {
             let message = "no context is current on this thread; choose the device first";
             return Err(Fault::new(Kind::InvalidUsage, message));
         }
-        // SAFETY: as above.
-        check("cuCtxGetDevice", unsafe { (driver.get_device)(&raw mut device) })?;
-        // SAFETY: as above.
-        check("cuDeviceGetUuid_v2", unsafe { (driver.get_uuid)(&raw mut uuid, device) })?;
+        check("cuCtxGetDevice", (driver.get_device)(&mut device))?;
+        check("cuDeviceGetUuid_v2", (driver.get_uuid)(&mut uuid, device))?;
         Ok(Self { context, device, uuid })
     }
 
@@ -89,15 +82,13 @@ impl Place {
     ) -> Result<(), Fault> {
         let driver = driver()?;
         let mut before = 0;
-        // SAFETY: the output address is valid during the call; the other arguments are values.
-        unsafe {
-            check("cuCtxGetCurrent", (driver.get_current)(&raw mut before))?;
-            check("cuCtxSetCurrent", (driver.set_current)(self.context))?;
-            let launched = check("cuLaunchHostFunc", (driver.launch)(stream, function, data));
-            // If the previous context was destroyed in the meantime, that is the thread's error.
-            (driver.set_current)(before);
-            launched
-        }
+        check("cuCtxGetCurrent", (driver.get_current)(&mut before))?;
+        check("cuCtxSetCurrent", (driver.set_current)(self.context))?;
+        // SAFETY: the caller's function may be called with this argument.
+        let launched = check("cuLaunchHostFunc", unsafe { (driver.launch)(stream, function, data) });
+        // If the previous context was destroyed in the meantime, that is the thread's error.
+        (driver.set_current)(before);
+        launched
     }
 }
 
@@ -106,8 +97,7 @@ pub(crate) fn host_address(name: &str, address: u64, bytes: usize) -> Result<*mu
     if bytes == 0 {
         return Ok(std::ptr::null_mut());
     }
-    // SAFETY: the arguments are values.
-    let pointer = unsafe { (driver()?.host_address)(address, bytes) };
+    let pointer = (driver()?.host_address)(address, bytes);
     if pointer.is_null() {
         let message = format!(
             "Cuda failure 700: the {name} buffer at {address:#x} of {bytes} bytes is not within live memory \

@@ -10,12 +10,10 @@ use crate::collective::Call;
 use crate::communicator::Communicator;
 use crate::results::{Fault, Kind, Status, Stop, status};
 
-/// The group of a thread.
 #[derive(Default)]
 struct Group {
     depth: usize,
     calls: Vec<(Arc<Communicator>, Call)>,
-    /// Communicators in creation.
     created: Vec<Arc<Communicator>>,
 }
 
@@ -54,8 +52,9 @@ fn end_if_outermost() -> Result<(), Fault> {
         blocks = false;
         calls.iter().for_each(|(communicator, _)| communicator.begin_job());
         thread::spawn(move || {
-            // Long enough to reveal a caller that does not wait.
-            thread::sleep(little_while());
+            // 50 to 250 microseconds: long enough to reveal a caller that does not wait.
+            static TURN: AtomicU64 = AtomicU64::new(0);
+            thread::sleep(Duration::from_micros(50 + TURN.fetch_add(67, Ordering::Relaxed) % 200));
             for (communicator, call) in calls {
                 communicator.end_job(communicator.launch(call));
             }
@@ -64,29 +63,15 @@ fn end_if_outermost() -> Result<(), Fault> {
     if blocks { Ok(()) } else { Err(Fault::in_progress()) }
 }
 
-/// A pseudo-random delay of 50 to 250 microseconds.
-fn little_while() -> Duration {
-    static TURN: AtomicU64 = AtomicU64::new(0);
-    Duration::from_micros(50 + TURN.fetch_add(67, Ordering::Relaxed) % 200)
-}
-
-/// NCCL's `ncclGroupStart`.
 #[unsafe(no_mangle)]
 extern "C" fn ncclGroupStart() -> Status {
     GROUP.with_borrow_mut(|group| group.depth += 1);
     0
 }
 
-/// NCCL's `ncclGroupEnd`.
 #[unsafe(no_mangle)]
 extern "C" fn ncclGroupEnd() -> Status {
-    let was_inside = GROUP.with_borrow_mut(|group| {
-        let was_inside = group.depth > 0;
-        group.depth -= usize::from(was_inside);
-        was_inside
-    });
-    if !was_inside {
-        return status(Err(Fault::new(Kind::InvalidUsage, "ncclGroupEnd without ncclGroupStart")));
-    }
-    status(end_if_outermost())
+    let outer = GROUP.with_borrow_mut(|group| group.depth.checked_sub(1).map(|depth| group.depth = depth));
+    let outside = || Fault::new(Kind::InvalidUsage, "ncclGroupEnd without ncclGroupStart");
+    status(outer.ok_or_else(outside).and_then(|()| end_if_outermost()))
 }

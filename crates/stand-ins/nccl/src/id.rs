@@ -4,20 +4,25 @@
 //! `/proc`; so nothing is left behind, however processes end.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 
 use crate::area::Area;
-use crate::results::{Fault, Kind, Status, status};
+use crate::results::{Fault, Kind, Out, Status, give, status};
 
-/// NCCL's `ncclUniqueId`.
+/// NCCL's `ncclUniqueId`: 128 bytes, which C aligns as bytes.
 #[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub(crate) struct UniqueId([u8; 128]);
+#[repr(C, packed)]
+pub(crate) struct UniqueId {
+    magic: [u8; 8],
+    /// The inode of the memory.
+    number: u64,
+    process: u32,
+    file: RawFd,
+    _unused: [u8; 104],
+}
 
 const MAGIC: [u8; 8] = *b"stand-in";
 
@@ -27,30 +32,20 @@ static MADE: Mutex<BTreeMap<u64, OwnedFd>> = Mutex::new(BTreeMap::new());
 impl UniqueId {
     fn make() -> Result<Self, Fault> {
         let file = rustix::fs::memfd_create("unisono-stand-in-nccl", MemfdFlags::CLOEXEC).map_err(failed)?;
-        let number = new_number();
         rustix::fs::ftruncate(&file, Area::BYTES as u64).map_err(failed)?;
-        rustix::io::pwrite(&file, &number.to_ne_bytes(), 0).map_err(failed)?;
-
-        let mut id = [0; 128];
-        id[..8].copy_from_slice(&MAGIC);
-        id[8..16].copy_from_slice(&number.to_ne_bytes());
-        id[16..20].copy_from_slice(&std::process::id().to_ne_bytes());
-        id[20..24].copy_from_slice(&file.as_raw_fd().to_ne_bytes());
+        let number = rustix::fs::fstat(&file).map_err(failed)?.st_ino;
+        let (process, _unused) = (std::process::id(), [0; 104]);
+        let id = Self { magic: MAGIC, number, process, file: file.as_raw_fd(), _unused };
         MADE.lock().unwrap().insert(number, file);
-        Ok(Self(id))
+        Ok(id)
     }
 
-    fn number(&self) -> u64 {
-        u64::from_ne_bytes(self.0[8..16].try_into().expect("eight bytes"))
-    }
-
-    /// Opens the shared memory of this id.
     pub(crate) fn open(&self) -> Result<OwnedFd, Fault> {
-        if self.0[..8] != MAGIC {
-            return Err(Fault::new(Kind::InvalidArgument, "the unique id was not made by ncclGetUniqueId"));
+        let Self { magic, number, process, file, .. } = *self;
+        if magic != MAGIC {
+            return Err(Fault::invalid("the unique id was not made by ncclGetUniqueId"));
         }
-        let part = |at: usize| u32::from_ne_bytes(self.0[at..at + 4].try_into().expect("four bytes"));
-        let path = format!("/proc/{}/fd/{}", part(16), part(20));
+        let path = format!("/proc/{process}/fd/{file}");
         let gone = || {
             let message =
                 "the unique id is no longer valid: it serves one communicator, whose root must stay alive";
@@ -59,36 +54,22 @@ impl UniqueId {
         // The descriptor may be another file by now, and opening some files blocks.
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|_| gone())?;
-        let mut number = [0; 8];
-        let read = rustix::io::pread(&file, &mut number, 0).map_err(|_| gone())?;
-        if read != 8 || u64::from_ne_bytes(number) != self.number() {
-            return Err(gone());
-        }
-        Ok(file)
+        let found = rustix::fs::fstat(&file).map_err(|_| gone())?;
+        let is_same = found.st_ino == number && found.st_size == Area::BYTES as i64;
+        if is_same { Ok(file) } else { Err(gone()) }
     }
 
     /// Releases the memory once all ranks have mapped it, or never will.
     pub(crate) fn forget(&self) {
-        MADE.lock().unwrap().remove(&self.number());
+        MADE.lock().unwrap().remove(&{ self.number });
     }
 }
 
-/// A number unique among the ids on this machine.
-fn new_number() -> u64 {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-    let here = u64::from(std::process::id()) << 32 | u64::from(COUNT.fetch_add(1, Ordering::Relaxed));
-    now.rotate_left(24) ^ here
-}
-
-/// Converts a system error.
 pub(crate) fn failed(error: rustix::io::Errno) -> Fault {
     Fault::new(Kind::SystemError, format!("no shared memory for a communicator: {error}"))
 }
 
-/// NCCL's `ncclGetUniqueId`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> Status {
-    // SAFETY: the caller of this C function passes an address that is null or valid for the result.
-    status(UniqueId::make().and_then(|made| unsafe { crate::results::give(id, made) }))
+extern "C" fn ncclGetUniqueId(id: Out<'_, UniqueId>) -> Status {
+    status(UniqueId::make().and_then(|made| give(id, made)))
 }

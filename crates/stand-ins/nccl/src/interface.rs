@@ -1,6 +1,6 @@
 //! NCCL's functions on communicators.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint};
 
 use crate::area::MOST_RANKS;
 use crate::collective::{Call, Collective};
@@ -8,7 +8,7 @@ use crate::communicator::Communicator;
 use crate::group;
 use crate::id::UniqueId;
 use crate::reduction::{DataType, Operator};
-use crate::results::{Fault, Kind, Status, give, last_message, status};
+use crate::results::{Fault, Kind, Out, Status, give, last_message, status};
 use crate::settings::SETTINGS;
 
 /// The beginning of NCCL's `ncclConfig_t`.
@@ -23,84 +23,66 @@ struct Config {
 const MAGIC: c_uint = 0xcafe_beef;
 const UNDEFINED: c_int = c_int::MIN;
 
-fn invalid<T>(message: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault::new(Kind::InvalidArgument, message))
-}
-
-/// Reads whether the communicator blocks.
-///
-/// # Safety
-/// The pointer must be null, or point to NCCL's `ncclConfig_t`.
-unsafe fn blocks(config: *const Config) -> Result<bool, Fault> {
-    // SAFETY: as the caller promises.
-    let Some(config) = (unsafe { config.as_ref() }) else { return Ok(true) };
+fn blocks(config: Option<&Config>) -> Result<bool, Fault> {
+    let Some(config) = config else { return Ok(true) };
     if config.magic != MAGIC || config.size < size_of::<Config>() || config.version == 0 {
-        return invalid("ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
+        return Err(Fault::invalid("ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER"));
     }
     match config.blocking {
         UNDEFINED | 1 => Ok(true),
         0 => Ok(false),
-        other => invalid(format!("blocking is {other}, but should be 0 or 1")),
+        other => Err(Fault::invalid(format!("blocking is {other}, but should be 0 or 1"))),
     }
 }
 
-/// NCCL's `ncclGetVersion`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> Status {
-    // SAFETY: the caller of this C function passes an address that is null or valid for the result.
-    status(unsafe { give(version, SETTINGS.version) })
+extern "C" fn ncclGetVersion(version: Out<'_, c_int>) -> Status {
+    status(give(version, SETTINGS.version))
 }
 
-/// NCCL's `ncclGetLastError`: the communicator's, or else the last one of this process.
+/// Returns the communicator's last error, or else the last one of this process.
 #[unsafe(no_mangle)]
 extern "C" fn ncclGetLastError(communicator: usize) -> *const c_char {
     let fault = Communicator::of_handle(communicator).ok().and_then(|one| one.fault());
     fault.map_or_else(last_message, |fault| fault.keep_message())
 }
 
-/// NCCL's `ncclCommInitRankConfig`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommInitRankConfig(
-    handle: *mut usize,
+extern "C" fn ncclCommInitRankConfig(
+    handle: Out<'_, usize>,
     ranks: c_int,
     id: UniqueId,
     rank: c_int,
-    config: *const Config,
+    config: Option<&Config>,
 ) -> Status {
     let created = || {
-        // SAFETY: as in `ncclGetVersion`.
-        unsafe { give(handle, 0) }?;
-        // SAFETY: the caller of this C function passes null or a configuration.
-        let is_blocking = unsafe { blocks(config) }?;
+        let handle = give(handle, 0)?;
+        let is_blocking = blocks(config)?;
         if !(1..=MOST_RANKS as c_int).contains(&ranks) || !(0..ranks).contains(&rank) {
-            return invalid(format!(
-                "rank {rank} of {ranks}; the stand-in supports up to {MOST_RANKS} ranks"
-            ));
+            let limit = format!("the stand-in supports up to {MOST_RANKS} ranks");
+            return Err(Fault::invalid(format!("rank {rank} of {ranks}; {limit}")));
         }
         if SETTINGS.refused == Some(rank) {
             return Err(Fault::new(Kind::SystemError, format!("rank {rank} is refused")));
         }
         let communicator = Communicator::begin(id, rank as usize, ranks as usize, is_blocking)?;
-        // SAFETY: as in `ncclGetVersion`.
-        unsafe { give(handle, communicator.handle) }?;
+        *handle = communicator.handle;
         group::created(communicator.clone()).inspect_err(|fault| {
             if fault.kind != Kind::InProgress {
                 communicator.forget();
-                // SAFETY: as in `ncclGetVersion`; it was written to before.
-                unsafe { handle.write(0) };
+                *handle = 0;
             }
         })
     };
     status(created())
 }
 
-/// NCCL's `ncclCommFinalize`.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommFinalize(communicator: usize) -> Status {
     status(Communicator::of_handle(communicator).and_then(|communicator| communicator.finalize()))
 }
 
-/// NCCL's `ncclCommDestroy`, which finalises if needed, and waits.
+/// Finalises if needed, and waits.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommDestroy(communicator: usize) -> Status {
     status(Communicator::of_handle(communicator).and_then(|communicator| {
@@ -114,7 +96,6 @@ extern "C" fn ncclCommDestroy(communicator: usize) -> Status {
     }))
 }
 
-/// NCCL's `ncclCommAbort`.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommAbort(communicator: usize) -> Status {
     status(Communicator::of_handle(communicator).map(|communicator| {
@@ -123,56 +104,40 @@ extern "C" fn ncclCommAbort(communicator: usize) -> Status {
     }))
 }
 
-/// NCCL's `ncclCommGetAsyncError`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommGetAsyncError(communicator: usize, error: *mut Status) -> Status {
+extern "C" fn ncclCommGetAsyncError(communicator: usize, error: Out<'_, Status>) -> Status {
     status(Communicator::of_handle(communicator).and_then(|communicator| {
-        let state = communicator.progress().map_or_else(|fault| fault.kind as Status, |()| 0);
-        // SAFETY: as in `ncclGetVersion`.
-        unsafe { give(error, state) }
+        give(error, communicator.progress().map_or_else(|fault| fault.kind as Status, |()| 0))
     }))
 }
 
 /// Writes a property of a ready communicator.
-///
-/// # Safety
-/// The pointer must be null, or valid for a write.
-unsafe fn about(handle: usize, to: *mut c_int, what: impl Fn(&Communicator) -> c_int) -> Status {
+fn about(handle: usize, to: Out<'_, c_int>, what: impl Fn(&Communicator) -> c_int) -> Status {
     status(Communicator::of_handle(handle).and_then(|communicator| {
         communicator.ready()?;
-        // SAFETY: as the caller promises.
-        unsafe { give(to, what(&communicator)) }
+        give(to, what(&communicator))
     }))
 }
 
-/// NCCL's `ncclCommCount`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommCount(communicator: usize, count: *mut c_int) -> Status {
-    // SAFETY: as in `ncclGetVersion`.
-    unsafe { about(communicator, count, |communicator| communicator.ranks as c_int) }
+extern "C" fn ncclCommCount(communicator: usize, count: Out<'_, c_int>) -> Status {
+    about(communicator, count, |communicator| communicator.ranks as c_int)
 }
 
-/// NCCL's `ncclCommUserRank`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommUserRank(communicator: usize, rank: *mut c_int) -> Status {
-    // SAFETY: as in `ncclGetVersion`.
-    unsafe { about(communicator, rank, |communicator| communicator.rank as c_int) }
+extern "C" fn ncclCommUserRank(communicator: usize, rank: Out<'_, c_int>) -> Status {
+    about(communicator, rank, |communicator| communicator.rank as c_int)
 }
 
-/// NCCL's `ncclCommCuDevice`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommCuDevice(communicator: usize, device: *mut c_int) -> Status {
-    // SAFETY: as in `ncclGetVersion`.
-    unsafe { about(communicator, device, |communicator| communicator.place.device) }
+extern "C" fn ncclCommCuDevice(communicator: usize, device: Out<'_, c_int>) -> Status {
+    about(communicator, device, |communicator| communicator.place.device)
 }
 
-/// The buffers of a call.
-type Buffers = (*const c_void, *mut c_void);
-
-/// Checks the arguments of a collective, and makes the call.
+/// Checks the arguments of a collective, and makes the call. The buffers are addresses of the device.
 fn call(
     collective: Collective,
-    (send, receive): Buffers,
+    (send, receive): (u64, u64),
     (count, dtype): (usize, c_int),
     op: Option<c_int>,
     root: c_int,
@@ -181,46 +146,39 @@ fn call(
     let called = || {
         let communicator = Communicator::of_handle(communicator)?;
         communicator.ready()?;
-        let Some(dtype) = DataType::from_number(dtype) else {
-            return invalid(format!("the stand-in does not support data type {dtype}"));
-        };
-        let op = match op.map(Operator::from_number) {
-            Some(None) => return invalid("the stand-in does not support this operator"),
-            Some(op) => op,
-            None => None,
-        };
+        let unsupported = || Fault::invalid(format!("the stand-in does not support data type {dtype}"));
+        let dtype = DataType::from_number(dtype).ok_or_else(unsupported)?;
+        let unsupported = || Fault::invalid("the stand-in does not support this operator");
+        let op = op.map(|op| Operator::from_number(op).ok_or_else(unsupported)).transpose()?;
         if !(0..communicator.ranks as c_int).contains(&root) {
-            return invalid(format!("root {root} of {} ranks", communicator.ranks));
+            return Err(Fault::invalid(format!("root {root} of {} ranks", communicator.ranks)));
         }
-        if count.checked_mul(dtype.bytes() * communicator.ranks).is_none() {
-            return invalid(format!("{count} elements are too many"));
+        if count.checked_mul(dtype.bytes * communicator.ranks).is_none() {
+            return Err(Fault::invalid(format!("{count} elements are too many")));
         }
-        let (send, receive, root) = (send as u64, receive as u64, root as usize);
+        let root = root as usize;
         group::call(communicator, Call { collective, send, receive, count, dtype, op, root, stream })
     };
     status(called())
 }
 
-/// NCCL's `ncclAllReduce`.
 #[unsafe(no_mangle)]
 extern "C" fn ncclAllReduce(
-    send: *const c_void,
-    receive: *mut c_void,
+    send: u64,
+    receive: u64,
     count: usize,
     dtype: c_int,
     op: c_int,
     communicator: usize,
     stream: usize,
 ) -> Status {
-    let (buffers, elements, place) = ((send, receive), (count, dtype), (communicator, stream));
-    call(Collective::AllReduce, buffers, elements, Some(op), 0, place)
+    call(Collective::AllReduce, (send, receive), (count, dtype), Some(op), 0, (communicator, stream))
 }
 
-/// NCCL's `ncclReduce`.
 #[unsafe(no_mangle)]
 extern "C" fn ncclReduce(
-    send: *const c_void,
-    receive: *mut c_void,
+    send: u64,
+    receive: u64,
     count: usize,
     dtype: c_int,
     op: c_int,
@@ -228,50 +186,43 @@ extern "C" fn ncclReduce(
     communicator: usize,
     stream: usize,
 ) -> Status {
-    let (buffers, elements, place) = ((send, receive), (count, dtype), (communicator, stream));
-    call(Collective::Reduce, buffers, elements, Some(op), root, place)
+    call(Collective::Reduce, (send, receive), (count, dtype), Some(op), root, (communicator, stream))
 }
 
-/// NCCL's `ncclBroadcast`.
 #[unsafe(no_mangle)]
 extern "C" fn ncclBroadcast(
-    send: *const c_void,
-    receive: *mut c_void,
+    send: u64,
+    receive: u64,
     count: usize,
     dtype: c_int,
     root: c_int,
     communicator: usize,
     stream: usize,
 ) -> Status {
-    let (buffers, elements, place) = ((send, receive), (count, dtype), (communicator, stream));
-    call(Collective::Broadcast, buffers, elements, None, root, place)
+    call(Collective::Broadcast, (send, receive), (count, dtype), None, root, (communicator, stream))
 }
 
-/// NCCL's `ncclReduceScatter`.
 #[unsafe(no_mangle)]
 extern "C" fn ncclReduceScatter(
-    send: *const c_void,
-    receive: *mut c_void,
+    send: u64,
+    receive: u64,
     count: usize,
     dtype: c_int,
     op: c_int,
     communicator: usize,
     stream: usize,
 ) -> Status {
-    let (buffers, elements, place) = ((send, receive), (count, dtype), (communicator, stream));
-    call(Collective::ReduceScatter, buffers, elements, Some(op), 0, place)
+    call(Collective::ReduceScatter, (send, receive), (count, dtype), Some(op), 0, (communicator, stream))
 }
 
-/// NCCL's `ncclAllGather`.
 #[unsafe(no_mangle)]
 extern "C" fn ncclAllGather(
-    send: *const c_void,
-    receive: *mut c_void,
+    send: u64,
+    receive: u64,
     count: usize,
     dtype: c_int,
     communicator: usize,
     stream: usize,
 ) -> Status {
-    let (buffers, elements, place) = ((send, receive), (count, dtype), (communicator, stream));
-    call(Collective::AllGather, buffers, elements, None, 0, place)
+    call(Collective::AllGather, (send, receive), (count, dtype), None, 0, (communicator, stream))
 }

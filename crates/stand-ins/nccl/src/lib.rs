@@ -1,8 +1,8 @@
 //! A stand-in for NCCL (`libnccl.so.2`), for tests on machines without a GPU. Never shipped.
 //!
 //! It uses the stand-in for the CUDA driver, which the process has loaded as `libcuda.so`. A collective is a host function
-//! in the caller's stream, and ranks, threads or processes of one machine, communicate through shared memory. Types and
-//! numbers are those of NCCL 2.30's `nccl.h`.
+//! in the caller's stream, and ranks, threads or processes of one machine, communicate through shared memory.
+//! Functions have NCCL's names, and types and numbers are those of NCCL 2.30's `nccl.h`.
 //!
 //! # As in NCCL
 //! - A non-blocking communicator (`blocking = 0`) returns `ncclInProgress` from its creation, its finalisation, and every

@@ -4,43 +4,33 @@ use std::ffi::c_int;
 
 use half::{bf16, f16};
 
-/// NCCL's `ncclDataType_t`, as far as it is supported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DataType {
-    U8,
-    I32,
-    U32,
-    I64,
-    U64,
-    F16,
-    F32,
-    F64,
-    BF16,
+/// A type of NCCL's `ncclDataType_t`, as far as it is supported.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DataType {
+    pub(crate) name: &'static str,
+    pub(crate) bytes: usize,
+    /// [`reduce`] for this type.
+    pub(crate) reduce: unsafe fn(Operator, &[*const u8], *mut u8, usize),
 }
 
 impl DataType {
     pub(crate) fn from_number(number: c_int) -> Option<Self> {
         Some(match number {
-            1 => Self::U8,
-            2 => Self::I32,
-            3 => Self::U32,
-            4 => Self::I64,
-            5 => Self::U64,
-            6 => Self::F16,
-            7 => Self::F32,
-            8 => Self::F64,
-            9 => Self::BF16,
+            1 => Self::of::<u8>("U8"),
+            2 => Self::of::<i32>("I32"),
+            3 => Self::of::<u32>("U32"),
+            4 => Self::of::<i64>("I64"),
+            5 => Self::of::<u64>("U64"),
+            6 => Self::of::<f16>("F16"),
+            7 => Self::of::<f32>("F32"),
+            8 => Self::of::<f64>("F64"),
+            9 => Self::of::<bf16>("BF16"),
             _ => return None,
         })
     }
 
-    pub(crate) fn bytes(self) -> usize {
-        match self {
-            Self::U8 => 1,
-            Self::F16 | Self::BF16 => 2,
-            Self::I32 | Self::U32 | Self::F32 => 4,
-            Self::I64 | Self::U64 | Self::F64 => 8,
-        }
+    fn of<T: Number>(name: &'static str) -> Self {
+        Self { name, bytes: size_of::<T>(), reduce: reduce::<T> }
     }
 }
 
@@ -65,44 +55,30 @@ impl Operator {
 /// An element type. A half format is held as `Held` during a reduction.
 trait Number: Copy {
     type Held: Copy;
-    fn hold(self) -> Self::Held;
-    fn round(held: Self::Held) -> Self;
-    fn add(a: Self::Held, b: Self::Held) -> Self::Held;
-    fn multiply(a: Self::Held, b: Self::Held) -> Self::Held;
-    fn greater(a: Self::Held, b: Self::Held) -> Self::Held;
-    fn smaller(a: Self::Held, b: Self::Held) -> Self::Held;
-    /// The term of a rank in a mean, and the mean from the sum of the terms.
-    fn part(held: Self::Held, ranks: usize) -> Self::Held;
-    fn mean(sum: Self::Held, ranks: usize) -> Self::Held;
+    /// The term of a rank's value in a reduction over this many ranks.
+    fn term(self, op: Operator, ranks: usize) -> Self::Held;
+    fn combine(op: Operator, a: Self::Held, b: Self::Held) -> Self::Held;
+    fn result(held: Self::Held, op: Operator, ranks: usize) -> Self;
 }
 
 macro_rules! floats {
     ($($number:ty as $held:ty: $hold:expr, $round:expr;)*) => {$(
         impl Number for $number {
             type Held = $held;
-            fn hold(self) -> $held {
-                $hold(self)
+            fn term(self, op: Operator, ranks: usize) -> $held {
+                let factor = if op == Operator::Mean { 1.0 / ranks as $held } else { 1.0 };
+                $hold(self) * factor
             }
-            fn round(held: $held) -> Self {
+            fn combine(op: Operator, a: $held, b: $held) -> $held {
+                match op {
+                    Operator::Sum | Operator::Mean => a + b,
+                    Operator::Product => a * b,
+                    Operator::Max => a.max(b),
+                    Operator::Min => a.min(b),
+                }
+            }
+            fn result(held: $held, _: Operator, _: usize) -> Self {
                 $round(held)
-            }
-            fn add(a: $held, b: $held) -> $held {
-                a + b
-            }
-            fn multiply(a: $held, b: $held) -> $held {
-                a * b
-            }
-            fn greater(a: $held, b: $held) -> $held {
-                a.max(b)
-            }
-            fn smaller(a: $held, b: $held) -> $held {
-                a.min(b)
-            }
-            fn part(held: $held, ranks: usize) -> $held {
-                held * (1.0 / ranks as $held)
-            }
-            fn mean(sum: $held, _: usize) -> $held {
-                sum
             }
         }
     )*};
@@ -119,29 +95,19 @@ macro_rules! integers {
     ($($number:ty),*) => {$(
         impl Number for $number {
             type Held = Self;
-            fn hold(self) -> Self {
+            fn term(self, _: Operator, _: usize) -> Self {
                 self
             }
-            fn round(held: Self) -> Self {
-                held
+            fn combine(op: Operator, a: Self, b: Self) -> Self {
+                match op {
+                    Operator::Sum | Operator::Mean => a.wrapping_add(b),
+                    Operator::Product => a.wrapping_mul(b),
+                    Operator::Max => a.max(b),
+                    Operator::Min => a.min(b),
+                }
             }
-            fn add(a: Self, b: Self) -> Self {
-                a.wrapping_add(b)
-            }
-            fn multiply(a: Self, b: Self) -> Self {
-                a.wrapping_mul(b)
-            }
-            fn greater(a: Self, b: Self) -> Self {
-                a.max(b)
-            }
-            fn smaller(a: Self, b: Self) -> Self {
-                a.min(b)
-            }
-            fn part(held: Self, _: usize) -> Self {
-                held
-            }
-            fn mean(sum: Self, ranks: usize) -> Self {
-                sum / ranks as Self
+            fn result(held: Self, op: Operator, ranks: usize) -> Self {
+                if op == Operator::Mean { held / ranks as Self } else { held }
             }
         }
     )*};
@@ -153,61 +119,14 @@ integers!(u8, i32, u32, i64, u64);
 ///
 /// # Safety
 /// Each of `from` must be valid for reads of this many elements, and `to`, which overlaps none of them, for writes.
-pub(crate) unsafe fn reduce(dtype: DataType, op: Operator, from: &[*const u8], to: *mut u8, count: usize) {
-    // SAFETY: as the caller promises.
-    unsafe {
-        match dtype {
-            DataType::U8 => of::<u8>(op, from, to, count),
-            DataType::I32 => of::<i32>(op, from, to, count),
-            DataType::U32 => of::<u32>(op, from, to, count),
-            DataType::I64 => of::<i64>(op, from, to, count),
-            DataType::U64 => of::<u64>(op, from, to, count),
-            DataType::F16 => of::<f16>(op, from, to, count),
-            DataType::F32 => of::<f32>(op, from, to, count),
-            DataType::F64 => of::<f64>(op, from, to, count),
-            DataType::BF16 => of::<bf16>(op, from, to, count),
-        }
-    }
-}
-
-/// Reduces values of one type.
-///
-/// # Safety
-/// As for [`reduce`].
-unsafe fn of<T: Number>(op: Operator, from: &[*const u8], to: *mut u8, count: usize) {
+unsafe fn reduce<T: Number>(op: Operator, from: &[*const u8], to: *mut u8, count: usize) {
     let ranks = from.len();
-    // SAFETY: as the caller promises.
-    unsafe {
-        match op {
-            Operator::Sum => each(from, to, count, T::hold, T::add, T::round),
-            Operator::Product => each(from, to, count, T::hold, T::multiply, T::round),
-            Operator::Max => each(from, to, count, T::hold, T::greater, T::round),
-            Operator::Min => each(from, to, count, T::hold, T::smaller, T::round),
-            Operator::Mean => {
-                let part = |value: T| T::part(value.hold(), ranks);
-                each(from, to, count, part, T::add, |sum| T::round(T::mean(sum, ranks)));
-            }
-        }
-    }
-}
-
-/// The loop: `first` and `last` apply to one value, `combine` to two.
-///
-/// # Safety
-/// As for [`reduce`].
-unsafe fn each<T: Copy, H: Copy>(
-    from: &[*const u8],
-    to: *mut u8,
-    count: usize,
-    first: impl Fn(T) -> H,
-    combine: impl Fn(H, H) -> H,
-    last: impl Fn(H) -> T,
-) {
     for index in 0..count {
         // SAFETY: the index is below the count; the read does not need alignment.
-        let values = from.iter().map(|rank| first(unsafe { rank.cast::<T>().add(index).read_unaligned() }));
-        let value = last(values.reduce(&combine).expect("there are ranks"));
+        let values = from.iter().map(|rank| unsafe { rank.cast::<T>().add(index).read_unaligned() });
+        let terms = values.map(|value| value.term(op, ranks));
+        let held = terms.reduce(|a, b| T::combine(op, a, b)).expect("there are ranks");
         // SAFETY: the index is below the count; the write does not need alignment.
-        unsafe { to.cast::<T>().add(index).write_unaligned(value) };
+        unsafe { to.cast::<T>().add(index).write_unaligned(T::result(held, op, ranks)) };
     }
 }

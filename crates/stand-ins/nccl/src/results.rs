@@ -1,13 +1,13 @@
 //! Return values, and their messages.
 
 use std::ffi::{CString, c_char, c_int};
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// NCCL's `ncclResult_t`.
 pub(crate) type Status = c_int;
 
-/// An error of NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Kind {
@@ -20,7 +20,6 @@ pub(crate) enum Kind {
     InProgress = 7,
 }
 
-/// The reason why a call failed.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
@@ -28,7 +27,6 @@ pub(crate) struct Fault {
 }
 
 /// The reason why a rank stopped in a collective.
-#[derive(Debug)]
 pub(crate) enum Stop {
     Failed(Fault),
     /// Its communicator was aborted; no message is needed.
@@ -51,9 +49,8 @@ impl Fault {
         Self::new(Kind::InProgress, "")
     }
 
-    /// A null pointer that must not be null.
-    pub(crate) fn null(name: &str) -> Self {
-        Self::new(Kind::InvalidArgument, format!("{name} is null"))
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Kind::InvalidArgument, message)
     }
 
     /// The message for `ncclGetLastError`. It is never freed, since the caller may keep the pointer.
@@ -62,7 +59,6 @@ impl Fault {
     }
 }
 
-/// The last error message of this process.
 static LAST: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
 /// The last error message of this process, or an empty one.
@@ -72,7 +68,7 @@ pub(crate) fn last_message() -> *const c_char {
 }
 
 /// Converts a result to a return value; keeps the message for `ncclGetLastError`.
-pub(crate) fn status(result: Result<(), Fault>) -> Status {
+pub(crate) fn status<T>(result: Result<T, Fault>) -> Status {
     let Err(fault) = result else { return 0 };
     if fault.kind != Kind::InProgress {
         LAST.store(fault.keep_message(), Ordering::Release);
@@ -80,20 +76,15 @@ pub(crate) fn status(result: Result<(), Fault>) -> Status {
     fault.kind as Status
 }
 
+/// The address for a result, in C a pointer that may be null.
+pub(crate) type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
+
 /// Writes a result to the caller's address.
-///
-/// # Safety
-/// The pointer must be null, or valid for a write.
-pub(crate) unsafe fn give<T>(to: *mut T, value: T) -> Result<(), Fault> {
-    if to.is_null() {
-        return Err(Fault::null("a pointer for a result"));
-    }
-    // SAFETY: not null, so valid for a write as the caller promises; declared in C, so aligned.
-    unsafe { to.write(value) };
-    Ok(())
+pub(crate) fn give<T>(to: Out<'_, T>, value: T) -> Result<&mut T, Fault> {
+    let to = to.ok_or_else(|| Fault::invalid("a pointer for a result is null"))?;
+    Ok(to.write(value))
 }
 
-/// NCCL's `ncclGetErrorString`.
 #[unsafe(no_mangle)]
 extern "C" fn ncclGetErrorString(result: Status) -> *const c_char {
     let text = match result {

@@ -4,14 +4,11 @@ use std::ffi::c_int;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// The settings in the environment.
-#[derive(Debug)]
 pub(crate) struct Settings {
     /// The version in the format of `ncclGetVersion`: 23007 is 2.30.7.
     pub(crate) version: c_int,
     /// The time to wait for another rank.
     pub(crate) deadline: Duration,
-    /// Whether ranks may share a device.
     pub(crate) shares_devices: bool,
     /// The rank for which no communicator is created.
     pub(crate) refused: Option<c_int>,

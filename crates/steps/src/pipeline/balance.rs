@@ -1,7 +1,5 @@
 //! Cuts of a model into stages.
 
-use std::cmp::Ordering;
-
 /// Returns the first layer of each stage, for stages of consecutive layers with these costs. The cut minimises the cost of the costliest stage. Among
 /// such cuts, it is one with even stages. Returns `None` if there are fewer layers than stages, or no stage.
 ///
@@ -20,7 +18,9 @@ pub fn balance(costs: &[f64], stages: usize) -> Option<Vec<usize>> {
             let ends = from + 1..costs.len();
             let cuts =
                 ends.filter_map(|to| Some(best[to].as_ref()?.after(from, costs[from..to].iter().sum())));
-            cuts.min_by(Cut::compare)
+            cuts.min_by(|one, other| {
+                one.most.total_cmp(&other.most).then(one.squares.total_cmp(&other.squares))
+            })
         };
         best = (0..costs.len()).map(of).collect();
     }
@@ -45,10 +45,6 @@ impl Cut {
         let Self { most, squares, firsts } = self;
         let firsts = [firsts, &[first][..]].concat();
         Self { most: cost.max(*most), squares: squares + cost * cost, firsts }
-    }
-
-    fn compare(&self, other: &Self) -> Ordering {
-        self.most.total_cmp(&other.most).then(self.squares.total_cmp(&other.squares))
     }
 }
 

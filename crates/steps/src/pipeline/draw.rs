@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use super::{PassCosts, PipelinePlan};
 
-/// The costs in drawings: a backward pass takes twice as long as a forward pass.
 const COSTS: PassCosts = PassCosts { forward: 1.0, backward: 2.0, message: 0.0 };
 
 impl PipelinePlan {

@@ -88,7 +88,6 @@ struct State {
     done: usize,
     /// The time at which the last action ended.
     clock: f64,
-    /// The times of the passes.
     spans: Vec<Span>,
     made: HashSet<Pass>,
     received: HashSet<Pass>,
@@ -102,23 +101,18 @@ impl<'a> Play<'a> {
     fn of(plan: &'a PipelinePlan, costs: PassCosts) -> Self {
         let ranks = plan.ranks.iter().map(|_| State::default()).collect();
         let mut play = Self { plan, costs, ranks, on_the_way: HashMap::new(), defects: Vec::new() };
-        while play.round() {}
-        play
-    }
-
-    /// Runs every rank until it waits. Returns whether any rank acted.
-    fn round(&mut self) -> bool {
-        let mut acted = false;
-        for rank in 0..self.ranks.len() {
-            while let Some(&act) = self.plan.ranks[rank].get(self.ranks[rank].done) {
-                if !self.act(rank, act) {
-                    break;
+        let mut has_acted = true;
+        while std::mem::take(&mut has_acted) {
+            for (rank, acts) in plan.ranks.iter().enumerate() {
+                while let Some(&act) = acts.get(play.ranks[rank].done)
+                    && play.act(rank, act)
+                {
+                    play.ranks[rank].done += 1;
+                    has_acted = true;
                 }
-                self.ranks[rank].done += 1;
-                acted = true;
             }
         }
-        acted
+        play
     }
 
     /// Performs an action, unless the rank has to wait. Returns whether it did.
@@ -171,7 +165,6 @@ impl<'a> Play<'a> {
         state.spans.push(Span { pass, begins, ends: state.clock });
     }
 
-    /// Records the defects that remain at the end.
     fn end(&mut self) {
         let (plan, ranks) = (self.plan, self.ranks.len());
         for (rank, state) in self.ranks.iter().enumerate() {

@@ -64,7 +64,6 @@ impl Links {
         Ok(())
     }
 
-    /// Waits for the result of another rank's pass.
     pub(super) fn receive(&mut self, of: Pass) -> Result<(Activations, LossSums), Error> {
         let link =
             self.from[usize::from(of.is_backward)].as_mut().expect("a pipeline of one rank receives nothing");
@@ -77,7 +76,6 @@ impl Links {
         Ok((Activations { shape, values }, bytemuck::cast([targets, loss, correct])))
     }
 
-    /// Waits until all messages are sent.
     pub(super) fn wait(&mut self) -> Result<(), Error> {
         self.heads.drain(..).try_for_each(|head| head.wait().map(drop))?;
         self.values.drain(..).try_for_each(|values| values.wait().map(drop))

@@ -8,16 +8,14 @@ pub(super) struct Sums(Vec<Sum>);
 
 #[derive(Debug)]
 struct Sum {
-    count: usize,
-    /// The sum, allocated on first use.
     values: Vec<f32>,
     is_empty: bool,
 }
 
 impl Sums {
     pub(super) fn of(parameters: &[Parameter]) -> Self {
-        let sum =
-            |parameter: &Parameter| Sum { count: parameter.count(), values: Vec::new(), is_empty: true };
+        // Zeroed memory takes no space until it is written to.
+        let sum = |parameter: &Parameter| Sum { values: vec![0.0; parameter.count()], is_empty: true };
         Self(parameters.iter().map(sum).collect())
     }
 }
@@ -27,8 +25,7 @@ impl Gradients for Sums {
     fn record_loss(&mut self, _: LossSums) {}
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
-        let Sum { count, values, is_empty } = &mut self.0[index];
-        values.resize(*count, 0.0);
+        let Sum { values, is_empty } = &mut self.0[index];
         write(values, if *is_empty { Fill::Set } else { Fill::Add });
         *is_empty = false;
     }

@@ -36,14 +36,17 @@ pub(super) struct Coordinator<'a, R, F> {
 }
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
-    /// Controls the run until its end, then informs the other servers.
+    /// Controls the run until its end, then informs the other servers. Workers are informed once the run is over.
     pub(super) fn run(mut self, on_event: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
         let ended = self.epochs(on_event).and_then(|last| self.finish(last));
-        match self.holdings.leave() {
+        let has_stopped = ended.as_ref().is_ok_and(|summary| summary.stopped.is_some());
+        let ended = match self.holdings.leave(has_stopped) {
             // The error that ended the run is more precise than the loss of a server.
             Err(error) if ended.is_ok() => Err(error.into()),
             _ => ended,
-        }
+        };
+        self.dispatcher.state().has_stopped = has_stopped && ended.is_ok();
+        ended
     }
 
     /// Runs all remaining epochs. Returns the report of the last one.
@@ -86,11 +89,23 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             self.pause(steps, on_event)?;
         }
         let samples = |step| self.feed.samples(step).unwrap_or(0) as f64;
-        let (seen, took) = (samples(self.state.progress.step_in_epoch) - samples(first), began.elapsed());
+        let seen = samples(self.state.progress.step_in_epoch) - samples(first);
+        let took = began.elapsed().as_secs_f64();
         let workers = self.workers_report(took);
         self.state.emit(Event::Workers(workers), on_event)?;
         let test = if self.state.is_stopping { Test::default() } else { self.test(on_event)? };
-        Ok(self.report(test, took, seen))
+        let state = self.dispatcher.state();
+        let percent = |of: fn(&Work) -> f64| {
+            let sum: f64 = state.workers.values().map(of).sum();
+            if took > 0.0 { 100.0 * sum / (took * state.workers.len().max(1) as f64) } else { 0.0 }
+        };
+        Ok(EpochReport {
+            samples_per_s: if took > 0.0 { seen / took } else { 0.0 },
+            exposed_communication_percent: percent(|work| work.waited),
+            input_percent: percent(|work| work.input),
+            // The input pipelines are on the workers.
+            ..self.state.report(test)
+        })
     }
 
     /// Returns the first step before which all workers pause, for a checkpoint, an evaluation, or the end of the epoch.
@@ -109,14 +124,9 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         loop {
             let mut state = self.dispatcher.state();
             if let Some((rank, step, loss)) = state.diverged {
-                let (ranks, epoch) = (vec![rank], self.state.progress.epoch);
-                return Err(TrainError::Diverged {
-                    ranks,
-                    of: self.state.progress.ranks,
-                    epoch,
-                    step: step + 1,
-                    loss,
-                });
+                let Progress { ranks: of, epoch, .. } = self.state.progress;
+                let (ranks, step) = (vec![rank], step + 1);
+                return Err(TrainError::Diverged { ranks, of, epoch, step, loss });
             }
             if let Some(Message { spoiled, largest, server, .. }) = state.spoiled {
                 let parameter = self.replica.parameters()[spoiled as usize - 1].name.clone();
@@ -223,8 +233,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
     }
 
-    fn workers_report(&self, took: Duration) -> WorkersReport {
-        let (state, took) = (self.dispatcher.state(), took.as_secs_f64());
+    fn workers_report(&self, took: f64) -> WorkersReport {
+        let state = self.dispatcher.state();
         let report = |(&rank, work): (&usize, &Work)| WorkerReport {
             rank,
             shares: work.shares,
@@ -233,21 +243,6 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         };
         let workers = state.workers.iter().map(report).collect();
         WorkersReport { epoch: self.state.progress.epoch, workers, staleness: state.staleness.clone() }
-    }
-
-    fn report(&self, test: Test, took: Duration, samples: f64) -> EpochReport {
-        let (state, took) = (self.dispatcher.state(), took.as_secs_f64());
-        let percent = |of: fn(&Work) -> f64| {
-            let sum: f64 = state.workers.values().map(of).sum();
-            if took > 0.0 { 100.0 * sum / (took * state.workers.len().max(1) as f64) } else { 0.0 }
-        };
-        EpochReport {
-            samples_per_s: if took > 0.0 { samples / took } else { 0.0 },
-            exposed_communication_percent: percent(|work| work.waited),
-            input_percent: percent(|work| work.input),
-            // The input pipelines are on the workers.
-            ..self.state.report(test)
-        }
     }
 
     /// Saves the last step.

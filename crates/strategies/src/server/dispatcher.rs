@@ -47,7 +47,6 @@ pub(super) struct State {
     evaluations: VecDeque<usize>,
     evaluating: BTreeMap<Rank, usize>,
     results: Vec<Option<LossSums>>,
-    /// The workers, by rank.
     pub(super) workers: BTreeMap<Rank, Work>,
     /// The number of gradients that missed this many updates.
     pub(super) staleness: BTreeMap<u64, u64>,
@@ -61,9 +60,12 @@ pub(super) struct State {
     pub(super) spoiled: Option<Message>,
     /// Parameters without a gradient that workers reported since the coordinator last read them, counted from 1.
     pub(super) without: Vec<u64>,
+    /// Whether a worker or a server was asked to stop.
     pub(super) asks_to_stop: bool,
     /// Whether the run is over. The reply to further requests for a task is then `Kind::Done`.
     pub(super) is_over: bool,
+    /// Whether the run has stopped on request. Set before it is over. A request after the last step, or in a run that then fails, does not stop it.
+    pub(super) has_stopped: bool,
 }
 
 /// The work of a worker in an epoch.
@@ -85,18 +87,15 @@ impl Dispatcher {
         Self { state: Mutex::new(state), changed: Condvar::new(), shares, rate, first }
     }
 
-    /// Returns the state, locked.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // A thread that panics ends the run, so a poisoned lock is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notifies all waiting threads of a change.
     pub(super) fn wake(&self) {
         self.changed.notify_all();
     }
 
-    /// Waits for a change, at most this long.
     pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State>, timeout: Duration) -> MutexGuard<'a, State> {
         self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0
     }
@@ -145,7 +144,6 @@ impl Dispatcher {
         self.wake();
     }
 
-    /// Records the results of an evaluation batch.
     pub(super) fn evaluated(&self, worker: Rank, report: &Message) {
         let mut state = self.state();
         if let Some(batch) = state.evaluating.remove(&worker) {
@@ -178,7 +176,7 @@ impl Dispatcher {
 impl State {
     fn next(&mut self, worker: Rank, lane: usize, rate: &Rate) -> Message {
         if self.is_over {
-            return Message::new(Kind::Done);
+            return Message { asks_to_stop: self.has_stopped.into(), ..Message::new(Kind::Done) };
         }
         if let Some(batch) = self.evaluations.pop_front() {
             self.evaluating.insert(worker, batch);
@@ -217,7 +215,6 @@ impl State {
         self.workers.values_mut().for_each(|work| *work = Work::default());
     }
 
-    /// Requests the evaluation of this many batches.
     pub(super) fn evaluate(&mut self, batches: usize) {
         self.evaluations = (0..batches).collect();
         self.results = vec![None; batches];

@@ -78,7 +78,6 @@ impl Holdings<'_> {
         Ok(Checkpoint { step: progress.step, state, parameters, optimizer })
     }
 
-    /// Reads the current values of every bucket.
     fn read(&mut self, plan: &Plan) -> unisono::Result<Vec<ShardState>> {
         let mut held = self.zeros(plan);
         for (bucket, own) in self.layout.of(0).zip(self.own.read()) {
@@ -96,8 +95,9 @@ impl Holdings<'_> {
         plan.counts.iter().map(|&count| ShardState::zeros(count, moments)).collect()
     }
 
-    /// Ends the links to the other servers.
-    pub(super) fn leave(&mut self) -> unisono::Result<()> {
-        self.others.iter_mut().try_for_each(|link| link.send(Message::new(Kind::Leave)))
+    /// Ends the links to the other servers, and announces whether the run has stopped on request.
+    pub(super) fn leave(&mut self, has_stopped: bool) -> unisono::Result<()> {
+        let leave = Message { asks_to_stop: has_stopped.into(), ..Message::new(Kind::Leave) };
+        self.others.iter_mut().try_for_each(|link| link.send(leave))
     }
 }

@@ -59,7 +59,6 @@ impl Joins {
         None
     }
 
-    /// Ends all waits.
     pub(super) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -79,7 +78,6 @@ fn path(folder: &Path, server: Rank, worker: Rank) -> PathBuf {
     folder.join(format!("server-{server}-{worker}"))
 }
 
-/// Joins these servers as the worker of this rank.
 pub(super) fn join(folder: &Path, servers: usize, worker: Rank) -> Result<Vec<Link>, TrainError> {
     let joined = |server| {
         let joined = Unisono::builder().unobserved().timeout(PATIENCE).join(path(folder, server, worker));

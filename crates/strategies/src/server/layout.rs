@@ -13,8 +13,8 @@ const BOUNDS: (usize, usize) = (64 << 10, 4 << 20);
 pub(super) struct Layout {
     pub(super) settings: BucketSettings,
     pub(super) size: BucketSize,
-    /// The owners, by bucket.
-    owners: Vec<usize>,
+    /// The servers that own the buckets.
+    pub(super) owners: Vec<usize>,
 }
 
 impl Layout {
@@ -40,14 +40,8 @@ impl Layout {
         Self { settings, size, owners }
     }
 
-    /// Returns a record of the gradients in these buckets.
     pub(super) fn ledger(&self, parameters: &[Parameter]) -> Ledger {
         Ledger::new(parameters, &self.settings, self.size)
-    }
-
-    /// Returns the server that owns a bucket.
-    pub(super) fn owner(&self, bucket: usize) -> usize {
-        self.owners[bucket]
     }
 
     /// Returns the buckets of a server, in the order in which a backward pass fills them.

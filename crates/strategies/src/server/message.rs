@@ -12,7 +12,6 @@ use unisono_train::LossSums;
 pub(super) const SERVER: usize = 0;
 pub(super) const CLIENT: usize = 1;
 
-/// The kinds of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, NoUninit, CheckedBitPattern)]
 #[repr(u64)]
 pub(super) enum Kind {
@@ -48,7 +47,8 @@ pub(super) enum Kind {
 #[repr(C)]
 pub(super) struct Message {
     pub(super) kind: Kind,
-    /// Whether the sender was asked to stop. In the report of a share: whether a server was.
+    /// Whether the sender was asked to stop. In the report of a share: whether a server was. At the end of the run (`Done` to a worker, `Leave` to a
+    /// server): whether the run has stopped.
     pub(super) asks_to_stop: u64,
     /// The epoch, from 1, and the step in the epoch, from 0. In an evaluation: the number of steps made in the epoch.
     pub(super) epoch: u64,
@@ -127,7 +127,6 @@ pub(super) fn link(comm: &mut Communicator, server: Rank, client: Rank) -> Resul
     })
 }
 
-/// Exchanges bytes with another rank, and returns the received ones.
 fn exchange(comm: &mut Communicator, other: Rank, own: Vec<u8>) -> Result<Vec<u8>> {
     let mut size = [0_u64];
     comm.exchange(&[own.len() as u64], other, &mut size, other)?;
@@ -136,7 +135,6 @@ fn exchange(comm: &mut Communicator, other: Rank, own: Vec<u8>) -> Result<Vec<u8
     Ok(theirs)
 }
 
-/// The bootstrap of a world of two ranks.
 struct Between<F> {
     place: Rank,
     exchange: F,

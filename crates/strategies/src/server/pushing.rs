@@ -88,7 +88,7 @@ impl Pushing {
         let ledger = layout.ledger(parameters);
         let half = HalfBytes::of(&layout.settings);
         let bucket = |(bucket, &count): (usize, &usize)| {
-            let comm = &links[layout.owner(bucket)].comm;
+            let comm = &links[layout.owners[bucket]].comm;
             let bytes = half.as_ref().map(|_| comm.alloc(HalfBytes::size_bytes(count)));
             Ok(Bucket {
                 values: Array::Here(comm.alloc(count)?),
@@ -142,13 +142,12 @@ impl Pushing {
     fn copy_values(&mut self, index: usize, target: &mut [f32]) -> Result<(), TrainError> {
         let Some(Place { bucket, range }) = self.ledger.plan.place(index).cloned() else { return Ok(()) };
         let began = Instant::now();
-        let values = self.buckets[bucket].values.here().map_err(lost(self.layout.owner(bucket)))?;
+        let values = self.buckets[bucket].values.here().map_err(lost(self.layout.owners[bucket]))?;
         self.waited += began.elapsed();
         target.copy_from_slice(&values[range]);
         Ok(())
     }
 
-    /// Copies all parameters to a replica.
     pub(super) fn set_values<R: Replica>(&mut self, replica: &mut R) -> Result<(), TrainError> {
         for index in 0..replica.parameters().len() {
             let mut copied = Ok(());
@@ -158,7 +157,6 @@ impl Pushing {
         Ok(())
     }
 
-    /// Begins a pass of a share.
     pub(super) fn begin(&mut self, task: &Message, pass: Pass) {
         if pass.number == 0 {
             self.task = Some(*task);
@@ -194,7 +192,7 @@ impl Pushing {
                     Some(encoded) => encoded.here().map(drop),
                     None => bucket.gradients.here().map(drop),
                 };
-                arrived.map_err(lost(self.layout.owner(number)))?;
+                arrived.map_err(lost(self.layout.owners[number]))?;
             }
             for (server, link) in self.links.iter_mut().enumerate() {
                 let Message { spoiled, largest, asks_to_stop, .. } = link.receive().map_err(lost(server))?;
@@ -226,11 +224,10 @@ impl Pushing {
         self.send_all(Message { kind: Kind::Push, tally: self.ledger.own.tally, ..task })
     }
 
-    /// Sends all full buckets, in order.
     fn send_full(&mut self) -> Result<(), TrainError> {
         while let Some(full) = self.ledger.full() {
             if self.is_finite {
-                let server = self.layout.owner(full);
+                let server = self.layout.owners[full];
                 let link = &mut self.links[server];
                 let (other, Bucket { gradients, encoded, .. }) = (link.other(), &mut self.buckets[full]);
                 let sent = match (encoded, &self.half) {
@@ -281,7 +278,7 @@ impl Gradients for Pushing {
         match self.buckets[bucket].gradients.here() {
             Ok(gradients) => write(&mut gradients[range], fill),
             Err(error) => {
-                let server = self.layout.owner(bucket);
+                let server = self.layout.owners[bucket];
                 self.failure.get_or_insert(TrainError::ServerLost { server, error });
             }
         }

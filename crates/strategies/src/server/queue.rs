@@ -122,7 +122,6 @@ impl Queue {
         Some(share)
     }
 
-    /// Returns the share of a lost worker to the queue.
     pub(super) fn lost(&mut self, worker: usize) {
         if let Some(InWork { share, .. }) = self.in_work.remove(&worker) {
             self.returned.push_back(share);

@@ -20,8 +20,9 @@ use unisono_train::{Event, RandomAccessFeed, Replica, Resumed, Summary, TrainErr
 const SILENCE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
-    /// Serves until all clients have left. A lost worker is tolerated. Without the coordinator, the run is over.
-    pub(super) fn serve(mut self) -> Result<(), TrainError> {
+    /// Serves until all clients have left. A lost worker is tolerated. Without the coordinator, the run is over. Returns whether it has stopped on
+    /// request.
+    pub(super) fn serve(mut self) -> Result<bool, TrainError> {
         let (shard, joins) = (&self.shard()?, self.joins()?);
         let coordinator = self.between_servers.pop().expect("a server has a link to the coordinator");
         thread::scope(|scope| {
@@ -42,13 +43,39 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
         self.folder.clone().map(joins).transpose()
     }
 
-    /// Serves as the first server, and controls the run.
-    pub(super) fn coordinate(mut self, on_event: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
-        let (shard, joins) = (&self.shard()?, self.joins()?);
+    /// Serves as the first server, and controls the run once all servers hold its initial state.
+    pub(super) fn coordinate(self, on_event: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
+        let (shard, joins, workers) = (&self.shard()?, self.joins()?, self.workers());
         let ServerSettings { servers: first, staleness, .. } = self.servers;
         let dispatcher = &Dispatcher::new(first..self.ranks, staleness, self.settings.rate);
-        let links = std::mem::take(&mut self.links);
-        let coordinator = self.coordinator(shard, dispatcher, joins.is_some(), on_event)?;
+        let Self { ranks, mut replica, feed, settings, layout, resumed, links, between_servers, .. } = self;
+        let mut holdings = Holdings {
+            own: shard,
+            others: between_servers,
+            layout,
+            rule: settings.optimizer.rule.clone(),
+            updates_per_step: if staleness == Staleness::Steps(0) { 1 } else { workers as u64 },
+        };
+        holdings.restore(&mut replica, resumed.as_ref())?;
+        // Rank 0 opens the files alone, in a world of one rank.
+        let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
+        let mut state = RunState::open(&mut alone, settings, resumed.as_ref())?;
+        state.progress.ranks = ranks;
+        resumed.iter().flat_map(Resumed::events).for_each(&mut *on_event);
+        // The run needs neither that world nor the arrays of the checkpoint.
+        drop((alone, resumed));
+        let coordinator = Coordinator {
+            replica,
+            feed,
+            dispatcher,
+            holdings,
+            state,
+            workers,
+            is_elastic: joins.is_some(),
+            deserted: None,
+            last_lost: None,
+            without: BTreeSet::new(),
+        };
         thread::scope(|scope| {
             for (worker, link) in (first..).zip(links) {
                 let joins = joins.as_ref();
@@ -56,43 +83,6 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
             }
             let _end = EndOfRun { dispatcher, joins: joins.as_ref() };
             coordinator.run(on_event)
-        })
-    }
-
-    /// Returns the coordinator, once all servers hold the initial state of the run.
-    fn coordinator<'a>(
-        mut self,
-        shard: &'a Shard,
-        dispatcher: &'a Dispatcher,
-        is_elastic: bool,
-        on_event: &mut dyn FnMut(Event),
-    ) -> Result<Coordinator<'a, R, F>, TrainError> {
-        let (workers, staleness) = (self.workers(), self.servers.staleness);
-        let Self { ref mut replica, settings, resumed, .. } = self;
-        let mut holdings = Holdings {
-            own: shard,
-            others: self.between_servers,
-            layout: self.layout,
-            rule: settings.optimizer.rule.clone(),
-            updates_per_step: if staleness == Staleness::Steps(0) { 1 } else { workers as u64 },
-        };
-        holdings.restore(replica, resumed.as_ref())?;
-        // Rank 0 opens the files alone, in a world of one rank.
-        let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
-        let mut state = RunState::open(&mut alone, settings, resumed.as_ref())?;
-        state.progress.ranks = self.ranks;
-        resumed.iter().flat_map(Resumed::events).for_each(on_event);
-        Ok(Coordinator {
-            replica: self.replica,
-            feed: self.feed,
-            dispatcher,
-            holdings,
-            state,
-            workers,
-            is_elastic,
-            deserted: None,
-            last_lost: None,
-            without: BTreeSet::new(),
         })
     }
 }
@@ -144,14 +134,15 @@ fn attend_worker(
     }
 }
 
-/// Serves the coordinator until it leaves.
-fn attend_coordinator(mut link: Link, shard: &Shard) -> Result<(), Error> {
+/// Serves the coordinator until it leaves. Returns whether the run has stopped on request.
+fn attend_coordinator(mut link: Link, shard: &Shard) -> Result<bool, Error> {
     link.comm.set_timeout(SILENCE);
     attend(link, shard, None)
 }
 
-/// Serves a client until it leaves. Only the coordinator has a dispatcher, which identifies the client by its rank.
-fn attend(mut link: Link, shard: &Shard, dispatcher: Option<(&Dispatcher, Rank)>) -> Result<(), Error> {
+/// Serves a client until it leaves. Only the coordinator has a dispatcher, which identifies the client by its rank. Returns whether the client has
+/// announced that the run has stopped on request, as the coordinator does.
+fn attend(mut link: Link, shard: &Shard, dispatcher: Option<(&Dispatcher, Rank)>) -> Result<bool, Error> {
     let mut visit = shard.visit(&link)?;
     let mut missed = 0;
     loop {
@@ -173,7 +164,7 @@ fn attend(mut link: Link, shard: &Shard, dispatcher: Option<(&Dispatcher, Rank)>
                 shard.restore(&held);
                 link.send(Message::new(Kind::Done))?;
             }
-            (Kind::Leave, _) => return Ok(()),
+            (Kind::Leave, _) => return Ok(request.asks_to_stop != 0),
             (kind, _) => unreachable!("a client of this server sends no {kind:?}"),
         }
     }
@@ -197,13 +188,14 @@ mod tests {
 
     #[test]
     fn server_waits_for_the_coordinator_longer_than_the_usual_timeout() {
-        let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
+        let ended = unisono::threads(2, |mut comm| -> unisono::Result<bool> {
             let timeout = Duration::from_millis(50);
             comm.set_timeout(timeout);
             let mut link = Link { comm };
             if link.comm.rank() == CLIENT {
                 thread::sleep(10 * timeout);
-                return link.send(Message::new(Kind::Leave));
+                link.send(Message { asks_to_stop: 1, ..Message::new(Kind::Leave) })?;
+                return Ok(true);
             }
             let parameters = [Parameter::new("number", [1])];
             let layout = Layout::new(&parameters, &BucketSettings::default(), 1);
@@ -212,6 +204,6 @@ mod tests {
             let shard = Shard::new(&parameters, &layout, 0, optimizer, 1, servers, Stop::default())?;
             attend_coordinator(link, &shard)
         });
-        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+        assert!(ended.iter().all(|ended| matches!(ended, Ok(true))), "{ended:?}");
     }
 }

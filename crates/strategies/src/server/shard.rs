@@ -43,7 +43,7 @@ struct Rules {
 /// of the means, and a gradient that misses a few updates would miss a large part of it.
 ///
 /// # Panics
-/// If the rule has no such form, which [`refusal`](super::settings::refusal) excludes.
+/// If the rule has no such form, which [`Part::refusal`](super::Part::refusal) excludes.
 fn per_share(settings: &OptimizerSettings, shares: usize) -> (OptimizerSettings, f64) {
     let (rule, scale) = settings.rule.per_share(shares).expect("others are refused");
     (
@@ -81,8 +81,6 @@ pub(super) struct Bucket {
     members: Vec<(usize, Range<usize>)>,
     values: Vec<f32>,
     optimizer: Optimizer,
-    /// The number of its updates since this process started.
-    updates: u64,
     epoch: u64,
     /// The shares of this epoch that have arrived. A share arrives twice if its worker was lost before it could report it.
     arrived: Arrived,
@@ -101,7 +99,6 @@ pub(super) struct ShardState {
 }
 
 impl ShardState {
-    /// Returns a bucket of zeros.
     pub(super) fn zeros(count: usize, moments: usize) -> Self {
         Self { values: vec![0.0; count], moments: vec![vec![0.0; count]; moments], updates: 0 }
     }
@@ -165,7 +162,6 @@ impl Shard {
             Ok(Mutex::new(Bucket {
                 values: vec![0.0; plan.counts[bucket]],
                 optimizer: Optimizer::new(optimizer.clone(), each)?,
-                updates: 0,
                 epoch: 0,
                 arrived: Arrived::default(),
                 waiting: vec![None; shares],
@@ -177,7 +173,6 @@ impl Shard {
         Ok(Self { buckets, half, rules: Rules { shares, staleness, damps, scale }, stop })
     }
 
-    /// Creates the state of a client, with buffers for its link.
     pub(super) fn visit(&self, link: &Link) -> unisono::Result<Visit> {
         let largest = self.buckets.iter().map(|bucket| lock(bucket).values.len()).max().unwrap_or(0);
         let bytes = self.half.as_ref().map_or(0, |_| HalfBytes::size_bytes(largest));
@@ -191,7 +186,7 @@ impl Shard {
             let count = {
                 let bucket = lock(bucket);
                 visit.buffer[..bucket.values.len()].copy_from_slice(&bucket.values);
-                visit.pulled[number] = bucket.updates;
+                visit.pulled[number] = bucket.optimizer.steps();
                 bucket.values.len()
             };
             link.comm.send(&visit.buffer[..count], link.other())?;
@@ -215,7 +210,7 @@ impl Shard {
                 None => link.comm.receive(gradient, other)?,
             }
             let mut bucket = lock(bucket);
-            let lacks = bucket.updates - visit.pulled[number];
+            let lacks = bucket.optimizer.steps() - visit.pulled[number];
             if number == 0 {
                 missed = lacks;
             }
@@ -228,12 +223,10 @@ impl Shard {
         Ok(missed)
     }
 
-    /// Reads the values of all buckets.
     pub(super) fn read(&self) -> Vec<ShardState> {
         self.buckets.iter().map(|bucket| lock(bucket).read()).collect()
     }
 
-    /// Restores the contents of all buckets.
     pub(super) fn restore(&self, held: &[ShardState]) {
         self.buckets.iter().zip(held).for_each(|(bucket, held)| lock(bucket).restore(held));
     }
@@ -253,12 +246,11 @@ impl Bucket {
     fn restore(&mut self, held: &ShardState) {
         self.values.copy_from_slice(&held.values);
         let names = self.optimizer.settings().rule.state_names().to_vec();
-        let of_moment = |(&name, moment): (&&'static str, _)| {
-            let moment: &Vec<f32> = moment;
+        let mut state = Vec::new();
+        for (&name, moment) in names.iter().zip(&held.moments) {
             let members = self.members.iter().enumerate();
-            members.map(move |(place, (_, range))| (name, place, &moment[range.clone()])).collect::<Vec<_>>()
-        };
-        let state: Vec<_> = names.iter().zip(&held.moments).flat_map(of_moment).collect();
+            state.extend(members.map(|(place, (_, range))| (name, place, &moment[range.clone()])));
+        }
         self.optimizer.restore(held.updates, state).expect("it has the layout of this bucket");
     }
 
@@ -297,7 +289,6 @@ impl Bucket {
         if targets > 0.0 { self.update(&sum, 1.0 / targets, rate) } else { Ok(()) }
     }
 
-    /// Updates with `scale` times this gradient.
     fn update(&mut self, gradient: &[f32], scale: f64, rate: f64) -> Updated {
         let Self { members, values, optimizer, .. } = self;
         optimizer.begin_step();
@@ -307,7 +298,6 @@ impl Bucket {
             let made = optimizer.update(place, values, gradient, scale as f32, rate as f32);
             updated = updated.and(made.map_err(|error| (*index, error)));
         }
-        self.updates += 1;
         updated
     }
 }

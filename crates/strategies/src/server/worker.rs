@@ -2,32 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use super::layout::Layout;
-use super::message::{Kind, Link, Message};
+use super::Part;
+use super::message::{Kind, Message};
 use super::pushing::Pushing;
-use unisono::Rank;
-use unisono_data::Stop;
 use unisono_train::{LossSums, Pass, RandomAccessFeed, Replica, TrainError};
 
-/// One worker of a run.
-pub(super) struct Worker<R: Replica, F> {
-    pub(super) rank: Rank,
-    pub(super) replica: R,
-    pub(super) feed: F,
-    /// The number of its own lane, and the number of lanes, which is the number of shares of a step.
-    pub(super) lane: (usize, usize),
-    pub(super) stop: Stop,
-}
-
-impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
-    /// Works until the coordinator ends the run. There are links to all servers, the coordinator first.
-    pub(super) fn run(mut self, links: Vec<Link>, layout: Layout) -> Result<(), TrainError> {
-        let mut pushing = Pushing::new(self.replica.parameters(), links, layout)?;
+impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
+    /// Works until the coordinator ends the run. There are links to all servers, the coordinator first. Returns whether the run has stopped on
+    /// request.
+    pub(super) fn work(mut self) -> Result<bool, TrainError> {
+        let links = std::mem::take(&mut self.links);
+        let mut pushing = Pushing::new(self.replica.parameters(), links, self.layout.clone())?;
         // The number of applied shares when all parameters were pulled, if no share has been applied since.
         let mut holds = None;
         loop {
             let asked = Instant::now();
-            let task = pushing.ask(self.stop.is_asked())?;
+            let task = pushing.ask(self.settings.stop.is_asked())?;
             let waited = asked.elapsed();
             match task.kind {
                 Kind::Wait => pushing.waited += waited,
@@ -46,13 +36,15 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
                     let tally = self.evaluate(&task)?;
                     pushing.send(Message { kind: Kind::Evaluated, tally, ..task })?;
                 }
-                Kind::Done => return pushing.send_all(Message::new(Kind::Leave)),
+                Kind::Done => {
+                    pushing.send_all(Message::new(Kind::Leave))?;
+                    return Ok(task.asks_to_stop != 0);
+                }
                 kind => unreachable!("the coordinator answers with no {kind:?}"),
             }
         }
     }
 
-    /// Evaluates a batch.
     fn evaluate(&mut self, task: &Message) -> Result<LossSums, TrainError> {
         let (rank, epoch, step) = (self.rank, task.epoch as usize, task.step as usize);
         let unread = |error| TrainError::Feed { rank, epoch, step, error };
@@ -65,10 +57,11 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
 
     /// Computes a share, and pushes its gradient.
     fn train(&mut self, pushing: &mut Pushing, task: &Message) -> Result<Message, TrainError> {
-        let Self { rank, replica, feed, lane: (own, of), .. } = self;
+        let (own, of) = (self.rank - self.servers.servers, self.workers());
+        let Self { rank, replica, feed, .. } = self;
         let began = Instant::now();
         let (epoch, step, number) = (task.epoch as usize, task.step as usize, task.number as usize);
-        let passes = feed.share(epoch, step, number, *of, number == *own);
+        let passes = feed.share(epoch, step, number, of, number == own);
         let passes =
             passes.map_err(|error| TrainError::Feed { rank: *rank, epoch, step: step + 1, error })?;
         let input = began.elapsed();
@@ -98,9 +91,10 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
     use std::thread;
 
-    use super::super::message::CLIENT;
+    use super::super::message::{CLIENT, Link};
     use super::super::{ParameterServer, ServerSettings, Staleness};
     use super::*;
     use unisono::Unisono;
@@ -108,9 +102,17 @@ mod tests {
     use unisono_train::metrics::VisitOutputs;
     use unisono_train::rate::{Rate, Schedule};
     use unisono_train::{
-        BucketBytes, BucketSettings, Feed, Gradients, OptimizerSettings, Parameter, ReplicaError,
-        RunSettings, Sgd, Steps,
+        Batches, BucketBytes, Feed, Gradients, OptimizerSettings, Parameter, ReplicaError, RunSettings, Sgd,
+        Steps, Stop,
     };
+
+    const SERVERS: ServerSettings =
+        ServerSettings { servers: 2, staleness: Staleness::Steps(0), damps: false };
+
+    fn settings() -> RunSettings {
+        let (optimizer, rate) = (OptimizerSettings::new(Sgd::default()), Schedule::Constant);
+        RunSettings::new(1, 1, optimizer, Rate::new(rate, 0.1, 0.0, 1))
+    }
 
     /// Two numbers on which the loss does not depend.
     struct Numbers([Parameter; 2]);
@@ -144,13 +146,26 @@ mod tests {
     }
 
     /// A feed with this many steps, whose shares have one pass each.
-    struct Same(usize);
+    struct Same {
+        steps: usize,
+        /// The request to stop that the only evaluation batch makes. `None` for no such batch.
+        stop: Option<Stop>,
+    }
 
     impl Feed for Same {
         type Batch = ();
 
         fn steps(&self) -> Option<usize> {
-            Some(self.0)
+            Some(self.steps)
+        }
+
+        fn held_out(&self) -> usize {
+            usize::from(self.stop.is_some())
+        }
+
+        fn evaluation(&mut self, _: Range<usize>) -> Result<Batches<()>, DataError> {
+            self.stop.iter().for_each(Stop::ask);
+            Ok(Box::new(std::iter::empty()))
         }
 
         fn epoch(&mut self, _: usize, _: usize) -> Result<Steps<()>, DataError> {
@@ -181,12 +196,12 @@ mod tests {
     /// A server that receives nothing until its timeout would drop the worker.
     #[test]
     fn every_server_receives_a_message_for_each_batch_of_an_evaluation() {
-        let layout = Layout::new(Numbers::new().parameters(), &BucketSettings::default(), 2);
         let [[mut coordinator, first], [mut server, second]] = [link(), link()];
         thread::scope(|scope| {
-            let stop = Stop::default();
-            let worker = Worker { rank: 2, replica: Numbers::new(), feed: Same(0), lane: (0, 1), stop };
-            scope.spawn(move || worker.run(vec![first, second], layout).unwrap());
+            let feed = Same { steps: 0, stop: None };
+            let mut worker = Part::new((2, 3), Numbers::new(), feed, settings(), SERVERS);
+            worker.links = vec![first, second];
+            scope.spawn(move || worker.work().unwrap());
             let received = scope.spawn(move || {
                 let mut kinds = Vec::new();
                 while kinds.last() != Some(&Kind::Leave) {
@@ -212,19 +227,33 @@ mod tests {
         });
     }
 
-    #[test]
-    fn run_stops_if_a_server_other_than_the_coordinator_is_asked() {
-        let stopped = unisono::threads(3, |mut comm| -> Result<_, TrainError> {
-            let (optimizer, rate) = (OptimizerSettings::new(Sgd::default()), Schedule::Constant);
-            let mut settings = RunSettings::new(1, 1, optimizer, Rate::new(rate, 0.1, 0.0, 1));
+    /// Runs two servers and a worker with this many steps. If `stops`, the second server is asked to stop at the beginning. If `in_evaluation`, the
+    /// worker is asked during the evaluation after the last step, which is too late. Asserts that all ranks agree whether the run stops.
+    fn assert_stops(steps: usize, stops: bool, in_evaluation: bool) {
+        let ended = unisono::threads(3, |mut comm| -> Result<_, TrainError> {
+            let mut settings = settings();
             settings.buckets.bucket_bytes = BucketBytes::Fixed(1);
-            if comm.rank() == 1 {
+            if comm.rank() == 1 && stops {
                 settings.stop.ask();
             }
-            let servers = ServerSettings { servers: 2, staleness: Staleness::Steps(0), damps: false };
-            ParameterServer::new(&mut comm, Numbers::new(), Same(100), settings, servers, None)?.run(|_| ())
+            let feed = Same { steps, stop: in_evaluation.then(|| settings.stop.clone()) };
+            ParameterServer::new(&mut comm, Numbers::new(), feed, settings, SERVERS, None)?.run(|_| ())
         });
-        let stopped: Vec<_> = stopped.into_iter().map(Result::unwrap).collect();
-        assert!(stopped[0].as_ref().unwrap().stopped.is_some(), "{stopped:?}");
+        let ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
+        let summaries: Vec<_> = ended.iter().filter_map(|ended| ended.summary.as_ref()).collect();
+        assert!(summaries.len() == 1 && summaries[0].stopped.is_some() == stops, "{ended:?}");
+        assert!(ended.iter().all(|ended| ended.has_stopped == stops), "{ended:?}");
+    }
+
+    #[test]
+    fn all_ranks_learn_whether_the_run_stops_if_a_server_other_than_the_coordinator_is_asked() {
+        assert_stops(100, true, false);
+        assert_stops(2, false, false);
+    }
+
+    /// The launcher would report a complete run as stopped.
+    #[test]
+    fn request_after_the_last_step_stops_the_run_on_no_rank() {
+        assert_stops(2, false, true);
     }
 }

@@ -1,15 +1,14 @@
-//! The host: gradients in registered memory, and parameters in the framework's.
+//! The host: gradients in registered memory, and parameters in the framework's. A step may defer updates to the next one, whose forward pass runs while
+//! buckets are still in flight.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::late::{Bringing, Late};
-use super::{Backend, Run, State, Update};
-use crate::buckets::{Buckets, Filling, Ledger, Pass, Sums};
-use crate::error::TrainError;
+use super::{Backend, Run, State, Times, Update};
+use crate::buckets::Ledger;
 use crate::gradients::Values;
 use crate::local::Rounds;
 use crate::optimizer::{Optimizer, square_sum};
-use crate::share::Times;
+use crate::{Buckets, Fill, Filling, Gradients, LossSums, Pass, ReplicaError, Sums, TrainError};
 use unisono::{Communicator, copy};
 
 #[derive(Debug)]
@@ -44,7 +43,7 @@ impl Backend for Host {
         let pass = Pass { updates: self.optimizer.steps(), ..pass };
         let Self { buckets, optimizer, late, .. } = self;
         if pass.number == 0 {
-            late.begin();
+            (late.waited, late.updated) = (Duration::ZERO, Duration::ZERO);
         }
         let filling = Filling::new(buckets, comm, pass);
         let mut bringing = Bringing { filling, optimizer, late, failure: None };
@@ -203,5 +202,95 @@ impl Backend for Host {
 
     fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError> {
         Ok(self.optimizer.restore(steps, state)?)
+    }
+}
+
+/// The deferred updates.
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    /// Whether the update is deferred, by the index of the parameter.
+    is_left: Vec<bool>,
+    by: Update,
+    /// The times that the passes of this step spent waiting for buckets and updating parameters.
+    waited: Duration,
+    updated: Duration,
+}
+
+impl Late {
+    pub(super) fn new(parameters: usize) -> Self {
+        Self { is_left: vec![false; parameters], ..Self::default() }
+    }
+
+    fn leave(&mut self, parameters: &[usize], by: Update) {
+        parameters.iter().for_each(|&index| self.is_left[index] = true);
+        self.by = by;
+    }
+
+    fn first(&self) -> Option<usize> {
+        self.is_left.iter().position(|&is_left| is_left)
+    }
+
+    /// Makes the deferred update of this parameter.
+    fn wait_for_param(
+        &mut self,
+        buckets: &mut Buckets,
+        optimizer: &mut Optimizer,
+        index: usize,
+        values: &mut [f32],
+    ) -> Result<(), TrainError> {
+        if buckets.ledger().is_divided() {
+            buckets.land_sent(buckets.ledger().place(index).bucket)?;
+            buckets.copy_others(index, values);
+        } else {
+            buckets.late_gradient(index)?;
+            buckets.check_finite(optimizer.steps())?;
+            let Update { scale, rate } = self.by;
+            let updated = optimizer.update(index, values, buckets.late_gradient(index)?, scale, rate);
+            updated.map_err(|error| buckets.exploded(index, error, optimizer.steps()))?;
+        }
+        self.is_left[index] = false;
+        Ok(())
+    }
+}
+
+/// Receives the gradients of a pass, after it has made the deferred updates.
+struct Bringing<'a> {
+    filling: Filling<'a>,
+    optimizer: &'a mut Optimizer,
+    late: &'a mut Late,
+    /// The error that prevented an update.
+    failure: Option<TrainError>,
+}
+
+impl Gradients for Bringing<'_> {
+    fn wait_for_param(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
+        if !self.late.is_left[index] {
+            return Ok(());
+        }
+        let (began, buckets) = (Instant::now(), &mut *self.filling.buckets);
+        let exposed = buckets.hidden_and_exposed().1;
+        let brought = self.late.wait_for_param(buckets, self.optimizer, index, values);
+        let waited = buckets.hidden_and_exposed().1 - exposed;
+        self.late.waited += waited;
+        self.late.updated += began.elapsed().saturating_sub(waited);
+        brought.map_err(|error| {
+            let message = error.to_string();
+            self.failure = Some(error);
+            message.into()
+        })
+    }
+
+    /// # Panics
+    /// If a replica with [`brings_values`](crate::Replica::brings_values) has not waited for one of its parameters.
+    fn record_loss(&mut self, tally: LossSums) {
+        if let Some(index) = self.late.first() {
+            let name = &self.filling.buckets.ledger().parameters[index].name;
+            panic!("the pass was weighed before it brought the values of {name}");
+        }
+        self.filling.record_loss(tally);
+    }
+
+    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+        self.filling.put(index, write);
     }
 }

@@ -3,9 +3,8 @@
 
 use super::{Bucket, BucketSettings, Buckets, Ledger, Plan, Wire};
 use crate::checkpoint::{Tensor, moment_name, numbered, saved_moment};
-use crate::error::TrainError;
-use crate::gradients::Fill;
 use crate::optimizer::Exploded;
+use crate::{Fill, TrainError};
 use unisono::{Communicator, Error};
 use unisono_compress::{Compressor, Levels};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Buckets, Pass, Place, Sums, end_pass};
-use crate::gradients::{Fill, Gradients, LossSums};
+use crate::{Fill, Gradients, LossSums};
 use unisono::{Communicator, Error};
 
 /// Receives the gradients of one pass. [`Filling::end`] ends the pass.

@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::{BucketSettings, BucketSize, Place, Plan, Sums};
-use crate::error::TrainError;
-use crate::gradients::{Fill, Gradients, LossSums, Parameter};
+use crate::{Fill, Gradients, LossSums, Parameter, TrainError};
 use unisono::{Communicator, Rank};
 
 /// The position of a pass in its step.
@@ -103,7 +102,6 @@ impl Ledger {
         self.parts = Some(counts.into_iter().map(|count| comm.own_part(count)).collect());
     }
 
-    /// Returns whether the update is divided among the ranks.
     pub(crate) fn is_divided(&self) -> bool {
         self.parts.is_some()
     }
@@ -183,7 +181,6 @@ impl Ledger {
         (self.pass.is_last() && self.missing[next] == 0).then_some(next)
     }
 
-    /// Returns whether the last pass of the step has launched this bucket.
     pub(crate) fn is_launched(&self, bucket: usize) -> bool {
         self.order[..self.launched].contains(&bucket)
     }

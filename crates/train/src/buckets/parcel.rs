@@ -7,19 +7,16 @@ use unisono::{Communicator, Element, Error, Operation, ReduceOp, Registered, Req
 use unisono_compress::Compressor;
 
 /// The times of a bucket in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Flight {
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Flight {
     /// The bucket; `None` for the sums other than gradients.
-    pub bucket: Option<usize>,
-    /// The time at which its collective began on this rank.
-    pub began: Instant,
-    /// The time at which its collective completed.
-    pub ended: Instant,
+    pub(super) bucket: Option<usize>,
+    pub(super) began: Instant,
+    pub(super) ended: Instant,
     /// The time that the compute thread waited for it.
-    pub exposed: Duration,
+    pub(super) exposed: Duration,
 }
 
-/// Registered memory that is either available or in a collective.
 #[derive(Debug)]
 pub(super) struct CommBuffer<T: Element> {
     bucket: Option<usize>,
@@ -31,7 +28,6 @@ pub(super) struct CommBuffer<T: Element> {
 }
 
 impl CommBuffer<f32> {
-    /// Launches the all-reduce of the values through a compressor.
     pub(super) fn launch_compressed(
         &mut self,
         comm: &mut Communicator,
@@ -91,7 +87,6 @@ impl<T: Element> CommBuffer<T> {
         Ok(())
     }
 
-    /// Waits until the collective is done.
     pub(super) fn complete(&mut self) -> Result<Option<Flight>, Error> {
         if let Some(request) = self.request.take() {
             let waits_since = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::gradients::Parameter;
+use crate::Parameter;
 
 /// Gradients begin at cache lines, because a matrix product writes to them directly.
 const ALIGNMENT: usize = 16;
@@ -58,7 +58,6 @@ impl Plan {
         self.places[index].as_ref()
     }
 
-    /// Returns the indices of all trained parameters.
     pub(crate) fn trained(&self) -> impl Iterator<Item = usize> {
         (0..self.places.len()).filter(|&index| self.places[index].is_some())
     }

@@ -4,8 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Wire;
-use crate::error::TrainError;
-use crate::local::LocalSteps;
+use crate::{LocalSteps, TrainError};
 use unisono::{Communicator, Vendor, size};
 use unisono_collectives::named;
 use unisono_compress::Compression;

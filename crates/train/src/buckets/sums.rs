@@ -1,6 +1,8 @@
 //! Sums other than gradients, and the order of additions.
 
-use crate::gradients::{Fill, LossSums};
+use std::collections::BTreeMap;
+
+use crate::{Fill, LossSums};
 
 /// The sums over all ranks other than gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Default, bytemuck::Pod, bytemuck::Zeroable)]
@@ -49,8 +51,8 @@ impl Sums {
 /// balanced tree.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    /// For each level, the gradients by the index of their parameter.
-    gradients: Vec<Vec<Vec<f32>>>,
+    /// The gradients, by level and by the index of their parameter.
+    gradients: BTreeMap<(usize, usize), Vec<f32>>,
     sums: Vec<Sums>,
 }
 
@@ -62,22 +64,15 @@ impl Tree {
 
     /// Returns the place of a parameter's gradient in a pass that is not the last of its step.
     pub(super) fn waiting(&mut self, pass: usize, parameter: usize, count: usize) -> &mut Vec<f32> {
-        let level = Self::carries(pass);
-        if self.gradients.len() <= level {
-            self.gradients.resize_with(level + 1, Vec::new);
-        }
-        let gradients = &mut self.gradients[level];
-        if gradients.len() <= parameter {
-            gradients.resize_with(parameter + 1, Vec::new);
-        }
-        gradients[parameter].resize(count, 0.0);
-        &mut gradients[parameter]
+        let gradient = self.gradients.entry((Self::carries(pass), parameter)).or_default();
+        gradient.resize(count, 0.0);
+        gradient
     }
 
     /// Adds the waiting sums to the gradient of a pass.
     pub(super) fn carry(&self, pass: usize, parameter: usize, gradient: &mut [f32]) {
         for level in 0..Self::carries(pass) {
-            Fill::Add.write(gradient, &self.gradients[level][parameter]);
+            Fill::Add.write(gradient, &self.gradients[&(level, parameter)]);
         }
     }
 

@@ -13,7 +13,6 @@ use unisono_compress::Wire;
 
 /// The number of gradients in a block, small enough to stay in the core's cache from its scaling to its conversion.
 const BLOCK: usize = 1024;
-/// The size of a number in a half-precision format, in bytes.
 const BYTES: usize = 2;
 
 /// Scales gradients, and rounds them to a half-precision format.
@@ -60,7 +59,6 @@ impl HalfBytes {
     }
 }
 
-/// Returns the element type of gradients on the wire.
 pub(super) fn dtype(wire: Wire) -> DType {
     match wire {
         Wire::F32 | Wire::Compressed(_) => DType::F32,
@@ -69,7 +67,6 @@ pub(super) fn dtype(wire: Wire) -> DType {
     }
 }
 
-/// A bucket's gradients in half precision.
 #[derive(Debug)]
 pub(super) struct Narrow {
     half: HalfBytes,
@@ -107,7 +104,6 @@ impl Narrow {
         Ok(Some(Self { half, buffer }))
     }
 
-    /// Rounds the gradients and sends them.
     pub(super) fn launch(
         &mut self,
         comm: &mut Communicator,

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::TrainError;
-use crate::gradients::Parameter;
+use crate::{Parameter, TrainError};
 use unisono::Communicator;
 use unisono_compress::{Compression, Prices, UnknownWire, Wire};
 

@@ -18,7 +18,6 @@ const PIECE: usize = 16 << 10;
 /// The maximum size of a header or a state, a hundred times a realistic one. Larger ones are not read.
 const MOST_TEXT_BYTES: u64 = 100 << 20;
 
-/// The expected size and checksum of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Sum {
     bytes: u64,
@@ -207,7 +206,6 @@ fn frame_around(xxh3: &str) -> (String, &'static str) {
     (format!("{{\n\"xxh3_of_content\": \"{xxh3}\",\n\"content\": "), "\n}\n")
 }
 
-/// Opens a file and returns its size.
 fn open(path: &Path) -> Result<(File, u64), CheckpointError> {
     let unreadable = || CheckpointError::read(path);
     // Checks before opening: opening a pipe would wait for a writer.

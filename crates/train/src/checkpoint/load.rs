@@ -19,7 +19,6 @@ pub(super) const REPLACED: &str = ".replaced";
 /// The version of the format of `state.json`, and so of the whole checkpoint.
 pub(super) const FORMAT: u32 = 1;
 
-/// The content of `state.json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Content<S> {
     pub(super) format: u32,
@@ -97,7 +96,6 @@ pub(crate) fn is_one(directory: &Path) -> bool {
     directory.join(STATE).exists()
 }
 
-/// Reads a checkpoint's `state.json`.
 fn content<S: DeserializeOwned>(path: &Path) -> Result<Content<S>, CheckpointError> {
     let file = path.join(STATE);
     let content = files::read_framed(&file)?;
@@ -110,7 +108,6 @@ fn content<S: DeserializeOwned>(path: &Path) -> Result<Content<S>, CheckpointErr
     serde_json::from_str(&content).map_err(wrong)
 }
 
-/// Returns the name of a checkpoint's directory.
 pub(super) fn name(step: u64) -> String {
     format!("step-{step:010}")
 }

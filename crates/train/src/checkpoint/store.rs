@@ -153,7 +153,6 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// Waits for the background save.
     fn drop(&mut self) {
         match self.writing.take().map(JoinHandle::join) {
             Some(Ok(Err(error))) => tracing::error!("{error}"),
@@ -163,7 +162,6 @@ impl Drop for Store {
     }
 }
 
-/// Locks a directory for this process.
 fn lock(directory: &Path) -> Result<File, CheckpointError> {
     let path = directory.join(LOCK);
     let file = File::options().create(true).write(true).truncate(false).open(&path);
@@ -310,7 +308,6 @@ fn delete(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Syncs the entries of a directory to disk.
 fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

@@ -1,7 +1,6 @@
 //! Saved checkpoints load bit for bit, damaged ones are skipped, and errors are reported.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use super::load::{OPTIMIZER, PARAMETERS, STATE};
 use super::*;

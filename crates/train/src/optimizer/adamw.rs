@@ -75,7 +75,6 @@ impl UpdateRule for AdamW {
     }
 }
 
-/// Validates the constants that all variants of Adam share.
 pub(super) fn check_constants(betas: [f32; 2], epsilon: f32) -> Result<(), String> {
     check_fraction("beta1", betas[0], false)?;
     check_fraction("beta2", betas[1], false)?;

@@ -63,7 +63,6 @@ impl fmt::Display for NamedRule {
 
 type Build = fn(Value) -> serde_json::Result<Arc<dyn UpdateRule>>;
 
-/// Each optimizer by its name.
 const CATALOGUE: &[(&str, Build)] =
     &[("sgd", build::<Sgd>), ("adamw", build::<AdamW>), ("lion", build::<Lion>), ("lamb", build::<Lamb>)];
 

@@ -1,11 +1,8 @@
 //! Code of the user's program that observes and controls a run.
 
 use super::Trainer;
-use crate::compare::{agree, all_where};
-use crate::error::TrainError;
-use crate::feed::Feed;
-use crate::replica::Replica;
-use crate::report::{EpochReport, Event};
+use crate::compare::all_where;
+use crate::{EpochReport, Event, Feed, Replica, TrainError, agree};
 
 /// Observes a run, and decides after every epoch whether and how it continues. A closure that takes an [`Event`] only observes.
 ///

@@ -3,14 +3,8 @@
 use std::sync::Arc;
 
 use super::Trainer;
-use crate::compare::agree;
-use crate::error::TrainError;
-use crate::feed::Feed;
-use crate::gradients::LossSums;
-use crate::metrics::{self, Measuring, Metric, Test, VisitOutputs};
-use crate::replica::Replica;
-use crate::report::Event;
-use crate::resume::Progress;
+use crate::metrics::{self, Measuring, Metric, VisitOutputs};
+use crate::{Event, Feed, LossSums, Progress, Replica, Test, TrainError, agree};
 use unisono::{Communicator, ReduceOp};
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {

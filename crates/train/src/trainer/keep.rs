@@ -6,13 +6,10 @@ use super::Trainer;
 use crate::arrays::gather;
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::compare;
-use crate::error::TrainError;
-use crate::feed::Feed;
-use crate::replica::Replica;
-use crate::report::{EpochReport, Summary};
 use crate::resident::bytes_per_rank;
-use crate::resume::{Progress, snapshot};
+use crate::resume::snapshot;
 use crate::state::{SAVES, not_saved};
+use crate::{EpochReport, Feed, Progress, Replica, Summary, TrainError};
 use unisono::Error;
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {

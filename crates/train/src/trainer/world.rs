@@ -1,15 +1,13 @@
 //! The ranks of a run.
 
-use crate::compare::{agree, gather};
-use crate::error::TrainError;
-use crate::replica::Replica;
+use crate::compare::gather;
+use crate::{Replica, TrainError, agree};
 use unisono::{Communicator, Rank, ReduceOp};
 
 /// All ranks of a run, and the ranks that hold the same parameters as this one. These are all ranks, unless each holds a [part](crate::Parts) of the
 /// model.
 #[derive(Debug)]
 pub(super) struct World<'a> {
-    /// All ranks.
     pub(super) all: &'a mut Communicator,
     /// The ranks that hold the same part as this one, and their numbers among all ranks.
     alike: Option<(Communicator, Vec<Rank>)>,

@@ -1,6 +1,7 @@
 //! Starts through a directory.
 
 use super::*;
+use crate::while_waiting;
 
 const SOON: Duration = Duration::from_millis(300);
 const LATER: Duration = Duration::from_secs(60);

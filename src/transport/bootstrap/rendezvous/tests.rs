@@ -6,6 +6,7 @@ use std::sync::Barrier;
 
 use super::*;
 use crate::control::{MOST_STRANGERS, Message};
+use crate::while_waiting;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Less than the time after which a silent connection is closed.
@@ -110,11 +111,11 @@ fn contradicting_ranks_and_missing_ranks_are_errors() {
     let twice = first_error(meet(&[(0, 4), (1, 4), (1, 4)], TIMEOUT, stay));
     assert!(twice.contains("there are two ranks 1"), "{twice}");
     let missing = meet(&[(0, 4), (2, 4)], short, |mut rendezvous| rendezvous.all_gather(b"").unwrap_err());
-    assert!(missing[0].as_ref().unwrap_err().to_string().contains("for ranks 1, 3: was each"), "{missing:?}");
-    let reported = missing[1].as_ref().unwrap().to_string();
-    assert!(reported.contains("for ranks 1, 3: was each"), "{reported}");
+    let first = missing[0].as_ref().unwrap_err().to_string();
+    assert!(first.contains("for ranks 1, 3 to begin: was each"), "{first}");
+    assert_eq!(missing[1].as_ref().unwrap().to_string(), first);
     let alone = first_error(meet(&[(1, 2)], short, drop));
-    assert!(alone.contains("for rank 0 at 127.0.0.1:"), "{alone}");
+    assert!(alone.contains("for rank 0 to begin: it is not at 127.0.0.1:"), "{alone}");
 }
 
 #[test]
@@ -214,7 +215,8 @@ fn only_ranks_with_the_secret_are_admitted() {
     let other = [rank(0, b"secret", short), rank(1, b"guess", TIMEOUT)];
     let refused: Vec<_> =
         meet_at(&free_address(), &other, drop).into_iter().map(|one| one.unwrap_err().to_string()).collect();
-    assert!(refused[0].contains("for rank 1: was each") && refused[0].contains("it refused 127.0.0.1:"));
+    assert!(refused[0].contains("for rank 1 to begin: was each"), "{refused:?}");
+    assert!(refused[0].contains("it refused 127.0.0.1:"), "{refused:?}");
     assert_eq!(refused[1], "UNISONO_SECRET differs: set the same on all ranks");
 }
 
@@ -270,14 +272,4 @@ fn unknown_name_is_an_error_after_a_while() {
     resolve("a name without an address:1", 0, Duration::from_millis(300)).unwrap().unwrap_err();
     assert!(began.elapsed() >= Duration::from_millis(300));
     assert_eq!(resolve("no port", 0, TIMEOUT).unwrap().unwrap_err().kind(), ErrorKind::InvalidInput);
-}
-
-#[test]
-fn wait_for_a_silent_name_server_has_a_deadline_and_can_be_interrupted() {
-    let (_silent, answer) = channel();
-    let error = answered(&answer, 1, Instant::now()).unwrap().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut);
-    let later = || answered(&answer, 1, Instant::now() + TIMEOUT);
-    let interrupted = while_waiting::while_waiting(|| Err("interrupted".to_owned()), later).unwrap_err();
-    assert!(matches!(&interrupted, Error::Aborted { cause, .. } if cause == "interrupted"), "{interrupted}");
 }

@@ -112,16 +112,9 @@ pub(in super::super) fn reduce_local(
 /// A non-blocking collective, with the arrays that MPI reads until it is done.
 #[derive(Debug)]
 pub(in super::super) struct Begun {
-    request: Request,
+    pub(in super::super) request: Request,
     _counts: Vec<c_int>,
     _starts: Vec<c_int>,
-}
-
-impl Begun {
-    /// Returns whether it is done, and drives progress.
-    pub(in super::super) fn is_done(&mut self) -> Result<bool> {
-        self.request.is_done()
-    }
 }
 
 pub(super) fn int(count: usize) -> Result<c_int> {

@@ -8,7 +8,6 @@ use std::thread::ThreadId;
 static USERS: AtomicUsize = AtomicUsize::new(0);
 static LOCK: Mutex<()> = Mutex::new(());
 
-/// Returns whether this thread may call MPI.
 pub(in super::super) fn may_call(only: Option<ThreadId>) -> bool {
     only.is_none_or(|only| only == std::thread::current().id())
 }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use rustix::io::Errno;
 
 use super::*;
-use crate::memory::Registered;
+use crate::memory::{Registered, Registry};
 
 #[test]
 fn withdrawal_does_not_wait_for_a_dead_rank() {
@@ -15,7 +15,7 @@ fn withdrawal_does_not_wait_for_a_dead_rank() {
     std::mem::forget(board.enter(1, std::iter::once(0)).unwrap());
     status.set_gone(1);
     let began = Instant::now();
-    board.withdraw(0, &status, || Ok(false));
+    board.withdraw((0, &[0, 1]), &status, || Ok(false));
     assert!(began.elapsed() < LONGEST_ACCESS);
 }
 
@@ -28,7 +28,8 @@ fn memory_is_revoked_from_a_process_that_is_stopped_inside() {
     array.fill(7);
     let lent = registry.lend(&raw mut array[..]).unwrap();
     let location = lent.0;
-    let lent = Lent::by((&board, &status), 0, &registry, lent, true);
+    let own = Own { position: 0, members: &[0, 1], board: &board, status: &status, registry: &registry };
+    let lent = Lent::by(own, lent, true);
     // The other rank is stopped here.
     let inside = board.enter(1, std::iter::once(0)).unwrap();
     let theirs = Pages::of_process(std::process::id() as i32, location.file()).unwrap();
@@ -48,7 +49,7 @@ fn revocation_is_retried_at_an_interval() {
     let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
     let _inside = board.enter(1, std::iter::once(0)).unwrap();
     let (attempts, began) = (Cell::new(0), Instant::now());
-    board.withdraw(0, &status, || {
+    board.withdraw((0, &[0, 1]), &status, || {
         attempts.set(attempts.get() + 1);
         if began.elapsed() < LONGEST_ACCESS + 10 * REVOKE_EVERY { Err(Errno::NOMEM) } else { Ok(true) }
     });
@@ -59,15 +60,14 @@ fn revocation_is_retried_at_an_interval() {
 fn position_on_the_board_is_not_a_position_on_the_status_board() {
     // Ranks 2 and 3 are a declared node on a machine of four ranks.
     let status = StatusBoard::of_threads(4).unwrap().remove(2);
-    let pages = Pages::untouched(Board::size_bytes(2)).unwrap();
-    let board = Board::new(pages, 2, 0).of_members(&[2, 3]);
+    let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
     std::mem::forget(board.enter(1, std::iter::once(0)).unwrap());
     status.set_gone(1);
     let began = Instant::now();
-    board.withdraw(0, &status, || Ok(true));
+    board.withdraw((0, &[2, 3]), &status, || Ok(true));
     assert!(began.elapsed() > LONGEST_ACCESS, "rank 3 is alive");
     status.set_gone(3);
     let began = Instant::now();
-    board.withdraw(0, &status, || Ok(true));
+    board.withdraw((0, &[2, 3]), &status, || Ok(true));
     assert!(began.elapsed() < LONGEST_ACCESS, "rank 3 is dead");
 }

@@ -28,49 +28,39 @@ const MAX_SLOWDOWN: u32 = 2;
 /// Access to the memory of the processes of a node, by position.
 #[derive(Debug)]
 pub(in crate::transport) struct Processes {
-    process_ids: Vec<i32>,
+    pub(super) process_ids: Vec<i32>,
     /// The mapped segments of each rank, by their numbers. They stay mapped until the rank frees them.
     mapped: Vec<BTreeMap<u64, Segment>>,
-    by_kernel: bool,
+    /// Whether the kernel copies from and to memory that is not registered.
+    pub(super) by_kernel: bool,
     copied: Scratch,
 }
 
 /// A segment of another rank, mapped here.
 #[derive(Debug)]
 struct Segment {
-    location: Location,
-    /// The identity of the file: the descriptor in the other process may be reused.
+    /// The descriptor in the other process.
+    file: u64,
+    /// The identity of the file: the descriptor may be reused.
     inode: u64,
     pages: Pages,
 }
 
 impl Segment {
-    fn map(process_id: i32, location: Location) -> Result<Self> {
-        let pages = map_file(process_id, location.file())?;
-        let inode = inode(process_id, location.file()).unwrap_or(0);
-        Ok(Self { location, inode, pages })
-    }
-
-    /// Returns whether the rank still has the segment.
-    fn exists(&self, process_id: i32) -> bool {
-        inode(process_id, self.location.file()) == Some(self.inode)
+    /// Maps the memory of a file that is open in another process.
+    fn map(process_id: i32, file: u64) -> Result<Self> {
+        let pages = Pages::of_process(process_id, file).map_err(|error| failed(0, error.into()))?;
+        let size_bytes = pages.size_bytes();
+        pages.touch().map_err(|error| Error::Memory { size_bytes, cause: error.into() })?;
+        Ok(Self { file, inode: inode(process_id, file).unwrap_or(0), pages })
     }
 }
 
 impl Processes {
-    /// Returns the access to these processes. `by_kernel` is whether the kernel copies from and to memory that is not registered.
+    /// Returns the access to these processes.
     pub(in crate::transport) fn new(process_ids: Vec<i32>, by_kernel: bool) -> Self {
         let mapped = process_ids.iter().map(|_| BTreeMap::new()).collect();
         Self { process_ids, mapped, by_kernel, copied: Scratch::default() }
-    }
-
-    /// Returns the access to the same processes, with separate mappings.
-    pub(super) fn again(&self) -> Self {
-        Self::new(self.process_ids.clone(), self.by_kernel)
-    }
-
-    pub(super) fn uses_kernel(&self) -> bool {
-        self.by_kernel
     }
 
     /// Returns the local address of another rank's registered memory.
@@ -89,11 +79,11 @@ impl Processes {
         let (mapped, process_id) = (&mut self.mapped[of], self.process_ids[of]);
         if !mapped.contains_key(&location.segment) {
             // Unmaps segments that the rank has freed.
-            mapped.retain(|_, segment| segment.exists(process_id));
-            let segment = Segment::map(process_id, location).or_else(|_| {
+            mapped.retain(|_, segment| inode(process_id, segment.file) == Some(segment.inode));
+            let segment = Segment::map(process_id, location.file()).or_else(|_| {
                 // The system limits the number of mappings.
                 mapped.clear();
-                Segment::map(process_id, location)
+                Segment::map(process_id, location.file())
             });
             mapped.insert(location.segment, segment?);
         }
@@ -144,14 +134,6 @@ fn failed(size_bytes: usize, cause: io::Error) -> Error {
     Error::Memory { size_bytes, cause }
 }
 
-/// Maps the memory of a file that is open in another process.
-fn map_file(process_id: i32, file: u64) -> Result<Pages> {
-    let pages = Pages::of_process(process_id, file).map_err(|error| failed(0, error.into()))?;
-    let size_bytes = pages.size_bytes();
-    pages.touch().map_err(|error| Error::Memory { size_bytes, cause: error.into() })?;
-    Ok(pages)
-}
-
 /// Returns the identity of the file, if it exists.
 fn inode(process_id: i32, file: u64) -> Option<u64> {
     rustix::fs::stat(Pages::path(process_id, file)).ok().map(|status| status.st_ino)
@@ -194,41 +176,45 @@ fn measure_kernel() -> bool {
 
 /// Reads another process's memory: `process_vm_readv` (cross memory attach).
 fn read(process_id: i32, address: u64, into: &mut [u8]) -> io::Result<()> {
-    let mut done = 0;
-    while done < into.len() {
-        let rest = &mut into[done..];
-        let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
-        let remote = libc::iovec { iov_base: (address + done as u64) as *mut c_void, iov_len: rest.len() };
-        // SAFETY: the kernel writes at most `rest.len()` bytes to `rest`, and checks the other address itself.
-        done += copied(unsafe {
-            libc::process_vm_readv(process_id, &raw const local, 1, &raw const remote, 1, 0)
-        })?;
-    }
-    Ok(())
+    // SAFETY: the kernel writes to these bytes only, which are borrowed mutably.
+    unsafe { transfer(libc::process_vm_readv, process_id, address, into) }
 }
 
 /// Writes another process's memory: `process_vm_writev` (cross memory attach).
 fn write(process_id: i32, address: u64, from: &[u8]) -> io::Result<()> {
-    let mut done = 0;
-    while done < from.len() {
-        let rest = &from[done..];
-        let local = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
-        let remote = libc::iovec { iov_base: (address + done as u64) as *mut c_void, iov_len: rest.len() };
-        // SAFETY: the kernel only reads `rest`. It writes to memory that the other process lends for this, and checks the address itself.
-        done += copied(unsafe {
-            libc::process_vm_writev(process_id, &raw const local, 1, &raw const remote, 1, 0)
-        })?;
-    }
-    Ok(())
+    // SAFETY: the kernel only reads these bytes. It writes to memory that the other process lends for this.
+    unsafe { transfer(libc::process_vm_writev, process_id, address, std::ptr::from_ref(from).cast_mut()) }
 }
 
-/// Returns the number of bytes copied, from the kernel's return value.
-fn copied(returned: isize) -> io::Result<usize> {
-    match usize::try_from(returned) {
-        Err(_) => Err(io::Error::last_os_error()),
-        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Ok(copied) => Ok(copied),
+/// The type of both system calls.
+type Call = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> isize;
+
+/// Copies between these bytes and as many at an address of another process, which the kernel checks.
+///
+/// # Safety
+/// The bytes must be valid for writes if `call` reads the other process, and for reads if it writes there. The other process must lend the memory
+/// to which it writes.
+unsafe fn transfer(call: Call, process_id: i32, address: u64, bytes: *mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let iov_len = bytes.len() - done;
+        let local = libc::iovec { iov_base: bytes.cast::<u8>().wrapping_add(done).cast(), iov_len };
+        let remote = libc::iovec { iov_base: (address + done as u64) as *mut c_void, iov_len };
+        // SAFETY: the caller promises that the kernel may access the rest of the bytes. Both descriptions are alive.
+        match usize::try_from(unsafe { call(process_id, &raw const local, 1, &raw const remote, 1, 0) }) {
+            Err(_) => return Err(io::Error::last_os_error()),
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(copied) => done += copied,
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -256,14 +242,14 @@ mod tests {
     fn file_of_another_process_is_mapped() {
         use rustix::fd::AsRawFd as _;
         let (file, pages) = Pages::shared(100).unwrap();
-        let again = map_file(std::process::id() as i32, file.as_raw_fd() as u64).unwrap();
+        let again = Segment::map(std::process::id() as i32, file.as_raw_fd() as u64).unwrap().pages;
         // SAFETY: both mappings are of the same memory, and no other code uses it.
         unsafe {
             *pages.as_ptr() = 7;
             assert_eq!(*again.as_ptr(), 7);
         }
-        assert!(map_file(std::process::id() as i32, 999_999).is_err());
-        assert!(map_file(std::process::id() as i32, 0).is_err(), "standard input is not a segment");
+        assert!(Segment::map(std::process::id() as i32, 999_999).is_err());
+        assert!(Segment::map(std::process::id() as i32, 0).is_err(), "standard input is not a segment");
     }
 
     #[test]

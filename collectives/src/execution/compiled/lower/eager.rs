@@ -7,7 +7,7 @@ use crate::world::Rank;
 
 /// Returns the halves of a plan's steps, with each send as early as its data allows ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)),
 /// and without copies of a range to itself. `None` if the plan has other local copies.
-pub(super) fn lower(plan: &Plan, rank: Rank) -> Option<Vec<(Place, Instruction)>> {
+pub(crate) fn lower(plan: &Plan, rank: Rank) -> Option<Vec<(Place, Instruction)>> {
     let places = plan.phases().iter().enumerate().flat_map(|(number, phase)| {
         (0..phase.schedule.steps().len()).map(move |step| Place { name: phase.name, phase: number, step })
     });

@@ -45,11 +45,9 @@ pub(super) fn moves(operation: Operation, (rank, ranks): (Rank, usize), passes: 
     let write = |to| Instruction::Write { to, theirs: own, own };
     let moves: Vec<_> = match operation {
         Operation::AllToAll => {
-            let half = |with| usize::from(rank > with);
-            let swap = |with| Instruction::Swap {
-                with,
-                theirs: part(rank, half(with)),
-                own: part(with, half(with)),
+            let swap = |with| {
+                let half = usize::from(rank > with);
+                Instruction::Swap { with, theirs: part(rank, half), own: part(with, half) }
             };
             // The next rank comes first, so that ranks do not all access the same one at once.
             (1..ranks).map(|distance| swap((rank + distance) % ranks)).collect()

@@ -8,23 +8,17 @@ use unisono_testing::tests;
 fn images(directory: &std::path::Path) -> Source {
     const SIDE: usize = 9;
     for (part, count) in [("train", 120_usize), ("t10k", 70)] {
-        let header = |magic: u32, sides: &[usize]| -> Vec<u8> {
-            let sides = sides.iter().map(|&side| side as u32);
-            [magic, count as u32].into_iter().chain(sides).flat_map(u32::to_be_bytes).collect()
-        };
-        let mut pixels = header(0x803, &[SIDE, SIDE]);
-        let mut labels = header(0x801, &[]);
+        let class = |image: usize| image * 7 % 4;
+        let mut pixels = Vec::new();
         for image in 0..count {
-            let class = image * 7 % 4;
-            labels.push(class as u8);
             pixels.extend((0..SIDE * SIDE).map(|at| {
                 let (row, column) = (at / SIDE % 2, at % SIDE % 2);
-                let is_bright = [0, row, column, row ^ column][class] == 1;
+                let is_bright = [0, row, column, row ^ column][class(image)] == 1;
                 (image * 31 + at * 17) as u8 % 60 + if is_bright { 150 } else { 0 }
             }));
         }
-        fs::write(directory.join(format!("{part}-images-idx3-ubyte")), pixels).unwrap();
-        fs::write(directory.join(format!("{part}-labels-idx1-ubyte")), labels).unwrap();
+        let labels: Vec<_> = (0..count).map(|image| class(image) as u32).collect();
+        unisono_testing::idx::write(directory, part, &pixels, &labels);
     }
     Source::Idx(directory.to_owned())
 }

@@ -21,7 +21,7 @@ fn evaluated(settings: Config, stops_after: Option<usize>) -> (Summary, Vec<u64>
     let settings = Config { stop: stop.clone(), ..settings };
     on_rank_0(3, |comm| {
         let mut evaluations = Vec::new();
-        let summary = settings.parameter_server(comm, SYNCHRONOUS)?.run(|event| match event {
+        let ended = settings.parameter_server(comm, SYNCHRONOUS)?.run(|event| match event {
             Event::Step(made) if Some(made.step) == stops_after => {
                 // Workers compute the next step meanwhile.
                 thread::sleep(Duration::from_millis(100));
@@ -30,7 +30,7 @@ fn evaluated(settings: Config, stops_after: Option<usize>) -> (Summary, Vec<u64>
             Event::Evaluation(made) => evaluations.push(made.step),
             _ => {}
         })?;
-        Ok(summary.map(|summary| (summary, evaluations)))
+        Ok(ended.summary.map(|summary| (summary, evaluations)))
     })
     .unwrap()
 }

@@ -126,7 +126,8 @@ fn share_whose_first_pass_has_no_samples_uses_the_pulled_values() {
         let run = RunSettings::new(1, 2, optimizer, rate);
         let summary = on_rank_0(3, |comm| {
             let feed = Given::new(20, || Ok([vec![None; empty], vec![Some(())]].concat()));
-            ParameterServer::new(comm, Waiting::new(false), feed, run.clone(), SYNCHRONOUS, None)?.run(|_| ())
+            let run = ParameterServer::new(comm, Waiting::new(false), feed, run.clone(), SYNCHRONOUS, None)?;
+            Ok(run.run(|_| ())?.summary)
         });
         summary.unwrap().parameters_hash
     };
@@ -176,9 +177,10 @@ fn resumed_run_keeps_the_rate_that_a_callback_has_scaled() {
 fn panic_of_a_callback_ends_the_run_on_all_ranks() {
     let ended = catch_unwind(AssertUnwindSafe(|| {
         on_rank_0(3, |comm| {
-            settings().parameter_server(comm, SYNCHRONOUS)?.run(|event| {
+            let ended = settings().parameter_server(comm, SYNCHRONOUS)?.run(|event| {
                 assert!(!matches!(event, Event::Step(made) if made.step == 3), "the callback panics");
-            })
+            });
+            Ok(ended?.summary)
         })
     }));
     let panic = ended.map(drop).unwrap_err();
@@ -210,12 +212,12 @@ fn parameter_without_a_gradient_is_named_once() {
         replica.parameters.push(Parameter::new("unused", [1]));
         let feed = Given::new(4, || Ok(vec![None, Some(())]));
         let server = ParameterServer::new(comm, replica, feed, one_step(), SYNCHRONOUS, None)?;
-        let summary = server.run(|event| {
+        let ended = server.run(|event| {
             if let Event::Notice(notice) = event {
                 notices.push(notice);
             }
         })?;
-        Ok(summary.map(|_| notices))
+        Ok(ended.summary.map(|_| notices))
     });
     let mut notices = notices.unwrap();
     notices.retain(|notice| notice.contains("has no gradient"));

@@ -26,8 +26,11 @@ pub(crate) fn tests() -> Vec<Test> {
         soft_limit_of_open_files_is_raised_to_the_hard_limit,
         low_limit_of_address_space_is_an_error_that_names_the_limit,
     ];
-    let filtered =
-        tests![forbidden_copies_are_replaced_and_reported_once, forbidden_shared_memory_is_replaced];
+    let filtered = tests![
+        forbidden_copies_are_replaced_and_reported_once,
+        forbidden_shared_memory_is_replaced,
+        forbidden_shared_memory_without_mpi_is_replaced_by_tcp,
+    ];
     tests.extend(filtered.into_iter().map(|test| test.unless(no_filters)));
     let mounted = tests![small_shared_memory_folder_is_reported_once];
     tests.extend(mounted.into_iter().map(|test| test.unless(no_mount)));
@@ -52,8 +55,8 @@ fn no_group() -> Option<String> {
 }
 
 /// Runs two ranks for which the kernel rejects a system call. Returns the line that they report.
-fn forbidden(role: &str, transport: &str) -> String {
-    let ended = run(ranks(2, role)).expect_success();
+fn forbidden(ranks: Command, transport: &str) -> String {
+    let ended = run(ranks).expect_success();
     assert_eq!(count(&ended.stdout, &format!("has begun over {transport}\n")), 2, "{ended:?}");
     let lines = our_lines(&ended);
     assert_eq!(lines.len(), 1, "{ended:?}");
@@ -61,13 +64,23 @@ fn forbidden(role: &str, transport: &str) -> String {
 }
 
 fn forbidden_copies_are_replaced_and_reported_once() {
-    let line = forbidden("no copies", "shm");
+    let line = forbidden(ranks(2, "no copies"), "shm");
     assert!(line.contains("process_vm_readv") && line.contains("a seccomp filter is set"), "{line}");
 }
 
 fn forbidden_shared_memory_is_replaced() {
-    let line = forbidden("no memory", "mpi");
+    let line = forbidden(ranks(2, "no memory"), "mpi");
     assert!(line.contains("cannot share memory (") && line.contains("Operation not permitted"), "{line}");
+}
+
+fn forbidden_shared_memory_without_mpi_is_replaced_by_tcp() {
+    let mut ranks = launch::processes(2, &this_program());
+    play(&mut ranks, "no memory");
+    let line = forbidden(ranks, "tcp");
+    assert!(
+        line.contains("cannot share memory (") && line.ends_with("their messages go over the network"),
+        "{line}"
+    );
 }
 
 fn small_shared_memory_folder_is_reported_once() {

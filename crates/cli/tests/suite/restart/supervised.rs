@@ -1,6 +1,7 @@
 //! Tests `unisono supervise` with a failing command. Any command suffices, so the tests use a shell.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -53,12 +54,19 @@ pub(crate) fn supervise_gives_up_or_refuses_to_start() {
 /// Four runs that each save a new checkpoint and fail, then two that fail without saving.
 pub(crate) fn supervise_resumes_and_counts_all_restarts() {
     let directory = tempfile::tempdir().unwrap();
-    let script = "echo \"$@\" >> $1/runs; n=$(wc -l < $1/runs); \
-                  if [ $n -le 4 ]; then mkdir $1/step-000000000$n; fi; exit 1";
-    let mut command = shell(script, directory.path());
-    command.arg("--checkpoint-dir").arg(directory.path());
-    let ended =
-        launch::run(supervise(&["--max-restarts", "5", "--wait-s", "0"], &command), Duration::from_secs(60));
+    let script = "echo \"$@\" >> $2/runs; n=$(wc -l < $2/runs); \
+                  if [ $n -le 4 ]; then mkdir $2/step-000000000$n; fi; exit 1";
+    // In place of `unisono`, a shell runs the script `train`.
+    fs::write(directory.path().join("train"), script).unwrap();
+    symlink("/bin/sh", directory.path().join("unisono")).unwrap();
+    let mut command = Command::new(directory.path().join("unisono"));
+    command.args(["train", "--checkpoint-dir"]).arg(directory.path());
+    let supervised = |arguments: &[&str]| {
+        let mut supervise = supervise(arguments, &command);
+        supervise.current_dir(directory.path());
+        launch::run(supervise, Duration::from_secs(60))
+    };
+    let ended = supervised(&["--max-restarts", "5", "--wait-s", "0"]);
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert_eq!(lines(directory.path()), 6, "{}", ended.stderr);
     let runs = fs::read_to_string(directory.path().join("runs")).unwrap();
@@ -66,7 +74,7 @@ pub(crate) fn supervise_resumes_and_counts_all_restarts() {
     assert_eq!(resumed, [false, true, true, true, true, true], "{runs}");
     assert!(ended.stderr.contains("from step-0000000004: restart 5 of 5"), "{}", ended.stderr);
     // These checkpoints now belong to an earlier run, and a restart must not resume from them.
-    let ended = launch::run(supervise(&[], &command), Duration::from_secs(60));
+    let ended = supervised(&[]);
     assert_eq!(ended.status.code(), Some(2));
     assert!(ended.stderr.contains("contains step-0000000004"), "{}", ended.stderr);
 }

@@ -23,7 +23,7 @@ impl<const BITS: usize> Int<BITS> {
     /// The largest multiple of a scale.
     const MOST: f32 = ((1 << (BITS - 1)) - 1) as f32;
 
-    /// The largest scale whose largest multiple is finite. That of `f32::MAX / MOST`, which is rounded up, is not.
+    /// The largest scale whose largest multiple is finite. The largest multiple of `f32::MAX / MOST`, which is rounded up, is not.
     const LARGEST_SCALE: f32 = (f32::MAX / Self::MOST).next_down();
 
     /// The bits of a byte outside the code.

@@ -20,6 +20,13 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
+/// As [`encode`], with the instructions of this level.
+fn encode_at<C: Code>(level: Level, values: &mut [f32], encoded: &mut [u8]) -> Result<(), usize> {
+    let mut result = Ok(());
+    level.compiled::<Encode<C>>()(cast_slice_mut(values), (encoded, &mut result));
+    result
+}
+
 /// Encodes and decodes with every instruction set, compares with the definition, and returns the decoded values.
 fn decoded<C: Code>(values: &[f32]) -> Vec<f32> {
     let mut results = Level::available().map(|level| {
@@ -27,9 +34,9 @@ fn decoded<C: Code>(values: &[f32]) -> Vec<f32> {
         let mut encoded = vec![0xa5; encoded_bytes::<C>(values.len())];
         encode_at::<C>(level, &mut left, &mut encoded).unwrap();
         let mut decoded = vec![f32::NAN; values.len()];
-        decode_at::<C>(level, &mut decoded, &encoded);
+        level.compiled::<Decode<C, false>>()(cast_slice_mut(&mut decoded), &encoded);
         let mut sums = values.to_vec();
-        decode_add_at::<C>(level, &mut sums, &encoded);
+        level.compiled::<Decode<C, true>>()(cast_slice_mut(&mut sums), &encoded);
         for (index, &value) in values.iter().enumerate() {
             let (decoded, left, sum) = (decoded[index], left[index], sums[index]);
             let case = format!("{value:e} at {index} of {} at {level:?}", values.len());
@@ -231,9 +238,11 @@ fn check_mean<C: Stochastic>(steps: f32) {
         let mut results = Level::available().map(|level| {
             let (mut left, mut encoded) = (values.clone(), vec![0; encoded_bytes::<C>(values.len())]);
             let draws = Draws::of(&[3, call]);
-            encode_stochastic_at::<C>(level, &mut left, &mut encoded, draws).unwrap();
+            let (mut result, encode) = (Ok(()), level.compiled::<EncodeStochastic<C>>());
+            encode(cast_slice_mut(&mut left), (&mut encoded[..], draws, &mut result));
+            result.unwrap();
             let mut decoded = vec![f32::NAN; values.len()];
-            decode_at::<C>(level, &mut decoded, &encoded);
+            level.compiled::<Decode<C, false>>()(cast_slice_mut(&mut decoded), &encoded);
             for ((&value, &left), &decoded) in values.iter().zip(&left).zip(&decoded) {
                 assert_eq!(left.to_bits(), (value - decoded).to_bits(), "the residual is the difference");
                 // Below the larger of the two blocks' steps.

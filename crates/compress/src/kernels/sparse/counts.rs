@@ -38,10 +38,6 @@ impl Counts {
         Self([[0; BINS]; TABLES])
     }
 
-    fn clear(&mut self) {
-        *self = Self::new();
-    }
-
     fn of(&self, bin: usize) -> usize {
         self.0.iter().map(|table| table[bin] as usize).sum()
     }
@@ -66,7 +62,6 @@ impl Counts {
         }
     }
 
-    /// Returns whether some are infinity or NaN.
     pub(super) fn any_not_finite(&self) -> bool {
         self.from((f32::INFINITY.to_bits() >> UPPER) as usize) > 0
     }
@@ -89,7 +84,7 @@ impl Counts {
     ) -> Threshold {
         let (mut least, mut equal) = (bin, place);
         for bits in [MIDDLE, LOWER] {
-            self.clear();
+            *self = Self::new();
             count(self, bits, least);
             let (bin, place) = self.bin_of(equal);
             (least, equal) = (least << bits.count | bin, place);
@@ -125,7 +120,6 @@ pub(super) struct Threshold {
 }
 
 impl Threshold {
-    /// Selects all magnitudes that are at least this one.
     pub(super) fn all_from(least: u32) -> Self {
         Self { least, equal: usize::MAX }
     }
@@ -135,7 +129,6 @@ impl Threshold {
         Self::all_from(bin << UPPER)
     }
 
-    /// Returns whether the next value is selected.
     #[inline(always)]
     pub(super) fn selects(&mut self, value: f32) -> bool {
         if magnitude(value) == self.least {

@@ -22,12 +22,13 @@ pub struct Largest {
     pub(super) least: f32,
     /// The fraction by which the smallest selected magnitude of the next array may be lower. With error feedback, many values are
     /// just below it.
-    margin: f32,
+    pub(super) margin: f32,
+    pub(super) level: Level,
 }
 
 impl Default for Largest {
     fn default() -> Self {
-        Self { least: 0.0, margin: WIDEST }
+        Self { least: 0.0, margin: WIDEST, level: Level::best() }
     }
 }
 
@@ -52,19 +53,9 @@ impl Largest {
         most: usize,
         pairs: &mut Vec<Pair>,
     ) -> Result<(), usize> {
-        self.encode_at(Level::best(), residual, values, most, pairs)
-    }
-
-    pub(super) fn encode_at(
-        &mut self,
-        level: Level,
-        residual: &mut [f32],
-        values: &mut [f32],
-        most: usize,
-        pairs: &mut Vec<Pair>,
-    ) -> Result<(), usize> {
         assert_indices(residual);
         pairs.clear();
+        let level = self.level;
         let most = most.min(residual.len());
         let near = magnitude((1.0 - self.margin) * self.least);
         if near == 0 || most == 0 {
@@ -74,7 +65,7 @@ impl Largest {
         } else if !select_from(level, near, residual, values, most, pairs) {
             let had_enough = pairs.len() >= most;
             self.margin = if had_enough { self.margin / 2.0 } else { WIDEST.min(2.0 * self.margin) };
-            put_back(residual, pairs);
+            pairs.drain(..).for_each(|Pair { index, value }| residual[index as usize] = value);
             let mut counts = Counts::new();
             level.compiled::<CountAll>()(cast_slice_mut(residual), &mut counts);
             find(level, counts, residual, most, pairs)?;
@@ -150,9 +141,4 @@ fn keep(mut threshold: Threshold, residual: &mut [f32], pairs: &mut Vec<Pair>) {
         }
         selects
     });
-}
-
-/// Puts back all pairs.
-fn put_back(residual: &mut [f32], pairs: &mut Vec<Pair>) {
-    pairs.drain(..).for_each(|Pair { index, value }| residual[index as usize] = value);
 }

@@ -30,7 +30,8 @@ fn check(values: &[f32], most: usize) {
         let mut left = values.to_vec();
         let mut pairs = vec![Pair { index: 7, value: 7.0 }];
         let mut added = vec![NOTHING; values.len()];
-        Largest::default().encode_at(level, &mut left, &mut added, most, &mut pairs).unwrap();
+        let mut largest = Largest { level, ..Largest::default() };
+        largest.encode(&mut left, &mut added, most, &mut pairs).unwrap();
         let case = format!("{most} of {} at {level:?}", values.len());
         assert_eq!(pairs.len(), most.min(values.len()), "{case}");
         assert_eq!(cast_slice::<_, u32>(&pairs), cast_slice::<_, u32>(&expected), "{case}");
@@ -83,7 +84,7 @@ fn selection_does_not_depend_on_the_previous_array() {
         COUNTS.into_iter().flat_map(|count| Level::available().map(move |level| (count, level)))
     {
         for most in [1, count / 50, count / 3, count] {
-            let mut largest = Largest::default();
+            let mut largest = Largest { level, ..Largest::default() };
             // Arrays of the same magnitudes, a little smaller, much smaller and much larger ones, and one of equal magnitudes.
             for scale in [1.0, 1.0, 0.95, 1.05, 1e-3, 1e3, 0.0, 0.0, 1.0, 1.0] {
                 let mut values: Vec<f32> = (0..count).map(|_| scale * (random.f32() - 0.5)).collect();
@@ -92,7 +93,7 @@ fn selection_does_not_depend_on_the_previous_array() {
                 }
                 let (expected_left, expected) = plainly(&values, most);
                 let (mut added, mut pairs) = (vec![NOTHING; count], Vec::new());
-                largest.encode_at(level, &mut values, &mut added, most, &mut pairs).unwrap();
+                largest.encode(&mut values, &mut added, most, &mut pairs).unwrap();
                 assert_eq!(cast_slice::<_, u32>(&pairs), cast_slice::<_, u32>(&expected), "{scale}");
                 assert_eq!(bits(&values), bits(&expected_left), "{most} of {count}, {scale}");
             }
@@ -132,9 +133,9 @@ fn first_non_finite_value_is_reported() {
                     (values[index], values[count - 1]) = (bad, bad);
                     let mut pairs = vec![Pair { index: 7, value: 7.0 }];
                     let mut residual = vec![1.0; count];
-                    let mut largest = Largest::default();
+                    let mut largest = Largest { level, ..Largest::default() };
                     largest.least = 0.5 * f32::from(random.u8(..3));
-                    let failed = largest.encode_at(level, &mut residual, &mut values, most, &mut pairs);
+                    let failed = largest.encode(&mut residual, &mut values, most, &mut pairs);
                     assert_eq!(failed, Err(index));
                     assert!(pairs.is_empty() && !residual[index].is_finite());
                 }
@@ -151,12 +152,21 @@ fn magnitudes_from_a_threshold_are_selected() {
     {
         let values: Vec<f32> = (0..count).map(|_| random.i8(-5..=5).into()).collect();
         for least in [f32::from_bits(1), 2.0, 2.5, 5.0, 6.0] {
-            let (mut left, mut pairs) = (values.clone(), vec![Pair { index: 7, value: 7.0 }]);
-            encode_from_at(level, &mut left, least, &mut pairs);
+            let (mut left, mut pairs) = (values.clone(), Vec::new());
+            let all = Threshold::all_from(magnitude(least));
+            level.compiled::<Select>()(cast_slice_mut(&mut left), (all, &mut pairs));
+            let (mut left_at_best, mut pairs_at_best) = (values.clone(), vec![Pair { index: 7, value: 7.0 }]);
+            encode_from(&mut left_at_best, least, &mut pairs_at_best);
+            assert_eq!((&left_at_best, &pairs_at_best), (&left, &pairs), "{least} of {count} at {level:?}");
             let expected = values.iter().filter(|value| value.abs() >= least);
             assert!(pairs.iter().map(|pair| &pair.value).eq(expected), "{least} of {count} at {level:?}");
             let (mut sums, mut added) = (vec![NOTHING; count], values.clone());
-            assert_eq!(count_from_at(level, &mut sums, &mut added, least), pairs.len());
+            let (mut counted, from) = (0, magnitude(least));
+            level.compiled::<AddAndCountFrom>()(
+                cast_slice_mut(&mut sums),
+                (&mut added[..], from, &mut counted),
+            );
+            assert_eq!(counted, pairs.len());
             assert_eq!((sums, added), (values.clone(), vec![0.0; count]));
             assert!(left.iter().all(|value| value.abs() < least));
             decode_add(&mut left, &pairs);

@@ -8,19 +8,19 @@ use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
 
 use super::super::super::testing::TestDirectory;
+use super::super::read;
 use super::super::tests::{kind, third, thirds};
-use super::super::{Format, read};
 use super::*;
 use crate::batch::Pass;
-use crate::schema::Schema;
-use crate::{Dataset, Options};
+use crate::dataset::Schema;
+use crate::{Dataset, Options, Source};
 
 fn read_parquet(path: &Path, options: &Options) -> Result<Dataset, DataError> {
-    read(Format::Parquet, path, options, None)
+    read(&Source::Parquet(path.into()), options, None)
 }
 
 fn read_parquet_as(path: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
-    read(Format::Parquet, path, &Options::default(), Some((known, classes)))
+    read(&Source::Parquet(path.into()), &Options::default(), Some((known, classes)))
 }
 
 const COLUMNS: &str = "message table { required double a; required int32 b (INTEGER(8, false)); required binary kind (STRING); }";

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use unisono_collectives::Rank;
 
 use super::{Schedule, Time, suspend, with};
-use crate::transport::tcp::socket::Socket;
+use crate::transport::tcp::Socket;
 
 #[derive(Debug, Default)]
 struct Pipe {

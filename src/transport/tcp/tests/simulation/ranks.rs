@@ -14,7 +14,7 @@ use crate::call::Call;
 use crate::codes::Codes;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::executor::{Bound, Executor, Task, agreement};
+use crate::executor::{Bound, Executor, Task};
 use crate::kernels::ReduceOp;
 use crate::method::Method;
 use crate::status::{Guard, StatusBoard};
@@ -75,8 +75,7 @@ impl Sample {
         for _ in 0..calls {
             begin_call();
             let header = numbers.next(1, self.call.count, Codes::new(&self.call, self.method), 0);
-            let agreement = agreement(rank, self.ranks());
-            let task = Task { header: &header, method: self.method, agreement: &agreement, deadlines };
+            let task = Task { header: &header, method: self.method, deadlines };
             let mut buffer = self.inputs[rank].clone();
             executor.run(&self.bound[rank], &task, bytemuck::cast_slice_mut(&mut buffer), transport)?;
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
@@ -150,8 +149,7 @@ pub(super) fn rank(own: Rank, load: Load, samples: &[Sample]) -> Fate {
     let others: Vec<_> = (0..ranks).filter(|&other| other != own).collect();
     let stream = |other| (other != own).then(|| Stream::new(Simulated { own, other }));
     let link = Box::new(Tcp { streams: (0..ranks).map(stream).collect() });
-    let mut fabric = Fabric::new(status.clone(), None, false);
-    fabric.topology = Topology::uniform(ranks, 1);
+    let mut fabric = Fabric::new(status.clone(), Topology::uniform(ranks, 1), 1, None);
     let guard: Arc<dyn Guard> = Arc::new(Notices);
     if !matches!(load, Load::Collective { .. }) {
         status.set_guard(&guard);
