@@ -237,7 +237,9 @@ impl<B: DerefMut> DerefMut for Planned<B> {
 
 impl<B> fmt::Debug for Planned<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { operation, op, .. } = self;
-        f.debug_struct("Planned").field("operation", operation).field("op", op).finish_non_exhaustive()
+        let Self { operation, op, slots, .. } = self;
+        let mut text = f.debug_struct("Planned");
+        text.field("operation", operation).field("op", op).field("has_slots", &slots.is_some());
+        text.finish_non_exhaustive()
     }
 }

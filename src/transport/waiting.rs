@@ -264,6 +264,11 @@ impl<'a> Waiting<'a> {
         self.silence() > AWAKE
     }
 
+    /// Returns the number of polls so far.
+    pub(super) fn polls(&self) -> usize {
+        self.polls as usize
+    }
+
     /// Returns the time that the other rank has been silent, at the last reading of the clock.
     pub(super) fn silence(&self) -> Duration {
         self.times.map_or(Duration::ZERO, |Times { silence, .. }| silence.read - silence.moved)

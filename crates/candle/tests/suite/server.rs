@@ -5,8 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use unisono::{Algorithm, Communicator};
-use unisono_candle::Config;
-use unisono_candle::model::ModelKind;
+use unisono_candle::{Config, model::ModelKind};
 use unisono_data::DataError;
 use unisono_strategies::{ParameterServer, ServerSettings, Staleness, StrategyKind};
 use unisono_testing::suite::{self, Test};
