@@ -4,15 +4,15 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use unisono_candle::Config;
-use unisono_data::{Options, Pass, Source, Values};
+use unisono_data::Source;
 use unisono_testing::suite::{self, Module};
-use unisono_testing::{idx, shared};
 use unisono_train::{AdamW, NamedRule};
 
 mod central;
 mod colour;
 #[cfg(feature = "mpi")]
 mod examples;
+mod few_digits;
 mod fit;
 mod metrics;
 mod norm;
@@ -20,23 +20,8 @@ mod optimizers;
 mod pipeline;
 mod server;
 
-/// The number of training samples in [`digits`].
-const SAMPLES: usize = 2000;
-
-/// Returns a data set of few digits, in files. Each rank of a run on generated digits draws ten times as many, which takes longer than a short
-/// training.
 fn digits() -> Source {
-    let folder = shared::folder("few-digits", |folder| {
-        let options = Options { train_samples: SAMPLES, test_samples: 500, ..Options::default() };
-        let drawn = unisono_data::load(&Source::Digits, &options).expect("digits are drawn");
-        for (part, split) in [("train", drawn.train), ("t10k", drawn.test)] {
-            let all: Vec<_> = (0..split.len()).collect();
-            let (values, labels) = split.gather(&all, Pass::Evaluation).expect("they are in memory");
-            let Values::Levels(pixels) = values else { panic!("digits are images") };
-            idx::write(folder, part, &pixels, &labels);
-        }
-    });
-    Source::Idx(folder)
+    Source::Idx(few_digits::folder())
 }
 
 /// Returns a run of two epochs that saves at every 30th step, and can be stopped.

@@ -18,7 +18,7 @@ use unisono_train::{
     Summary, TrainError, Wire, Wires, WorkersReport, metrics::VisitOutputs,
 };
 
-use crate::{SAMPLES, digits};
+use crate::{digits, few_digits::SAMPLES};
 
 pub(crate) mod evaluations;
 pub(crate) mod shares;
@@ -81,7 +81,7 @@ fn zero_staleness_gives_the_bits_of_master_worker() {
 fn stale_gradients_train_within_the_staleness_bound() {
     // Half of the usual rate, since momentum and delay together are unstable.
     let several_epochs = Config { epochs: 12, learning_rate: 0.05, ..settings() };
-    let steps = SAMPLES.div_ceil(3 * several_epochs.batch_size) as u64;
+    let steps = SAMPLES[0].div_ceil(3 * several_epochs.batch_size) as u64;
     // Tests each staleness once, alternately damped and not, or all pairs in the deep suite.
     for (at, (staleness, most)) in
         [(Staleness::Steps(1), 3), (Staleness::Steps(8), 24), (Staleness::Unbounded, u64::MAX)]

@@ -10,6 +10,9 @@ mod cli;
 mod commands;
 #[cfg(feature = "full")]
 mod documents;
+#[cfg(feature = "candle")]
+#[path = "../../../candle/tests/suite/few_digits.rs"]
+mod few_digits;
 mod hosts;
 #[cfg(feature = "mpi")]
 mod launch;
@@ -47,30 +50,11 @@ fn no_two_nodes() -> Option<String> {
     }
 }
 
-/// The numbers of training and test images in [`digits`].
-#[cfg(feature = "candle")]
-const SAMPLES: [usize; 2] = [2000, 500];
-
-/// Returns a data set of few digits, in files. Each rank of a run on generated digits draws ten times as many, which takes longer than a short
-/// training.
+/// Returns few digits in files, as a value of `--data`.
 #[cfg(feature = "candle")]
 fn digits() -> &'static str {
-    use unisono_data::{Options, Pass, Source, Values};
-
-    static DIGITS: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
-        let folder = unisono_testing::shared::folder("few-digits", |folder| {
-            let [train_samples, test_samples] = SAMPLES;
-            let options = Options { train_samples, test_samples, ..Options::default() };
-            let drawn = unisono_data::load(&Source::Digits, &options).expect("digits are drawn");
-            for (part, split) in [("train", drawn.train), ("t10k", drawn.test)] {
-                let all: Vec<_> = (0..split.len()).collect();
-                let (values, labels) = split.gather(&all, Pass::Evaluation).expect("they are in memory");
-                let Values::Levels(pixels) = values else { panic!("digits are images") };
-                unisono_testing::idx::write(folder, part, &pixels, &labels);
-            }
-        });
-        format!("idx:{}", folder.display())
-    });
+    static DIGITS: std::sync::LazyLock<String> =
+        std::sync::LazyLock::new(|| format!("idx:{}", few_digits::folder().display()));
     &DIGITS
 }
 

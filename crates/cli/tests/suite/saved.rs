@@ -13,7 +13,7 @@ use unisono_testing::suite::Test;
 use unisono_testing::{shared, tests};
 use unisono_train::Summary;
 
-use crate::{SAMPLES, UNISONO, digits};
+use crate::{UNISONO, digits, few_digits::SAMPLES};
 
 pub(crate) mod predicted;
 

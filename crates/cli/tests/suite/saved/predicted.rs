@@ -7,7 +7,7 @@ use unisono_candle::Config;
 use unisono_candle::model::ModelKind;
 use unisono_data::{Pass, Source, Values};
 
-use crate::{SAMPLES, digits};
+use crate::{digits, few_digits::SAMPLES};
 
 use super::{DIGITS, Run, objects, refused, stdout, trained, unisono};
 use unisono_testing::suite::Test;
