@@ -119,7 +119,7 @@ impl Communicator {
         // The communication thread may record its own waits meanwhile.
         let waiting = if engine.is_some() { waiting } else { waiting.unrecorded() };
         let disagreement = || engine?.calls.mismatch(call?, other, &self.status);
-        let waited = waiting.for_counter(other, (counter, value), disagreement);
+        let waited = waiting.until_counter(other, (counter, value), disagreement);
         waited.or_else(|failure| {
             let (rank, algorithm) = (self.rank, POINT_TO_POINT);
             let at = Place { rank, operation, sequence: value, algorithm, phase: algorithm, step: 0 };

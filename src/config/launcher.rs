@@ -70,7 +70,8 @@ impl Launcher {
     }
 
     fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
-        let number = |names: &[&str]| names.iter().find_map(|name| variable(name)?.parse().ok());
+        let number =
+            |names: &[&str]| -> Option<usize> { names.iter().find_map(|name| variable(name)?.parse().ok()) };
         let has = |name: &str| variable(name).is_some();
         // srun starts the launcher inside a Slurm job, so the innermost one counts. mpirun comes before RANK, since programs use
         // that name for other purposes too.
@@ -82,8 +83,11 @@ impl Launcher {
             Some(Starter::Variables)
         } else if has("SLURM_STEP_NUM_TASKS") {
             Some(Starter::Slurm)
+        } else if has("PMI_SIZE") || has("PMIX_RANK") {
+            Some(Starter::Other)
         } else {
-            (has("PMI_SIZE") || has("PMIX_RANK")).then_some(Starter::Other)
+            // Without RANK: the world is refused, instead of one of a single rank in each process.
+            number(&["WORLD_SIZE"]).is_some_and(|ranks| ranks > 1).then_some(Starter::Variables)
         };
         // The script of a batch job has task number 0 without being launched.
         let job_tasks = number(&["SLURM_NTASKS", "SLURM_NPROCS"]);
@@ -183,6 +187,9 @@ mod tests {
         assert_eq!((by_loop.local_rank, by_loop.local_ranks), (Some(1), Some(2)));
         let under_mpirun = launched(&[&by_torchrun[..], &[("OMPI_COMM_WORLD_SIZE", "8")]].concat());
         assert_eq!(under_mpirun.starter, Some(Starter::OpenMpi));
+        let half = launched(&[("WORLD_SIZE", "2")]);
+        assert_eq!((half.starter, half.rank, half.ranks), (Some(Starter::Variables), None, Some(2)));
+        assert_eq!(launched(&[("WORLD_SIZE", "1")]), Launcher::default());
         let script = launched(&[("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")]);
         assert_eq!(script, Launcher { job_tasks: Some(8), ..Launcher::default() });
     }

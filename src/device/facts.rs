@@ -25,14 +25,14 @@ pub(crate) enum Inside {
     /// The host, with the reason why NCCL is not used.
     Host(String),
     /// No node has two ranks.
-    Nobody,
+    NoPairs,
 }
 
 impl Inside {
     /// Chooses the executor by the facts of all ranks, rank 0's first.
     pub(super) fn of(facts: &[Facts], topology: &Topology) -> Self {
         if topology.ranks_of_largest_node() == 1 {
-            return Self::Nobody;
+            return Self::NoPairs;
         }
         if let Some(rank) = facts.iter().position(|facts| facts.nccl == 0) {
             return Self::Host(format!("rank {rank} has no NCCL"));
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn only_ranks_of_one_node_are_compared() {
         let same = [facts(1, 23007, 0); 2];
-        assert_eq!(Inside::of(&same, &Topology::uniform(2, 1)), Inside::Nobody);
+        assert_eq!(Inside::of(&same, &Topology::uniform(2, 1)), Inside::NoPairs);
         let four = [facts(1, 23007, 0), facts(2, 23007, 0), facts(1, 22907, 0), facts(2, 22907, 0)];
         assert_eq!(Inside::of(&four, &Topology::uniform(2, 2)), Inside::Nccl);
     }

@@ -123,7 +123,7 @@ impl Gpu {
             (Inside::Nccl, Err(error)) => error.to_string(),
             (Inside::Host(why), Err(error)) => format!("through the host, because {why}; here: {error}"),
             (Inside::Host(why), Ok(_)) => format!("through the host, because {why}"),
-            (Inside::Nobody, _) => "through the host: no node has two ranks".to_owned(),
+            (Inside::NoPairs, _) => "through the host: no node has two ranks".to_owned(),
         }
     }
 }

@@ -245,7 +245,7 @@ impl<'a> Waiting<'a> {
 
     /// Waits until rank `other` has increased a counter in shared memory to a value. `disagreement` returns the reason if that rank never will,
     /// since it makes another call; a long wait calls it.
-    pub(crate) fn for_counter(
+    pub(crate) fn until_counter(
         self,
         other: Rank,
         (counter, value): (&AtomicU64, u64),

@@ -25,6 +25,7 @@ mod needs;
 mod parts;
 mod pipeline;
 mod prepare;
+mod same;
 pub(super) mod text;
 
 pub(super) use check::Figure;

@@ -141,7 +141,6 @@ pub(crate) enum Failure {
     /// Something failed at run time, and the ranks have already reported it.
     Reported,
     /// The command stopped early on request.
-    #[cfg(feature = "candle")]
     Stopped,
 }
 
@@ -251,7 +250,6 @@ fn failed(failure: &Failure) -> ExitCode {
         Failure::ReportedElsewhere => return left_to_another(BAD_INPUT),
         // All ranks find the same error.
         Failure::Unstarted(_, code) if !is_reporter() => return left_to_another(*code),
-        #[cfg(feature = "candle")]
         Failure::Stopped => return ExitCode::from(STOPPED),
         Failure::Reported => return ExitCode::FAILURE,
         Failure::BadInput(message) => (message, BAD_INPUT),
@@ -323,7 +321,9 @@ fn report_to_all(why: &str) -> Option<String> {
     }
 }
 
-/// Returns whether this process prints before the ranks are connected: it is the launcher's rank 0, or the only process.
+/// Returns whether this process prints before the ranks are connected: it is the launcher's rank 0, the only process, or not in the world that it
+/// names, in which case no rank 0 has its error.
 fn is_reporter() -> bool {
-    Launcher::detect().rank.is_none_or(|rank| rank == 0)
+    let Launcher { rank, ranks, .. } = Launcher::detect();
+    rank.is_none_or(|rank| rank == 0 || ranks.is_some_and(|ranks| rank >= ranks))
 }

@@ -14,6 +14,7 @@ use unisono_train::rate::Rate;
 use unisono_train::{Feed, Replica, RunSettings, Stop, Summary, TrainError, Trainer, Wire};
 
 use super::output::Format;
+use super::world::STOP;
 use super::{Failure, is_reporter, refused};
 
 mod args;
@@ -50,6 +51,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// Makes signals request a stop. Must be called first, because until then signals kill this process. A launcher forwards signals to its ranks, and a
 /// request on one rank is enough.
 fn heed_signals(stop: &Stop) -> Result<(), Failure> {
+    STOP.set(stop.flag()).expect("a command trains once");
     let unheeded = |error| Failure::Error(format!("cannot install signal handlers: {error}"));
     if Launcher::detect().rank.is_none() {
         // A second Ctrl-C takes its default action, because the flag is already set: the user does not want to wait. A launcher handles a second one

@@ -1,13 +1,19 @@
 //! The ranks of a command: launched processes, or threads.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
 use clap::Args;
 use unisono::config::Launcher;
 #[cfg(feature = "candle")]
 use unisono::config::share_cores;
-use unisono::{Communicator, OnFailure, Unisono};
+use unisono::{Communicator, OnFailure, Unisono, while_waiting};
 
 use super::values::{MOST_RANKS, whole};
 use super::{Failure, is_reporter, refused};
+
+/// The flag by which signals stop the command, if it handles them.
+pub(super) static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// Options that choose the ranks.
 #[derive(Debug, Args)]
@@ -53,8 +59,7 @@ impl World {
         body: impl Fn(&mut Communicator) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         self.check_threads()?;
-        let comm = Unisono::builder().on_failure(OnFailure::ReturnError).processes();
-        body(&mut comm.map_err(not_begun)?)
+        body(&mut begin(|| Unisono::builder().on_failure(OnFailure::ReturnError).processes())?)
     }
 
     /// Runs `body` on every rank. If one fails, all end, and the cause is reported.
@@ -63,8 +68,7 @@ impl World {
         body: impl Fn(&mut Communicator) -> Result<(), Failure> + Sync,
     ) -> Result<(), Failure> {
         let Some(ranks) = self.threads else {
-            let mut comm = unisono::init().map_err(not_begun)?;
-            return guarded(&mut comm, &body);
+            return guarded(&mut begin(unisono::init)?, &body);
         };
         self.check_threads()?;
         let world = Unisono::builder().on_failure(OnFailure::EndJob);
@@ -98,6 +102,15 @@ fn guarded(
     })
 }
 
-fn not_begun(error: unisono::Error) -> Failure {
-    Failure::refusal(is_reporter(), error)
+/// Waits for the other ranks to begin, or for a signal that stops the command.
+fn begin(world: impl FnOnce() -> unisono::Result<Communicator>) -> Result<Communicator, Failure> {
+    fn is_stopped() -> bool {
+        STOP.get().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+    let wanted =
+        || if is_stopped() { Err("it was stopped before all ranks began".to_owned()) } else { Ok(()) };
+    while_waiting(wanted, world).map_err(|error| match error {
+        _ if is_stopped() => Failure::Stopped,
+        error => Failure::refusal(is_reporter(), error),
+    })
 }

@@ -67,7 +67,7 @@ fn has_nccl(inside: &Inside) -> Result<(), String> {
     match inside {
         Inside::Nccl => Ok(()),
         Inside::Host(why) => Err(why.clone()),
-        Inside::Nobody => Err("no node has two ranks".to_owned()),
+        Inside::NoPairs => Err("no node has two ranks".to_owned()),
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(name("rail", &large, &Inside::Nccl, &two), "rail+nccl");
         assert_eq!(name("tree:0-2K", &small, &Inside::Nccl, &one), "host");
         assert_eq!(name("tree:0-2K", &large, &Inside::Nccl, &one), "nccl");
-        assert_eq!(name("auto", &large, &Inside::Nobody, &Topology::uniform(4, 1)), "host");
+        assert_eq!(name("auto", &large, &Inside::NoPairs, &Topology::uniform(4, 1)), "host");
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Config {
     }
 
     /// Returns the values of all options by name.
-    fn values(&self) -> Result<Value, TrainError> {
+    pub(super) fn values(&self) -> Result<Value, TrainError> {
         let values = serde_json::to_value(self);
         values.map_err(|error| TrainError::Setting(format!("{error}: expected options that a file can hold")))
     }

@@ -172,12 +172,12 @@ impl Config {
             self.needs(strategy, ranks, shares, &dataset).check(comm)?;
         }
         let (replica, strategy) = make(comm, &dataset, &device, shares)?;
-        // Only rank 0 checks the directory, since only it saves.
-        let keeps = self.checkpoint_dir.is_some() && comm.rank() == 0;
+        let is_compared = self.checkpoint_dir.is_some() || comm.ranks() > 1;
         let hashed = |_: &mut Communicator| dataset.fingerprint();
-        let fingerprint = keeps.then(|| comm.quiet("hashing the data set", hashed)).transpose();
+        let fingerprint = is_compared.then(|| comm.quiet("hashing the data set", hashed)).transpose();
         let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
         let (entries, peak) = (self.description(&dataset, fingerprint), self.scaled_rate(global_batch));
+        self.check_data_of_ranks(comm, &entries)?;
         let samples = dataset.train.len();
         let run = self.settle(comm, &replica, (entries, peak), (shares, samples), resumed.as_ref())?;
         let kept = kept.map(|report| report.to_string());
@@ -235,13 +235,14 @@ impl Config {
         Ok((shares, settings, resumed))
     }
 
-    /// Chooses the algorithm, checks the paths of files, and finds the run to resume and the global batch. Called by all ranks.
+    /// Checks that ranks agree, chooses the algorithm, checks the paths of files, and finds the run to resume and the global batch. Called by all ranks.
     pub(super) fn begin(
         &self,
         comm: &mut Communicator,
         strategy: &Strategy,
         ranks: usize,
     ) -> Result<(Option<Resumed>, usize), TrainError> {
+        self.check_options_of_ranks(comm)?;
         if let Some(choice) = self.algorithm.clone() {
             let chosen = comm.set_choice(choice);
             agree(comm, chosen.map_err(|error| TrainError::Setting(error.to_string())))?;

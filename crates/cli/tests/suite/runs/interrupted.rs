@@ -17,6 +17,18 @@ fn ctrl_c_under_launch_saves_the_run_and_exits_with_75() {
     interrupted(&["launch", "-n", "2", "--", UNISONO, "train"]);
 }
 
+fn signal_ends_a_rank_that_waits_for_others_to_begin() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(UNISONO);
+    command.args(["train", "--data", digits()]).stdin(Stdio::null()).stderr(Stdio::null());
+    command.envs([("RANK", "0"), ("WORLD_SIZE", "2")]).env("UNISONO_BOOTSTRAP_DIR", folder.path());
+    let mut rank = Guarded(command.spawn().unwrap());
+    // It handles signals before it looks for the others.
+    until("its start", MINUTE, || names_in(folder.path()).pop());
+    kill("TERM", rank.0.id());
+    assert_eq!(rank.ended(MINUTE / 2).code(), Some(75));
+}
+
 /// Interrupts a run after its first checkpoint. The run must save its last step and exit with 75.
 fn interrupted(train: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
@@ -49,6 +61,7 @@ fn interrupted(train: &[&str]) {
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         ctrl_c_saves_a_run_of_threads_and_exits_with_75,
-        ctrl_c_under_launch_saves_the_run_and_exits_with_75
+        ctrl_c_under_launch_saves_the_run_and_exits_with_75,
+        signal_ends_a_rank_that_waits_for_others_to_begin
     ]
 }

@@ -1,6 +1,7 @@
 //! Runs whose options are contradictory, have no effect, or require too much memory.
 
 use super::*;
+use crate::few_digits;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
@@ -128,6 +129,44 @@ fn threads_of_an_elastic_run_are_refused() {
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
 }
 
+/// On several machines, each rank has a command line and data of its own.
+fn ranks_of_different_runs_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let relabelled = directory.path().join("relabelled");
+    fs::create_dir(&relabelled).unwrap();
+    for entry in fs::read_dir(few_digits::folder()).unwrap() {
+        let (file, mut bytes) = (entry.as_ref().unwrap().path(), fs::read(entry.unwrap().path()).unwrap());
+        if file.ends_with("train-labels-idx1-ubyte") {
+            *bytes.last_mut().unwrap() ^= 1;
+        }
+        fs::write(relabelled.join(file.file_name().unwrap()), bytes).unwrap();
+    }
+    let (table_of_0, table_of_1) = (directory.path().join("0.csv"), directory.path().join("1.csv"));
+    table(&table_of_0, 60);
+    fs::write(&table_of_1, fs::read_to_string(&table_of_0).unwrap().replace("0.", "3.")).unwrap();
+    let digits = format!("--data {}", digits());
+    let relabelled = format!("--data idx:{}", relabelled.display());
+    let [table_of_0, table_of_1] = [table_of_0, table_of_1].map(|file| format!("--data {}", source(&file)));
+    for (of_0, of_1, said) in [
+        (&digits[..], &format!("{digits} --seed 5")[..], "rank 1 has --seed 5, and rank 0 --seed 0"),
+        (&digits, &format!("{digits} --ema 0.9"), "rank 1 has --ema 0.9, and rank 0 no --ema"),
+        (
+            &digits,
+            &format!("{digits} --algorithm ring"),
+            "rank 1 has --algorithm ring, and rank 0 no --algorithm",
+        ),
+        (&digits, &relabelled, "on rank 1 are not those of rank 0: use the same data"),
+        (&table_of_0, &table_of_1, "the names or statistics of classes, columns or images of csv:"),
+    ] {
+        let script = format!(
+            "[ $RANK = 1 ] && own='{of_1}' || own='{of_0}'; exec \"$0\" train --hidden 8 --epochs 1 $own"
+        );
+        let ended = unisono(&["launch", "-n", "2", "--", "sh", "-c", &script, UNISONO]);
+        assert_eq!(ended.status.code(), Some(2), "{script}: {}\n{}", ended.stdout, ended.stderr);
+        assert!(ended.stderr.contains(said), "{script}: no {said} in {}", ended.stderr);
+    }
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         options_without_effect_are_refused,
@@ -136,5 +175,6 @@ pub(crate) fn tests() -> Vec<Test> {
         runs_that_exceed_the_memory_are_refused,
         tf_config_with_several_workers_is_refused_with_the_start_command,
         threads_of_an_elastic_run_are_refused,
+        ranks_of_different_runs_are_refused,
     ]
 }
