@@ -154,7 +154,8 @@ enum { MAXLOC = UNISONO_LOGICAL_XOR + 1, MINLOC, USER_DEFINED, REDUCTIONS };
 enum { OTHER_VALUES = UNISONO_U64 + 1, DTYPES };
 
 /* Pairs are of a value and an index, for MPI_MAXLOC and MPI_MINLOC. */
-enum kind { SIGNED, UNSIGNED, FLOATING, COMPLEX, MOVED, INTEGER_PAIR, FLOATING_PAIR };
+/* MPI defines no logical operations of Fortran's integers. */
+enum kind { SIGNED, UNSIGNED, FORTRAN, FLOATING, COMPLEX, MOVED, INTEGER_PAIR, FLOATING_PAIR };
 
 struct type {
     MPI_Datatype handle;
@@ -179,6 +180,8 @@ bool may_round(const struct type *type, int op);
 const struct type *type_of(MPI_Datatype handle);
 /* Returns whether elements of a type are contiguous bytes in the order in which MPI sends them. The first call for a type packs an element. */
 bool is_contiguous(MPI_Datatype handle, MPI_Comm comm);
+/* Returns whether a valid type is committed. */
+bool is_committed(MPI_Datatype handle);
 /* Returns the number of a reduction, or NONE. */
 int reduction_of(MPI_Op op);
 
@@ -372,6 +375,9 @@ void discard(struct packed *packed);
 
 /* Allocates memory. The program ends if there is none. */
 void *allocated(size_t bytes);
+/* A communicator of this rank alone, which returns errors to this library: for questions that MPI answers only in calls. */
+MPI_Comm quiet_comm(void);
+void quiet_comm_end(void);
 /* Returns the code of MPI's function for an invalid call, after calling the error handler of the communicator. */
 int refused(const struct call *call);
 /* Returns the code of MPI's function for a code of unisono.h, after calling the error handler of the communicator for an error. */

@@ -29,7 +29,7 @@ static int error_in(struct buffer buffer)
 {
     if (buffer.count < 0)
         return MPI_ERR_COUNT;
-    if (size_of(buffer.type) < 0)
+    if (size_of(buffer.type) < 0 || !is_committed(buffer.type))
         return MPI_ERR_TYPE;
     bool is_there = buffer.address != MPI_IN_PLACE && (buffer.address != NULL || type_of(buffer.type) == NULL);
     return buffer.count == 0 || is_there ? MPI_SUCCESS : MPI_ERR_BUFFER;
@@ -43,10 +43,12 @@ static int error_in_both(struct buffer from, struct buffer to)
 }
 
 /* The errors of MPI if a rank's send buffer is the memory of its own received block. MPICH checks this in every function, and Open MPI
- * at the root of a reduction, unless a setting disables it. If MPI does not report it, programs work, as they do here. */
+ * at the root of a reduction and in an all-reduce of several elements, unless a setting disables it. If MPI does not report it, programs
+ * work, as they do here. */
 static const int ALIAS_ERRORS[FUNCTIONS] = {
 #ifdef OPEN_MPI
     [REDUCE] = MPI_ERR_ARG,
+    [ALLREDUCE] = MPI_ERR_BUFFER,
 #else
     [GATHER] = MPI_ERR_BUFFER,
     [SCATTER] = MPI_ERR_BUFFER,
@@ -62,25 +64,20 @@ static const int ALIAS_ERRORS[FUNCTIONS] = {
 #endif
 };
 
-static bool aliases_are_refused;
+static bool arguments_are_checked;
 
 static void try_alias(void)
 {
-    MPI_Comm alone;
     int value = 0;
-    /* Unlike a duplicate, it has no attributes of the program. */
-    PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &alone);
-    PMPI_Comm_set_errhandler(alone, MPI_ERRORS_RETURN);
-    aliases_are_refused = PMPI_Reduce(&value, &value, 1, MPI_INT, MPI_SUM, 0, alone) != MPI_SUCCESS;
-    PMPI_Comm_free(&alone);
+    arguments_are_checked = PMPI_Reduce(&value, &value, 1, MPI_INT, MPI_SUM, 0, quiet_comm()) != MPI_SUCCESS;
 }
 
-/* Returns whether MPI checks for aliases in this run. */
-static bool are_aliases_refused(void)
+/* Returns whether MPI checks arguments in this run. */
+static bool are_arguments_checked(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, try_alias);
-    return aliases_are_refused;
+    return arguments_are_checked;
 }
 
 /* Returns the class of the error if a rank's send buffer is the block `own` that it receives from itself, or MPI_SUCCESS. */
@@ -88,7 +85,10 @@ static int error_of_alias(enum function function, struct buffer from, struct buf
 {
     bool is_same = from.address == own.address && from.count == own.count && from.type == own.type;
     bool is_error = is_same && from.address != NULL && from.count != 0 && ALIAS_ERRORS[function] != MPI_SUCCESS;
-    return is_error && are_aliases_refused() ? ALIAS_ERRORS[function] : MPI_SUCCESS;
+#ifdef OPEN_MPI
+    is_error = is_error && (function != ALLREDUCE || from.count > 1);
+#endif
+    return is_error && are_arguments_checked() ? ALIAS_ERRORS[function] : MPI_SUCCESS;
 }
 
 /* Returns the class of the error if a rank sends itself another number of bytes than it receives. With fewer, the bytes after them
@@ -312,6 +312,11 @@ static int error_in_move(const struct call *call, const struct buffer *from, con
     if (is_own_by_rank(call->function) && ALIAS_ERRORS[call->function] != MPI_SUCCESS)
         own.address = (char *)to->address + (size_t)place_in(call->comm).rank * (size_t)to->count * (size_t)size_of(to->type);
     *late = error_of_length(*from, own);
+#ifdef OPEN_MPI
+    /* Open MPI compares these lengths before it moves values. */
+    if (call->function == ALLTOALL && *late != MPI_SUCCESS && are_arguments_checked())
+        return MPI_ERR_TRUNCATE;
+#endif
     return error_of_alias(call->function, *from, own);
 }
 

@@ -54,16 +54,18 @@ static bool add(struct settings *settings, const char *name)
     return false;
 }
 
+/* Reports an invalid name in one line, since all ranks do. */
 static void refuse(const char *name)
 {
-    fprintf(stderr, "unisono: UNISONO_ACCELERATE names `%s`: it is `off`, or `%sFILE`, or names of what to accelerate, or names of what "
-                    "to leave to MPI, each with a minus, separated by commas; the names are", name, FIXED);
+    char names[512] = "";
     for (int function = 0; function < FUNCTIONS; function++)
-        fprintf(stderr, " %s", FUNCTION_NAMES[function]);
+        strcat(strcat(names, " "), FUNCTION_NAMES[function]);
     for (int op = 0; op < REDUCTIONS; op++)
         if (REDUCTION_NAMES[op] != NULL)
-            fprintf(stderr, " %s", REDUCTION_NAMES[op]);
-    fprintf(stderr, " %s %s %s\n", OF_FLOATS, OF_NODES, OF_CUDA);
+            strcat(strcat(names, " "), REDUCTION_NAMES[op]);
+    fprintf(stderr, "unisono: UNISONO_ACCELERATE names `%s`: it is `off`, or `%sFILE`, or names of what to accelerate, or names of what "
+                    "to leave to MPI, each with a minus, separated by commas; the names are%s %s %s %s\n", name, FIXED, names, OF_FLOATS,
+            OF_NODES, OF_CUDA);
 }
 
 /* Reads the setting of this rank. Returns false if it is invalid, which is reported. */

@@ -11,8 +11,9 @@ enum { SLOTS = 256 };
 static struct type slots[SLOTS];
 static bool is_used[SLOTS];
 
-/* The attribute of a derived type, which is freed with the type. Its value is NULL if the type is not contiguous. */
+/* The attribute of a derived type that is committed, and its values: whether the type is contiguous, or that this is not known yet. */
 static int of_type = MPI_KEYVAL_INVALID;
+static char contiguous, spread, committed;
 
 static size_t slot_of(MPI_Datatype handle)
 {
@@ -25,6 +26,7 @@ static int dtype_of(enum kind kind, int size_bytes)
 {
     switch (kind) {
     case SIGNED:
+    case FORTRAN:
         return size_bytes == 4 ? UNISONO_I32 : size_bytes == 8 ? UNISONO_I64 : NONE;
     case UNSIGNED:
         return size_bytes == 1 ? UNISONO_U8 : size_bytes == 4 ? UNISONO_U32 : size_bytes == 8 ? UNISONO_U64 : NONE;
@@ -65,9 +67,9 @@ void types_begin(void)
 {
     const MPI_Datatype is_signed[] = {
         MPI_SIGNED_CHAR, MPI_SHORT,    MPI_INT,      MPI_LONG,     MPI_LONG_LONG, MPI_INT8_T,   MPI_INT16_T, MPI_INT32_T,
-        MPI_INT64_T,     MPI_AINT,     MPI_OFFSET,   MPI_COUNT,    MPI_INTEGER,   MPI_INTEGER1, MPI_INTEGER2, MPI_INTEGER4,
-        MPI_INTEGER8,
+        MPI_INT64_T,     MPI_AINT,     MPI_OFFSET,   MPI_COUNT,
     };
+    const MPI_Datatype is_fortran[] = { MPI_INTEGER, MPI_INTEGER1, MPI_INTEGER2, MPI_INTEGER4, MPI_INTEGER8 };
     const MPI_Datatype is_unsigned[] = {
         MPI_UNSIGNED_CHAR,      MPI_UNSIGNED_SHORT, MPI_UNSIGNED, MPI_UNSIGNED_LONG,
         MPI_UNSIGNED_LONG_LONG, MPI_UINT8_T,        MPI_UINT16_T, MPI_UINT32_T,
@@ -84,6 +86,7 @@ void types_begin(void)
     const MPI_Datatype is_floating_pair[] = { MPI_FLOAT_INT, MPI_DOUBLE_INT, MPI_LONG_DOUBLE_INT, MPI_2REAL, MPI_2DOUBLE_PRECISION };
     PMPI_Type_create_keyval(MPI_TYPE_NULL_COPY_FN, MPI_TYPE_NULL_DELETE_FN, &of_type, NULL);
     ADD_ALL(is_signed, SIGNED);
+    ADD_ALL(is_fortran, FORTRAN);
     ADD_ALL(is_unsigned, UNSIGNED);
     ADD_ALL(is_floating, FLOATING);
     ADD_ALL(is_complex, COMPLEX);
@@ -134,20 +137,44 @@ static bool is_dense(MPI_Datatype handle, int *bytes)
     return lower == 0 && true_lower == 0 && extent == *bytes && true_extent == *bytes;
 }
 
+/* Returns the value of the attribute of a derived type, or NULL if the type is not committed. MPI tells that only in a call. */
+static const char *state_of(MPI_Datatype handle)
+{
+    void *state;
+    int is_there = 0;
+    if (PMPI_Type_get_attr(handle, of_type, &state, &is_there) == MPI_SUCCESS && is_there)
+        return state;
+    /* It reads no values. MPICH does not check the type of no elements. */
+    if (PMPI_Send(&committed, 1, handle, MPI_PROC_NULL, 0, quiet_comm()) != MPI_SUCCESS)
+        return NULL;
+    PMPI_Type_set_attr(handle, of_type, &committed);
+    return &committed;
+}
+
+bool is_committed(MPI_Datatype handle)
+{
+    return type_of(handle) != NULL || state_of(handle) != NULL;
+}
+
 bool is_contiguous(MPI_Datatype handle, MPI_Comm comm)
 {
     const struct type *type = type_of(handle);
-    void *attribute;
-    int is_there = 0, bytes;
+    int bytes;
     if (type != NULL)
         return type->extent_bytes == type->size_bytes;
-    if (PMPI_Type_get_attr(handle, of_type, &attribute, &is_there) == MPI_SUCCESS && is_there)
-        return attribute != NULL;
+    const char *state = state_of(handle);
+    if (state != &committed)
+        return state == &contiguous;
     bool is_known = true, is = is_dense(handle, &bytes) && is_packed_unchanged(handle, bytes, comm, &is_known);
-    /* If this rank's call is invalid, or the type is not committed yet, the ranks must still agree on later calls. */
+    /* If this rank's call is invalid, the ranks must still agree on later calls. */
     if (is_known)
-        PMPI_Type_set_attr(handle, of_type, is ? &of_type : NULL);
+        PMPI_Type_set_attr(handle, of_type, is ? &contiguous : &spread);
     return is;
+}
+
+static bool is_logical(int op)
+{
+    return op == UNISONO_LOGICAL_AND || op == UNISONO_LOGICAL_OR || op == UNISONO_LOGICAL_XOR;
 }
 
 bool is_reduced(const struct type *type, int op)
@@ -161,7 +188,8 @@ bool is_reduced(const struct type *type, int op)
         return type->dtype != NONE && op < UNISONO_BIT_AND;
     case SIGNED:
     case UNSIGNED:
-        return op < MAXLOC && (type->dtype != NONE || is_of_bits);
+    case FORTRAN:
+        return op < MAXLOC && (type->dtype != NONE || is_of_bits) && !(type->kind == FORTRAN && is_logical(op));
     default:
         return false;
     }
@@ -181,6 +209,8 @@ bool is_reduced_by_mpi(const struct type *type, int op)
         return op == UNISONO_SUM || op == UNISONO_PRODUCT;
     case FLOATING:
         return op < UNISONO_BIT_AND;
+    case FORTRAN:
+        return op < MAXLOC && !is_logical(op);
     default:
         return op < MAXLOC;
     }

@@ -78,6 +78,7 @@ static int process_ends(MPI_Comm comm, int keyval, void *attribute, void *extra)
     for (struct world *world = worlds; world != NULL; world = world->next)
         leave(world);
     progress_end();
+    quiet_comm_end();
     PMPI_Group_free(&of_job);
     free(nodes_of_job);
     return MPI_SUCCESS;
@@ -181,7 +182,7 @@ static bool can_all(const struct world *world, MPI_Comm comm, const char *proble
     if (failed == world->ranks)
         return true;
     if (failed == world->rank)
-        snprintf(text, sizeof(text), "%s", problem);
+        snprintf(text, sizeof(text), "%s", problem == NULL ? "the ranks make different calls" : problem);
     PMPI_Bcast(text, sizeof(text), MPI_CHAR, failed, comm);
     pthread_mutex_lock(&lock);
     bool is_first = *start_error == '\0';
