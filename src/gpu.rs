@@ -111,9 +111,7 @@ mod driver {
             return Ok(());
         }
         Err(Error::Unsupported(
-            "arrays on a GPU need NVIDIA's driver (libcuda.so.1), which this machine lacks; leave out --memory device and \
-             --device cuda"
-                .to_owned(),
+            "arrays on a GPU need NVIDIA's driver (libcuda.so.1), which this machine lacks: use arrays in host memory".to_owned(),
         ))
     }
 

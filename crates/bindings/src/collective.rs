@@ -28,11 +28,18 @@ impl Collective {
     pub fn named(name: &str, op: Option<ReduceOp>, root: Option<usize>) -> std::result::Result<Self, String> {
         let letter = |letter| if letter == b'-' { b'_' } else { letter };
         let is_it = |operation: &Operation| operation.name().bytes().map(letter).eq(name.bytes());
-        let found = Operation::all(root.unwrap_or(0)).into_iter().find(is_it).filter(|operation| {
-            operation.reduces() == op.is_some() && operation.root().is_some() == root.is_some()
-        });
-        let operation = found.ok_or_else(|| format!("no operation is called {name:?}, with these arguments"));
-        Ok(Self { operation: operation?, op })
+        let found = Operation::all(root.unwrap_or(0)).into_iter().find(is_it);
+        let operation = found.ok_or_else(|| format!("no operation is called {name:?}"))?;
+        for (is_needed, is_given, what) in [
+            (operation.reduces(), op.is_some(), "reduction"),
+            (operation.root().is_some(), root.is_some(), "root"),
+        ] {
+            if is_needed != is_given {
+                let has = if is_needed { "needs a" } else { "has no" };
+                return Err(format!("{name} {has} {what}"));
+            }
+        }
+        Ok(Self { operation, op })
     }
 
     /// Checks the number of elements, and the counts of ranks if they are given.

@@ -199,7 +199,8 @@ pub unsafe extern "C" fn unisono_fail(comm: *mut Comm, cause: *const c_char) -> 
 /// As [`text`].
 pub(crate) unsafe fn required_text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
     // SAFETY: as the caller promises.
-    unsafe { text(pointer, what)? }.ok_or_else(|| argument(format!("{what} is NULL")))
+    let text = unsafe { text(pointer, what)? }.filter(|text| !text.is_empty());
+    text.ok_or_else(|| argument(format!("{what} is NULL or empty")))
 }
 
 /// Returns a string argument; `None` if it is null.
