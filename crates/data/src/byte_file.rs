@@ -216,7 +216,7 @@ pub(super) struct Spool {
     written: u64,
 }
 
-const BLOCK: usize = 1 << 16;
+pub(super) const BLOCK: usize = 1 << 16;
 /// Bytes between two checks of the free space.
 const STRIDE: u64 = 64 << 20;
 /// The space to leave free on the disk; less on a small disk.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::normalization::{Normalize, Sums};
-use crate::stored::{Content, Images, Labels, Levels, StoredSamples};
+use crate::stored::{Content, Images, Labels, Numbers, StoredSamples};
 use crate::{Augmentation, DataError, Dataset, Kind, Options, Schema};
 
 const SIDE: usize = 32;
@@ -39,7 +39,7 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
     let normalization = Normalize::resolved(options.normalize.as_ref(), CHANNELS, measured)?;
     let part = |[levels, labels]: [Vec<u8>; 2], augmentation| {
         let (count, normalization) = (labels.len(), normalization.clone());
-        let images = Images::new(Levels::Memory(levels.into()), [SIDE, SIDE, CHANNELS]);
+        let images = Images::new(Numbers::Memory(levels), [SIDE, SIDE, CHANNELS]);
         let images = Content::Images(Images { augmentation, normalization, ..images });
         StoredSamples::new(images, &Arc::new(Labels::Bytes(labels)), (0..count).collect())
     };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::byte_file::{ByteFile, Compression};
-use crate::stored::{Content, Images, Labels, Levels, StoredSamples};
+use crate::stored::{Content, Images, Labels, Numbers, StoredSamples};
 use crate::{DataError, Dataset, Kind, Options, Schema};
 
 const IMAGES: &str = "images-idx3-ubyte";
@@ -26,7 +26,7 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
     let pair = |prefix| Pair::read(directory, prefix, options.in_memory_bytes);
     let ([height, width, channels], [train, test]) = match (pair("train")?, pair("t10k")?) {
         (Some(train), Some(test)) => {
-            let (expected, found) = (train.shape, test.shape);
+            let (expected, found) = (train.images.shape, test.images.shape);
             if found != expected {
                 let [[rows, columns, _], [height, width, _]] = [expected, found];
                 let problem = format!(
@@ -41,7 +41,7 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
         }
         (Some(pair), None) | (None, Some(pair)) => {
             let first = (pair.count * 9 / 10).max(1);
-            (pair.shape, [pair.samples(0..first), pair.samples(first..pair.count)])
+            (pair.images.shape, [pair.samples(0..first), pair.samples(first..pair.count)])
         }
         (None, None) => {
             let pair = |prefix| format!("{prefix}-{IMAGES} with {prefix}-{LABELS}");
@@ -56,9 +56,7 @@ struct Pair {
     /// The file of images.
     path: PathBuf,
     count: usize,
-    /// Height, width and channels.
-    shape: [usize; 3],
-    levels: Levels,
+    images: Images,
     labels: Arc<Labels>,
 }
 
@@ -74,8 +72,8 @@ impl Pair {
         let (file, [count, height, width]) = open(path.clone(), "images", 0x0000_0803)?;
         let (offset, size) = (header_bytes(3), count * height * width);
         let levels = match size as u64 > in_memory_bytes {
-            true => Levels::File(Arc::new(file), offset),
-            false => Levels::Memory(file.read(offset, size)?.into()),
+            true => Numbers::File(file, offset),
+            false => Numbers::Memory(file.read(offset, size)?),
         };
         let (file, [found]) = open(path_of_labels.clone(), "labels", 0x0000_0801)?;
         if found != count {
@@ -87,13 +85,12 @@ impl Pair {
             let problem = format!("labels sample {sample} as {label}: expected 0 to {highest}");
             return Err(DataError::file(path_of_labels, problem));
         }
-        let (shape, labels) = ([height, width, 1], Arc::new(Labels::Bytes(labels)));
-        Ok(Some(Self { path, count, shape, levels, labels }))
+        let images = Images::new(levels, [height, width, 1]);
+        Ok(Some(Self { path, count, images, labels: Arc::new(Labels::Bytes(labels)) }))
     }
 
     fn samples(&self, range: Range<usize>) -> Arc<StoredSamples> {
-        let images = Content::Images(Images::new(self.levels.clone(), self.shape));
-        StoredSamples::new(images, &self.labels, range.collect())
+        StoredSamples::new(Content::Images(self.images.clone()), &self.labels, range.collect())
     }
 }
 

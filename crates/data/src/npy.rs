@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::byte_file::ByteFile;
 use crate::normalization::{Normalize, Sums};
 use crate::split::nine_to_one;
-use crate::stored::{Content, Images, Labels, Levels, Rows, StoredSamples};
+use crate::stored::{Content, Images, Labels, Numbers, Reals, Rows, StoredSamples};
 use crate::survey::sums;
 use crate::{Augmentation, DataError, Dataset, Kind, Options, Schema};
 
@@ -213,10 +213,12 @@ impl Array {
 
     fn samples(self) -> Result<Content, DataError> {
         let shape = match (&*self.kind, &*self.shape) {
-            ("f4" | "f8", &[count, width]) => {
-                let is_wide = self.kind == "f8";
-                let rows = Rows::in_file(self.file, self.offset, [count, width], is_wide);
-                return Ok(Content::Rows(Arc::new(rows), [].into()));
+            (kind @ ("f4" | "f8"), &[count, width]) => {
+                let numbers = match kind {
+                    "f4" => Reals::F32(Numbers::File(self.file, self.offset)),
+                    _ => Reals::F64(Numbers::File(self.file, self.offset)),
+                };
+                return Ok(Rows { width, count, numbers }.standardised(&[]));
             }
             ("u1", &[_, height, width]) => [height, width, 1],
             ("u1", &[_, height, width, channels @ (1 | 3)]) => [height, width, channels],
@@ -227,7 +229,7 @@ impl Array {
                 ));
             }
         };
-        Ok(Content::Images(Images::new(Levels::File(Arc::new(self.file), self.offset), shape)))
+        Ok(Content::Images(Images::new(Numbers::File(self.file, self.offset), shape)))
     }
 
     fn labels(&self) -> Result<Vec<u32>, DataError> {

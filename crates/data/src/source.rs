@@ -269,7 +269,7 @@ pub struct Options {
     pub on_bad_sample: OnBadSample,
     /// Remote sources: the cache of their objects.
     pub cache: Cache,
-    /// MNIST format, text and tables: the size in bytes above which data stay in their files, or in unnamed temporary ones.
+    /// MNIST format, text and tables: the size in bytes above which data are in files: MNIST's own, and unnamed temporary ones for text and tables.
     pub in_memory_bytes: u64,
     /// Data servers: a request to stop, which ends the wait for them with [`DataError::Stopped`].
     pub stop: Stop,

@@ -1,11 +1,14 @@
-//! Samples of equal size, images or rows of numbers, in memory or in a file, and the statistics of rows.
+//! Numbers in memory or in a file, samples of equal size that consist of them (images or rows), and the statistics of rows.
 
 use std::borrow::Cow;
 use std::hash::Hasher;
+use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::byte_file::{ByteFile, Spool};
+use bytemuck::Pod;
+
+use crate::byte_file::{BLOCK, ByteFile, Spool};
 use crate::{Augmentation, Column, DataError, Image, Normalization, Pass, Split, Values};
 
 /// Samples of equal size, and their classes, which are in memory.
@@ -28,18 +31,11 @@ pub(super) enum Content {
 /// Images with interleaved channels.
 #[derive(Debug, Clone)]
 pub(super) struct Images {
-    pub(super) levels: Levels,
+    pub(super) levels: Arc<Numbers<u8>>,
     /// Height, width and channels.
     pub(super) shape: [usize; 3],
     pub(super) augmentation: Augmentation,
     pub(super) normalization: Option<Normalization>,
-}
-
-#[derive(Debug, Clone)]
-pub(super) enum Levels {
-    Memory(Arc<[u8]>),
-    /// Levels in a file, from this offset.
-    File(Arc<ByteFile>, u64),
 }
 
 /// Classes in as few bytes as possible.
@@ -66,16 +62,14 @@ impl Labels {
 }
 
 impl Images {
-    pub(super) fn new(levels: Levels, shape: [usize; 3]) -> Self {
+    pub(super) fn new(levels: Numbers<u8>, shape: [usize; 3]) -> Self {
+        let levels = Arc::new(levels);
         Self { levels, shape, augmentation: Augmentation::default(), normalization: None }
     }
 
     pub(super) fn read(&self, image: usize) -> Result<Cow<'_, [u8]>, DataError> {
         let size: usize = self.shape.iter().product();
-        match &self.levels {
-            Levels::Memory(levels) => Ok(levels[image * size..][..size].into()),
-            Levels::File(file, offset) => Ok(file.read(offset + (image * size) as u64, size)?.into()),
-        }
+        self.levels.read(image * size, size)
     }
 }
 
@@ -92,7 +86,7 @@ impl StoredSamples {
     pub fn images(shape: [usize; 3], levels: Vec<u8>, labels: Vec<u8>) -> Arc<Self> {
         assert_eq!(levels.len(), shape.iter().product::<usize>() * labels.len(), "levels of other images");
         let samples = (0..labels.len()).collect();
-        let content = Content::Images(Images::new(Levels::Memory(levels.into()), shape));
+        let content = Content::Images(Images::new(Numbers::Memory(levels), shape));
         Self::new(content, &Arc::new(Labels::Bytes(labels)), samples)
     }
 
@@ -103,8 +97,8 @@ impl StoredSamples {
     pub fn table(values: Vec<f32>, labels: Vec<u32>) -> Arc<Self> {
         assert!(values.len().is_multiple_of(labels.len()), "rows of different lengths");
         let (count, samples) = (labels.len(), (0..labels.len()).collect());
-        let rows = Arc::new(Rows::in_memory(values.len() / count, values));
-        Self::new(Content::Rows(rows, [].into()), &Arc::new(Labels::Words(labels)), samples)
+        let rows = Rows { width: values.len() / count, count, numbers: Reals::F32(Numbers::Memory(values)) };
+        Self::new(rows.standardised(&[]), &Arc::new(Labels::Words(labels)), samples)
     }
 }
 
@@ -173,23 +167,27 @@ impl Split for StoredSamples {
 pub(super) struct Rows {
     pub(super) width: usize,
     pub(super) count: usize,
-    numbers: Numbers,
+    pub(super) numbers: Reals,
 }
 
-/// Numbers in memory, or little-endian ones in a file from an offset, of 64 bits if `is_wide`, otherwise of 32.
+/// Numbers of 32 or 64 bits.
 #[derive(Debug)]
-enum Numbers {
-    Memory(Vec<f32>),
-    File { file: ByteFile, offset: u64, is_wide: bool },
+pub(super) enum Reals {
+    F32(Numbers<f32>),
+    F64(Numbers<f64>),
 }
 
 impl Rows {
-    pub(super) fn in_memory(width: usize, values: Vec<f32>) -> Self {
-        Self { width, count: values.len() / width.max(1), numbers: Numbers::Memory(values) }
-    }
-
-    pub(super) fn in_file(file: ByteFile, offset: u64, [count, width]: [usize; 2], is_wide: bool) -> Self {
-        Self { width, count, numbers: Numbers::File { file, offset, is_wide } }
+    /// Returns the rows, standardised by the columns if there are any: now in memory, and at each read in a file.
+    pub(super) fn standardised(mut self, columns: &[Column]) -> Content {
+        let at_each_read = match &mut self.numbers {
+            Reals::F32(Numbers::Memory(all)) => {
+                standardise(all, columns);
+                [].into()
+            }
+            _ => columns.into(),
+        };
+        Content::Rows(Arc::new(self), at_each_read)
     }
 
     /// Appends a row to `values`, standardised by the columns if there are any.
@@ -199,28 +197,20 @@ impl Rows {
         columns: &[Column],
         values: &mut Vec<f32>,
     ) -> Result<(), DataError> {
-        let start = values.len();
+        let (first, start) = (row * self.width, values.len());
         match &self.numbers {
-            Numbers::Memory(all) => values.extend_from_slice(&all[row * self.width..][..self.width]),
-            Numbers::File { file, offset, is_wide } => {
-                let size = self.width * if *is_wide { 8 } else { 4 };
-                let bytes = file.read(offset + (row * size) as u64, size)?;
-                match is_wide {
-                    true => values
-                        .extend(bytes.as_chunks().0.iter().map(|&eight| f64::from_le_bytes(eight) as f32)),
-                    false => values.extend(bytes.as_chunks().0.iter().map(|&four| f32::from_le_bytes(four))),
-                }
-                if let Some(column) = values[start..].iter().position(|value| !value.is_finite()) {
-                    let value = values[start + column];
-                    let problem = format!("has {value} in column {column}: expected a finite 32-bit number");
-                    return Err(DataError::record(&file.path, row, problem));
-                }
-            }
+            Reals::F32(all) => values.extend_from_slice(&all.read(first, self.width)?),
+            Reals::F64(all) => values.extend(all.read(first, self.width)?.iter().map(|&value| value as f32)),
         }
-        values[start..]
-            .iter_mut()
-            .zip(columns)
-            .for_each(|(value, column)| *value = column.standardised(*value));
+        let read = &mut values[start..];
+        if let Reals::F32(Numbers::File(file, _)) | Reals::F64(Numbers::File(file, _)) = &self.numbers
+            && let Some(column) = read.iter().position(|value| !value.is_finite())
+        {
+            let value = read[column];
+            let problem = format!("has {value} in column {column}: expected a finite 32-bit number");
+            return Err(DataError::record(&file.path, row, problem));
+        }
+        standardise(read, columns);
         Ok(())
     }
 
@@ -251,46 +241,69 @@ impl Rows {
     }
 }
 
-/// Collects rows: in memory up to a limit, and beyond it in an unnamed temporary file.
-pub(super) struct RowWriter<'a> {
-    /// The file from which the rows come.
-    pub(super) path: &'a Path,
-    in_memory_bytes: u64,
-    values: Vec<f32>,
-    spool: Option<Spool>,
-    count: usize,
+/// Standardises the values of whole rows by the columns, if there are any.
+fn standardise(values: &mut [f32], columns: &[Column]) {
+    let columns = columns.iter().cycle();
+    values.iter_mut().zip(columns).for_each(|(value, column)| *value = column.standardised(*value));
 }
 
-impl<'a> RowWriter<'a> {
+/// Numbers in memory, or in a file from an offset.
+#[derive(Debug)]
+pub(super) enum Numbers<T> {
+    Memory(Vec<T>),
+    File(ByteFile, u64),
+}
+
+const _: () = assert!(cfg!(target_endian = "little"), "the numbers in files are little-endian");
+
+impl<T: Pod> Numbers<T> {
+    /// Returns this many numbers, from the number `first`.
+    pub(super) fn read(&self, first: usize, count: usize) -> Result<Cow<'_, [T]>, DataError> {
+        match self {
+            Self::Memory(all) => Ok(all[first..][..count].into()),
+            Self::File(file, offset) => {
+                let mut numbers = vec![T::zeroed(); count];
+                let bytes = bytemuck::cast_slice_mut(&mut numbers);
+                file.read_into(offset + (first * size_of::<T>()) as u64, bytes)?;
+                Ok(numbers.into())
+            }
+        }
+    }
+}
+
+/// Collects numbers: in memory up to a limit, and beyond it in an unnamed temporary file.
+pub(super) struct NumberWriter<'a, T> {
+    /// The file from which the numbers come.
+    pub(super) path: &'a Path,
+    in_memory_bytes: u64,
+    pub(super) count: usize,
+    numbers: Vec<T>,
+    spool: Option<Spool>,
+}
+
+impl<'a, T: Pod> NumberWriter<'a, T> {
     pub(super) fn new(path: &'a Path, in_memory_bytes: u64) -> Self {
-        Self { path, in_memory_bytes, values: vec![], spool: None, count: 0 }
+        Self { path, in_memory_bytes, count: 0, numbers: vec![], spool: None }
     }
 
-    pub(super) fn push(&mut self, row: &[f32]) -> Result<(), DataError> {
-        self.count += 1;
-        self.values.extend(row);
-        if self.spool.is_none() && size_of_val(&*self.values) as u64 > self.in_memory_bytes {
+    pub(super) fn extend(&mut self, numbers: impl IntoIterator<Item = T>) -> Result<(), DataError> {
+        let before = self.numbers.len();
+        self.numbers.extend(numbers);
+        self.count += self.numbers.len() - before;
+        if self.spool.is_none() && size_of_val(&*self.numbers) as u64 > self.in_memory_bytes {
             self.spool = Some(Spool::new(self.path)?);
         }
         if let Some(spool) = &mut self.spool {
-            self.values.drain(..).try_for_each(|number| spool.write(&number.to_le_bytes()))?;
+            // Not cleared, which would keep the memory of the limit.
+            let numbers = mem::take(&mut self.numbers);
+            bytemuck::cast_slice(&numbers).chunks(BLOCK).try_for_each(|block| spool.write(block))?;
         }
         Ok(())
     }
 
-    /// Returns the rows for reading, with `width` numbers each.
-    pub(super) fn finish(self, width: usize) -> Result<Rows, DataError> {
-        let numbers = self.count * width;
-        Ok(match self.spool {
-            None => {
-                debug_assert_eq!(self.values.len(), numbers, "rows of other widths");
-                Rows::in_memory(width, self.values)
-            }
-            Some(spool) => {
-                let file = spool.finish()?;
-                debug_assert_eq!(file.length, (numbers * size_of::<f32>()) as u64, "rows of other widths");
-                Rows::in_file(file, 0, [self.count, width], false)
-            }
-        })
+    /// Returns the numbers for reading.
+    pub(super) fn finish(self) -> Result<Numbers<T>, DataError> {
+        let in_memory = || Ok(Numbers::Memory(self.numbers));
+        self.spool.map_or_else(in_memory, |spool| Ok(Numbers::File(spool.finish()?, 0)))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::split::nine_to_one;
 use crate::dataset::{Column, Dataset, Kind, Schema, list};
 use crate::files;
-use crate::stored::{Content, Labels, RowWriter, Rows, StoredSamples};
+use crate::stored::{Labels, NumberWriter, Numbers, Reals, Rows, StoredSamples};
 use crate::{DataError, Options, Source};
 
 #[cfg(feature = "arrow")]
@@ -57,7 +57,7 @@ pub(super) fn read(
         layout: &layout,
         header: vec![],
         columns: Layout::default(),
-        rows: RowWriter::new(path, options.in_memory_bytes),
+        numbers: NumberWriter::new(path, options.in_memory_bytes),
         targets: Some(targets),
     };
     for file in &files {
@@ -84,7 +84,8 @@ struct Filling<'a> {
     layout: &'a dyn Fn(&[String]) -> Result<Layout, String>,
     header: Vec<String>,
     columns: Layout,
-    rows: RowWriter<'a>,
+    /// The numbers of all rows.
+    numbers: NumberWriter<'a, f32>,
     /// The labels, if there is a column for them.
     targets: Option<Targets>,
 }
@@ -105,10 +106,12 @@ impl<'a> Filling<'a> {
     }
 
     fn finish(self) -> Result<Table<'a>, DataError> {
-        let Self { header, columns, rows, targets, .. } = self;
+        let Self { header, columns, numbers, targets, .. } = self;
         let name = |column: usize| header[column].clone();
         let features: Vec<_> = columns.features.into_iter().map(name).collect();
-        let (path, rows) = (rows.path, rows.finish(features.len())?);
+        let (path, width) = (numbers.path, features.len());
+        let rows =
+            Rows { width, count: numbers.count / width.max(1), numbers: Reals::F32(numbers.finish()?) };
         Ok(Table { path, features, rows, label: columns.label.map(name), targets })
     }
 }
@@ -179,7 +182,8 @@ impl Table<'_> {
     /// Returns the target of a regression, with its statistics over the training rows.
     fn target(&self, values: &[f32], train: &[usize]) -> Result<Column, DataError> {
         let names = self.label.as_slice();
-        let target = Rows::in_memory(1, values.to_vec()).statistics(names, train)?.remove(0);
+        let numbers = Reals::F32(Numbers::Memory(values.to_vec()));
+        let target = Rows { width: 1, count: values.len(), numbers }.statistics(names, train)?.remove(0);
         if target.deviation == 0.0 {
             let mean = target.mean;
             let problem = format!("the target is {mean} in all training rows: there is nothing to predict");
@@ -199,7 +203,7 @@ fn standardised(target: &Column, values: &[f32]) -> Vec<u32> {
 }
 
 fn dataset(rows: Rows, schema: Schema, classes: usize, labels: Vec<u32>, parts: [Vec<usize>; 2]) -> Dataset {
-    let content = Content::Rows(Arc::new(rows), schema.columns.as_slice().into());
+    let content = rows.standardised(&schema.columns);
     let labels = Arc::new(Labels::Words(labels));
     let [train, test] = parts.map(|part| StoredSamples::new(content.clone(), &labels, part));
     Dataset { kind: Kind::Table { features: schema.columns.len(), classes }, train, test, schema }

@@ -97,7 +97,7 @@ impl MemoryEstimate {
 }
 
 impl Config {
-    /// Estimates the memory of the data set from the size of its files, before it is read. Data beyond the limit stay in files.
+    /// Estimates the memory of the data set from the size of its files, before it is read. Data beyond the limit are in files.
     pub(super) fn needs_of_data(&self) -> MemoryEstimate {
         let files = self.data.size_bytes() as f64;
         let limit = Options::default().in_memory_bytes as f64;
@@ -106,10 +106,9 @@ impl Config {
             // Two files, each up to the limit.
             Source::Idx(_) => files.min(2.0 * limit),
             Source::Cifar(_) => files,
-            // Tokens, or the offset of every 256th character.
-            Source::Text(_) if files * NUMBER > limit => files / 32.0,
-            Source::Text(_) => files * NUMBER,
-            // Raw values, up to the limit, and the values that the model receives. A value has at least two characters (or bytes). Labels are added.
+            // Characters, up to the limit, which a vector that grows copies.
+            Source::Text(_) => (files * NUMBER).min(2.0 * limit),
+            // Values, likewise. A value has at least two characters (or bytes). Labels are added.
             Source::Csv(_) | Source::Parquet(_) | Source::Arrow(_) => {
                 (files * NUMBER).min(2.0 * limit + files / 4.0)
             }

@@ -36,11 +36,8 @@ impl Filling<'_> {
             values.and_then(|values| finite(&values, before)).map_err(|problem| refused(column, problem))
         };
         let columns: Vec<_> = self.columns.features.iter().map(numbers).collect::<Result<_, _>>()?;
-        let mut row = Vec::with_capacity(columns.len());
         for place in 0..batch.num_rows() {
-            row.clear();
-            row.extend(columns.iter().map(|column| column[place]));
-            self.rows.push(&row)?;
+            self.numbers.extend(columns.iter().map(|column| column[place]))?;
         }
         if let (Some(column), Some(targets)) = (self.columns.label, &mut self.targets) {
             let texts = values(array(column), before, "words or whole numbers", texts);

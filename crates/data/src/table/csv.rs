@@ -30,11 +30,10 @@ pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
             place: format!(", line {}, column `{}`", line(), table.header[column]),
             problem: format!("`{}` is not a {expected}: expected one", &cells[column]),
         };
-        row.clear();
         for &column in &table.columns.features {
             row.push(finite(&cells[column]).ok_or_else(|| wrong(column, "finite number"))?);
         }
-        table.rows.push(&row)?;
+        table.numbers.extend(row.drain(..))?;
         if let (Some(column), Some(targets)) = (table.columns.label, &mut table.targets) {
             match &cells[column] {
                 "" => return Err(wrong(column, "label")),
