@@ -1,5 +1,7 @@
 //! The step of a data-parallel trainer: buckets of gradients, all-reduced while the backward pass fills further buckets.
 
+use unisono_collectives::named;
+
 /// A bucket of gradients.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bucket {
@@ -41,7 +43,7 @@ impl Step {
 
     /// Returns the times of all-reduces that also overlap the next step, as the mean of consecutive steps. Its forward pass, the first `forward_us`
     /// of `compute_us`, waits for the bucket of each layer when it reaches the layer. The last bucket is needed first, so the last of the full
-    /// buckets is sent first.
+    /// buckets is [sent first](launch_order).
     ///
     /// ```
     /// use unisono_steps::{Bucket, Step};
@@ -56,7 +58,7 @@ impl Step {
         // Both passes traverse the parameters in proportion to their number, in opposite orders.
         let needed_us = |bucket: &Bucket| forward_us * (compute_us - bucket.full_us).max(0.0) / backward_us;
         let mut landed_us = vec![0.0; buckets.len()];
-        let (mut now_us, mut middle_us) = (0.0_f64, 0.0);
+        let (order, mut now_us, mut middle_us) = (launch_order(buckets), 0.0_f64, 0.0);
         for step in 0..2 * STEPS {
             if step == STEPS {
                 middle_us = now_us;
@@ -67,7 +69,11 @@ impl Step {
                 computed_us = needed_us(bucket);
             }
             let began_us = now_us - computed_us;
-            landed_us = in_the_order_of_need(buckets, began_us);
+            let mut free_us = began_us;
+            for &next in &order {
+                free_us = free_us.max(began_us + buckets[next].full_us) + buckets[next].all_reduce_us;
+                landed_us[next] = free_us;
+            }
             now_us = began_us + compute_us;
         }
         let exposed_us = ((now_us - middle_us) / STEPS as f64 - compute_us).max(0.0);
@@ -80,44 +86,88 @@ impl Step {
     }
 }
 
-/// Returns the time at which each bucket lands, in a step that would have begun at `began_us` without waiting. The last of the full buckets is sent
-/// first.
-fn in_the_order_of_need(buckets: &[Bucket], began_us: f64) -> Vec<f64> {
-    let mut landed_us = vec![0.0; buckets.len()];
+/// Returns the order in which buckets are sent if the next forward pass overlaps their all-reduces. Whenever the network is free, the next bucket is
+/// the full one that the forward pass needs first, which is the last one. Bucket 0 is always first, because it may carry other sums.
+pub fn launch_order(buckets: &[Bucket]) -> Vec<usize> {
     let mut waiting: Vec<_> = (0..buckets.len()).collect();
-    let mut free_us = f64::NEG_INFINITY;
-    while let Some(first) = waiting.first() {
-        // Buckets are full in ascending order.
-        free_us = free_us.max(began_us + buckets[*first].full_us);
-        let full = waiting.iter().take_while(|&&index| began_us + buckets[index].full_us <= free_us).count();
-        let next = waiting.remove(full - 1);
-        free_us += buckets[next].all_reduce_us;
-        landed_us[next] = free_us;
+    let (mut order, mut free_us) = (Vec::new(), f64::NEG_INFINITY);
+    while !waiting.is_empty() {
+        let mut full_us = waiting.iter().map(|&bucket| buckets[bucket].full_us);
+        // If no bucket is full, the network waits for the one that fills next.
+        free_us = full_us.clone().fold(f64::INFINITY, f64::min).max(free_us);
+        let last = full_us.rposition(|full_us| full_us <= free_us).filter(|_| !order.is_empty());
+        let next = waiting.remove(last.unwrap_or(0));
+        free_us = free_us.max(buckets[next].full_us) + buckets[next].all_reduce_us;
+        order.push(next);
     }
-    landed_us
+    order
 }
 
-/// The usual size of buckets, as in PyTorch.
+named! {
+    /// The overlap of bucket all-reduces with the backward pass.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Overlap: "way to overlap" {
+        /// All-reduces between nodes overlap, because the network works meanwhile. If all ranks share a node, all-reduces run in turn, because the
+        /// ranks copy and add on the computing cores themselves.
+        Auto = "auto",
+        /// All-reduces run on the communication thread.
+        Beside = "beside",
+        /// All-reduces run on the communication thread, and also overlap the next forward pass, in the order in which it needs the buckets.
+        Across = "across",
+        /// All-reduces run on the compute thread, which waits.
+        InTurn = "in-turn",
+    }
+}
+
+impl Overlap {
+    /// Returns whether all-reduces of a world with this many nodes overlap the backward pass.
+    pub fn is_beside(self, nodes: usize) -> bool {
+        matches!(self, Self::Beside | Self::Across) || self == Self::Auto && nodes > 1
+    }
+}
+
+/// The usual limit of the first bucket, which gives the network work early.
+pub const USUAL_FIRST_BUCKET_BYTES: usize = 1 << 20;
+/// The usual limit of the other buckets, as in PyTorch.
 pub const USUAL_BUCKET_BYTES: usize = 25 << 20;
 
-/// Chooses the size of buckets that overlap a backward pass. `time_us` returns the time of an all-reduce of a size. The result is the smallest power
-/// of two from 64 KiB on that takes at most 5 % more time per byte than 64 MiB, for which latency is negligible. Returns `None` if that is not below
-/// the usual size, or if a time is unknown.
+/// Chooses the limit of buckets, and returns it with the reason. `time_us` returns the time of an all-reduce of a size, if it can be predicted. Where
+/// buckets overlap the backward pass between nodes, the limit is the smallest power of two from 64 KiB on that takes at most 5 % more time per byte
+/// than 64 MiB, for which latency is negligible. It is the [usual](USUAL_BUCKET_BYTES) one elsewhere, if gradients are compressed, or if there is no
+/// smaller one.
 ///
 /// ```
-/// use unisono_steps::bucket_bytes;
+/// use unisono_steps::{Overlap, bucket_bytes};
 ///
 /// let gigabit = |latency_us: f64| move |bytes: usize| Some(latency_us + bytes as f64 / 125.0);
-/// assert_eq!(bucket_bytes(gigabit(50.0)), Some(128 << 10));
-/// assert_eq!(bucket_bytes(gigabit(1000.0)), Some(4 << 20));
+/// assert_eq!(bucket_bytes(2, Overlap::Auto, false, gigabit(50.0)).0, 128 << 10);
+/// assert_eq!(bucket_bytes(2, Overlap::Auto, false, gigabit(1000.0)).0, 4 << 20);
 /// ```
-pub fn bucket_bytes(mut time_us: impl FnMut(usize) -> Option<f64>) -> Option<usize> {
+pub fn bucket_bytes(
+    nodes: usize,
+    overlap: Overlap,
+    is_compressed: bool,
+    mut time_us: impl FnMut(usize) -> Option<f64>,
+) -> (usize, &'static str) {
     const VERY_LARGE: usize = 64 << 20;
     const DEARER: f64 = 1.05;
     let mut of_a_byte = |bytes: usize| Some(time_us(bytes)? / bytes as f64);
-    let least = of_a_byte(VERY_LARGE)?;
-    let sizes = (16..).map(|bits| 1 << bits).take_while(|&bytes| bytes < USUAL_BUCKET_BYTES);
-    sizes.into_iter().find(|&bytes| of_a_byte(bytes).is_some_and(|price| price <= DEARER * least))
+    let mut small = || {
+        let most = DEARER * of_a_byte(VERY_LARGE)?;
+        let mut sizes = (16..).map(|bits| 1 << bits).take_while(|&bytes| bytes < USUAL_BUCKET_BYTES);
+        Some(sizes.find(|&bytes| of_a_byte(bytes).is_some_and(|price| price <= most)))
+    };
+    let why = match nodes {
+        1 => "all ranks share a node",
+        _ if !overlap.is_beside(nodes) => "no bucket overlaps the backward pass",
+        _ if is_compressed => "compressed gradients take few bytes, and many messages",
+        _ => match small() {
+            Some(Some(bytes)) => return (bytes, "predicted to cost at most 5 % more a byte than 64M"),
+            Some(None) => "smaller ones are predicted to cost over 5 % more a byte than 64M",
+            None => "the world is too large to be priced",
+        },
+    };
+    (USUAL_BUCKET_BYTES, why)
 }
 
 fn total_us(buckets: &[Bucket]) -> f64 {
@@ -157,10 +207,28 @@ mod tests {
         assert_eq!(Step::across(&[], 7.0, 2.0), Step { hidden_us: 0.0, exposed_us: 0.0 });
     }
 
+    fn order<const N: usize>(full_us: [f64; N], all_reduce_us: [f64; N]) -> Vec<usize> {
+        launch_order(&buckets(&std::iter::zip(full_us, all_reduce_us).collect::<Vec<_>>()))
+    }
+
     #[test]
-    fn last_full_bucket_is_sent_first() {
-        let buckets = buckets(&[(1.0, 5.0), (2.0, 1.0), (3.0, 1.0), (9.0, 1.0)]);
-        assert_eq!(in_the_order_of_need(&buckets, 10.0), [16.0, 18.0, 17.0, 20.0]);
+    fn fast_network_sends_buckets_in_the_order_in_which_they_fill() {
+        assert_eq!(order([1.0, 2.0, 3.0, 4.0], [0.9, 1.0, 0.5, 3.0]), [0, 1, 2, 3]);
+        assert_eq!(order([1.0], [9.0]), [0]);
+        assert!(order([], []).is_empty());
+    }
+
+    #[test]
+    fn bucket_that_is_needed_first_overtakes_buckets_that_are_not_launched() {
+        assert_eq!(order([1.0, 2.0, 3.0, 9.0], [5.0, 1.0, 1.0, 1.0]), [0, 2, 1, 3]);
+        // Bucket 1 is in flight when the others are filled.
+        assert_eq!(order([1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 9.0, 1.0, 1.0, 1.0]), [0, 1, 4, 3, 2]);
+        // Bucket 3 is filled while bucket 2 is in flight, and bucket 4 too late to overtake it.
+        assert_eq!(order([1.0, 2.0, 2.5, 3.0, 9.0], [1.0, 0.5, 2.0, 1.0, 1.0]), [0, 1, 2, 3, 4]);
+        // If the network is idle when two buckets fill at once, the last one leaves first.
+        assert_eq!(order([1.0, 5.0, 5.0], [1.0, 1.0, 1.0]), [0, 2, 1]);
+        // The order contains every bucket even if a rank measured nothing.
+        assert_eq!(order([0.0; 3], [f64::MAX; 3]), [0, 2, 1]);
     }
 
     #[test]

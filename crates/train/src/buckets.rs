@@ -17,7 +17,6 @@ mod filling;
 mod ledger;
 mod parcel;
 mod parts;
-mod plan;
 mod priority;
 mod settings;
 mod size;
@@ -26,16 +25,16 @@ mod wire;
 mod wires;
 
 pub use filling::Filling;
-pub use settings::{BucketBytes, BucketSettings, Order, Overlap};
+pub use settings::{BucketBytes, BucketSettings, Order};
 pub use size::BucketSize;
 pub use sums::Sums;
 pub use unisono_compress::{UnknownWire, Wire};
+pub use unisono_steps::{Overlap, Place, Plan};
 pub use wires::Wires;
 
 use compressed::compressors;
 pub use ledger::{Ledger, Pass, WithoutGradient, end_pass};
 use parcel::{CommBuffer, Flight};
-pub use plan::{Place, Plan};
 use sums::Tree;
 pub use wire::HalfBytes;
 use wire::{Narrow, dtype};
@@ -126,7 +125,7 @@ impl Buckets {
         }
         let way = CollectiveSpec {
             algorithm: (settings.order == Order::Tree).then_some(IN_TREE),
-            ..CollectiveSpec::all_reduce(settings.overlap.is_beside(comm))
+            ..CollectiveSpec::all_reduce(settings.overlap.is_beside(comm.topology().nodes()))
         };
         let buckets =
             (0..).zip(&ledger.plan.counts).zip(compressors).map(|((bucket, &count), compressor)| {

@@ -52,23 +52,6 @@ impl Model {
     pub(super) fn parameters(&self) -> usize {
         self.0.iter().map(|shape| shape.iter().product::<usize>()).sum()
     }
-
-    /// Returns the shapes of the gradients in each bucket, in the order in which the backward pass fills them, as in the trainer.
-    pub(super) fn buckets(&self, first_bytes: usize, bucket_bytes: usize) -> Vec<Vec<&[usize]>> {
-        let mut buckets: Vec<(usize, Vec<&[usize]>)> = Vec::new();
-        for shape in self.0.iter().rev() {
-            let bytes = shape.iter().product::<usize>() * size_of::<f32>();
-            let limit = if buckets.len() <= 1 { first_bytes } else { bucket_bytes };
-            match buckets.last_mut() {
-                Some((full, shapes)) if *full + bytes <= limit => {
-                    *full += bytes;
-                    shapes.push(shape);
-                }
-                _ => buckets.push((bytes, vec![shape])),
-            }
-        }
-        buckets.into_iter().map(|(_, shapes)| shapes).collect()
-    }
 }
 
 fn shape(text: &str) -> Option<Vec<usize>> {
@@ -131,14 +114,5 @@ mod tests {
         }
         assert_eq!(parameters("25.6M"), Ok(25_600_000));
         assert!(["0", "x", "", "2000G", "NaN", "1é"].iter().all(|wrong| parameters(wrong).is_err()));
-    }
-
-    #[test]
-    fn buckets_are_filled_from_the_last_layer_to_the_first() {
-        let model = Model(vec![vec![10], vec![4, 4], vec![8], vec![2]]);
-        let buckets = model.buckets(40, 100);
-        assert_eq!(buckets, [vec![&[2][..], &[8]], vec![&[4, 4]], vec![&[10]]]);
-        assert_eq!(model.buckets(1, 1).len(), 4);
-        assert_eq!(model.buckets(1000, 1).len(), 1);
     }
 }

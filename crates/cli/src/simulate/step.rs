@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono::Topology;
 use unisono::size::bytes;
 use unisono_collectives::model::Machine;
 use unisono_compress::{Compression, Prices, UnknownWire, Wire};
-use unisono_steps::{Bucket, Served, Step, USUAL_BUCKET_BYTES};
+use unisono_steps::{Bucket, Overlap, Plan, Served, Step, USUAL_FIRST_BUCKET_BYTES};
 
 use super::Cluster;
 use super::model::{Model, parameters};
@@ -39,10 +39,10 @@ pub(super) struct Args {
     /// Bucket size in bytes of gradients, or auto, as for train; the suffixes K, M and G mean 2^10, 2^20 and 2^30
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = bucket_bytes)]
     bucket_bytes: BucketBytes,
-    /// Overlap of the all-reduces: beside (with the backward pass), across (with the backward pass and the next forward pass) or in-turn (no overlap)
-    /// [default: beside between nodes, in-turn on one node]
-    #[arg(long)]
-    overlap: Option<Overlap>,
+    /// Overlap of the all-reduces: beside (with the backward pass), across (with the backward pass and the next forward pass), in-turn (no overlap) or
+    /// auto (beside between nodes, in-turn on one node)
+    #[arg(long, default_value = "auto")]
+    overlap: Overlap,
     /// Also predict synchronous and asynchronous parameter servers, with the first S ranks as servers
     #[arg(long, value_name = "S", value_parser = whole(1, usize::MAX))]
     servers: Option<usize>,
@@ -73,15 +73,6 @@ enum BucketBytes {
     Most(usize),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Overlap {
-    Beside,
-    Across,
-    InTurn,
-}
-
-/// The size of the first bucket, as in `train`.
-const FIRST_BUCKET_BYTES: usize = 1 << 20;
 /// SGD with momentum reads three arrays, and writes two.
 const UPDATE_BYTES: f64 = 20.0;
 const UPDATE_GB_PER_S: f64 = 30.0;
@@ -178,27 +169,18 @@ impl ModelArgs {
 }
 
 impl Args {
-    fn overlap(&self, topology: &Topology) -> Overlap {
-        let by_default = if topology.nodes() > 1 { Overlap::Beside } else { Overlap::InTurn };
-        self.overlap.unwrap_or(by_default)
-    }
-
     /// Returns the maximum size of buckets. `auto` is computed as in the trainer.
     fn most(&self, topology: &Topology, wire: Wire, prices: &mut Prices) -> usize {
-        let element_bytes = match (self.bucket_bytes, wire) {
-            (BucketBytes::Most(most), _) => return most,
-            _ if topology.nodes() == 1 || self.overlap(topology) == Overlap::InTurn => {
-                return USUAL_BUCKET_BYTES;
-            }
-            (_, Wire::F32) => 4,
-            (_, Wire::Bf16 | Wire::F16) => 2,
-            (_, Wire::Compressed(_)) => return USUAL_BUCKET_BYTES,
-        };
+        if let BucketBytes::Most(most) = self.bucket_bytes {
+            return most;
+        }
+        let element_bytes = if matches!(wire, Wire::Bf16 | Wire::F16) { 2 } else { 4 };
         // Excludes the time for encoding, which is the same for every byte.
         let all_reduce_us = |bytes: usize| {
             prices.all_reduce_us(topology, Wire::F32, &[&[bytes / 4 * element_bytes / 4]]).ok()
         };
-        unisono_steps::bucket_bytes(all_reduce_us).unwrap_or(USUAL_BUCKET_BYTES)
+        let is_compressed = matches!(wire, Wire::Compressed(_));
+        unisono_steps::bucket_bytes(topology.nodes(), self.overlap, is_compressed, all_reduce_us).0
     }
 
     fn row(
@@ -212,17 +194,24 @@ impl Args {
         let parameters = model.parameters() as f64;
         let compute_ms = self.forward_ms + self.backward_ms;
         let (mut put, mut buckets) = (0, Vec::new());
-        for shapes in model.buckets(FIRST_BUCKET_BYTES.min(bucket_bytes), bucket_bytes) {
-            put += shapes.iter().map(|shape| shape.iter().product::<usize>()).sum::<usize>();
+        let counts = model.0.iter().map(|shape| Some(shape.iter().product()));
+        let plan = Plan::new(counts, USUAL_FIRST_BUCKET_BYTES, bucket_bytes);
+        for members in plan.members {
+            let mut shapes = Vec::new();
+            for index in members {
+                let count = model.0[index].iter().product();
+                put += count;
+                shapes.extend([model.0[index].clone(), vec![Plan::padding(count)]]);
+            }
+            let shapes: Vec<_> = shapes.iter().map(Vec::as_slice).collect();
             let full_ms = self.forward_ms + self.backward_ms * put as f64 / parameters;
-            let all_reduce_us =
-                if topology.ranks() == 1 { 0.0 } else { prices.all_reduce_us(topology, wire, &shapes)? };
+            let all_reduce_us = prices.all_reduce_us(topology, wire, &shapes)?;
             buckets.push(Bucket { full_us: 1e3 * full_ms, all_reduce_us });
         }
-        let Step { hidden_us, exposed_us } = match self.overlap(topology) {
-            Overlap::Beside => Step::beside(&buckets, 1e3 * compute_ms),
+        let Step { hidden_us, exposed_us } = match self.overlap {
             Overlap::Across => Step::across(&buckets, 1e3 * compute_ms, 1e3 * self.forward_ms),
-            Overlap::InTurn => Step::in_turn(&buckets),
+            overlap if overlap.is_beside(topology.nodes()) => Step::beside(&buckets, 1e3 * compute_ms),
+            _ => Step::in_turn(&buckets),
         };
         let update_ms = self.update_ms(model);
         let alone_ms = compute_ms + update_ms;

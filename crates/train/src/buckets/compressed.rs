@@ -26,13 +26,13 @@ pub(super) fn compressors(
     let of_bucket = |(bucket, members): (usize, &Vec<usize>)| {
         let shapes = members.iter().flat_map(|&index| {
             let parameter = &ledger.parameters[index];
-            [parameter.shape.clone(), vec![Plan::padding(parameter)]]
+            [parameter.shape.clone(), vec![Plan::padding(parameter.count())]]
         });
         let shapes: Vec<_> = shapes.collect();
         let shapes: Vec<_> = shapes.iter().map(Vec::as_slice).collect();
         let padding = members.iter().map(|&index| {
             let end = ledger.place(index).range.end;
-            end..end + Plan::padding(&ledger.parameters[index])
+            end..end + Plan::padding(ledger.parameters[index].count())
         });
         let compressor = Compressor::new(&levels, compression, &shapes).with_padding(padding.collect());
         // Every bucket has its own random numbers.

@@ -78,8 +78,8 @@ pub struct Ledger {
 impl Ledger {
     /// Creates a record for buckets of this size, for the gradients of these parameters.
     pub fn new(parameters: &[Parameter], settings: &BucketSettings, size: BucketSize) -> Self {
-        let first_bytes = settings.first_bucket_bytes.min(size.bytes);
-        let plan = Plan::new(parameters, first_bytes, size.bytes);
+        let counts = parameters.iter().map(|parameter| parameter.is_trained.then(|| parameter.count()));
+        let plan = Plan::new(counts, settings.first_bucket_bytes, size.bytes);
         let buckets = plan.counts.len();
         Self {
             parameters: parameters.to_vec(),
@@ -172,7 +172,8 @@ impl Ledger {
 
     /// Returns the indices of trained parameters whose gradients the pass has not put.
     pub fn not_put(&self) -> Vec<usize> {
-        self.plan.trained().filter(|&index| !self.is_put[index]).collect()
+        let indices = 0..self.is_put.len();
+        indices.filter(|&index| self.plan.place(index).is_some() && !self.is_put[index]).collect()
     }
 
     /// Returns the next bucket to launch, if the last pass of the step has filled it.

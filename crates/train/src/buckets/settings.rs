@@ -3,11 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::Wire;
+use super::{Overlap, Wire};
 use crate::{LocalSteps, TrainError};
 use unisono::{Communicator, Vendor, size};
 use unisono_collectives::named;
 use unisono_compress::Compression;
+use unisono_steps::USUAL_FIRST_BUCKET_BYTES;
 
 /// The settings of buckets and their all-reduces.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +25,7 @@ pub struct BucketSettings {
     pub uncompressed_steps: u64,
     /// The seed of wire formats with stochastic rounding; the same on all ranks.
     pub seed: u64,
-    /// Whether bucket all-reduces overlap the backward pass.
+    /// Whether bucket all-reduces overlap the backward pass. [`Overlap::Across`] needs [`Replica::brings_values`](crate::Replica::brings_values).
     pub overlap: Overlap,
     /// The order in which the gradients of several passes are added.
     pub order: Order,
@@ -40,7 +41,7 @@ pub struct BucketSettings {
 impl Default for BucketSettings {
     fn default() -> Self {
         Self {
-            first_bucket_bytes: 1 << 20,
+            first_bucket_bytes: USUAL_FIRST_BUCKET_BYTES,
             bucket_bytes: BucketBytes::Auto,
             wire: Wire::F32,
             uncompressed_steps: 0,
@@ -168,33 +169,6 @@ impl fmt::Display for BucketBytes {
         match self {
             Self::Auto => f.pad("auto"),
             Self::Fixed(bytes) => f.pad(&size::text(*bytes)),
-        }
-    }
-}
-
-named! {
-    /// The overlap of bucket all-reduces with the backward pass.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Overlap: "way to overlap" {
-        /// All-reduces between nodes overlap, because the network works meanwhile. If all ranks share a node, all-reduces run in turn, because the
-        /// ranks copy and add on the computing cores themselves.
-        Auto = "auto",
-        /// All-reduces run on the communication thread.
-        Beside = "beside",
-        /// All-reduces run on the communication thread, and also overlap the next forward pass, in the order in which it needs the buckets:
-        /// [`Replica::brings_values`](crate::Replica::brings_values).
-        Across = "across",
-        /// All-reduces run on the compute thread, which waits.
-        InTurn = "in-turn",
-    }
-}
-
-impl Overlap {
-    pub(super) fn is_beside(self, comm: &Communicator) -> bool {
-        match self {
-            Self::Auto => comm.topology().nodes() > 1,
-            Self::Beside | Self::Across => true,
-            Self::InTurn => false,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use super::Wire;
 use super::settings::{BucketBytes, BucketSettings};
 use super::wire::dtype;
-use unisono::{Call, Choice, Communicator, DType, ReduceOp, Why, size};
+use unisono::{Call, Choice, Communicator, ReduceOp, Why, size};
 use unisono_steps::{USUAL_BUCKET_BYTES, bucket_bytes};
 
 /// A size of buckets, and the reason for its choice.
@@ -29,18 +29,25 @@ impl fmt::Display for BucketSize {
 impl BucketSize {
     /// Returns the bucket size for these settings. Called by all ranks, which receive the same result.
     pub(crate) fn of(comm: &mut Communicator, settings: &BucketSettings) -> Self {
-        Self::fixed_or(settings, || match settings.wire {
-            _ if comm.topology().nodes() == 1 => Self::usual("all ranks share a node"),
-            _ if !settings.overlap.is_beside(comm) => Self::usual("no bucket overlaps the backward pass"),
-            Wire::Compressed(_) => Self::usual("compressed gradients take few bytes, and many messages"),
-            wire => Self::priced(comm, dtype(wire)),
+        let BucketSettings { overlap, wire, .. } = *settings;
+        Self::fixed_or(settings, || {
+            let (nodes, is_compressed) = (comm.topology().nodes(), matches!(wire, Wire::Compressed(_)));
+            let (bytes, why) = bucket_bytes(nodes, overlap, is_compressed, |bytes| {
+                let all_reduce = Call::all_reduce(dtype(wire), ReduceOp::Sum, bytes / size_of::<f32>());
+                match comm.call().algorithm(Choice::Auto).selection(&all_reduce).why {
+                    Why::Predicted { time_us, .. } => Some(time_us),
+                    _ => None,
+                }
+            });
+            Self { bytes, why }
         })
     }
 
     /// Returns the bucket size for a GPU, or for any transfer without a cost model.
     #[doc(hidden)]
     pub fn usual_of(settings: &BucketSettings) -> Self {
-        Self::fixed_or(settings, || Self::usual("the cost model does not price them"))
+        let why = "the cost model does not price them";
+        Self::fixed_or(settings, || Self { bytes: USUAL_BUCKET_BYTES, why })
     }
 
     /// Returns the size in the settings or, if it is `auto`, this one.
@@ -50,29 +57,6 @@ impl BucketSize {
             BucketBytes::Fixed(bytes) => Self { bytes, why: "it was asked for" },
             BucketBytes::Auto => auto(),
         }
-    }
-
-    fn usual(why: &'static str) -> Self {
-        Self { bytes: USUAL_BUCKET_BYTES, why }
-    }
-
-    fn priced(comm: &mut Communicator, dtype: DType) -> Self {
-        match bucket_bytes(|bytes| all_reduce_us(comm, dtype, bytes)) {
-            Some(bytes) => Self { bytes, why: "predicted to cost at most 5 % more a byte than 64M" },
-            None if all_reduce_us(comm, dtype, USUAL_BUCKET_BYTES).is_none() => {
-                Self::usual("the world is too large to be priced")
-            }
-            None => Self::usual("smaller ones are predicted to cost over 5 % more a byte than 64M"),
-        }
-    }
-}
-
-/// Returns the time of an all-reduce of this many bytes of gradients by the fastest algorithm, in microseconds. The bytes are counted as `f32`.
-fn all_reduce_us(comm: &mut Communicator, dtype: DType, bytes: usize) -> Option<f64> {
-    let all_reduce = Call::all_reduce(dtype, ReduceOp::Sum, bytes / size_of::<f32>());
-    match comm.call().algorithm(Choice::Auto).selection(&all_reduce).why {
-        Why::Predicted { time_us, .. } => Some(time_us),
-        _ => None,
     }
 }
 
