@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
+use unisono_collectives::Operation;
 
 use crate::Communicator;
 use crate::collective::Options;
@@ -10,6 +11,7 @@ pub use crate::device::Way;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::gpu::lend;
+use crate::kernels::ReduceOp;
 
 /// Copies an array as an all-reduce through the host does, in the same segments through the same pinned memory, without the
 /// ranks' and the host's work in between; returns once the GPU has finished. It involves no other rank, once this rank's GPU
@@ -47,6 +49,7 @@ pub fn nccl_all_reduce<T: Element>(
         let route = gpu.route();
         let nccl =
             gpu.nccl.as_mut().ok_or_else(|| Error::Unsupported(format!("arrays are reduced {route}")))?;
-        lend(array, stream, |span| nccl.sum_directly(span, T::DTYPE, stream))
+        let sum = (Operation::AllReduce, Some(ReduceOp::Sum), T::DTYPE);
+        lend(array, stream, |span| nccl.run(span, sum, &[], stream))
     })
 }

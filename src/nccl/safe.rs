@@ -19,7 +19,6 @@ use crate::transport::Deadlines;
 
 mod calls;
 mod checks;
-mod direct;
 
 use calls::{bind, number};
 use checks::{count, equal_parts, reduction};

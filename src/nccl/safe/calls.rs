@@ -57,7 +57,7 @@ impl Communicator {
     }
 
     /// Returns once NCCL has enqueued a call: the caller's next work on the stream must come after it.
-    pub(super) fn complete(&mut self, call: &'static str, made: Result<Progress>) -> Result<()> {
+    fn complete(&mut self, call: &'static str, made: Result<Progress>) -> Result<()> {
         let enqueued = match made {
             Ok(Progress::Done) => Ok(()),
             Ok(Progress::Begun) => self.settle(call),

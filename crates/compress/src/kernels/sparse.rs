@@ -1,14 +1,11 @@
 //! The largest magnitudes of an array of `f32`, as pairs of an index and a value: a given number of them, or those that reach a
 //! threshold.
 
-mod counts;
 mod largest;
 
 use std::cmp::Ordering;
 
-use bytemuck::{cast_slice, cast_slice_mut};
-
-use counts::{Bits, Counts, Threshold};
+use bytemuck::cast_slice_mut;
 use unisono::internals::{Lanes, Level, Pass};
 
 pub use largest::Largest;
@@ -143,48 +140,37 @@ fn add(sums: &mut [u8], values: &mut [f32], mut process: impl FnMut(usize, &mut 
     }
 }
 
-/// Adds the values, and counts all magnitudes by their upper bits.
-struct AddAndCountAll;
-
-impl Pass for AddAndCountAll {
-    type Beside<'a> = (&'a mut [f32], &'a mut Counts);
-
-    #[inline(always)]
-    fn run<L: Lanes>(_: L, sums: &mut [u8], (values, counts): (&mut [f32], &mut Counts)) {
-        add(sums, values, |_, sums| counts.add_all(sums));
-    }
+/// The rule by which elements are selected: all magnitudes above `least`, and the first few that equal it.
+struct Threshold {
+    least: u32,
+    /// The number of magnitudes equal to it, at least one.
+    equal: usize,
 }
 
-/// Counts all magnitudes by their upper bits.
-struct CountAll;
-
-impl Pass for CountAll {
-    type Beside<'a> = &'a mut Counts;
-
-    #[inline(always)]
-    fn run<L: Lanes>(_: L, values: &mut [u8], counts: &mut Counts) {
-        counts.add_all(cast_slice(values));
+impl Threshold {
+    fn all_from(least: u32) -> Self {
+        Self { least, equal: usize::MAX }
     }
-}
 
-/// Counts the magnitudes with a prefix by the bits below it.
-struct CountBin;
-
-impl Pass for CountBin {
-    type Beside<'a> = (Bits, u32, &'a mut Counts);
+    /// Selects this many of the largest magnitudes, which are reordered.
+    fn of_largest(magnitudes: &mut [u32], most: usize) -> Self {
+        if most == 0 {
+            return Self::all_from(u32::MAX);
+        }
+        let (_, &mut least, larger) = magnitudes.select_nth_unstable(magnitudes.len() - most);
+        Self { least, equal: most - larger.iter().filter(|&&magnitude| magnitude > least).count() }
+    }
 
     #[inline(always)]
-    fn run<L: Lanes>(_: L, values: &mut [u8], (bits, prefix, counts): (Bits, u32, &mut Counts)) {
-        let values: &[f32] = cast_slice(values);
-        let (groups, rest) = values.as_chunks::<GROUP>();
-        for group in groups {
-            for_each_bit(matching(group, |value| bits.follow(prefix, value)), |index| {
-                counts.add(index, group[index], bits, prefix);
-            });
+    fn selects(&mut self, value: f32) -> bool {
+        if magnitude(value) == self.least {
+            self.equal -= 1;
+            if self.equal == 0 {
+                *self = Self::all_from(self.least + 1);
+            }
+            return true;
         }
-        for &value in rest {
-            counts.add(0, value, bits, prefix);
-        }
+        magnitude(value) > self.least
     }
 }
 

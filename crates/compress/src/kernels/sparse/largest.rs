@@ -1,15 +1,10 @@
 //! Selection of a given number of the largest magnitudes.
 //!
-//! The threshold is found by radix selection: the magnitudes are counted by their upper bits, those in the bin of the threshold by
-//! the next lower bits, and so on. Three rounds determine it exactly, for any distribution. After the first round there are usually
-//! few candidates besides the selected elements. They are moved out of the array, and the ones that are not selected are put back.
+//! The threshold is found by quickselect among candidates: the sums above a prediction, or those above a bound that a sample suggests.
 
 use bytemuck::cast_slice_mut;
 
-use super::counts::{Counts, Threshold, UPPER_BITS};
-use super::{
-    AddAndCountAll, AddAndSelect, BLOCK, CountAll, CountBin, GROUP, Pair, Select, assert_indices, magnitude,
-};
+use super::{AddAndSelect, BLOCK, GROUP, Pair, Select, Threshold, assert_indices, magnitude};
 use unisono::internals::Level;
 
 /// Selects the largest magnitudes of similar arrays, such as the gradients of successive steps.
@@ -18,7 +13,8 @@ use unisono::internals::Level;
 /// depend on the prediction.
 #[derive(Debug)]
 pub struct Largest {
-    /// The smallest magnitude selected from the last array; 0 if there was none.
+    /// The smallest magnitude selected from the last array. Infinity if there was none, or if it was 0, which would predict that all
+    /// are selected.
     pub(super) least: f32,
     /// The fraction by which the smallest selected magnitude of the next array may be lower. With error feedback, many values are
     /// just below it.
@@ -28,11 +24,14 @@ pub struct Largest {
 
 impl Default for Largest {
     fn default() -> Self {
-        Self { least: 0.0, margin: WIDEST, level: Level::best() }
+        Self { least: f32::INFINITY, margin: WIDEST, level: Level::best() }
     }
 }
 
 const WIDEST: f32 = 0.1;
+
+/// The distance between the magnitudes of a sample: a prime number, which does not divide the sizes of layers.
+const STRIDE: usize = 61;
 
 impl Largest {
     /// Adds the values to the residual, and moves the `most` sums with the largest magnitudes (or all if there are fewer) to
@@ -54,91 +53,64 @@ impl Largest {
         pairs: &mut Vec<Pair>,
     ) -> Result<(), usize> {
         assert_indices(residual);
-        pairs.clear();
-        let level = self.level;
         let most = most.min(residual.len());
         let near = magnitude((1.0 - self.margin) * self.least);
-        if near == 0 || most == 0 {
-            let mut counts = Counts::new();
-            level.compiled::<AddAndCountAll>()(cast_slice_mut(residual), (values, &mut counts));
-            find(level, counts, residual, most, pairs)?;
-        } else if !select_from(level, near, residual, values, most, pairs) {
+        let limit = 4 * most + GROUP;
+        pairs.clear();
+        pairs.reserve(limit + BLOCK);
+        self.level.compiled::<AddAndSelect>()(cast_slice_mut(residual), (values, near, limit, pairs));
+        // The values are 0, and serve as scratch space.
+        let scratch = cast_slice_mut(values);
+        let are_finite = pairs.iter().all(|pair| pair.value.is_finite());
+        if are_finite && (most..=limit).contains(&pairs.len()) {
+            let candidates = at_least(0, pairs.iter().map(|pair| pair.value), scratch);
+            let mut threshold = Threshold::of_largest(candidates, most);
+            candidates.fill(0);
+            pairs.retain(|&Pair { index, value }| {
+                let selects = threshold.selects(value);
+                if !selects {
+                    residual[index as usize] = value;
+                }
+                selects
+            });
+        } else {
             let had_enough = pairs.len() >= most;
             self.margin = if had_enough { self.margin / 2.0 } else { WIDEST.min(2.0 * self.margin) };
             pairs.drain(..).for_each(|Pair { index, value }| residual[index as usize] = value);
-            let mut counts = Counts::new();
-            level.compiled::<CountAll>()(cast_slice_mut(residual), &mut counts);
-            find(level, counts, residual, most, pairs)?;
+            let found = find(residual, scratch, most);
+            scratch.fill(0);
+            self.level.compiled::<Select>()(cast_slice_mut(residual), (found?, pairs));
         }
         let least = pairs.iter().map(|pair| magnitude(pair.value)).min();
-        self.least = least.map_or(0.0, f32::from_bits);
+        self.least = least.filter(|&least| least > 0).map_or(f32::INFINITY, f32::from_bits);
         Ok(())
     }
 }
 
-/// Adds the values, and selects the largest of the magnitudes that are at least this one. Returns whether there were enough, not
-/// too many, and all were finite. If not, the pairs are some of the sums.
-fn select_from(
-    level: Level,
-    least: u32,
-    residual: &mut [f32],
-    values: &mut [f32],
-    most: usize,
-    pairs: &mut Vec<Pair>,
-) -> bool {
-    let limit = 4 * most + GROUP;
-    pairs.reserve(limit + BLOCK);
-    level.compiled::<AddAndSelect>()(cast_slice_mut(residual), (values, least, limit, pairs));
-    if !(most..=limit).contains(&pairs.len()) || pairs.iter().any(|pair| !pair.value.is_finite()) {
-        return false;
+/// Returns the threshold, or the index of the first sum that is not finite.
+fn find(sums: &[f32], scratch: &mut [u32], most: usize) -> Result<Threshold, usize> {
+    let all = sums.iter().copied();
+    let sample = at_least(0, all.clone().step_by(STRIDE), scratch);
+    // Twice as many as expected, since the sample may not be typical.
+    let bound = Threshold::of_largest(sample, (2 * most / STRIDE + GROUP).min(sample.len())).least;
+    let mut candidates = at_least(bound, all.clone(), scratch);
+    if candidates.len() < most {
+        candidates = at_least(0, all.clone(), scratch);
     }
-    let mut counts = Counts::new();
-    pairs.iter().for_each(|pair| counts.add(pair.index as usize, pair.value, UPPER_BITS, 0));
-    let (bin, place) = counts.bin_of(most);
-    keep(counts.threshold_of(bin, place, pairs), residual, pairs);
-    true
+    let is_finite = |&magnitude: &u32| magnitude < f32::INFINITY.to_bits();
+    if candidates.iter().all(is_finite) {
+        return Ok(Threshold::of_largest(candidates, most));
+    }
+    Err(sums.iter().position(|sum| !sum.is_finite()).expect("a candidate is not finite"))
 }
 
-/// Selects the largest magnitudes, of which all are counted.
-fn find(
-    level: Level,
-    mut counts: Counts,
-    residual: &mut [f32],
-    most: usize,
-    pairs: &mut Vec<Pair>,
-) -> Result<(), usize> {
-    if counts.any_not_finite() {
-        let index = residual.iter().position(|sum| !sum.is_finite());
-        return Err(index.expect("a non-finite value was counted"));
+/// Stores the magnitudes that are at least this one, and returns them.
+fn at_least(least: u32, values: impl Iterator<Item = f32>, scratch: &mut [u32]) -> &mut [u32] {
+    let mut count = 0;
+    for magnitude in values.map(magnitude) {
+        // Without a branch, which would often be mispredicted.
+        scratch[count] = magnitude;
+        count += usize::from(magnitude >= least);
     }
-    if most == 0 {
-        return Ok(());
-    }
-    let (bin, place) = counts.bin_of(most);
-    let candidates = counts.from(bin as usize);
-    if candidates <= 2 * most + GROUP {
-        // The candidates are few. Once they are moved out, the array is not read again.
-        pairs.reserve(candidates);
-        let all = Threshold::all_from_bin(bin);
-        level.compiled::<Select>()(cast_slice_mut(residual), (all, pairs));
-        keep(counts.threshold_of(bin, place, pairs), residual, pairs);
-    } else {
-        let threshold = counts.threshold(bin, place, |counts, bits, prefix| {
-            level.compiled::<CountBin>()(cast_slice_mut(residual), (bits, prefix, counts));
-        });
-        pairs.reserve(most);
-        level.compiled::<Select>()(cast_slice_mut(residual), (threshold, pairs));
-    }
-    Ok(())
-}
-
-/// Puts back all pairs that the threshold does not select.
-fn keep(mut threshold: Threshold, residual: &mut [f32], pairs: &mut Vec<Pair>) {
-    pairs.retain(|&Pair { index, value }| {
-        let selects = threshold.selects(value);
-        if !selects {
-            residual[index as usize] = value;
-        }
-        selects
-    });
+    &mut scratch[..count]
 }

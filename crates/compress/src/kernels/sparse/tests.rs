@@ -1,6 +1,7 @@
 //! Tests against a sort of all values.
 
 use super::*;
+use bytemuck::cast_slice;
 
 const COUNTS: [usize; 11] = [0, 1, 4, 31, 32, 33, 255, 256, 257, 1000, 5000];
 
@@ -134,7 +135,7 @@ fn first_non_finite_value_is_reported() {
                     let mut pairs = vec![Pair { index: 7, value: 7.0 }];
                     let mut residual = vec![1.0; count];
                     let mut largest = Largest { level, ..Largest::default() };
-                    largest.least = 0.5 * f32::from(random.u8(..3));
+                    largest.least = [0.5, 1.0, f32::INFINITY][random.usize(..3)];
                     let failed = largest.encode(&mut residual, &mut values, most, &mut pairs);
                     assert_eq!(failed, Err(index));
                     assert!(pairs.is_empty() && !residual[index].is_finite());
