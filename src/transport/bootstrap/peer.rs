@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 use crate::control::{Frames, PREFIX};
+use crate::while_waiting;
 
 /// The longest wait for a socket, and the sleep between attempts to connect.
 pub(crate) const NAP: Duration = Duration::from_millis(20);
@@ -95,23 +96,16 @@ impl Peer {
         }
     }
 
+    /// Waits for the next message, and runs the callback of the program meanwhile.
     pub(crate) fn receive(&mut self, longest: usize, deadline: Instant) -> io::Result<Vec<u8>> {
-        self.until(deadline, |peer| peer.poll(longest))
-    }
-
-    /// Waits until an attempt succeeds.
-    pub(crate) fn until<R>(
-        &mut self,
-        deadline: Instant,
-        mut attempt: impl FnMut(&mut Self) -> io::Result<Option<R>>,
-    ) -> io::Result<R> {
         loop {
-            if let Some(result) = attempt(self)? {
-                return Ok(result);
+            if let Some(message) = self.poll(longest)? {
+                return Ok(message);
             }
             if Instant::now() >= deadline {
                 return Err(io::Error::new(ErrorKind::TimedOut, "it was silent until the deadline"));
             }
+            while_waiting::run().map_err(io::Error::other)?;
             wait(&[], std::iter::once(&*self));
         }
     }

@@ -1,11 +1,13 @@
 //! The rendezvous among honest, silent, slow and hostile peers.
 
+use std::io::ErrorKind;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Barrier;
 
 use super::*;
 use crate::control::{MOST_STRANGERS, Message};
+use crate::transport::bootstrap::address::{listen, resolve};
 use crate::while_waiting;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
