@@ -30,7 +30,8 @@ pub(crate) fn join(address: &Path, secret: &[u8], timeout: Duration) -> Result<(
         let local = addresses.is_none().then(|| connected_at(address));
         let peer = first(local, &addresses.unwrap_or_default(), JOINS, secret, timeout)?;
         let mut peer = peer.map_err(io::Error::other)?;
-        let place = peer.receive(LONGEST, Instant::now() + timeout.min(MAX_TIME))?;
+        let deadline = Instant::now() + timeout.min(MAX_TIME);
+        let place = peer.receive(LONGEST, deadline, while_waiting::run)?;
         let other = |_| io::Error::other("rank 0 has another version of unisono");
         let (rank, ranks, connects) = serde_json::from_slice(&place).map_err(other)?;
         Ok((Rendezvous::over(vec![peer], (rank, ranks), timeout), connects))

@@ -11,7 +11,6 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 use crate::control::{Frames, PREFIX};
-use crate::while_waiting;
 
 /// The longest wait for a socket, and the sleep between attempts to connect.
 pub(crate) const NAP: Duration = Duration::from_millis(20);
@@ -96,8 +95,13 @@ impl Peer {
         }
     }
 
-    /// Waits for the next message, and runs the callback of the program meanwhile.
-    pub(crate) fn receive(&mut self, longest: usize, deadline: Instant) -> io::Result<Vec<u8>> {
+    /// Waits for the next message, and calls `idle` meanwhile.
+    pub(crate) fn receive(
+        &mut self,
+        longest: usize,
+        deadline: Instant,
+        idle: fn() -> Result<(), String>,
+    ) -> io::Result<Vec<u8>> {
         loop {
             if let Some(message) = self.poll(longest)? {
                 return Ok(message);
@@ -105,7 +109,7 @@ impl Peer {
             if Instant::now() >= deadline {
                 return Err(io::Error::new(ErrorKind::TimedOut, "it was silent until the deadline"));
             }
-            while_waiting::run().map_err(io::Error::other)?;
+            idle().map_err(io::Error::other)?;
             wait(&[], std::iter::once(&*self));
         }
     }
