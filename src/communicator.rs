@@ -45,7 +45,7 @@ mod shrink;
 pub(crate) use choice::check_phases;
 #[cfg(feature = "nccl")]
 pub use device::DeviceRequest;
-pub(crate) use grow::{Growing, Joining};
+pub(crate) use grow::{Growing, join};
 use lateness::Interval;
 pub use lateness::{Lateness, Times};
 pub use per_call::CallBuilder;

@@ -42,8 +42,8 @@ mod warnings;
 
 pub use bootstrap::Bootstrap;
 pub(crate) use bootstrap::{
-    Arrival, Arrivals, Directory, Joining, MAX_TIME, NAP, Peer, REACH, Rendezvous, gather, gather_results,
-    introduce, is_displaced, look_up,
+    Arrival, Arrivals, Joining, LONGEST, MAX_TIME, NAP, Peer, REACH, Rendezvous, bind, connected_at, first,
+    gather, gather_results, is_displaced, look_up,
 };
 pub(crate) use failure::Failure;
 use far::Far;

@@ -6,13 +6,15 @@ use unisono_collectives::Rank;
 
 use super::Communicator;
 use crate::config::secret;
+use crate::control::framed;
 use crate::error::{Error, Result};
-use crate::transport::{Bootstrap, Fabric, gather, gather_results};
+use crate::transport::{Bootstrap, Fabric, Rendezvous, gather, gather_results};
 
 mod settings;
 mod socket;
 
-use socket::{Connection, JoinListener};
+use socket::JoinListener;
+pub(crate) use socket::join;
 
 /// The label of rank 0's waits for processes that join.
 const WAITS_FOR_JOINS: &str = "waiting for processes that join";
@@ -37,13 +39,15 @@ impl Communicator {
                 .map_err(|cause| Error::Launch(format!("cannot listen at {}: {cause}", path.display())))?;
             listener.wait_for(more, timeout)
         })?;
-        let mut joining = joining.unwrap_or_default();
-        let ranks = self.ranks() + more;
-        for (connection, rank) in joining.iter_mut().zip(self.ranks()..) {
-            // The first all-gather detects a closed connection.
-            let _ = connection.send(&(rank, ranks, self.connects()));
+        let (mut joining, ranks) = (joining.unwrap_or_default(), self.ranks() + more);
+        for (peer, rank) in joining.iter_mut().zip(self.ranks()..) {
+            let first = serde_json::to_vec(&(rank, ranks, self.connects())).expect("JSON can represent it");
+            // The first all-gather sends the rest, and detects a closed connection.
+            peer.queue(framed(&first));
+            let _ = peer.flush();
         }
-        Ok(Growing { world: self, ranks, joining, is_refused: false })
+        let joining = Rendezvous::over(joining, (self.rank(), ranks), timeout);
+        Ok(Growing { world: self, joining, is_refused: false })
     }
 }
 
@@ -51,9 +55,8 @@ impl Communicator {
 #[derive(Debug)]
 pub(crate) struct Growing<'a> {
     pub(crate) world: &'a mut Communicator,
-    ranks: usize,
     /// On rank 0, the connections with the processes that join.
-    joining: Vec<Connection>,
+    joining: Rendezvous,
     /// Whether all ranks have received an error, and no rank waits for another.
     is_refused: bool,
 }
@@ -67,24 +70,18 @@ impl Growing<'_> {
         }
     }
 
-    /// Gathers the contributions of the ranks, or the reason for which the first of them refuses.
-    fn gather(&mut self, contribution: &Result<Vec<Vec<u8>>, String>) -> Result<Vec<Vec<Vec<u8>>>> {
-        let gathered = gather_results(&mut self.world.as_bootstrap(), contribution)?;
-        self.is_refused = gathered.is_err();
-        gathered.map_err(Error::Launch)
-    }
-
-    /// Returns the bytes that this rank contributes to an all-gather: its own, and on rank 0 those of the processes
-    /// that join.
-    fn contribution(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-        let mut contribution = vec![own.to_vec()];
-        for (rank, connection) in (self.world.ranks()..).zip(&mut self.joining) {
-            let failed = |cause| format!("the process that joins as rank {rank} has failed: {cause}");
-            // The other ranks wait for rank 0, which may wait for its timeout here.
-            let received = self.world.quiet(WAITS_FOR_JOINS, |_| connection.receive());
-            contribution.push(received.map_err(failed)?);
-        }
-        Ok(contribution)
+    /// Gathers the contributions of the ranks, or the reason for which the first of them refuses, and sends either to the processes that join.
+    fn gather(&mut self, contribution: &Result<Vec<Vec<u8>>, String>) -> Result<Vec<Vec<u8>>> {
+        let gathered = gather_results(&mut self.world.as_bootstrap(), contribution);
+        self.is_refused = matches!(gathered, Ok(Err(_)));
+        let in_order = |mut gathered: Vec<Vec<_>>| {
+            let joining = gathered[0].split_off(1);
+            gathered.into_iter().flatten().chain(joining).collect()
+        };
+        let all = gathered.and_then(|gathered| gathered.map_err(Error::Launch)).map(in_order);
+        // The next all-gather detects a closed connection. The other ranks wait there, while this one may wait here.
+        let _ = self.world.quiet(WAITS_FOR_JOINS, |_| self.joining.answer(&all));
+        all
     }
 }
 
@@ -94,19 +91,13 @@ impl Bootstrap for Growing<'_> {
     }
 
     fn ranks(&self) -> usize {
-        self.ranks
+        self.joining.ranks()
     }
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let contribution = self.contribution(own);
-        let mut gathered = self.gather(&contribution)?;
-        let joining = gathered[0].split_off(1);
-        let all: Vec<_> = gathered.into_iter().flatten().chain(joining).collect();
-        for connection in &mut self.joining {
-            // The next all-gather detects a closed connection. The other ranks wait there, while this one may wait for its timeout here.
-            let _ = self.world.quiet(WAITS_FOR_JOINS, |_| connection.send(&all));
-        }
-        Ok(all)
+        // Rank 0 contributes the bytes of the processes that join too. The other ranks wait for it, while it may wait for its timeout here.
+        let contribution = self.world.quiet(WAITS_FOR_JOINS, |_| self.joining.gather(own));
+        self.gather(&contribution.map_err(|cause| format!("a process that joins has failed: {cause}")))
     }
 }
 
@@ -124,48 +115,6 @@ impl Communicator {
     }
 }
 
-/// The bootstrap of a growing world, for a process that joins.
-#[derive(Debug)]
-pub(crate) struct Joining {
-    connection: Connection,
-    rank: Rank,
-    ranks: usize,
-    /// Whether the ranks of the world that grows are connected, even if they share memory.
-    pub(crate) connects: bool,
-}
-
-impl Joining {
-    /// Connects to rank 0 of a growing world, and waits for its rank number. If the world needs no more processes, it waits for the next
-    /// growth.
-    ///
-    /// # Errors
-    /// [`Error::Launch`] if no world grows there within the timeout, or it belongs to another user or job.
-    pub(crate) fn at(path: &Path, timeout: std::time::Duration) -> Result<Self> {
-        let (connection, (rank, ranks, connects)) = Connection::to(path, &secret(), timeout)?;
-        Ok(Self { connection, rank, ranks, connects })
-    }
-}
-
-impl Bootstrap for Joining {
-    fn rank(&self) -> Rank {
-        self.rank
-    }
-
-    fn ranks(&self) -> usize {
-        self.ranks
-    }
-
-    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let gathered = self.connection.send(&own).and_then(|()| self.connection.receive());
-        gathered.map_err(|cause| {
-            let rank = self.rank;
-            Error::Launch(format!(
-                "the world does not admit rank {rank}: rank 0 has closed the connection: {cause}"
-            ))
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -179,7 +128,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("world");
         std::thread::scope(|scope| {
-            scope.spawn(|| Joining::at(&path, TIMEOUT).unwrap().all_gather(b"an unreadable digest").unwrap());
+            scope.spawn(|| join(&path, b"", TIMEOUT).unwrap().0.all_gather(b"an unreadable digest").unwrap());
             let errors = crate::threads(2, |mut comm| {
                 let error = comm.grow(1, &path).unwrap_err();
                 comm.barrier().unwrap();

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 /// The exit code of a process that ends because a rank has failed.
 pub(crate) const FAILED: i32 = 1;
 /// The numbers of fields of `/proc/PID/stat`.
@@ -22,7 +24,7 @@ pub(crate) fn print_line(text: &str) {
 }
 
 /// A process, identified with its start time since process ids are reused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
     pub(crate) id: u32,
     /// Its start time, in ticks of the machine's clock.

@@ -10,17 +10,19 @@ use crate::error::{Error, Result};
 use crate::system::print_line;
 use crate::while_waiting;
 
+mod address;
 mod arrivals;
 mod directory;
 mod peer;
 mod rendezvous;
 mod resolver;
+mod unix;
 
 pub(crate) use arrivals::{Arrival, Arrivals, REACH, introduce, is_displaced};
-pub(crate) use directory::Directory;
 pub(crate) use peer::{MAX_TIME, NAP, Peer};
-pub(crate) use rendezvous::{Joining, Rendezvous};
+pub(crate) use rendezvous::{Joining, LONGEST, Rendezvous, first};
 pub(crate) use resolver::look_up;
+pub(crate) use unix::{bind, connected_at};
 
 /// The time after which a rank reports that it waits for others to begin.
 pub(super) const WARN_AFTER: Duration = Duration::from_secs(10);

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::select::Choice;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi;
-use crate::transport::{Bootstrap, Directory, Fabric, Joining, Rendezvous};
+use crate::transport::{Bootstrap, Fabric, Joining, Rendezvous};
 
 /// The shortest timeout for ranks to start, even with shorter deadlines of collectives: loading programs takes time.
 const LEAST_TO_BEGIN: Duration = Duration::from_secs(20);
@@ -156,7 +156,7 @@ impl Builder {
         #[cfg(not(feature = "mpi"))]
         match Launcher::detect().ranks {
             Some(_) => self.processes(),
-            None => self.bootstrap(Rendezvous::alone()).processes(),
+            None => self.bootstrap(Rendezvous::over(Vec::new(), (0, 1), Duration::ZERO)).processes(),
         }
     }
 
@@ -277,27 +277,24 @@ fn launched(config: &Result<Config>) -> Result<Box<dyn Bootstrap>> {
     };
     let timeout = config.as_ref().map_or_else(|_| Config::default().timeout, |config| config.timeout);
     let timeout = timeout.max(LEAST_TO_BEGIN);
-    if let Some(folder) = bootstrap_folder() {
-        return Ok(Box::new(Directory::new(folder, world, timeout)?));
-    }
     let (rank, ranks) = world;
-    match launcher.local_ranks.filter(|&local_ranks| local_ranks < ranks) {
-        None => {
-            Ok(Box::new(Directory::of_job(&std::env::temp_dir(), &job(launcher.starter), world, timeout)?))
-        }
-        Some(here) => {
-            let address = rendezvous().ok_or_else(|| {
-                Error::Launch(format!(
-                    "rank {rank} is one of {ranks}, of which {here} are on this machine: for ranks of several machines to meet, set \
-                     MASTER_ADDR to the machine of rank 0 and MASTER_PORT to a port there (torchrun does), or UNISONO_BOOTSTRAP_DIR to \
-                     a folder that all of them share"
-                ))
-            })?;
-            // One rank of each machine reports that it waits.
-            let reports = launcher.local_rank.is_none_or(|rank| rank == 0);
-            let secret = secret();
-            let joining = Joining { world, timeout, secret: Hidden(&secret[..]), reports };
-            Ok(Box::new(Rendezvous::new(&address, joining)?))
-        }
-    }
+    let secret = secret();
+    // Rank 1 and one rank of each machine report that they wait for rank 0.
+    let reports = rank == 1 || launcher.local_rank.is_none_or(|rank| rank == 0);
+    let joining = Joining { world, timeout, secret: Hidden(&secret[..]), reports };
+    let bootstrap = if let Some(folder) = bootstrap_folder() {
+        Rendezvous::in_folder(&folder, joining)
+    } else if let Some(here) = launcher.local_ranks.filter(|&local_ranks| local_ranks < ranks) {
+        let address = rendezvous().ok_or_else(|| {
+            Error::Launch(format!(
+                "rank {rank} is one of {ranks}, of which {here} are on this machine: for ranks of several machines to meet, set \
+                 MASTER_ADDR to the machine of rank 0 and MASTER_PORT to a port there (torchrun does), or UNISONO_BOOTSTRAP_DIR to \
+                 a folder that all of them share"
+            ))
+        })?;
+        Rendezvous::new(&address, joining)
+    } else {
+        Rendezvous::of_job(&std::env::temp_dir(), &job(launcher.starter), joining)
+    };
+    Ok(Box::new(bootstrap?))
 }

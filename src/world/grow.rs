@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{Builder, Unisono, meet};
-use crate::communicator::{Communicator, Growing, Joining};
-use crate::config::{Config, Constants, DEFAULT_TIMEOUT};
+use crate::communicator::{Communicator, Growing, join};
+use crate::config::{Config, Constants, DEFAULT_TIMEOUT, secret};
 use crate::error::Result;
 use crate::transport::{Bootstrap, Fabric};
 
@@ -94,8 +94,7 @@ impl Builder {
             |config| Config { algorithm: None, constants: Constants::Default, warnings: false, ..config };
         let config = self.config().map(of_world);
         let timeout = config.as_ref().map_or_else(|_| DEFAULT_TIMEOUT, |config: &Config| config.timeout);
-        let mut joining = Joining::at(address.as_ref(), timeout)?;
-        let connects = joining.connects;
+        let (mut joining, connects) = join(address.as_ref(), &secret(), timeout)?;
         let config = config.map(|config| Config { connects, ..config });
         let (transport, config) = Fabric::processes(&mut joining, config)?;
         let mut comm = Communicator::new(transport, &config)?;

@@ -238,7 +238,7 @@ fn fails_while_joining(timeouts: [Duration; 2], callback: fn() -> std::result::R
         unisono::while_waiting(callback, joins).unwrap_err();
     };
     for text in two_and(rank, joins).0 {
-        assert!(text.starts_with("the process that joins as rank 2 has failed: "), "{text}");
+        assert!(text.starts_with("a process that joins has failed: rank 2 "), "{text}");
     }
 }
 

@@ -195,9 +195,14 @@ fn no_place() {
 }
 
 fn containers() {
-    let mut command = launch::containers(3, &launch::this_program());
-    suite::play(&mut command, "processes", "joins");
-    roles::expect(&launch::run(command, DEADLINE), 3, &["joins"], "tcp");
+    let folder = tempfile::tempdir().unwrap();
+    // At an address, and in a folder.
+    for meeting in [std::path::Path::new(""), folder.path()] {
+        let mut command = launch::containers(3, &launch::this_program());
+        suite::play(&mut command, "processes", "joins").env("UNISONO_BOOTSTRAP_DIR", meeting);
+        roles::expect(&launch::run(command, DEADLINE), 3, &["joins"], "tcp");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the folder is empty again");
 }
 
 fn meet() {

@@ -2,81 +2,51 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-use crate::control::{Claim, framed};
+use crate::control::Claim;
 use crate::error::{Error, Result};
-use crate::transport::{Arrival, Arrivals, MAX_TIME, NAP, Peer, REACH, introduce, is_displaced, look_up};
+use crate::transport::{
+    Arrival, Arrivals, LONGEST, MAX_TIME, NAP, Peer, REACH, Rendezvous, bind, connected_at, first,
+    is_displaced, look_up,
+};
 use crate::while_waiting;
 
-const MOST_BYTES: usize = 64 << 20;
 /// The claim of a process that joins. It has no rank yet.
 const JOINS: Claim = Claim { from: 0, to: 0, tag: u64::from_be_bytes(*b"joinrank") };
 
-#[derive(Debug)]
-pub(super) struct Connection {
-    peer: Peer,
-    timeout: Duration,
-}
-
-impl Connection {
-    /// Connects to rank 0, as soon as it listens at this address and needs this process. Returns its first message too.
-    pub(super) fn to<T: DeserializeOwned>(
-        address: &Path,
-        secret: &[u8],
-        timeout: Duration,
-    ) -> Result<(Self, T)> {
-        let began = Instant::now();
-        let attempt = || -> io::Result<(Self, T)> {
-            let peer = introduce(connected(address, timeout)?, secret, JOINS, timeout)?;
-            let mut connection = Self { peer: peer.map_err(io::Error::other)?, timeout };
-            let message = connection.receive()?;
-            Ok((connection, message))
-        };
-        loop {
-            match attempt() {
-                Err(error) if began.elapsed() < timeout && is_early(&error) => {}
-                ended => {
-                    return ended.map_err(|cause| {
-                        Error::Launch(format!("cannot join at {}: {cause}", address.display()))
-                    });
-                }
+/// Connects to rank 0 of a world, as soon as it listens at this address and needs this process. Returns the bootstrap of the grown world, and
+/// whether its ranks are connected, even if they share memory.
+///
+/// # Errors
+/// [`Error::Launch`] if no world grows there within the timeout, or it belongs to another user or job.
+pub(crate) fn join(address: &Path, secret: &[u8], timeout: Duration) -> Result<(Rendezvous, bool)> {
+    let began = Instant::now();
+    let attempt = || -> io::Result<_> {
+        let addresses = tcp(address, timeout).transpose()?;
+        let local = addresses.is_none().then(|| connected_at(address));
+        let peer = first(local, &addresses.unwrap_or_default(), JOINS, secret, timeout)?;
+        let mut peer = peer.map_err(io::Error::other)?;
+        let deadline = Instant::now() + timeout.min(MAX_TIME);
+        let place = peer.receive(LONGEST, deadline, while_waiting::run)?;
+        let other = |_| io::Error::other("rank 0 has another version of unisono");
+        let (rank, ranks, connects) = serde_json::from_slice(&place).map_err(other)?;
+        Ok((Rendezvous::over(vec![peer], (rank, ranks), timeout), connects))
+    };
+    loop {
+        match attempt() {
+            Err(error) if began.elapsed() < timeout && is_early(&error) => {}
+            ended => {
+                return ended.map_err(|cause| {
+                    Error::Launch(format!("cannot join at {}: {cause}", address.display()))
+                });
             }
-            while_waiting::run().map_err(Error::Launch)?;
-            std::thread::sleep(NAP);
         }
-    }
-
-    fn until<R>(&mut self, mut attempt: impl FnMut(&mut Peer) -> io::Result<Option<R>>) -> io::Result<R> {
-        let deadline = Instant::now() + self.timeout.min(MAX_TIME);
-        self.peer.until(deadline, |peer| {
-            let result = attempt(peer)?;
-            if result.is_none() {
-                while_waiting::run().map_err(io::Error::other)?;
-            }
-            Ok(result)
-        })
-    }
-
-    pub(super) fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
-        let message = serde_json::to_vec(message).expect("JSON can represent every message");
-        self.peer.queue(framed(&message));
-        self.until(|peer| peer.flush().map(|is_sent| is_sent.then_some(())))
-    }
-
-    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<T> {
-        let message = self.until(|peer| peer.poll(MOST_BYTES))?;
-        serde_json::from_slice(&message)
-            .map_err(|_| io::Error::other("the other side has another version of unisono"))
+        while_waiting::run().map_err(Error::Launch)?;
+        std::thread::sleep(NAP);
     }
 }
 
@@ -102,26 +72,6 @@ fn tcp(address: &Path, timeout: Duration) -> Option<io::Result<Vec<SocketAddr>>>
     let unknown = |error: io::Error| io::Error::new(ErrorKind::NotFound, error);
     let resolved = look_up(name, Instant::now() + timeout.min(REACH));
     Some(resolved.map_err(io::Error::other).and_then(|addresses| addresses.map_err(unknown)))
-}
-
-fn connected(address: &Path, timeout: Duration) -> io::Result<OwnedFd> {
-    let Some(addresses) = tcp(address, timeout) else { return connected_at(address) };
-    let mut error = io::Error::other("the name has no address");
-    for address in addresses? {
-        match TcpStream::connect_timeout(&address, timeout.clamp(NAP, REACH)) {
-            Ok(socket) => return Ok(socket.into()),
-            Err(failed) => error = failed,
-        }
-    }
-    Err(error)
-}
-
-/// Connects to a Unix socket, without waiting for room in its backlog.
-fn connected_at(path: &Path) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
 }
 
 /// Listens at an address. A path is removed when this is dropped.
@@ -150,7 +100,7 @@ impl JoinListener {
     }
 
     /// Waits for this many processes that have the secret and, at a path, belong to this user.
-    pub(super) fn wait_for(&mut self, processes: usize, timeout: Duration) -> Result<Vec<Connection>> {
+    pub(super) fn wait_for(&mut self, processes: usize, timeout: Duration) -> Result<Vec<Peer>> {
         let began = Instant::now();
         let mut joining = Vec::<Peer>::new();
         let admit = |claim| if claim == JOINS { Ok(()) } else { Err("it does not join a world".to_owned()) };
@@ -174,25 +124,8 @@ impl JoinListener {
             }
             while_waiting::run().map_err(Error::Launch)?;
         }
-        Ok(joining.into_iter().map(|peer| Connection { peer, timeout }).collect())
+        Ok(joining)
     }
-}
-
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    match UnixListener::bind(path) {
-        // If no process listens, a killed process has left it behind.
-        Err(error) if error.kind() == ErrorKind::AddrInUse && is_left(path) => {
-            fs::remove_file(path)?;
-            UnixListener::bind(path)
-        }
-        bound => bound,
-    }
-}
-
-/// Returns whether a path is a socket at which no process listens.
-fn is_left(path: &Path) -> bool {
-    let is_socket = path.metadata().is_ok_and(|file| file.file_type().is_socket());
-    is_socket && connected_at(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 impl Drop for JoinListener {
@@ -206,12 +139,30 @@ impl Drop for JoinListener {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
-    use std::os::unix::net::UnixStream;
+    use std::net::TcpStream;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
-    use crate::control::MOST_STRANGERS;
+    use crate::control::{MOST_STRANGERS, framed};
+    use crate::transport::Bootstrap as _;
 
     const SOON: Duration = Duration::from_secs(20);
+
+    fn connected(address: &Path) -> OwnedFd {
+        let tcp = || TcpStream::connect(address.to_str().unwrap()).unwrap().into();
+        connected_at(address).unwrap_or_else(|_| tcp())
+    }
+
+    /// Joins as a rank of a world.
+    fn place(address: &Path, secret: &[u8]) -> (usize, usize, bool) {
+        let (ranks, connects) = join(address, secret, SOON).unwrap();
+        (ranks.rank(), ranks.ranks(), connects)
+    }
+
+    fn welcome(joining: &mut [Peer]) {
+        joining[0].queue(framed(b"[2, 3, true]"));
+        joining[0].flush().unwrap();
+    }
 
     #[test]
     fn strangers_are_refused_without_delaying_others() {
@@ -221,22 +172,19 @@ mod tests {
             format!("127.0.0.1:{}", unisono_testing::launch::free_port()).into(),
         ] {
             let mut listener = JoinListener::at(&address, b"secret").unwrap();
-            let silent: Vec<_> =
-                (0..2 * MOST_STRANGERS).map(|_| connected(&address, SOON).unwrap()).collect();
+            let silent: Vec<_> = (0..2 * MOST_STRANGERS).map(|_| connected(&address)).collect();
             if let Ok(mut garbage) = UnixStream::connect(&address) {
                 garbage.write_all(&[7; 1000]).unwrap();
             }
             let began = Instant::now();
             std::thread::scope(|scope| {
-                let joins = |secret: &'static [u8]| Connection::to::<String>(&address, secret, SOON);
-                let wrong = scope.spawn(move || joins(b"another secret").unwrap_err());
-                let right = scope.spawn(move || {
+                let wrong = scope.spawn(|| join(&address, b"another secret", SOON).unwrap_err());
+                let right = scope.spawn(|| {
                     wrong.join().unwrap();
-                    joins(b"secret").unwrap().1
+                    place(&address, b"secret")
                 });
-                let mut admitted = listener.wait_for(1, SOON).unwrap();
-                admitted[0].send(&"welcome").unwrap();
-                assert_eq!(right.join().unwrap(), "welcome");
+                welcome(&mut listener.wait_for(1, SOON).unwrap());
+                assert_eq!(right.join().unwrap(), (2, 3, true));
             });
             assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
             drop((silent, listener));
@@ -250,11 +198,11 @@ mod tests {
         let path = folder.path().join("world");
         let mut listener = JoinListener::at(&path, b"").unwrap();
         std::thread::scope(|scope| {
-            let joins = scope.spawn(|| Connection::to::<String>(&path, b"", SOON).unwrap().1);
+            let joins = scope.spawn(|| place(&path, b""));
             // Rank 0 closes the connection without a message.
             drop(listener.wait_for(1, SOON).unwrap());
-            listener.wait_for(1, SOON).unwrap()[0].send(&"welcome").unwrap();
-            assert_eq!(joins.join().unwrap(), "welcome");
+            welcome(&mut listener.wait_for(1, SOON).unwrap());
+            assert_eq!(joins.join().unwrap(), (2, 3, true));
         });
     }
 
@@ -268,7 +216,7 @@ mod tests {
         let _waiting: Vec<_> = std::iter::from_fn(|| connected_at(&path).ok()).collect();
         for address in [path.as_path(), Path::new("a name without an address:1")] {
             let began = Instant::now();
-            let error = Connection::to::<String>(address, b"", SHORT).unwrap_err().to_string();
+            let error = join(address, b"", SHORT).unwrap_err().to_string();
             assert!(error.starts_with("cannot join at ") && began.elapsed() >= SHORT, "{error}");
         }
         let error = JoinListener::at(&path, b"").unwrap_err();

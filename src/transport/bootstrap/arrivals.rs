@@ -18,6 +18,9 @@ use crate::system::{advice, nonce, print_line};
 /// The longest time that the system may take to reach an address, and then the process there to prove itself.
 pub(crate) const REACH: Duration = Duration::from_secs(10);
 
+/// The refusal of a process with another secret.
+pub(super) const WRONG_SECRET: &str = "UNISONO_SECRET differs: set the same on all ranks";
+
 /// A connection that has not identified itself yet.
 #[derive(Debug)]
 struct PendingConnection {
@@ -35,7 +38,8 @@ pub(crate) enum Arrival {
 
 #[derive(Debug)]
 pub(crate) struct Arrivals {
-    listeners: Vec<OwnedFd>,
+    /// Sockets that do not block.
+    pub(super) listeners: Vec<OwnedFd>,
     secret: Hidden<Vec<u8>>,
     pending: Vec<PendingConnection>,
     /// The first reason why a connection could not be accepted.
@@ -128,7 +132,7 @@ impl PendingConnection {
                 },
                 Reply::WrongSecret => {
                     // An empty socket buffer accepts the message at once.
-                    let _ = self.refuse("UNISONO_SECRET differs: set the same on all ranks".to_owned());
+                    let _ = self.refuse(WRONG_SECRET.to_owned());
                     return Ok(Some(Reply::WrongSecret));
                 }
                 end => return Ok(Some(end)),
@@ -177,7 +181,7 @@ pub(crate) fn introduce(
     let (mut handshake, hello) = Handshake::connect(secret, claim, nonce());
     peer.queue(hello.to_bytes());
     loop {
-        let frame = peer.receive(LONGEST_HELLO, deadline)?;
+        let frame = peer.receive(LONGEST_HELLO, deadline, || Ok(()))?;
         let (answer, is_done) = match handshake.handle(decoded(&frame)?) {
             Reply::Send(answer) => (answer, false),
             Reply::Done(_, Some(confirm)) => (confirm, true),

@@ -1,327 +1,201 @@
-//! A bootstrap through files in a directory that all ranks can access.
+//! A folder in which ranks find rank 0. There it publishes where it listens, and they meet as at an address.
 //!
-//! For each all-gather, each rank writes a file and reads those of the others. When all ranks are done, rank 0 removes the remaining
-//! files. Files of processes that have ended are ignored, since a killed job does not remove its files. This rank cannot check a process
-//! of another machine. The file of such a process counts once it contains the number of this rank, which the process has read.
+//! Rank 0 listens at a Unix socket in the folder, which ranks of its machine reach from every network namespace. It opens TCP ports only if
+//! a rank of another machine requests them by a file, or if the file system has no sockets. The file of a process that has ended is
+//! ignored, since a killed job does not remove it.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::io;
-use std::ops::Range;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use unisono_collectives::Rank;
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
 
-use super::{Bootstrap, Start, idle, not_begun};
+use super::Peer;
+use super::arrivals::{Arrivals, WRONG_SECRET};
+use super::rendezvous::{Joining, Rendezvous, first};
+use super::unix::{bind, connected_at};
+use crate::config::Interfaces;
+use crate::control::{Claim, Hidden};
 use crate::error::{Error, Result};
-use crate::record::named;
 use crate::system::{self, Process, replace_file};
 
-/// The initial and the longest sleep between polls.
-const NAPS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5)];
-/// The interval of checks whether the processes found so far are alive.
-const ALIVE_EVERY: Duration = Duration::from_millis(100);
-/// The time that rank 0 waits for the others to finish, and they for it. The next job removes files that remain then.
-const TO_END: Duration = Duration::from_secs(10);
+/// The file of rank 0.
+const PUBLISHED: &str = "rank-0";
+const SOCKET: &str = "rank-0.socket";
+/// The file by which a rank of another machine requests TCP ports.
+const REQUEST: &str = "tcp-is-needed";
 
-#[derive(Debug)]
-pub(crate) struct Directory {
-    folder: PathBuf,
-    /// Whether the folder was created for this world, and is removed with it.
-    is_own: bool,
-    rank: Rank,
-    ranks: usize,
-    timeout: Duration,
-    process: Process,
-    round: u64,
-    /// The process of each rank, once found.
-    others: Vec<Option<Process>>,
-    /// A random number, by which ranks of other machines answer.
-    number: u64,
-    /// The numbers that this rank answers in the first round.
-    seen: BTreeSet<u64>,
-}
-
+/// The content of rank 0's file.
+#[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     process: Process,
-    ranks: usize,
-    /// The number of the rank that wrote it, and those that it has seen.
-    number: u64,
-    seen: Vec<u64>,
-    content: Vec<u8>,
+    /// The secret of this world, which only ranks that can read the file know.
+    secret: Hidden<[u64; 2]>,
+    /// The TCP addresses of rank 0, if it has any.
+    addresses: Vec<SocketAddr>,
 }
 
-impl Directory {
-    /// Finds the other ranks in a folder, which is created if necessary. All ranks of a world use the same folder, and no other
-    /// world at the same time. A rank waits `timeout` for each missing rank.
+impl Rendezvous {
+    /// Connects the ranks through a folder, which is created if necessary. All ranks of a world use the same folder, and no other
+    /// world at the same time.
     ///
     /// # Errors
-    /// [`Error::Launch`] if the folder is not usable.
-    pub(crate) fn new(folder: PathBuf, (rank, ranks): (Rank, usize), timeout: Duration) -> Result<Self> {
-        fs::create_dir_all(&folder).map_err(|error| cannot_use(&folder, &error))?;
-        let directory = Self {
-            folder,
-            is_own: false,
-            rank,
-            ranks,
-            timeout,
-            process: Process::own(),
-            round: 0,
-            others: vec![None; ranks],
-            number: system::nonce()[0],
-            seen: BTreeSet::new(),
-        };
-        // A world of this process that failed to start may have left the file.
-        let _ = fs::remove_file(directory.end(rank));
-        Ok(directory)
+    /// [`Error::Launch`] if the folder is not usable, or ranks do not arrive, end or disagree.
+    pub(crate) fn in_folder(folder: &Path, joining: Joining<'_>) -> Result<Self> {
+        fs::create_dir_all(folder).map_err(|error| cannot_use(folder, &error))?;
+        meet(folder, false, joining)
     }
 
-    /// Finds the ranks of a job of this user, in a private folder of that name.
+    /// Connects the ranks of a job of this user, through a private folder of that name.
     ///
     /// # Errors
-    /// [`Error::Launch`] if the folder is not usable, or may be readable by others.
-    pub(crate) fn of_job(
-        temporary: &Path,
-        job: &str,
-        world: (Rank, usize),
-        timeout: Duration,
-    ) -> Result<Self> {
+    /// As [`Self::in_folder`], and if the folder may be readable by others.
+    pub(crate) fn of_job(temporary: &Path, job: &str, joining: Joining<'_>) -> Result<Self> {
         let of_user = system::private_folder(temporary).map_err(|error| cannot_use(temporary, &error))?;
         let folder = of_user.join(job);
         remove_left(&of_user, &folder);
-        let mut directory = Self::new(folder, world, timeout)?;
-        directory.is_own = true;
-        Ok(directory)
+        meet(&folder, true, joining)
     }
+}
 
-    fn file(&self, round: u64, rank: Rank) -> PathBuf {
-        self.folder.join(format!("round-{round}.rank-{rank}"))
-    }
-
-    /// Returns the file that marks a rank as done.
-    fn end(&self, rank: Rank) -> PathBuf {
-        self.folder.join(format!("end.rank-{rank}"))
-    }
-
-    /// Writes this rank's file of this round.
-    ///
-    /// # Errors
-    /// If it already exists and belongs to another process, which is alive or of another machine.
-    fn write(&self, own: &[u8]) -> Result<()> {
-        let file = self.file(self.round, self.rank);
-        if let Some(Entry { process, .. }) =
-            read(&file).filter(|entry| entry.process != self.process && entry.process.lives())
-        {
-            let is_near = process.machine == self.process.machine;
-            let killed =
-                if is_near { "" } else { "; if it was killed on another machine, remove the files there" };
-            return Err(Error::Launch(format!(
-                "process {} is rank {} of a world that starts in {}: two jobs at once need a UNISONO_BOOTSTRAP_DIR each{killed}",
-                process.id,
-                self.rank,
-                self.folder.display()
-            )));
-        }
-        let written = self.put(&file, own).or_else(|error| match error.kind() {
-            // Rank 0 of an earlier world of this job, or another job that found only files of killed ones, may have just removed the folder.
-            io::ErrorKind::NotFound => fs::create_dir_all(&self.folder).and_then(|()| self.put(&file, own)),
-            _ => Err(error),
+fn meet(folder: &Path, is_own: bool, joining: Joining<'_>) -> Result<Rendezvous> {
+    let (rank, ranks) = joining.world;
+    let question = format!(
+        "was each of the {ranks} processes started, with a RANK of its own, in the same session or with the same UNISONO_BOOTSTRAP_DIR \
+         (here {})?",
+        folder.display()
+    );
+    if rank != 0 {
+        return Rendezvous::reach(joining, |claim| {
+            let found = find(folder, system::machine(), claim, joining.timeout)?;
+            Ok(found.map_err(|why| question.clone() + &why))
         });
-        written.map_err(|error| cannot_use(&self.folder, &error))
     }
-
-    /// Writes a file atomically.
-    fn put(&self, file: &Path, content: &[u8]) -> io::Result<()> {
-        let Process { id, started, machine } = &self.process;
-        let seen: String = self.seen.iter().map(|number| format!(" {number:x}")).collect();
-        let head = format!("{id} {started} {machine} {} {:x}{seen}\n", self.ranks, self.number);
-        replace_file(file, &[head.as_bytes(), content].concat(), 0o666)
-    }
-
-    /// Waits until `is_over` holds for each of these ranks, or its process has ended. Returns false after a timeout.
-    fn wait_for_all(&self, ranks: Range<Rank>, is_over: impl Fn(Rank) -> bool) -> bool {
-        let has_ended = |rank: Rank| self.others[rank].as_ref().is_none_or(|process| !process.lives());
-        let (began, mut nap) = (Instant::now(), NAPS[0]);
-        while !ranks.clone().all(|rank| is_over(rank) || has_ended(rank)) {
-            if began.elapsed() > TO_END {
-                return false;
-            }
-            std::thread::sleep(nap);
-            nap = (nap * 2).min(NAPS[1]);
-        }
-        true
-    }
-
-    /// Returns the bytes of a rank in this round, if it has written them.
-    fn take(&mut self, rank: Rank) -> Result<Option<Vec<u8>>> {
-        let Some(entry) = read(&self.file(self.round, rank)) else { return Ok(None) };
-        // Before the process of a rank is known, the file may belong to a job that was killed.
-        let is_of_world = match &self.others[rank] {
-            Some(known) => *known == entry.process,
-            None => self.has_answered(&entry),
-        };
-        if !is_of_world {
-            return Ok(None);
-        }
-        self.others[rank] = Some(entry.process);
-        if entry.ranks != self.ranks {
-            return Err(Error::Launch(format!(
-                "rank {} is in a world of {} ranks, but rank {rank} in one of {}: WORLD_SIZE must be the same for all",
-                self.rank, self.ranks, entry.ranks
-            )));
-        }
-        Ok(Some(entry.content))
-    }
-
-    /// Returns whether the process that wrote a file is alive. If it is of another machine, this rank answers it.
-    fn has_answered(&mut self, entry: &Entry) -> bool {
-        if entry.process.machine == self.process.machine {
-            return entry.process.lives();
-        }
-        self.seen.insert(entry.number);
-        entry.seen.contains(&self.number)
-    }
-
-    /// # Errors
-    /// If one of the missing ranks has ended, or has left the start.
-    fn check_alive(&self, missing: &[Rank]) -> Result<()> {
-        for &rank in missing {
-            let Some(process) = &self.others[rank] else { continue };
-            let has_written = |file: PathBuf| read(&file).is_some_and(|entry| entry.process == *process);
-            let is_over = !process.lives() || has_written(self.end(rank));
-            // It may have written its last contribution since this rank looked for it.
-            if is_over && !has_written(self.file(self.round, rank)) {
-                let id = process.id;
-                return Err(Error::Launch(format!(
-                    "rank {rank} (process {id}) has ended before the world began"
-                )));
-            }
+    check_alone(folder)?;
+    let cannot = |error| cannot_use(folder, &error);
+    let (mut arrivals, mut entry) = Entry::publish(folder).map_err(cannot)?;
+    let met = Rendezvous::admit(&mut arrivals, joining, &question, |arrivals| {
+        if entry.addresses.is_empty() && folder.join(REQUEST).exists() {
+            entry.listen(folder, arrivals).map_err(cannot)?;
         }
         Ok(())
+    });
+    // Before the sockets are closed, so that another job does not publish its own in between.
+    remove_files(folder);
+    if is_own {
+        let _ = fs::remove_dir(folder);
+    }
+    met
+}
+
+impl Entry {
+    /// Listens in a folder, and publishes it.
+    fn publish(folder: &Path) -> io::Result<(Arrivals, Self)> {
+        fs::create_dir_all(folder)?;
+        let (_open, path) = socket(folder)?;
+        let socket = match bind(&path) {
+            Ok(socket) => Some(socket),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => return Err(error),
+            Err(_) => None,
+        };
+        // A killed job may have left it.
+        let _ = fs::remove_file(folder.join(REQUEST));
+        let (has_socket, secret) = (socket.is_some(), Hidden(system::nonce()));
+        let mut entry = Self { process: Process::own(), secret, addresses: Vec::new() };
+        let mut arrivals = Arrivals::new(socket, bytemuck::bytes_of(&secret.0))?;
+        if has_socket { entry.write(folder) } else { entry.listen(folder, &mut arrivals) }?;
+        Ok((arrivals, entry))
     }
 
-    /// Returns the error text for missing ranks, with possible causes.
-    fn missing(&self, missing: &[Rank], waited: Duration) -> String {
-        let ended = missing.iter().filter_map(|&rank| {
-            let process = read(&self.file(self.round, rank))?.process;
-            let why = match (process.lives(), process.machine == self.process.machine) {
-                (false, _) => "has ended",
-                (true, false) => "does not answer from another machine",
-                (true, true) => return None,
-            };
-            Some(format!("; process {} wrote the file of rank {rank} and {why}", process.id))
-        });
-        let ended: String = ended.collect();
-        let question = format!(
-            "was each of the {} processes started, with a RANK of its own, in the same session or with the same UNISONO_BOOTSTRAP_DIR \
-             (here {})?{ended}",
-            self.ranks,
-            self.folder.display()
-        );
-        not_begun(&format!("rank {} of {}", self.rank, self.ranks), waited, &named(missing), &question)
+    /// Listens over TCP too.
+    fn listen(&mut self, folder: &Path, arrivals: &mut Arrivals) -> io::Result<()> {
+        let (listeners, addresses) = Interfaces::from_environment().listen()?;
+        arrivals.listeners.extend(listeners.into_iter().map(OwnedFd::from));
+        self.addresses = addresses;
+        self.write(folder)
+    }
+
+    fn write(&self, folder: &Path) -> io::Result<()> {
+        let entry = serde_json::to_vec(self).expect("JSON can represent every entry");
+        replace_file(&folder.join(PUBLISHED), &entry, 0o600)
     }
 }
 
-impl Bootstrap for Directory {
-    fn rank(&self) -> Rank {
-        self.rank
+/// Checks that no other process starts a world in a folder.
+fn check_alone(folder: &Path) -> Result<()> {
+    let own = Process::own();
+    let Ok(Entry { process, .. }) = read(folder) else { return Ok(()) };
+    if process == own || !process.lives() {
+        return Ok(());
     }
+    let is_near = process.machine == own.machine;
+    let killed = if is_near { "" } else { "; if it was killed on another machine, remove the files there" };
+    Err(Error::Launch(format!(
+        "process {} is rank 0 of a world that starts in {}: two jobs at once need a UNISONO_BOOTSTRAP_DIR each{killed}",
+        process.id,
+        folder.display()
+    )))
+}
 
-    fn ranks(&self) -> usize {
-        self.ranks
-    }
+/// Connects to rank 0. Returns the reason, after the question for missing ranks, if that fails.
+fn find(folder: &Path, machine: &str, claim: Claim, timeout: Duration) -> Result<Result<Peer, String>> {
+    let Entry { process, secret, mut addresses } = match read(folder) {
+        Ok(entry) => entry,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Err(String::new())),
+        Err(error) => return Ok(Err(format!("; the file of rank 0 is not readable: {error}"))),
+    };
+    let is_near = process.machine == machine;
+    system::sort_by_nearness(&mut addresses);
+    let why = if !process.lives() {
+        "has ended".to_owned()
+    } else if !is_near && addresses.is_empty() {
+        let failed = fs::write(folder.join(REQUEST), "").err().map(|error| format!(": {error}"));
+        format!("does not answer from another machine{}", failed.unwrap_or_default())
+    } else {
+        let local = is_near.then(|| socket(folder).and_then(|(_open, path)| connected_at(&path)));
+        let place = if is_near { "" } else { " from another machine" };
+        match first(local, &addresses, claim, bytemuck::bytes_of(&secret.0), timeout) {
+            Ok(Ok(peer)) => return Ok(Ok(peer)),
+            // Otherwise another process has taken its place.
+            Ok(Err(why)) if why != WRONG_SECRET => return Err(Error::Launch(why)),
+            Ok(Err(_)) => format!("does not answer{place}"),
+            Err(error) => format!("does not answer{place}: {error}"),
+        }
+    };
+    Ok(Err(format!("; process {} wrote the file of rank 0 and {why}", process.id)))
+}
 
-    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.write(own)?;
-        let mut all = vec![None; self.ranks];
-        let (mut start, mut checked, mut nap) = (Start::new(self.timeout), Instant::now(), NAPS[0]);
-        let mut answered = 0;
-        loop {
-            for rank in (0..self.ranks).filter(|&rank| all[rank].is_none()).collect::<Vec<_>>() {
-                all[rank] = self.take(rank)?;
-            }
-            if self.seen.len() > answered {
-                answered = self.seen.len();
-                let file = self.file(self.round, self.rank);
-                self.put(&file, own).map_err(|error| cannot_use(&self.folder, &error))?;
-            }
-            let missing: Vec<_> = (0..self.ranks).filter(|&rank| all[rank].is_none()).collect();
-            if missing.is_empty() {
-                break;
-            }
-            // The first of the ranks that are here reports the others.
-            let reports = all.iter().position(Option::is_some) == Some(self.rank);
-            start.check(reports, |waited| self.missing(&missing, waited))?;
-            if checked.elapsed() > ALIVE_EVERY {
-                self.check_alive(&missing)?;
-                checked = Instant::now();
-            }
-            idle(self.rank)?;
-            std::thread::sleep(nap);
-            nap = (nap * 2).min(NAPS[1]);
-        }
-        // All ranks have written in this round, so all have read the previous one.
-        if let Some(before) = self.round.checked_sub(1) {
-            let _ = fs::remove_file(self.file(before, self.rank));
-        }
-        self.round += 1;
-        self.seen.clear();
-        Ok(all.into_iter().flatten().collect())
+fn read(folder: &Path) -> io::Result<Entry> {
+    Ok(serde_json::from_slice(&fs::read(folder.join(PUBLISHED))?)?)
+}
+
+/// Returns a path of the socket in a folder that is short enough for an address, and exists while the folder is open.
+fn socket(folder: &Path) -> io::Result<(OwnedFd, PathBuf)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = rustix::fs::open(folder, flags, Mode::empty())?;
+    let path = format!("/proc/self/fd/{}/{SOCKET}", open.as_raw_fd()).into();
+    Ok((open, path))
+}
+
+fn remove_files(folder: &Path) {
+    for file in [REQUEST, SOCKET, PUBLISHED] {
+        let _ = fs::remove_file(folder.join(file));
     }
 }
 
-impl Drop for Directory {
-    /// Ends the bootstrap, after all ranks have received messages over their links, or cannot.
-    fn drop(&mut self) {
-        // Others may not have read this rank's last file yet, and would ignore it once its process has ended. Rank 0 removes the
-        // files when all are done.
-        let own = self.end(self.rank);
-        let _ = self.put(&own, b"");
-        if self.rank != 0 {
-            self.wait_for_all(0..1, |_| !own.exists());
-            return;
-        }
-        if !self.wait_for_all(1..self.ranks, |rank| self.end(rank).exists()) {
-            return;
-        }
-        for rank in 0..self.ranks {
-            let rounds = self.round.saturating_sub(1)..=self.round;
-            let files = rounds.map(|round| self.file(round, rank)).chain([self.end(rank)]);
-            files.for_each(|file| drop(fs::remove_file(file)));
-        }
-        if self.is_own {
-            let _ = fs::remove_dir(&self.folder);
-        }
-    }
-}
-
-/// Removes the folders of jobs that were killed before their worlds started, but not this job's own: other ranks may be about to
-/// write to it.
+/// Removes the folders of other jobs that were killed before their worlds started.
 fn remove_left(of_user: &Path, own: &Path) {
-    let files =
-        |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    for folder in files(of_user).filter(|folder| folder != own) {
-        let lives = |file: &PathBuf| read(file).is_none_or(|entry| entry.process.lives());
-        let (living, left): (Vec<_>, Vec<_>) = files(&folder).partition(lives);
-        left.iter().for_each(|file| drop(fs::remove_file(file)));
-        if living.is_empty() && !left.is_empty() {
-            let _ = fs::remove_dir(&folder);
+    let folders = fs::read_dir(of_user).into_iter().flatten().flatten().map(|entry| entry.path());
+    for folder in folders.filter(|folder| folder != own) {
+        if read(&folder).is_ok_and(|entry| !entry.process.lives()) {
+            remove_files(&folder);
+            let _ = fs::remove_dir(folder);
         }
     }
-}
-
-fn read(file: &Path) -> Option<Entry> {
-    let whole = fs::read(file).ok()?;
-    let end = whole.iter().position(|&byte| byte == b'\n')?;
-    let mut fields = std::str::from_utf8(&whole[..end]).ok()?.split(' ');
-    let mut field = || fields.next();
-    let process =
-        Process { id: field()?.parse().ok()?, started: field()?.parse().ok()?, machine: field()?.to_owned() };
-    let ranks = field()?.parse().ok()?;
-    let mut numbers = fields.map(|number| u64::from_str_radix(number, 16).unwrap_or(0));
-    let (number, seen) = (numbers.next().unwrap_or(0), numbers.collect());
-    Some(Entry { process, ranks, number, seen, content: whole[end + 1..].to_vec() })
 }
 
 fn cannot_use(folder: &Path, error: &io::Error) -> Error {

@@ -95,23 +95,21 @@ impl Peer {
         }
     }
 
-    pub(crate) fn receive(&mut self, longest: usize, deadline: Instant) -> io::Result<Vec<u8>> {
-        self.until(deadline, |peer| peer.poll(longest))
-    }
-
-    /// Waits until an attempt succeeds.
-    pub(crate) fn until<R>(
+    /// Waits for the next message, and calls `idle` meanwhile.
+    pub(crate) fn receive(
         &mut self,
+        longest: usize,
         deadline: Instant,
-        mut attempt: impl FnMut(&mut Self) -> io::Result<Option<R>>,
-    ) -> io::Result<R> {
+        idle: fn() -> Result<(), String>,
+    ) -> io::Result<Vec<u8>> {
         loop {
-            if let Some(result) = attempt(self)? {
-                return Ok(result);
+            if let Some(message) = self.poll(longest)? {
+                return Ok(message);
             }
             if Instant::now() >= deadline {
                 return Err(io::Error::new(ErrorKind::TimedOut, "it was silent until the deadline"));
             }
+            idle().map_err(io::Error::other)?;
             wait(&[], std::iter::once(&*self));
         }
     }
