@@ -24,6 +24,9 @@ static MPI_Count size_of(MPI_Datatype handle)
     return handle != MPI_DATATYPE_NULL && PMPI_Type_size_x(handle, &bytes) == MPI_SUCCESS && bytes != MPI_UNDEFINED ? bytes : -1;
 }
 
+/* An error that MPI reports itself: the class, or the communicator whose error handler is called, depends on the MPI. */
+enum { BY_MPI = -1 };
+
 /* Returns the class of the error in a buffer, or MPI_SUCCESS. NULL is also MPI_BOTTOM, for a derived type with absolute addresses. */
 static int error_in(struct buffer buffer)
 {
@@ -31,7 +34,9 @@ static int error_in(struct buffer buffer)
         return MPI_ERR_COUNT;
     if (size_of(buffer.type) < 0 || !is_committed(buffer.type))
         return MPI_ERR_TYPE;
-    bool is_there = buffer.address != MPI_IN_PLACE && (buffer.address != NULL || type_of(buffer.type) == NULL);
+    if (buffer.address == MPI_IN_PLACE)
+        return BY_MPI;
+    bool is_there = buffer.address != NULL || type_of(buffer.type) == NULL;
     return buffer.count == 0 || is_there ? MPI_SUCCESS : MPI_ERR_BUFFER;
 }
 
@@ -48,7 +53,7 @@ static int error_in_both(struct buffer from, struct buffer to)
 static const int ALIAS_ERRORS[FUNCTIONS] = {
 #ifdef OPEN_MPI
     [REDUCE] = MPI_ERR_ARG,
-    [ALLREDUCE] = MPI_ERR_BUFFER,
+    [ALLREDUCE] = BY_MPI,
 #else
     [GATHER] = MPI_ERR_BUFFER,
     [SCATTER] = MPI_ERR_BUFFER,
@@ -124,7 +129,7 @@ static bool refuse(struct call *call, int error)
     /* An intercommunicator has other roots, and ignored counts and buffers. */
     if (is_inter)
         return leave(call, INTERCOMMUNICATOR);
-    call->error = error;
+    call->error = error == BY_MPI ? MPI_SUCCESS : error;
     return leave(call, INVALID);
 }
 

@@ -241,10 +241,13 @@ static int class_of_aliases(int number, int is_by_mpi)
     }
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    /* Open MPI calls its handler for some of these errors. */
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (is_by_mpi)
         ALIASED_CALL(PMPI_)
     else
         ALIASED_CALL(MPI_)
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
     MPI_Error_class(code, &class);
     /* The other ranks of a call with a root have made a valid call, and wait. */
     if (code != MPI_SUCCESS && (number == 1 || number == 7 || number == 8)) {

@@ -155,8 +155,13 @@ impl TypedArray {
     }
 }
 
-/// Returns the buffer of an object. Numpy exports no buffer of dates and times, so an array of them is accessed as bytes.
+/// Returns the buffer of an object. Numpy exports no buffer of dates and times, so an array of them is accessed as bytes. An array without
+/// dimensions is accessed as one of one element, since PyO3 requires a shape.
 fn buffer(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    let is_scalar =
+        object.getattr("ndim").and_then(|number| number.extract()).is_ok_and(|number: usize| number == 0);
+    let row = is_scalar.then(|| object.call_method1("reshape", (1,))).transpose()?;
+    let object = row.as_ref().unwrap_or(object);
     PyUntypedBuffer::get(object).or_else(|error| {
         let bytes = || -> PyResult<PyUntypedBuffer> {
             let size_bytes = object.getattr("dtype")?.getattr("itemsize")?;

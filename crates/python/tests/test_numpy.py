@@ -17,6 +17,12 @@ for dtype in ("f4", "f8", "f2", "i4", "i8", "u1", "u4", "u8"):
     assert comm.all_reduce(array) is array and (array == size * (size + 1) // 2).all(), (dtype, array)
     assert (comm.all_reduce(np.full(5, rank, dtype), "max") == size - 1).all()
 
+for scalar in (np.array(1.0), comm.empty((), "f4"), np.array("2026-11-29", "M8[D]")):
+    if scalar.dtype.kind == "f":
+        scalar[...] = 1
+        assert comm.all_reduce(scalar) is scalar and scalar == size, scalar
+    else:
+        assert comm.broadcast(scalar, 0) is scalar
 everyone = np.arange(size)
 array = np.full((size, 3), -1, "i8")
 array[rank] = rank

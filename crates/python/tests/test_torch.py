@@ -45,6 +45,15 @@ assert (tensor == (size - 1) / 2).all()
 tensor = torch.full((3,), rank)
 dist.broadcast(tensor, size - 1)
 assert (tensor == size - 1).all()
+tensor = torch.ones(1).expand(3) if rank == 0 else torch.empty(3)
+dist.broadcast(tensor, 0)
+assert (tensor == 1).all(), "the root only reads"
+try:
+    dist.all_reduce(torch.ones(1).expand(3))
+except ValueError as error:
+    assert "share memory" in str(error), error
+else:
+    raise AssertionError("elements that share memory are accepted")
 tensor = torch.full((3,), rank)
 dist.reduce(tensor, 0)
 assert (tensor == (size * (size - 1) // 2 if rank == 0 else rank)).all()

@@ -31,7 +31,7 @@ class Backend final : public Group {
 
   c10::intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
     const int op = reduction(opts.reduceOp, tensors);
-    return submit(OpType::ALLREDUCE, "unisono:all_reduce", tensors, opts, [this, op, places = dense(tensors)](const unisono_call& call) {
+    return submit(OpType::ALLREDUCE, "unisono:all_reduce", tensors, opts, [this, op, places = written(tensors)](const unisono_call& call) {
       for (const auto& place : places) all_reduce(place, op, call);
     });
   }
@@ -42,7 +42,8 @@ class Backend final : public Group {
 
   c10::intrusive_ptr<Work> reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override {
     const int op = reduction(opts.reduceOp, tensors), root = opts.rootRank;
-    return submit(OpType::REDUCE, "unisono:reduce", tensors, opts, [=, this, place = dense(tensors.at(0))](const unisono_call& call) {
+    const at::Tensor place = rank_ == root ? written(tensors.at(0)) : dense(tensors.at(0));
+    return submit(OpType::REDUCE, "unisono:reduce", tensors, opts, [=, this](const unisono_call& call) {
       // Ranks other than the root use a copy: the library leaves the array undefined, but PyTorch leaves it unchanged.
       const at::Tensor target = rank_ == root ? place : place.clone(at::MemoryFormat::Contiguous);
       reduced(target, [&](void* data, size_t count, int dtype) {
@@ -53,12 +54,13 @@ class Backend final : public Group {
 
   c10::intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {
     const int root = opts.rootRank;
-    return submit(OpType::BROADCAST, "unisono:broadcast", tensors, opts, [=, this, places = dense(tensors)](const unisono_call& call) {
+    const auto places = rank_ == root ? dense(tensors) : written(tensors);
+    return submit(OpType::BROADCAST, "unisono:broadcast", tensors, opts, [=, this](const unisono_call& call) {
       for (const auto& place : places) {
         const at::Tensor buffer = place.contiguous();
         const Moved moved(buffer.scalar_type());
         check(unisono_broadcast(calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
-        assign(place, buffer);
+        if (rank_ != root) assign(place, buffer);
       }
     });
   }
@@ -69,7 +71,7 @@ class Backend final : public Group {
     Tensors results;
     for (size_t pair = 0; pair < outputs.size(); pair++) {
       check_list(outputs[pair], "all_gather", "output");
-      pairs.emplace_back(dense(outputs[pair]), dense(inputs[pair]));
+      pairs.emplace_back(written(outputs[pair]), dense(inputs[pair]));
       check_same(pairs.back().first[rank_], pairs.back().second, "all_gather");
       results.insert(results.end(), outputs[pair].begin(), outputs[pair].end());
     }
@@ -109,7 +111,7 @@ class Backend final : public Group {
   c10::intrusive_ptr<Work> allgather_into_tensor_coalesced(
       Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
     check_pairs(outputs.size(), inputs.size(), "all_gather_into_tensor");
-    const auto places = dense(outputs), owns = dense(inputs);
+    const auto places = written(outputs), owns = dense(inputs);
     for (size_t pair = 0; pair < places.size(); pair++) {
       check_blocks(places[pair], owns[pair], size_, "all_gather_into_tensor", "output");
     }
@@ -131,7 +133,7 @@ class Backend final : public Group {
     if (rank_ == root) {
       results = outputs.at(0);
       check_list(results, "gather", "output");
-      places = dense(results);
+      places = written(results);
       for (const auto& place : places) check_same(place, own, "gather");
     }
     return submit(OpType::GATHER, "unisono:gather", results, opts, [=, this](const unisono_call& call) {
@@ -161,7 +163,7 @@ class Backend final : public Group {
 
   c10::intrusive_ptr<Work> scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) override {
     const int root = opts.rootRank;
-    const at::Tensor place = dense(outputs.at(0));
+    const at::Tensor place = written(outputs.at(0));
     Tensors sources;
     if (rank_ == root) {
       check_list(inputs.at(0), "scatter", "input");
@@ -212,7 +214,7 @@ class Backend final : public Group {
   c10::intrusive_ptr<Work> alltoall_base(
       at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes, std::vector<int64_t>& input_sizes,
       const c10d::AllToAllOptions& opts) override {
-    const at::Tensor place = dense(output), source = dense(input);
+    const at::Tensor place = written(output), source = dense(input);
     const auto to = rows(source, input_sizes, "input"), from = rows(place, output_sizes, "output");
     check_exchange(source, place, to, from);
     return submit(OpType::ALLTOALL_BASE, "unisono:all_to_all", {output}, opts, [=, this](const unisono_call& call) {
@@ -227,7 +229,7 @@ class Backend final : public Group {
   c10::intrusive_ptr<Work> alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override {
     check_list(outputs, "all_to_all", "output");
     check_list(inputs, "all_to_all", "input");
-    const auto places = dense(outputs), sources = dense(inputs);
+    const auto places = written(outputs), sources = dense(inputs);
     check_exchange(sources[0], places[0], counts_of(sources), counts_of(places));
     return submit(OpType::ALLTOALL, "unisono:all_to_all", outputs, opts, [=, this](const unisono_call& call) {
       const auto to = counts_of(sources), from = counts_of(places);
@@ -263,7 +265,7 @@ class Backend final : public Group {
     const int op = reduction(opts.reduceOp, outputs);
     return submit(
         OpType::REDUCE_SCATTER, "unisono:reduce_scatter", outputs, opts,
-        [=, this, places = dense(outputs), sources = std::move(sources)](unisono_call call) {
+        [=, this, places = written(outputs), sources = std::move(sources)](unisono_call call) {
           for (size_t pair = 0; pair < places.size(); pair++) {
             const auto counts = counts_of(sources[pair]);
             int64_t start = rank_ * places[pair].numel();

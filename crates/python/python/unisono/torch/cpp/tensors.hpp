@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <numeric>
@@ -25,12 +26,24 @@ inline at::Tensor dense(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
 
-inline Tensors dense(const Tensors& tensors) {
+// Returns a dense tensor that a call writes. Throws an error if its elements share memory.
+inline at::Tensor written(const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(
+      at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+      "the call would write a tensor whose elements share memory, as after expand(): pass a copy, such as tensor.contiguous()");
+  return dense(tensor);
+}
+
+inline Tensors each(const Tensors& tensors, at::Tensor (*of)(const at::Tensor&)) {
   Tensors result;
   result.reserve(tensors.size());
-  for (const auto& tensor : tensors) result.push_back(dense(tensor));
+  for (const auto& tensor : tensors) result.push_back(of(tensor));
   return result;
 }
+
+inline Tensors dense(const Tensors& tensors) { return each(tensors, dense); }
+
+inline Tensors written(const Tensors& tensors) { return each(tensors, written); }
 
 // Returns the library's number of an element type, or -1 if it has none.
 inline int dtype_of(at::ScalarType type) {
