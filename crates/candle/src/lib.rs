@@ -39,5 +39,5 @@ pub use network::{
     Cut, Dropout, Function, Linear, Loss, Network, Parameters, StageNetwork, SyncBatchNorm, apply,
     cross_entropy,
 };
-pub use saved::{Description, Guess, Part, Predictor, Sampling, Saved};
+pub use saved::{Description, Evaluated, Guess, Part, Predictor, Sampling, Saved};
 pub use tensors::{TensorForm, TensorRule};

@@ -14,9 +14,11 @@ use crate::network::{Network, Parameters};
 use unisono::Communicator;
 use unisono_data::{Cache, Column, Dataset, Depth, Kind, OnBadSample, Schema, Source, Split, Threads};
 use unisono_train::checkpoint::{self, Loaded, PassedOver, Tensor};
-use unisono_train::internals::{AVERAGE, broadcast, hash_with_buffers, moment_name};
+use unisono_train::internals::{AVERAGE, Damage, broadcast, hash_with_buffers, moment_name};
 use unisono_train::metrics::Metric;
-use unisono_train::{LossSums, Progress, Replica, Sampled, Shares, Test, TrainError, agree, evaluate};
+use unisono_train::{
+    Feed as _, LossSums, Progress, Replica, Sampled, Shares, Test, TrainError, agree, evaluate,
+};
 
 mod input;
 mod predictor;
@@ -80,6 +82,17 @@ impl Description {
     fn target(&self) -> Option<&Column> {
         self.schema.as_ref()?.target.as_ref()
     }
+}
+
+/// The results of [`Saved::measure`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evaluated {
+    /// The losses and the metrics.
+    pub test: Test,
+    /// The number of damaged samples that were skipped.
+    pub skipped_samples: u64,
+    /// A notice that names these samples; only on rank 0.
+    pub notice: Option<String>,
 }
 
 named! {
@@ -231,10 +244,10 @@ impl Saved {
         source: Option<&Source>,
         part: Part,
     ) -> Result<LossSums, TrainError> {
-        self.measure(comm, source, part, &[]).map(|test| test.tally)
+        self.measure(comm, source, part, &[]).map(|evaluated| evaluated.test.tally)
     }
 
-    /// As [`evaluate`](Self::evaluate), with these metrics.
+    /// As [`evaluate`](Self::evaluate), with these metrics, and with a report of damaged samples.
     ///
     /// # Errors
     /// As [`evaluate`](Self::evaluate).
@@ -244,7 +257,7 @@ impl Saved {
         source: Option<&Source>,
         part: Part,
         metrics: &[Arc<dyn Metric>],
-    ) -> Result<Test, TrainError> {
+    ) -> Result<Evaluated, TrainError> {
         let load = |_: &mut Communicator| {
             // Damaged samples of the run's own data are treated as in the run.
             let damaged = self.description.damaged.as_deref().filter(|_| source.is_none());
@@ -262,6 +275,9 @@ impl Saved {
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let shares = Shares { rank, ranks, global_batch: ranks, micro_batch: 1, fixed_passes: None };
         let feed = Sampled::new(Arc::new(dataset), self.description.seed, shares, Threads::Auto, Depth::Auto);
-        evaluate(comm, &mut replica, &mut feed.placed(None), metrics)
+        let mut feed = feed.placed(None);
+        let test = evaluate(comm, &mut replica, &mut feed, metrics)?;
+        let (skipped_samples, notice) = Damage::default().notice(comm, &feed.skipped(0))?;
+        Ok(Evaluated { test, skipped_samples, notice })
     }
 }

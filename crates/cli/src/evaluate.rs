@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono::Communicator;
-use unisono_candle::{Description, Part, Saved};
+use unisono_candle::{Description, Evaluated, Part, Saved};
 use unisono_data::Source;
 use unisono_train::metrics::{Measured, Named};
 use unisono_train::{Test, TrainError};
@@ -51,6 +51,9 @@ struct Line {
     targets: u64,
     #[serde(skip_serializing_if = "Measured::is_empty")]
     metrics: Measured,
+    /// The number of damaged samples that were skipped, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skipped_samples: Option<u64>,
     step: u64,
     parameters_hash: String,
 }
@@ -62,16 +65,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
     let saved = open(comm, &args.checkpoint, &args.cache, args.data.as_ref())?;
     let metrics: Vec<_> = args.metrics.iter().map(|Named(metric)| Arc::clone(metric)).collect();
-    let Test { tally, metrics } = saved.measure(comm, args.data.as_ref(), args.split, &metrics)?;
+    let evaluated = saved.measure(comm, args.data.as_ref(), args.split, &metrics)?;
     if comm.rank() != 0 {
         return Ok(());
     }
+    let Evaluated { test: Test { tally, metrics }, skipped_samples, notice } = evaluated;
+    notice.iter().for_each(|notice| eprintln!("unisono: {notice}"));
     let line = Line {
         event: "evaluated",
         loss: tally.mean_loss(),
         accuracy: tally.accuracy(),
         targets: tally.targets as u64,
         metrics,
+        skipped_samples: Some(skipped_samples).filter(|&count| count > 0),
         step: saved.progress.step,
         parameters_hash: saved.parameters_hash()?,
     };

@@ -58,8 +58,9 @@ impl FromStr for OnBadSample {
 pub struct Skipped {
     /// The number of skips: one for every batch that lacks a sample.
     pub count: u64,
-    /// The problems of samples that were not skipped before, each with the name of the sample.
-    pub problems: Vec<String>,
+    /// The problems of samples that were not skipped before, each with the name of the sample. The number before it is the sample's index in the data
+    /// set, which is the same on all ranks.
+    pub problems: Vec<(usize, String)>,
 }
 
 /// Decides about damaged samples of a data set, and records the skipped ones. Clones share the record.
@@ -76,7 +77,7 @@ struct Found {
     training: BTreeMap<u64, u64>,
     /// The unreported skips in evaluations.
     evaluation: u64,
-    problems: Vec<String>,
+    problems: Vec<(usize, String)>,
 }
 
 impl BadSamples {
@@ -109,7 +110,7 @@ impl BadSamples {
                 )));
             }
             found.samples.insert(sample);
-            found.problems.push(error.to_string());
+            found.problems.push((sample, error.to_string()));
         }
         Ok(())
     }
@@ -152,7 +153,7 @@ mod tests {
         {
             bad.clone().judge(sample, pass, damaged(sample)).unwrap();
         }
-        let problems = vec!["`4.png`: is damaged".to_owned(), "`7.png`: is damaged".to_owned()];
+        let problems = [4, 7].map(|sample| (sample, format!("`{sample}.png`: is damaged"))).to_vec();
         assert_eq!(bad.news(1), Skipped { count: 3, problems });
         bad.judge(7, training(2), damaged(7)).unwrap();
         assert_eq!(bad.news(2), Skipped { count: 2, problems: vec![] });

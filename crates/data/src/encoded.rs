@@ -173,10 +173,11 @@ impl EncodedImages {
             let record = part("reading", || snapshot.record(sample))?;
             let parts = record.split_first_chunk().filter(|(_, levels)| levels.len() == self.values());
             let (label, levels) = parts.ok_or_else(|| {
+                let directory = snapshot.directory.display();
                 let problem = format!(
-                    "sample {sample} was damaged when this was written: repair it and delete this directory"
+                    "was damaged when the snapshot `{directory}` was written: repair it and delete that directory"
                 );
-                DataError::file(&*snapshot.directory, problem)
+                self.store.damaged(self.samples[sample], &problem)
             })?;
             return Ok((Image::new(self.shape, levels.to_vec()), u32::from_le_bytes(*label)));
         }

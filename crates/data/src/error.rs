@@ -115,6 +115,15 @@ impl DataError {
         matches!(self, Self::File { .. })
     }
 
+    /// Returns the error without the indices of elements, for users who do not know the stages of the pipeline.
+    #[must_use]
+    pub fn without_element(self) -> Self {
+        match self {
+            Self::Element { error, .. } => error.without_element(),
+            error => error,
+        }
+    }
+
     pub(super) fn in_element(self, element: u64) -> Self {
         Self::Element { element, error: Box::new(self) }
     }

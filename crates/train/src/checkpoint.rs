@@ -25,7 +25,6 @@ mod load;
 mod store;
 
 use std::collections::HashSet;
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -173,7 +172,7 @@ pub enum CheckpointError {
     #[error("`{}` is not a complete checkpoint file: {why}; restore it, or use another checkpoint", path.display())]
     Broken { path: PathBuf, why: String },
     /// There are checkpoints, but none can be loaded. The newest comes first.
-    #[error("no checkpoint in `{}` can be loaded:{}", directory.display(), List(passed_over))]
+    #[error("no checkpoint in `{}` can be loaded: {}", directory.display(), listed(passed_over))]
     NoneWhole { directory: PathBuf, passed_over: Vec<PassedOver> },
 }
 
@@ -186,25 +185,23 @@ pub struct PassedOver {
     pub why: String,
 }
 
-struct List<'a>(&'a [PassedOver]);
-
-impl fmt::Display for List<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|PassedOver { path, why }| write!(f, "\n  {}: {why}", path.display()))
-    }
+fn listed(passed_over: &[PassedOver]) -> String {
+    let each = passed_over.iter().map(|PassedOver { path, why }| format!("{}: {why}", path.display()));
+    each.collect::<Vec<_>>().join("; ")
 }
 
-fn advice(error: &io::Error) -> &'static str {
+/// Returns advice after a failed write.
+pub(super) fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::StorageFull => "its disk is full: free space on it, or keep checkpoints elsewhere",
+        io::ErrorKind::StorageFull => "its disk is full: free space on it, or choose another directory",
         io::ErrorKind::QuotaExceeded => {
-            "the user's disk quota is exceeded: free space, or keep checkpoints elsewhere"
+            "the user's disk quota is exceeded: free space, or choose another directory"
         }
         io::ErrorKind::FileTooLarge => "raise the limit on file size (ulimit -f)",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "grant this user write permission, or keep checkpoints elsewhere"
+            "grant this user write permission, or choose another directory"
         }
-        _ => "check the disk, or keep checkpoints elsewhere",
+        _ => "check the disk, or choose another directory",
     }
 }
 

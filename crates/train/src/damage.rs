@@ -10,14 +10,15 @@ use crate::compare::{MOST_TOLD, gather, listed};
 
 /// The damaged samples of a run that were reported. Ranks read different samples in each epoch, so several ranks may find the same damaged sample.
 #[derive(Debug, Default)]
-pub(crate) struct Damage {
-    named: BTreeSet<String>,
+pub struct Damage {
+    /// The indices of the named samples, which are the same on all ranks. The texts may differ.
+    named: BTreeSet<usize>,
 }
 
 impl Damage {
     /// Returns the number of damaged samples that ranks skipped. On rank 0, also returns a notice that names the samples that were not named before.
     /// Called by all ranks.
-    pub(crate) fn notice(
+    pub fn notice(
         &mut self,
         comm: &mut Communicator,
         own: &Skipped,
@@ -28,21 +29,21 @@ impl Damage {
         if found == 0 {
             return Ok((count, None));
         }
-        let lines = own.problems.iter().take(MOST_TOLD).map(|problem| problem.replace('\n', " ") + "\n");
+        let lines = own.problems.iter().take(MOST_TOLD);
+        let lines = lines.map(|(sample, problem)| format!("{sample} {}\n", problem.replace('\n', " ")));
         let lines = gather_text(comm, &lines.collect::<String>())?;
         Ok((count, if comm.rank() == 0 { self.name(found as usize, &lines) } else { None }))
     }
 
     fn name(&mut self, found: usize, lines: &str) -> Option<String> {
-        let lines: Vec<_> = lines.lines().collect();
-        let unnamed = found - lines.len();
-        let new: BTreeSet<_> = lines.into_iter().filter(|line| !self.named.contains(*line)).collect();
-        let count = new.len() + unnamed;
+        let problems = lines.lines().filter_map(|line| line.split_once(' '));
+        let new = problems.filter(|(sample, _)| sample.parse().is_ok_and(|sample| self.named.insert(sample)));
+        let mut new: Vec<_> = new.map(|(_, problem)| problem.to_owned()).collect();
+        let count = new.len() + found - lines.lines().count();
         if count == 0 {
             return None;
         }
-        let new: Vec<_> = new.into_iter().map(str::to_owned).collect();
-        self.named.extend(new.iter().cloned());
+        new.sort_unstable();
         let plural = if count == 1 { "" } else { "s" };
         Some(format!("{count} damaged sample{plural} skipped: {}", listed(new, count)))
     }
@@ -67,13 +68,17 @@ mod tests {
         let told = unisono::threads(3, |mut comm| {
             // One damaged sample is the same on ranks 1 and 2.
             let rank = comm.rank();
-            let problems = (0..4 * rank).map(|sample| format!("`{}.png`: bad", rank * 3 + sample));
+            let problems = (0..4 * rank).map(|at| at + rank * 3);
+            let problems = problems.map(|sample| (sample, format!("`{sample}.png`: bad on rank {rank}")));
             let own = Skipped { count: 20, problems: problems.collect() };
             let mut damage = Damage::default();
             [own.clone(), own, Skipped::default()].map(|own| damage.notice(&mut comm, &own).unwrap())
         });
         let notice = told[0][0].1.as_ref().expect("samples were skipped");
-        assert!(notice.starts_with("11 damaged samples skipped: `10.png`: bad; `11.png`: bad; "), "{notice}");
+        assert!(
+            notice.starts_with("11 damaged samples skipped: `10.png`: bad on rank 2; `11.png`: bad"),
+            "{notice}"
+        );
         assert!(notice.ends_with("; and 3 more"), "{notice}");
         for (rank, told) in told.iter().enumerate() {
             let said = told.each_ref().map(|(count, notice)| (*count, notice.is_some()));

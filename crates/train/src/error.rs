@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use unisono_collectives::Rank;
 
 use crate::ReplicaError;
-use crate::checkpoint::CheckpointError;
+use crate::checkpoint::{self, CheckpointError};
 use crate::optimizer::{LARGEST_VALUE, StateError};
 use unisono_data::DataError;
 
@@ -49,9 +49,9 @@ pub enum TrainError {
     /// The communicator returned an error.
     #[error(transparent)]
     Collective(#[from] unisono::Error),
-    /// A log file could not be written.
-    #[error("cannot write {what}: {error}")]
-    Log { what: String, error: std::io::Error },
+    /// A log file, which the error names, could not be written.
+    #[error("{error}; {}", checkpoint::advice(error))]
+    Log { error: std::io::Error },
     /// The loss is infinite or NaN on these ranks. The list is empty if only the sum over all ranks overflows. The step updated nothing.
     #[error("the loss of {} is not finite ({loss}) in epoch {epoch}, step {step}: {}", whose(ranks, *of), advice(ranks, *of))]
     Diverged { ranks: Vec<Rank>, of: usize, epoch: usize, step: usize, loss: f64 },

@@ -29,5 +29,8 @@ pub use crate::checkpoint::{moment_name, saved_moment};
 /// The averages of a saved model's parameters are entries of the optimizer's state.
 pub use crate::optimizer::averaged::AVERAGE;
 
+/// An evaluation of a saved model reports damaged samples as a run does.
+pub use crate::damage::Damage;
+
 /// Predictions and memory estimates use the batch size of evaluations.
 pub use crate::sampled::EVALUATION_BATCH;

@@ -1,7 +1,6 @@
 //! TensorBoard files.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::metrics::Measured;
@@ -28,7 +27,7 @@ impl Log {
                 resumed.map_or(Ok(()), |steps| file.resume(steps + 1))?;
                 Ok(file)
             });
-            opened.map_err(|error| cannot_write(directory, error))
+            opened.map_err(|error| TrainError::Log { error })
         };
         let directory = settings.log_directory.as_ref().filter(|_| comm.rank() == 0);
         let file = agree(comm, directory.map(open).transpose())?;
@@ -78,7 +77,7 @@ impl Log {
         let is_epoch = matches!(event, Event::Epoch(_));
         let written = file.scalars(step, &curves);
         let written = written.and_then(|()| if is_epoch { file.flush() } else { Ok(()) });
-        written.map_err(|error| cannot_write(file.path(), error))
+        written.map_err(|error| TrainError::Log { error })
     }
 }
 
@@ -89,8 +88,4 @@ fn tested(group: &str, loss: f64, accuracy: f64, metrics: &Measured, mut curve: 
         curve(&format!("{group}/test accuracy"), accuracy);
     }
     metrics.iter().for_each(|(name, &value)| curve(&format!("{group}/{name}"), value));
-}
-
-fn cannot_write(path: &Path, error: io::Error) -> TrainError {
-    TrainError::Log { what: path.display().to_string(), error }
 }

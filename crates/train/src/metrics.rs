@@ -249,7 +249,7 @@ impl FromStr for Named {
             ("mae", _) => Ok(Self(Arc::new(Regression::Mae))),
             (_, Some(most)) => Ok(Self(Arc::new(TopK(most)))),
             _ => Err(TrainError::Setting(format!(
-                "`{name}` is no metric: expected top-K, such as top-5, f1, r2 or mae"
+                "`{name}` is no metric: expected top-K, such as top-5, f1, r2 or mae; K is at least 1"
             ))),
         }
     }

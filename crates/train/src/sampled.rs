@@ -165,7 +165,8 @@ impl<S: BatchSource<B>, B: Send + 'static> Feed for Sampled<S, B> {
         };
         let goes_on = skipped == 0 && is_as_before && last_epoch.is_some_and(|last| epoch <= last);
         let length = shares.steps(count).saturating_sub(skipped);
-        Ok(Box::new(self.epochs.begin(epoch, Some(length), goes_on, open)?))
+        let steps = self.epochs.begin(epoch, Some(length), goes_on, open)?;
+        Ok(Box::new(steps.map(|step| step.map_err(DataError::without_element))))
     }
 
     fn stages(&self) -> Vec<StageReport> {
@@ -191,7 +192,8 @@ impl<S: BatchSource<B>, B: Send + 'static> Feed for Sampled<S, B> {
         let batches = Pipeline::of(range).map(threads, make);
         let transfer = |batch: Option<B>, pass_on: &PassOn<B>| batch.map(&**pass_on).transpose();
         // Without the batches whose samples are all damaged and skipped.
-        Ok(Box::new(passed_on(batches, &self.pass_on, transfer).filter_map(Result::transpose)))
+        let batches = passed_on(batches, &self.pass_on, transfer).filter_map(Result::transpose);
+        Ok(Box::new(batches.map(|batch| batch.map_err(DataError::without_element))))
     }
 }
 

@@ -45,7 +45,9 @@ pub fn explain_bottleneck(stages: &[StageReport], waits_percent: Option<f64>) ->
 fn remedy(slowest: &StageReport, waits_percent: Option<f64>, cores: usize) -> String {
     let &StageReport { name, threads, most_threads, .. } = slowest;
     if name == "source" {
-        return "read several files side by side (Pipeline::interleave), or do less before the first stage with threads".to_owned();
+        return "a single thread does this work: in a Rust program, read several files at a time (Pipeline::interleave), or move work to a later \
+                stage"
+            .to_owned();
     }
     if name == "device" {
         return "copies to the GPU are the limit: let samples have fewer bytes".to_owned();

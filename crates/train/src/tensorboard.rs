@@ -249,6 +249,13 @@ mod tests {
         let message = EventFile::create(&file.join("runs")).unwrap_err().to_string();
         assert!(message.starts_with("cannot make `"), "{message}");
         assert!(message.contains("file/runs"), "{message}");
+        let error = naming("write", &file, &ErrorKind::StorageFull.into());
+        let (message, place) = (crate::TrainError::Log { error }.to_string(), file.display());
+        assert!(message.starts_with(&format!("cannot write `{place}`: ")), "{message}");
+        assert!(
+            message.ends_with("; its disk is full: free space on it, or choose another directory"),
+            "{message}"
+        );
     }
 
     #[test]

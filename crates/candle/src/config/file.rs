@@ -10,6 +10,7 @@ use toml::de::{DeTable, Error};
 use toml::{Spanned, Table};
 
 use super::Config;
+use super::check::refuse;
 use unisono_train::TrainError;
 
 /// The headings of options, each with the first option below it.
@@ -20,6 +21,17 @@ const HEADINGS: [(&str, &str); 6] = [
     ("algorithm", "Gradients"),
     ("evaluate_every", "Evaluation"),
     ("checkpoint_dir", "Checkpoints and logs"),
+];
+
+/// The names of types in messages of the parser, and the words for them.
+const TYPES: [(&str, &str); 7] = [
+    ("usize", "a whole number"),
+    ("u64", "a whole number"),
+    ("u32", "a whole number"),
+    ("f64", "a number"),
+    ("f32", "a number"),
+    ("a sequence", "a list"),
+    ("path string", "a path"),
 ];
 
 /// The width of a comment in columns.
@@ -106,7 +118,7 @@ impl Config {
             let at = error.span().map_or(0, |span| span.start);
             let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
             let line = text[line..].lines().next().unwrap_or_default();
-            refuse(at, &format!("`{line}`: {}", error.message()))
+            refuse(at, &format!("`{line}`: {}", in_words(error.message())))
         })?;
         config.update_from_arg_matches(options).map_err(|error| TrainError::Setting(error.to_string()))?;
         keys.retain(|(key, _)| !options.contains_id(&key.replace('-', "_")));
@@ -133,6 +145,9 @@ impl Config {
     /// [`TrainError::Setting`] if TOML cannot represent a number, which is then above 2^63.
     pub fn to_toml(&self) -> Result<String, TrainError> {
         let values = toml::to_string(self).map_err(|error| TrainError::Setting(error.to_string()))?;
+        if let Some(line) = values.lines().find(|line| line.parse::<Table>().is_err()) {
+            return refuse(format!("a file cannot hold `{line}`: expected a number of at most {}", i64::MAX));
+        }
         let value = |key: &str| values.lines().find(|line| line.split(" = ").next() == Some(key));
         let mut text = String::new();
         let mut heading = None;
@@ -176,6 +191,12 @@ fn nothing() -> Command {
 
 fn line_at(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
+}
+
+/// Returns a message of the parser with words for the type that it expects.
+fn in_words(message: &str) -> String {
+    let found = TYPES.iter().find_map(|(name, words)| Some((message.strip_suffix(name)?, words)));
+    found.map_or(message.to_owned(), |(before, words)| format!("{before}{words}"))
 }
 
 /// Returns a "did you mean" question with the known option that is spelt most like this one.

@@ -110,7 +110,7 @@ impl Config {
         let is_same = |source: Source| source.is_same(&self.data);
         if own["data"] != saved["data"] && !theirs.is_some_and(is_same) {
             pairs.insert(0, ("data", own["data"].clone(), saved["data"].clone()));
-        } else if let Some(why) = self.changed_data(own, saved) {
+        } else if let Some(why) = changed_option(own, saved).or_else(|| self.changed_data(own, saved)) {
             return other_run(why);
         }
         let former = self.former_description();
@@ -139,4 +139,26 @@ impl Config {
             "{source} has changed since: {what}; bring back what was there, or train without --resume"
         ))
     }
+}
+
+/// Describes an option that makes other samples of the same files, with the value to restore. Older checkpoints that lack its entry are not checked.
+pub(super) fn changed_option(own: &Value, saved: &Value) -> Option<String> {
+    let target = |of: &Value| match of["schema"]["target"]["name"].as_str() {
+        Some(column) => format!("--target {column}"),
+        None => "no --target".to_owned(),
+    };
+    let side = |of: &Value, side: &str| of["kind"]["Images"][side].to_string();
+    let size = |of: &Value| format!("--image-size {}x{}", side(of, "height"), side(of, "width"));
+    // Greyscale images have no entry.
+    let colour =
+        |of: &Value| format!("--colour {}", if side(of, "channels") == "null" { "no" } else { "yes" });
+    let has_same_files = own["fingerprint"] == saved["fingerprint"];
+    let options: [(bool, &dyn Fn(&Value) -> String); 3] =
+        [(!saved["schema"].is_null(), &target), (has_same_files, &size), (has_same_files, &colour)];
+    let compared = options.iter().filter(|(is_known, _)| *is_known);
+    let mut compared = compared.map(|(_, option)| (option(saved), option(own)));
+    let (before, now) = compared.find(|(before, now)| before != now)?;
+    Some(format!(
+        "it was saved with {before}, and this run has {now}: use the same, or train without --resume"
+    ))
 }

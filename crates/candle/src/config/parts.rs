@@ -38,7 +38,8 @@ impl FromStr for Augment {
     type Err = DataError;
 
     fn from_str(names: &str) -> Result<Self, DataError> {
-        if names == "usual" { Ok(Self::Usual) } else { names.parse().map(Self::By) }
+        let alone = |error| DataError::other(format!("{error}; `usual` is the default of --augment alone"));
+        if names == "usual" { Ok(Self::Usual) } else { names.parse().map(Self::By).map_err(alone) }
     }
 }
 

@@ -55,6 +55,33 @@ fn invalid_settings_are_refused() {
 }
 
 #[test]
+fn changed_option_is_named_with_its_former_value() {
+    let images = |side: usize, channels: Option<usize>| {
+        let kind = serde_json::json!({ "height": side, "width": side, "channels": channels, "classes": 2 });
+        serde_json::json!({ "fingerprint": "f", "schema": {}, "kind": { "Images": kind } })
+    };
+    let table = |target: Option<&str>| {
+        let target = target.map(|name| serde_json::json!({ "name": name }));
+        serde_json::json!({ "schema": { "target": target }, "kind": { "Table": {} } })
+    };
+    let changed = |saved, own| identity::changed_option(&own, &saved);
+    for (saved, own, said) in [
+        (
+            images(28, None),
+            images(14, None),
+            "saved with --image-size 28x28, and this run has --image-size 14x14",
+        ),
+        (images(28, None), images(28, Some(3)), "saved with --colour no, and this run has --colour yes"),
+        (table(None), table(Some("a")), "saved with no --target, and this run has --target a"),
+        (table(Some("a")), table(Some("b")), "saved with --target a, and this run has --target b"),
+    ] {
+        let why = changed(saved.clone(), own).expect("an option differs");
+        assert!(why.contains(said), "{why}");
+        assert_eq!(changed(saved.clone(), saved), None);
+    }
+}
+
+#[test]
 fn path_that_no_file_can_hold_is_refused() {
     use std::os::unix::ffi::OsStringExt as _;
     let log_dir = Some(std::ffi::OsString::from_vec(vec![0xff]).into());

@@ -9,11 +9,13 @@ use serde::ser::Serializer;
 
 /// A text, which a file may write as a number: `staleness = 2`.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "a text as on the command line, or a number")]
+#[serde(untagged, expecting = "expected a text as on the command line, or a number")]
 enum Text {
     Plain(String),
     Integer(i64),
     Float(f64),
+    /// The parser of the value refuses it, and says what it expects.
+    Boolean(bool),
 }
 
 pub(crate) fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
@@ -27,6 +29,7 @@ pub(crate) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
         Text::Plain(text) => text,
         Text::Integer(number) => number.to_string(),
         Text::Float(number) => number.to_string(),
+        Text::Boolean(value) => value.to_string(),
     };
     text.parse().map_err(Error::custom)
 }

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Error, Result, bail, safetensors};
 
 use super::Parameters;
 use crate::error::text;
-use crate::values::overwrite;
+use crate::values::{overwrite, with_values};
 
 impl Parameters {
     /// Overwrites the values of the existing parameters with the values of the same names in a `safetensors` file, of any floating-point type. The
@@ -16,7 +16,7 @@ impl Parameters {
     /// keep their values. A program that expects none must check the result.
     ///
     /// # Errors
-    /// If the file cannot be read, has no parameter of the model, or has several candidates for a name.
+    /// If the file cannot be read, has no parameter of the model, has several candidates for a name, or has values that are not finite.
     #[must_use = "these parameters were not in the file"]
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Vec<String>> {
         let path = path.as_ref();
@@ -42,7 +42,19 @@ impl Parameters {
                 },
             };
             match found.filter(|found| found.dims() == array.parameter.shape) {
-                Some(found) => fitting.push((&array.tensor, found)),
+                Some(found) => {
+                    let values = found.to_dtype(DType::F32)?;
+                    let spoiled = with_values(&values, |values| {
+                        values.iter().copied().find(|value| !value.is_finite())
+                    })?;
+                    if let Some(value) = spoiled {
+                        let path = path.display();
+                        bail!(
+                            "{name} holds {value} in `{path}`: expected finite values; use a file of an earlier step"
+                        )
+                    }
+                    fitting.push((&array.tensor, values));
+                }
                 None => left.push(name.clone()),
             }
         }
@@ -51,7 +63,7 @@ impl Parameters {
             bail!("`{}` has no parameter of the model: expected names such as `{expected}`", path.display());
         }
         for (tensor, values) in fitting {
-            overwrite(tensor, &values.to_dtype(DType::F32)?.to_device(self.device())?)?;
+            overwrite(tensor, &values.to_device(self.device())?)?;
         }
         Ok(left)
     }
@@ -106,6 +118,8 @@ mod tests {
         let two = ["scale", "a.weight", "b.weight"].map(|name| (name, numbers(&[1.0, 2.0])));
         let two = refused(&two);
         assert!(two.contains("weight may be `") && two.contains("expected one name"), "{two}");
+        let spoiled = refused(&[("scale", numbers(&[1.0, 2.0])), ("weight", numbers(&[1.0, f32::NAN]))]);
+        assert!(spoiled.contains("weight holds NaN in `") && spoiled.contains("finite values"), "{spoiled}");
         assert_eq!(scale.to_vec1::<f32>().unwrap(), before, "an error changes nothing");
         let text = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(text.path(), "no tensors").unwrap();

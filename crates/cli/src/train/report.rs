@@ -58,8 +58,10 @@ impl Reporter {
                 self.bar.set_position(*step as u64);
             }
             Event::Resumed { step, epoch } => {
+                // A complete run was saved before the epoch that would follow its last one.
+                let (step, epoch) = (*step, (*epoch).min(self.epochs));
                 let text = || format!("resuming after step {step}, in epoch {epoch}");
-                self.print("resumed", &Resumed { step: *step, epoch: *epoch }, text);
+                self.print("resumed", &Resumed { step, epoch }, text);
             }
             // Standard output is reserved for results.
             Event::Notice(notice) => self.bar.suspend(|| eprintln!("unisono: {notice}")),

@@ -109,7 +109,9 @@ fn damaged_images_are_refused_or_skipped_with_a_snapshot_too() {
     }
     let none = Options { on_bad_sample: OnBadSample::Skip { most: Some(0) }, ..options() };
     let refused = kept(&source, &none, at.path()).unwrap().0.train.batch(&[3], Pass::Evaluation).unwrap_err();
-    assert!(refused.to_string().contains("0 damaged samples were skipped before"), "{refused}");
+    let refused = refused.to_string();
+    assert!(refused.contains("class 0/3.png`: was damaged when the snapshot `"), "{refused}");
+    assert!(refused.contains("0 damaged samples were skipped before"), "{refused}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use csv::{ErrorKind, Position, ReaderBuilder, StringRecord, Trim};
 
+use super::labels::Targets;
 use super::{Filling, finite};
 use crate::error::DataError;
 
@@ -36,7 +37,7 @@ pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
         table.numbers.extend(row.drain(..))?;
         if let (Some(column), Some(targets)) = (table.columns.label, &mut table.targets) {
             match &cells[column] {
-                "" => return Err(wrong(column, "label")),
+                "" if matches!(targets, Targets::Classes(_)) => return Err(wrong(column, "label")),
                 cell if targets.push(cell) => {}
                 _ => return Err(wrong(column, "finite number")),
             }

@@ -203,14 +203,19 @@ fn a_named_target_is_a_standardised_number() {
         "{message}"
     );
 
-    let bad = directory.file(
-        "bad.csv",
-        format!("price,size\n{}", rows(20, |row| format!("{},{row}\n", if row == 7 { "x" } else { "5" }))),
-    );
+    let bad = |cell: &str| {
+        let price = |row| if row == 7 { cell } else { "5" };
+        let text = format!("price,size\n{}", rows(20, |row| format!("{},{row}\n", price(row))));
+        directory.file("bad.csv", text)
+    };
     let read = |path: &Path| {
         super::read(&Source::Csv(path.into()), &options("price"), None).unwrap_err().to_string()
     };
-    assert!(read(&bad).contains("line 9, column `price`: `x` is not a finite number"), "{}", read(&bad));
+    for cell in ["x", ""] {
+        let (read, said) =
+            (read(&bad(cell)), format!("line 9, column `price`: `{cell}` is not a finite number"));
+        assert!(read.contains(&said), "{read}");
+    }
     let same = directory.file("same.csv", format!("price,size\n{}", rows(20, |row| format!("5,{row}\n"))));
     assert!(read(&same).contains("the target is 5 in all training rows"), "{}", read(&same));
 }

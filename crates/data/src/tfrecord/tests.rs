@@ -135,7 +135,7 @@ fn a_flipped_byte_is_reported_with_its_record() {
     let batch = data.train.batch(&[3, 4, 5], Pass::Evaluation).unwrap();
     assert_eq!((batch.samples, batch.targets), (2, vec![0, 2]));
     let skipped = data.train.skipped(0);
-    assert!(skipped.count == 1 && skipped.problems[0].contains("record 4"), "{skipped:?}");
+    assert!(skipped.count == 1 && skipped.problems[0].1.contains("record 4"), "{skipped:?}");
     let message = load(with_flip(7 * frame), &classes).unwrap_err().to_string();
     assert!(message.contains("record 7: its header's checksum is wrong"), "{message}");
     for cut in [1, frame - 1] {

@@ -97,7 +97,9 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         let state = self.dispatcher.state();
         let percent = |of: fn(&Work) -> f64| {
             let sum: f64 = state.workers.values().map(of).sum();
-            if took > 0.0 { 100.0 * sum / (took * state.workers.len().max(1) as f64) } else { 0.0 }
+            let share = sum / (took * state.workers.len().max(1) as f64);
+            // A wait may have begun before the epoch.
+            if took > 0.0 { 100.0 * share.min(1.0) } else { 0.0 }
         };
         Ok(EpochReport {
             samples_per_s: if took > 0.0 { seen / took } else { 0.0 },
@@ -239,7 +241,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             rank,
             shares: work.shares,
             targets_per_s: work.targets / took,
-            waits_percent: 100.0 * work.waited / took,
+            waits_percent: (100.0 * work.waited / took).clamp(0.0, 100.0),
         };
         let workers = state.workers.iter().map(report).collect();
         WorkersReport { epoch: self.state.progress.epoch, workers, staleness: state.staleness.clone() }

@@ -37,8 +37,8 @@ impl Store {
     /// checkpoints of killed processes.
     ///
     /// # Errors
-    /// [`CheckpointError::Directory`] if it cannot be created or written to, [`CheckpointError::Busy`] if another
-    /// process saves to it.
+    /// [`CheckpointError::Directory`] if it cannot be created or written to, or a file has the name of a checkpoint.
+    /// [`CheckpointError::Busy`] if another process saves to it.
     ///
     /// # Panics
     /// If `keep` is 0.
@@ -59,7 +59,12 @@ impl Store {
         if let Some(parent) = writer.directory.parent().filter(|_| is_new) {
             sync(parent).map_err(unusable(parent))?;
         }
-        let saved = checkpoints(&writer.directory)?.into_iter().map(|(step, _)| step).collect();
+        let saved = checkpoints(&writer.directory)?;
+        if let Some((_, other)) = saved.iter().find(|(_, path)| !path.is_dir()) {
+            let why = "it is not a directory: move or delete it";
+            return Err(unusable(other)(io::Error::new(io::ErrorKind::NotADirectory, why)));
+        }
+        let saved = saved.into_iter().map(|(step, _)| step).collect();
         Ok(Self { writer, writing: None, saved, _lock: lock })
     }
 

@@ -149,6 +149,7 @@ fn checkpoint_with_a_missing_file_is_skipped_and_no_intact_one_is_an_error() {
         fs::write(directory.path().join(load::name(step)).join(OPTIMIZER), "nonsense").unwrap();
     }
     let error = load_newest::<State>(directory.path()).unwrap_err().to_string();
+    assert_eq!(error.lines().count(), 1, "{error}");
     let newest = error.find("step-0000000002").unwrap();
     assert!(error[newest..].contains("step-0000000001") && error.contains("it has 8 bytes, not"), "{error}");
 }
@@ -295,6 +296,14 @@ fn path_of_a_file_is_refused() {
     for path in [file.path().to_owned(), file.path().join("below"), "/proc/1/checkpoints".into()] {
         let error = Store::open(&path, 1).unwrap_err().to_string();
         assert!(error.contains("cannot keep checkpoints in") && error.contains("may write to"), "{error}");
+    }
+    let (directory, path) = saved(&[1]);
+    let other = path.with_file_name("step-0000000020");
+    for make in [|path: &Path| fs::write(path, ""), |path: &Path| std::os::unix::fs::symlink("none", path)] {
+        make(&other).unwrap();
+        let error = Store::open(directory.path(), 1).unwrap_err().to_string();
+        assert!(error.contains("step-0000000020`: it is not a directory: move or delete it"), "{error}");
+        fs::remove_file(&other).unwrap();
     }
 }
 

@@ -108,7 +108,13 @@ fn metric_names_round_trip_through_text() {
         assert_eq!(name.parse::<Named>().unwrap().0.name(), name);
     }
     for nonsense in ["", "top-", "top-0", "f2", "top5"] {
-        assert!(nonsense.parse::<Named>().unwrap_err().to_string().contains("top-5, f1, r2 or mae"));
+        assert!(
+            nonsense
+                .parse::<Named>()
+                .unwrap_err()
+                .to_string()
+                .contains("top-5, f1, r2 or mae; K is at least 1")
+        );
     }
 }
 

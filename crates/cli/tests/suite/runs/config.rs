@@ -58,7 +58,14 @@ fn errors_name_the_line_and_the_key_of_the_file() {
     for (text, said) in [
         ("epochs = 1\nepocs = 2", &["run.toml:2: there is no `epocs`: did you mean `epochs`?"][..]),
         ("\nstop = true", &["run.toml:2: there is no `stop`"]),
-        ("epochs = \"x\"", &["run.toml:1: `epochs = \"x\"`: ", "expected usize"]),
+        ("epochs = \"x\"", &["run.toml:1: `epochs = \"x\"`: ", "expected a whole number"]),
+        ("learning-rate = \"x\"", &["expected a number"]),
+        ("hidden = 3", &["expected a list"]),
+        (
+            "augment = true",
+            &["unknown transform `true`: expected `affine`", "`usual` is the default of --augment"],
+        ),
+        ("augment = [1]", &["`augment = [1]`: expected a text as on the command line, or a number"]),
         ("seed = 1\nwire = \"f31\"", &["run.toml:2: `wire = \"f31\"`: ", "int8:stochastic"]),
         ("optimizer = \"lion:momentum=0.9\"", &["run.toml:1: ", "unknown field `momentum`"]),
         ("epochs 3", &["run.toml:1: `epochs 3`: "]),
@@ -72,6 +79,11 @@ fn errors_name_the_line_and_the_key_of_the_file() {
         fs::write(&file, text).unwrap();
         refused(&["train", "--threads", "2", "--config", file.to_str().unwrap()], said);
     }
+    let seed = "9223372036854775808";
+    refused(
+        &["train", "--write-config", "--seed", seed],
+        &["a file cannot hold `seed = 9223372036854775808`: "],
+    );
     // The command line sets the same option.
     fs::write(&file, "epochs = 3").unwrap();
     refused(&["train", "--config", file.to_str().unwrap(), "--epochs", "0"], &["--epochs is 0"]);

@@ -167,9 +167,14 @@ fn damaged_images_are_an_error_or_are_skipped_counted_and_named() {
         let skipped: Vec<_> = epochs.map(|line| line["skipped_samples"].clone()).collect();
         assert_eq!(skipped, [1, 1], "{strategy}");
         // One of the parts has the damaged sample.
-        for split in ["train", "test"] {
-            unisono(&["evaluate", "--checkpoint", saved, "--split", split]).expect_success();
-        }
+        let evaluated = ["train", "test"].map(|split| {
+            let words = ["evaluate", "--checkpoint", saved, "--split", split, "--format", "json"];
+            let ended = unisono(&words).expect_success();
+            let line: Value = serde_json::from_str(&ended.stdout).unwrap();
+            (line["skipped_samples"].as_u64().unwrap_or(0), ended.stderr.matches(notice).count())
+        });
+        assert_eq!(evaluated.iter().filter(|found| **found == (1, 1)).count(), 1, "{evaluated:?}");
+        assert_eq!(evaluated.iter().filter(|found| **found == (0, 0)).count(), 1, "{evaluated:?}");
     }
     let ended = unisono(&[&run[..], &["--on-bad-sample", "skip:0"]].concat());
     assert!(ended.stderr.contains("0 damaged samples were skipped before"), "{}", ended.stderr);

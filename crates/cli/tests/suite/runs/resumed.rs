@@ -28,8 +28,9 @@ fn changed_data_are_detected() {
         );
     }
     fs::write(&file, &text).unwrap();
-    let done = objects(&resume).pop().unwrap();
-    assert_eq!(done["event"], "done");
+    let events = objects(&resume);
+    assert_eq!((&events[0]["event"], &events[0]["epoch"]), (&"resumed".into(), &2.into()), "of two");
+    assert_eq!(events.last().unwrap()["event"], "done");
 }
 
 fn run_starts_with_the_parameters_of_a_file() {
