@@ -20,9 +20,9 @@ pub use crate::codes::OF_BARRIER;
 pub use crate::constants::Array;
 /// `unisono-bench` computes the expected means as a collective does.
 pub use crate::kernels::divide;
-/// `unisono-compress` and `unisono-train` compile their loops over elements for every instruction set. Benchmarks measure kernels
-/// alone.
-pub use crate::kernels::{Accumulator, Codec, Joint, Kernel, Lanes, Level, Pass, joint, kernel};
+/// `unisono-compress`, `unisono-train` and `unisono-candle` compile their loops over elements for every instruction set. Benchmarks
+/// measure kernels alone.
+pub use crate::kernels::{Accumulator, Codec, Joint, Kernel, Lanes, Level, Loop, Pass, joint, kernel};
 /// Estimates of memory, before a run that a node cannot hold, and reports that name a machine.
 pub use crate::system::{AvailableMemory, host};
 /// The doctor checks the limits that a world checks when it starts.

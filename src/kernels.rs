@@ -24,7 +24,7 @@ pub use copy::copy;
 pub use custom::Custom;
 pub(crate) use custom::Definition;
 pub use lanes::Lanes;
-pub use level::{Level, Pass};
+pub use level::{Level, Loop, Pass};
 use number::{
     BitAnd, BitOr, BitXor, Larger, LogicalAnd, LogicalOr, LogicalXor, Number, Product, Smaller, Sum,
 };

@@ -1,7 +1,7 @@
 //! Instruction sets of kernels, detected at run time.
 //!
-//! Every loop is written once, as a [`Pass`], and compiled once for each level, where the compiler vectorises it. All levels produce the
-//! same bits.
+//! Every loop is written once, as a [`Loop`] or a [`Pass`], and compiled once for each level, where the compiler vectorises it. All levels
+//! produce the same bits.
 
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
@@ -9,7 +9,7 @@ use super::lanes::{Lanes, Portable};
 
 /// A set of instructions that this processor has.
 ///
-/// It can only be obtained by detection, which makes [`Level::compiled`] sound.
+/// It can only be obtained by detection, which makes [`Level::run`] sound.
 #[derive(Debug, Clone, Copy)]
 pub struct Level(Instructions);
 
@@ -23,14 +23,30 @@ enum Instructions {
     Avx512,
 }
 
-/// One loop over an array and a second operand.
+/// A loop with its operands, which returns an `R`.
+pub trait Loop<R = ()> {
+    /// Runs the loop. It and all functions that it calls must be `#[inline(always)]`: code that is not inlined into a function with
+    /// wide vectors enabled does not use them. Closures cannot be, so only short ones are inlined.
+    fn run(self) -> R;
+}
+
+/// A loop over an array and a second operand, which may use the instructions of [`Lanes`].
 pub trait Pass {
     /// The second operand: another array, read only or written too, or a number.
     type Beside<'a>;
 
-    /// The loop. It and all functions that it calls must be `#[inline(always)]`: code that is not inlined into a function with
-    /// wide vectors enabled does not use them.
+    /// Runs the loop, as [`Loop::run`] does.
     fn run<L: Lanes>(lanes: L, array: &mut [u8], beside: Self::Beside<'_>);
+}
+
+/// A call of a pass.
+struct Call<'a, 'b, P: Pass, L>(L, &'a mut [u8], P::Beside<'b>);
+
+impl<P: Pass, L: Lanes> Loop for Call<'_, '_, P, L> {
+    #[inline(always)]
+    fn run(self) {
+        P::run(self.0, self.1, self.2);
+    }
 }
 
 pub(super) type Compiled<P> = for<'a, 'b> fn(array: &'a mut [u8], beside: <P as Pass>::Beside<'b>);
@@ -70,6 +86,19 @@ impl Level {
         std::iter::once(Instructions::Baseline).chain(wide.into_iter().flatten()).map(Self)
     }
 
+    /// Runs a loop, compiled for this level.
+    pub fn run<R>(self, work: impl Loop<R>) -> R {
+        match self.0 {
+            Instructions::Baseline => work.run(),
+            // SAFETY: this level exists only if the processor was found to have AVX2 and F16C.
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => unsafe { avx2(work) },
+            // SAFETY: this level exists only if the processor was found to have AVX2, F16C and these parts of AVX-512.
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => unsafe { avx512(work) },
+        }
+    }
+
     /// Returns the pass, compiled for this level.
     pub fn compiled<P: Pass>(self) -> Compiled<P> {
         match self.0 {
@@ -77,12 +106,12 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => |array, beside| {
                 // SAFETY: this function is returned only if the processor was found to have AVX2 and F16C.
-                unsafe { avx2::<P>(array, beside) }
+                unsafe { avx2(Call::<P, _>(Avx2::new(), array, beside)) }
             },
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 => |array, beside| {
                 // SAFETY: this function is returned only if the processor was found to have AVX2, F16C and these parts of AVX-512.
-                unsafe { avx512::<P>(array, beside) }
+                unsafe { avx512(Call::<P, _>(Avx512::new(), array, beside)) }
             },
         }
     }
@@ -90,12 +119,12 @@ impl Level {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-fn avx2<P: Pass>(array: &mut [u8], beside: P::Beside<'_>) {
-    P::run(Avx2::new(), array, beside);
+fn avx2<R>(work: impl Loop<R>) -> R {
+    work.run()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-fn avx512<P: Pass>(array: &mut [u8], beside: P::Beside<'_>) {
-    P::run(Avx512::new(), array, beside);
+fn avx512<R>(work: impl Loop<R>) -> R {
+    work.run()
 }

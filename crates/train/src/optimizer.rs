@@ -37,7 +37,7 @@ pub use averaged::Averaged;
 pub use catalogue::{NamedRule, UnknownRule, names};
 pub use lamb::Lamb;
 pub use lion::Lion;
-use passes::{LANES, SquareSum};
+use passes::SquareSum;
 pub use rule::{FactorRule, Factors, StepInfo, UpdateRule, largest};
 pub use sgd::Sgd;
 
@@ -312,13 +312,7 @@ fn update_on_threads(
 /// assert_eq!(norm, 5.0);
 /// ```
 pub fn square_sum(gradient: &[f32]) -> f64 {
-    square_sum_at(Level::best(), gradient)
-}
-
-fn square_sum_at(level: Level, gradient: &[f32]) -> f64 {
-    let mut sums = [0.0_f64; LANES];
-    level.compiled::<SquareSum>()(bytemuck::cast_slice_mut(&mut sums), gradient);
-    sums.into_iter().sum()
+    Level::best().run(SquareSum(gradient))
 }
 
 /// Returns the factor that scales a gradient of this norm to a norm of at most `max_norm`.

@@ -7,7 +7,7 @@ use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use candle_core::{D, IndexOp, Result, Tensor};
-use unisono::internals::{Lanes, Level, Pass};
+use unisono::internals::{Level, Loop};
 
 use super::blocks;
 use super::buffer::Buffer;
@@ -81,7 +81,7 @@ impl<'a> Head<'a> {
         let keys = queries.end;
         let (query, key) = (self.part(0, queries.clone()), self.part(1, 0..keys));
         product_transposed((target, keys), Fill::Set, query, key);
-        Level::best().compiled::<Softmax>()(bytemuck::cast_slice_mut(target), (queries, self.scale));
+        Level::best().run(Softmax(target, queries, self.scale));
     }
 }
 
@@ -126,8 +126,7 @@ impl Function for CausalAttention {
                     head.probabilities(queries.clone(), probabilities);
                     let dy = head.of_results(dy, queries.clone());
                     product_transposed((scores, keys), Fill::Set, dy, head.part(2, 0..keys));
-                    let beside = (queries.clone(), head.scale, &*probabilities);
-                    Level::best().compiled::<SoftmaxDerivative>()(bytemuck::cast_slice_mut(scores), beside);
+                    Level::best().run(SoftmaxDerivative(scores, queries.clone(), head.scale, probabilities));
                     let [probabilities, scores] =
                         [probabilities, scores].map(|values| Matrix::new(values, count, keys));
                     let of_query = (&mut dx[queries.start * row + head.offset..], row);
@@ -157,17 +156,14 @@ impl Function for CausalAttention {
     }
 }
 
-/// Replaces the scores of attended keys by their softmax after multiplication by the factor, and all other scores by zero. Each query has a row of
-/// scores, and attends to the keys up to its own number.
-struct Softmax;
+/// The scores, their queries and their factor. Replaces the scores of attended keys by their softmax after multiplication by the factor, and all other
+/// scores by zero. Each query has a row of scores, and attends to the keys up to its own number.
+struct Softmax<'a>(&'a mut [f32], Range<usize>, f32);
 
-impl Pass for Softmax {
-    /// The queries, and the factor of their scores.
-    type Beside<'a> = (Range<usize>, f32);
-
+impl Loop for Softmax<'_> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, scores: &mut [u8], (queries, scale): Self::Beside<'_>) {
-        let scores: &mut [f32] = bytemuck::cast_slice_mut(scores);
+    fn run(self) {
+        let Self(scores, queries, scale) = self;
         for (seen, row) in (queries.start + 1..).zip(scores.chunks_exact_mut(queries.end)) {
             // Whole vectors. The scores of keys that are not attended to contribute nothing.
             let end = seen.next_multiple_of(LANES).min(queries.end);
@@ -194,17 +190,14 @@ impl Pass for Softmax {
     }
 }
 
-/// Replaces the derivatives with respect to probabilities by derivatives with respect to scores.
-struct SoftmaxDerivative;
+/// The derivatives, the queries, the factor of their scores, and the probabilities. Replaces the derivatives with respect to probabilities by
+/// derivatives with respect to scores.
+struct SoftmaxDerivative<'a>(&'a mut [f32], Range<usize>, f32, &'a [f32]);
 
-impl Pass for SoftmaxDerivative {
-    /// The queries, the factor of their scores, and the probabilities.
-    type Beside<'a> = (Range<usize>, f32, &'a [f32]);
-
+impl Loop for SoftmaxDerivative<'_> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, derivatives: &mut [u8], beside: Self::Beside<'_>) {
-        let (queries, scale, probabilities) = beside;
-        let derivatives: &mut [f32] = bytemuck::cast_slice_mut(derivatives);
+    fn run(self) {
+        let Self(derivatives, queries, scale, probabilities) = self;
         let all = probabilities.chunks_exact(queries.end);
         let all = all.zip(derivatives.chunks_exact_mut(queries.end));
         for (seen, (y, dy)) in (queries.start + 1..).zip(all) {

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use unisono::internals::{Lanes, Level, Pass};
+use unisono::internals::{Level, Loop};
 
 use super::blocks::{self, BLOCK};
 use super::rows::Relu;
@@ -24,32 +24,37 @@ fn block(repeated: usize) -> usize {
 
 /// For each channel, computes the sum of the distances of values from a number near their mean, and the sum of the squares of the distances.
 pub(super) fn distances(channels: usize, x: &[f32], near: &[f64]) -> [Vec<f64>; 2] {
-    sums::<Distances>((channels, near.len(), x.len()), |range| (&x[range], near))
+    sums((channels, near.len(), x.len()), |range, sums| Level::best().run(Distances(&x[range], near, sums)))
 }
 
 /// Scales distances from the mean, adds a bias, and applies the ReLU if there is one.
 pub(super) fn normalize(x: &[f32], affine: Affine<'_>, has_relu: bool, y: &mut [f32]) {
-    let beside = |range: Range<usize>| (&x[range], affine);
-    match has_relu {
-        true => each::<Normalize<true>>(affine.mean.len(), y, beside),
-        false => each::<Normalize<false>>(affine.mean.len(), y, beside),
-    }
+    each(affine.mean.len(), y, |range, y| match has_relu {
+        true => Level::best().run(Normalize::<true>(&x[range], affine, y)),
+        false => Level::best().run(Normalize::<false>(&x[range], affine, y)),
+    });
 }
 
 /// For each channel, computes the sum of the derivatives before the ReLU, and the sum of their products with the distances from the mean.
 pub(super) fn products(channels: usize, all: Backward<'_>, mean: &[f64], has_relu: bool) -> [Vec<f64>; 2] {
-    let sizes = (channels, mean.len(), all[0].len());
-    let beside = |range: Range<usize>| (all.map(|values| &values[range.clone()]), mean);
-    if has_relu { sums::<Products<true>>(sizes, beside) } else { sums::<Products<false>>(sizes, beside) }
+    sums((channels, mean.len(), all[0].len()), |range, sums| {
+        let all = all.map(|values| &values[range.clone()]);
+        match has_relu {
+            true => Level::best().run(Products::<true>(all, mean, sums)),
+            false => Level::best().run(Products::<false>(all, mean, sums)),
+        }
+    })
 }
 
 /// Computes the derivative with respect to inputs.
 pub(super) fn differentiate(all: Backward<'_>, moved: Moved<'_>, has_relu: bool, dx: &mut [f32]) {
-    let beside = |range: Range<usize>| (all.map(|values| &values[range.clone()]), moved);
-    match has_relu {
-        true => each::<Derivative<true>>(moved.mean.len(), dx, beside),
-        false => each::<Derivative<false>>(moved.mean.len(), dx, beside),
-    }
+    each(moved.mean.len(), dx, |range, dx| {
+        let all = all.map(|values| &values[range.clone()]);
+        match has_relu {
+            true => Level::best().run(Derivative::<true>(all, moved, dx)),
+            false => Level::best().run(Derivative::<false>(all, moved, dx)),
+        }
+    });
 }
 
 /// The constants of [`normalize`].
@@ -69,16 +74,15 @@ pub(super) struct Moved<'a> {
     pub(super) slope: &'a [f32],
 }
 
-/// Returns two sums per channel, which `P` computes from blocks of `count` values.
-fn sums<'a, P: Pass>(
+/// Returns two sums per channel, which `add` computes from each block of `count` values.
+fn sums(
     (channels, repeated, count): (usize, usize, usize),
-    beside: impl Fn(Range<usize>) -> P::Beside<'a> + Send + Sync,
+    add: impl Fn(Range<usize>, &mut [f64]) + Send + Sync,
 ) -> [Vec<f64>; 2] {
-    let add = Level::best().compiled::<P>();
     let block = block(repeated);
     let parts = blocks::map(0..count.div_ceil(block), |at| {
         let mut sums = vec![0.0; 2 * repeated];
-        add(bytemuck::cast_slice_mut(&mut sums), beside(at * block..count.min((at + 1) * block)));
+        add(at * block..count.min((at + 1) * block), &mut sums);
         sums
     });
     let mut total = [vec![0.0; channels], vec![0.0; channels]];
@@ -93,28 +97,21 @@ fn sums<'a, P: Pass>(
 }
 
 /// Computes `target` block by block.
-fn each<'a, P: Pass>(
-    repeated: usize,
-    target: &mut [f32],
-    beside: impl Fn(Range<usize>) -> P::Beside<'a> + Send + Sync,
-) {
-    let compute = Level::best().compiled::<P>();
+fn each(repeated: usize, target: &mut [f32], compute: impl Fn(Range<usize>, &mut [f32]) + Send + Sync) {
     let block = block(repeated);
     blocks::map(target.chunks_mut(block).enumerate(), |(at, target)| {
-        let range = at * block..at * block + target.len();
-        compute(bytemuck::cast_slice_mut(target), beside(range));
+        compute(at * block..at * block + target.len(), target);
     });
 }
 
-struct Distances;
+/// The values, the numbers near the means, and the two sums of each channel.
+struct Distances<'a>(&'a [f32], &'a [f64], &'a mut [f64]);
 
-impl Pass for Distances {
-    /// The values, and the numbers near the means.
-    type Beside<'a> = (&'a [f32], &'a [f64]);
-
+impl Loop for Distances<'_> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, sums: &mut [u8], (x, near): Self::Beside<'_>) {
-        let (first, second) = bytemuck::cast_slice_mut::<_, f64>(sums).split_at_mut(near.len());
+    fn run(self) {
+        let Self(x, near, sums) = self;
+        let (first, second) = sums.split_at_mut(near.len());
         for row in x.chunks(near.len()) {
             for (((x, near), first), second) in row.iter().zip(near).zip(&mut *first).zip(&mut *second) {
                 let distance = f64::from(*x) - near;
@@ -125,14 +122,12 @@ impl Pass for Distances {
     }
 }
 
-struct Normalize<const RELU: bool>;
+struct Normalize<'a, const RELU: bool>(&'a [f32], Affine<'a>, &'a mut [f32]);
 
-impl<const RELU: bool> Pass for Normalize<RELU> {
-    type Beside<'a> = (&'a [f32], Affine<'a>);
-
+impl<const RELU: bool> Loop for Normalize<'_, RELU> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, y: &mut [u8], (x, Affine { mean, scale, bias }): Self::Beside<'_>) {
-        let y: &mut [f32] = bytemuck::cast_slice_mut(y);
+    fn run(self) {
+        let Self(x, Affine { mean, scale, bias }, y) = self;
         for (x, y) in x.chunks(mean.len()).zip(y.chunks_mut(mean.len())) {
             let constants = mean.iter().zip(scale).zip(bias);
             for ((y, x), ((mean, scale), bias)) in y.iter_mut().zip(x).zip(constants) {
@@ -149,15 +144,15 @@ fn masked<const RELU: bool>(y: f32, dy: f32) -> f32 {
     if RELU { Relu::derivative(y, dy) } else { dy }
 }
 
-struct Products<const RELU: bool>;
+/// The values, the means, and the two sums of each channel.
+struct Products<'a, const RELU: bool>(Backward<'a>, &'a [f64], &'a mut [f64]);
 
-impl<const RELU: bool> Pass for Products<RELU> {
-    type Beside<'a> = (Backward<'a>, &'a [f64]);
-
+impl<const RELU: bool> Loop for Products<'_, RELU> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, sums: &mut [u8], ([x, y, dy], mean): Self::Beside<'_>) {
+    fn run(self) {
+        let Self([x, y, dy], mean, sums) = self;
         let length = mean.len();
-        let (first, second) = bytemuck::cast_slice_mut::<_, f64>(sums).split_at_mut(length);
+        let (first, second) = sums.split_at_mut(length);
         for ((x, y), dy) in x.chunks(length).zip(y.chunks(length)).zip(dy.chunks(length)) {
             let of_channels = mean.iter().zip(&mut *first).zip(&mut *second);
             for (((x, y), dy), ((mean, first), second)) in x.iter().zip(y).zip(dy).zip(of_channels) {
@@ -169,15 +164,12 @@ impl<const RELU: bool> Pass for Products<RELU> {
     }
 }
 
-struct Derivative<const RELU: bool>;
+struct Derivative<'a, const RELU: bool>(Backward<'a>, Moved<'a>, &'a mut [f32]);
 
-impl<const RELU: bool> Pass for Derivative<RELU> {
-    type Beside<'a> = (Backward<'a>, Moved<'a>);
-
+impl<const RELU: bool> Loop for Derivative<'_, RELU> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, dx: &mut [u8], ([x, y, dy], moved): Self::Beside<'_>) {
-        let Moved { mean, scale, offset, slope } = moved;
-        let dx: &mut [f32] = bytemuck::cast_slice_mut(dx);
+    fn run(self) {
+        let Self([x, y, dy], Moved { mean, scale, offset, slope }, dx) = self;
         let length = mean.len();
         let values = x.chunks(length).zip(y.chunks(length)).zip(dy.chunks(length));
         for (((x, y), dy), dx) in values.zip(dx.chunks_mut(length)) {

@@ -7,7 +7,7 @@
 //! **Source**: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
 //! NeurIPS 2019, algorithm 1.
 
-use unisono::internals::{Lanes, Level, Pass};
+use unisono::internals::{Level, Loop};
 
 /// The partial sums of a dot product: the same number for every instruction set, so that all give the same bits, and enough to hide
 /// the latency of additions.
@@ -20,8 +20,7 @@ const LANES: usize = 64;
 pub fn project(residual: &mut [f32], gradient: &[f32], right: &[f32], left: &mut [f32], width: usize) {
     check(residual.len(), left.len(), right.len(), width);
     assert_eq!(residual.len(), gradient.len(), "a residual for each element of the gradient");
-    let beside = Projected { gradient, right, left, width };
-    Level::best().compiled::<Project>()(bytemuck::cast_slice_mut(residual), beside);
+    Level::best().run(Project { residual, gradient, right, left, width });
 }
 
 /// Multiplies the transposed matrix by the left factor: `right = matrixᵀ · left`.
@@ -31,7 +30,7 @@ pub fn project(residual: &mut [f32], gradient: &[f32], right: &[f32], left: &mut
 pub fn project_back(matrix: &[f32], left: &[f32], right: &mut [f32], width: usize) {
     check(matrix.len(), left.len(), right.len(), width);
     right.fill(0.0);
-    Level::best().compiled::<ProjectBack>()(bytemuck::cast_slice_mut(right), Back { matrix, left, width });
+    Level::best().run(ProjectBack { matrix, left, right, width });
 }
 
 /// Replaces the gradient by `left · sumᵀ`, where `sum` is the sum of the right factors of all nodes, and subtracts this node's
@@ -49,8 +48,7 @@ pub fn reconstruct(
 ) {
     check(residual.len(), left.len(), right.len(), width);
     check(gradient.len(), left.len(), sum.len(), width);
-    let beside = Reconstructed { gradient, left, right, sum, width };
-    Level::best().compiled::<Reconstruct>()(bytemuck::cast_slice_mut(residual), beside);
+    Level::best().run(Reconstruct { residual, gradient, left, right, sum, width });
 }
 
 /// Orthonormalises the vectors of a factor with the Gram-Schmidt method, applied twice, since one pass loses orthogonality for
@@ -124,22 +122,18 @@ fn check(elements: usize, left: usize, right: usize, width: usize) {
     );
 }
 
-struct Projected<'a> {
+struct Project<'a> {
+    residual: &'a mut [f32],
     gradient: &'a [f32],
     right: &'a [f32],
     left: &'a mut [f32],
     width: usize,
 }
 
-#[derive(Debug)]
-struct Project;
-
-impl Pass for Project {
-    type Beside<'a> = Projected<'a>;
-
+impl Loop for Project<'_> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, residual: &mut [u8], Projected { gradient, right, left, width }: Projected<'_>) {
-        let residual: &mut [f32] = bytemuck::cast_slice_mut(residual);
+    fn run(self) {
+        let Self { residual, gradient, right, left, width } = self;
         let (rows, columns) = (left.len() / width, right.len() / width);
         let both = residual.chunks_exact_mut(columns).zip(gradient.chunks_exact(columns));
         for (row, (residual, gradient)) in both.enumerate() {
@@ -151,21 +145,17 @@ impl Pass for Project {
     }
 }
 
-struct Back<'a> {
+struct ProjectBack<'a> {
     matrix: &'a [f32],
     left: &'a [f32],
+    right: &'a mut [f32],
     width: usize,
 }
 
-#[derive(Debug)]
-struct ProjectBack;
-
-impl Pass for ProjectBack {
-    type Beside<'a> = Back<'a>;
-
+impl Loop for ProjectBack<'_> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, right: &mut [u8], Back { matrix, left, width }: Back<'_>) {
-        let right: &mut [f32] = bytemuck::cast_slice_mut(right);
+    fn run(self) {
+        let Self { matrix, left, right, width } = self;
         let (rows, columns) = (left.len() / width, right.len() / width);
         for (row, values) in matrix.chunks_exact(columns).enumerate() {
             for (left, right) in left.chunks_exact(rows).zip(right.chunks_exact_mut(columns)) {
@@ -175,7 +165,8 @@ impl Pass for ProjectBack {
     }
 }
 
-struct Reconstructed<'a> {
+struct Reconstruct<'a> {
+    residual: &'a mut [f32],
     gradient: &'a mut [f32],
     left: &'a [f32],
     right: &'a [f32],
@@ -183,16 +174,10 @@ struct Reconstructed<'a> {
     width: usize,
 }
 
-#[derive(Debug)]
-struct Reconstruct;
-
-impl Pass for Reconstruct {
-    type Beside<'a> = Reconstructed<'a>;
-
+impl Loop for Reconstruct<'_> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, residual: &mut [u8], beside: Reconstructed<'_>) {
-        let Reconstructed { gradient, left, right, sum, width } = beside;
-        let residual: &mut [f32] = bytemuck::cast_slice_mut(residual);
+    fn run(self) {
+        let Self { residual, gradient, left, right, sum, width } = self;
         let (rows, columns) = (left.len() / width, right.len() / width);
         let both = residual.chunks_exact_mut(columns).zip(gradient.chunks_exact_mut(columns));
         for (row, (residual, gradient)) in both.enumerate() {

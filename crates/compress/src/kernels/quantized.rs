@@ -9,9 +9,7 @@
 
 use std::marker::PhantomData;
 
-use bytemuck::cast_slice_mut;
-
-use unisono::internals::{Lanes, Level, Pass};
+use unisono::internals::{Level, Loop};
 
 mod codes;
 mod draws;
@@ -82,9 +80,7 @@ pub fn encoded_bytes<C: Code>(count: usize) -> usize {
 /// # Panics
 /// If the length of `encoded` is not [`encoded_bytes`].
 pub fn encode<C: Code>(values: &mut [f32], encoded: &mut [u8]) -> Result<(), usize> {
-    let mut result = Ok(());
-    Level::best().compiled::<Encode<C>>()(cast_slice_mut(values), (encoded, &mut result));
-    result
+    Level::best().run(Encode::<C>(values, encoded, PhantomData))
 }
 
 /// Encodes the values as [`encode`] does, with stochastic rounding to one of the two nearest values: the nearer one has the higher
@@ -103,9 +99,7 @@ pub fn encode_stochastic<C: Stochastic>(
     encoded: &mut [u8],
     draws: Draws,
 ) -> Result<(), usize> {
-    let mut result = Ok(());
-    Level::best().compiled::<EncodeStochastic<C>>()(cast_slice_mut(values), (encoded, draws, &mut result));
-    result
+    Level::best().run(EncodeStochastic::<C>(values, encoded, draws, PhantomData))
 }
 
 /// Stores the decoded values.
@@ -113,7 +107,7 @@ pub fn encode_stochastic<C: Stochastic>(
 /// # Panics
 /// If the length of `encoded` is not [`encoded_bytes`].
 pub fn decode<C: Code>(values: &mut [f32], encoded: &[u8]) {
-    Level::best().compiled::<Decode<C, false>>()(cast_slice_mut(values), encoded);
+    Level::best().run(Decode::<C, false>(values, encoded, PhantomData));
 }
 
 /// Adds the decoded values to `values`.
@@ -121,7 +115,7 @@ pub fn decode<C: Code>(values: &mut [f32], encoded: &[u8]) {
 /// # Panics
 /// If the length of `encoded` is not [`encoded_bytes`].
 pub fn decode_add<C: Code>(values: &mut [f32], encoded: &[u8]) {
-    Level::best().compiled::<Decode<C, true>>()(cast_slice_mut(values), encoded);
+    Level::best().run(Decode::<C, true>(values, encoded, PhantomData));
 }
 
 /// Returns whether all decoded values are finite. The values of a failed encoding are not.
@@ -144,31 +138,21 @@ fn assert_length<C: Code>(values: &[f32], encoded: &[u8]) {
     );
 }
 
-struct Encode<C>(PhantomData<C>);
+struct Encode<'a, C>(&'a mut [f32], &'a mut [u8], PhantomData<C>);
 
-impl<C: Code> Pass for Encode<C> {
-    type Beside<'a> = (&'a mut [u8], &'a mut Result<(), usize>);
-
+impl<C: Code> Loop<Result<(), usize>> for Encode<'_, C> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, values: &mut [u8], (encoded, result): (&mut [u8], &mut Result<(), usize>)) {
-        *result = encode_blocks(cast_slice_mut(values), encoded, |code: C, _, value| code.encode(value));
+    fn run(self) -> Result<(), usize> {
+        encode_blocks(self.0, self.1, |code: C, _, value| code.encode(value))
     }
 }
 
-struct EncodeStochastic<C>(PhantomData<C>);
+struct EncodeStochastic<'a, C>(&'a mut [f32], &'a mut [u8], Draws, PhantomData<C>);
 
-impl<C: Stochastic> Pass for EncodeStochastic<C> {
-    type Beside<'a> = (&'a mut [u8], Draws, &'a mut Result<(), usize>);
-
+impl<C: Stochastic> Loop<Result<(), usize>> for EncodeStochastic<'_, C> {
     #[inline(always)]
-    fn run<L: Lanes>(
-        _: L,
-        values: &mut [u8],
-        (encoded, draws, result): (&mut [u8], Draws, &mut Result<(), usize>),
-    ) {
-        *result = encode_blocks(cast_slice_mut(values), encoded, |code: C, index, value| {
-            code.encode_off(value, draws.at(index))
-        });
+    fn run(self) -> Result<(), usize> {
+        encode_blocks(self.0, self.1, |code: C, index, value| code.encode_off(value, self.2.at(index)))
     }
 }
 
@@ -235,14 +219,12 @@ fn first_not_finite(values: &[f32]) -> usize {
     values.iter().position(|value| !value.is_finite()).expect("one of them was not")
 }
 
-struct Decode<C, const ADD: bool>(PhantomData<C>);
+struct Decode<'a, C, const ADD: bool>(&'a mut [f32], &'a [u8], PhantomData<C>);
 
-impl<C: Code, const ADD: bool> Pass for Decode<C, ADD> {
-    type Beside<'a> = &'a [u8];
-
+impl<C: Code, const ADD: bool> Loop for Decode<'_, C, ADD> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, values: &mut [u8], encoded: &[u8]) {
-        let values: &mut [f32] = cast_slice_mut(values);
+    fn run(self) {
+        let Self(values, encoded, _) = self;
         assert_length::<C>(values, encoded);
         let (blocks, rest) = values.as_chunks_mut::<BLOCK>();
         let (full_encoded, rest_encoded) = encoded.split_at(encoded_bytes::<C>(blocks.len() * BLOCK));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use unisono::internals::{Lanes, Level, Pass};
+use unisono::internals::{Level, Loop};
 
 use super::passes::magnitude;
 use super::rule::{StepInfo, UpdateRule, check_fraction, constants};
@@ -44,15 +44,12 @@ impl UpdateRule for AdamW {
 
     fn update(&self, step: StepInfo, values: &mut [f32], gradient: &[f32], state: &mut [&mut [f32]]) -> f32 {
         let adam = Adam::new([self.beta1, self.beta2], self.epsilon, step.number);
-        let (level, mut largest) = (Level::best(), 0);
+        let level = Level::best();
         let [mean, square, most @ ..] = state else { unreachable!("it has two names, or three") };
-        let (pass, most) = match most {
-            [] => (level.compiled::<AdamPass<false>>(), &mut [][..]),
-            [most, ..] => (level.compiled::<AdamPass<true>>(), &mut **most),
-        };
-        let step = AdamStep { gradient, mean, square, most, adam, step, largest: &mut largest };
-        pass(bytemuck::cast_slice_mut(values), step);
-        f32::from_bits(largest)
+        match most {
+            [] => level.run(AdamStep::<false> { values, gradient, mean, square, most: &mut [], adam, step }),
+            [most, ..] => level.run(AdamStep::<true> { values, gradient, mean, square, most, adam, step }),
+        }
     }
 
     fn check(&self) -> Result<(), String> {
@@ -116,13 +113,10 @@ impl Adam {
     }
 }
 
-/// An update of the values, which are the array of the pass.
-#[derive(Debug)]
-pub(super) struct AdamPass<const AMSGRAD: bool>;
-
-/// The inputs of [`AdamPass`] besides the values.
-#[derive(Debug)]
-pub(super) struct AdamStep<'a> {
+/// An update of the values. The result is the largest [magnitude] of the new values. It is a NaN if a mean of squares is not finite, which the
+/// value itself would not show.
+pub(super) struct AdamStep<'a, const AMSGRAD: bool> {
+    pub(super) values: &'a mut [f32],
     pub(super) gradient: &'a [f32],
     pub(super) mean: &'a mut [f32],
     pub(super) square: &'a mut [f32],
@@ -130,35 +124,30 @@ pub(super) struct AdamStep<'a> {
     pub(super) most: &'a mut [f32],
     pub(super) adam: Adam,
     pub(super) step: StepInfo,
-    /// The largest [magnitude] of the new values. It is a NaN if a mean of squares is not finite, which the value itself would not show.
-    pub(super) largest: &'a mut u32,
 }
 
-impl<const AMSGRAD: bool> Pass for AdamPass<AMSGRAD> {
-    type Beside<'a> = AdamStep<'a>;
-
+impl<const AMSGRAD: bool> Loop<f32> for AdamStep<'_, AMSGRAD> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, values: &mut [u8], step: AdamStep<'_>) {
-        let AdamStep { gradient, mean, square, most, adam, step, largest } = step;
+    fn run(self) -> f32 {
+        let Self { values, gradient, mean, square, most, adam, step } = self;
         let StepInfo { scale, rate, decay, .. } = step;
-        let values: &mut [f32] = bytemuck::cast_slice_mut(values);
         let each = values.iter_mut().zip(gradient).zip(mean).zip(square);
-        let mut found = *largest;
+        let mut largest = 0;
         if AMSGRAD {
             for ((((value, gradient), mean), square), most) in each.zip(most) {
                 adam.add(scale * gradient, mean, square);
                 *most = most.max(*square);
                 *value -= rate * (adam.step(*mean, *most) + decay * *value);
-                found = found.max(magnitude(*value)).max(magnitude(0.0 * *square));
+                largest = largest.max(magnitude(*value)).max(magnitude(0.0 * *square));
             }
         } else {
             for (((value, gradient), mean), square) in each {
                 adam.add(scale * gradient, mean, square);
                 *value -= rate * (adam.step(*mean, *square) + decay * *value);
                 // Zero times infinity is NaN.
-                found = found.max(magnitude(*value)).max(magnitude(0.0 * *square));
+                largest = largest.max(magnitude(*value)).max(magnitude(0.0 * *square));
             }
         }
-        *largest = found;
+        f32::from_bits(largest)
     }
 }

@@ -155,11 +155,7 @@ impl Factors {
 
 /// Returns the largest magnitude in these arrays: all values, and the state that must stay finite. NaN exceeds all numbers.
 pub fn largest(arrays: &[&[f32]]) -> f32 {
-    let mut bits = [0_u32];
-    for array in arrays {
-        Level::best().compiled::<Largest>()(bytemuck::cast_slice_mut(&mut bits), array);
-    }
-    f32::from_bits(bits[0])
+    Level::best().run(Largest(arrays))
 }
 
 /// Validates a number from 0 to 1. `may_be_one` permits 1 itself.

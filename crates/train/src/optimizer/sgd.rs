@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use unisono::internals::{Lanes, Level, Pass};
+use unisono::internals::{Level, Loop};
 
 use super::passes::magnitude;
 use super::rule::{StepInfo, UpdateRule, check_fraction, constants};
@@ -43,14 +43,11 @@ impl UpdateRule for Sgd {
 
     fn update(&self, step: StepInfo, values: &mut [f32], gradient: &[f32], state: &mut [&mut [f32]]) -> f32 {
         let [velocity] = state else { unreachable!("it has one name") };
-        let (level, momentum, mut largest) = (Level::best(), self.momentum, 0);
-        let pass = match self.nesterov {
-            true => level.compiled::<SgdPass<true>>(),
-            false => level.compiled::<SgdPass<false>>(),
-        };
-        let step = SgdStep { gradient, velocity, momentum, step, largest: &mut largest };
-        pass(bytemuck::cast_slice_mut(values), step);
-        f32::from_bits(largest)
+        let (level, momentum) = (Level::best(), self.momentum);
+        match self.nesterov {
+            true => level.run(SgdStep::<true> { values, gradient, velocity, momentum, step }),
+            false => level.run(SgdStep::<false> { values, gradient, velocity, momentum, step }),
+        }
     }
 
     fn check(&self) -> Result<(), String> {
@@ -80,37 +77,27 @@ impl UpdateRule for Sgd {
     }
 }
 
-/// An update of the values, which are the array of the pass.
-#[derive(Debug)]
-pub(super) struct SgdPass<const NESTEROV: bool>;
-
-/// The inputs of [`SgdPass`] besides the values.
-#[derive(Debug)]
-pub(super) struct SgdStep<'a> {
+/// An update of the values. The result is the largest [magnitude] of the new values. If a velocity is not finite, neither is its value.
+pub(super) struct SgdStep<'a, const NESTEROV: bool> {
+    pub(super) values: &'a mut [f32],
     pub(super) gradient: &'a [f32],
     pub(super) velocity: &'a mut [f32],
     pub(super) momentum: f32,
     pub(super) step: StepInfo,
-    /// The largest [magnitude] of the new values. If a velocity is not finite, neither is its value.
-    pub(super) largest: &'a mut u32,
 }
 
-impl<const NESTEROV: bool> Pass for SgdPass<NESTEROV> {
-    type Beside<'a> = SgdStep<'a>;
-
+impl<const NESTEROV: bool> Loop<f32> for SgdStep<'_, NESTEROV> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, values: &mut [u8], step: SgdStep<'_>) {
-        let SgdStep { gradient, velocity, momentum, step, largest } = step;
-        let StepInfo { scale, rate, decay, .. } = step;
-        let mut most = *largest;
-        let values: &mut [f32] = bytemuck::cast_slice_mut(values);
+    fn run(self) -> f32 {
+        let Self { values, gradient, velocity, momentum, step: StepInfo { scale, rate, decay, .. } } = self;
+        let mut largest = 0;
         for ((value, gradient), velocity) in values.iter_mut().zip(gradient).zip(velocity) {
             let gradient = scale * gradient + decay * *value;
             *velocity = momentum * *velocity + gradient;
             let step = if NESTEROV { gradient + momentum * *velocity } else { *velocity };
             *value -= rate * step;
-            most = most.max(magnitude(*value));
+            largest = largest.max(magnitude(*value));
         }
-        *largest = most;
+        f32::from_bits(largest)
     }
 }

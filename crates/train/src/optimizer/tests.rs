@@ -1,7 +1,8 @@
 //! Compares optimizers with their definitions in `f64`, and bit for bit where that is guaranteed.
 
-use super::adamw::{Adam, AdamPass, AdamStep};
-use super::sgd::{SgdPass, SgdStep};
+use super::adamw::{Adam, AdamStep};
+use super::passes::Largest;
+use super::sgd::SgdStep;
 use super::*;
 
 const COUNTS: [usize; 7] = [0, 1, 7, 16, 33, 257, 1009];
@@ -240,41 +241,25 @@ fn state_of_another_optimizer_is_refused_and_changes_nothing() {
 #[test]
 fn passes_give_the_same_bits_at_every_simd_level() {
     let adam = Adam::new([0.9, 0.999], 1e-8, 3);
-    let info = StepInfo { number: 3, scale: 0.3, rate: 0.01, decay: 0.1 };
+    let step = StepInfo { number: 3, scale: 0.3, rate: 0.01, decay: 0.1 };
     for count in COUNTS {
-        let gradient = noise(count, 1);
+        let gradient = &noise(count, 1)[..];
         let results = Level::available().map(|level| {
-            let arrays: [_; 4] = std::array::from_fn(|seed| noise(count, 2 + seed as u64));
-            let [mut values, mut first, mut second, mut third] = arrays;
+            let mut arrays: [_; 4] = std::array::from_fn(|seed| noise(count, 2 + seed as u64));
+            let [values, first, second, most] = &mut arrays;
             second.iter_mut().for_each(|square| *square = square.abs());
-            let mut largest = 0;
-            for pass in [level.compiled::<SgdPass<false>>(), level.compiled::<SgdPass<true>>()] {
-                let step = SgdStep {
-                    gradient: &gradient,
-                    velocity: &mut first,
-                    momentum: 0.7,
-                    step: info,
-                    largest: &mut largest,
-                };
-                pass(bytemuck::cast_slice_mut(&mut values), step);
-            }
-            for pass in [level.compiled::<AdamPass<false>>(), level.compiled::<AdamPass<true>>()] {
-                let step = AdamStep {
-                    gradient: &gradient,
-                    mean: &mut first,
-                    square: &mut second,
-                    most: &mut third,
-                    adam,
-                    step: info,
-                    largest: &mut largest,
-                };
-                pass(bytemuck::cast_slice_mut(&mut values), step);
-            }
-            let bits =
-                [values, first, second, third].map(|array| array.into_iter().map(f32::to_bits).collect());
-            (bits, square_sum_at(level, &gradient).to_bits(), largest)
+            let velocity = &mut first[..];
+            let mut largest =
+                vec![level.run(SgdStep::<false> { values, gradient, velocity, momentum: 0.7, step })];
+            largest.push(level.run(SgdStep::<true> { values, gradient, velocity, momentum: 0.7, step }));
+            let (mean, square) = (velocity, second);
+            largest.push(level.run(AdamStep::<false> { values, gradient, mean, square, most, adam, step }));
+            largest.push(level.run(AdamStep::<true> { values, gradient, mean, square, most, adam, step }));
+            largest.push(level.run(Largest(&[values, gradient])));
+            let bits = arrays.map(|array| array.into_iter().map(f32::to_bits).collect());
+            (bits, level.run(SquareSum(gradient)).to_bits(), largest.into_iter().map(f32::to_bits).collect())
         });
-        let results: Vec<([Vec<u32>; 4], u64, u32)> = results.collect();
+        let results: Vec<([Vec<u32>; 4], u64, Vec<u32>)> = results.collect();
         assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{count} elements");
     }
 }

@@ -67,20 +67,16 @@ fn passes_are_products_of_matrices() {
 #[test]
 fn all_levels_give_the_same_bits() {
     for (rows, columns, width) in CASES {
-        let gradient = random(rows * columns, 1);
-        let right = random(width * columns, 2);
+        let gradient = &random(rows * columns, 1)[..];
+        let right = &random(width * columns, 2)[..];
         let results = Level::available().map(|level| {
-            let (mut residual, mut left) = (random(rows * columns, 3), vec![0.0; width * rows]);
-            let beside = Projected { gradient: &gradient, right: &right, left: &mut left, width };
-            level.compiled::<Project>()(bytemuck::cast_slice_mut(&mut residual), beside);
-            let mut back = vec![0.0; width * columns];
-            let beside = Back { matrix: &residual, left: &left, width };
-            level.compiled::<ProjectBack>()(bytemuck::cast_slice_mut(&mut back), beside);
-            let mut decoded = vec![0.0; rows * columns];
-            let beside =
-                Reconstructed { gradient: &mut decoded, left: &left, right: &right, sum: &back, width };
-            level.compiled::<Reconstruct>()(bytemuck::cast_slice_mut(&mut residual), beside);
-            [residual, left, back, decoded].concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            let (residual, left) = (&mut random(rows * columns, 3)[..], &mut vec![0.0; width * rows][..]);
+            level.run(Project { residual, gradient, right, left, width });
+            let back = &mut vec![0.0; width * columns][..];
+            level.run(ProjectBack { matrix: residual, left, right: back, width });
+            let decoded = &mut vec![0.0; rows * columns][..];
+            level.run(Reconstruct { residual, gradient: decoded, left, right, sum: back, width });
+            [&*residual, left, back, decoded].concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
         });
         let results: Vec<_> = results.collect();
         assert!(results.iter().all(|result| *result == results[0]), "{rows} x {columns}, width {width}");

@@ -20,23 +20,16 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// As [`encode`], with the instructions of this level.
-fn encode_at<C: Code>(level: Level, values: &mut [f32], encoded: &mut [u8]) -> Result<(), usize> {
-    let mut result = Ok(());
-    level.compiled::<Encode<C>>()(cast_slice_mut(values), (encoded, &mut result));
-    result
-}
-
 /// Encodes and decodes with every instruction set, compares with the definition, and returns the decoded values.
 fn decoded<C: Code>(values: &[f32]) -> Vec<f32> {
     let mut results = Level::available().map(|level| {
         let mut left = values.to_vec();
         let mut encoded = vec![0xa5; encoded_bytes::<C>(values.len())];
-        encode_at::<C>(level, &mut left, &mut encoded).unwrap();
+        level.run(Encode::<C>(&mut left, &mut encoded, PhantomData)).unwrap();
         let mut decoded = vec![f32::NAN; values.len()];
-        level.compiled::<Decode<C, false>>()(cast_slice_mut(&mut decoded), &encoded);
+        level.run(Decode::<C, false>(&mut decoded, &encoded, PhantomData));
         let mut sums = values.to_vec();
-        level.compiled::<Decode<C, true>>()(cast_slice_mut(&mut sums), &encoded);
+        level.run(Decode::<C, true>(&mut sums, &encoded, PhantomData));
         for (index, &value) in values.iter().enumerate() {
             let (decoded, left, sum) = (decoded[index], left[index], sums[index]);
             let case = format!("{value:e} at {index} of {} at {level:?}", values.len());
@@ -210,7 +203,7 @@ fn first_not_finite_is_reported<C: Code>() {
                     (values[index], values[count - 1]) = (bad, bad);
                     let before = values.clone();
                     let mut encoded = vec![0xa5; encoded_bytes::<C>(count)];
-                    let refused = encode_at::<C>(level, &mut values, &mut encoded);
+                    let refused = level.run(Encode::<C>(&mut values, &mut encoded, PhantomData));
                     assert_eq!(refused, Err(index), "{count} {level:?}");
                     let block = index / BLOCK;
                     assert_eq!(bits(&values[block * BLOCK..]), bits(&before[block * BLOCK..]));
@@ -238,11 +231,9 @@ fn check_mean<C: Stochastic>(steps: f32) {
         let mut results = Level::available().map(|level| {
             let (mut left, mut encoded) = (values.clone(), vec![0; encoded_bytes::<C>(values.len())]);
             let draws = Draws::of(&[3, call]);
-            let (mut result, encode) = (Ok(()), level.compiled::<EncodeStochastic<C>>());
-            encode(cast_slice_mut(&mut left), (&mut encoded[..], draws, &mut result));
-            result.unwrap();
+            level.run(EncodeStochastic::<C>(&mut left, &mut encoded, draws, PhantomData)).unwrap();
             let mut decoded = vec![f32::NAN; values.len()];
-            level.compiled::<Decode<C, false>>()(cast_slice_mut(&mut decoded), &encoded);
+            level.run(Decode::<C, false>(&mut decoded, &encoded, PhantomData));
             for ((&value, &left), &decoded) in values.iter().zip(&left).zip(&decoded) {
                 assert_eq!(left.to_bits(), (value - decoded).to_bits(), "the residual is the difference");
                 // Below the larger of the two blocks' steps.
