@@ -152,12 +152,15 @@ pub(super) fn changed_option(own: &Value, saved: &Value) -> Option<String> {
     // Greyscale images have no entry.
     let colour =
         |of: &Value| format!("--colour {}", if side(of, "channels") == "null" { "no" } else { "yes" });
+    let changed = |option: &dyn Fn(&Value) -> String| {
+        let (before, now) = (option(saved), option(own));
+        (before != now).then_some((before, now))
+    };
+    let is_known = !saved["schema"].is_null();
     let has_same_files = own["fingerprint"] == saved["fingerprint"];
-    let options: [(bool, &dyn Fn(&Value) -> String); 3] =
-        [(!saved["schema"].is_null(), &target), (has_same_files, &size), (has_same_files, &colour)];
-    let compared = options.iter().filter(|(is_known, _)| *is_known);
-    let mut compared = compared.map(|(_, option)| (option(saved), option(own)));
-    let (before, now) = compared.find(|(before, now)| before != now)?;
+    let of_target = is_known.then(|| changed(&target)).flatten();
+    let of_images = || has_same_files.then(|| changed(&size).or_else(|| changed(&colour))).flatten();
+    let (before, now) = of_target.or_else(of_images)?;
     Some(format!(
         "it was saved with {before}, and this run has {now}: use the same, or train without --resume"
     ))
