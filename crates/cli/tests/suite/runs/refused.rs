@@ -142,7 +142,7 @@ fn ranks_of_different_runs_are_refused() {
         fs::write(relabelled.join(file.file_name().unwrap()), bytes).unwrap();
     }
     let (table_of_0, table_of_1) = (directory.path().join("0.csv"), directory.path().join("1.csv"));
-    table(&table_of_0, 60);
+    table(&table_of_0, 200);
     fs::write(&table_of_1, fs::read_to_string(&table_of_0).unwrap().replace("0.", "3.")).unwrap();
     let digits = format!("--data {}", digits());
     let relabelled = format!("--data idx:{}", relabelled.display());
