@@ -22,7 +22,7 @@ pub use crate::constants::Array;
 pub use crate::kernels::divide;
 /// `unisono-compress`, `unisono-train` and `unisono-candle` compile their loops over elements for every instruction set. Benchmarks
 /// measure kernels alone.
-pub use crate::kernels::{Accumulator, Codec, Joint, Kernel, Lanes, Level, Loop, Pass, joint, kernel};
+pub use crate::kernels::{Accumulator, Codec, Joint, Kernel, Level, Loop, joint, kernel};
 /// Estimates of memory, before a run that a node cannot hold, and reports that name a machine.
 pub use crate::system::{AvailableMemory, host};
 /// The doctor checks the limits that a world checks when it starts.

@@ -23,8 +23,7 @@ pub use accumulator::{Accumulator, Codec};
 pub use copy::copy;
 pub use custom::Custom;
 pub(crate) use custom::Definition;
-pub use lanes::Lanes;
-pub use level::{Level, Loop, Pass};
+pub use level::{Level, Loop};
 use number::{
     BitAnd, BitOr, BitXor, Larger, LogicalAnd, LogicalOr, LogicalXor, Number, Product, Smaller, Sum,
 };

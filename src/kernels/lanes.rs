@@ -16,10 +16,10 @@ pub(super) const LINE: usize = 64;
 /// An aligned cache line.
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
-pub struct Line(pub(super) [u8; LINE]);
+pub(super) struct Line(pub(super) [u8; LINE]);
 
 /// Converts `N` half-precision elements at once.
-pub trait Convert<H, const N: usize>: Copy {
+pub(super) trait Convert<H, const N: usize>: Copy {
     fn widen(self, halves: [H; N]) -> [f32; N];
     fn round(self, wide: [f32; N]) -> [H; N];
 }
@@ -27,7 +27,7 @@ pub trait Convert<H, const N: usize>: Copy {
 /// The instructions of a level beyond those that the compiler generates by itself.
 ///
 /// A value of a type that implements this proves that the processor has the level's instructions.
-pub trait Lanes: Convert<f16, LANES> {
+pub(super) trait Lanes: Convert<f16, LANES> {
     /// Whether there are instructions to convert `f16`.
     const CONVERTS_F16: bool;
 

@@ -31,7 +31,7 @@ pub trait Loop<R = ()> {
 }
 
 /// A loop over an array and a second operand, which may use the instructions of [`Lanes`].
-pub trait Pass {
+pub(super) trait Pass {
     /// The second operand: another array, read only or written too, or a number.
     type Beside<'a>;
 
@@ -100,7 +100,7 @@ impl Level {
     }
 
     /// Returns the pass, compiled for this level.
-    pub fn compiled<P: Pass>(self) -> Compiled<P> {
+    pub(super) fn compiled<P: Pass>(self) -> Compiled<P> {
         match self.0 {
             Instructions::Baseline => |array, beside| P::run(Portable, array, beside),
             #[cfg(target_arch = "x86_64")]

@@ -4,9 +4,10 @@
 mod largest;
 
 use std::cmp::Ordering;
+use std::iter::Zip;
+use std::slice::ChunksMut;
 
-use bytemuck::cast_slice_mut;
-use unisono::internals::{Lanes, Level, Pass};
+use unisono::internals::{Level, Loop};
 
 pub use largest::Largest;
 
@@ -26,9 +27,7 @@ pub struct Pair {
 /// # Panics
 /// If there are not as many values as the residual has.
 pub fn count_from(residual: &mut [f32], values: &mut [f32], least: f32) -> usize {
-    let (mut count, least) = (0, magnitude(least));
-    Level::best().compiled::<AddAndCountFrom>()(cast_slice_mut(residual), (values, least, &mut count));
-    count
+    Level::best().run(AddAndCountFrom(residual, values, magnitude(least)))
 }
 
 /// Moves the elements whose magnitude is at least this one, including infinity and NaN, from `values` to `pairs`, which is cleared
@@ -42,7 +41,7 @@ pub fn encode_from(values: &mut [f32], least: f32, pairs: &mut Vec<Pair>) {
     assert_indices(values);
     pairs.clear();
     let all = Threshold::all_from(magnitude(least));
-    Level::best().compiled::<Select>()(cast_slice_mut(values), (all, pairs));
+    Level::best().run(Select(values, all, pairs));
 }
 
 fn assert_indices(values: &[f32]) {
@@ -125,19 +124,19 @@ fn for_each_bit(mut bits: u32, mut function: impl FnMut(usize)) {
 /// The number of sums that are added before they are processed, so that they stay in the core's cache.
 const BLOCK: usize = 1024;
 
-/// Adds values to sums, leaves zeros, and passes the sums on in blocks, with the index of the first.
+/// Adds values to sums, and leaves zeros.
 #[inline(always)]
-fn add(sums: &mut [u8], values: &mut [f32], mut process: impl FnMut(usize, &mut [f32])) {
-    let sums: &mut [f32] = cast_slice_mut(sums);
-    assert_eq!(sums.len(), values.len(), "a residual for each value");
-    let blocks = sums.chunks_mut(BLOCK).zip(values.chunks_mut(BLOCK));
-    for ((sums, values), start) in blocks.zip((0..).step_by(BLOCK)) {
-        for (sum, value) in sums.iter_mut().zip(&*values) {
-            *sum += value;
-        }
-        values.fill(0.0);
-        process(start, sums);
+fn add(sums: &mut [f32], values: &mut [f32]) {
+    for (sum, value) in sums.iter_mut().zip(&*values) {
+        *sum += value;
     }
+    values.fill(0.0);
+}
+
+/// Returns the blocks of two arrays.
+fn blocks<'a>(sums: &'a mut [f32], values: &'a mut [f32]) -> Zip<ChunksMut<'a, f32>, ChunksMut<'a, f32>> {
+    assert_eq!(sums.len(), values.len(), "a residual for each value");
+    sums.chunks_mut(BLOCK).zip(values.chunks_mut(BLOCK))
 }
 
 /// The rule by which elements are selected: all magnitudes above `least`, and the first few that equal it.
@@ -175,46 +174,43 @@ impl Threshold {
 }
 
 /// Adds the values, and counts the magnitudes that are at least this one.
-struct AddAndCountFrom;
+struct AddAndCountFrom<'a>(&'a mut [f32], &'a mut [f32], u32);
 
-impl Pass for AddAndCountFrom {
-    type Beside<'a> = (&'a mut [f32], u32, &'a mut usize);
-
+impl Loop<usize> for AddAndCountFrom<'_> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, sums: &mut [u8], (values, least, count): (&mut [f32], u32, &mut usize)) {
-        add(sums, values, |_, sums| *count += sums.iter().filter(|&&sum| magnitude(sum) >= least).count());
+    fn run(self) -> usize {
+        let (mut count, least) = (0, self.2);
+        for (sums, values) in blocks(self.0, self.1) {
+            add(sums, values);
+            count += sums.iter().filter(|&&sum| magnitude(sum) >= least).count();
+        }
+        count
     }
 }
 
 /// Moves the selected elements from the array to the pairs.
-struct Select;
+struct Select<'a>(&'a mut [f32], Threshold, &'a mut Vec<Pair>);
 
-impl Pass for Select {
-    type Beside<'a> = (Threshold, &'a mut Vec<Pair>);
-
+impl Loop for Select<'_> {
     #[inline(always)]
-    fn run<L: Lanes>(_: L, values: &mut [u8], (mut threshold, pairs): (Threshold, &mut Vec<Pair>)) {
-        select_all(&mut threshold, 0, cast_slice_mut(values), pairs);
+    fn run(mut self) {
+        select_all(&mut self.1, 0, self.0, self.2);
     }
 }
 
 /// Adds the values, and moves the elements whose magnitude is at least this one, until there are more than the limit.
-struct AddAndSelect;
+struct AddAndSelect<'a>(&'a mut [f32], &'a mut [f32], u32, usize, &'a mut Vec<Pair>);
 
-impl Pass for AddAndSelect {
-    type Beside<'a> = (&'a mut [f32], u32, usize, &'a mut Vec<Pair>);
-
+impl Loop for AddAndSelect<'_> {
     #[inline(always)]
-    fn run<L: Lanes>(
-        _: L,
-        sums: &mut [u8],
-        (values, least, limit, pairs): (&mut [f32], u32, usize, &mut Vec<Pair>),
-    ) {
-        add(sums, values, |start, sums| {
+    fn run(self) {
+        let Self(sums, values, least, limit, pairs) = self;
+        for ((sums, values), start) in blocks(sums, values).zip((0..).step_by(BLOCK)) {
+            add(sums, values);
             if pairs.len() <= limit {
                 select_all(&mut Threshold::all_from(least), start, sums, pairs);
             }
-        });
+        }
     }
 }
 

@@ -58,7 +58,7 @@ impl Largest {
         let limit = 4 * most + GROUP;
         pairs.clear();
         pairs.reserve(limit + BLOCK);
-        self.level.compiled::<AddAndSelect>()(cast_slice_mut(residual), (values, near, limit, pairs));
+        self.level.run(AddAndSelect(residual, values, near, limit, pairs));
         // The values are 0, and serve as scratch space.
         let scratch = cast_slice_mut(values);
         let are_finite = pairs.iter().all(|pair| pair.value.is_finite());
@@ -79,7 +79,7 @@ impl Largest {
             pairs.drain(..).for_each(|Pair { index, value }| residual[index as usize] = value);
             let found = find(residual, scratch, most);
             scratch.fill(0);
-            self.level.compiled::<Select>()(cast_slice_mut(residual), (found?, pairs));
+            self.level.run(Select(residual, found?, pairs));
         }
         let least = pairs.iter().map(|pair| magnitude(pair.value)).min();
         self.least = least.filter(|&least| least > 0).map_or(f32::INFINITY, f32::from_bits);

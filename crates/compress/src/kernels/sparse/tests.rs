@@ -155,18 +155,14 @@ fn magnitudes_from_a_threshold_are_selected() {
         for least in [f32::from_bits(1), 2.0, 2.5, 5.0, 6.0] {
             let (mut left, mut pairs) = (values.clone(), Vec::new());
             let all = Threshold::all_from(magnitude(least));
-            level.compiled::<Select>()(cast_slice_mut(&mut left), (all, &mut pairs));
+            level.run(Select(&mut left, all, &mut pairs));
             let (mut left_at_best, mut pairs_at_best) = (values.clone(), vec![Pair { index: 7, value: 7.0 }]);
             encode_from(&mut left_at_best, least, &mut pairs_at_best);
             assert_eq!((&left_at_best, &pairs_at_best), (&left, &pairs), "{least} of {count} at {level:?}");
             let expected = values.iter().filter(|value| value.abs() >= least);
             assert!(pairs.iter().map(|pair| &pair.value).eq(expected), "{least} of {count} at {level:?}");
             let (mut sums, mut added) = (vec![NOTHING; count], values.clone());
-            let (mut counted, from) = (0, magnitude(least));
-            level.compiled::<AddAndCountFrom>()(
-                cast_slice_mut(&mut sums),
-                (&mut added[..], from, &mut counted),
-            );
+            let counted = level.run(AddAndCountFrom(&mut sums, &mut added, magnitude(least)));
             assert_eq!(counted, pairs.len());
             assert_eq!((sums, added), (values.clone(), vec![0.0; count]));
             assert!(left.iter().all(|value| value.abs() < least));
