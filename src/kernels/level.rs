@@ -39,16 +39,6 @@ pub(super) trait Pass {
     fn run<L: Lanes>(lanes: L, array: &mut [u8], beside: Self::Beside<'_>);
 }
 
-/// A call of a pass.
-struct Call<'a, 'b, P: Pass, L>(L, &'a mut [u8], P::Beside<'b>);
-
-impl<P: Pass, L: Lanes> Loop for Call<'_, '_, P, L> {
-    #[inline(always)]
-    fn run(self) {
-        P::run(self.0, self.1, self.2);
-    }
-}
-
 pub(super) type Compiled<P> = for<'a, 'b> fn(array: &'a mut [u8], beside: <P as Pass>::Beside<'b>);
 
 impl Level {
@@ -106,12 +96,12 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => |array, beside| {
                 // SAFETY: this function is returned only if the processor was found to have AVX2 and F16C.
-                unsafe { avx2(Call::<P, _>(Avx2::new(), array, beside)) }
+                unsafe { pass_in_avx2::<P>(array, beside) }
             },
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 => |array, beside| {
                 // SAFETY: this function is returned only if the processor was found to have AVX2, F16C and these parts of AVX-512.
-                unsafe { avx512(Call::<P, _>(Avx512::new(), array, beside)) }
+                unsafe { pass_in_avx512::<P>(array, beside) }
             },
         }
     }
@@ -127,4 +117,18 @@ fn avx2<R>(work: impl Loop<R>) -> R {
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 fn avx512<R>(work: impl Loop<R>) -> R {
     work.run()
+}
+
+// A pass has functions of its own, which receive its operands in registers: short messages are combined in a few nanoseconds.
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+fn pass_in_avx2<P: Pass>(array: &mut [u8], beside: P::Beside<'_>) {
+    P::run(Avx2::new(), array, beside);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+fn pass_in_avx512<P: Pass>(array: &mut [u8], beside: P::Beside<'_>) {
+    P::run(Avx512::new(), array, beside);
 }
