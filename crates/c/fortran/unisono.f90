@@ -926,7 +926,7 @@ module unisono
     end function
 
     ! Plans a collective on `count` elements (`MPI_Allreduce_init` and similar), to start it many times. `operation` is its name,
-    ! such as "all_reduce"; `op` is its reduction, and `root` its root, or -1 for an operation without one. All ranks plan the same
+    ! such as "all_reduce"; `op` is its reduction and `root` its root, each -1 for an operation without one. All ranks plan the same
     ! call. The array must exist as long as the plan.
     !
     ! Conditions:

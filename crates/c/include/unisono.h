@@ -790,7 +790,7 @@ int unisono_receive_any_async(unisono_comm *comm,
                               unisono_request **request);
 
 // Plans a collective on `count` elements (`MPI_Allreduce_init` and similar), to start it many times. `operation` is its name, such
-// as "all_reduce"; `op` is its reduction, and `root` its root, or -1 for an operation without one. All ranks plan the same call.
+// as "all_reduce"; `op` is its reduction and `root` its root, each -1 for an operation without one. All ranks plan the same call.
 // The array must exist as long as the plan.
 //
 // Conditions:
