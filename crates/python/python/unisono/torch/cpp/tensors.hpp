@@ -28,10 +28,11 @@ inline at::Tensor dense(const at::Tensor& tensor) {
 
 // Returns a dense tensor that a call writes. Throws an error if its elements share memory.
 inline at::Tensor written(const at::Tensor& tensor) {
+  const at::Tensor result = dense(tensor);
   TORCH_CHECK_VALUE(
-      at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+      at::has_internal_overlap(result) != at::MemOverlap::Yes,
       "the call would write a tensor whose elements share memory, as after expand(): pass a copy, such as tensor.contiguous()");
-  return dense(tensor);
+  return result;
 }
 
 inline Tensors each(const Tensors& tensors, at::Tensor (*of)(const at::Tensor&)) {
