@@ -70,10 +70,10 @@ fn given(name: &str, value: &Value) -> String {
     match value {
         Value::Null => format!("no --{name}"),
         Value::String(text) => format!("--{name} {text}"),
-        // The digits of an `f32` as an `f64` are not those that were given.
-        Value::Number(number) if number.is_f64() => {
-            format!("--{name} {}", number.as_f64().unwrap_or_default() as f32)
-        }
-        value => format!("--{name} {value}"),
+        value => match value.as_f64().filter(|_| value.is_f64()).map(|number| (number, number as f32)) {
+            // An `f32` has other digits as an `f64` than those that were given.
+            Some((number, short)) if f64::from(short) == number => format!("--{name} {short}"),
+            _ => format!("--{name} {value}"),
+        },
     }
 }
