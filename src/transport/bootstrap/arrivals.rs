@@ -5,7 +5,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -157,10 +157,22 @@ fn decoded(frame: &[u8]) -> io::Result<Message> {
 /// Checks that the process at the other end of a Unix socket runs as the same user.
 fn check_user(socket: &OwnedFd) -> io::Result<()> {
     let is_unix = sockopt::socket_domain(socket)? == AddressFamily::UNIX;
-    if is_unix && sockopt::socket_peercred(socket)?.uid != rustix::process::geteuid() {
+    if is_unix && user_of_peer(socket)? != rustix::process::geteuid().as_raw() {
         return Err(io::Error::other("the process runs as another user"));
     }
     Ok(())
+}
+
+/// Not through rustix: the kernel reports a process of another PID namespace as process 0, which rustix's type cannot hold.
+fn user_of_peer(socket: &OwnedFd) -> io::Result<libc::uid_t> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of_val(&peer) as libc::socklen_t;
+    let (level, name, value) = (libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast());
+    // SAFETY: the kernel writes at most `bytes` bytes to `peer`, which holds integers only.
+    if unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut bytes) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(peer.uid)
 }
 
 /// Returns whether the other side has closed a connection without an answer: it has ended, or strangers have displaced this side.
