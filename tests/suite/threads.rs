@@ -133,7 +133,7 @@ fn different_group_lists_are_a_mismatch() {
 }
 
 fn a_large_world_begins_and_ends() {
-    let ranks = if is_deep() { 1024 } else { 256 };
+    let ranks = if is_deep() { 1024 } else { 128 };
     let sums = unisono::threads(ranks, |mut comm| {
         let mut one = [1_u32];
         comm.all_reduce(&mut one, ReduceOp::Sum).unwrap();

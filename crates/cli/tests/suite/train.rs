@@ -195,7 +195,7 @@ fn central_storage_matches_over_every_launcher_in_about_half_the_memory() {
     std::fs::write(&table, "one,other,class\n".to_owned() + &(0..100).map(row).collect::<String>()).unwrap();
     let data = format!("csv:{}", table.display());
     // Long enough for the allocator to release the memory of drawing the initial values.
-    let wide = ["--data", &data, "--hidden", "2236,2236", "--epochs", "20", "--batch-size", "8"];
+    let wide = ["--data", &data, "--hidden", "2236,2236", "--epochs", "10", "--batch-size", "8"];
     let memory = |arguments: &[&str]| last(&launched(2, arguments))["memory_bytes"].as_f64().unwrap();
     let (mirrored, central) = (memory(&wide), memory(&[&wide[..], &AT_THE_CENTRE].concat()));
     let saved = mirrored - central;
