@@ -8,6 +8,7 @@ use unisono_collectives::named;
 use crate::dtype::{DType, with_type};
 
 mod accumulator;
+mod claim;
 mod copy;
 mod custom;
 mod fused;
@@ -20,6 +21,7 @@ mod number;
 mod passes;
 
 pub use accumulator::{Accumulator, Codec};
+pub(crate) use claim::claim;
 pub use copy::copy;
 pub use custom::Custom;
 pub(crate) use custom::Definition;

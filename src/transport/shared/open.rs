@@ -82,6 +82,16 @@ impl<'a> Open<'a> {
         Some((own, unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) }))
     }
 
+    /// As [`Open::mapped`], for reading the other rank's part, which is claimed if the other rank writes it again: the copy of its next pass.
+    fn mapped_to_read(&mut self, other: usize, part: Range<usize>) -> (&mut [u8], &[u8]) {
+        let is_copy = matches!(self.starts[other], Start::Mapped { is_copy: true, .. });
+        let (own, theirs) = self.mapped(other, part).expect("it is mapped");
+        if is_copy {
+            kernels::claim(theirs);
+        }
+        (own, theirs)
+    }
+
     /// Returns a part of the range in this rank's buffer, and the other rank's values there.
     pub(crate) fn both(&mut self, other: usize, part: Range<usize>) -> Result<(&mut [u8], &[u8])> {
         if let Start::Elsewhere(address) = self.starts[other] {
@@ -90,8 +100,7 @@ impl<'a> Open<'a> {
             reach.by_kernel().fetch(other, address + part.start as u64, copy)?;
             return Ok((own, copy));
         }
-        let (own, theirs) = self.mapped(other, part).expect("it is mapped");
-        Ok((own, theirs))
+        Ok(self.mapped_to_read(other, part))
     }
 
     /// Copies this rank's values of a part of the range to another rank.
@@ -111,7 +120,7 @@ impl<'a> Open<'a> {
             let (own, reach, _) = self.own_part(part.clone());
             return reach.by_kernel().fetch(other, address + part.start as u64, own);
         }
-        let (own, theirs) = self.mapped(other, part).expect("it is mapped");
+        let (own, theirs) = self.mapped_to_read(other, part);
         kernels::copy(own, theirs);
         Ok(())
     }
@@ -143,6 +152,7 @@ impl<'a> Open<'a> {
                 let lent = unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) };
                 self.took_copies = is_copy && self.is_copy;
                 if self.took_copies {
+                    kernels::claim(lent);
                     kernels::copy(own, lent);
                 } else {
                     own.swap_with_slice(lent);

@@ -6,6 +6,7 @@ use super::Own;
 use super::board::PIECE;
 use super::channel::{Channel, Message, SHORT};
 use super::reach::{Reach, access_failure};
+use crate::kernels;
 use crate::memory::Location;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Incoming, Target};
@@ -59,8 +60,9 @@ impl<'a> Receiving<'a> {
         if location.segment == Location::STAGING {
             let size_bytes = PIECE.min(self.size_bytes - self.taken);
             let piece = board.piece(self.from, location.offset as usize);
-            // SAFETY: the sender has written this many bytes of the piece, and does not write to it before the message is released.
-            let bytes = unsafe { std::slice::from_raw_parts(piece, size_bytes) };
+            // SAFETY: the sender has written this many bytes of the piece, and does not access it before the message is released. No other rank does.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(piece, size_bytes) };
+            kernels::claim(bytes);
             self.target.accept(self.taken, bytes);
             self.taken += size_bytes;
             return Ok(());

@@ -106,7 +106,12 @@ impl Shared {
             let is_copy = |&other: &usize| matches!(starts[other], Start::Mapped { is_copy: true, .. });
             let written = others.filter(|other| !(took_copies && is_copy(other)));
             places(written, &ranges, share_bytes).for_each(|(share, range)| {
-                kernels::copy(&mut buffer[range], &lent_copy.take(share.end)[share]);
+                let written = &mut lent_copy.take(share.end)[share];
+                // Otherwise this rank writes them next.
+                if !read {
+                    kernels::claim(written);
+                }
+                kernels::copy(&mut buffer[range], written);
             });
         }
         Ok(())

@@ -1,0 +1,37 @@
+//! Ownership of cache lines that another core will write again.
+
+use std::hint::black_box;
+use std::sync::LazyLock;
+
+use super::lanes::LINE;
+
+/// With fewer bytes, the gain is below a tenth of a microsecond.
+const FEW: usize = 4096;
+
+/// Takes cache lines over from the core that wrote them: it writes one byte of each, unchanged.
+///
+/// Ranks call it before they read memory that another rank has written and will write again. On AMD EPYC (Zen 4), a core takes 5 to 7 times as
+/// long to write lines that another core has only read as lines that it has written too: for 64 KiB 7.4 µs instead of 1.5, and 29 instead of 4
+/// while the cores are far apart. Claiming them and then reading them takes about as long as reading them, if they fit the core's caches.
+///
+/// On processors of other vendors, which were not measured, it does nothing.
+#[inline]
+pub(crate) fn claim(bytes: &mut [u8]) {
+    static PAYS: LazyLock<bool> = LazyLock::new(pays);
+    if bytes.len() >= FEW && *PAYS {
+        for line in bytes.chunks_mut(LINE) {
+            line[0] = black_box(line[0]);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn pays() -> bool {
+    let vendor = std::arch::x86_64::__cpuid(0);
+    [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn pays() -> bool {
+    false
+}
