@@ -106,16 +106,19 @@ impl Shared {
             let is_copy = |&other: &usize| matches!(starts[other], Start::Mapped { is_copy: true, .. });
             let written = others.filter(|other| !(took_copies && is_copy(other)));
             places(written, &ranges, share_bytes).for_each(|(share, range)| {
-                let written = &mut lent_copy.take(share.end)[share];
-                // Otherwise this rank writes them next.
-                if !read {
-                    kernels::claim(written);
-                }
-                kernels::copy(&mut buffer[range], written);
+                take_back(&mut buffer[range], &mut lent_copy.take(share.end)[share], read);
             });
         }
         Ok(())
     }
+}
+
+/// Copies bytes that another rank has written, and writes again next, unless this rank does before (`writes_next`).
+fn take_back(to: &mut [u8], written: &mut [u8], writes_next: bool) {
+    if !writes_next {
+        kernels::claim(written);
+    }
+    kernels::copy(to, written);
 }
 
 /// Returns the places of these ranks' ranges in a copy, in which each rank has a share, and in the buffer.
