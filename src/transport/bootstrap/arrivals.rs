@@ -163,7 +163,8 @@ fn check_user(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Not through rustix: the kernel reports a process of another PID namespace as process 0, which rustix's type cannot hold.
+/// Returns the user of the process at the other end of a Unix socket. The kernel reports a process of another PID namespace as process 0, which
+/// rustix's type cannot hold.
 fn user_of_peer(socket: &OwnedFd) -> io::Result<libc::uid_t> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of_val(&peer) as libc::socklen_t;

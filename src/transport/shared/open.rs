@@ -82,7 +82,7 @@ impl<'a> Open<'a> {
         Some((own, unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) }))
     }
 
-    /// As [`Open::mapped`], for reading the other rank's part, which is claimed if the other rank writes it again: the copy of its next pass.
+    /// As [`Open::mapped`], to read the other rank's part. A copy is claimed, since the other rank writes it again in its next pass.
     fn mapped_to_read(&mut self, other: usize, part: Range<usize>) -> (&mut [u8], &[u8]) {
         let is_copy = matches!(self.starts[other], Start::Mapped { is_copy: true, .. });
         let (own, theirs) = self.mapped(other, part).expect("it is mapped");

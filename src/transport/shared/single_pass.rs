@@ -113,7 +113,7 @@ impl Shared {
     }
 }
 
-/// Copies bytes that another rank has written, and writes again next, unless this rank does before (`writes_next`).
+/// Copies back what another rank has written to a lent copy. That rank writes there again next, unless this one does (`writes_next`).
 fn take_back(to: &mut [u8], written: &mut [u8], writes_next: bool) {
     if !writes_next {
         kernels::claim(written);
