@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,9 +51,48 @@ class Ended:
     output: str
 
 
-def start(program: str, ranks: int, folder: str, **environment: str) -> list[subprocess.Popen[str]]:
+class Forked:
+    """A process that forks.py has forked, with the methods of `Popen` that `finish` calls."""
+
+    def __init__(self, program: str, environment: dict[str, str], output: str) -> None:
+        self.output, self.returncode = Path(output), None
+        self.pid = ask(program=program, environment=environment, output=output)
+
+    def poll(self) -> int | None:
+        """Returns its exit code; None while it runs."""
+        if self.returncode is None:
+            self.returncode = ask(ends=self.pid)
+        return self.returncode
+
+    def communicate(self, timeout: float) -> tuple[str, None]:
+        """Waits for its end, and returns what it has printed."""
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a forked program", timeout, self.output.read_bytes())
+            time.sleep(0.01)
+        return self.output.read_text(), None
+
+
+def ask(**request: object) -> int | None:
+    """Returns the answer of forks.py to a request."""
+    server = forks()
+    print(json.dumps(request), file=server.stdin, flush=True)
+    return json.loads(server.stdout.readline())
+
+
+@functools.cache
+def forks() -> subprocess.Popen[str]:
+    """Starts forks.py, which ends with this process."""
+    command = [sys.executable, Path(__file__).with_name("forks.py")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True, start_new_session=True, **pipes)
+
+
+def start(program: str, ranks: int, folder: str, **environment: str) -> list[subprocess.Popen[str] | Forked]:
     """Starts a program on this many ranks, as torchrun would."""
-    processes = []
+    processes: list[subprocess.Popen[str] | Forked] = []
+    program = textwrap.dedent(program)
     for rank in range(ranks):
         variables = os.environ | {
             "RANK": str(rank),
@@ -62,14 +104,18 @@ def start(program: str, ranks: int, folder: str, **environment: str) -> list[sub
             **QUICK_DUMPS,
             "STORE": f"{folder}/store",
             "OMP_NUM_THREADS": "1",
+            **environment,
         }
-        command = [sys.executable, "-c", textwrap.dedent(program)]
-        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        processes.append(subprocess.Popen(command, env=variables | environment, text=True, start_new_session=True, **output))
+        if "import torch\n" in program:
+            processes.append(Forked(program, variables, f"{folder}/output-{rank}"))
+        else:
+            command = [sys.executable, "-c", program]
+            output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            processes.append(subprocess.Popen(command, env=variables, text=True, start_new_session=True, **output))
     return processes
 
 
-def finish(processes: list[subprocess.Popen[str]], deadline_s: float = DEADLINE_S) -> list[Ended]:
+def finish(processes: list[subprocess.Popen[str] | Forked], deadline_s: float = DEADLINE_S) -> list[Ended]:
     """Waits for all ranks, and returns their results."""
     ended = []
     try:
