@@ -10,7 +10,7 @@ import os
 import sys
 import types
 
-# What most programs import, some of it inside PyTorch at its first use.
+# Most programs import these modules, or PyTorch does at their first use.
 import torch._dynamo
 import torch.distributed.fsdp  # noqa: F401
 
