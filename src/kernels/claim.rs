@@ -10,9 +10,10 @@ const FEW: usize = 4096;
 
 /// Takes cache lines over from the core that wrote them: it writes one byte of each, unchanged.
 ///
-/// Ranks call it before they read memory that another rank has written and will write again. On AMD EPYC (Zen 4), a core takes 5 to 7 times as
-/// long to write lines that another core has only read as lines that it has written too: for 64 KiB 7.4 µs instead of 1.5, and 29 instead of 4
-/// while the cores are far apart. Claiming and reading takes 1.1 to 1.6 times as long as reading alone, if the lines fit the core's caches.
+/// Ranks call it before they, or their programs, read memory that another rank has written and will write again. On AMD EPYC (Zen 4), a core
+/// takes 5 to 7 times as long to write lines that another core has only read as lines that it has written too: for 64 KiB 7.4 µs instead of 1.5,
+/// and 29 instead of 4 while the cores are far apart. Claiming and reading takes 1.1 to 1.6 times as long as reading alone, if the lines fit the
+/// core's caches.
 ///
 /// On processors of other vendors, which were not measured, it does nothing.
 #[inline]

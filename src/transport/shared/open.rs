@@ -82,13 +82,10 @@ impl<'a> Open<'a> {
         Some((own, unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) }))
     }
 
-    /// As [`Open::mapped`], to read the other rank's part. A copy is claimed, since the other rank writes it again in its next pass.
+    /// As [`Open::mapped`], to read the other rank's part, which is claimed: usually the other rank writes it again before the next pass.
     fn mapped_to_read(&mut self, other: usize, part: Range<usize>) -> (&mut [u8], &[u8]) {
-        let is_copy = matches!(self.starts[other], Start::Mapped { is_copy: true, .. });
         let (own, theirs) = self.mapped(other, part).expect("it is mapped");
-        if is_copy {
-            kernels::claim(theirs);
-        }
+        kernels::claim(theirs);
         (own, theirs)
     }
 

@@ -10,13 +10,16 @@ use super::reach::{Start, access_failure};
 use super::{Checks, Own, Shared};
 use crate::error::Result;
 use crate::kernels;
-use crate::memory::Location;
+use crate::memory::{Location, Scratch};
 use crate::transport::waiting::Poll;
 use crate::transport::{Deadlines, Failure, Header, Waiting};
 
 /// The range size from which copies by a fast kernel are cheaper than Unisono's copies of memory that is not
 /// registered.
 const KERNEL_BYTES: usize = 512 << 10;
+
+/// The largest buffer in which this rank claims results before its program reads them. A larger one leaves the caches in between.
+const RESULT_BYTES: usize = 2 << 20;
 
 impl Shared {
     /// Opens this rank's buffer to all ranks that share this memory, runs `work` on this rank's range of all buffers, and returns when all
@@ -61,8 +64,8 @@ impl Shared {
             }
         };
         let (location, loan) = lent;
-        // Memory that the others only read needs no loan. If another communicator detaches it meanwhile, they read the pages of the file. These keep
-        // the bytes that the others read: this rank wrote them before it lent them, and in the pass it writes only to its own range.
+        // Memory that the others only read needs no loan. If another communicator detaches it meanwhile, they read (and claim) the pages of the file.
+        // These keep the bytes that the others read: this rank wrote them before it lent them, and in the pass it writes only to its own range.
         let loan = loan.filter(|_| written);
         let lent = Lent::by(own, (location, loan), written);
         // SAFETY: only this rank posts here, and all ranks have read the previous post, since they have closed that pass.
@@ -102,23 +105,38 @@ impl Shared {
             wait(checks, waiting(), || if is_closed() { Ok(()) } else { Err(other) })?;
         }
         lent.finish();
-        if is_copy && written {
-            let is_copy = |&other: &usize| matches!(starts[other], Start::Mapped { is_copy: true, .. });
-            let written = others.filter(|other| !(took_copies && is_copy(other)));
-            places(written, &ranges, share_bytes).for_each(|(share, range)| {
-                take_back(&mut buffer[range], &mut lent_copy.take(share.end)[share], read);
-            });
+        if written {
+            let is_copied = |&other: &usize| matches!(starts[other], Start::Mapped { is_copy: true, .. });
+            let results = others.filter(|other| !(took_copies && is_copied(other)));
+            let copy = is_copy.then_some(lent_copy);
+            take_results(buffer, copy, places(results, &ranges, share_bytes), read);
         }
         Ok(())
     }
 }
 
-/// Copies back what another rank has written to a lent copy. That rank writes there again next, unless this one does (`writes_next`).
-fn take_back(to: &mut [u8], written: &mut [u8], writes_next: bool) {
-    if !writes_next {
-        kernels::claim(written);
+/// Takes what other ranks have written, from the lent copy if there is one. They write there again next, unless this rank does (`writes_next`).
+fn take_results(
+    buffer: &mut [u8],
+    mut copy: Option<&mut Scratch>,
+    results: impl Iterator<Item = (Range<usize>, Range<usize>)>,
+    writes_next: bool,
+) {
+    let stays = buffer.len() <= RESULT_BYTES;
+    for (share, range) in results {
+        let own = &mut buffer[range];
+        let Some(copy) = &mut copy else {
+            if stays && !writes_next {
+                kernels::claim(own);
+            }
+            continue;
+        };
+        let written = &mut copy.take(share.end)[share];
+        if !writes_next {
+            kernels::claim(written);
+        }
+        kernels::copy(own, written);
     }
-    kernels::copy(to, written);
 }
 
 /// Returns the places of these ranks' ranges in a copy, in which each rank has a share, and in the buffer.
