@@ -1,8 +1,9 @@
 /* Unisono carries out a call.
  *
- * Its arrays are in registered memory, which the other ranks access in place. The program's arrays are copied through it piece by piece,
- * while each piece is in the cache. Without it, other ranks would need a copy too, which takes as long. The program's buffers may be in any
- * memory. */
+ * Calls whose results fill an array on every rank, all-gathers, all-to-alls and broadcasts, are made in place in the program's array. For other
+ * calls, Unisono's arrays are in registered memory, which the other ranks access in place. The program's arrays are copied through it piece by
+ * piece, while each piece is in the cache. Without it, other ranks would need a copy too, which takes as long. The program's buffers may be in
+ * any memory. */
 
 #include "accelerate.h"
 
@@ -140,9 +141,19 @@ int carry_barrier(const struct call *call)
     return code;
 }
 
+/* Carries out a call in the blocks of all ranks `to`, of which this rank's `own` are still at `from` unless that is the same. */
+static int carry_in_place(const struct call *call, char *own, const void *from, size_t bytes, void *to)
+{
+    if (from != own)
+        unisono_copy(own, from, bytes);
+    return make(call, to, (size_t)call->world->ranks * call->bytes);
+}
+
 int carry_gather(const struct call *call, const void *from, void *to, const struct block *blocks)
 {
     size_t ranks = (size_t)call->world->ranks, rank = (size_t)call->world->rank;
+    if (call->function == ALLGATHER)
+        return carry_in_place(call, (char *)to + rank * call->bytes, from, call->bytes, to);
     struct arrays arrays = { .from = from, .to = to, .given = 1, .first_given = rank, .block_bytes = call->bytes };
     arrays.gotten = call->function != GATHER || call->world->rank == call->root ? ranks : 0;
     arrays.blocks = blocks;
@@ -152,10 +163,7 @@ int carry_gather(const struct call *call, const void *from, void *to, const stru
 
 int carry_all_to_all(const struct call *call, const void *from, void *to)
 {
-    size_t ranks = (size_t)call->world->ranks;
-    struct arrays arrays = { .from = from, .to = to, .given = ranks, .gotten = ranks, .block_bytes = call->bytes };
-    arrays.own_bytes = call->bytes;
-    return carry(call, &arrays);
+    return carry_in_place(call, to, from, (size_t)call->world->ranks * call->bytes, to);
 }
 
 int carry_scatter(const struct call *call, const void *from, void *to)
