@@ -1,12 +1,13 @@
 //! Ownership of cache lines that another core will write again.
 
 use std::hint::black_box;
+use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 
 use super::lanes::LINE;
 
-/// With fewer bytes, the gain is below a tenth of a microsecond.
-const FEW: usize = 4096;
+/// With fewer bytes, the gain is below a tenth of a microsecond. With more, the lines leave the caches before they are read.
+const WORTHWHILE: RangeInclusive<usize> = 4 << 10..=256 << 10;
 
 /// Takes cache lines over from the core that wrote them: it writes one byte of each, unchanged.
 ///
@@ -19,7 +20,7 @@ const FEW: usize = 4096;
 #[inline]
 pub(crate) fn claim(bytes: &mut [u8]) {
     static PAYS: LazyLock<bool> = LazyLock::new(pays);
-    if bytes.len() >= FEW && *PAYS {
+    if WORTHWHILE.contains(&bytes.len()) && *PAYS {
         for line in bytes.chunks_mut(LINE) {
             line[0] = black_box(line[0]);
         }

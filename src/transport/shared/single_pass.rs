@@ -18,9 +18,6 @@ use crate::transport::{Deadlines, Failure, Header, Waiting};
 /// registered.
 const KERNEL_BYTES: usize = 512 << 10;
 
-/// The largest buffer in which this rank claims results before its program reads them. A larger one leaves the caches in between.
-const RESULT_BYTES: usize = 2 << 20;
-
 impl Shared {
     /// Opens this rank's buffer to all ranks that share this memory, runs `work` on this rank's range of all buffers, and returns when all
     /// ranks are done.
@@ -122,20 +119,15 @@ fn take_results(
     results: impl Iterator<Item = (Range<usize>, Range<usize>)>,
     writes_next: bool,
 ) {
-    let stays = buffer.len() <= RESULT_BYTES;
     for (share, range) in results {
         let own = &mut buffer[range];
-        let Some(copy) = &mut copy else {
-            if stays && !writes_next {
-                kernels::claim(own);
-            }
-            continue;
-        };
-        let written = &mut copy.take(share.end)[share];
+        let mut copied = copy.as_mut().map(|copy| &mut copy.take(share.end)[share]);
         if !writes_next {
-            kernels::claim(written);
+            kernels::claim(copied.as_deref_mut().unwrap_or(own));
         }
-        kernels::copy(own, written);
+        if let Some(copied) = copied {
+            kernels::copy(own, copied);
+        }
     }
 }
 
