@@ -1,6 +1,6 @@
 /* Unisono carries out a call.
  *
- * Calls whose results fill an array on every rank, all-gathers, all-to-alls and broadcasts, are made in place in the program's array. For other
+ * Calls whose results fill an array on every rank (broadcasts, all-to-alls, all-gathers of equal blocks) are made in that array. For other
  * calls, Unisono's arrays are in registered memory, which the other ranks access in place. The program's arrays are copied through it piece by
  * piece, while each piece is in the cache. Without it, other ranks would need a copy too, which takes as long. The program's buffers may be in
  * any memory. */
