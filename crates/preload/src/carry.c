@@ -141,7 +141,7 @@ int carry_barrier(const struct call *call)
     return code;
 }
 
-/* Carries out a call in the blocks of all ranks `to`, of which this rank's `own` are still at `from` unless that is the same. */
+/* Carries out a call in `to`, an array of one block for each rank, after copying this rank's values there from `from`, unless they are there. */
 static int carry_in_place(const struct call *call, char *own, const void *from, size_t bytes, void *to)
 {
     if (from != own)

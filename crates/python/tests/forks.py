@@ -1,4 +1,4 @@
-"""Forks ranks from a process that has imported PyTorch. Each of the hundreds of ranks of the tests would import it for 1.7 s.
+"""Forks ranks from a process that has imported PyTorch. Otherwise each of the hundreds of ranks of the tests would spend 1.7 s on that.
 
 Each line of standard input is a request, answered by one line: the environment and the program of a rank, whose process ID is returned;
 or the process ID of a rank, whose exit code is returned, or `null` while it runs. `ranks.Forked` sends them.

@@ -259,14 +259,14 @@ fn run_all(seeds: std::ops::Range<u64>) {
 }
 
 #[test]
-fn invariants_hold_in_three_thousand_schedules() {
-    run_all(0..3000);
+fn invariants_hold_in_ten_thousand_schedules() {
+    run_all(0..10_000);
 }
 
 #[test]
 #[ignore = "the deep suite runs it: it takes minutes"]
 fn invariants_hold_in_a_million_schedules() {
-    run_all(3000..1_003_000);
+    run_all(10_000..1_010_000);
 }
 
 #[test]
