@@ -21,7 +21,7 @@ mod number;
 mod passes;
 
 pub use accumulator::{Accumulator, Codec};
-pub(crate) use claim::claim;
+pub(crate) use claim::{claim, take};
 pub use copy::copy;
 pub use custom::Custom;
 pub(crate) use custom::Definition;

@@ -82,14 +82,9 @@ impl<'a> Open<'a> {
         Some((own, unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) }))
     }
 
-    /// As [`Open::mapped`], to read the other rank's part, which is claimed: usually the other rank writes it again before the next pass.
-    fn mapped_to_read(&mut self, other: usize, part: Range<usize>) -> (&mut [u8], &[u8]) {
-        let (own, theirs) = self.mapped(other, part).expect("it is mapped");
-        kernels::claim(theirs);
-        (own, theirs)
-    }
-
     /// Returns a part of the range in this rank's buffer, and the other rank's values there.
+    ///
+    /// They are claimed, as in [`Open::get`]: usually the other rank writes them again before the next pass.
     pub(crate) fn both(&mut self, other: usize, part: Range<usize>) -> Result<(&mut [u8], &[u8])> {
         if let Start::Elsewhere(address) = self.starts[other] {
             let (own, reach, copy) = self.own_part(part.clone());
@@ -97,7 +92,9 @@ impl<'a> Open<'a> {
             reach.by_kernel().fetch(other, address + part.start as u64, copy)?;
             return Ok((own, copy));
         }
-        Ok(self.mapped_to_read(other, part))
+        let (own, theirs) = self.mapped(other, part).expect("it is mapped");
+        kernels::claim(theirs);
+        Ok((own, theirs))
     }
 
     /// Copies this rank's values of a part of the range to another rank.
@@ -117,8 +114,8 @@ impl<'a> Open<'a> {
             let (own, reach, _) = self.own_part(part.clone());
             return reach.by_kernel().fetch(other, address + part.start as u64, own);
         }
-        let (own, theirs) = self.mapped_to_read(other, part);
-        kernels::copy(own, theirs);
+        let (own, theirs) = self.mapped(other, part).expect("it is mapped");
+        kernels::take(own, theirs);
         Ok(())
     }
 
@@ -149,8 +146,7 @@ impl<'a> Open<'a> {
                 let lent = unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) };
                 self.took_copies = is_copy && self.is_copy;
                 if self.took_copies {
-                    kernels::claim(lent);
-                    kernels::copy(own, lent);
+                    kernels::take(own, lent);
                 } else {
                     own.swap_with_slice(lent);
                 }

@@ -121,12 +121,12 @@ fn take_results(
 ) {
     for (share, range) in results {
         let own = &mut buffer[range];
-        let mut copied = copy.as_mut().map(|copy| &mut copy.take(share.end)[share]);
-        if !writes_next {
-            kernels::claim(copied.as_deref_mut().unwrap_or(own));
-        }
-        if let Some(copied) = copied {
-            kernels::copy(own, copied);
+        let copied = copy.as_mut().map(|copy| &mut copy.take(share.end)[share]);
+        match copied {
+            Some(copied) if writes_next => kernels::copy(own, copied),
+            Some(copied) => kernels::take(own, copied),
+            None if writes_next => {}
+            None => kernels::claim(own),
         }
     }
 }
