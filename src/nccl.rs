@@ -24,6 +24,3 @@ pub use library::{Library, library};
 pub(crate) use safe::Communicator;
 pub use unique_id::UniqueId;
 pub use version::Version;
-
-/// The NCCL header that this program was built with, for reports.
-pub const HEADER: &str = env!("UNISONO_NCCL_HEADER");

@@ -50,8 +50,6 @@ variables! {
     /// The variable that makes the library for MPI programs report at the end, if it is 1.
     pub ACCELERATE_REPORT = "UNISONO_ACCELERATE_REPORT",
     FUZZ = "UNISONO_FUZZ",
-    // Cargo sets it for the programs that it runs: the header version of the bindings.
-    NCCL_HEADER = "UNISONO_NCCL_HEADER",
     SOAK = "UNISONO_SOAK",
 }
 

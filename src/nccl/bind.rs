@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use bindgen::callbacks::{ItemInfo, ParseCallbacks};
+use bindgen::{BindgenError, Builder, Formatter};
 
 include!("functions.rs");
 
@@ -21,10 +22,6 @@ const CONSTANTS: &str = "NCCL_MAJOR|NCCL_MINOR|NCCL_PATCH|NCCL_VERSION_CODE|NCCL
 
 /// The prefix of the C type of a function. The type has the function's name in Rust.
 const POINTER: &str = "unisono_";
-/// The value of an integer in `ncclConfig_t` that selects NCCL's default.
-const UNDEFINED: &str = "UNISONO_UNDEFINED";
-/// The magic number in `ncclConfig_t`, for which most headers have no name.
-const MAGIC: &str = "0xcafebeef";
 
 /// Binds the `nccl.h` in a folder. `cuda` is the folder of headers that replace CUDA's, even if those are installed.
 ///
@@ -32,29 +29,26 @@ const MAGIC: &str = "0xcafebeef";
 /// which gets the function's name in Rust.
 ///
 /// # Errors
-/// The problem with the header, as a sentence.
-pub(super) fn bind(folder: &Path, cuda: &Path) -> Result<String, String> {
-    let mut source = format!("#include <nccl.h>\nenum {{ {UNDEFINED} = NCCL_CONFIG_UNDEF_INT }};\n");
+/// The problem with the header.
+pub(super) fn bind(folder: &Path, cuda: &Path) -> Result<String, BindgenError> {
+    let mut source = "#include <nccl.h>\n".to_owned();
     for name in FUNCTIONS {
         writeln!(source, "typedef __typeof__(&{name}) {POINTER}{name};")
             .expect("writing to a string does not fail");
     }
-    let bindings = bindgen::Builder::default()
+    let bindings = Builder::default()
         .header_contents("unisono_nccl.h", &source)
         .clang_args([cuda, folder].map(|folder| format!("-I{}", folder.display())))
         .allowlist_type(format!("{TYPES}|{POINTER}.*"))
-        .allowlist_var(format!("{CONSTANTS}|{UNDEFINED}"))
+        .allowlist_var(CONSTANTS)
         .parse_callbacks(Box::new(Names))
         .prepend_enum_name(false)
         .generate_comments(false)
         .derive_default(false)
         // One space between tokens, so that the output does not depend on whether rustfmt is installed.
-        .formatter(bindgen::Formatter::None)
-        .generate()
-        .map_err(|error| error.to_string())?
-        .to_string();
-    let config = undefined_config(&bindings)?;
-    Ok(format!("{bindings}\n{config}\n"))
+        .formatter(Formatter::None)
+        .generate()?;
+    Ok(bindings.to_string())
 }
 
 #[derive(Debug)]
@@ -64,42 +58,4 @@ impl ParseCallbacks for Names {
     fn item_name(&self, item: ItemInfo<'_>) -> Option<String> {
         item.name.strip_prefix(POINTER).map(str::to_owned)
     }
-}
-
-/// Returns a constant of type `ncclConfig_t` with NCCL's defaults, like NCCL's own macro.
-///
-/// The type has more fields in later versions, so they are read from the bindings.
-fn undefined_config(bindings: &str) -> Result<String, String> {
-    let mut fields = String::new();
-    for (name, kind) in config_fields(bindings)? {
-        let value = match (name, kind) {
-            ("size", _) => "size_of::<ncclConfig_t>()",
-            ("magic", _) => MAGIC,
-            ("version", _) => "NCCL_VERSION_CODE",
-            (_, ":: std :: os :: raw :: c_int") => UNDEFINED,
-            (_, kind) if kind.starts_with("* const") => "std::ptr::null()",
-            (_, kind) if kind.starts_with("* mut") => "std::ptr::null_mut()",
-            (name, kind) => {
-                return Err(format!("ncclConfig_t has a field {name} of the type {kind}, which is unknown"));
-            }
-        };
-        write!(fields, "{name}: {value}, ").expect("writing to a string does not fail");
-    }
-    Ok(format!("pub const UNDEFINED_CONFIG: ncclConfig_t = ncclConfig_t {{ {fields}}};"))
-}
-
-pub(super) fn config_fields(bindings: &str) -> Result<Vec<(&str, &str)>, String> {
-    let named = |name: &str| format!("there is no {name} in the bindings");
-    let alias = between(bindings, "pub type ncclConfig_t = ", " ;").ok_or_else(|| named("ncclConfig_t"))?;
-    let body = between(bindings, &format!("pub struct {alias} {{ "), ", }").ok_or_else(|| named(alias))?;
-    let fields = body.split(" , ").map(|field| {
-        let (name, kind) = field.trim_start_matches("pub ").split_once(" : ").ok_or_else(|| named(field))?;
-        Ok((name, kind.trim()))
-    });
-    fields.collect()
-}
-
-fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
-    let (_, rest) = text.split_once(before)?;
-    rest.split_once(after).map(|(text, _)| text)
 }

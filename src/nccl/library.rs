@@ -84,7 +84,7 @@ impl Library {
         Ok(Self { functions, version, path })
     }
 
-    /// Returns the version of the library, which may differ from that of [`HEADER`](super::HEADER).
+    /// Returns the version of the library.
     pub fn version(&self) -> Version {
         self.version
     }

@@ -81,7 +81,13 @@ impl Functions {
 
     /// Starts to create a non-blocking communicator, for the thread's current context.
     pub(super) fn begin(&self, ranks: c_int, rank: c_int, id: sys::ncclUniqueId) -> Result<sys::ncclComm_t> {
-        let mut config = sys::ncclConfig_t { blocking: 0, ..sys::UNDEFINED_CONFIG };
+        let mut config = sys::ncclConfig_t {
+            size: size_of::<sys::ncclConfig_t>(),
+            // NCCL rejects any other number.
+            magic: 0xcafe_beef,
+            version: sys::NCCL_VERSION_CODE,
+            blocking: 0,
+        };
         let mut comm = std::ptr::null_mut();
         // SAFETY: the addresses are valid during the call, in which NCCL writes the handle and copies the id and the
         // settings.

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use unisono::Error;
-use unisono::nccl::{HEADER, Library, UniqueId, Version, library};
+use unisono::nccl::{Library, UniqueId, Version, library};
 use unisono_testing::launch;
 use unisono_testing::suite::{self, Test};
 
@@ -31,7 +31,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("Unisono's header binds every function", header::ours_is_whole),
         Test::new("the comparison of headers detects every kind of difference", header::differences_are_seen),
         with_wheel("Unisono's header agrees with NCCL's", header::ours_is_nccl_s),
-        with_wheel("the generated settings of a communicator are NCCL's defaults", header::settings),
+        with_wheel("the settings of a communicator begin like NCCL's", header::settings),
         with_wheel("the library is loaded and reports its version", loaded),
         with_wheel("ids are unique", ids),
         with_wheel("result codes have texts", error_texts),
@@ -130,7 +130,6 @@ fn named(wheel: &Path) {
 }
 
 fn nowhere() {
-    assert!(!HEADER.is_empty());
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join(NAME);
     let text = refusal(&[missing.clone(), "libunisono-has-no-such.so".into()]);

@@ -20,8 +20,7 @@ pub(crate) fn collect(comm: &mut Communicator, _: &Settings, route: &str) -> Out
         .with("compute_capability", format!("{major}.{minor}"))
         .with("memory_mib", context.total_mem()? >> 20)
         .with("driver_cuda", format!("{}.{}", driver / 1000, driver % 1000 / 10))
-        .with("mpi", unisono::mpi_library_version())
-        .with("nccl_header", nccl::HEADER);
+        .with("mpi", unisono::mpi_library_version());
     Ok(match nccl::library() {
         Ok(library) => figures
             .with("nccl", library.version().to_string())

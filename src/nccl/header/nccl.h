@@ -1,11 +1,10 @@
 /*
- * The part of NCCL's interface that Unisono calls, written independently, for machines without an NCCL header. It has not changed
- * since NCCL 2.14, and a test compares it with a real header.
+ * The part of NCCL's interface that Unisono calls, written independently. It has not changed since NCCL 2.14, and a test compares it
+ * with NCCL's header.
  */
 #ifndef UNISONO_NCCL_H
 #define UNISONO_NCCL_H
 
-#include <limits.h>
 #include <stddef.h>
 
 #include <cuda_runtime.h>
@@ -16,7 +15,6 @@
 #define NCCL_VERSION_CODE 21403
 
 #define NCCL_UNIQUE_ID_BYTES 128
-#define NCCL_CONFIG_UNDEF_INT INT_MIN
 
 typedef struct ncclComm *ncclComm_t;
 
