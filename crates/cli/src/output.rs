@@ -69,12 +69,13 @@ pub(super) fn rows<T: Serialize>(rows: &[T], format: Format, table: impl FnOnce(
     match format {
         Format::Table => table(),
         Format::Json => rows.iter().for_each(row),
-        Format::Csv => csv(rows),
+        Format::Csv => csv(rows, true),
     }
 }
 
-fn csv<T: Serialize>(rows: &[T]) {
-    let mut writer = csv::Writer::from_writer(Vec::new());
+/// Writes rows to standard output as CSV, possibly after a header.
+pub(super) fn csv<T: Serialize>(rows: &[T], has_header: bool) {
+    let mut writer = csv::WriterBuilder::new().has_headers(has_header).from_writer(Vec::new());
     for row in rows {
         writer.serialize(row).expect("a row has plain fields");
     }

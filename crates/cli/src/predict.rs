@@ -1,6 +1,5 @@
 //! `unisono predict`: predicts the classes or the values of samples, or continues a text, with a saved model.
 
-use std::io::{self, BufWriter, Stdout, Write};
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -13,7 +12,7 @@ use unisono_train::{TrainError, agree};
 use super::Failure;
 use super::evaluate::open;
 use super::features::source;
-use super::output::Format;
+use super::output::{self, Format};
 use super::train::{CacheArgs, failure};
 use super::world::World;
 
@@ -135,39 +134,30 @@ struct Continuation<'a> {
     continuation: String,
 }
 
-/// The reason why the output is incomplete.
-enum Stopped {
-    Train(TrainError),
-    Output(io::Error),
+/// The output: rows that are written as they are predicted.
+struct Rows {
+    format: Format,
+    are_begun: bool,
 }
 
-impl<E: Into<TrainError>> From<E> for Stopped {
-    fn from(error: E) -> Self {
-        Self::Train(error.into())
+impl Rows {
+    fn write<T: Serialize>(&mut self, row: &T, text: impl FnOnce(&T) -> String) {
+        match self.format {
+            Format::Table => print!("{}\n", text(row)),
+            Format::Json => output::row(row),
+            Format::Csv => output::csv(&[row], !self.are_begun),
+        }
+        self.are_begun = true;
     }
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    args.world.run_or_alone(|comm| {
-        let mut rows = Rows::new(args.format);
-        match answer(comm, args, &mut rows).and_then(|()| rows.end()) {
-            Ok(()) => Ok(()),
-            // The reader has closed the pipe.
-            Err(Stopped::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            Err(Stopped::Output(error)) => {
-                Err(Failure::Error(format!("cannot write to standard output: {error}")))
-            }
-            Err(Stopped::Train(error)) => {
-                // Flushes the results so far.
-                let _ = rows.end();
-                Err(failure(error))
-            }
-        }
-    })
+    args.world.run_or_alone(|comm| answer(comm, args).map_err(failure))
 }
 
 /// Computes this rank's share of the predictions. Rank 0 writes the results.
-fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), Stopped> {
+fn answer(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
+    let rows = &mut Rows { format: args.format, are_begun: false };
     let saved = open(comm, &args.checkpoint, &args.cache, args.asked.data.as_ref())?;
     let predictor = agree(comm, saved.predictor())?;
     let Asked { data, image, prompt } = &args.asked;
@@ -176,18 +166,15 @@ fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), S
     }
     if let Some(files) = image {
         let mut names = files.iter().map(|file| file.display().to_string());
-        let mut written = Ok(());
         let images = agree(comm, saved.images(files))?;
         predictor.predict_shared(comm, images, files.len(), |guess, _| {
             let Guess::Class { class, probability } = guess else { unreachable!("images have classes") };
             let image = names.next().expect("each guess is of a file");
             let row = Image { image, class, probability, class_name: saved.class_name(class) };
-            written = rows.write(&row, |Image { image, probability, class_name, .. }| {
+            rows.write(&row, |Image { image, probability, class_name, .. }| {
                 format!("{image}  class {class_name:>3}  {:>6.2} %", 100.0 * probability)
             });
-            written.is_ok()
         })?;
-        written?;
     }
     if let Some(prompt) = prompt {
         let sampling = Sampling { temperature: args.temperature, seed: args.seed };
@@ -197,7 +184,7 @@ fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), S
         if let Some(continuation) = agree(comm, own.transpose())? {
             rows.write(&Continuation { prompt, continuation }, |row| {
                 row.prompt.to_owned() + &row.continuation
-            })?;
+            });
         }
     }
     Ok(())
@@ -209,7 +196,7 @@ fn predict(
     source: &Source,
     args: &Args,
     rows: &mut Rows,
-) -> Result<(), Stopped> {
+) -> Result<(), TrainError> {
     let dataset = comm.quiet("loading the data set", |_| saved.dataset(Some(source)));
     let dataset = dataset.and_then(|dataset| match args.split {
         Some(Samples::Test) if dataset.test.is_empty() => {
@@ -230,64 +217,26 @@ fn predict(
         }
         let count = chosen.len().min(left);
         left -= count;
-        let (mut written, mut indices) = (Ok(()), 0..);
+        let mut indices = 0..;
         let split = if is_split { part.name() } else { "all" };
-        let goes_on = predictor.predict_shared(comm, chosen, count, |guess, target| {
+        predictor.predict_shared(comm, chosen, count, |guess, target| {
             let index = indices.next().expect("there is no last");
             let target = has_targets.then_some(target);
-            written = match guess {
+            match guess {
                 Guess::Class { class, probability } => {
                     let class_name = saved.class_name(class);
                     let label_name = target.map(|label| saved.class_name(label));
                     let label = target;
                     let row = Sample { split, index, class, probability, label, class_name, label_name };
-                    rows.write(&row, Sample::text)
+                    rows.write(&row, Sample::text);
                 }
                 Guess::Value(value) => {
                     let target = target.and_then(|target| saved.target_value(target));
                     let column = column.clone();
-                    rows.write(&Row { split, index, column, value, target }, Row::text)
+                    rows.write(&Row { split, index, column, value, target }, Row::text);
                 }
-            };
-            written.is_ok()
+            }
         })?;
-        written?;
-        if !goes_on {
-            break;
-        }
     }
     Ok(())
-}
-
-enum Rows {
-    Text(BufWriter<Stdout>),
-    Json(BufWriter<Stdout>),
-    Csv(Box<csv::Writer<Stdout>>),
-}
-
-impl Rows {
-    fn new(format: Format) -> Self {
-        match format {
-            Format::Table => Self::Text(BufWriter::new(io::stdout())),
-            Format::Json => Self::Json(BufWriter::new(io::stdout())),
-            Format::Csv => Self::Csv(Box::new(csv::Writer::from_writer(io::stdout()))),
-        }
-    }
-
-    fn write<T: Serialize>(&mut self, row: &T, text: impl FnOnce(&T) -> String) -> Result<(), Stopped> {
-        let written = match self {
-            Self::Text(out) => writeln!(out, "{}", text(row)),
-            Self::Json(out) => writeln!(out, "{}", serde_json::to_string(row).expect("answers are plain")),
-            Self::Csv(out) => out.serialize(row).map_err(io::Error::from),
-        };
-        written.map_err(Stopped::Output)
-    }
-
-    fn end(&mut self) -> Result<(), Stopped> {
-        let flushed = match self {
-            Self::Text(out) | Self::Json(out) => out.flush(),
-            Self::Csv(out) => out.flush(),
-        };
-        flushed.map_err(Stopped::Output)
-    }
 }

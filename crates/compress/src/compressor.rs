@@ -17,7 +17,7 @@ mod sparse;
 mod wire;
 
 use crate::kernels::quantized::{Int4, Int8, OneBit};
-pub use exchanges::Exchange;
+use exchanges::Exchange;
 use power_sgd::PowerSgd;
 pub use price::Prices;
 use quantized::Quantized;

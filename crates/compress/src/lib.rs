@@ -14,6 +14,4 @@ mod compressor;
 #[doc(hidden)]
 pub mod kernels;
 
-pub use compressor::{
-    Compression, Compressor, Exchange, Levels, Prices, UnknownCompression, UnknownWire, Wire,
-};
+pub use compressor::{Compression, Compressor, Levels, Prices, UnknownCompression, UnknownWire, Wire};

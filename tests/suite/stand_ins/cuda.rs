@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{CUevent_flags, CUresult};
+use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr as _, DriverError, result};
 
 use super::{Case, case};
@@ -230,8 +230,7 @@ fn queue() {
 fn events() {
     let (context, stream) = device(0);
     let other = context.new_stream().unwrap();
-    let timed = || context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).unwrap();
-    let (start, end) = (timed(), timed());
+    let start = context.new_event(None).unwrap();
     assert!(start.is_complete(), "never recorded");
     other.wait(&start).unwrap();
     other.synchronize().unwrap();
@@ -241,12 +240,8 @@ fn events() {
     start.record(&stream).unwrap();
     assert!(!start.is_complete(), "recorded but not reached");
     gate.open();
-    let mut there = stream.alloc_zeros::<u8>(8).unwrap();
-    stream.memcpy_htod(&[1; 8], &mut there).unwrap();
-    end.record(&stream).unwrap();
-    assert!(end.elapsed_ms(&start).unwrap() < 0.0, "the end is after the start");
-    let between = start.elapsed_ms(&end).unwrap();
-    assert!(between > 0.1 && between < 1000.0, "{between} ms");
+    start.synchronize().unwrap();
+    assert!(start.is_complete(), "reached");
 
     // A wait refers to the record at the time of the call.
     let again = context.new_event(None).unwrap();

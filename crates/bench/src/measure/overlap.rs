@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use unisono::{Call, Choice, Communicator, Element, Error, Operation, ReduceOp, Request, Result};
+use unisono::{Call, Choice, Communicator, Element, Error, Request, Result};
 
 use super::{Effort, slowest};
 
@@ -27,7 +27,12 @@ pub(super) fn percent<T: Element + From<u8>>(
         comm.barrier()?;
         let began = Instant::now();
         let taken = std::mem::take(&mut buffer);
-        let request = if starts { Ok(start(comm, choice, call, taken)?) } else { Err(taken) };
+        let request = if starts {
+            let mut comm = comm.call().algorithm(choice.clone());
+            Ok(comm.call_async(call.operation, call.op, taken)?)
+        } else {
+            Err(taken)
+        };
         work(units);
         buffer = request.map_or_else(Ok, Request::wait)?;
         Ok(began.elapsed().as_secs_f64() * 1e6)
@@ -51,28 +56,6 @@ pub(super) fn percent<T: Element + From<u8>>(
     let (compute_us, both_us) = (median_us(comm, false, units)?, median_us(comm, true, units)?);
     let hidden = (alone_us + compute_us - both_us) / alone_us;
     Ok(Some(100.0 * hidden.clamp(0.0, 1.0)))
-}
-
-fn start<T: Element>(
-    comm: &mut Communicator,
-    choice: &Choice,
-    call: &Call,
-    buffer: Vec<T>,
-) -> Result<Request<Vec<T>>> {
-    let mut comm = comm.call().algorithm(choice.clone());
-    let op = call.op.unwrap_or(ReduceOp::Sum);
-    match call.operation {
-        Operation::AllReduce => comm.all_reduce_async(buffer, op),
-        Operation::ReduceScatter => comm.reduce_scatter_async(buffer, op),
-        Operation::AllGather => comm.all_gather_async(buffer),
-        Operation::Broadcast { root } => comm.broadcast_async(buffer, root),
-        Operation::Reduce { root } => comm.reduce_async(buffer, op, root),
-        Operation::Gather { root } => comm.gather_async(buffer, root),
-        Operation::Scatter { root } => comm.scatter_async(buffer, root),
-        Operation::AllToAll => comm.all_to_all_async(buffer),
-        Operation::Scan => comm.scan_async(buffer, op),
-        Operation::ExclusiveScan => comm.exclusive_scan_async(buffer, op),
-    }
 }
 
 /// Computes a fixed amount of work, not for a fixed time: a rank that loses its core meanwhile takes longer.

@@ -93,8 +93,7 @@ impl Predictor {
     /// Predicts the first `count` samples of a split, divided among ranks. The batches are the same as in an evaluation on any number of ranks, so
     /// the predictions are identical to the last bit. Called by all ranks.
     ///
-    /// On rank 0, `each` is called with the prediction and the target of every sample, in order, and returns whether to continue. It is not called on
-    /// other ranks. Returns on all ranks whether `each` always continued.
+    /// On rank 0, `each` is called with the prediction and the target of every sample, in order. It is not called on other ranks.
     ///
     /// # Errors
     /// [`TrainError`] of the first batch that cannot be read or predicted, on the rank that has it, and [`TrainError::Elsewhere`] on the others.
@@ -107,8 +106,8 @@ impl Predictor {
         comm: &mut Communicator,
         split: Arc<dyn Split>,
         count: usize,
-        mut each: impl FnMut(Guess, u32) -> bool,
-    ) -> Result<bool, TrainError> {
+        mut each: impl FnMut(Guess, u32),
+    ) -> Result<(), TrainError> {
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let batches = count.div_ceil(EVALUATION_BATCH);
         let rounds = batches.div_ceil(ROUND * ranks);
@@ -127,16 +126,12 @@ impl Predictor {
             let own = comm.own_part(rows.len());
             let predicted = self.round(&mut made, &mut rows[own]);
             comm.gather(&mut rows, 0)?;
-            let goes_on = rank != 0 || self.report(&rows, &mut each);
-            // If rank 0 stops, the others must stop with it.
-            let mut continues = [u8::from(goes_on)];
-            comm.broadcast(&mut continues, 0)?;
-            agree(comm, predicted)?;
-            if continues == [0] {
-                return Ok(false);
+            if rank == 0 {
+                self.report(&rows, &mut each);
             }
+            agree(comm, predicted)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Predicts batches until the rows are full or the batches end.
@@ -156,17 +151,17 @@ impl Predictor {
         Ok(())
     }
 
-    /// Calls `each` with the samples of a round, up to a batch that failed. Returns whether to continue.
-    fn report(&self, rows: &[f64], each: &mut impl FnMut(Guess, u32) -> bool) -> bool {
+    /// Calls `each` with the samples of a round, up to a batch that failed.
+    fn report(&self, rows: &[f64], each: &mut impl FnMut(Guess, u32)) {
         let batches = rows.chunks_exact(EVALUATION_BATCH * ROW).take_while(|batch| batch[1] != NONE);
-        let mut samples = batches.flat_map(|batch| batch.chunks_exact(ROW).take_while(|row| row[1] != NONE));
-        samples.all(|row| {
+        let samples = batches.flat_map(|batch| batch.chunks_exact(ROW).take_while(|row| row[1] != NONE));
+        for row in samples {
             let guess = match self.description.target() {
                 Some(_) => Guess::Value(row[0] as f32),
                 None => Guess::Class { class: row[0] as u32, probability: row[1] },
             };
-            each(guess, row[2] as u32)
-        })
+            each(guess, row[2] as u32);
+        }
     }
 
     /// Continues a text by `length` characters, each sampled given those before it.

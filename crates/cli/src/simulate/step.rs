@@ -7,7 +7,7 @@ use serde::Serialize;
 use unisono::Topology;
 use unisono::size::bytes;
 use unisono_collectives::model::Machine;
-use unisono_compress::{Compression, Prices, UnknownWire, Wire};
+use unisono_compress::{Prices, Wire};
 use unisono_steps::{Bucket, Overlap, Plan, Served, Step, USUAL_FIRST_BUCKET_BYTES};
 
 use super::Cluster;
@@ -34,7 +34,7 @@ pub(super) struct Args {
     batch_size: usize,
     /// Wire formats of gradients, comma-separated: f32, bf16, f16, or, between nodes only, int8, int4, int8:stochastic, int4:stochastic, onebit,
     /// topk:FRACTION or powersgd:RANK
-    #[arg(long, value_name = "WIRE,WIRE", value_delimiter = ',', default_value = "f32", value_parser = wire)]
+    #[arg(long, value_name = "WIRE,WIRE", value_delimiter = ',', default_value = "f32")]
     wire: Vec<Wire>,
     /// Bucket size in bytes of gradients, or auto, as for train; the suffixes K, M and G mean 2^10, 2^20 and 2^30
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = bucket_bytes)]
@@ -80,16 +80,6 @@ const UPDATE_GB_PER_S: f64 = 30.0;
 fn milliseconds(text: &str) -> Result<f64, String> {
     let time_ms = text.parse().ok().filter(|time_ms| (0.0..=1e9).contains(time_ms));
     time_ms.ok_or_else(|| "expected milliseconds, such as 12.5".to_owned())
-}
-
-/// Parses a wire format other than `threshold`: the amount that `threshold` sends depends on gradients, which a simulation lacks.
-fn wire(text: &str) -> Result<Wire, String> {
-    match text.parse().map_err(|error: UnknownWire| error.to_string())? {
-        Wire::Compressed(Compression::Threshold { .. }) => Err("the message size of threshold depends on the gradients: \
-                                                                simulate topk:FRACTION with the expected fraction"
-            .to_owned()),
-        wire => Ok(wire),
-    }
 }
 
 fn bucket_bytes(text: &str) -> Result<BucketBytes, String> {

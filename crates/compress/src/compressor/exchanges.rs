@@ -12,15 +12,12 @@ use crate::kernels::sparse::Pair;
 
 /// A collective among the leaders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exchange {
-    /// The collective.
-    pub operation: Operation,
-    /// The bytes of its array.
-    pub size_bytes: usize,
-    /// The bytes of an element.
-    pub element_size_bytes: usize,
+pub(super) struct Exchange {
+    pub(super) operation: Operation,
+    pub(super) size_bytes: usize,
+    pub(super) element_size_bytes: usize,
     /// The number of leaders that take part: all of them, or two partners.
-    pub leaders: usize,
+    pub(super) leaders: usize,
 }
 
 impl Exchange {
@@ -38,20 +35,7 @@ impl Compression {
     /// Returns the collectives by which this many leaders sum an array of tensors of these shapes: those that
     /// [`Compressor::all_reduce`](super::Compressor::all_reduce) calls, or the expected messages of recursive doubling. `None` if
     /// they depend on the values.
-    ///
-    /// ```
-    /// use unisono::Operation;
-    /// use unisono_compress::Compression;
-    ///
-    /// let exchanges = Compression::Int8.exchanges(&[&[512, 2]], 2).unwrap();
-    /// // Each of two chunks of 512 elements takes their bytes, and two scales.
-    /// assert!(exchanges.iter().all(|exchange| exchange.size_bytes == 2 * (512 + 8)));
-    /// assert_eq!(exchanges[1].operation, Operation::AllGather);
-    /// ```
-    ///
-    /// # Panics
-    /// If there are no leaders.
-    pub fn exchanges(self, shapes: &[&[usize]], leaders: usize) -> Option<Vec<Exchange>> {
+    pub(super) fn exchanges(self, shapes: &[&[usize]], leaders: usize) -> Option<Vec<Exchange>> {
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let f32s = |count| Exchange::new(Operation::AllReduce, count, size_of::<f32>(), leaders);
         match self {

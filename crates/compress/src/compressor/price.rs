@@ -83,7 +83,12 @@ impl Prices {
             Wire::Compressed(_) if nodes == 1 => self.time_us(whole, of(Operation::AllReduce, 4)),
             Wire::Compressed(compression) => {
                 let exchanges = compression.exchanges(shapes, nodes);
-                let unknown = || format!("the message size of {compression} depends on the gradients");
+                let unknown = || {
+                    format!(
+                        "the message size of {compression} depends on the gradients: simulate topk:FRACTION with the \
+                         expected fraction"
+                    )
+                };
                 let mut time_us = codec_us;
                 for exchange in exchanges.ok_or_else(unknown)? {
                     time_us += self.time_us((exchange.leaders, 1), exchange)?;

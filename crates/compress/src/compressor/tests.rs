@@ -1,7 +1,7 @@
 //! Tests of sent values and residuals over declared nodes.
 
 use super::*;
-use unisono::{Topology, Unisono};
+use unisono::{Operation, Topology, Unisono};
 
 /// A matrix that is compressed, one that is not, and a vector.
 const SHAPES: [&[usize]; 3] = [&[24, 40], &[3, 2], &[17]];
@@ -258,6 +258,14 @@ fn formatted_names_parse_to_the_same_value() {
         let error = wrong.parse::<Compression>().unwrap_err().to_string();
         assert!(error.contains("powersgd:RANK"), "{error}");
     }
+}
+
+#[test]
+fn exchanges_have_the_bytes_of_codes_and_scales() {
+    let exchanges = Compression::Int8.exchanges(&[&[512, 2]], 2).unwrap();
+    // Each of two chunks of 512 elements takes their bytes, and two scales.
+    assert!(exchanges.iter().all(|exchange| exchange.size_bytes == 2 * (512 + 8)));
+    assert_eq!(exchanges[1].operation, Operation::AllGather);
 }
 
 #[test]

@@ -104,19 +104,6 @@ unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stre
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyPeerAsync(
-    to: u64,
-    _to_context: usize,
-    from: u64,
-    _from_context: usize,
-    bytes: usize,
-    stream: usize,
-) -> Status {
-    // SAFETY: as in `cuMemcpyHtoD_v2`.
-    status(unsafe { copy(to, from, bytes, stream, false) })
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8Async(address: u64, byte: c_uchar, bytes: usize, stream: usize) -> Status {
     status(stream::usable(stream).map(|stream| stream.enqueue(Operation::Fill { address, byte, bytes })))
 }

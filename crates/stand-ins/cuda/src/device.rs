@@ -86,17 +86,12 @@ unsafe extern "C" fn cuDeviceGetName(name: *mut u8, size: c_int, device: c_int) 
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetUuid(id: Out<'_, [u8; 16]>, device: c_int) -> Status {
+extern "C" fn cuDeviceGetUuid_v2(id: Out<'_, [u8; 16]>, device: c_int) -> Status {
     status(physical(device).and_then(|physical| {
         let mut uuid = *b"stand-in device\0";
         uuid[15] = physical;
         give(id, uuid)
     }))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetUuid_v2(id: Out<'_, [u8; 16]>, device: c_int) -> Status {
-    cuDeviceGetUuid(id, device)
 }
 
 #[unsafe(no_mangle)]

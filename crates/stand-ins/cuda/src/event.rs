@@ -2,7 +2,6 @@
 
 use std::ffi::c_uint;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
 
 use crate::context::{self, Context};
 use crate::errors::{Failure, Out, Status, give, status};
@@ -12,47 +11,39 @@ use crate::stream::{self, Operation};
 /// One record of an event. Each record has its own, so that a wait for one is not ended by a later one.
 #[derive(Default)]
 pub(crate) struct Moment {
-    reached: Mutex<Option<Instant>>,
+    is_reached: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Moment {
     pub(crate) fn reach(&self) {
-        *self.reached.lock().unwrap() = Some(Instant::now());
+        *self.is_reached.lock().unwrap() = true;
         self.changed.notify_all();
     }
 
     /// Waits until the stream has reached it, which happens even after an error.
     pub(crate) fn wait(&self) {
-        let reached = self.reached.lock().unwrap();
-        drop(self.changed.wait_while(reached, |reached| reached.is_none()).unwrap());
+        let is_reached = self.is_reached.lock().unwrap();
+        drop(self.changed.wait_while(is_reached, |is_reached| !*is_reached).unwrap());
     }
 
-    fn reached(&self) -> Option<Instant> {
-        *self.reached.lock().unwrap()
+    fn is_reached(&self) -> bool {
+        *self.is_reached.lock().unwrap()
     }
 }
 
 struct Event {
     handle: usize,
     context: Arc<Context>,
-    has_time: bool,
     /// The latest record.
     moment: Mutex<Option<Arc<Moment>>>,
 }
 
 static EVENTS: Handles<Event> = Handles::beginning_at(0x300_0000);
 
-const DISABLE_TIMING: c_uint = 2;
-
 impl Event {
     fn moment(&self) -> Option<Arc<Moment>> {
         self.moment.lock().unwrap().clone()
-    }
-
-    fn time(&self) -> Result<Instant, Failure> {
-        let moment = self.moment().filter(|_| self.has_time).ok_or(Failure::INVALID_HANDLE)?;
-        moment.reached().ok_or(Failure::NOT_READY)
     }
 }
 
@@ -62,10 +53,9 @@ pub(crate) fn forget(context: usize) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuEventCreate(handle: Out<'_, usize>, flags: c_uint) -> Status {
+extern "C" fn cuEventCreate(handle: Out<'_, usize>, _flags: c_uint) -> Status {
     status(context::current().and_then(|context| {
-        let has_time = flags & DISABLE_TIMING == 0;
-        let event = EVENTS.add(|handle| Event { handle, context, has_time, moment: Mutex::default() });
+        let event = EVENTS.add(|handle| Event { handle, context, moment: Mutex::default() });
         give(handle, event.handle)
     }))
 }
@@ -105,7 +95,7 @@ extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> 
 extern "C" fn cuEventQuery(event: usize) -> Status {
     status(EVENTS.get(event).and_then(|event| {
         // Read before the error: an error that precedes the event must be visible once the event is complete.
-        let is_complete = event.moment().is_none_or(|moment| moment.reached().is_some());
+        let is_complete = event.moment().is_none_or(|moment| moment.is_reached());
         event.context.check()?;
         if is_complete { Ok(()) } else { Err(Failure::NOT_READY) }
     }))
@@ -118,17 +108,5 @@ extern "C" fn cuEventSynchronize(event: usize) -> Status {
             moment.wait();
         }
         event.context.check()
-    }))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<'_, f32>, start: usize, end: usize) -> Status {
-    let times = EVENTS.get(start).and_then(|start| Ok((start.time()?, EVENTS.get(end)?.time()?)));
-    status(times.and_then(|(start, end)| {
-        let seconds = match end.checked_duration_since(start) {
-            Some(after) => after.as_secs_f64(),
-            None => -start.duration_since(end).as_secs_f64(),
-        };
-        give(milliseconds, (seconds * 1e3) as f32)
     }))
 }

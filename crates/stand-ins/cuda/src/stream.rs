@@ -206,11 +206,6 @@ extern "C" fn cuStreamQuery(stream: usize) -> Status {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamIsCapturing(stream: usize, capturing: Out<'_, c_uint>) -> Status {
-    status(usable(stream).and_then(|_| give(capturing, 0)))
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuLaunchHostFunc(
     stream: usize,
     function: Option<HostFunction>,
