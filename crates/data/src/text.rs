@@ -17,11 +17,16 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
         return Err(DataError::zero("the context"));
     }
     let files = files::named(path)?.into_iter().map(ByteFile::open).collect::<Result<Vec<_>, _>>()?;
-    let mut is_seen = vec![false; char::MAX as usize + 1];
+    let (mut is_seen, mut vocabulary) = (vec![false; char::MAX as usize + 1], Vec::new());
     let mut codes = NumberWriter::new(path, options.in_memory_bytes);
     for file in &files {
         each_block(file, |text| {
-            codes.extend(text.chars().map(u32::from).inspect(|&code| is_seen[code as usize] = true))
+            let seen = text.chars().inspect(|&character| {
+                if !std::mem::replace(&mut is_seen[character as usize], true) {
+                    vocabulary.push(character);
+                }
+            });
+            codes.extend(seen.map(u32::from))
         })?;
     }
     let found = codes.count;
@@ -31,7 +36,7 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
         let expected = context.saturating_mul(20);
         return Err(DataError::too_short(path, "characters", found, expected));
     }
-    let vocabulary: Vec<_> = ('\0'..=char::MAX).filter(|&character| is_seen[character as usize]).collect();
+    vocabulary.sort_unstable();
     let mut tokens = vec![0; 1 + vocabulary[vocabulary.len() - 1] as usize];
     for (token, &character) in (0..).zip(&vocabulary) {
         tokens[character as usize] = token;

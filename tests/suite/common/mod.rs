@@ -129,12 +129,21 @@ const PERIOD: usize = 33;
 /// Returns the elements of rank `rank`, from an index on.
 pub fn inputs<T: Exact>(op: ReduceOp, rank: usize, from: usize, count: usize) -> Vec<T> {
     let period = (from..from + PERIOD).map(|index| T::exact(input(op, rank, index)));
-    period.collect::<Vec<_>>().into_iter().cycle().take(count).collect()
+    // Not `cycle`, which is slow without optimisation.
+    let mut inputs = period.collect::<Vec<_>>().repeat(count.div_ceil(PERIOD));
+    inputs.truncate(count);
+    inputs
 }
 
 /// Checks a result.
 pub fn assert_reduced<T: Exact>(reduced: &[T], op: ReduceOp, ranks: usize, from: usize, what: &str) {
     let period: Vec<T> = (from..from + PERIOD).map(|index| expected(op, ranks, index)).collect();
+    let has_bits = |part: &[T]| {
+        bytemuck::cast_slice::<T, u8>(part) == bytemuck::cast_slice::<T, u8>(&period[..part.len()])
+    };
+    if reduced.chunks(PERIOD).all(has_bits) {
+        return;
+    }
     let differs =
         reduced.iter().zip(period.iter().cycle()).position(|(element, expected)| element != expected);
     if let Some(index) = differs {
@@ -147,7 +156,18 @@ pub fn assert_reduced<T: Exact>(reduced: &[T], op: ReduceOp, ranks: usize, from:
 }
 
 /// The count with which every reduction is tested.
-const WITH_ALL_REDUCTIONS: usize = 1009;
+pub const WITH_ALL_REDUCTIONS: usize = 1009;
+
+/// Returns every reduction with one count, and every other count with one reduction, or all pairs if there is time.
+pub fn reductions_of_counts(dtype: DType, counts: &[usize]) -> Vec<(ReduceOp, usize)> {
+    let all = reductions(dtype);
+    let pairs = counts.iter().enumerate().flat_map(|(place, &count)| {
+        let is_whole = count == WITH_ALL_REDUCTIONS || is_deep();
+        let ops = if is_whole { &all[..] } else { &all[place % all.len()..][..1] };
+        ops.iter().map(move |&op| (op, count))
+    });
+    pairs.collect()
+}
 
 /// Returns counts: none, one, around the number of ranks, primes, and (for a few types) many.
 fn counts<T: Exact>(ranks: usize) -> Vec<usize> {
@@ -181,14 +201,8 @@ fn choices(comm: &Communicator, dtype: DType) -> Vec<Choice> {
 fn all_reduces<T: Exact>(comm: &mut Communicator, memory: Memory) {
     let ranks = comm.ranks();
     for choice in choices(comm, T::DTYPE) {
-        for (place, count) in counts::<T>(ranks).into_iter().enumerate() {
-            // Every reduction with one count, and every count with one reduction, unless there is time for all pairs.
-            let is_whole = count == WITH_ALL_REDUCTIONS || is_deep();
-            let all = reductions(T::DTYPE);
-            let one = &all[place % all.len()..][..1];
-            for &op in if is_whole { &all } else { one } {
-                all_reduce::<T>(comm, memory, &choice, op, count);
-            }
+        for (op, count) in reductions_of_counts(T::DTYPE, &counts::<T>(ranks)) {
+            all_reduce::<T>(comm, memory, &choice, op, count);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The requirements on MPI's own collectives: right, or refused by name, and never slightly different.
 
 use unisono::{
-    Algorithm, Call, Choice, Collective as _, Communicator, DType, Element, Error, Method, ReduceOp, Vendor,
+    Algorithm, Call, Choice, Collective as _, Communicator, DType, Element, Error, Method, Ran, ReduceOp,
+    Vendor,
 };
 
 use crate::for_every_dtype;
@@ -49,34 +50,51 @@ fn agree_on<T: Element>(comm: &mut Communicator) {
         if T::DTYPE.is_float() && !matches!(op, ReduceOp::Min | ReduceOp::Max) {
             continue;
         }
-        for (choice, count) in
-            choices.iter().flat_map(|choice| [1, 7, 300, 40_001].map(|count| (choice, count)))
-        {
-            agree_on_one::<T>(comm, choice, op, count);
+        for count in [1, 7, 300, 40_001] {
+            agree_on_count::<T>(comm, &choices, op, count);
         }
     }
 }
 
-fn agree_on_one<T: Element>(comm: &mut Communicator, choice: &Choice, op: ReduceOp, count: usize) {
-    let (rank, dtype) = (comm.rank() as u64, T::DTYPE);
+fn agree_on_count<T: Element>(comm: &mut Communicator, choices: &[Choice], op: ReduceOp, count: usize) {
+    let rank = comm.rank() as u64;
     let inputs: Vec<T> = (0..count as u64)
         .map(|index| value((index * 37 + rank * 11 + index * index * rank) % 1009))
         .collect();
-    let call = Call::all_reduce(dtype, op, count);
-    let mut run = |choice: Choice| {
-        let mut array = inputs.clone();
-        let ran = comm.collective(choice).unwrap().run(&call, bytemuck::cast_slice_mut(&mut array));
-        (ran, array)
-    };
-    let (by_us, expected) = run(Choice::from(Algorithm::Ring));
+    let call = Call::all_reduce(T::DTYPE, op, count);
+    let (by_us, expected) = run(comm, Choice::from(Algorithm::Ring), &call, &inputs);
     by_us.unwrap();
-    let (ran, found) = run(choice.clone());
-    let what = format!("{op} of {count} {dtype} by {choice}");
+    for choice in choices {
+        agree_on_one(comm, choice, &call, (&inputs, &expected));
+    }
+}
+
+/// Makes a call on a copy, which it returns.
+fn run<T: Element>(
+    comm: &mut Communicator,
+    choice: Choice,
+    call: &Call,
+    inputs: &[T],
+) -> (unisono::Result<Ran>, Vec<T>) {
+    let mut array = inputs.to_vec();
+    let ran = comm.collective(choice).unwrap().run(call, bytemuck::cast_slice_mut(&mut array));
+    (ran, array)
+}
+
+fn agree_on_one<T: Element>(
+    comm: &mut Communicator,
+    choice: &Choice,
+    call: &Call,
+    (inputs, expected): (&[T], &[T]),
+) {
+    let (dtype, op) = (T::DTYPE, call.op.expect("an all-reduce reduces"));
+    let (ran, found) = run(comm, choice.clone(), call, inputs);
+    let what = format!("{op} of {} {dtype} by {choice}", call.count);
     let is_refused = match ran {
         Ok(_) => {
             let is_nan = |value: &T| value.ne(value);
             let same = |(one, other): (&T, &T)| one == other || is_nan(one) && is_nan(other);
-            let differs = found.iter().zip(&expected).position(|pair| !same(pair));
+            let differs = found.iter().zip(expected).position(|pair| !same(pair));
             let pair = differs.map(|index| (index, found[index], expected[index]));
             assert_eq!(pair, None, "{what}: (index, MPI's, ours)");
             false
@@ -86,7 +104,7 @@ fn agree_on_one<T: Element>(comm: &mut Communicator, choice: &Choice, op: Reduce
             assert!(names(&why, dtype, op), "{what}: {why}");
             assert_eq!(
                 bytemuck::cast_slice::<T, u8>(&found),
-                bytemuck::cast_slice::<T, u8>(&inputs),
+                bytemuck::cast_slice::<T, u8>(inputs),
                 "{what}"
             );
             true

@@ -79,8 +79,13 @@ fn check(
     let after = stream.clone_dtoh(&known).unwrap();
     comm.synchronize(&stream).unwrap();
     for (element, &found) in after.iter().enumerate().filter(|(element, _)| is_defined(*element)) {
-        let place = format!("{operation} of {count} by {ran}, rank {}, element {element}", comm.rank());
-        assert_eq!(found, expected(element), "{place}");
+        let expected = expected(element);
+        assert_eq!(
+            found,
+            expected,
+            "{operation} of {count} by {ran}, rank {}, element {element}",
+            comm.rank()
+        );
     }
     stream.memset_zeros(&mut known).unwrap();
 }

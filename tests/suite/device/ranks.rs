@@ -7,7 +7,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr, ValidAsZero
 use unisono::{Algorithm, Call, Choice, Communicator, DType, Error, Method, ReduceOp, Vendor};
 
 use super::operations;
-use crate::common::{Exact, assert_reduced, bits, inputs, reductions};
+use crate::common::{Exact, WITH_ALL_REDUCTIONS, assert_reduced, bits, inputs, reductions_of_counts};
 use crate::for_every_dtype;
 
 /// Several segments, and no multiple of their size.
@@ -75,11 +75,10 @@ fn reduce_all<T: Exact + DeviceRepr + ValidAsZeroBits>(comm: &mut Communicator) 
     let mut by_nccl = 0;
     for choice in vendors.into_iter().chain(algorithms).chain(others) {
         comm.set_choice(choice.clone()).unwrap();
-        for op in reductions(T::DTYPE) {
-            for count in [0, 1, comm.ranks() + 1, 1009] {
-                let is_done = reduce_one::<T>(comm, &choice, op, count);
-                by_nccl += usize::from(is_done && choice.to_string().contains("nccl"));
-            }
+        let counts = [0, 1, comm.ranks() + 1, WITH_ALL_REDUCTIONS];
+        for (op, count) in reductions_of_counts(T::DTYPE, &counts) {
+            let is_done = reduce_one::<T>(comm, &choice, op, count);
+            by_nccl += usize::from(is_done && choice.to_string().contains("nccl"));
         }
     }
     let route = comm.device_route().unwrap();

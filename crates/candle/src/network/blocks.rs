@@ -1,5 +1,7 @@
 //! Blocks of operations, which the threads of a rank divide among them.
 
+use std::sync::LazyLock;
+
 use candle_core::utils::get_num_threads;
 use gemm::Parallelism;
 use rayon::prelude::*;
@@ -7,6 +9,9 @@ use rayon::prelude::*;
 /// The number of values in a block of an element-wise operation. It is large enough to amortise the cost of starting it, and small enough for the L2
 /// cache.
 pub(super) const BLOCK: usize = 1 << 14;
+
+/// The number of threads of a rank. candle reads it from the environment or the system at every call.
+static THREADS: LazyLock<usize> = LazyLock::new(get_num_threads);
 
 /// Maps items on the threads of this rank. The results are in the order of the items.
 pub(super) fn map<T: Send, R: Send>(
@@ -22,10 +27,10 @@ pub(super) fn map<T: Send, R: Send>(
 
 /// Returns the number of threads for a matrix product.
 pub(super) fn parallelism() -> Parallelism {
-    if is_alone() { Parallelism::None } else { Parallelism::Rayon(get_num_threads()) }
+    if is_alone() { Parallelism::None } else { Parallelism::Rayon(*THREADS) }
 }
 
 /// Returns whether this thread works alone: it is the only one of its rank, or it already runs a part of an operation.
 fn is_alone() -> bool {
-    get_num_threads() == 1 || rayon::current_thread_index().is_some()
+    *THREADS == 1 || rayon::current_thread_index().is_some()
 }

@@ -39,10 +39,10 @@ fn write(file: &Path, images: usize, noise: &mut Noise) {
 
 fn settings(directory: &Path, model: ModelKind) -> Config {
     let mut noise = Noise(7);
-    write(&directory.join("data_batch_1.bin"), 800, &mut noise);
+    write(&directory.join("data_batch_1.bin"), 300, &mut noise);
     write(&directory.join("test_batch.bin"), 100, &mut noise);
     Config {
-        epochs: 2,
+        epochs: 3,
         batch_size: 16,
         optimizer: NamedRule::new(AdamW::default()),
         weight_decay: 0.0,

@@ -317,7 +317,7 @@ fn numbers(
 
 /// One of four workers takes five times as long. If none waits, all together compute 3.2 times the shares of one fast worker.
 fn slow_worker_delays_no_other() {
-    const STEPS: usize = 50;
+    const STEPS: usize = 25;
     let takes = Duration::from_millis(10);
     let slow = |rank| Slow::new(takes * if rank == 4 { 5 } else { 1 });
     let timed = |staleness| {

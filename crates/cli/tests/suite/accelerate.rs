@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use unisono_testing::launch::{self, Ended, SAME_FEATURES};
 use unisono_testing::shared;
-use unisono_testing::suite::Test;
+use unisono_testing::suite::{self, Test};
 
 use crate::UNISONO;
 
@@ -188,10 +188,16 @@ fn reports(ended: &Ended, function: &str, carried_out_by: &str) -> bool {
     rows.any(|row| row.starts_with(&format!("{function} ")) && row.ends_with(carried_out_by))
 }
 
+/// Returns the largest number of ranks with which to test every call and every reduction.
+fn most_ranks(mpi: &str) -> usize {
+    // MPICH ranks that outnumber the cores yield late.
+    let quick = if mpi == "openmpi" { 3 } else { 2 };
+    quick + usize::from(suite::is_deep())
+}
+
 fn every_call(installed: &Installed, mpi: &'static str) {
     let program = installed.c(mpi, "calls.c");
-    // MPICH ranks that outnumber the cores yield late.
-    for ranks in 1..=if mpi == "openmpi" { 4 } else { 3 } {
+    for ranks in 1..=most_ranks(mpi) {
         let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
         for function in ALL.split(',') {
             let by = if ranks == 1 { "MPI: one rank" } else { "  unisono" };
@@ -202,7 +208,7 @@ fn every_call(installed: &Installed, mpi: &'static str) {
 
 fn operations(installed: &Installed, mpi: &'static str) {
     let program = installed.c(mpi, "operations.c");
-    for ranks in 1..=if mpi == "openmpi" { 4 } else { 2 } {
+    for ranks in 1..=most_ranks(mpi) {
         let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
         for function in ["allreduce", "reduce", "reduce_scatter", "reduce_scatter_block", "scan", "exscan"] {
             for op in ["maxloc other", "minloc other", "user-defined other", "sum other", "prod other"] {
@@ -228,7 +234,7 @@ fn operations(installed: &Installed, mpi: &'static str) {
 
 fn layouts(installed: &Installed, mpi: &'static str) {
     let program = installed.c(mpi, "layouts.c");
-    for ranks in 1..=if mpi == "openmpi" { 4 } else { 2 } {
+    for ranks in 1..=most_ranks(mpi) {
         let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
         for function in ["bcast", "allgather", "allgatherv", "alltoall", "gather", "scatter"] {
             let by = if ranks == 1 { "MPI: one rank" } else { "  unisono" };

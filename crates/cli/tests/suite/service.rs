@@ -131,7 +131,7 @@ fn parameters_do_not_depend_on_the_producer_of_batches() {
 fn run_survives_a_killed_server_and_uses_a_joining_one() {
     let folder = folder();
     let path = folder.path();
-    const EPOCHS: usize = 100;
+    const EPOCHS: usize = 60;
     let local = done(train(path, &format!("{IMAGES} --epochs {EPOCHS}")));
     let (first, mut second) = (Served::start(path, IMAGES), Served::start(path, IMAGES));
     let mut run = unisono(path, &format!("{TRAIN} {} --epochs {EPOCHS}", by(&[&first, &second])));

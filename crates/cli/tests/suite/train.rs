@@ -195,7 +195,7 @@ fn central_storage_matches_over_every_launcher_in_about_half_the_memory() {
     std::fs::write(&table, "one,other,class\n".to_owned() + &(0..100).map(row).collect::<String>()).unwrap();
     let data = format!("csv:{}", table.display());
     // Long enough for the allocator to release the memory of drawing the initial values.
-    let wide = ["--data", &data, "--hidden", "2236,2236", "--epochs", "10", "--batch-size", "8"];
+    let wide = ["--data", &data, "--hidden", "2236,2236", "--epochs", "3", "--batch-size", "8"];
     let memory = |arguments: &[&str]| last(&launched(2, arguments))["memory_bytes"].as_f64().unwrap();
     let (mirrored, central) = (memory(&wide), memory(&[&wide[..], &AT_THE_CENTRE].concat()));
     let saved = mirrored - central;
@@ -216,8 +216,18 @@ fn reference(ranks: usize, arguments: &[&str]) -> serde_json::Value {
 }
 
 fn world_invariant_run_gives_the_same_parameters_on_1_2_and_4_ranks() {
-    let arguments =
-        ["--epochs", "6", "--order", "world-invariant", "--global-batch", "192", "--clip-norm", "5"];
+    let arguments = [
+        "--epochs",
+        "12",
+        "--hidden",
+        "64",
+        "--order",
+        "world-invariant",
+        "--global-batch",
+        "192",
+        "--clip-norm",
+        "5",
+    ];
     let alone = threads(1, &arguments);
     assert!(alone["test_accuracy"].as_f64().unwrap() > 0.8, "{alone}");
     for several in [threads(2, &arguments), threads(4, &arguments), last(&launched(2, &arguments))] {
@@ -228,9 +238,8 @@ fn world_invariant_run_gives_the_same_parameters_on_1_2_and_4_ranks() {
 }
 
 fn killed_run_resumes_with_the_same_bits_on_other_numbers_of_ranks() {
-    let common =
-        ["--epochs", "10", "--global-batch", "128", "--order", "world-invariant", "--optimizer", "adamw"];
-    let rate = ["--learning-rate", "0.001"];
+    let common = ["--epochs", "20", "--hidden", "64", "--global-batch", "128", "--order", "world-invariant"];
+    let rate = ["--optimizer", "adamw", "--learning-rate", "0.001"];
     let undisturbed = threads(2, &[&common[..], &rate].concat());
     let saving = ["--checkpoint-every", "5", "--keep", "2", "--resume", "--checkpoint-dir"];
     let arguments = [&common[..], &rate, &saving].concat();

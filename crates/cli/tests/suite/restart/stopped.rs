@@ -17,8 +17,10 @@ const STOPPED: Option<i32> = Some(75);
 /// Returns a run that is long enough to be stopped.
 fn train(directory: &Path, more: &[&str]) -> Command {
     let mut command = mpirun(2, UNISONO);
-    command.args(["train", "--format", "json", "--data", digits(), "--epochs", "12", "--global-batch", "64"]);
-    command.args(["--checkpoint-dir", directory.to_str().unwrap(), "--checkpoint-every", "25"]).args(more);
+    command.args(["train", "--format", "json", "--data", digits(), "--epochs", "24", "--global-batch", "64"]);
+    command
+        .args(["--hidden", "64", "--checkpoint-dir", directory.to_str().unwrap(), "--checkpoint-every", "25"])
+        .args(more);
     command
 }
 

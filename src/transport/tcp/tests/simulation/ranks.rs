@@ -78,7 +78,7 @@ impl Sample {
             let task = Task { header: &header, method: self.method, deadlines };
             let mut buffer = self.inputs[rank].clone();
             executor.run(&self.bound[rank], &task, bytemuck::cast_slice_mut(&mut buffer), transport)?;
-            let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+            let bits = bytemuck::cast_slice::<f32, u8>;
             assert!(
                 bits(&buffer) == bits(&self.expected[rank]),
                 "rank {rank}: {} of {:?}",
@@ -184,7 +184,10 @@ struct Message {
 
 impl Message {
     fn bytes(&self) -> Vec<u8> {
-        (0..self.size_bytes).map(|index| (index * 7 + self.number * 31 + self.from) as u8).collect()
+        let period: Vec<_> = (0..256).map(|index| (index * 7 + self.number * 31 + self.from) as u8).collect();
+        let mut bytes = period.repeat(self.size_bytes.div_ceil(256));
+        bytes.truncate(self.size_bytes);
+        bytes
     }
 
     fn options(&self, deadlines: Deadlines) -> MessageOptions {
