@@ -42,7 +42,6 @@ impl Config {
         checked.map_err(|error| self.placed(error))
     }
 
-    /// Returns the values of all options by name.
     pub(super) fn values(&self) -> Result<Value, TrainError> {
         let values = serde_json::to_value(self);
         values.map_err(|error| TrainError::Setting(format!("{error}: expected options that a file can hold")))
@@ -81,7 +80,6 @@ impl Config {
         Ok(move |option: &str| own[option] != usual[option])
     }
 
-    /// Rejects options that are not at their defaults but would have no effect.
     fn check_effect(&self) -> Result<(), TrainError> {
         let is_changed = self.changed(&Self::new(self.data.clone(), self.model))?;
         let is_given = |option: &&&str| is_changed(option);
@@ -232,7 +230,6 @@ impl Config {
         }
     }
 
-    /// Rejects an algorithm that would not be used.
     pub(super) fn check_choice(
         &self,
         choice: &Choice,
@@ -254,7 +251,6 @@ impl Config {
         Ok(())
     }
 
-    /// Rejects a number of shards that the number of ranks does not divide.
     pub(super) fn check_world(&self, ranks: usize) -> Result<(), TrainError> {
         match self.world_invariant() {
             Some(parts) if !parts.is_power_of_two() || !parts.is_multiple_of(ranks) => refuse(format!(

@@ -88,7 +88,6 @@ impl Config {
         json!({ "optimizer": self.optimizer().describe(), "schedule": schedule })
     }
 
-    /// Checks that a checkpoint belongs to the run that `own` describes.
     pub(super) fn compare(
         &self,
         own: &Value,

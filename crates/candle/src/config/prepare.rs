@@ -261,7 +261,6 @@ impl Config {
         Ok(directory.map(|directory| Resumed::find(comm, directory)).transpose()?.flatten())
     }
 
-    /// Returns the ranks' shares of the samples of a step.
     pub(super) fn shares(
         &self,
         strategy: &Strategy,
@@ -285,7 +284,6 @@ impl Config {
         Shares { rank: rank % replicas, micro_batch: samples.div_ceil(micro_batches), fixed_passes, ..usual }
     }
 
-    /// Returns the reason why the run cannot use GPUs, if there is one.
     fn refuses_device(&self, strategy: &Strategy, global_batch: usize) -> Option<String> {
         let why = match strategy {
             Strategy::ParameterServer(_) => "parameter servers hold their parameters in host memory",

@@ -65,7 +65,6 @@ impl Config {
     }
 }
 
-/// Returns an option as on the command line.
 fn given(name: &str, value: &Value) -> String {
     match value {
         Value::Null => format!("no --{name}"),

@@ -47,13 +47,11 @@ struct Layer {
 }
 
 impl Passes {
-    /// Adds a layer that normalises, and returns its index.
     pub(super) fn add_layer(&mut self, statistics: Arc<Statistics>) -> usize {
         self.layers.push(Layer { statistics, exchanged: [false; 2] });
         self.layers.len() - 1
     }
 
-    /// Returns whether a layer communicates with other ranks.
     pub(super) fn synchronizes(&self) -> bool {
         !self.layers.is_empty()
     }

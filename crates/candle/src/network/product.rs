@@ -10,9 +10,7 @@ use unisono_train::Fill;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a> {
     values: &'a [f32],
-    /// The numbers of rows and of columns.
     shape: [usize; 2],
-    /// The strides between rows and between columns.
     strides: [usize; 2],
 }
 

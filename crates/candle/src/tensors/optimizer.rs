@@ -44,7 +44,6 @@ impl TensorOptimizer {
         Ok(Self { settings, form, factors, steps: 0, moments })
     }
 
-    /// As [`Optimizer::begin_step`].
     pub(crate) fn begin_step(&mut self) {
         self.steps += 1;
     }
@@ -118,7 +117,6 @@ impl TensorOptimizer {
     }
 }
 
-/// Returns the tensor form of a rule, if it has one.
 fn form(rule: &dyn UpdateRule) -> Option<TensorForm> {
     let known: &dyn Any = rule;
     if let Some(sgd) = known.downcast_ref::<Sgd>() {

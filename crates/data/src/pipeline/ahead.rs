@@ -52,11 +52,8 @@ struct Source<T> {
 }
 
 struct State<U> {
-    /// Finished results, by number.
     ready: BTreeMap<u64, Outcome<U>>,
-    /// The number of results started.
     begun: u64,
-    /// The number of results taken by the consumer.
     taken: u64,
     /// The total number of results, once known.
     end: Option<u64>,

@@ -186,7 +186,6 @@ pub(super) enum Sum {
 
 const SUMS: usize = Sum::Ready as usize + 1;
 
-/// The counters of a stage's threads.
 #[derive(Debug)]
 pub(super) struct Counters {
     name: Mutex<&'static str>,

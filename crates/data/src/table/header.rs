@@ -57,7 +57,6 @@ impl Layout {
     }
 }
 
-/// Returns the problem of a header on its own, if any.
 pub(super) fn problem(header: &[String]) -> Option<String> {
     let mut seen = HashSet::new();
     let twice = header.iter().find(|&name| !seen.insert(name))?;
