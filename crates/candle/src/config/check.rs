@@ -11,7 +11,7 @@ use super::Config;
 use crate::model::ModelKind;
 use unisono::{Choice, Vendor};
 use unisono_data::{Dataset, Kind, OnBadSample, Source};
-use unisono_strategies::{Strategy, StrategyKind};
+use unisono_strategies::Strategy;
 use unisono_train::internals::IN_TREE;
 use unisono_train::rate::ScheduleKind;
 use unisono_train::{BucketBytes, Order, Overlap, TrainError, Wire, Wires, metrics};
@@ -109,12 +109,12 @@ impl Config {
             ("--optimizer sgd", self.optimizer.0.name() == "sgd", &["momentum", "nesterov"]),
             (
                 "--strategy parameter-server",
-                self.strategy == Some(StrategyKind::ParameterServer),
+                self.strategy == Some(Strategy::ParameterServer),
                 &["servers", "staleness", "elastic", "damp-stale"],
             ),
             (
                 "--strategy pipeline",
-                self.strategy == Some(StrategyKind::Pipeline),
+                self.strategy == Some(Strategy::Pipeline),
                 &["stages", "micro-batches", "pipeline-schedule", "split-at"],
             ),
             ("a --wire that compresses, such as int8", compresses, &["uncompressed-steps"]),
@@ -154,13 +154,13 @@ impl Config {
         self.buckets(1).conflict().or(refused).map_or(Ok(()), refuse)
     }
 
-    pub(super) fn check_strategy(&self, strategy: &Strategy) -> Result<(), TrainError> {
+    pub(super) fn check_strategy(&self, strategy: Strategy) -> Result<(), TrainError> {
         let is_across = self.overlap == Overlap::Across;
         let is_invariant = self.order == Order::Tree;
         let is_undecided = matches!(self.wire, Wires::Auto(_));
         let names_algorithm = self.algorithm.as_ref().is_some_and(|choice| *choice != Choice::Auto);
         let refused = match strategy {
-            Strategy::Pipeline(_) => vec![
+            Strategy::Pipeline => vec![
                 (
                     self.model == ModelKind::ResNet,
                     "--model resnet",
@@ -188,7 +188,7 @@ impl Config {
                 ),
                 (is_across, "--overlap across", "an update ends before the next pass"),
             ],
-            Strategy::ParameterServer(_) => vec![
+            Strategy::ParameterServer => vec![
                 (is_undecided, "--wire auto", "it compares all-reduces: name one format"),
                 (names_algorithm, "--algorithm", "workers send gradients to servers"),
                 (
@@ -206,7 +206,7 @@ impl Config {
     }
 
     /// Rejects options that a run of a user's model does not support, or that would have no effect on it.
-    pub(super) fn check_own(&self, strategy: &Strategy, shares_values: bool) -> Result<(), TrainError> {
+    pub(super) fn check_own(&self, strategy: Strategy, shares_values: bool) -> Result<(), TrainError> {
         let is_changed = self.changed(&Self::default())?;
         let built_in = Self::of_data_and_model().into_iter().filter(|option| !OF_ANY.contains(&&**option));
         if let Some(option) = built_in.chain(["device".to_owned()]).find(|option| is_changed(option)) {
@@ -217,7 +217,7 @@ impl Config {
         self.check()?;
         self.check_strategy(strategy)?;
         match strategy {
-            Strategy::ParameterServer(_) | Strategy::Pipeline(_) => refuse(format!(
+            Strategy::ParameterServer | Strategy::Pipeline => refuse(format!(
                 "--strategy {strategy} has a run of its own: use another strategy, or `ParameterServer` or `Pipeline` of unisono-strategies"
             )),
             Strategy::CentralStorage if !shares_values => refuse(
