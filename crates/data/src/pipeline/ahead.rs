@@ -173,7 +173,6 @@ impl<T: Send + 'static, U: Send + 'static> Iterator for Ahead<T, U> {
         }
         drop(state);
         let counters = &self.shared.counters;
-        counters.spent(Sum::Waited, waited);
         if !matches!(outcome, Ok(Ok(Item::EndOfEpoch))) {
             counters.add(Sum::Taken, 1);
             counters.add(Sum::Ready, ready as u64);
