@@ -54,9 +54,9 @@ fn averages_are_evaluated_saved_and_resumed() {
     assert_ne!(ended.last.test_loss, plain.last.test_loss);
 
     let saved = Saved::open(kept.path()).unwrap();
-    let tally =
-        unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test).unwrap()).remove(0);
-    assert_eq!(tally.mean_loss(), ended.last.test_loss);
+    let evaluated =
+        unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test, &[]).unwrap()).remove(0);
+    assert_eq!(evaluated.test.tally.mean_loss(), ended.last.test_loss);
 
     let sharded = Config { shard_optimizer: true, ..settings.clone() };
     let kept = tempfile::tempdir().unwrap();

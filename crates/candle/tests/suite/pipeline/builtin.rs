@@ -142,8 +142,8 @@ fn complete_checkpoint_resumes_under_other_strategies() {
     // One rank can read the complete checkpoint.
     let saved = Saved::open(directory.path()).unwrap();
     assert_eq!(saved.parameters_hash().unwrap(), ended.parameters_hash);
-    let tallies = unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test).unwrap());
-    assert!((tallies[0].mean_loss() - ended.last.test_loss).abs() < 1e-12);
+    let evaluated = unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test, &[]).unwrap());
+    assert!((evaluated[0].test.tally.mean_loss() - ended.last.test_loss).abs() < 1e-12);
 }
 
 fn run_resumed_in_the_same_world_has_the_same_bits() {
