@@ -90,6 +90,8 @@ impl Config {
         }
         let has_files = self.data.has_image_files();
         let may_vary = has_files || matches!(self.data, Source::Cifar(_) | Source::Npy(_));
+        let drops = matches!(self.model, ModelKind::Mlp | ModelKind::Transformer);
+        let is_server = self.strategy == Some(Strategy::ParameterServer);
         let compresses = self.wires().iter().any(|wire| matches!(wire, Wire::Compressed(_)));
         let needs: [(&str, bool, &[&str]); 18] = [
             ("--data FORMAT:s3://… or https://…", self.data.is_remote(), &["data-cache"]),
@@ -100,18 +102,10 @@ impl Config {
             (MAY_VARY, may_vary, &["normalize", "augment"]),
             ("--data service:HOST:PORT", matches!(self.data, Source::Service(_)), &["data-token-file"]),
             ("--model mlp, resnet or transformer", self.model != ModelKind::Cnn, &["hidden"]),
-            (
-                "--model mlp or transformer",
-                matches!(self.model, ModelKind::Mlp | ModelKind::Transformer),
-                &["dropout"],
-            ),
+            ("--model mlp or transformer", drops, &["dropout"]),
             ("--schedule step", self.schedule == ScheduleKind::Step, &["step-epochs", "step-factor"]),
             ("--optimizer sgd", self.optimizer.0.name() == "sgd", &["momentum", "nesterov"]),
-            (
-                "--strategy parameter-server",
-                self.strategy == Some(Strategy::ParameterServer),
-                &["servers", "staleness", "elastic", "damp-stale"],
-            ),
+            ("--strategy parameter-server", is_server, &["servers", "staleness", "elastic", "damp-stale"]),
             (
                 "--strategy pipeline",
                 self.strategy == Some(Strategy::Pipeline),
@@ -155,17 +149,15 @@ impl Config {
     }
 
     pub(super) fn check_strategy(&self, strategy: Strategy) -> Result<(), TrainError> {
+        let is_resnet = self.model == ModelKind::ResNet;
         let is_across = self.overlap == Overlap::Across;
         let is_invariant = self.order == Order::Tree;
+        let skips_bad = self.on_bad_sample != OnBadSample::Error;
         let is_undecided = matches!(self.wire, Wires::Auto(_));
         let names_algorithm = self.algorithm.as_ref().is_some_and(|choice| *choice != Choice::Auto);
         let refused = match strategy {
             Strategy::Pipeline => vec![
-                (
-                    self.model == ModelKind::ResNet,
-                    "--model resnet",
-                    "batch norm needs all samples of a step at once",
-                ),
+                (is_resnet, "--model resnet", "batch norm needs all samples of a step at once"),
                 (self.dropout != 0.0, "--dropout", "a stage does not know the pass that it drops values of"),
                 (
                     is_invariant,
@@ -191,11 +183,7 @@ impl Config {
             Strategy::ParameterServer => vec![
                 (is_undecided, "--wire auto", "it compares all-reduces: name one format"),
                 (names_algorithm, "--algorithm", "workers send gradients to servers"),
-                (
-                    self.on_bad_sample != OnBadSample::Error,
-                    "--on-bad-sample skip",
-                    "samples that workers skip are not reported",
-                ),
+                (skips_bad, "--on-bad-sample skip", "samples that workers skip are not reported"),
             ],
             Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => Vec::new(),
         };
