@@ -13,7 +13,7 @@ pub(super) const FORMATS: &str = "PNG, JPEG, WebP, BMP or GIF";
 pub(super) const EXTENSIONS: [&str; 6] = ["png", "jpg", "jpeg", "webp", "bmp", "gif"];
 
 pub(super) fn extensions() -> String {
-    list(EXTENSIONS.into_iter())
+    list(EXTENSIONS)
 }
 
 /// The minimum difference between the channels of a coloured pixel. JPEG's rounding errors stay below it.

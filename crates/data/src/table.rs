@@ -97,7 +97,7 @@ impl<'a> Filling<'a> {
             self.targets = self.targets.take().filter(|_| self.columns.label.is_some());
             self.header = header;
         } else if header != self.header {
-            let (found, expected) = (list(names(&header)), list(names(&self.header)));
+            let (found, expected) = (list(&header), list(&self.header));
             let first = self.first.display();
             return Err(format!("has the columns {found}: expected {expected}, as in `{first}`"));
         }
@@ -113,10 +113,6 @@ impl<'a> Filling<'a> {
             Rows { width, count: numbers.count / width.max(1), numbers: Reals::F32(numbers.finish()?) };
         Ok(Table { path, features, rows, label: columns.label.map(name), targets })
     }
-}
-
-fn names(names: &[String]) -> impl Iterator<Item = &str> {
-    names.iter().map(String::as_str)
 }
 
 struct Table<'a> {

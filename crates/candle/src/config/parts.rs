@@ -26,7 +26,7 @@ use unisono_train::{
 };
 
 /// The augmentation of training images.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Augment {
     /// The default of the source: `usual`.
     Usual,
