@@ -11,7 +11,7 @@ use crate::model::ModelKind;
 use unisono::Choice;
 use unisono_data::{Compression, Normalize, OnBadSample, Source, Stop};
 use unisono_steps::pipeline::PipelineSchedule;
-use unisono_strategies::{Staleness, StrategyKind};
+use unisono_strategies::{Staleness, Strategy};
 use unisono_train::metrics::Named;
 use unisono_train::optimizer::{AdamW, Factors, NamedRule};
 use unisono_train::rate::ScheduleKind;
@@ -181,7 +181,7 @@ pub struct Config {
     /// micro-batches pass through the stages) [default: one-device, mirrored or multi-worker-mirrored, depending on the number of ranks and nodes]
     #[arg(long, value_name = "STRATEGY")]
     #[serde(with = "text::option")]
-    pub strategy: Option<StrategyKind>,
+    pub strategy: Option<Strategy>,
     /// Number of servers, with --strategy parameter-server: the first N ranks; the others are workers
     #[arg(long, default_value = "1", value_name = "N")]
     pub servers: usize,

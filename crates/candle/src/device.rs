@@ -43,9 +43,6 @@ named! {
 impl DeviceKind {
     /// Chooses this rank's device, of the same kind on all ranks, and describes the choice if there were alternatives. Without a GPU on any machine,
     /// [`DeviceKind::Auto`] is the CPU. `refused` is a setting of the run that a GPU does not support. Called by all ranks.
-    ///
-    /// # Errors
-    /// [`TrainError::Setting`] if GPUs are requested but unavailable.
     pub(crate) fn choose(
         self,
         comm: &mut Communicator,

@@ -63,11 +63,7 @@ fn driver_failed(what: &'static str) -> impl Fn(DriverError) -> TrainError {
 }
 
 impl Gpu {
-    /// Returns the GPU that holds these parameters.
-    ///
-    /// # Errors
-    /// [`TrainError::Setting`] if a GPU does not support these settings or this optimizer, or if the parameters are on another rank's GPU. Errors of
-    /// the driver.
+    /// Returns the GPU that holds these parameters, or an error if it does not support these settings or this optimizer, or is another rank's.
     pub(crate) fn new(
         comm: &mut Communicator,
         (parameters, values): (&[Parameter], &[Tensor]),
@@ -116,13 +112,7 @@ impl Gpu {
         })
     }
 
-    /// Returns the gradient of a trained parameter, summed over all ranks.
-    ///
-    /// # Errors
-    /// An error of candle.
-    ///
-    /// # Panics
-    /// If the buckets have not landed.
+    /// Returns the gradient of a trained parameter, summed over all ranks. The buckets have landed.
     fn gradient(&self, index: usize) -> Result<Tensor, TrainError> {
         let Place { bucket, ref range } = *self.ledger.place(index);
         let shape = &self.ledger.parameters[index].shape[..];
@@ -312,9 +302,6 @@ struct Filling<'a> {
 
 impl Filling<'_> {
     /// Ends the pass, as `Filling::end` does on the host.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`].
     fn end(mut self) -> Result<Vec<usize>, TrainError> {
         if self.gpu.ledger.weighed.is_none() {
             self.record_loss(LossSums::default());

@@ -27,7 +27,7 @@ named! {
     /// The kind of a built-in model.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum ModelKind: "model" {
-        /// Fully connected layers, for images.
+        /// Fully connected layers, for images and tables.
         Mlp = "mlp",
         /// A small convolutional network, for images.
         Cnn = "cnn",

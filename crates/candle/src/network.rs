@@ -206,7 +206,6 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 }
 
-/// The parameters of a complete model.
 #[derive(Debug)]
 struct Arrays {
     parameters: Parameters,
@@ -232,7 +231,6 @@ impl Arrays {
         }
     }
 
-    /// As [`Replica::with_values`].
     fn with_values(&self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
         let tensor = &self.tensors[index];
         if tensor.device().is_cpu() {

@@ -16,9 +16,7 @@ use unisono_data::{Cache, Column, Dataset, Depth, Kind, OnBadSample, Schema, Sou
 use unisono_train::checkpoint::{self, Loaded, PassedOver, Tensor};
 use unisono_train::internals::{AVERAGE, Damage, broadcast, hash_with_buffers, moment_name};
 use unisono_train::metrics::Metric;
-use unisono_train::{
-    Feed as _, LossSums, Progress, Replica, Sampled, Shares, Test, TrainError, agree, evaluate,
-};
+use unisono_train::{Feed as _, Progress, Replica, Sampled, Shares, Test, TrainError, agree, evaluate};
 
 mod input;
 mod predictor;
@@ -33,8 +31,9 @@ pub use predictor::{Guess, Predictor, Sampling};
 /// let saved = Saved::open("checkpoints".as_ref())?;
 /// let Description { model, source, .. } = &saved.description;
 /// println!("{model} trained on {source} for {} steps", saved.progress.step);
-/// let tally = unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test)).swap_remove(0)?;
-/// println!("{:.2} % are right", 100.0 * tally.accuracy());
+/// let on_rank = |mut comm| saved.evaluate(&mut comm, None, Part::Test, &[]);
+/// let evaluated = unisono::threads(2, on_rank).swap_remove(0)?;
+/// println!("{:.2} % are right", 100.0 * evaluated.test.tally.accuracy());
 /// # Ok::<(), unisono_train::TrainError>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -84,7 +83,7 @@ impl Description {
     }
 }
 
-/// The results of [`Saved::measure`].
+/// The results of [`Saved::evaluate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evaluated {
     /// The losses and the metrics.
@@ -233,25 +232,12 @@ impl Saved {
         Ok(format!("{:016x}", hash_with_buffers(&mut self.replica()?)?))
     }
 
-    /// Evaluates the model on a part of a data set, by default its training data set. The results are identical to the last bit on any number of
-    /// ranks. Called by all ranks, each with the same model.
+    /// Evaluates the model on a part of a data set, by default its training data set, with these metrics. The results are identical to the last bit
+    /// on any number of ranks. Called by all ranks, each with the same model.
     ///
     /// # Errors
     /// [`TrainError`] of the data, the model or the collectives. See [`dataset`](Self::dataset).
     pub fn evaluate(
-        &self,
-        comm: &mut Communicator,
-        source: Option<&Source>,
-        part: Part,
-    ) -> Result<LossSums, TrainError> {
-        self.measure(comm, source, part, &[]).map(|evaluated| evaluated.test.tally)
-    }
-
-    /// As [`evaluate`](Self::evaluate), with these metrics, and with a report of damaged samples.
-    ///
-    /// # Errors
-    /// As [`evaluate`](Self::evaluate).
-    pub fn measure(
         &self,
         comm: &mut Communicator,
         source: Option<&Source>,

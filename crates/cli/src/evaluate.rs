@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
     let saved = open(comm, &args.checkpoint, &args.cache, args.data.as_ref())?;
     let metrics: Vec<_> = args.metrics.iter().map(|Named(metric)| Arc::clone(metric)).collect();
-    let evaluated = saved.measure(comm, args.data.as_ref(), args.split, &metrics)?;
+    let evaluated = saved.evaluate(comm, args.data.as_ref(), args.split, &metrics)?;
     if comm.rank() != 0 {
         return Ok(());
     }

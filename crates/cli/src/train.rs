@@ -9,7 +9,7 @@ use unisono::config::{Launcher, Starter, bootstrap_folder, joins, share_cores};
 use unisono_candle::Config;
 use unisono_compress::Compression;
 use unisono_data::DataError;
-use unisono_strategies::{ServerSettings, Strategy};
+use unisono_strategies::Strategy;
 use unisono_train::rate::Rate;
 use unisono_train::{Feed, Replica, RunSettings, Stop, Summary, TrainError, Trainer, Wire};
 
@@ -78,25 +78,23 @@ fn run_elastic(args: &Args, settings: &Config) -> Result<(), Failure> {
                 .to_owned(),
         ));
     };
-    match settings.strategy() {
-        Some(Strategy::ParameterServer(servers)) if joins() => {
-            end(settings.join_parameter_server(&folder, (rank, ranks), servers).map_err(failure)?)
-        }
-        _ => args.world.run_elastic(|comm| on_rank(comm, args, Some(&folder))),
+    if settings.strategy == Some(Strategy::ParameterServer) && joins() {
+        return end(settings.join_parameter_server(&folder, (rank, ranks)).map_err(failure)?);
     }
+    args.world.run_elastic(|comm| on_rank(comm, args, Some(&folder)))
 }
 
 /// Trains on this rank. Workers join through `folder` if the run is elastic.
 fn on_rank(comm: &mut Communicator, args: &Args, folder: Option<&Path>) -> Result<(), Failure> {
     let (settings, world) = (&args.options.settings, RunWorld::of(comm));
     let has_stopped = |summary: Summary| summary.stopped.is_some();
-    let ended = match settings.strategy() {
-        Some(Strategy::ParameterServer(servers)) => serve(comm, args, &world, servers, folder),
-        Some(Strategy::Pipeline(pipeline)) => {
-            if world.rank == 0 && pipeline.length(world.ranks) == 1 {
+    let ended = match settings.strategy {
+        Some(Strategy::ParameterServer) => serve(comm, args, &world, folder),
+        Some(Strategy::Pipeline) => {
+            if world.rank == 0 && settings.pipeline_length(world.ranks) == 1 {
                 eprintln!("unisono: {UNCUT}");
             }
-            settings.pipeline(comm, &pipeline).and_then(|run| train(run, args, &world)).map(has_stopped)
+            settings.pipeline(comm).and_then(|run| train(run, args, &world)).map(has_stopped)
         }
         _ => settings.trainer(comm).and_then(|run| train(run, args, &world)).map(has_stopped),
     };
@@ -219,12 +217,11 @@ fn serve(
     comm: &mut Communicator,
     args: &Args,
     world: &RunWorld,
-    servers: ServerSettings,
     folder: Option<&Path>,
 ) -> Result<bool, TrainError> {
     let settings = &args.options.settings;
     let RunWorld { rank, ranks, transport, .. } = *world;
-    let mut run = settings.parameter_server(comm, servers)?;
+    let mut run = settings.parameter_server(comm)?;
     if let Some(folder) = folder {
         run = run.elastic(folder.to_owned());
     }
@@ -238,7 +235,7 @@ fn serve(
         println!("{}", opening(settings, parameters, samples, global_batch, of_run.rate));
         let (owned, size) = run.buckets();
         let owned: Vec<_> = owned.iter().map(usize::to_string).collect();
-        let ServerSettings { servers, staleness, .. } = servers;
+        let (servers, staleness) = (settings.servers, settings.staleness);
         println!(
             "{ranks} ranks over {transport}: {servers} server(s) with {} buckets of at most {size}; {} worker(s), with a staleness of {staleness}",
             owned.join(" and "),

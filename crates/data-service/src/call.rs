@@ -111,7 +111,6 @@ pub(super) async fn call<M: Method>(
     }
 }
 
-/// Returns whether the server refused the token.
 fn is_refused(status: &Status) -> bool {
     let mut causes = iter::successors(status.source(), |cause| (**cause).source());
     causes.any(|cause| matches!(cause.downcast_ref(), Some(HandshakeError::OtherToken)))

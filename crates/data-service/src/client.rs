@@ -27,7 +27,6 @@ const OVERLOADED: u32 = 10;
 /// A wait for a batch is reported after the timeout divided by this: 5 s of a minute.
 const TOLD_AFTER: u32 = 12;
 
-/// A client of all servers of a data set.
 #[derive(Debug)]
 struct Client {
     runtime: Background,

@@ -127,7 +127,6 @@ pub(super) struct BatchAnswer {
     pub(super) targets: Bytes,
 }
 
-/// The inputs of a batch: [`Values`].
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum Sent {
     /// The levels of images, which the client normalises: a quarter of the bytes, with the same bits.

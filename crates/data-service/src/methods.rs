@@ -51,7 +51,6 @@ pub(super) struct Served {
     pub(super) identity: u64,
     pub(super) answers: Answers,
     pub(super) members: Members,
-    /// The server that this one has joined.
     pub(super) joined: Option<String>,
     /// A random number that identifies this server.
     pub(super) instance: u64,

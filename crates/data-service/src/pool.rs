@@ -32,7 +32,6 @@ struct State {
     refused: Option<Instant>,
 }
 
-/// A server and its state, as observed by a client.
 #[derive(Debug)]
 struct Known {
     address: String,

@@ -112,14 +112,6 @@ impl fmt::Debug for Augmentation {
     }
 }
 
-impl PartialEq for Augmentation {
-    fn eq(&self, other: &Self) -> bool {
-        self.to_string() == other.to_string()
-    }
-}
-
-impl Eq for Augmentation {}
-
 impl FromStr for Augmentation {
     type Err = DataError;
 

@@ -18,7 +18,6 @@ const IMAGE: usize = SIDE * SIDE * CHANNELS;
 const RECORD: usize = 1 + IMAGE;
 const CLASSES: u8 = 10;
 const TEST: &str = "test_batch.bin";
-/// The file of class names, one per line.
 const NAMES: &str = "batches.meta.txt";
 
 /// Reads the data set in `directory`. Classes have names if the file of names exists.
@@ -55,7 +54,6 @@ fn part_name(part: usize) -> String {
     format!("data_batch_{part}.bin")
 }
 
-/// Returns the names of the classes; none without the file of names.
 fn names(path: &Path) -> Result<Vec<String>, DataError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,

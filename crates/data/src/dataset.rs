@@ -154,7 +154,7 @@ impl Schema {
         place.and_then(|place| place.try_into().ok()).ok_or_else(|| {
             let known = match self.classes.is_empty() {
                 true => format!("the numbers from 0 to {}", classes.saturating_sub(1)),
-                false => list(self.classes.iter().map(String::as_str)),
+                false => list(&self.classes),
             };
             format!("is not a class that the model knows: expected {known}")
         })
@@ -162,7 +162,7 @@ impl Schema {
 
     /// Returns the first difference from another schema that matters to a model, as a clause: "class 1 is …, but was …".
     pub fn difference(&self, other: &Self) -> Option<String> {
-        let columns = |schema: &Self| list(schema.columns.iter().map(|column| column.name.as_str()));
+        let columns = |schema: &Self| list(schema.columns.iter().map(|column| &column.name));
         if self.classes != other.classes {
             let at = (0..).find(|&at| self.classes.get(at) != other.classes.get(at)).expect("they differ");
             let name = |schema: &Self| {
@@ -180,9 +180,9 @@ impl Schema {
 }
 
 /// Lists names for a message, up to a readable number.
-pub(super) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn list(names: impl IntoIterator<Item: AsRef<str>>) -> String {
     const MOST: usize = 20;
-    let mut names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+    let mut names: Vec<String> = names.into_iter().map(|name| format!("`{}`", name.as_ref())).collect();
     let more = names.len().saturating_sub(MOST);
     names.truncate(MOST);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };

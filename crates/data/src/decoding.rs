@@ -8,13 +8,12 @@ use image::{DynamicImage, GrayImage, ImageDecoder, ImageError, ImageFormat, Imag
 use crate::dataset::list;
 use crate::pixels::Image;
 
-/// The supported formats, for messages.
 pub(super) const FORMATS: &str = "PNG, JPEG, WebP, BMP or GIF";
 /// The extensions of files of these formats, in lower case.
 pub(super) const EXTENSIONS: [&str; 6] = ["png", "jpg", "jpeg", "webp", "bmp", "gif"];
 
 pub(super) fn extensions() -> String {
-    list(EXTENSIONS.into_iter())
+    list(EXTENSIONS)
 }
 
 /// The minimum difference between the channels of a coloured pixel. JPEG's rounding errors stay below it.

@@ -103,7 +103,6 @@ pub(super) fn draw(options: &Options) -> Result<Dataset, DataError> {
     })
 }
 
-/// Draws a random digit into `image` and returns it.
 fn draw_digit(rng: &mut ChaCha8Rng, image: &mut [u8]) -> u8 {
     let digit = rng.random_range(0..GLYPHS.len());
     let glyph = GLYPHS[digit][rng.random_range(0..GLYPHS[digit].len())];

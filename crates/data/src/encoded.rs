@@ -51,7 +51,6 @@ pub(super) trait Store: Debug + Send + Sync {
     fn paths(&self, indices: &[usize]) -> Vec<&Path>;
 }
 
-/// One image per file.
 #[derive(Debug)]
 pub(super) struct Files(pub(super) Vec<(PathBuf, u32)>);
 

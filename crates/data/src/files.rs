@@ -177,7 +177,6 @@ pub(super) fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
-/// The names of held-out parts.
 pub(super) const HELD_OUT: [&str; 3] = ["test", "val", "validation"];
 
 /// Divides the samples of the files that `path` names, which `add` counts, into training and held-out ones. Samples of files with the word `test`,

@@ -73,7 +73,6 @@ pub(super) fn read(
 }
 
 struct Pair {
-    /// The file of samples.
     path: PathBuf,
     samples: Content,
     count: usize,

@@ -34,7 +34,6 @@ use std::fmt;
 use std::iter;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use crate::error::DataError;
 use ahead::Ahead;
@@ -298,13 +297,6 @@ impl<T> Pipeline<T> {
         self.watch.clone()
     }
 
-    /// Returns the total time that the consumer has waited for the last stage with threads.
-    ///
-    /// Zero without such a stage: the consumer's own thread then does all the work.
-    pub fn stalled(&self) -> Duration {
-        self.watch.waited()
-    }
-
     fn next_item(&mut self) -> Option<Result<Item<T>, DataError>> {
         // Not restored after an error, the end or a panic, so that the threads end and no element follows.
         let mut elements = self.elements.take()?;
@@ -328,7 +320,7 @@ impl<T> Iterator for Pipeline<T> {
 impl<T> fmt::Debug for Pipeline<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let has_ended = self.elements.is_none();
-        f.debug_struct("Pipeline").field("has_ended", &has_ended).field("stalled", &self.stalled()).finish()
+        f.debug_struct("Pipeline").field("has_ended", &has_ended).finish_non_exhaustive()
     }
 }
 

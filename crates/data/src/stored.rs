@@ -301,7 +301,6 @@ impl<'a, T: Pod> NumberWriter<'a, T> {
         Ok(())
     }
 
-    /// Returns the numbers for reading.
     pub(super) fn finish(self) -> Result<Numbers<T>, DataError> {
         let in_memory = || Ok(Numbers::Memory(self.numbers));
         self.spool.map_or_else(in_memory, |spool| Ok(Numbers::File(spool.finish()?, 0)))

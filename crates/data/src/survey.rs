@@ -15,7 +15,6 @@ const MOST_DECODED: usize = 64;
 pub(super) struct Survey {
     /// The headers with the indices of their samples.
     headers: Vec<(usize, Header)>,
-    /// The number of surveyed images.
     looked: usize,
     images: usize,
 }

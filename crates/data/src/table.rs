@@ -84,7 +84,6 @@ struct Filling<'a> {
     layout: &'a dyn Fn(&[String]) -> Result<Layout, String>,
     header: Vec<String>,
     columns: Layout,
-    /// The numbers of all rows.
     numbers: NumberWriter<'a, f32>,
     /// The labels, if there is a column for them.
     targets: Option<Targets>,
@@ -98,7 +97,7 @@ impl<'a> Filling<'a> {
             self.targets = self.targets.take().filter(|_| self.columns.label.is_some());
             self.header = header;
         } else if header != self.header {
-            let (found, expected) = (list(names(&header)), list(names(&self.header)));
+            let (found, expected) = (list(&header), list(&self.header));
             let first = self.first.display();
             return Err(format!("has the columns {found}: expected {expected}, as in `{first}`"));
         }
@@ -116,13 +115,7 @@ impl<'a> Filling<'a> {
     }
 }
 
-fn names(names: &[String]) -> impl Iterator<Item = &str> {
-    names.iter().map(String::as_str)
-}
-
-/// The raw contents of a table.
 struct Table<'a> {
-    /// The name of the files.
     path: &'a Path,
     features: Vec<String>,
     rows: Rows,
@@ -197,7 +190,6 @@ impl Table<'_> {
     }
 }
 
-/// Returns the bits of the targets of a regression, standardised.
 fn standardised(target: &Column, values: &[f32]) -> Vec<u32> {
     values.iter().map(|&value| target.standardised(value).to_bits()).collect()
 }

@@ -78,7 +78,6 @@ fn each_block(file: &ByteFile, mut each: impl FnMut(&str) -> Result<(), DataErro
 /// A part of a text, divided into windows that do not overlap.
 #[derive(Debug, Clone)]
 struct StoredText {
-    /// The characters of the whole text.
     codes: Arc<Numbers<u32>>,
     range: Range<usize>,
     /// Tokens in a window.

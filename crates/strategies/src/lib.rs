@@ -14,4 +14,4 @@ mod strategy;
 
 pub use central::central_storage;
 pub use server::{Ended, ParameterServer, ServerSettings, Staleness};
-pub use strategy::{PipelineSettings, Strategy, StrategyKind};
+pub use strategy::Strategy;

@@ -53,7 +53,8 @@ fn remedy(slowest: &StageReport, waits_percent: Option<f64>, cores: usize) -> St
         return "copies to the GPU are the limit: let samples have fewer bytes".to_owned();
     }
     if slowest.parts.iter().any(|(part, _)| *part == "servers") {
-        return "start more data servers (unisono serve-data --join), or give them more --threads".to_owned();
+        return "start more data servers (unisono serve-data --join), or increase their --concurrency"
+            .to_owned();
     }
     if slowest.busy < LEAST_BUSY {
         return "no stage works for half of its time, so passing batches on takes the rest: make them larger (--batch-size)"
@@ -107,7 +108,7 @@ mod tests {
         let mut served = stage("batches", 4, 4, 1.0);
         served.parts = vec![("servers", 1.0)];
         let told = explain_bottleneck(&[served], None).unwrap();
-        assert!(told.ends_with("of which servers takes 100 %; start more data servers (unisono serve-data --join), or give them more --threads"), "{told}");
+        assert!(told.ends_with("of which servers takes 100 %; start more data servers (unisono serve-data --join), or increase their --concurrency"), "{told}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::Config;
 use crate::model::ModelKind;
 use unisono::{Choice, Vendor};
 use unisono_data::{Dataset, Kind, OnBadSample, Source};
-use unisono_strategies::{Strategy, StrategyKind};
+use unisono_strategies::Strategy;
 use unisono_train::internals::IN_TREE;
 use unisono_train::rate::ScheduleKind;
 use unisono_train::{BucketBytes, Order, Overlap, TrainError, Wire, Wires, metrics};
@@ -42,7 +42,6 @@ impl Config {
         checked.map_err(|error| self.placed(error))
     }
 
-    /// Returns the values of all options by name.
     pub(super) fn values(&self) -> Result<Value, TrainError> {
         let values = serde_json::to_value(self);
         values.map_err(|error| TrainError::Setting(format!("{error}: expected options that a file can hold")))
@@ -81,7 +80,6 @@ impl Config {
         Ok(move |option: &str| own[option] != usual[option])
     }
 
-    /// Rejects options that are not at their defaults but would have no effect.
     fn check_effect(&self) -> Result<(), TrainError> {
         let is_changed = self.changed(&Self::new(self.data.clone(), self.model))?;
         let is_given = |option: &&&str| is_changed(option);
@@ -92,6 +90,8 @@ impl Config {
         }
         let has_files = self.data.has_image_files();
         let may_vary = has_files || matches!(self.data, Source::Cifar(_) | Source::Npy(_));
+        let drops = matches!(self.model, ModelKind::Mlp | ModelKind::Transformer);
+        let is_server = self.strategy == Some(Strategy::ParameterServer);
         let compresses = self.wires().iter().any(|wire| matches!(wire, Wire::Compressed(_)));
         let needs: [(&str, bool, &[&str]); 18] = [
             ("--data FORMAT:s3://… or https://…", self.data.is_remote(), &["data-cache"]),
@@ -102,21 +102,13 @@ impl Config {
             (MAY_VARY, may_vary, &["normalize", "augment"]),
             ("--data service:HOST:PORT", matches!(self.data, Source::Service(_)), &["data-token-file"]),
             ("--model mlp, resnet or transformer", self.model != ModelKind::Cnn, &["hidden"]),
-            (
-                "--model mlp or transformer",
-                matches!(self.model, ModelKind::Mlp | ModelKind::Transformer),
-                &["dropout"],
-            ),
+            ("--model mlp or transformer", drops, &["dropout"]),
             ("--schedule step", self.schedule == ScheduleKind::Step, &["step-epochs", "step-factor"]),
             ("--optimizer sgd", self.optimizer.0.name() == "sgd", &["momentum", "nesterov"]),
-            (
-                "--strategy parameter-server",
-                self.strategy == Some(StrategyKind::ParameterServer),
-                &["servers", "staleness", "elastic", "damp-stale"],
-            ),
+            ("--strategy parameter-server", is_server, &["servers", "staleness", "elastic", "damp-stale"]),
             (
                 "--strategy pipeline",
-                self.strategy == Some(StrategyKind::Pipeline),
+                self.strategy == Some(Strategy::Pipeline),
                 &["stages", "micro-batches", "pipeline-schedule", "split-at"],
             ),
             ("a --wire that compresses, such as int8", compresses, &["uncompressed-steps"]),
@@ -156,18 +148,16 @@ impl Config {
         self.buckets(1).conflict().or(refused).map_or(Ok(()), refuse)
     }
 
-    pub(super) fn check_strategy(&self, strategy: &Strategy) -> Result<(), TrainError> {
+    pub(super) fn check_strategy(&self, strategy: Strategy) -> Result<(), TrainError> {
+        let is_resnet = self.model == ModelKind::ResNet;
         let is_across = self.overlap == Overlap::Across;
         let is_invariant = self.order == Order::Tree;
+        let skips_bad = self.on_bad_sample != OnBadSample::Error;
         let is_undecided = matches!(self.wire, Wires::Auto(_));
         let names_algorithm = self.algorithm.as_ref().is_some_and(|choice| *choice != Choice::Auto);
         let refused = match strategy {
-            Strategy::Pipeline(_) => vec![
-                (
-                    self.model == ModelKind::ResNet,
-                    "--model resnet",
-                    "batch norm needs all samples of a step at once",
-                ),
+            Strategy::Pipeline => vec![
+                (is_resnet, "--model resnet", "batch norm needs all samples of a step at once"),
                 (self.dropout != 0.0, "--dropout", "a stage does not know the pass that it drops values of"),
                 (
                     is_invariant,
@@ -190,14 +180,10 @@ impl Config {
                 ),
                 (is_across, "--overlap across", "an update ends before the next pass"),
             ],
-            Strategy::ParameterServer(_) => vec![
+            Strategy::ParameterServer => vec![
                 (is_undecided, "--wire auto", "it compares all-reduces: name one format"),
                 (names_algorithm, "--algorithm", "workers send gradients to servers"),
-                (
-                    self.on_bad_sample != OnBadSample::Error,
-                    "--on-bad-sample skip",
-                    "samples that workers skip are not reported",
-                ),
+                (skips_bad, "--on-bad-sample skip", "samples that workers skip are not reported"),
             ],
             Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => Vec::new(),
         };
@@ -208,7 +194,7 @@ impl Config {
     }
 
     /// Rejects options that a run of a user's model does not support, or that would have no effect on it.
-    pub(super) fn check_own(&self, strategy: &Strategy, shares_values: bool) -> Result<(), TrainError> {
+    pub(super) fn check_own(&self, strategy: Strategy, shares_values: bool) -> Result<(), TrainError> {
         let is_changed = self.changed(&Self::default())?;
         let built_in = Self::of_data_and_model().into_iter().filter(|option| !OF_ANY.contains(&&**option));
         if let Some(option) = built_in.chain(["device".to_owned()]).find(|option| is_changed(option)) {
@@ -219,7 +205,7 @@ impl Config {
         self.check()?;
         self.check_strategy(strategy)?;
         match strategy {
-            Strategy::ParameterServer(_) | Strategy::Pipeline(_) => refuse(format!(
+            Strategy::ParameterServer | Strategy::Pipeline => refuse(format!(
                 "--strategy {strategy} has a run of its own: use another strategy, or `ParameterServer` or `Pipeline` of unisono-strategies"
             )),
             Strategy::CentralStorage if !shares_values => refuse(
@@ -232,7 +218,6 @@ impl Config {
         }
     }
 
-    /// Rejects an algorithm that would not be used.
     pub(super) fn check_choice(
         &self,
         choice: &Choice,
@@ -254,7 +239,6 @@ impl Config {
         Ok(())
     }
 
-    /// Rejects a number of shards that the number of ranks does not divide.
     pub(super) fn check_world(&self, ranks: usize) -> Result<(), TrainError> {
         match self.world_invariant() {
             Some(parts) if !parts.is_power_of_two() || !parts.is_multiple_of(ranks) => refuse(format!(

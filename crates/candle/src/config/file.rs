@@ -163,7 +163,6 @@ impl Config {
         Ok(text.trim_start().to_owned())
     }
 
-    /// Returns the options under the heading of data and models.
     pub(super) fn of_data_and_model() -> Vec<String> {
         let options = Self::options(nothing());
         let own = options.get_arguments().filter(|option| option.get_help_heading() == Some(HEADINGS[0].1));
@@ -208,7 +207,6 @@ fn nearest(known: &Command, key: &str) -> String {
     }
 }
 
-/// Returns a text as the lines of a comment.
 fn comment(text: &str) -> String {
     text.split_whitespace().fold(String::from("#"), |mut lines, word| {
         let used = lines.chars().rev().take_while(|&sign| sign != '\n').count();

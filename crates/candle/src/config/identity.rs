@@ -61,10 +61,10 @@ impl Config {
 
     /// Returns the image transforms, or whether they are the default ones.
     fn augmentation_identity(&self) -> Value {
-        match self.augmentation() {
+        match self.augmentation().to_string() {
             none if none.is_empty() => false.into(),
-            usual if usual == self.data.usual_augmentation() => true.into(),
-            others => others.to_string().into(),
+            usual if usual == self.data.usual_augmentation().to_string() => true.into(),
+            others => others.into(),
         }
     }
 
@@ -88,7 +88,6 @@ impl Config {
         json!({ "optimizer": self.optimizer().describe(), "schedule": schedule })
     }
 
-    /// Checks that a checkpoint belongs to the run that `own` describes.
     pub(super) fn compare(
         &self,
         own: &Value,

@@ -19,38 +19,35 @@ impl Config {
     /// # Errors
     /// [`TrainError::Setting`] if the limit is too low, or too low for the requested threads and depth.
     pub fn feed(&self, dataset: Arc<Dataset>, shares: Shares) -> Result<Sampled, TrainError> {
-        let (threads, depth) = self.input_threads();
         let (threads, depth) = match self.input_memory {
             Some(Size(bytes)) => {
                 let targets = if let Kind::Text { context, .. } = dataset.kind { context } else { 1 };
                 let samples = shares.global_batch.div_ceil(shares.ranks);
                 let numbers = samples * (model::inputs_of(&dataset.kind) + targets);
-                within(bytes, (numbers * size_of::<f32>()) as u64, threads, depth)?
+                within(bytes, (numbers * size_of::<f32>()) as u64, self.input_threads, self.prefetch)?
             }
-            None => (threads, depth),
+            None => self.input_threads(),
         };
         Ok(Sampled::new(dataset, self.seed, shares, threads, depth).up_to_epoch(self.epochs))
     }
 }
 
-/// Returns the threads and the depth of a pipeline that fit the memory, given the size of a step's batches.
-fn within(bytes: u64, of_step: u64, threads: Threads, depth: Depth) -> Result<(Threads, Depth), TrainError> {
+/// Returns the threads and the depth of a pipeline that fit the memory, given the size of a step's batches, and the requested threads and depth.
+fn within(
+    bytes: u64,
+    of_step: u64,
+    threads: Option<usize>,
+    depth: Option<usize>,
+) -> Result<(Threads, Depth), TrainError> {
     let held = (bytes / of_step.max(1)).min(1 << 20) as usize;
-    let used_by_threads = match threads {
-        Threads::Auto => 0,
-        Threads::AtMost(threads) | Threads::Fixed(threads) => threads.saturating_mul(2),
-    };
-    let ready = match depth {
-        Depth::Auto => 0,
-        Depth::AtMost(depth) | Depth::Fixed(depth) => depth,
-    };
     // Each thread may hold a batch in progress and a finished one. The trainer holds one more.
-    let spare = held.checked_sub(used_by_threads.saturating_add(ready).saturating_add(1));
+    let used = threads.unwrap_or(0).saturating_mul(2).saturating_add(depth.unwrap_or(0));
+    let spare = held.checked_sub(used.saturating_add(1));
     let found = match (threads, depth) {
-        (Threads::Auto, Depth::Auto) => holding(held),
-        (Threads::Auto, _) => spare.map(|steps| (Threads::AtMost(steps / 2), depth)),
-        (_, Depth::Auto) => spare.map(|steps| (threads, Depth::AtMost(steps))),
-        _ => spare.map(|_| (threads, depth)),
+        (None, None) => holding(held),
+        (None, Some(depth)) => spare.map(|steps| (Threads::AtMost(steps / 2), Depth::Fixed(depth))),
+        (Some(threads), None) => spare.map(|steps| (Threads::Fixed(threads), Depth::AtMost(steps))),
+        (Some(threads), Some(depth)) => spare.map(|_| (Threads::Fixed(threads), Depth::Fixed(depth))),
     };
     let found = found.filter(|found| found.0 != Threads::AtMost(0) && found.1 != Depth::AtMost(0));
     found.ok_or_else(|| {
@@ -70,26 +67,22 @@ mod tests {
     #[test]
     fn threads_and_depth_fit_the_memory() {
         let within = |threads, depth, held: u64| super::within(held * 100 + 99, 100, threads, depth).ok();
-        let (auto, fixed) = (Threads::Auto, Threads::Fixed);
-        assert_eq!(within(auto, Depth::Auto, 4), Some((Threads::AtMost(1), Depth::AtMost(1))));
-        assert_eq!(within(fixed(3), Depth::Auto, 10), Some((fixed(3), Depth::AtMost(3))));
-        assert_eq!(within(auto, Depth::Fixed(3), 10), Some((Threads::AtMost(3), Depth::Fixed(3))));
-        let most = Threads::AtMost(3);
-        assert_eq!(within(most, Depth::AtMost(3), 10), Some((most, Depth::AtMost(3))));
-        assert_eq!(within(most, Depth::AtMost(4), 10), None);
-        assert_eq!(within(fixed(3), Depth::Fixed(3), 10), Some((fixed(3), Depth::Fixed(3))));
+        assert_eq!(within(None, None, 4), Some((Threads::AtMost(1), Depth::AtMost(1))));
+        assert_eq!(within(Some(3), None, 10), Some((Threads::Fixed(3), Depth::AtMost(3))));
+        assert_eq!(within(None, Some(3), 10), Some((Threads::AtMost(3), Depth::Fixed(3))));
+        assert_eq!(within(Some(3), Some(3), 10), Some((Threads::Fixed(3), Depth::Fixed(3))));
         for (threads, depth, held) in [
-            (auto, Depth::Auto, 3),
-            (fixed(3), Depth::Auto, 7),
-            (auto, Depth::Fixed(8), 10),
-            (fixed(3), Depth::Fixed(4), 10),
-            (fixed(usize::MAX), Depth::Auto, 10),
-            (auto, Depth::Fixed(usize::MAX), 10),
-            (fixed(usize::MAX), Depth::Fixed(usize::MAX), 10),
+            (None, None, 3),
+            (Some(3), None, 7),
+            (None, Some(8), 10),
+            (Some(3), Some(4), 10),
+            (Some(usize::MAX), None, 10),
+            (None, Some(usize::MAX), 10),
+            (Some(usize::MAX), Some(usize::MAX), 10),
         ] {
             assert_eq!(within(threads, depth, held), None);
         }
-        let refused = super::within(1 << 20, 1 << 19, auto, Depth::Auto).unwrap_err().to_string();
+        let refused = super::within(1 << 20, 1 << 19, None, None).unwrap_err().to_string();
         assert!(refused.contains("1024 KiB holds 2 step(s) of 512 KiB: it must hold 4"), "{refused}");
     }
 }

@@ -125,7 +125,7 @@ impl Config {
     /// Returns the estimate without the data set, once that is loaded. It is zero for a model that does not fit the data.
     pub(super) fn needs(
         &self,
-        strategy: &Strategy,
+        strategy: Strategy,
         ranks: usize,
         shares: Shares,
         dataset: &Dataset,
@@ -140,12 +140,12 @@ impl Config {
             None => self.batch_size.min(global_batch.div_ceil(computing)),
         };
         let (pass, parts) = match strategy {
-            Strategy::Pipeline(pipeline) => {
-                let (length, passes) =
-                    (pipeline.length(ranks), shares.fixed_passes.unwrap_or(1) / shares.ranks);
+            Strategy::Pipeline => {
+                let length = self.pipeline_length(ranks);
+                let passes = shares.fixed_passes.unwrap_or(1) / shares.ranks;
                 // The first rank keeps the activations of most passes, each of a part of the model.
-                let kept = pipeline.schedule.most_kept(0, length, passes) * shares.micro_batch;
-                (kept.div_ceil(length * pipeline.schedule.stages_per_rank()), length)
+                let kept = self.pipeline_schedule.most_kept(0, length, passes) * shares.micro_batch;
+                (kept.div_ceil(length * self.pipeline_schedule.stages_per_rank()), length)
             }
             Strategy::CentralStorage => (pass, ranks),
             _ => (pass, 1),

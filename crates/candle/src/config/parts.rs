@@ -16,7 +16,7 @@ use unisono_data::{
 };
 #[cfg(feature = "service")]
 use unisono_data_service::load;
-use unisono_strategies::{PipelineSettings, ServerSettings, Strategy, StrategyKind};
+use unisono_strategies::Strategy;
 use unisono_train::checkpoint::When;
 use unisono_train::metrics::{Metrics, Named, Regression};
 use unisono_train::optimizer::{Averaged, OptimizerSettings, Sgd};
@@ -26,7 +26,7 @@ use unisono_train::{
 };
 
 /// The augmentation of training images.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Augment {
     /// The default of the source: `usual`.
     Usual,
@@ -114,25 +114,25 @@ impl Config {
         optimizer
     }
 
-    /// Returns the strategy, or `None` for the mirrored one that [suits](Strategy::suited) the world.
-    pub fn strategy(&self) -> Option<Strategy> {
-        Some(match self.strategy? {
-            StrategyKind::OneDevice => Strategy::OneDevice,
-            StrategyKind::Mirrored => Strategy::Mirrored,
-            StrategyKind::MultiWorkerMirrored => Strategy::MultiWorkerMirrored,
-            StrategyKind::CentralStorage => Strategy::CentralStorage,
-            StrategyKind::Pipeline => Strategy::Pipeline(PipelineSettings {
-                ranks: self.stages,
-                schedule: self.pipeline_schedule,
-                micro_batches: self.micro_batches,
-                split_at: self.split_at.clone(),
-            }),
-            StrategyKind::ParameterServer => Strategy::ParameterServer(ServerSettings {
-                servers: self.servers,
-                staleness: self.staleness,
-                damps: self.damp_stale,
-            }),
-        })
+    /// Returns the number of ranks of a pipeline, given the number of all ranks.
+    pub fn pipeline_length(&self, ranks: usize) -> usize {
+        self.stages.unwrap_or(ranks).max(1)
+    }
+
+    /// Returns the number of ranks that compute gradients, at least one, given the number of all ranks.
+    pub(super) fn workers(&self, strategy: Strategy, ranks: usize) -> usize {
+        match strategy {
+            Strategy::ParameterServer => ranks.saturating_sub(self.servers).max(1),
+            _ => ranks,
+        }
+    }
+
+    /// Returns the number of replicas of the model that share the samples of a step, given the number of ranks.
+    pub(super) fn replicas(&self, strategy: Strategy, ranks: usize) -> usize {
+        match strategy {
+            Strategy::Pipeline => (ranks / self.pipeline_length(ranks)).max(1),
+            _ => self.workers(strategy, ranks),
+        }
     }
 
     /// Returns the settings of local steps, if the run makes any.
@@ -187,7 +187,7 @@ impl Config {
 
     /// Returns the requested metrics, or the defaults of a regression, which has no accuracy.
     pub(super) fn metrics(&self, is_regression: bool) -> Metrics {
-        let measures_only_loss = self.strategy == Some(StrategyKind::ParameterServer);
+        let measures_only_loss = self.strategy == Some(Strategy::ParameterServer);
         if is_regression && self.metrics.is_empty() && !measures_only_loss {
             return vec![Arc::new(Regression::R2), Arc::new(Regression::Mae)];
         }

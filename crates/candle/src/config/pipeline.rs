@@ -12,14 +12,14 @@ use super::prepare::{Built, Prepared};
 use crate::error::failed;
 use crate::model::{self, Layer};
 use crate::network::Parameters;
+use unisono_strategies::Strategy;
 use unisono_strategies::pipeline::{Grid, MicroBatches, Pipeline, Stage};
-use unisono_strategies::{PipelineSettings, Strategy};
 use unisono_train::internals::broadcast;
 use unisono_train::{Sampled, Shares, TrainError, Trainer, agree};
 
 impl Config {
     /// As [`Config::trainer`], for a model that is cut into stages, independent of [`Config::strategy`]. The model, the data and the global batch are
-    /// the same as with any other strategy. A pipeline's part of a step is cut into [micro-batches](PipelineSettings::micro_batches), and not by
+    /// the same as with any other strategy. A pipeline's part of a step is cut into [micro-batches](Config::micro_batches), and not by
     /// [`Config::batch_size`].
     ///
     /// # Errors
@@ -27,12 +27,11 @@ impl Config {
     pub fn pipeline<'a>(
         &self,
         comm: &'a mut Communicator,
-        pipeline: &PipelineSettings,
     ) -> Result<Trainer<'a, Pipeline<impl Stage<Batch = Batch> + use<>>, MicroBatches<Sampled>>, TrainError>
     {
-        let strategy = Strategy::Pipeline(pipeline.clone());
-        let prepared = self.prepare(comm, &strategy, None, |comm, dataset, _, shares| {
-            self.staged(comm, pipeline, dataset, shares)
+        let own = Self { strategy: Some(Strategy::Pipeline), ..self.clone() };
+        let prepared = own.prepare(comm, Strategy::Pipeline, None, |comm, dataset, _, shares| {
+            own.staged(comm, dataset, shares)
         })?;
         let Prepared { replica, feed, run, resumed, .. } = prepared;
         Trainer::new(comm, replica, MicroBatches(feed), run, resumed)
@@ -42,11 +41,10 @@ impl Config {
     fn staged(
         &self,
         comm: &mut Communicator,
-        pipeline: &PipelineSettings,
         dataset: &Dataset,
         shares: Shares,
     ) -> Built<Pipeline<impl Stage<Batch = Batch> + use<>>> {
-        let (schedule, length) = (pipeline.schedule, pipeline.length(comm.ranks()));
+        let (schedule, length) = (self.pipeline_schedule, self.pipeline_length(comm.ranks()));
         let Shares { micro_batch, fixed_passes, ranks: pipelines, .. } = shares;
         let micro_batches = fixed_passes.unwrap_or(1) / pipelines;
         let plan = schedule.plan(length, micro_batches);
@@ -55,7 +53,7 @@ impl Config {
 
         let layers = model::layers(self.model, self.hidden.as_deref(), self.dropout, &dataset.kind);
         let layers = agree(comm, layers)?;
-        let (cut, notice) = self.cut(comm, pipeline, &layers, (dataset, micro_batch))?;
+        let (cut, notice) = self.cut(comm, &layers, (dataset, micro_batch))?;
         let description = format!(
             "in {pipelines} pipeline(s) of {length}: {micro_batches} micro-batches of at most {micro_batch} samples by {schedule}, with a \
              bubble of {bubble:.1} %; {notice}"
@@ -80,11 +78,10 @@ impl Config {
     fn cut(
         &self,
         comm: &mut Communicator,
-        pipeline: &PipelineSettings,
         layers: &[Layer],
         (dataset, micro_batch): (&Dataset, usize),
     ) -> Result<(Vec<Range<usize>>, String), TrainError> {
-        let stages = pipeline.length(comm.ranks()) * pipeline.schedule.stages_per_rank();
+        let stages = self.pipeline_length(comm.ranks()) * self.pipeline_schedule.stages_per_rank();
         let names: Vec<_> = layers.iter().map(|layer| layer.name.clone()).collect();
         if names.len() < stages {
             return Err(TrainError::Setting(format!(
@@ -94,7 +91,7 @@ impl Config {
                 names.join(", ")
             )));
         }
-        let (firsts, costs) = match &pipeline.split_at {
+        let (firsts, costs) = match &self.split_at {
             Some(split_at) => (named(split_at, &names, stages)?, Vec::new()),
             None => {
                 let costs = self.costs(comm, layers, dataset, micro_batch)?;

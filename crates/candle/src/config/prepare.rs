@@ -13,7 +13,7 @@ use candle_core::Device;
 use serde_json::json;
 use unisono::{Communicator, Rank, Unisono};
 use unisono_data::{Dataset, Source};
-use unisono_strategies::{ParameterServer, ServerSettings, Strategy, StrategyKind};
+use unisono_strategies::{ParameterServer, ServerSettings, Strategy};
 use unisono_train::internals::{check_outputs, refusal};
 use unisono_train::{
     Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire, Wires, agree,
@@ -42,13 +42,13 @@ impl Config {
         &self,
         comm: &'a mut Communicator,
     ) -> Result<Trainer<'a, impl Replica<Batch = Placed> + use<>, Sampled<Dataset, Placed>>, TrainError> {
-        let strategy = self.strategy().unwrap_or_else(|| Strategy::suited(comm));
-        if let Strategy::ParameterServer(_) | Strategy::Pipeline(_) = strategy {
+        let strategy = self.strategy.unwrap_or_else(|| Strategy::suited(comm));
+        if let Strategy::ParameterServer | Strategy::Pipeline = strategy {
             return refuse(format!(
                 "the strategy {strategy} has a run of its own: call Config::parameter_server or Config::pipeline"
             ));
         }
-        let Prepared { replica, feed, device, run, resumed } = self.prepare_whole(comm, &strategy, None)?;
+        let Prepared { replica, feed, device, run, resumed } = self.prepare_whole(comm, strategy, None)?;
         let feed = feed.placed(device::ahead(comm, &device)?);
         Trainer::new(comm, replica, feed, run, resumed)
     }
@@ -60,13 +60,12 @@ impl Config {
     pub fn parameter_server<'a>(
         &self,
         comm: &'a mut Communicator,
-        servers: ServerSettings,
     ) -> Result<ParameterServer<'a, impl Replica<Batch = Placed> + use<>, Sampled<Dataset, Placed>>, TrainError>
     {
-        let strategy = Strategy::ParameterServer(servers);
-        let own = Self { strategy: Some(StrategyKind::ParameterServer), ..self.clone() };
-        let Prepared { replica, feed, run, resumed, .. } = own.prepare_whole(comm, &strategy, None)?;
-        ParameterServer::new(comm, replica, feed.placed(None), run, servers, resumed)
+        let strategy = Strategy::ParameterServer;
+        let own = Self { strategy: Some(strategy), ..self.clone() };
+        let Prepared { replica, feed, run, resumed, .. } = own.prepare_whole(comm, strategy, None)?;
+        ParameterServer::new(comm, replica, feed.placed(None), run, self.server_settings(), resumed)
     }
 
     /// Replaces a lost worker in a run of [`Config::parameter_server`] that is [elastic](ParameterServer::elastic). `rank` and `ranks` are numbered
@@ -78,27 +77,30 @@ impl Config {
         &self,
         folder: &Path,
         (rank, ranks): (Rank, usize),
-        servers: ServerSettings,
     ) -> Result<bool, TrainError> {
+        let (strategy, servers) = (Strategy::ParameterServer, self.server_settings());
         // Before the data are loaded.
         servers.check_joins(rank)?;
         // The other ranks are already in the run, and have made all decisions that ranks make together.
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
         let resumed = self.find(&mut alone)?;
         let global_batch = resumed.map(|resumed| resumed.progress.global_batch).or(self.global_batch);
-        let strategy = Some(StrategyKind::ParameterServer);
-        let own = Self { strategy, global_batch, log_dir: None, ..self.without_checkpoints() };
-        let strategy = Strategy::ParameterServer(servers);
+        let own =
+            Self { strategy: Some(strategy), global_batch, log_dir: None, ..self.without_checkpoints() };
         let place = Some((rank, ranks));
-        let Prepared { replica, feed, run, .. } = own.prepare_whole(&mut alone, &strategy, place)?;
+        let Prepared { replica, feed, run, .. } = own.prepare_whole(&mut alone, strategy, place)?;
         ParameterServer::join(folder, (rank, ranks), replica, feed.placed(None), &run, servers)
+    }
+
+    fn server_settings(&self) -> ServerSettings {
+        ServerSettings { servers: self.servers, staleness: self.staleness, damps: self.damp_stale }
     }
 
     /// As [`prepare`](Self::prepare), for a whole model on each rank, or one shared by all ranks of a node.
     fn prepare_whole(
         &self,
         comm: &mut Communicator,
-        strategy: &Strategy,
+        strategy: Strategy,
         place: Option<(Rank, usize)>,
     ) -> Result<Prepared<impl Replica<Batch = Placed> + use<>>, TrainError> {
         self.prepare(comm, strategy, place, |comm, dataset, device, _| {
@@ -111,7 +113,7 @@ impl Config {
                 model::classifier(self.model, hidden, self.dropout, &dataset.kind, &parameters)
                     .and_then(|replica| self.load_initial(comm.rank(), &parameters).map(|()| replica))
             });
-            let description = (*strategy == Strategy::CentralStorage).then(|| {
+            let description = (strategy == Strategy::CentralStorage).then(|| {
                 "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, and \
                  updates its part"
                     .to_owned()
@@ -141,12 +143,12 @@ impl Config {
     pub(super) fn prepare<R: Replica>(
         &self,
         comm: &mut Communicator,
-        strategy: &Strategy,
+        strategy: Strategy,
         place: Option<(Rank, usize)>,
         make: impl FnOnce(&mut Communicator, &Dataset, &Device, Shares) -> Built<R>,
     ) -> Result<Prepared<R>, TrainError> {
         if place.is_none() {
-            strategy.check(comm)?;
+            strategy.check(comm, self.pipeline_length(comm.ranks()))?;
         }
         let (rank, ranks) = place.unwrap_or((comm.rank(), comm.ranks()));
         agree(comm, self.check().and_then(|()| self.check_strategy(strategy)))?;
@@ -203,11 +205,11 @@ impl Config {
         parameters: &Parameters,
         samples: [usize; 2],
     ) -> Result<(Shares, RunSettings, Option<Resumed>), TrainError> {
-        let strategy = self.strategy().unwrap_or_else(|| Strategy::suited(comm));
-        strategy.check(comm)?;
-        agree(comm, self.check_own(&strategy, replica.shares_values()).map_err(|error| self.placed(error)))?;
+        let strategy = self.strategy.unwrap_or_else(|| Strategy::suited(comm));
+        strategy.check(comm, self.pipeline_length(comm.ranks()))?;
+        agree(comm, self.check_own(strategy, replica.shares_values()).map_err(|error| self.placed(error)))?;
         let (rank, ranks) = (comm.rank(), comm.ranks());
-        let (resumed, global_batch) = self.begin(comm, &strategy, ranks)?;
+        let (resumed, global_batch) = self.begin(comm, strategy, ranks)?;
         let on_cpu = Some("on the CPU, where its parameters are");
         agree(comm, self.check_choice(comm.choice(), parameters.device(), on_cpu))?;
         let loaded = comm.quiet("reading the initial values", |_| self.load_initial(rank, parameters));
@@ -229,7 +231,7 @@ impl Config {
                 samples[0]
             ));
         }
-        let shares = self.shares(&strategy, (rank, ranks), global_batch);
+        let shares = self.shares(strategy, (rank, ranks), global_batch);
         let entries = (json!({ "samples": samples[0] }), self.learning_rate);
         let settings = self.settle(comm, replica, entries, (shares, samples[0]), resumed.as_ref())?;
         Ok((shares, settings, resumed))
@@ -239,7 +241,7 @@ impl Config {
     pub(super) fn begin(
         &self,
         comm: &mut Communicator,
-        strategy: &Strategy,
+        strategy: Strategy,
         ranks: usize,
     ) -> Result<(Option<Resumed>, usize), TrainError> {
         self.check_options_of_ranks(comm)?;
@@ -251,7 +253,7 @@ impl Config {
         check_outputs(comm, kept.as_ref(), self.resume, self.log_dir.as_deref())?;
         let resumed = self.find(comm)?;
         let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
-        let usual = self.batch_size.saturating_mul(strategy.workers(ranks));
+        let usual = self.batch_size.saturating_mul(self.workers(strategy, ranks));
         Ok((resumed, self.global_batch.or(before).unwrap_or(usual)))
     }
 
@@ -261,14 +263,13 @@ impl Config {
         Ok(directory.map(|directory| Resumed::find(comm, directory)).transpose()?.flatten())
     }
 
-    /// Returns the ranks' shares of the samples of a step.
     pub(super) fn shares(
         &self,
-        strategy: &Strategy,
+        strategy: Strategy,
         (rank, ranks): (Rank, usize),
         global_batch: usize,
     ) -> Shares {
-        let replicas = strategy.replicas(ranks);
+        let replicas = self.replicas(strategy, ranks);
         let usual = Shares {
             // Servers compute no samples.
             rank: rank.min(replicas - 1),
@@ -277,19 +278,21 @@ impl Config {
             micro_batch: self.batch_size,
             fixed_passes: self.world_invariant(),
         };
-        let Strategy::Pipeline(pipeline) = strategy else { return usual };
+        if strategy != Strategy::Pipeline {
+            return usual;
+        }
         let samples = global_batch.div_ceil(replicas);
-        let micro_batches = pipeline.micro_batches.unwrap_or(4 * pipeline.length(ranks)).min(samples);
+        // Four per rank suffice for a small bubble (Huang et al., "GPipe", 2019, section 2.3).
+        let micro_batches = self.micro_batches.unwrap_or(4 * self.pipeline_length(ranks)).min(samples);
         let fixed_passes = Some(micro_batches * replicas);
         // Numbered as in a grid.
         Shares { rank: rank % replicas, micro_batch: samples.div_ceil(micro_batches), fixed_passes, ..usual }
     }
 
-    /// Returns the reason why the run cannot use GPUs, if there is one.
-    fn refuses_device(&self, strategy: &Strategy, global_batch: usize) -> Option<String> {
+    fn refuses_device(&self, strategy: Strategy, global_batch: usize) -> Option<String> {
         let why = match strategy {
-            Strategy::ParameterServer(_) => "parameter servers hold their parameters in host memory",
-            Strategy::Pipeline(_) => "the stages of a pipeline compute on the CPU",
+            Strategy::ParameterServer => "parameter servers hold their parameters in host memory",
+            Strategy::Pipeline => "the stages of a pipeline compute on the CPU",
             Strategy::CentralStorage => "ranks share parameters in host memory",
             Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => {
                 let of_model = || "on a GPU no batch norm computes over all ranks".to_owned();

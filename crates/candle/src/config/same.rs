@@ -31,10 +31,7 @@ const OF_DATA: [(&str, &str); 3] = [
 ];
 
 impl Config {
-    /// Checks that all ranks have the options of rank 0. Called by all ranks.
-    ///
-    /// # Errors
-    /// [`TrainError::Setting`] names an option that differs.
+    /// Checks that all ranks have the options of rank 0. The error names an option that differs. Called by all ranks.
     pub(super) fn check_options_of_ranks(&self, comm: &mut Communicator) -> Result<(), TrainError> {
         let own = agree(comm, self.values())?;
         let first: Value = broadcast(comm, &own)?;
@@ -49,9 +46,6 @@ impl Config {
     }
 
     /// Checks that all ranks have the data of rank 0, by their descriptions. Called by all ranks.
-    ///
-    /// # Errors
-    /// [`TrainError::Setting`] names what differs.
     pub(super) fn check_data_of_ranks(&self, comm: &mut Communicator, own: &Value) -> Result<(), TrainError> {
         let first: Value = broadcast(comm, own)?;
         let other = OF_DATA.into_iter().find(|(entry, _)| own[*entry] != first[*entry]);
@@ -65,7 +59,6 @@ impl Config {
     }
 }
 
-/// Returns an option as on the command line.
 fn given(name: &str, value: &Value) -> String {
     match value {
         Value::Null => format!("no --{name}"),

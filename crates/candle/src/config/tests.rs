@@ -22,6 +22,9 @@ fn invalid_settings_are_refused() {
     let refused = |settings: Config| settings.check().unwrap_err().to_string();
     assert!(refused(Config { epochs: 0, ..settings.clone() }).contains("--epochs is 0"));
     assert!(refused(Config { batch_size: 0, ..settings.clone() }).contains("--batch-size is 0"));
+    let pipeline = Config { strategy: Some(Strategy::Pipeline), ..settings.clone() };
+    assert!(refused(Config { stages: Some(0), ..pipeline.clone() }).contains("--stages is 0"));
+    assert!(refused(Config { micro_batches: Some(0), ..pipeline }).contains("--micro-batches is 0"));
     let shards = Config { order: Order::Tree, shards: 1 << 17, ..settings.clone() };
     assert!(refused(shards).contains("--shards is 131072: it must be at most 65536"));
     assert!(refused(Config { learning_rate: f64::NAN, ..settings.clone() }).contains("NaN"));

@@ -30,7 +30,6 @@ pub(crate) fn ahead(comm: &mut Communicator, device: &Device) -> Result<Option<P
     })))
 }
 
-/// Starts to copy a batch to a GPU.
 fn copy(copies: &mut HostToDevice, gpu: &CudaDevice, batch: Batch) -> unisono::Result<Placed> {
     let inputs = match &batch.inputs {
         Inputs::Pixels(pixels) => tensor(copies.copy(pixels)?, shape(&batch), gpu),

@@ -6,7 +6,6 @@ use super::layers::Layer;
 use super::mlp;
 use crate::network::{Convolution, Function, Linear, Patches, chain, image_dims};
 
-/// The side of a convolution's kernel, in pixels.
 const KERNEL: usize = 5;
 /// The side of the squares that pooling reduces to a pixel.
 const POOL: usize = 2;

@@ -15,7 +15,6 @@ const TIMES: usize = 3;
 /// The forward pass of a layer. Its input is the result of the previous layer, or the model's inputs, for this many samples.
 type Forward = Box<dyn Fn(&Tensor, usize) -> Result<Tensor> + Send>;
 
-/// Builds a layer, which adds its parameters.
 type Build = Box<dyn Fn(&Parameters) -> Result<Forward>>;
 
 /// A layer of a model, or several that belong together. This is a description, from which the layer can be built.
@@ -42,7 +41,6 @@ impl Layer {
 pub(crate) struct Sequence(Vec<Forward>);
 
 impl Sequence {
-    /// Builds the layers in order, which adds their parameters.
     pub(super) fn new(layers: &[Layer], parameters: &Parameters) -> Result<Self> {
         layers.iter().map(|layer| (layer.build)(parameters)).collect::<Result<_>>().map(Self)
     }

@@ -8,7 +8,6 @@ use crate::network::{Dropout, Linear, chain};
 /// The default numbers of outputs of the hidden layers.
 pub(super) const HIDDEN: [usize; 2] = [256, 128];
 
-/// Returns the layers: one for each of these widths, and the output layer.
 pub(super) fn layers(pixels: usize, hidden: &[usize], classes: usize, dropout: f64) -> Vec<Layer> {
     let (mut layers, mut inputs) = (Vec::new(), pixels);
     for (number, &outputs) in (1..).zip(hidden) {

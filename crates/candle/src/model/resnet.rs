@@ -12,7 +12,6 @@ use crate::network::{
 
 /// The default width of each block: three stages of one block.
 pub(super) const HIDDEN: [usize; 3] = [16, 32, 64];
-/// The side of a convolution's kernel, in pixels.
 const KERNEL: usize = 3;
 
 /// Returns the number of parameters of a convolution, and its number of activations per pixel of the result.

@@ -9,7 +9,6 @@ use crate::network::{CausalAttention, Dropout, Linear, Parameters, Residual, Rms
 
 /// The default width of each block.
 pub(super) const HIDDEN: [usize; 4] = [128; 4];
-/// The width of a head.
 const HEAD: usize = 32;
 /// The width of the perceptron's hidden layer, relative to the width of the block.
 const EXPANSION: usize = 4;

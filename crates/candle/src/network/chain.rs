@@ -24,9 +24,6 @@ pub fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
 }
 
 /// Applies `parts` to `x` in sequence. On the CPU, they are one operation of candle.
-///
-/// # Errors
-/// If `x` is not an `f32` tensor, or of a shape that a part does not expect.
 pub(crate) fn chain(parameters: &Parameters, parts: &[&dyn Part], x: &Tensor) -> Result<Tensor> {
     let chain = Chain::new(parts);
     if !parameters.has_loops {

@@ -12,7 +12,6 @@ use crate::values::Backward;
 
 const LEAST: usize = 64;
 
-/// Returns the constants of channels, repeated.
 pub(super) fn repeated<T: Copy>(of_channels: &[T]) -> Vec<T> {
     of_channels.repeat(LEAST.div_ceil(of_channels.len().max(1)))
 }
@@ -46,7 +45,6 @@ pub(super) fn products(channels: usize, all: Backward<'_>, mean: &[f64], has_rel
     })
 }
 
-/// Computes the derivative with respect to inputs.
 pub(super) fn differentiate(all: Backward<'_>, moved: Moved<'_>, has_relu: bool, dx: &mut [f32]) {
     each(moved.mean.len(), dx, |range, dx| {
         let all = all.map(|values| &values[range.clone()]);
@@ -57,7 +55,6 @@ pub(super) fn differentiate(all: Backward<'_>, moved: Moved<'_>, has_relu: bool,
     });
 }
 
-/// The constants of [`normalize`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Affine<'a> {
     pub(super) mean: &'a [f32],

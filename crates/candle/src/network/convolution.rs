@@ -138,7 +138,6 @@ impl Operation for Convolution {
 struct Image {
     /// The shape of the first input.
     dims: [usize; 4],
-    /// The number of values of an image.
     values: usize,
     patches: usize,
     /// The number of values of a patch.
@@ -219,7 +218,6 @@ pub(crate) struct Patches {
 }
 
 impl Patches {
-    /// Returns the shape of the result for images of the shape `dims`.
     fn shape(self, dims: &[usize], outputs: usize) -> [usize; 4] {
         let [samples, height, width, _] = image_dims(dims);
         [samples, self.along(height), self.along(width), outputs]

@@ -9,7 +9,6 @@ use super::chain::apply;
 use super::operation::{Function, Operation, Part};
 use super::parameters::{Parameters, is_training};
 
-/// The name of the buffer that counts the steps.
 pub(crate) const STEPS: &str = "dropout.steps";
 
 /// A layer that sets values to zero at random in a training pass, and scales the others up to preserve the mean. Does nothing outside training.
@@ -81,7 +80,6 @@ impl Part for Dropout {
     }
 }
 
-/// The values that one pass drops.
 #[derive(Debug, Clone, Copy)]
 struct Mask {
     key: u64,

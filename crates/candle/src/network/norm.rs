@@ -116,7 +116,6 @@ impl Part for SyncBatchNorm {
     }
 }
 
-/// One pass through the layer.
 struct Pass {
     layer: SyncBatchNorm,
     is_training: bool,

@@ -52,7 +52,6 @@ impl<O: Operation + Clone + 'static> Part for O {
 /// An operation of one pass on `f32` values in row-major order. It runs forward once, and then at most once backward, where it reports the gradients
 /// of its parameters.
 pub(crate) trait Operation: Send + Sync {
-    /// Returns the shape of the result for an input of shape `dims`.
     fn shape(&self, dims: &[usize]) -> Result<Vec<usize>>;
 
     /// Writes all of `y`.
@@ -62,7 +61,6 @@ pub(crate) trait Operation: Send + Sync {
     /// to `y`.
     fn backward(&self, dims: &[usize], all: Backward<'_>, dx: Option<&mut [f32]>) -> Result<()>;
 
-    /// Applies the operation to `x`, composed of candle operations.
     fn composed(&self, x: &Tensor) -> Result<Tensor>;
 }
 

@@ -88,7 +88,6 @@ impl Weight {
         VALUES.with(|gradients| bring_from(gradients, self.index, &self.tensor))
     }
 
-    /// As [`report`].
     pub(super) fn report(&self, write: &mut dyn FnMut(&mut [f32], Fill)) {
         report(self.index, write);
     }

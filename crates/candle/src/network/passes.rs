@@ -47,13 +47,11 @@ struct Layer {
 }
 
 impl Passes {
-    /// Adds a layer that normalises, and returns its index.
     pub(super) fn add_layer(&mut self, statistics: Arc<Statistics>) -> usize {
         self.layers.push(Layer { statistics, exchanged: [false; 2] });
         self.layers.len() - 1
     }
 
-    /// Returns whether a layer communicates with other ranks.
     pub(super) fn synchronizes(&self) -> bool {
         !self.layers.is_empty()
     }
@@ -92,10 +90,7 @@ impl Passes {
         self.layers.iter_mut().for_each(|layer| layer.exchanged = [false; 2]);
     }
 
-    /// Ends a pass.
-    ///
-    /// # Errors
-    /// If a layer was skipped. A rank without samples then waits for it.
+    /// Ends a pass. Refuses one that skipped a layer: a rank without samples would wait for it.
     pub(super) fn end(&mut self) -> Result<()> {
         self.pass += 1;
         let left_out = self.layers.iter().position(|layer| layer.exchanged != [true; 2]);
@@ -115,10 +110,7 @@ impl Passes {
         }
     }
 
-    /// Sums `own` over all ranks in place.
-    ///
-    /// # Errors
-    /// If this layer was already used in this pass, or another rank is at another layer. Errors of the collective.
+    /// Sums `own` over all ranks in place. Refuses a layer that was already used in this pass, and ranks at different layers.
     pub(super) fn sum(&mut self, layer: usize, direction: Direction, own: &mut [f64]) -> Result<()> {
         let done = &mut self.layers[layer].exchanged[direction as usize];
         if std::mem::replace(done, true) {

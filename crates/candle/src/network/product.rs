@@ -10,24 +10,17 @@ use unisono_train::Fill;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a> {
     values: &'a [f32],
-    /// The numbers of rows and of columns.
     shape: [usize; 2],
-    /// The strides between rows and between columns.
     strides: [usize; 2],
 }
 
 impl<'a> Matrix<'a> {
-    /// # Panics
-    /// If the number of values is wrong.
     pub(super) fn new(values: &'a [f32], rows: usize, columns: usize) -> Self {
         assert_eq!(values.len(), rows * columns, "a matrix of {rows} x {columns}");
         Self { values, shape: [rows, columns], strides: [columns, 1] }
     }
 
     /// Returns a matrix that starts with the first of these values, with this stride between rows.
-    ///
-    /// # Panics
-    /// If there are too few values.
     pub(super) fn part(values: &'a [f32], shape: [usize; 2], row: usize) -> Self {
         assert!(reach(shape, [row, 1]) <= values.len(), "a part of {} x {}", shape[0], shape[1]);
         Self { values, shape, strides: [row, 1] }

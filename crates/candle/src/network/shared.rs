@@ -6,10 +6,8 @@ use unisono::Communicator;
 use crate::values::visit_storage;
 
 /// Returns the tensor that `make` creates from rank 0's values, moved to memory that all ranks share. Called by all ranks, which are on one node, in
-/// the same order. The other ranks may read the values after a collective with rank 0. The memory is freed when the process ends.
-///
-/// # Panics
-/// If the storage of `make`'s tensor does not consist of exactly these values.
+/// the same order. The other ranks may read the values after a collective with rank 0. The memory is freed when the process ends. The storage of
+/// `make`'s tensor must consist of exactly these values.
 pub(super) fn tensor(
     comm: &mut Communicator,
     own: Vec<f32>,

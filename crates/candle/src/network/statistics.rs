@@ -32,7 +32,6 @@ impl Moments {
         narrow(self.mean.iter().copied())
     }
 
-    /// Returns the weights divided by the standard deviations.
     pub(super) fn scale(&self, weight: &[f32]) -> Vec<f32> {
         narrow(weight.iter().zip(&self.inverse).map(|(&weight, inverse)| f64::from(weight) * inverse))
     }

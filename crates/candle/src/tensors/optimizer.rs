@@ -25,10 +25,7 @@ pub(crate) struct TensorOptimizer {
 }
 
 impl TensorOptimizer {
-    /// Returns an optimizer with zero state for parameters with these factors.
-    ///
-    /// # Errors
-    /// The reason why its rule has no tensor form.
+    /// Returns an optimizer with zero state for parameters with these factors, or the reason why its rule has no tensor form.
     pub(crate) fn new(
         settings: OptimizerSettings,
         factors: Vec<Factors>,
@@ -44,15 +41,11 @@ impl TensorOptimizer {
         Ok(Self { settings, form, factors, steps: 0, moments })
     }
 
-    /// As [`Optimizer::begin_step`].
     pub(crate) fn begin_step(&mut self) {
         self.steps += 1;
     }
 
     /// As [`Optimizer::update`]; `values` change in place.
-    ///
-    /// # Errors
-    /// An error of candle.
     pub(crate) fn update(
         &mut self,
         index: usize,
@@ -81,9 +74,6 @@ impl TensorOptimizer {
     }
 
     /// Copies the state to the host's optimizer of the same parameters.
-    ///
-    /// # Errors
-    /// An error of candle.
     pub(crate) fn save(&self, host: &mut Optimizer) -> Result<()> {
         let places: Vec<_> = host.state().map(|(name, index, values)| (name, index, values.len())).collect();
         let parameters = self.factors.len();
@@ -101,9 +91,6 @@ impl TensorOptimizer {
     }
 
     /// Copies the state from the host's optimizer of the same parameters.
-    ///
-    /// # Errors
-    /// An error of candle.
     pub(crate) fn load(&mut self, host: &Optimizer, parameters: &[Tensor]) -> Result<()> {
         self.steps = host.steps();
         for (at, (_, index, values)) in host.state().enumerate() {
@@ -118,7 +105,6 @@ impl TensorOptimizer {
     }
 }
 
-/// Returns the tensor form of a rule, if it has one.
 fn form(rule: &dyn UpdateRule) -> Option<TensorForm> {
     let known: &dyn Any = rule;
     if let Some(sgd) = known.downcast_ref::<Sgd>() {

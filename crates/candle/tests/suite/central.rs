@@ -6,7 +6,7 @@ use candle_core::Tensor;
 use unisono::Algorithm;
 use unisono_candle::model::ModelKind;
 use unisono_candle::{Config, Linear, Loss, Network, Parameters};
-use unisono_strategies::StrategyKind;
+use unisono_strategies::Strategy;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::{
@@ -17,7 +17,7 @@ use unisono_train::{
 /// The largest difference between losses whose additions have different orders.
 const TOLERANCE: f64 = 1e-5;
 
-fn settings(strategy: Option<StrategyKind>) -> Config {
+fn settings(strategy: Option<Strategy>) -> Config {
     Config {
         epochs: 2,
         hidden: Some(vec![32, 16]),
@@ -46,7 +46,7 @@ fn losses_match_mirrored_training_and_runs_are_bitwise_reproducible() {
     let alone = last(1, &settings(None));
     assert!(alone.last.test_accuracy > 0.5, "{alone:?}");
     for ranks in [1, 2, 3] {
-        let central = settings(Some(StrategyKind::CentralStorage));
+        let central = settings(Some(Strategy::CentralStorage));
         let shared = last(ranks, &central);
         assert!((shared.last.loss - alone.last.loss).abs() < TOLERANCE, "{ranks}: {shared:?}, {alone:?}");
         assert!((shared.last.test_loss - alone.last.test_loss).abs() < TOLERANCE, "{ranks}: {shared:?}");
@@ -67,7 +67,7 @@ fn every_model_trains() {
             learning_rate: 0.005,
             ..settings(strategy)
         };
-        let losses = [None, Some(StrategyKind::CentralStorage)].map(|strategy| {
+        let losses = [None, Some(Strategy::CentralStorage)].map(|strategy| {
             let settings = Config { stop: Stop::default(), ..of(strategy) };
             let ended = unisono::threads(2, |mut comm| {
                 settings.trainer(&mut comm)?.run(|event| {
@@ -83,7 +83,7 @@ fn every_model_trains() {
 }
 
 /// Returns a run of two epochs that saves at every 30th step, and can be stopped.
-fn saving(directory: &Path, strategy: Option<StrategyKind>) -> Config {
+fn saving(directory: &Path, strategy: Option<Strategy>) -> Config {
     crate::saving(directory, settings(strategy))
 }
 
@@ -103,7 +103,7 @@ fn until(ranks: usize, step: usize, settings: &Config) {
 
 fn one_rank_switches_to_mirrored_training_and_back_with_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
-    let central = saving(directory.path(), Some(StrategyKind::CentralStorage));
+    let central = saving(directory.path(), Some(Strategy::CentralStorage));
     let undisturbed = last(1, &central.without_checkpoints());
     until(1, 20, &central);
     until(1, 50, &saving(directory.path(), None));
@@ -112,20 +112,20 @@ fn one_rank_switches_to_mirrored_training_and_back_with_the_same_bits() {
 
 fn run_resumed_on_as_many_ranks_has_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
-    let central = saving(directory.path(), Some(StrategyKind::CentralStorage));
+    let central = saving(directory.path(), Some(Strategy::CentralStorage));
     let undisturbed = last(2, &central.without_checkpoints());
     until(2, 50, &central);
     assert_eq!(last(2, &central).parameters_hash, undisturbed.parameters_hash);
     // Another number of ranks changes the order of additions.
     let directory = tempfile::tempdir().unwrap();
-    let central = saving(directory.path(), Some(StrategyKind::CentralStorage));
+    let central = saving(directory.path(), Some(Strategy::CentralStorage));
     until(3, 50, &central);
     let ended = last(2, &central);
     assert!((ended.last.test_loss - undisturbed.last.test_loss).abs() < 1e-3, "{ended:?} {undisturbed:?}");
 }
 
 fn options_without_effect_are_refused() {
-    let central = settings(Some(StrategyKind::CentralStorage));
+    let central = settings(Some(Strategy::CentralStorage));
     for (settings, said) in [
         (Config { shard_optimizer: true, ..central.clone() }, "does not go with --shard-optimizer"),
         (Config { order: Order::Tree, ..central.clone() }, "does not go with --order world-invariant"),
@@ -168,8 +168,7 @@ fn settings_of_a_mirror_without_effect_are_refused() {
 }
 
 fn diverging_loss_ends_the_run_on_all_ranks() {
-    let settings =
-        Config { learning_rate: 1e6, clip_norm: None, ..settings(Some(StrategyKind::CentralStorage)) };
+    let settings = Config { learning_rate: 1e6, clip_norm: None, ..settings(Some(Strategy::CentralStorage)) };
     for error in run(3, &settings).into_iter().map(Result::unwrap_err) {
         let said = error.to_string();
         let causes = ["finite", "diverge", "the largest value of"];

@@ -126,8 +126,8 @@ fn default_model_distinguishes_red_and_blue_in_photos_of_several_sizes() {
     // The checkpoint contains the size, the colours and the statistics.
     let saved = Saved::open(&place).unwrap();
     assert!(saved.description.schema.as_ref().unwrap().normalization.as_ref().unwrap().mean.len() == 3);
-    let tally =
-        unisono::threads(1, |mut comm| saved.evaluate(&mut comm, None, Part::Test)).swap_remove(0).unwrap();
+    let evaluated = unisono::threads(1, |mut comm| saved.evaluate(&mut comm, None, Part::Test, &[]).unwrap());
+    let tally = evaluated[0].test.tally;
     assert!((tally.accuracy() - accuracy).abs() < 1e-9, "{} and {accuracy}", tally.accuracy());
     let file = discs.join("red/007.jpg");
     let images = saved.images(&[file]).unwrap();

@@ -7,7 +7,7 @@ use candle_core::{Device, Result, Tensor};
 use candle_nn::{Linear, Module as _, linear};
 use unisono::Communicator;
 use unisono_candle::{Config, Loss, Model, Parameters, fit, fit_with};
-use unisono_strategies::StrategyKind;
+use unisono_strategies::Strategy;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::{AdamW, Callback, EpochReport, Event, Flow, NamedRule, Order, Summary, TrainError};
@@ -154,8 +154,8 @@ fn invalid_options_and_options_without_effect_are_refused() {
         assert_eq!(refused(config), why);
     }
     let strategy = |kind| refused(Config { strategy: Some(kind), ..config() });
-    assert!(strategy(StrategyKind::Pipeline).contains("--strategy pipeline has a run of its own"));
-    assert!(strategy(StrategyKind::CentralStorage).contains("build the model from `Parameters::shared`"));
+    assert!(strategy(Strategy::Pipeline).contains("--strategy pipeline has a run of its own"));
+    assert!(strategy(Strategy::CentralStorage).contains("build the model from `Parameters::shared`"));
     assert_eq!(refused(Config { epochs: 0, ..config() }), "--epochs is 0: it must be at least 1");
     assert!(refused(Config { batch_size: 51, ..config() }).contains("there are only 100 to train on"));
 
@@ -178,7 +178,7 @@ fn shared_parameters_train_with_central_storage() {
         })
         .swap_remove(0)
     };
-    assert!(train(Some(StrategyKind::CentralStorage)).unwrap().last.test_loss < 0.05);
+    assert!(train(Some(Strategy::CentralStorage)).unwrap().last.test_loss < 0.05);
     assert!(train(None).unwrap_err().contains("need --strategy central-storage"));
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use unisono_candle::model::ModelKind;
 use unisono_candle::{Config, Part, Saved};
-use unisono_strategies::{ServerSettings, Staleness, StrategyKind};
+use unisono_strategies::{Staleness, Strategy};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::optimizer::{Averaged, NamedRule, UpdateRule};
@@ -54,9 +54,9 @@ fn averages_are_evaluated_saved_and_resumed() {
     assert_ne!(ended.last.test_loss, plain.last.test_loss);
 
     let saved = Saved::open(kept.path()).unwrap();
-    let tally =
-        unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test).unwrap()).remove(0);
-    assert_eq!(tally.mean_loss(), ended.last.test_loss);
+    let evaluated =
+        unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test, &[]).unwrap()).remove(0);
+    assert_eq!(evaluated.test.tally.mean_loss(), ended.last.test_loss);
 
     let sharded = Config { shard_optimizer: true, ..settings.clone() };
     let kept = tempfile::tempdir().unwrap();
@@ -71,7 +71,7 @@ fn averages_are_evaluated_saved_and_resumed() {
 fn incompatible_optimizer_options_are_named_on_all_ranks() {
     let lamb = settings(named("lamb"));
     let average = settings(averaged(0.9));
-    let central = Some(StrategyKind::CentralStorage);
+    let central = Some(Strategy::CentralStorage);
     for (settings, said) in [
         (Config { shard_optimizer: true, ..lamb.clone() }, "lamb needs the norms of whole parameters"),
         (Config { strategy: central, ..lamb }, "with central storage a rank updates parts"),
@@ -85,11 +85,9 @@ fn incompatible_optimizer_options_are_named_on_all_ranks() {
             assert!(error.contains(said) || error.starts_with("rank 0"), "{error}");
         }
     }
-    let staleness = Staleness::Steps(2);
-    let servers = ServerSettings { servers: 1, staleness, damps: false };
     for (rule, said) in [(named("lion"), "lion has no form for that"), (averaged(0.9), "remove --ema")] {
-        let settings = settings(rule);
-        let refused = unisono::threads(3, |mut comm| settings.parameter_server(&mut comm, servers).map(drop));
+        let settings = Config { staleness: Staleness::Steps(2), ..settings(rule) };
+        let refused = unisono::threads(3, |mut comm| settings.parameter_server(&mut comm).map(drop));
         let lowest = refused[0].as_ref().unwrap_err().to_string();
         assert!(lowest.contains(said), "{lowest}");
         assert!(refused.iter().all(Result::is_err));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use unisono::{Algorithm, Communicator};
 use unisono_candle::{Config, model::ModelKind};
 use unisono_data::DataError;
-use unisono_strategies::{ParameterServer, ServerSettings, Staleness, StrategyKind};
+use unisono_strategies::{ParameterServer, ServerSettings, Staleness, Strategy};
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 use unisono_train::checkpoint::{When, load_newest};
@@ -42,14 +42,10 @@ fn on_rank_0<T: Send>(
     Ok(first)
 }
 
-fn serve(
-    ranks: usize,
-    settings: &Config,
-    servers: ServerSettings,
-) -> Result<(Summary, Vec<WorkersReport>), TrainError> {
+fn serve(ranks: usize, settings: &Config) -> Result<(Summary, Vec<WorkersReport>), TrainError> {
     on_rank_0(ranks, |comm| {
         let mut workers = Vec::new();
-        let ended = settings.parameter_server(comm, servers)?.run(|event| {
+        let ended = settings.parameter_server(comm)?.run(|event| {
             if let Event::Workers(report) = event {
                 workers.push(report);
             }
@@ -70,8 +66,7 @@ fn mirror(ranks: usize, settings: &Config) -> Summary {
 fn zero_staleness_gives_the_bits_of_master_worker() {
     for (workers, servers) in [(1, 1), (2, 1), (3, 2)] {
         let mirrored = mirror(workers, &settings());
-        let servers = ServerSettings { servers, ..SYNCHRONOUS };
-        let (served, _) = serve(workers + servers.servers, &settings(), servers).unwrap();
+        let (served, _) = serve(workers + servers, &Config { servers, ..settings() }).unwrap();
         assert_eq!(served.parameters_hash, mirrored.parameters_hash, "{workers} workers");
         assert_eq!(served.last.test_loss, mirrored.last.test_loss);
         assert!((served.last.loss - mirrored.last.loss).abs() < 1e-6);
@@ -89,8 +84,8 @@ fn stale_gradients_train_within_the_staleness_bound() {
             .enumerate()
     {
         for damps in [false, true].into_iter().filter(|damps| suite::is_deep() || *damps == (at == 1)) {
-            let servers = ServerSettings { servers: 2, staleness, damps };
-            let (summary, workers) = serve(5, &several_epochs, servers).unwrap();
+            let stale = Config { servers: 2, staleness, damp_stale: damps, ..several_epochs.clone() };
+            let (summary, workers) = serve(5, &stale).unwrap();
             assert!(summary.last.test_accuracy > 0.65, "{staleness}: {}", summary.last.test_accuracy);
             for report in &workers {
                 let missed = report.staleness.keys().max().unwrap();
@@ -105,7 +100,7 @@ fn stale_gradients_train_within_the_staleness_bound() {
 fn gradients_can_be_sent_in_half_the_bytes() {
     let bits = |wire| {
         let settings = Config { wire: Wires::One(wire), ..settings() };
-        let (summary, _) = serve(3, &settings, SYNCHRONOUS).unwrap();
+        let (summary, _) = serve(3, &settings).unwrap();
         (summary.parameters_hash, summary.last.test_loss)
     };
     let (whole, loss) = bits(Wire::F32);
@@ -159,8 +154,8 @@ fn run_resumes_under_another_strategy_with_the_same_bits() {
             match mirrored_first {
                 true => first.trainer(comm)?.run(stops).map(Some),
                 false => {
-                    let run = first.parameter_server(comm, ServerSettings { servers: 2, ..SYNCHRONOUS })?;
-                    Ok(run.run(stops)?.summary)
+                    let served = Config { servers: 2, ..first.clone() };
+                    Ok(served.parameter_server(comm)?.run(stops)?.summary)
                 }
             }
         });
@@ -168,7 +163,7 @@ fn run_resumes_under_another_strategy_with_the_same_bits() {
         assert!((70..100).contains(&step), "it stopped after step {step}");
         let then = saving(directory.path(), Stop::default());
         let ended = match mirrored_first {
-            true => serve(3, &then, SYNCHRONOUS).unwrap().0,
+            true => serve(3, &then).unwrap().0,
             false => mirror(2, &then),
         };
         assert_eq!(ended.parameters_hash, undisturbed.parameters_hash, "mirrored first: {mirrored_first}");
@@ -177,38 +172,38 @@ fn run_resumes_under_another_strategy_with_the_same_bits() {
 }
 
 fn incompatible_options_are_refused_on_all_ranks() {
-    let servers = |servers| ServerSettings { servers, ..SYNCHRONOUS };
+    let servers = |servers| Config { servers, ..settings() };
     let clipping = Config { clip_norm: Some(1.0), ..settings() };
     let resnet = Config { hidden: None, ..Config::new(digits(), ModelKind::ResNet) };
     let compressed = Config { wire: "int8".parse().unwrap(), ..settings() };
     let undecided = Config { wire: "auto:f32,bf16".parse().unwrap(), ..settings() };
     let invariant = Config { order: Order::Tree, ..settings() };
     let tree = Config { algorithm: Some(Algorithm::Tree.into()), ..settings() };
-    let damped = ServerSettings { damps: true, ..SYNCHRONOUS };
-    for (settings, servers, expected) in [
-        (&settings(), servers(3), "3 of 3 ranks serve"),
-        (&settings(), servers(0), "0 of 3 ranks serve"),
-        (&settings(), servers(usize::MAX), "of 3 ranks serve"),
-        (&clipping, servers(1), "norm"),
-        (&resnet, servers(1), "batch norm"),
-        (&compressed, servers(1), "sends gradients as f32, bf16 or f16, and not as int8"),
-        (&undecided, servers(1), "does not go with --wire auto"),
-        (&invariant, servers(1), "remove --order world-invariant"),
-        (&tree, servers(1), "does not go with --algorithm"),
-        (&settings(), damped, "damp"),
+    let damped = Config { damp_stale: true, ..settings() };
+    for (settings, expected) in [
+        (servers(3), "3 of 3 ranks serve"),
+        (servers(0), "--servers is 0"),
+        (servers(usize::MAX), "of 3 ranks serve"),
+        (clipping, "norm"),
+        (resnet, "batch norm"),
+        (compressed, "sends gradients as f32, bf16 or f16, and not as int8"),
+        (undecided, "does not go with --wire auto"),
+        (invariant, "remove --order world-invariant"),
+        (tree, "does not go with --algorithm"),
+        (damped, "damp"),
     ] {
-        let refused = unisono::threads(3, |mut comm| settings.parameter_server(&mut comm, servers).map(drop));
+        let refused = unisono::threads(3, |mut comm| settings.parameter_server(&mut comm).map(drop));
         let lowest = refused[0].as_ref().unwrap_err().to_string();
         assert!(lowest.contains(expected), "{lowest}");
         assert!(refused.iter().all(Result::is_err));
     }
     let alone = unisono::threads(1, |mut comm| {
-        let strategy = Some(StrategyKind::Mirrored);
+        let strategy = Some(Strategy::Mirrored);
         Config { strategy, ..settings() }.trainer(&mut comm).map(drop)
     });
     assert!(alone[0].is_ok(), "one rank is one node");
     let two = unisono::threads(2, |mut comm| {
-        let strategy = Some(StrategyKind::OneDevice);
+        let strategy = Some(Strategy::OneDevice);
         Config { strategy, ..settings() }.trainer(&mut comm).map(drop).unwrap_err().to_string()
     });
     assert!(two[1].contains("one-device is for one rank"), "{}", two[1]);
@@ -222,7 +217,7 @@ fn regression_is_accepted_without_a_named_strategy() {
     std::fs::write(&table, format!("x,y\n{}", rows.collect::<String>())).unwrap();
     let data = format!("csv:{}", table.display()).parse().unwrap();
     let regression = Config { data, target: Some("y".to_owned()), batch_size: 8, ..settings() };
-    serve(2, &regression, SYNCHRONOUS).unwrap();
+    serve(2, &regression).unwrap();
 }
 
 /// A model of one number whose passes take a fixed time, and which diverges at a step.

@@ -302,7 +302,7 @@ fn library_matches_the_command() {
     assert_eq!((*model, hidden.as_deref(), *seed), (ModelKind::Mlp, Some(&[16][..]), 3));
     let tallies = unisono::threads(2, |mut comm| {
         let own = Saved::open_on_all(&mut comm, &DIGITS.directory).unwrap();
-        let tally = own.evaluate(&mut comm, None, Part::Test).unwrap();
+        let tally = own.evaluate(&mut comm, None, Part::Test, &[]).unwrap().test.tally;
         (own.parameters_hash().unwrap(), tally)
     });
     assert_eq!(tallies[0], tallies[1]);

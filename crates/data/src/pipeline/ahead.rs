@@ -52,11 +52,8 @@ struct Source<T> {
 }
 
 struct State<U> {
-    /// Finished results, by number.
     ready: BTreeMap<u64, Outcome<U>>,
-    /// The number of results started.
     begun: u64,
-    /// The number of results taken by the consumer.
     taken: u64,
     /// The total number of results, once known.
     end: Option<u64>,
@@ -176,7 +173,6 @@ impl<T: Send + 'static, U: Send + 'static> Iterator for Ahead<T, U> {
         }
         drop(state);
         let counters = &self.shared.counters;
-        counters.spent(Sum::Waited, waited);
         if !matches!(outcome, Ok(Ok(Item::EndOfEpoch))) {
             counters.add(Sum::Taken, 1);
             counters.add(Sum::Ready, ready as u64);

@@ -3,7 +3,7 @@
 use std::iter;
 use std::mem;
 
-use super::watch::{Watch, begin};
+use super::watch::{Watch, lock};
 use super::{DataError, Pipeline};
 
 /// The output of a stage.
@@ -47,7 +47,7 @@ impl<T: Send + 'static> Pipeline<T> {
         let next = move || {
             if current.is_none() {
                 match make(epochs.next()?) {
-                    Ok(epoch) => begin(&watched, current.insert(epoch).watch()),
+                    Ok(epoch) => *lock(&watched) = current.insert(epoch).watch(),
                     Err(error) => return Some(Err(error)),
                 }
             }

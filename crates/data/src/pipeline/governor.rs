@@ -31,7 +31,6 @@ pub(super) struct Governor {
     rest: Pause,
 }
 
-/// The observations of a period.
 #[derive(Default)]
 struct Watch {
     elements: usize,
@@ -42,7 +41,6 @@ struct Watch {
 }
 
 impl Governor {
-    /// Starts with one thread, and uses at most `most`.
     pub(super) fn new(most: usize) -> Self {
         Self {
             active: 1,

@@ -5,6 +5,7 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use super::*;
 
@@ -300,29 +301,6 @@ fn elements_beyond_the_depth_are_not_made() {
         }
         assert!(made.try_recv().is_err(), "the thread went on without room");
     }
-}
-
-#[test]
-fn the_wait_of_the_consumer_is_measured() {
-    // Much longer than the scheduler could delay the consumer.
-    let lazy = || Pipeline::of((0..50).inspect(|_| thread::sleep(Duration::from_millis(2))));
-    let waited = |mut elements: Pipeline<_>| {
-        assert_eq!(elements.by_ref().count(), 50);
-        elements.stalled()
-    };
-    let little = Duration::from_millis(5);
-    assert!(waited(lazy().prefetch(Depth::Auto).take(60)) >= little);
-    assert!(waited(lazy().map_batch(Threads::Fixed(2), 1, Ok, |mut one| Ok(one.remove(0)))) >= little);
-    assert!(waited(Pipeline::of([0]).interleave(1, move |_| Ok(lazy()))) >= little);
-    let once = waited(Pipeline::repeat(0..1, move |_| Ok(lazy().prefetch(Depth::Auto))));
-    assert!(once >= little);
-    let mut twice = Pipeline::repeat(0..2, move |_| Ok(lazy().prefetch(Depth::Auto)));
-    assert_eq!(twice.by_ref().take(50).count(), 50);
-    let first = twice.stalled();
-    assert_eq!(twice.by_ref().count(), 50);
-    assert!(twice.stalled() >= first + little, "{twice:?} after {first:?}");
-    // Without threads, there is no wait: the consumer does the work.
-    assert_eq!(waited(lazy()), Duration::ZERO);
 }
 
 #[test]

@@ -90,7 +90,7 @@ pub struct Watch(Vec<Stage>);
 enum Stage {
     Threads(Arc<Counters>),
     /// The stages of the current one of [repeated](super::Pipeline::repeat) pipelines.
-    Repeated(Current),
+    Repeated(Arc<Mutex<Watch>>),
 }
 
 impl Watch {
@@ -112,15 +112,15 @@ impl Watch {
     fn counters(&self) -> Vec<Arc<Counters>> {
         let of_stage = |stage: &Stage| match stage {
             Stage::Threads(counters) => vec![Arc::clone(counters)],
-            Stage::Repeated(current) => lock(current).0.counters(),
+            Stage::Repeated(current) => lock(current).counters(),
         };
         self.0.iter().flat_map(of_stage).collect()
     }
 
-    /// Returns a view of consecutive pipelines, and the handle that begins each of them.
-    pub(super) fn repeated() -> (Self, Current) {
-        let current = Current::default();
-        (Self(vec![Stage::Repeated(current.clone())]), current)
+    /// Returns a view of consecutive pipelines, and the place for the view of the current one.
+    pub(super) fn repeated() -> (Self, Arc<Mutex<Self>>) {
+        let current = Arc::default();
+        (Self(vec![Stage::Repeated(Arc::clone(&current))]), current)
     }
 
     pub(super) fn then(mut self, counters: &Arc<Counters>) -> Self {
@@ -133,34 +133,12 @@ impl Watch {
             *lock(&counters.name) = name;
         }
     }
-
-    /// Returns the time that the consumer has waited for the last stage with threads.
-    pub(super) fn waited(&self) -> Duration {
-        match self.0.last() {
-            None => Duration::ZERO,
-            Some(Stage::Threads(counters)) => {
-                Duration::from_nanos(counters.sums[Sum::Waited as usize].load(Ordering::Relaxed))
-            }
-            Some(Stage::Repeated(current)) => {
-                let (current, before) = &*lock(current);
-                *before + current.waited()
-            }
-        }
-    }
 }
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Watch").field(&self.stages()).finish()
     }
-}
-
-/// The stages of the current one of repeated pipelines, and the time that the consumer waited for the earlier ones.
-pub(super) type Current = Arc<Mutex<(Watch, Duration)>>;
-
-pub(super) fn begin(repeated: &Current, stages: Watch) {
-    let (current, before) = &mut *lock(repeated);
-    *before += std::mem::replace(current, stages).waited();
 }
 
 /// The counters: times in nanoseconds, and numbers of elements.
@@ -177,8 +155,6 @@ pub(super) enum Sum {
     Pulled,
     /// The wait for space.
     Full,
-    /// The consumer's wait.
-    Waited,
     /// Elements that the consumer took, and ready elements that it left.
     Taken,
     Ready,
@@ -186,7 +162,6 @@ pub(super) enum Sum {
 
 const SUMS: usize = Sum::Ready as usize + 1;
 
-/// The counters of a stage's threads.
 #[derive(Debug)]
 pub(super) struct Counters {
     name: Mutex<&'static str>,

@@ -72,7 +72,6 @@ impl Folder {
         }
     }
 
-    /// Returns the folder of complete files.
     pub(super) fn files(&self) -> PathBuf {
         self.root.join("files")
     }

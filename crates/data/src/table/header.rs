@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use super::{Table, finite, names};
+use super::{Table, finite};
 use crate::dataset::{Column, Schema, list};
 use crate::error::DataError;
 
@@ -32,7 +32,7 @@ impl Layout {
         }
         let label = header.iter().position(|name| name == target.unwrap_or("label"));
         if let (None, Some(target)) = (label, target) {
-            let expected = list(names(header));
+            let expected = list(header);
             return Err(format!("has no column `{target}` to predict: expected one of {expected}"));
         }
         let label = label.unwrap_or(header.len() - 1);
@@ -45,8 +45,8 @@ impl Layout {
         let place = |name: &str| header.iter().position(|found| found == name);
         let feature = |Column { name, .. }: &Column| {
             place(name).ok_or_else(|| {
-                let expected = list(known.columns.iter().map(|column| column.name.as_str()));
-                let found = list(names(header));
+                let expected = list(known.columns.iter().map(|column| &column.name));
+                let found = list(header);
                 format!(
                     "has no column `{name}`: the model was trained on {expected}, but the columns are {found}"
                 )
@@ -57,7 +57,6 @@ impl Layout {
     }
 }
 
-/// Returns the problem of a header on its own, if any.
 pub(super) fn problem(header: &[String]) -> Option<String> {
     let mut seen = HashSet::new();
     let twice = header.iter().find(|&name| !seen.insert(name))?;
@@ -71,9 +70,9 @@ pub(super) fn problem(header: &[String]) -> Option<String> {
 /// Accepts names that are numbers from 0 on, which some programs write.
 pub(super) fn check(path: &Path, table: &Table) -> Result<(), DataError> {
     let Table { features, label: Some(label), targets: Some(targets), .. } = table else { return Ok(()) };
-    let mut all = names(features).chain([label.as_str()]).enumerate();
+    let mut all = features.iter().chain([label]).enumerate();
     let is_counted = all.all(|(at, name)| name.parse() == Ok(at));
-    let is_row = names(features).all(|name| finite(name).is_some());
+    let is_row = features.iter().all(|name| finite(name).is_some());
     if is_row && !is_counted && (finite(label).is_some() || targets.has_class(label)) {
         return Err(DataError::line(path, 1, IS_ROW));
     }

@@ -64,9 +64,9 @@ fn a_resumed_run_ends_with_the_same_bits_and_evaluates_to_the_same_on_any_number
         let saved = Saved::open(&kept("one")).unwrap();
         assert_eq!(saved.parameters_hash().unwrap(), whole.parameters_hash);
         for ranks in 1..=3 {
-            let tallies =
-                unisono::threads(ranks, |mut comm| saved.evaluate(&mut comm, None, Part::Test).unwrap());
-            for tally in tallies {
+            let evaluated =
+                unisono::threads(ranks, |mut comm| saved.evaluate(&mut comm, None, Part::Test, &[]).unwrap());
+            for tally in evaluated.into_iter().map(|on_rank| on_rank.test.tally) {
                 assert_eq!(tally.mean_loss().to_bits(), whole.last.test_loss.to_bits(), "{ranks} ranks");
             }
         }

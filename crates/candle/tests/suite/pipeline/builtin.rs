@@ -6,7 +6,7 @@ use std::sync::Arc;
 use unisono_candle::model::ModelKind;
 use unisono_candle::{Config, Part, Saved};
 use unisono_data::Source;
-use unisono_strategies::{Strategy, StrategyKind};
+use unisono_strategies::Strategy;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::metrics::{F1, Named, TopK};
@@ -33,7 +33,7 @@ fn settings() -> Config {
 /// Returns the settings of the run cut into this many stages.
 fn cut(settings: Config, stages: usize, schedule: &str) -> Config {
     Config {
-        strategy: Some(StrategyKind::Pipeline),
+        strategy: Some(Strategy::Pipeline),
         stages: Some(stages),
         pipeline_schedule: schedule.parse().unwrap(),
         ..settings
@@ -42,8 +42,8 @@ fn cut(settings: Config, stages: usize, schedule: &str) -> Config {
 
 /// Runs the settings, and returns the summary of each rank.
 fn run(ranks: usize, settings: &Config) -> Vec<Result<Summary, TrainError>> {
-    unisono::threads(ranks, |mut comm| match settings.strategy() {
-        Some(Strategy::Pipeline(pipeline)) => settings.pipeline(&mut comm, &pipeline)?.run(|_| ()),
+    unisono::threads(ranks, |mut comm| match settings.strategy {
+        Some(Strategy::Pipeline) => settings.pipeline(&mut comm)?.run(|_| ()),
         _ => settings.trainer(&mut comm)?.run(|_| ()),
     })
 }
@@ -121,8 +121,8 @@ fn until(ranks: usize, step: usize, settings: &Config) -> Summary {
             settings.stop.ask();
         }
     };
-    let ended = unisono::threads(ranks, |mut comm| match settings.strategy() {
-        Some(Strategy::Pipeline(pipeline)) => settings.pipeline(&mut comm, &pipeline)?.run(asks),
+    let ended = unisono::threads(ranks, |mut comm| match settings.strategy {
+        Some(Strategy::Pipeline) => settings.pipeline(&mut comm)?.run(asks),
         _ => settings.trainer(&mut comm)?.run(asks),
     });
     let mut ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
@@ -142,8 +142,8 @@ fn complete_checkpoint_resumes_under_other_strategies() {
     // One rank can read the complete checkpoint.
     let saved = Saved::open(directory.path()).unwrap();
     assert_eq!(saved.parameters_hash().unwrap(), ended.parameters_hash);
-    let tallies = unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test).unwrap());
-    assert!((tallies[0].mean_loss() - ended.last.test_loss).abs() < 1e-12);
+    let evaluated = unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test, &[]).unwrap());
+    assert!((evaluated[0].test.tally.mean_loss() - ended.last.test_loss).abs() < 1e-12);
 }
 
 fn run_resumed_in_the_same_world_has_the_same_bits() {

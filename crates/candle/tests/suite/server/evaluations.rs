@@ -8,7 +8,7 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::{Event, Stop, Summary};
 
-use super::{SYNCHRONOUS, on_rank_0, serve};
+use super::{on_rank_0, serve};
 
 /// Returns a run of an epoch of 63 steps.
 fn settings() -> Config {
@@ -21,7 +21,7 @@ fn evaluated(settings: Config, stops_after: Option<usize>) -> (Summary, Vec<u64>
     let settings = Config { stop: stop.clone(), ..settings };
     on_rank_0(3, |comm| {
         let mut evaluations = Vec::new();
-        let ended = settings.parameter_server(comm, SYNCHRONOUS)?.run(|event| match event {
+        let ended = settings.parameter_server(comm)?.run(|event| match event {
             Event::Step(made) if Some(made.step) == stops_after => {
                 // Workers compute the next step meanwhile.
                 thread::sleep(Duration::from_millis(100));
@@ -36,7 +36,7 @@ fn evaluated(settings: Config, stops_after: Option<usize>) -> (Summary, Vec<u64>
 }
 
 fn evaluations_within_an_epoch_keep_the_bits_and_stop_the_run_early() {
-    let (plain, _) = serve(3, &settings(), SYNCHRONOUS).unwrap();
+    let (plain, _) = serve(3, &settings()).unwrap();
     let evaluating = Config { evaluate_every: Some(16), ..settings() };
     let (summary, evaluations) = evaluated(evaluating.clone(), None);
     assert_eq!((summary.parameters_hash, evaluations), (plain.parameters_hash, vec![16, 32, 48]));
@@ -45,7 +45,7 @@ fn evaluations_within_an_epoch_keep_the_bits_and_stop_the_run_early() {
     let checkpoint_dir = Some(directory.path().to_owned());
     // No evaluation is better than the first.
     let stopping = Config { patience: Some(1), min_delta: 100.0, checkpoint_dir, keep: 1, ..evaluating };
-    let (early, _) = serve(3, &stopping, SYNCHRONOUS).unwrap();
+    let (early, _) = serve(3, &stopping).unwrap();
     assert_eq!(early.ended_early.unwrap().step, 32);
     for kept in [16, 32] {
         let path = directory.path().join(format!("step-{kept:010}"));

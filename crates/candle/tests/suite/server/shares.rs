@@ -169,7 +169,7 @@ fn resumed_run_keeps_the_rate_that_a_callback_has_scaled() {
     let unscaled = mirror(2, &run.without_checkpoints());
     assert_ne!(undisturbed.parameters_hash, unscaled.parameters_hash);
     assert!(mirrored(&run, &stop).stopped.is_some(), "it was asked to stop");
-    let (ended, _) = serve(3, &saving(directory.path(), Stop::default()), SYNCHRONOUS).unwrap();
+    let (ended, _) = serve(3, &saving(directory.path(), Stop::default())).unwrap();
     assert_eq!(ended.parameters_hash, undisturbed.parameters_hash);
 }
 
@@ -177,7 +177,7 @@ fn resumed_run_keeps_the_rate_that_a_callback_has_scaled() {
 fn panic_of_a_callback_ends_the_run_on_all_ranks() {
     let ended = catch_unwind(AssertUnwindSafe(|| {
         on_rank_0(3, |comm| {
-            let ended = settings().parameter_server(comm, SYNCHRONOUS)?.run(|event| {
+            let ended = settings().parameter_server(comm)?.run(|event| {
                 assert!(!matches!(event, Event::Step(made) if made.step == 3), "the callback panics");
             });
             Ok(ended?.summary)
@@ -225,9 +225,9 @@ fn parameter_without_a_gradient_is_named_once() {
 }
 
 fn restarted_server_ends_before_it_loads_data() {
-    let settings = Config::new(Source::Text("missing".into()), ModelKind::Transformer);
-    let servers = ServerSettings { servers: 2, ..SYNCHRONOUS };
-    let error = settings.join_parameter_server("missing".as_ref(), (1, 4), servers).unwrap_err();
+    let text = Config::new(Source::Text("missing".into()), ModelKind::Transformer);
+    let settings = Config { servers: 2, ..text };
+    let error = settings.join_parameter_server("missing".as_ref(), (1, 4)).unwrap_err();
     assert!(matches!(error, TrainError::ServerLost { server: 1, .. }), "{error}");
     assert!(!error.is_bad_input() && error.to_string().contains("start the run again, with --resume"));
 }
@@ -238,11 +238,11 @@ fn one_step() -> RunSettings {
 }
 
 /// Fails if a rank accepts the settings. Returns the error of rank 0.
-fn refused(settings: &RunSettings, is_shared: bool) -> String {
+fn refused(settings: &RunSettings, servers: ServerSettings, is_shared: bool) -> String {
     let errors = unisono::threads(2, |mut comm| {
         let feed = Given::new(1, || unreachable!("the run is refused"));
         let replica = Waiting::new(is_shared);
-        let run = ParameterServer::new(&mut comm, replica, feed, settings.clone(), SYNCHRONOUS, None);
+        let run = ParameterServer::new(&mut comm, replica, feed, settings.clone(), servers, None);
         run.map(drop).unwrap_err().to_string()
     });
     errors.into_iter().next().expect("there is a rank 0")
@@ -260,13 +260,18 @@ fn settings_without_effect_and_invalid_settings_are_refused_on_all_ranks() {
         (RunSettings { optimizer: wrong, ..one_step() }, "the momentum is 1.5: it must be from 0 to 1"),
         (RunSettings { evaluate_every: Some(0), ..one_step() }, "evaluate_every is `0`"),
     ] {
-        let why = refused(&settings, false);
+        let why = refused(&settings, SYNCHRONOUS, false);
         assert!(why.contains(expected), "{why}");
     }
 }
 
+fn run_without_a_server_is_refused() {
+    let why = refused(&one_step(), ServerSettings { servers: 0, ..SYNCHRONOUS }, false);
+    assert!(why.contains("0 of 2 ranks serve"), "{why}");
+}
+
 fn model_whose_parameters_are_shared_is_refused() {
-    let why = refused(&one_step(), true);
+    let why = refused(&one_step(), SYNCHRONOUS, true);
     assert!(why.contains("separate parameters on each rank"), "{why}");
 }
 
@@ -279,6 +284,7 @@ pub(crate) fn tests() -> Vec<Test> {
         parameter_without_a_gradient_is_named_once,
         restarted_server_ends_before_it_loads_data,
         settings_without_effect_and_invalid_settings_are_refused_on_all_ranks,
+        run_without_a_server_is_refused,
         model_whose_parameters_are_shared_is_refused,
     ]
 }

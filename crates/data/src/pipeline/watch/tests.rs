@@ -15,18 +15,18 @@ fn stages(slow: &str, compute: Duration) -> (Vec<StageReport>, f64) {
         thread::sleep(time);
         Ok::<_, DataError>(element)
     };
-    let elements = Pipeline::new((0..20).map(move |element| rest(element, read)))
+    let mut elements = Pipeline::new((0..20).map(move |element| rest(element, read)))
         .map(Threads::Fixed(1), move |element| part("pixels", || rest(element, decode)))
         .named("decode")
         .map(Threads::Fixed(2), move |element| rest(element, augment + augment))
         .named("augment")
         .prefetch(Depth::Auto);
     let (watch, began) = (elements.watch(), Instant::now());
-    let mut waited = Duration::ZERO;
-    let mut elements = elements;
+    let (mut waited, mut asked) = (Duration::ZERO, began);
     while elements.next().is_some() {
-        waited = elements.stalled();
+        waited += asked.elapsed();
         thread::sleep(compute);
+        asked = Instant::now();
     }
     (watch.stages(), waited.as_secs_f64() / began.elapsed().as_secs_f64())
 }
