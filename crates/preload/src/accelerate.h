@@ -10,6 +10,9 @@
 #include <stdint.h>
 #include <unisono.h>
 
+/* The arguments of a macro's argument in parentheses. */
+#define UNPACKED(...) __VA_ARGS__
+
 /* Calls and variables within the library need no indirection by the loader. */
 #pragma GCC visibility push(hidden)
 
