@@ -193,6 +193,8 @@ int reduction_of(MPI_Op op);
 extern const char *const FUNCTION_NAMES[FUNCTIONS];
 /* By their numbers; NULL for a mean, which MPI does not have. */
 extern const char *const REDUCTION_NAMES[REDUCTIONS], *const DTYPE_NAMES[DTYPES];
+/* Returns the number of a name among `all`, or NONE, also for `-`, which stands for no name. */
+int number_of(const char *name, const char *const names[], int all);
 
 struct settings {
     /* A bit for each function, and for each named function, which Unisono carries out from the first call. */
