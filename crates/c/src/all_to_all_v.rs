@@ -119,7 +119,7 @@ pub unsafe extern "C" fn unisono_all_to_all_v_async(
                 let (to, from) = arrays.counts(comm)?;
                 let (sent, received) = arrays.lent::<T>(to, from)?;
                 let start = |comm: &mut Communicator| comm.all_to_all_v_async(sent, to, received, from);
-                Ok(Request::of(options::call_whole(comm, options, start)?))
+                Ok(Request::of((options::call_whole(comm, options, start)?, drop)))
             }
         })
     };

@@ -76,13 +76,15 @@ unsafe fn blocking(
 ) -> c_int {
     let body = |comm: &mut Communicator| {
         let collective = collective(comm, operation, op)?;
+        let Collective { operation, op } = collective;
         // SAFETY: as the caller promises.
         let dtype = unsafe { checked(comm, array, collective, options)? };
         with_type!(dtype, T => {
             // SAFETY: as the caller promises, for the array and the options.
             unsafe {
                 let mut values = lent::<T>(array.data, array.count)?;
-                options::call(comm, options, |comm| collective.blocking(comm, &mut values))
+                let make = |comm: &mut Communicator| comm.run(operation, op, &mut values).map(drop);
+                options::call(comm, options, collective.element_bytes(), make)
             }
         })
     };
@@ -102,13 +104,15 @@ unsafe fn non_blocking(
 ) -> c_int {
     let start = |comm: &mut Communicator| {
         let collective = collective(comm, operation, op)?;
+        let Collective { operation, op } = collective;
         // SAFETY: as the caller promises.
         let dtype = unsafe { checked(comm, array, collective, options)? };
         with_type!(dtype, T => {
             // SAFETY: as the caller promises, for the array and the options.
             unsafe {
                 let values = lent::<T>(array.data, array.count)?;
-                Ok(Request::of(options::call(comm, options, |comm| collective.non_blocking(comm, values))?))
+                let make = |comm: &mut Communicator| comm.call_async(operation, op, values);
+                Ok(Request::of((options::call(comm, options, collective.element_bytes(), make)?, drop)))
             }
         })
     };
@@ -217,7 +221,7 @@ pub unsafe extern "C" fn unisono_barrier_async(
     let start = |comm: &mut Communicator| {
         // SAFETY: as the caller promises.
         let started = unsafe { options::call_whole(comm, options, Communicator::barrier_async)? };
-        Ok(Request::of(started))
+        Ok(Request::of((started, drop)))
     };
     // SAFETY: as the caller promises.
     unsafe { start_on(comm, request, start) }

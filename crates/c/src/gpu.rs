@@ -37,7 +37,7 @@ unsafe fn ordered(
         let on_gpu = OnGpu { address, count: array.count, stream };
         with_type!(dtype, T => {
             // SAFETY: as the caller promises, for the array, the stream and the options.
-            unsafe { options::call(comm, options, |comm| collective.on_gpu::<T>(comm, on_gpu)) }
+            unsafe { options::call(comm, options, None, |comm| collective.on_gpu::<T>(comm, on_gpu)) }
         })
     };
     // SAFETY: as the caller promises.
