@@ -1,9 +1,8 @@
 //! Collectives as values.
 
 use std::num::NonZero;
-use std::ops::DerefMut;
 
-use unisono::{Communicator, DType, Element, Operation, Planned, ReduceOp, Request, Result};
+use unisono::{Operation, ReduceOp};
 
 use super::arguments;
 
@@ -25,7 +24,7 @@ impl Collective {
     ///
     /// # Errors
     /// If there is no such operation, with the text of the error.
-    pub fn named(name: &str, op: Option<ReduceOp>, root: Option<usize>) -> std::result::Result<Self, String> {
+    pub fn named(name: &str, op: Option<ReduceOp>, root: Option<usize>) -> Result<Self, String> {
         let letter = |letter| if letter == b'-' { b'_' } else { letter };
         let is_it = |operation: &Operation| operation.name().bytes().map(letter).eq(name.bytes());
         let found = Operation::all(root.unwrap_or(0)).into_iter().find(is_it);
@@ -47,12 +46,7 @@ impl Collective {
     /// # Errors
     /// If an all-to-all cannot divide the elements among the ranks, or the counts do not add up to the number of elements, with the
     /// text of the error.
-    pub fn check(
-        self,
-        count: usize,
-        ranks: usize,
-        counts: Option<&[usize]>,
-    ) -> std::result::Result<(), String> {
+    pub fn check(self, count: usize, ranks: usize, counts: Option<&[usize]>) -> Result<(), String> {
         if self.operation == Operation::AllToAll && !count.is_multiple_of(ranks) {
             return Err(format!("an all-to-all of {count} elements, which are not {ranks} equal blocks"));
         }
@@ -74,47 +68,5 @@ impl Collective {
             Some(ReduceOp::Custom(custom)) => custom.element_bytes(),
             _ => None,
         }
-    }
-
-    /// Makes the call.
-    ///
-    /// # Errors
-    /// As the call.
-    pub fn blocking<T: Element>(self, comm: &mut Communicator, values: &mut [T]) -> Result<()> {
-        self.in_elements::<T, _>(comm, |comm| comm.run(self.operation, self.op, values).map(drop))
-    }
-
-    /// Makes a call whose elements have the size that the reduction needs.
-    fn in_elements<T: Element, R>(
-        self,
-        comm: &mut Communicator,
-        make: impl FnOnce(&mut Communicator) -> R,
-    ) -> R {
-        match self.element_bytes() {
-            Some(size) if T::DTYPE == DType::U8 => make(&mut comm.call().element_bytes(size)),
-            _ => make(comm),
-        }
-    }
-
-    /// Starts the non-blocking call.
-    ///
-    /// # Errors
-    /// As the call.
-    pub fn non_blocking<T: Element, B>(self, comm: &mut Communicator, values: B) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
-        self.in_elements::<T, _>(comm, |comm| comm.call_async(self.operation, self.op, values))
-    }
-
-    /// Plans the call.
-    ///
-    /// # Errors
-    /// As [`Communicator::plan`].
-    pub fn plan<T: Element, B>(self, comm: &mut Communicator, values: B) -> Result<Planned<B>>
-    where
-        B: DerefMut<Target = [T]>,
-    {
-        self.in_elements::<T, _>(comm, |comm| comm.plan(self.operation, self.op, values))
     }
 }

@@ -26,25 +26,27 @@ pub trait InFlight: Send {
     fn wait(self: Box<Self>) -> Result<()>;
 }
 
-impl<B: Send> InFlight for Request<B> {
+/// A request, and a function of its result, which is called unless the call has failed.
+impl<B: Send, F: FnOnce(B) + Send> InFlight for (Request<B>, F) {
     fn is_done(&self) -> bool {
-        Request::is_done(self)
+        self.0.is_done()
     }
 
     fn wait_for(&self, timeout: Duration) -> bool {
-        Request::wait_for(self, timeout)
+        self.0.wait_for(timeout)
     }
 
     fn is_driven(&self) -> bool {
-        Request::is_driven(self)
+        self.0.is_driven()
     }
 
     fn wait_until(&self, is_done: &dyn Fn() -> bool) {
-        Request::wait_until(self, is_done);
+        self.0.wait_until(is_done);
     }
 
     fn wait(self: Box<Self>) -> Result<()> {
-        Request::wait(*self).map(drop)
+        let (request, then) = *self;
+        request.wait().map(then)
     }
 }
 

@@ -14,4 +14,3 @@ pub use collective::{Collective, NO_PARTS};
 pub use in_flight::{InFlight, Plan};
 pub use options::{ByProgram, Options, Settings};
 pub use owner::Owner;
-pub use unisono::{DType, half};

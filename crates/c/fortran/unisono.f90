@@ -171,6 +171,378 @@ module unisono
   end interface
 
   interface
+    ! Leaves the reduction of all arrays on every rank, bitwise identical.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_all_reduce(comm, data, count, dtype, op, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+    end function
+
+    ! Starts the non-blocking form of `unisono_all_reduce`. Do not access the array until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_all_reduce_async(comm, data, count, dtype, op, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! Leaves on every rank its own part of the reduction of all arrays (`unisono_own_part`); the rest of the array is undefined.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_reduce_scatter(comm, data, count, dtype, op, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+    end function
+
+    ! Starts the non-blocking form of `unisono_reduce_scatter`. Do not access the array until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_reduce_scatter_async(comm, data, count, dtype, op, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! Leaves on every rank the reduction of the arrays of all ranks up to and including itself: `MPI_Scan`.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_scan(comm, data, count, dtype, op, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+    end function
+
+    ! Starts the non-blocking form of `unisono_scan`. Do not access the array until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_scan_async(comm, data, count, dtype, op, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! Leaves on every rank the reduction of the arrays of all ranks before itself: `MPI_Exscan`. Rank 0's array is undefined.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_exclusive_scan(comm, data, count, dtype, op, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+    end function
+
+    ! Starts the non-blocking form of `unisono_exclusive_scan`. Do not access the array until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_exclusive_scan_async(comm, data, count, dtype, op, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! Every rank contributes its own part of the array (`unisono_own_part`) and ends with all parts.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_all_gather(comm, data, count, dtype, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      type(c_ptr), value :: options
+    end function
+
+    ! Starts the non-blocking form of `unisono_all_gather`. Do not access the array until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_all_gather_async(comm, data, count, dtype, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! Copies the root's array to every rank. The array must be writable on the root too: in a world of threads, another rank may
+    ! write to it, without changing its values.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_broadcast(comm, data, count, dtype, root, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+    end function
+
+    ! Starts the non-blocking form of `unisono_broadcast`. Do not access the array until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_broadcast_async(comm, data, count, dtype, root, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! Leaves the reduction of all arrays on the root; the other arrays are undefined.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_reduce(comm, data, count, dtype, op, root, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+    end function
+
+    ! Starts the non-blocking form of `unisono_reduce`. Do not access the array until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_reduce_async(comm, data, count, dtype, op, root, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! Every rank contributes its own part of the array (`unisono_own_part`), and the root ends with all parts.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_gather(comm, data, count, dtype, root, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+    end function
+
+    ! Starts the non-blocking form of `unisono_gather`. Do not access the array until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_gather_async(comm, data, count, dtype, root, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! Leaves on every rank its own part of the root's array (`unisono_own_part`); except on the root, the rest is undefined.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_scatter(comm, data, count, dtype, root, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+    end function
+
+    ! Starts the non-blocking form of `unisono_scatter`. Do not access the array until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_scatter_async(comm, data, count, dtype, root, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements must be a multiple of
+    ! the number of ranks.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements, and the options null or valid.
+    integer(c_int) function unisono_all_to_all(comm, data, count, dtype, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      type(c_ptr), value :: options
+    end function
+
+    ! Starts the non-blocking form of `unisono_all_to_all`. Do not access the array until `unisono_wait` has returned.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_all_to_all_async(comm, data, count, dtype, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
+    ! Leaves the reduction of all arrays in GPU memory on every rank, ordered on the stream.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream is
+    ! done, and the options null or valid.
+    integer(c_int) function unisono_gpu_all_reduce(comm, data, count, dtype, op, stream, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: stream
+      type(c_ptr), value :: options
+    end function
+
+    ! Leaves the reduction of all arrays in GPU memory on the root, ordered on the stream; the other arrays are undefined.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream is
+    ! done, and the options null or valid.
+    integer(c_int) function unisono_gpu_reduce(comm, data, count, dtype, op, root, stream, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      integer(c_int), value :: root
+      type(c_ptr), value :: stream
+      type(c_ptr), value :: options
+    end function
+
+    ! Copies the root's array in GPU memory to every rank, ordered on the stream.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream is
+    ! done, and the options null or valid.
+    integer(c_int) function unisono_gpu_broadcast(comm, data, count, dtype, root, stream, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: stream
+      type(c_ptr), value :: options
+    end function
+
+    ! Leaves on every rank its own part of the reduction of all arrays in GPU memory (`unisono_own_part`), ordered on the stream;
+    ! the rest of the array is undefined.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream is
+    ! done, and the options null or valid.
+    integer(c_int) function unisono_gpu_reduce_scatter(comm, data, count, dtype, op, stream, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: stream
+      type(c_ptr), value :: options
+    end function
+
+    ! Every rank contributes its own part of the array in GPU memory (`unisono_own_part`) and ends with all parts, ordered on the
+    ! stream.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream is
+    ! done, and the options null or valid.
+    integer(c_int) function unisono_gpu_all_gather(comm, data, count, dtype, stream, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      type(c_ptr), value :: stream
+      type(c_ptr), value :: options
+    end function
+
     ! Sends to every rank a part of one array, and receives a part of another array from each (`MPI_Alltoallv`, with contiguous
     ! parts in the order of ranks). `sent_counts[j]` is the number of elements for rank j, and `received_counts[i]` the number from
     ! rank i; both may be 0. Rank j must expect as many elements from this rank. The arrays must not overlap.
@@ -206,146 +578,6 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
-    ! Leaves the reduction of all arrays on every rank, bitwise identical.
-    !
-    ! Conditions:
-    ! The handle must be live, the array one of `count` elements, and the options null or valid.
-    integer(c_int) function unisono_all_reduce(comm, data, count, dtype, op, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: op
-      type(c_ptr), value :: options
-    end function
-
-    ! Leaves on every rank its own part of the reduction of all arrays (`unisono_own_part`); the rest of the array is undefined.
-    !
-    ! Conditions:
-    ! The handle must be live, the array one of `count` elements, and the options null or valid.
-    integer(c_int) function unisono_reduce_scatter(comm, data, count, dtype, op, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: op
-      type(c_ptr), value :: options
-    end function
-
-    ! Leaves on every rank the reduction of the arrays of all ranks up to and including itself: `MPI_Scan`.
-    !
-    ! Conditions:
-    ! The handle must be live, the array one of `count` elements, and the options null or valid.
-    integer(c_int) function unisono_scan(comm, data, count, dtype, op, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: op
-      type(c_ptr), value :: options
-    end function
-
-    ! Leaves on every rank the reduction of the arrays of all ranks before itself: `MPI_Exscan`. Rank 0's array is undefined.
-    !
-    ! Conditions:
-    ! The handle must be live, the array one of `count` elements, and the options null or valid.
-    integer(c_int) function unisono_exclusive_scan(comm, data, count, dtype, op, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: op
-      type(c_ptr), value :: options
-    end function
-
-    ! Every rank contributes its own part of the array (`unisono_own_part`) and ends with all parts.
-    !
-    ! Conditions:
-    ! The handle must be live, the array one of `count` elements, and the options null or valid.
-    integer(c_int) function unisono_all_gather(comm, data, count, dtype, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      type(c_ptr), value :: options
-    end function
-
-    ! Copies the root's array to every rank.
-    !
-    ! Conditions:
-    ! The handle must be live, the array one of `count` elements, and the options null or valid.
-    integer(c_int) function unisono_broadcast(comm, data, count, dtype, root, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: root
-      type(c_ptr), value :: options
-    end function
-
-    ! Leaves the reduction of all arrays on the root; the other arrays are undefined.
-    !
-    ! Conditions:
-    ! The handle must be live, the array one of `count` elements, and the options null or valid.
-    integer(c_int) function unisono_reduce(comm, data, count, dtype, op, root, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: op
-      integer(c_int), value :: root
-      type(c_ptr), value :: options
-    end function
-
-    ! Every rank contributes its own part of the array (`unisono_own_part`), and the root ends with all parts.
-    !
-    ! Conditions:
-    ! The handle must be live, the array one of `count` elements, and the options null or valid.
-    integer(c_int) function unisono_gather(comm, data, count, dtype, root, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: root
-      type(c_ptr), value :: options
-    end function
-
-    ! Leaves on every rank its own part of the root's array (`unisono_own_part`); except on the root, the rest is undefined.
-    !
-    ! Conditions:
-    ! The handle must be live, the array one of `count` elements, and the options null or valid.
-    integer(c_int) function unisono_scatter(comm, data, count, dtype, root, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: root
-      type(c_ptr), value :: options
-    end function
-
-    ! Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements must be a multiple of
-    ! the number of ranks.
-    !
-    ! Conditions:
-    ! The handle must be live, the array one of `count` elements, and the options null or valid.
-    integer(c_int) function unisono_all_to_all(comm, data, count, dtype, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      type(c_ptr), value :: options
-    end function
-
     ! Returns once all ranks have called it.
     !
     ! Conditions:
@@ -354,6 +586,17 @@ module unisono
       import
       type(c_ptr), value :: comm
       type(c_ptr), value :: options
+    end function
+
+    ! Starts the non-blocking form of `unisono_barrier`.
+    !
+    ! Conditions:
+    ! The handle must be live, the options null or valid, and the pointer to the request valid.
+    integer(c_int) function unisono_barrier_async(comm, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
     end function
 
     ! Frees a communicator. Other ranks that still wait for this one get UNISONO_ERROR_LEFT. Wait for its requests first, and free
@@ -507,84 +750,6 @@ module unisono
       integer(c_int), value :: code
     end function
 
-    ! Leaves the reduction of all arrays in GPU memory on every rank, ordered on the stream.
-    !
-    ! Conditions:
-    ! The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream is
-    ! done, and the options null or valid.
-    integer(c_int) function unisono_gpu_all_reduce(comm, data, count, dtype, op, stream, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: op
-      type(c_ptr), value :: stream
-      type(c_ptr), value :: options
-    end function
-
-    ! Leaves the reduction of all arrays in GPU memory on the root, ordered on the stream; the other arrays are undefined.
-    !
-    ! Conditions:
-    ! As for `unisono_gpu_all_reduce`.
-    integer(c_int) function unisono_gpu_reduce(comm, data, count, dtype, op, root, stream, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: op
-      integer(c_int), value :: root
-      type(c_ptr), value :: stream
-      type(c_ptr), value :: options
-    end function
-
-    ! Copies the root's array in GPU memory to every rank, ordered on the stream.
-    !
-    ! Conditions:
-    ! As for `unisono_gpu_all_reduce`.
-    integer(c_int) function unisono_gpu_broadcast(comm, data, count, dtype, root, stream, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: root
-      type(c_ptr), value :: stream
-      type(c_ptr), value :: options
-    end function
-
-    ! Leaves on every rank its own part of the reduction of all arrays in GPU memory (`unisono_own_part`), ordered on the stream;
-    ! the rest of the array is undefined.
-    !
-    ! Conditions:
-    ! As for `unisono_gpu_all_reduce`.
-    integer(c_int) function unisono_gpu_reduce_scatter(comm, data, count, dtype, op, stream, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: op
-      type(c_ptr), value :: stream
-      type(c_ptr), value :: options
-    end function
-
-    ! Every rank contributes its own part of the array in GPU memory (`unisono_own_part`) and ends with all parts, ordered on the
-    ! stream.
-    !
-    ! Conditions:
-    ! As for `unisono_gpu_all_reduce`.
-    integer(c_int) function unisono_gpu_all_gather(comm, data, count, dtype, stream, options) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      type(c_ptr), value :: stream
-      type(c_ptr), value :: options
-    end function
-
     ! Orders the streams of all ranks: work that is queued on the stream from now on begins when the work that each rank has queued
     ! on its own stream is done. The host does not wait.
     !
@@ -633,166 +798,6 @@ module unisono
       integer(c_int), intent(in) :: ranks(*)
       integer(c_size_t), value :: count
       type(c_ptr), intent(out) :: group
-    end function
-
-    ! Starts the non-blocking form of `unisono_all_reduce`. Do not access the array until `unisono_wait` has returned.
-    !
-    ! Conditions:
-    ! As the blocking form; the pointer to the request must be valid.
-    integer(c_int) function unisono_all_reduce_async(comm, data, count, dtype, op, options, request) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: op
-      type(c_ptr), value :: options
-      type(c_ptr), intent(out) :: request
-    end function
-
-    ! Starts the non-blocking form of `unisono_reduce_scatter`. Do not access the array until `unisono_wait` has returned.
-    !
-    ! Conditions:
-    ! As the blocking form; the pointer to the request must be valid.
-    integer(c_int) function unisono_reduce_scatter_async(comm, data, count, dtype, op, options, request) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: op
-      type(c_ptr), value :: options
-      type(c_ptr), intent(out) :: request
-    end function
-
-    ! Starts the non-blocking form of `unisono_scan`. Do not access the array until `unisono_wait` has returned.
-    !
-    ! Conditions:
-    ! As the blocking form; the pointer to the request must be valid.
-    integer(c_int) function unisono_scan_async(comm, data, count, dtype, op, options, request) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: op
-      type(c_ptr), value :: options
-      type(c_ptr), intent(out) :: request
-    end function
-
-    ! Starts the non-blocking form of `unisono_exclusive_scan`. Do not access the array until `unisono_wait` has returned.
-    !
-    ! Conditions:
-    ! As the blocking form; the pointer to the request must be valid.
-    integer(c_int) function unisono_exclusive_scan_async(comm, data, count, dtype, op, options, request) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: op
-      type(c_ptr), value :: options
-      type(c_ptr), intent(out) :: request
-    end function
-
-    ! Starts the non-blocking form of `unisono_all_gather`. Do not access the array until `unisono_wait` has returned.
-    !
-    ! Conditions:
-    ! As the blocking form; the pointer to the request must be valid.
-    integer(c_int) function unisono_all_gather_async(comm, data, count, dtype, options, request) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      type(c_ptr), value :: options
-      type(c_ptr), intent(out) :: request
-    end function
-
-    ! Starts the non-blocking form of `unisono_broadcast`. Do not access the array until `unisono_wait` has returned.
-    !
-    ! Conditions:
-    ! As the blocking form; the pointer to the request must be valid.
-    integer(c_int) function unisono_broadcast_async(comm, data, count, dtype, root, options, request) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: root
-      type(c_ptr), value :: options
-      type(c_ptr), intent(out) :: request
-    end function
-
-    ! Starts the non-blocking form of `unisono_reduce`. Do not access the array until `unisono_wait` has returned.
-    !
-    ! Conditions:
-    ! As the blocking form; the pointer to the request must be valid.
-    integer(c_int) function unisono_reduce_async(comm, data, count, dtype, op, root, options, request) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: op
-      integer(c_int), value :: root
-      type(c_ptr), value :: options
-      type(c_ptr), intent(out) :: request
-    end function
-
-    ! Starts the non-blocking form of `unisono_gather`. Do not access the array until `unisono_wait` has returned.
-    !
-    ! Conditions:
-    ! As the blocking form; the pointer to the request must be valid.
-    integer(c_int) function unisono_gather_async(comm, data, count, dtype, root, options, request) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: root
-      type(c_ptr), value :: options
-      type(c_ptr), intent(out) :: request
-    end function
-
-    ! Starts the non-blocking form of `unisono_scatter`. Do not access the array until `unisono_wait` has returned.
-    !
-    ! Conditions:
-    ! As the blocking form; the pointer to the request must be valid.
-    integer(c_int) function unisono_scatter_async(comm, data, count, dtype, root, options, request) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      integer(c_int), value :: root
-      type(c_ptr), value :: options
-      type(c_ptr), intent(out) :: request
-    end function
-
-    ! Starts the non-blocking form of `unisono_all_to_all`. Do not access the array until `unisono_wait` has returned.
-    !
-    ! Conditions:
-    ! As the blocking form; the pointer to the request must be valid.
-    integer(c_int) function unisono_all_to_all_async(comm, data, count, dtype, options, request) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: data
-      integer(c_size_t), value :: count
-      integer(c_int), value :: dtype
-      type(c_ptr), value :: options
-      type(c_ptr), intent(out) :: request
-    end function
-
-    ! Starts the non-blocking form of `unisono_barrier`.
-    !
-    ! Conditions:
-    ! The handle must be live, the options null or valid, and the pointer to the request valid.
-    integer(c_int) function unisono_barrier_async(comm, options, request) bind(c)
-      import
-      type(c_ptr), value :: comm
-      type(c_ptr), value :: options
-      type(c_ptr), intent(out) :: request
     end function
 
     ! Allocates registered memory of `size_bytes`, zeroed and aligned to a page. It is a local operation.

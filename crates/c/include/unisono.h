@@ -209,6 +209,303 @@ typedef int (*unisono_get_function)(void *context, const char *key, void *value,
 extern "C" {
 #endif // __cplusplus
 
+// Leaves the reduction of all arrays on every rank, bitwise identical.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements, and the options null or valid.
+int unisono_all_reduce(unisono_comm *comm,
+                       void *data,
+                       size_t count,
+                       int dtype,
+                       int op,
+                       const unisono_call *options);
+
+// Starts the non-blocking form of `unisono_all_reduce`. Do not access the array until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_all_reduce_async(unisono_comm *comm,
+                             void *data,
+                             size_t count,
+                             int dtype,
+                             int op,
+                             const unisono_call *options,
+                             unisono_request **request);
+
+// Leaves on every rank its own part of the reduction of all arrays (`unisono_own_part`); the rest of the array is
+// undefined.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements, and the options null or valid.
+int unisono_reduce_scatter(unisono_comm *comm,
+                           void *data,
+                           size_t count,
+                           int dtype,
+                           int op,
+                           const unisono_call *options);
+
+// Starts the non-blocking form of `unisono_reduce_scatter`. Do not access the array until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_reduce_scatter_async(unisono_comm *comm,
+                                 void *data,
+                                 size_t count,
+                                 int dtype,
+                                 int op,
+                                 const unisono_call *options,
+                                 unisono_request **request);
+
+// Leaves on every rank the reduction of the arrays of all ranks up to and including itself: `MPI_Scan`.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements, and the options null or valid.
+int unisono_scan(unisono_comm *comm,
+                 void *data,
+                 size_t count,
+                 int dtype,
+                 int op,
+                 const unisono_call *options);
+
+// Starts the non-blocking form of `unisono_scan`. Do not access the array until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_scan_async(unisono_comm *comm,
+                       void *data,
+                       size_t count,
+                       int dtype,
+                       int op,
+                       const unisono_call *options,
+                       unisono_request **request);
+
+// Leaves on every rank the reduction of the arrays of all ranks before itself: `MPI_Exscan`. Rank 0's array is undefined.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements, and the options null or valid.
+int unisono_exclusive_scan(unisono_comm *comm,
+                           void *data,
+                           size_t count,
+                           int dtype,
+                           int op,
+                           const unisono_call *options);
+
+// Starts the non-blocking form of `unisono_exclusive_scan`. Do not access the array until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_exclusive_scan_async(unisono_comm *comm,
+                                 void *data,
+                                 size_t count,
+                                 int dtype,
+                                 int op,
+                                 const unisono_call *options,
+                                 unisono_request **request);
+
+// Every rank contributes its own part of the array (`unisono_own_part`) and ends with all parts.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements, and the options null or valid.
+int unisono_all_gather(unisono_comm *comm,
+                       void *data,
+                       size_t count,
+                       int dtype,
+                       const unisono_call *options);
+
+// Starts the non-blocking form of `unisono_all_gather`. Do not access the array until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_all_gather_async(unisono_comm *comm,
+                             void *data,
+                             size_t count,
+                             int dtype,
+                             const unisono_call *options,
+                             unisono_request **request);
+
+// Copies the root's array to every rank. The array must be writable on the root too: in a world of threads, another rank may
+// write to it, without changing its values.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements, and the options null or valid.
+int unisono_broadcast(unisono_comm *comm,
+                      void *data,
+                      size_t count,
+                      int dtype,
+                      int root,
+                      const unisono_call *options);
+
+// Starts the non-blocking form of `unisono_broadcast`. Do not access the array until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_broadcast_async(unisono_comm *comm,
+                            void *data,
+                            size_t count,
+                            int dtype,
+                            int root,
+                            const unisono_call *options,
+                            unisono_request **request);
+
+// Leaves the reduction of all arrays on the root; the other arrays are undefined.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements, and the options null or valid.
+int unisono_reduce(unisono_comm *comm,
+                   void *data,
+                   size_t count,
+                   int dtype,
+                   int op,
+                   int root,
+                   const unisono_call *options);
+
+// Starts the non-blocking form of `unisono_reduce`. Do not access the array until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_reduce_async(unisono_comm *comm,
+                         void *data,
+                         size_t count,
+                         int dtype,
+                         int op,
+                         int root,
+                         const unisono_call *options,
+                         unisono_request **request);
+
+// Every rank contributes its own part of the array (`unisono_own_part`), and the root ends with all parts.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements, and the options null or valid.
+int unisono_gather(unisono_comm *comm,
+                   void *data,
+                   size_t count,
+                   int dtype,
+                   int root,
+                   const unisono_call *options);
+
+// Starts the non-blocking form of `unisono_gather`. Do not access the array until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_gather_async(unisono_comm *comm,
+                         void *data,
+                         size_t count,
+                         int dtype,
+                         int root,
+                         const unisono_call *options,
+                         unisono_request **request);
+
+// Leaves on every rank its own part of the root's array (`unisono_own_part`); except on the root, the rest is undefined.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements, and the options null or valid.
+int unisono_scatter(unisono_comm *comm,
+                    void *data,
+                    size_t count,
+                    int dtype,
+                    int root,
+                    const unisono_call *options);
+
+// Starts the non-blocking form of `unisono_scatter`. Do not access the array until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_scatter_async(unisono_comm *comm,
+                          void *data,
+                          size_t count,
+                          int dtype,
+                          int root,
+                          const unisono_call *options,
+                          unisono_request **request);
+
+// Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements must be a multiple of
+// the number of ranks.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements, and the options null or valid.
+int unisono_all_to_all(unisono_comm *comm,
+                       void *data,
+                       size_t count,
+                       int dtype,
+                       const unisono_call *options);
+
+// Starts the non-blocking form of `unisono_all_to_all`. Do not access the array until `unisono_wait` has returned.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_all_to_all_async(unisono_comm *comm,
+                             void *data,
+                             size_t count,
+                             int dtype,
+                             const unisono_call *options,
+                             unisono_request **request);
+
+// Leaves the reduction of all arrays in GPU memory on every rank, ordered on the stream.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream
+// is done, and the options null or valid.
+int unisono_gpu_all_reduce(unisono_comm *comm,
+                           void *data,
+                           size_t count,
+                           int dtype,
+                           int op,
+                           void *stream,
+                           const unisono_call *options);
+
+// Leaves the reduction of all arrays in GPU memory on the root, ordered on the stream; the other arrays are undefined.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream
+// is done, and the options null or valid.
+int unisono_gpu_reduce(unisono_comm *comm,
+                       void *data,
+                       size_t count,
+                       int dtype,
+                       int op,
+                       int root,
+                       void *stream,
+                       const unisono_call *options);
+
+// Copies the root's array in GPU memory to every rank, ordered on the stream.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream
+// is done, and the options null or valid.
+int unisono_gpu_broadcast(unisono_comm *comm,
+                          void *data,
+                          size_t count,
+                          int dtype,
+                          int root,
+                          void *stream,
+                          const unisono_call *options);
+
+// Leaves on every rank its own part of the reduction of all arrays in GPU memory (`unisono_own_part`), ordered on the stream; the rest
+// of the array is undefined.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream
+// is done, and the options null or valid.
+int unisono_gpu_reduce_scatter(unisono_comm *comm,
+                               void *data,
+                               size_t count,
+                               int dtype,
+                               int op,
+                               void *stream,
+                               const unisono_call *options);
+
+// Every rank contributes its own part of the array in GPU memory (`unisono_own_part`) and ends with all parts, ordered on the stream.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream
+// is done, and the options null or valid.
+int unisono_gpu_all_gather(unisono_comm *comm,
+                           void *data,
+                           size_t count,
+                           int dtype,
+                           void *stream,
+                           const unisono_call *options);
+
 // Sends to every rank a part of one array, and receives a part of another array from each (`MPI_Alltoallv`, with contiguous parts in
 // the order of ranks). `sent_counts[j]` is the number of elements for rank j, and `received_counts[i]` the number from rank i; both
 // may be 0. Rank j must expect as many elements from this rank. The arrays must not overlap.
@@ -237,122 +534,19 @@ int unisono_all_to_all_v_async(unisono_comm *comm,
                                const unisono_call *options,
                                unisono_request **request);
 
-// Leaves the reduction of all arrays on every rank, bitwise identical.
-//
-// Conditions:
-// The handle must be live, the array one of `count` elements, and the options null or valid.
-int unisono_all_reduce(unisono_comm *comm,
-                       void *data,
-                       size_t count,
-                       int dtype,
-                       int op,
-                       const unisono_call *options);
-
-// Leaves on every rank its own part of the reduction of all arrays (`unisono_own_part`); the rest of the array is
-// undefined.
-//
-// Conditions:
-// The handle must be live, the array one of `count` elements, and the options null or valid.
-int unisono_reduce_scatter(unisono_comm *comm,
-                           void *data,
-                           size_t count,
-                           int dtype,
-                           int op,
-                           const unisono_call *options);
-
-// Leaves on every rank the reduction of the arrays of all ranks up to and including itself: `MPI_Scan`.
-//
-// Conditions:
-// The handle must be live, the array one of `count` elements, and the options null or valid.
-int unisono_scan(unisono_comm *comm,
-                 void *data,
-                 size_t count,
-                 int dtype,
-                 int op,
-                 const unisono_call *options);
-
-// Leaves on every rank the reduction of the arrays of all ranks before itself: `MPI_Exscan`. Rank 0's array is undefined.
-//
-// Conditions:
-// The handle must be live, the array one of `count` elements, and the options null or valid.
-int unisono_exclusive_scan(unisono_comm *comm,
-                           void *data,
-                           size_t count,
-                           int dtype,
-                           int op,
-                           const unisono_call *options);
-
-// Every rank contributes its own part of the array (`unisono_own_part`) and ends with all parts.
-//
-// Conditions:
-// The handle must be live, the array one of `count` elements, and the options null or valid.
-int unisono_all_gather(unisono_comm *comm,
-                       void *data,
-                       size_t count,
-                       int dtype,
-                       const unisono_call *options);
-
-// Copies the root's array to every rank.
-//
-// Conditions:
-// The handle must be live, the array one of `count` elements, and the options null or valid.
-int unisono_broadcast(unisono_comm *comm,
-                      void *data,
-                      size_t count,
-                      int dtype,
-                      int root,
-                      const unisono_call *options);
-
-// Leaves the reduction of all arrays on the root; the other arrays are undefined.
-//
-// Conditions:
-// The handle must be live, the array one of `count` elements, and the options null or valid.
-int unisono_reduce(unisono_comm *comm,
-                   void *data,
-                   size_t count,
-                   int dtype,
-                   int op,
-                   int root,
-                   const unisono_call *options);
-
-// Every rank contributes its own part of the array (`unisono_own_part`), and the root ends with all parts.
-//
-// Conditions:
-// The handle must be live, the array one of `count` elements, and the options null or valid.
-int unisono_gather(unisono_comm *comm,
-                   void *data,
-                   size_t count,
-                   int dtype,
-                   int root,
-                   const unisono_call *options);
-
-// Leaves on every rank its own part of the root's array (`unisono_own_part`); except on the root, the rest is undefined.
-//
-// Conditions:
-// The handle must be live, the array one of `count` elements, and the options null or valid.
-int unisono_scatter(unisono_comm *comm,
-                    void *data,
-                    size_t count,
-                    int dtype,
-                    int root,
-                    const unisono_call *options);
-
-// Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements must be a multiple of
-// the number of ranks.
-//
-// Conditions:
-// The handle must be live, the array one of `count` elements, and the options null or valid.
-int unisono_all_to_all(unisono_comm *comm,
-                       void *data,
-                       size_t count,
-                       int dtype,
-                       const unisono_call *options);
-
 // Returns once all ranks have called it.
 //
 // Conditions:
 // The handle must be live, and the options null or valid.
 int unisono_barrier(unisono_comm *comm, const unisono_call *options);
+
+// Starts the non-blocking form of `unisono_barrier`.
+//
+// Conditions:
+// The handle must be live, the options null or valid, and the pointer to the request valid.
+int unisono_barrier_async(unisono_comm *comm,
+                          const unisono_call *options,
+                          unisono_request **request);
 
 // Frees a communicator. Other ranks that still wait for this one get UNISONO_ERROR_LEFT. Wait for its requests first, and free its
 // groups and memory before or after. NULL is ignored. In a forked child, only the handle is discarded, and that of the parent
@@ -462,68 +656,6 @@ int unisono_failed_rank(void);
 // Returns whether an error with this code loses the communicator: 1 if so, otherwise 0.
 int unisono_is_fatal(int code);
 
-// Leaves the reduction of all arrays in GPU memory on every rank, ordered on the stream.
-//
-// Conditions:
-// The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream is done,
-// and the options null or valid.
-int unisono_gpu_all_reduce(unisono_comm *comm,
-                           void *data,
-                           size_t count,
-                           int dtype,
-                           int op,
-                           void *stream,
-                           const unisono_call *options);
-
-// Leaves the reduction of all arrays in GPU memory on the root, ordered on the stream; the other arrays are undefined.
-//
-// Conditions:
-// As for `unisono_gpu_all_reduce`.
-int unisono_gpu_reduce(unisono_comm *comm,
-                       void *data,
-                       size_t count,
-                       int dtype,
-                       int op,
-                       int root,
-                       void *stream,
-                       const unisono_call *options);
-
-// Copies the root's array in GPU memory to every rank, ordered on the stream.
-//
-// Conditions:
-// As for `unisono_gpu_all_reduce`.
-int unisono_gpu_broadcast(unisono_comm *comm,
-                          void *data,
-                          size_t count,
-                          int dtype,
-                          int root,
-                          void *stream,
-                          const unisono_call *options);
-
-// Leaves on every rank its own part of the reduction of all arrays in GPU memory (`unisono_own_part`), ordered on the stream; the rest
-// of the array is undefined.
-//
-// Conditions:
-// As for `unisono_gpu_all_reduce`.
-int unisono_gpu_reduce_scatter(unisono_comm *comm,
-                               void *data,
-                               size_t count,
-                               int dtype,
-                               int op,
-                               void *stream,
-                               const unisono_call *options);
-
-// Every rank contributes its own part of the array in GPU memory (`unisono_own_part`) and ends with all parts, ordered on the stream.
-//
-// Conditions:
-// As for `unisono_gpu_all_reduce`.
-int unisono_gpu_all_gather(unisono_comm *comm,
-                           void *data,
-                           size_t count,
-                           int dtype,
-                           void *stream,
-                           const unisono_call *options);
-
 // Orders the streams of all ranks: work that is queued on the stream from now on begins when the work that each rank has queued on
 // its own stream is done. The host does not wait.
 //
@@ -561,133 +693,6 @@ int unisono_group(unisono_comm *comm,
                   const int *ranks,
                   size_t count,
                   unisono_comm **group);
-
-// Starts the non-blocking form of `unisono_all_reduce`. Do not access the array until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_all_reduce_async(unisono_comm *comm,
-                             void *data,
-                             size_t count,
-                             int dtype,
-                             int op,
-                             const unisono_call *options,
-                             unisono_request **request);
-
-// Starts the non-blocking form of `unisono_reduce_scatter`. Do not access the array until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_reduce_scatter_async(unisono_comm *comm,
-                                 void *data,
-                                 size_t count,
-                                 int dtype,
-                                 int op,
-                                 const unisono_call *options,
-                                 unisono_request **request);
-
-// Starts the non-blocking form of `unisono_scan`. Do not access the array until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_scan_async(unisono_comm *comm,
-                       void *data,
-                       size_t count,
-                       int dtype,
-                       int op,
-                       const unisono_call *options,
-                       unisono_request **request);
-
-// Starts the non-blocking form of `unisono_exclusive_scan`. Do not access the array until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_exclusive_scan_async(unisono_comm *comm,
-                                 void *data,
-                                 size_t count,
-                                 int dtype,
-                                 int op,
-                                 const unisono_call *options,
-                                 unisono_request **request);
-
-// Starts the non-blocking form of `unisono_all_gather`. Do not access the array until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_all_gather_async(unisono_comm *comm,
-                             void *data,
-                             size_t count,
-                             int dtype,
-                             const unisono_call *options,
-                             unisono_request **request);
-
-// Starts the non-blocking form of `unisono_broadcast`. Do not access the array until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_broadcast_async(unisono_comm *comm,
-                            void *data,
-                            size_t count,
-                            int dtype,
-                            int root,
-                            const unisono_call *options,
-                            unisono_request **request);
-
-// Starts the non-blocking form of `unisono_reduce`. Do not access the array until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_reduce_async(unisono_comm *comm,
-                         void *data,
-                         size_t count,
-                         int dtype,
-                         int op,
-                         int root,
-                         const unisono_call *options,
-                         unisono_request **request);
-
-// Starts the non-blocking form of `unisono_gather`. Do not access the array until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_gather_async(unisono_comm *comm,
-                         void *data,
-                         size_t count,
-                         int dtype,
-                         int root,
-                         const unisono_call *options,
-                         unisono_request **request);
-
-// Starts the non-blocking form of `unisono_scatter`. Do not access the array until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_scatter_async(unisono_comm *comm,
-                          void *data,
-                          size_t count,
-                          int dtype,
-                          int root,
-                          const unisono_call *options,
-                          unisono_request **request);
-
-// Starts the non-blocking form of `unisono_all_to_all`. Do not access the array until `unisono_wait` has returned.
-//
-// Conditions:
-// As the blocking form; the pointer to the request must be valid.
-int unisono_all_to_all_async(unisono_comm *comm,
-                             void *data,
-                             size_t count,
-                             int dtype,
-                             const unisono_call *options,
-                             unisono_request **request);
-
-// Starts the non-blocking form of `unisono_barrier`.
-//
-// Conditions:
-// The handle must be live, the options null or valid, and the pointer to the request valid.
-int unisono_barrier_async(unisono_comm *comm,
-                          const unisono_call *options,
-                          unisono_request **request);
 
 // Allocates registered memory of `size_bytes`, zeroed and aligned to a page. It is a local operation.
 //

@@ -21,39 +21,31 @@ struct Arrays {
 }
 
 impl Arrays {
-    /// Returns the counts that are sent and received.
+    /// Returns the array to send and the array to receive, each with the counts of its parts.
     ///
     /// # Errors
-    /// If they are null, or differ for this rank itself.
+    /// As [`lent`]; if the counts are null, or differ for this rank itself; and if the arrays overlap.
     ///
     /// # Safety
-    /// The counts must be null, or one for each rank that outlives the result.
-    unsafe fn counts<'a>(self, comm: &Communicator) -> Result<(&'a [usize], &'a [usize])> {
+    /// The counts must be null, or one for each rank that outlives the result. The arrays must be as [`lent`] requires for the sums of
+    /// the counts. The sent array is only read.
+    unsafe fn lent<'a, T: Element>(self, comm: &Communicator) -> Result<[(Lent<T>, &'a [usize]); 2]> {
         let ranks = comm.ranks();
         // SAFETY: as the caller promises, for both.
         let (to, from) = unsafe {
             let to = list(self.sent_counts, ranks, "counts sent")?;
             (to, list(self.received_counts, ranks, "counts received")?)
         };
-        arguments::counts_of_pairs((sum(to)?, to), (sum(from)?, from), (comm.rank(), ranks))
-            .map_err(argument)?;
-        Ok((to, from))
-    }
-
-    /// # Errors
-    /// As [`lent`], and if the arrays overlap.
-    ///
-    /// # Safety
-    /// As [`lent`], for the sum of the counts. The sent array is only read.
-    unsafe fn lent<T: Element>(self, to: &[usize], from: &[usize]) -> Result<(Lent<T>, Lent<T>)> {
-        // SAFETY: as the caller promises.
+        let (all_to, all_from) = (sum(to)?, sum(from)?);
+        arguments::counts_of_pairs((all_to, to), (all_from, from), (comm.rank(), ranks)).map_err(argument)?;
+        // SAFETY: as the caller promises, for both.
         let (sent, received): (Lent<T>, Lent<T>) =
-            unsafe { (lent(self.sent.cast_mut(), sum(to)?)?, lent(self.received, sum(from)?)?) };
+            unsafe { (lent(self.sent.cast_mut(), all_to)?, lent(self.received, all_from)?) };
         let (read, written) = (sent.as_ptr_range(), received.as_ptr_range());
         if read.start < written.end && written.start < read.end {
             return Err(argument("the array to send and the array to receive overlap"));
         }
-        Ok((sent, received))
+        Ok([(sent, to), (received, from)])
     }
 }
 
@@ -83,8 +75,7 @@ pub unsafe extern "C" fn unisono_all_to_all_v(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             unsafe {
-                let (to, from) = arrays.counts(comm)?;
-                let (sent, mut received) = arrays.lent::<T>(to, from)?;
+                let [(sent, to), (mut received, from)] = arrays.lent::<T>(comm)?;
                 options::call_whole(comm, options, |comm| {
                     comm.all_to_all_v(&sent, to, &mut received, from).map(drop)
                 })
@@ -116,10 +107,9 @@ pub unsafe extern "C" fn unisono_all_to_all_v_async(
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             unsafe {
-                let (to, from) = arrays.counts(comm)?;
-                let (sent, received) = arrays.lent::<T>(to, from)?;
+                let [(sent, to), (received, from)] = arrays.lent::<T>(comm)?;
                 let start = |comm: &mut Communicator| comm.all_to_all_v_async(sent, to, received, from);
-                Ok(Request::of(options::call_whole(comm, options, start)?))
+                Ok(Request::of((options::call_whole(comm, options, start)?, drop)))
             }
         })
     };

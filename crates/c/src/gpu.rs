@@ -15,6 +15,7 @@ use unisono_bindings::device::{self, OnGpu};
 
 use super::collectives::{Array, checked, collective};
 use super::comm::{Comm, on};
+use super::exported::exported;
 use super::options::{self, Call};
 
 /// # Safety
@@ -36,107 +37,54 @@ unsafe fn ordered(
         let on_gpu = OnGpu { address, count: array.count, stream };
         with_type!(dtype, T => {
             // SAFETY: as the caller promises, for the array, the stream and the options.
-            unsafe { options::call(comm, options, |comm| collective.on_gpu::<T>(comm, on_gpu)) }
+            unsafe { options::call(comm, options, None, |comm| collective.on_gpu::<T>(comm, on_gpu)) }
         })
     };
     // SAFETY: as the caller promises.
     unsafe { on(comm, body) }
 }
 
-/// Leaves the reduction of all arrays in GPU memory on every rank, ordered on the stream.
-///
-/// # Safety
-/// The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream is done,
-/// and the options null or valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_gpu_all_reduce(
-    comm: *mut Comm,
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    op: c_int,
-    stream: *mut c_void,
-    options: *const Call,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, Operation::AllReduce, Some(op)) }
+/// Exports collectives whose arguments include their reduction and their root.
+macro_rules! on_gpu {
+    ($($(#[doc = $doc:expr])* $name:ident($($argument:ident),*) = $operation:expr, $op:expr;)*) => {
+        exported! {$(
+            $(#[doc = $doc])*
+            ///
+            /// # Safety
+            /// The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream
+            /// is done, and the options null or valid.
+            fn $name(
+                comm: *mut Comm,
+                data: *mut c_void,
+                count: usize,
+                dtype: c_int,
+                $($argument: c_int,)*
+                stream: *mut c_void,
+                options: *const Call,
+            ) {
+                // SAFETY: as the caller promises.
+                unsafe { ordered(comm, Array { data, count, dtype }, stream, options, $operation, $op) }
+            }
+        )*}
+    };
 }
 
-/// Leaves the reduction of all arrays in GPU memory on the root, ordered on the stream; the other arrays are undefined.
-///
-/// # Safety
-/// As for `unisono_gpu_all_reduce`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_gpu_reduce(
-    comm: *mut Comm,
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    op: c_int,
-    root: c_int,
-    stream: *mut c_void,
-    options: *const Call,
-) -> c_int {
-    let operation = Operation::Reduce { root: root as usize };
-    // SAFETY: as the caller promises.
-    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, operation, Some(op)) }
-}
+on_gpu! {
+    /// Leaves the reduction of all arrays in GPU memory on every rank, ordered on the stream.
+    unisono_gpu_all_reduce(op) = Operation::AllReduce, Some(op);
 
-/// Copies the root's array in GPU memory to every rank, ordered on the stream.
-///
-/// # Safety
-/// As for `unisono_gpu_all_reduce`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_gpu_broadcast(
-    comm: *mut Comm,
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    root: c_int,
-    stream: *mut c_void,
-    options: *const Call,
-) -> c_int {
-    let operation = Operation::Broadcast { root: root as usize };
-    // SAFETY: as the caller promises.
-    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, operation, None) }
-}
+    /// Leaves the reduction of all arrays in GPU memory on the root, ordered on the stream; the other arrays are undefined.
+    unisono_gpu_reduce(op, root) = Operation::Reduce { root: root as usize }, Some(op);
 
-/// Leaves on every rank its own part of the reduction of all arrays in GPU memory (`unisono_own_part`), ordered on the stream; the rest
-/// of the array is undefined.
-///
-/// # Safety
-/// As for `unisono_gpu_all_reduce`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_gpu_reduce_scatter(
-    comm: *mut Comm,
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    op: c_int,
-    stream: *mut c_void,
-    options: *const Call,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe {
-        ordered(comm, Array { data, count, dtype }, stream, options, Operation::ReduceScatter, Some(op))
-    }
-}
+    /// Copies the root's array in GPU memory to every rank, ordered on the stream.
+    unisono_gpu_broadcast(root) = Operation::Broadcast { root: root as usize }, None;
 
-/// Every rank contributes its own part of the array in GPU memory (`unisono_own_part`) and ends with all parts, ordered on the stream.
-///
-/// # Safety
-/// As for `unisono_gpu_all_reduce`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_gpu_all_gather(
-    comm: *mut Comm,
-    data: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    stream: *mut c_void,
-    options: *const Call,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, Operation::AllGather, None) }
+    /// Leaves on every rank its own part of the reduction of all arrays in GPU memory (`unisono_own_part`), ordered on the stream; the rest
+    /// of the array is undefined.
+    unisono_gpu_reduce_scatter(op) = Operation::ReduceScatter, Some(op);
+
+    /// Every rank contributes its own part of the array in GPU memory (`unisono_own_part`) and ends with all parts, ordered on the stream.
+    unisono_gpu_all_gather() = Operation::AllGather, None;
 }
 
 /// Orders the streams of all ranks: work that is queued on the stream from now on begins when the work that each rank has queued on

@@ -5,10 +5,9 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicPtr;
-use std::time::Duration;
 
-use unisono::{Communicator, Element, with_type};
-use unisono_bindings::{InFlight, Lent, arguments};
+use unisono::{Communicator, with_type};
+use unisono_bindings::{Lent, arguments};
 
 use super::comm::{Comm, on, out};
 use super::errors::{Result, argument};
@@ -134,7 +133,8 @@ pub unsafe extern "C" fn unisono_send_async(
             // SAFETY: as the caller promises. The array is only read.
             unsafe {
                 let values = lent::<T>(data.cast_mut(), count)?;
-                Ok(Request::of(options::call_whole(comm, options, |comm| comm.send_async(values, to))?))
+                let started = options::call_whole(comm, options, |comm| comm.send_async(values, to))?;
+                Ok(Request::of((started, drop)))
             }
         })
     };
@@ -162,7 +162,8 @@ pub unsafe extern "C" fn unisono_receive_async(
             // SAFETY: as the caller promises.
             unsafe {
                 let values = lent::<T>(data, count)?;
-                Ok(Request::of(options::call_whole(comm, options, |comm| comm.receive_async(values, from))?))
+                let started = options::call_whole(comm, options, |comm| comm.receive_async(values, from))?;
+                Ok(Request::of((started, drop)))
             }
         })
     };
@@ -187,7 +188,7 @@ pub unsafe extern "C" fn unisono_receive_any_async(
 ) -> c_int {
     let start = |comm: &mut Communicator| {
         // SAFETY: as the caller promises.
-        let from = unsafe { out(from, "the sender")? };
+        let from = AtomicPtr::new(unsafe { out(from, "the sender")? });
         check_any_other(comm)?;
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
@@ -195,40 +196,13 @@ pub unsafe extern "C" fn unisono_receive_any_async(
                 let values = lent::<T>(data, count)?;
                 options::call_whole(comm, options, |comm| comm.receive_any_async(values))?
             };
-            Ok(Request::of(FromAny { call, from: AtomicPtr::new(from) }))
+            let store = move |(sender, _): (usize, Lent<T>)| {
+                // SAFETY: the caller keeps the place until `unisono_wait` has returned.
+                unsafe { from.into_inner().write(sender as c_int) };
+            };
+            Ok(Request::of((call, store)))
         })
     };
     // SAFETY: as the caller promises.
     unsafe { start_on(comm, request, start) }
-}
-
-/// A message from any rank, and the destination of its sender's number.
-struct FromAny<T: Element> {
-    call: unisono::Request<(usize, Lent<T>)>,
-    from: AtomicPtr<c_int>,
-}
-
-impl<T: Element> InFlight for FromAny<T> {
-    fn is_done(&self) -> bool {
-        self.call.is_done()
-    }
-
-    fn wait_for(&self, timeout: Duration) -> bool {
-        self.call.wait_for(timeout)
-    }
-
-    fn is_driven(&self) -> bool {
-        self.call.is_driven()
-    }
-
-    fn wait_until(&self, is_done: &dyn Fn() -> bool) {
-        self.call.wait_until(is_done);
-    }
-
-    fn wait(self: Box<Self>) -> unisono::Result<()> {
-        let (sender, _) = self.call.wait()?;
-        // SAFETY: the caller of `unisono_receive_any_async` keeps the place until `unisono_wait` has returned.
-        unsafe { self.from.into_inner().write(sender as c_int) };
-        Ok(())
-    }
 }

@@ -1,6 +1,7 @@
 //! Settings of a world, and options of a call.
 
 use std::ffi::{c_char, c_int};
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -87,21 +88,25 @@ pub(crate) unsafe fn call_whole<R>(
     match unsafe { options.as_ref() } {
         Some(options) if !options.counts.is_null() => Err(argument(NO_PARTS)),
         // SAFETY: as the caller promises.
-        _ => unsafe { call(comm, options, make) },
+        _ => unsafe { call(comm, options, None, make) },
     }
 }
 
-/// Makes a call with its options.
+/// Makes a call with its options, and with elements of this many bytes if the reduction needs them.
 ///
 /// # Safety
 /// The pointer must be null or to options whose strings are null or strings, and whose counts are null or one for each rank.
 pub(crate) unsafe fn call<R>(
     comm: &mut Communicator,
     options: *const Call,
+    element_bytes: Option<NonZero<u16>>,
     make: impl FnOnce(&mut Communicator) -> unisono::Result<R>,
 ) -> Result<R> {
     // SAFETY: as the caller promises.
-    let Some(options) = (unsafe { options.as_ref() }) else { return Ok(make(comm)?) };
+    let Some(options) = (unsafe { options.as_ref() }) else {
+        let Some(size) = element_bytes else { return Ok(make(comm)?) };
+        return Ok(make(&mut comm.call().element_bytes(size))?);
+    };
     // SAFETY: as the caller promises.
     let (algorithm, label) = unsafe { (algorithm(options.algorithm)?, text(options.label, "the label")?) };
     let timeout = timeout(options.timeout_s)?;
@@ -109,7 +114,7 @@ pub(crate) unsafe fn call<R>(
     let counts = unsafe { values::counts(options.counts, comm.ranks()) };
     let tag = u32::try_from(options.tag);
     let tag = tag.map_err(|_| argument(format!("the tag is {}: it must be 0 or more", options.tag)))?;
-    let options = unisono_bindings::Options { algorithm, label, timeout, counts, tag, ..Default::default() };
+    let options = unisono_bindings::Options { algorithm, label, timeout, element_bytes, counts, tag };
     Ok(options.call(comm, make)?)
 }
 

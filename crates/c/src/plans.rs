@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use unisono::with_type;
+use unisono::{Communicator, with_type};
 use unisono_bindings::{Collective, Lent, Owner};
 
 use super::collectives::{self, Array, checked};
@@ -58,7 +58,8 @@ pub unsafe extern "C" fn unisono_plan_create(
             // SAFETY: as the caller promises.
             let planned = unsafe {
                 let values: Lent<T> = values::lent(data, count)?;
-                options::call(comm, options, |comm| collective.plan(comm, values))?
+                let plan = |comm: &mut Communicator| comm.plan(collective.operation, collective.op, values);
+                options::call(comm, options, collective.element_bytes(), plan)?
             };
             let (planned, owner) = (Box::new(planned), Owner::this_process());
             *place = Box::into_raw(Box::new(Plan { planned, comm: *number, owner }));

@@ -10,6 +10,9 @@
 #include <stdint.h>
 #include <unisono.h>
 
+/* The arguments of a macro's argument in parentheses. */
+#define UNPACKED(...) __VA_ARGS__
+
 /* Calls and variables within the library need no indirection by the loader. */
 #pragma GCC visibility push(hidden)
 
@@ -190,6 +193,8 @@ int reduction_of(MPI_Op op);
 extern const char *const FUNCTION_NAMES[FUNCTIONS];
 /* By their numbers; NULL for a mean, which MPI does not have. */
 extern const char *const REDUCTION_NAMES[REDUCTIONS], *const DTYPE_NAMES[DTYPES];
+/* Returns the number of a name among `all`, or NONE, also for `-`, which stands for no name. */
+int number_of(const char *name, const char *const names[], int all);
 
 struct settings {
     /* A bit for each function, and for each named function, which Unisono carries out from the first call. */

@@ -92,8 +92,10 @@ static int carry(const struct call *call, const struct arrays *arrays)
 {
     char *stage = call->world->stage;
     size_t blocks = is_of_blocks(call->function) ? (size_t)call->world->ranks : 1;
-    /* Whole elements of any type. */
+    /* Whole elements of any type, or one element in a world of very many ranks. */
     size_t most = STAGE_BYTES / blocks / 16 * 16;
+    if (most == 0)
+        most = call->element_bytes;
     for (size_t start = 0; start < arrays->block_bytes; start += most) {
         size_t bytes = least(most, arrays->block_bytes - start);
         give(arrays, stage, start, bytes);

@@ -133,10 +133,10 @@ static bool refuse(struct call *call, int error)
     return leave(call, INVALID);
 }
 
-/* Returns whether MPI's own function reduces elements so large that the registered memory cannot hold one of each rank. */
+/* Returns whether elements are so large, or ranks so many, that the registered memory cannot hold one element of each rank. */
 static bool exceeds_stage(const struct call *call, int ranks)
 {
-    return call->mpi_op != MPI_OP_NULL && call->element_bytes > STAGE_BYTES / (size_t)ranks;
+    return call->element_bytes > STAGE_BYTES / (size_t)ranks;
 }
 
 /* Returns whether a call has more bytes than MPI can pack and unpack at once. */

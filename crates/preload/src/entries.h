@@ -1,22 +1,24 @@
 /* The functions with counts: int, or MPI_Count in those that end with _c. entries.c includes this file once for each. */
 
-/* Reductions without a root. */
-#define REDUCTION(name, function)                                                                              \
-    int MPI(name)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)        \
+/* Reductions. `parameter` and `argument` are those of the root, followed by a comma, or empty. */
+#define REDUCTION(name, function, root, parameter, argument)                                                   \
+    int MPI(name)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op,                       \
+                  UNPACKED parameter MPI_Comm comm)                                                            \
     {                                                                                                          \
-        if (is_for_mpi(function, comm, BUFFER(from, count, type), BUFFER(to, count, type), op, 0))             \
-            return PMPI(name)(from, to, count, type, op, comm);                                                \
+        if (is_for_mpi(function, comm, BUFFER(from, count, type), BUFFER(to, count, type), op, root))          \
+            return PMPI(name)(from, to, count, type, op, UNPACKED argument comm);                              \
         struct call call;                                                                                      \
         struct buffer into = { to, count, type };                                                              \
-        if (decides_reduction(&call, function, comm, from, &into, op, 0))                                      \
+        if (decides_reduction(&call, function, comm, from, &into, op, root))                                   \
             return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));             \
-        return BY_MPI(call, PMPI(name)(from, to, count, type, op, comm));                                      \
+        return BY_MPI(call, PMPI(name)(from, to, count, type, op, UNPACKED argument comm));                    \
     }
 
-REDUCTION(Allreduce, ALLREDUCE)
-REDUCTION(Reduce_scatter_block, REDUCE_SCATTER_BLOCK)
-REDUCTION(Scan, SCAN)
-REDUCTION(Exscan, EXSCAN)
+REDUCTION(Allreduce, ALLREDUCE, 0, (), ())
+REDUCTION(Reduce_scatter_block, REDUCE_SCATTER_BLOCK, 0, (), ())
+REDUCTION(Scan, SCAN, 0, (), ())
+REDUCTION(Exscan, EXSCAN, 0, (), ())
+REDUCTION(Reduce, REDUCE, root, (int root,), (root,))
 
 /* Moves without a root. */
 #define MOVE(name, function, move)                                                                             \
@@ -35,17 +37,6 @@ REDUCTION(Exscan, EXSCAN)
 
 MOVE(Allgather, ALLGATHER, move_all_gather)
 MOVE(Alltoall, ALLTOALL, move_all_to_all)
-
-int MPI(Reduce)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm)
-{
-    if (is_for_mpi(REDUCE, comm, BUFFER(from, count, type), BUFFER(to, count, type), op, root))
-        return PMPI(Reduce)(from, to, count, type, op, root, comm);
-    struct call call;
-    struct buffer into = { to, count, type };
-    if (decides_reduction(&call, REDUCE, comm, from, &into, op, root))
-        return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
-    return BY_MPI(call, PMPI(Reduce)(from, to, count, type, op, root, comm));
-}
 
 /* Returns the count of each rank, if all are equal; UNEQUAL if not, and -1 if they are invalid. */
 static MPI_Count MPI(same_count)(const COUNT *counts, MPI_Comm comm)
@@ -84,29 +75,22 @@ int MPI(Bcast)(void *buffer, COUNT count, MPI_Datatype type, int root, MPI_Comm 
     return BY_MPI(call, PMPI(Bcast)(buffer, count, type, root, comm));
 }
 
-int MPI(Gather)(const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT to_count, MPI_Datatype to_type, int root,
-                MPI_Comm comm)
-{
-    if (is_part_for_mpi(GATHER, comm, BUFFER(from, from_count, from_type), BUFFER(to, to_count, to_type), root))
-        return PMPI(Gather)(from, from_count, from_type, to, to_count, to_type, root, comm);
-    struct call call;
-    struct buffer part = BUFFER(from, from_count, from_type), whole = BUFFER(to, to_count, to_type);
-    if (decides_part(&call, GATHER, comm, &part, &whole, root))
-        return move_gather(&call, part, whole);
-    return BY_MPI(call, PMPI(Gather)(from, from_count, from_type, to, to_count, to_type, root, comm));
-}
+/* Moves between one block of each rank and blocks of all ranks on the root. */
+#define PART(name, function, of_part, of_whole, moved)                                                         \
+    int MPI(name)(const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT to_count,        \
+                  MPI_Datatype to_type, int root, MPI_Comm comm)                                               \
+    {                                                                                                          \
+        if (is_part_for_mpi(function, comm, BUFFER of_part, BUFFER of_whole, root))                            \
+            return PMPI(name)(from, from_count, from_type, to, to_count, to_type, root, comm);                 \
+        struct call call;                                                                                      \
+        struct buffer part = BUFFER of_part, whole = BUFFER of_whole;                                          \
+        if (decides_part(&call, function, comm, &part, &whole, root))                                          \
+            return moved;                                                                                      \
+        return BY_MPI(call, PMPI(name)(from, from_count, from_type, to, to_count, to_type, root, comm));       \
+    }
 
-int MPI(Scatter)(const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT to_count, MPI_Datatype to_type, int root,
-                 MPI_Comm comm)
-{
-    if (is_part_for_mpi(SCATTER, comm, BUFFER(to, to_count, to_type), BUFFER(from, from_count, from_type), root))
-        return PMPI(Scatter)(from, from_count, from_type, to, to_count, to_type, root, comm);
-    struct call call;
-    struct buffer whole = BUFFER(from, from_count, from_type), part = BUFFER(to, to_count, to_type);
-    if (decides_part(&call, SCATTER, comm, &part, &whole, root))
-        return move_scatter(&call, whole, part);
-    return BY_MPI(call, PMPI(Scatter)(from, from_count, from_type, to, to_count, to_type, root, comm));
-}
+PART(Gather, GATHER, (from, from_count, from_type), (to, to_count, to_type), move_gather(&call, part, whole))
+PART(Scatter, SCATTER, (to, to_count, to_type), (from, from_count, from_type), move_scatter(&call, whole, part))
 
 /* Returns the block of each rank, in elements of its type; NULL if there are none. */
 static struct block *MPI(blocks)(const COUNT *counts, const DISPLACEMENT *displacements, int ranks)
@@ -160,3 +144,4 @@ int MPI(Allgatherv)(const void *from, COUNT from_count, MPI_Datatype from_type, 
 
 #undef REDUCTION
 #undef MOVE
+#undef PART

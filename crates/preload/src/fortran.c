@@ -27,7 +27,6 @@ static void *address(void *buffer)
 
 #define COMM MPI_Comm_f2c(*comm)
 #define TYPE(type) MPI_Type_f2c(*type)
-#define OP MPI_Op_f2c(*op)
 
 ENTRY(init, (MPI_Fint * error))
 {
@@ -41,77 +40,36 @@ ENTRY(init_thread, (const MPI_Fint *required, MPI_Fint *provided, MPI_Fint *erro
     *provided = level;
 }
 
-ENTRY(allreduce, (void *from, void *to, const MPI_Fint *count, const MPI_Fint *type, const MPI_Fint *op, const MPI_Fint *comm,
-                  MPI_Fint *error))
-{
-    *error = MPI_Allreduce(address(from), address(to), *count, TYPE(type), OP, COMM);
-}
+/* A collective, whose last argument in C is the communicator. */
+#define FUNCTION(name, function, parameters, arguments)                           \
+    ENTRY(name, (UNPACKED parameters, const MPI_Fint *comm, MPI_Fint *error))     \
+    {                                                                             \
+        *error = MPI_##function(UNPACKED arguments, COMM);                        \
+    }
 
-ENTRY(reduce, (void *from, void *to, const MPI_Fint *count, const MPI_Fint *type, const MPI_Fint *op, const MPI_Fint *root,
-               const MPI_Fint *comm, MPI_Fint *error))
-{
-    *error = MPI_Reduce(address(from), address(to), *count, TYPE(type), OP, *root, COMM);
-}
+/* The parameters of a reduction and of a move, and their values in C. A reduce-scatter has one count for each rank. */
+#define REDUCING void *from, void *to, const MPI_Fint *count, const MPI_Fint *type, const MPI_Fint *op
+#define REDUCED(count) address(from), address(to), count, TYPE(type), MPI_Op_f2c(*op)
+#define GIVING void *from, const MPI_Fint *from_count, const MPI_Fint *from_type
+#define GIVEN address(from), *from_count, TYPE(from_type)
+#define MOVING GIVING, void *to, const MPI_Fint *to_count, const MPI_Fint *to_type
+#define MOVED GIVEN, address(to), *to_count, TYPE(to_type)
 
-ENTRY(bcast, (void *buffer, const MPI_Fint *count, const MPI_Fint *type, const MPI_Fint *root, const MPI_Fint *comm,
-              MPI_Fint *error))
-{
-    *error = MPI_Bcast(address(buffer), *count, TYPE(type), *root, COMM);
-}
-
-ENTRY(reduce_scatter_block, (void *from, void *to, const MPI_Fint *count, const MPI_Fint *type, const MPI_Fint *op,
-                             const MPI_Fint *comm, MPI_Fint *error))
-{
-    *error = MPI_Reduce_scatter_block(address(from), address(to), *count, TYPE(type), OP, COMM);
-}
-
-ENTRY(reduce_scatter, (void *from, void *to, const MPI_Fint *counts, const MPI_Fint *type, const MPI_Fint *op, const MPI_Fint *comm,
-                       MPI_Fint *error))
-{
-    *error = MPI_Reduce_scatter(address(from), address(to), counts, TYPE(type), OP, COMM);
-}
-
-ENTRY(allgather, (void *from, const MPI_Fint *from_count, const MPI_Fint *from_type, void *to, const MPI_Fint *to_count,
-                  const MPI_Fint *to_type, const MPI_Fint *comm, MPI_Fint *error))
-{
-    *error = MPI_Allgather(address(from), *from_count, TYPE(from_type), address(to), *to_count, TYPE(to_type), COMM);
-}
-
-ENTRY(allgatherv, (void *from, const MPI_Fint *from_count, const MPI_Fint *from_type, void *to, const MPI_Fint *counts,
-                   const MPI_Fint *starts, const MPI_Fint *to_type, const MPI_Fint *comm, MPI_Fint *error))
-{
-    *error = MPI_Allgatherv(address(from), *from_count, TYPE(from_type), address(to), counts, starts, TYPE(to_type), COMM);
-}
-
-ENTRY(alltoall, (void *from, const MPI_Fint *from_count, const MPI_Fint *from_type, void *to, const MPI_Fint *to_count,
-                 const MPI_Fint *to_type, const MPI_Fint *comm, MPI_Fint *error))
-{
-    *error = MPI_Alltoall(address(from), *from_count, TYPE(from_type), address(to), *to_count, TYPE(to_type), COMM);
-}
-
-ENTRY(gather, (void *from, const MPI_Fint *from_count, const MPI_Fint *from_type, void *to, const MPI_Fint *to_count,
-               const MPI_Fint *to_type, const MPI_Fint *root, const MPI_Fint *comm, MPI_Fint *error))
-{
-    *error = MPI_Gather(address(from), *from_count, TYPE(from_type), address(to), *to_count, TYPE(to_type), *root, COMM);
-}
-
-ENTRY(scatter, (void *from, const MPI_Fint *from_count, const MPI_Fint *from_type, void *to, const MPI_Fint *to_count,
-                const MPI_Fint *to_type, const MPI_Fint *root, const MPI_Fint *comm, MPI_Fint *error))
-{
-    *error = MPI_Scatter(address(from), *from_count, TYPE(from_type), address(to), *to_count, TYPE(to_type), *root, COMM);
-}
-
-ENTRY(scan, (void *from, void *to, const MPI_Fint *count, const MPI_Fint *type, const MPI_Fint *op, const MPI_Fint *comm,
-             MPI_Fint *error))
-{
-    *error = MPI_Scan(address(from), address(to), *count, TYPE(type), OP, COMM);
-}
-
-ENTRY(exscan, (void *from, void *to, const MPI_Fint *count, const MPI_Fint *type, const MPI_Fint *op, const MPI_Fint *comm,
-               MPI_Fint *error))
-{
-    *error = MPI_Exscan(address(from), address(to), *count, TYPE(type), OP, COMM);
-}
+FUNCTION(allreduce, Allreduce, (REDUCING), (REDUCED(*count)))
+FUNCTION(reduce, Reduce, (REDUCING, const MPI_Fint *root), (REDUCED(*count), *root))
+FUNCTION(bcast, Bcast, (void *buffer, const MPI_Fint *count, const MPI_Fint *type, const MPI_Fint *root),
+         (address(buffer), *count, TYPE(type), *root))
+FUNCTION(reduce_scatter_block, Reduce_scatter_block, (REDUCING), (REDUCED(*count)))
+FUNCTION(reduce_scatter, Reduce_scatter, (REDUCING), (REDUCED(count)))
+FUNCTION(allgather, Allgather, (MOVING), (MOVED))
+FUNCTION(allgatherv, Allgatherv,
+         (GIVING, void *to, const MPI_Fint *counts, const MPI_Fint *starts, const MPI_Fint *to_type),
+         (GIVEN, address(to), counts, starts, TYPE(to_type)))
+FUNCTION(alltoall, Alltoall, (MOVING), (MOVED))
+FUNCTION(gather, Gather, (MOVING, const MPI_Fint *root), (MOVED, *root))
+FUNCTION(scatter, Scatter, (MOVING, const MPI_Fint *root), (MOVED, *root))
+FUNCTION(scan, Scan, (REDUCING), (REDUCED(*count)))
+FUNCTION(exscan, Exscan, (REDUCING), (REDUCED(*count)))
 
 ENTRY(barrier, (const MPI_Fint *comm, MPI_Fint *error))
 {

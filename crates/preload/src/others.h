@@ -19,8 +19,6 @@
     OTHER(non_blocking, (UNPACKED parameters, MPI_Request * request), (UNPACKED arguments, request))                \
     PERSISTENT(name##_init, (UNPACKED parameters, MPI_Info info, MPI_Request * request), (UNPACKED arguments, info, request))
 
-#define UNPACKED(...) __VA_ARGS__
-
 /* The parameters of a reduction, of a move, and of a move of blocks, with their names. */
 #define REDUCING const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op
 #define REDUCED from, to, count, type, op

@@ -30,12 +30,10 @@ static char *record_name, *new_name;
 /* Returns the decision on a class, or NULL. */
 static struct decision *decision_on(const struct class *class, int ranks, int nodes)
 {
-    for (struct decision *decision = decisions; decision < decisions + count; decision++) {
-        const struct class *own = &decision->class;
-        bool is_same_call = own->function == class->function && own->op == class->op && own->dtype == class->dtype;
-        if (is_same_call && own->size == class->size && decision->ranks == ranks && decision->nodes == nodes)
+    for (struct decision *decision = decisions; decision < decisions + count; decision++)
+        /* A class has no padding. */
+        if (memcmp(&decision->class, class, sizeof(*class)) == 0 && decision->ranks == ranks && decision->nodes == nodes)
             return decision;
-    }
     return NULL;
 }
 
@@ -43,15 +41,6 @@ bool record_has(const struct class *class, const struct world *world)
 {
     const struct decision *decision = decision_on(class, world->ranks, world->nodes);
     return decision != NULL && decision->side == UNISONO_SIDE;
-}
-
-/* Returns the number of a name, or NONE, also for `-`, which stands for no name. */
-static int number_of(const char *name, const char *const names[], int all)
-{
-    for (int number = 0; number < all; number++)
-        if (names[number] != NULL && strcmp(names[number], name) == 0)
-            return number;
-    return NONE;
 }
 
 static const char *name_of(int number, const char *const names[])

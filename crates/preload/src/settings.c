@@ -26,32 +26,31 @@ const char *const DTYPE_NAMES[DTYPES] = {
 
 static const char FIXED[] = "fixed:", OF_FLOATS[] = "floats", OF_NODES[] = "nodes", OF_CUDA[] = "cuda";
 
+int number_of(const char *name, const char *const names[], int all)
+{
+    for (int number = 0; number < all; number++)
+        if (names[number] != NULL && strcmp(names[number], name) == 0)
+            return number;
+    return NONE;
+}
+
 /* Adds the setting with this name. Returns false if there is no such name. */
 static bool add(struct settings *settings, const char *name)
 {
-    for (int function = 0; function < FUNCTIONS; function++)
-        if (strcmp(name, FUNCTION_NAMES[function]) == 0) {
-            settings->functions |= 1U << function;
-            return true;
-        }
-    for (int op = 0; op < REDUCTIONS; op++)
-        if (REDUCTION_NAMES[op] != NULL && strcmp(name, REDUCTION_NAMES[op]) == 0) {
-            settings->reductions |= 1U << op;
-            return true;
-        }
-    if (strcmp(name, OF_FLOATS) == 0) {
+    int function = number_of(name, FUNCTION_NAMES, FUNCTIONS), op = number_of(name, REDUCTION_NAMES, REDUCTIONS);
+    if (function != NONE)
+        settings->functions |= 1U << function;
+    else if (op != NONE)
+        settings->reductions |= 1U << op;
+    else if (strcmp(name, OF_FLOATS) == 0)
         settings->reductions |= FLOATS;
-        return true;
-    }
-    if (strcmp(name, OF_NODES) == 0) {
+    else if (strcmp(name, OF_NODES) == 0)
         settings->several_nodes = 1;
-        return true;
-    }
-    if (strcmp(name, OF_CUDA) == 0) {
+    else if (strcmp(name, OF_CUDA) == 0)
         settings->on_host = 1;
-        return true;
-    }
-    return false;
+    else
+        return false;
+    return true;
 }
 
 /* Reports an invalid name in one line, since all ranks do. */

@@ -236,29 +236,17 @@ static bool is_user_defined(MPI_Op op)
 
 int reduction_of(MPI_Op op)
 {
-    if (op == MPI_SUM)
-        return UNISONO_SUM;
-    if (op == MPI_MAX)
-        return UNISONO_MAX;
-    if (op == MPI_MIN)
-        return UNISONO_MIN;
-    if (op == MPI_PROD)
-        return UNISONO_PRODUCT;
-    if (op == MPI_BAND)
-        return UNISONO_BIT_AND;
-    if (op == MPI_BOR)
-        return UNISONO_BIT_OR;
-    if (op == MPI_BXOR)
-        return UNISONO_BIT_XOR;
-    if (op == MPI_LAND)
-        return UNISONO_LOGICAL_AND;
-    if (op == MPI_LOR)
-        return UNISONO_LOGICAL_OR;
-    if (op == MPI_LXOR)
-        return UNISONO_LOGICAL_XOR;
-    if (op == MPI_MAXLOC)
-        return MAXLOC;
-    if (op == MPI_MINLOC)
-        return MINLOC;
+    static const struct {
+        MPI_Op op;
+        int number;
+    } all[] = {
+        { MPI_SUM, UNISONO_SUM },           { MPI_MAX, UNISONO_MAX },           { MPI_MIN, UNISONO_MIN },
+        { MPI_PROD, UNISONO_PRODUCT },      { MPI_BAND, UNISONO_BIT_AND },      { MPI_BOR, UNISONO_BIT_OR },
+        { MPI_BXOR, UNISONO_BIT_XOR },      { MPI_LAND, UNISONO_LOGICAL_AND },  { MPI_LOR, UNISONO_LOGICAL_OR },
+        { MPI_LXOR, UNISONO_LOGICAL_XOR },  { MPI_MAXLOC, MAXLOC },             { MPI_MINLOC, MINLOC },
+    };
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        if (op == all[i].op)
+            return all[i].number;
     return is_user_defined(op) ? USER_DEFINED : NONE;
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PySlice;
 use unisono::{Communicator, with_type};
-use unisono_bindings::{Options, Owner, arguments, device};
+use unisono_bindings::{Collective, Options, Owner, arguments, device};
 use unisono_compress::Levels;
 
 use super::array::Array;
@@ -61,13 +61,14 @@ impl Comm {
         counts: Option<Vec<usize>>,
     ) -> PyResult<()> {
         let options = Options { counts: counts.as_deref(), ..options(algorithm, label, timeout)? };
-        let (operation, array, options) = self.checked((name, op, root), array, options)?;
+        let (collective, array, options) = self.checked((name, op, root), array, options)?;
         if let Some(on_gpu) = array.on_gpu {
-            return self.on_gpu(py, (on_gpu, array.dtype), operation, options);
+            return self.on_gpu(py, (on_gpu, array.dtype), collective, options);
         }
+        let Collective { operation, op } = collective;
         with_type!(array.dtype, T => {
             let mut values = array.lent::<T>()?;
-            self.on(py, move |comm| options.call(comm, |comm| operation.blocking(comm, &mut values)))
+            self.on(py, move |comm| options.call(comm, |comm| comm.run(operation, op, &mut values).map(drop)))
         })
     }
 
@@ -86,11 +87,12 @@ impl Comm {
         counts: Option<Vec<usize>>,
     ) -> PyResult<Request> {
         let options = Options { counts: counts.as_deref(), ..options(algorithm, label, timeout)? };
-        let (operation, array, options) = self.checked((name, op, root), array, options)?;
+        let (Collective { operation, op }, array, options) =
+            self.checked((name, op, root), array, options)?;
         with_type!(array.dtype, T => {
             let values = array.kept::<T>()?;
-            let started = self.on(py, move |comm| options.call(comm, |comm| operation.non_blocking(comm, values)))?;
-            Ok(Request::new(Box::new(started)))
+            let started = self.on(py, move |comm| options.call(comm, |comm| comm.call_async(operation, op, values)))?;
+            Ok(Request::new(started))
         })
     }
 
@@ -109,10 +111,11 @@ impl Comm {
         counts: Option<Vec<usize>>,
     ) -> PyResult<Plan> {
         let options = Options { counts: counts.as_deref(), ..options(algorithm, label, timeout)? };
-        let (operation, array, options) = self.checked((name, op, root), array, options)?;
+        let (Collective { operation, op }, array, options) =
+            self.checked((name, op, root), array, options)?;
         with_type!(array.dtype, T => {
             let values = array.kept::<T>()?;
-            let planned = self.on(py, move |comm| options.call(comm, |comm| operation.plan(comm, values)))?;
+            let planned = self.on(py, move |comm| options.call(comm, |comm| comm.plan(operation, op, values)))?;
             Ok(Plan::new(Box::new(planned)))
         })
     }
@@ -230,7 +233,7 @@ impl Comm {
         with_type!(array.dtype, T => {
             let values = array.kept::<T>()?;
             let started = self.on(py, move |comm| options.call(comm, |comm| comm.send_async(values, to)))?;
-            Ok(Request::new(Box::new(started)))
+            Ok(Request::new(started))
         })
     }
 
@@ -249,7 +252,7 @@ impl Comm {
         with_type!(array.dtype, T => {
             let values = array.kept::<T>()?;
             let started = self.on(py, move |comm| options.call(comm, |comm| comm.receive_async(values, from)))?;
-            Ok(Request::new(Box::new(started)))
+            Ok(Request::new(started))
         })
     }
 

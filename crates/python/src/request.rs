@@ -19,8 +19,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(crate) fn new(call: Box<dyn InFlight>) -> Self {
-        Self { call: Mutex::new(Some(call)), owner: Owner::this_process() }
+    pub(crate) fn new<B: Send + 'static>(started: unisono::Request<B>) -> Self {
+        Self { call: Mutex::new(Some(Box::new((started, drop)))), owner: Owner::this_process() }
     }
 }
 
