@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use unisono_collectives::{Rank, Topology};
 
@@ -229,11 +228,8 @@ impl Fabric {
     }
 
     /// Returns the allocator of registered memory of this rank.
-    pub(crate) fn registry(&self) -> Arc<Registry> {
-        match &self.node {
-            Some(node) => Arc::clone(&node.registry),
-            None => Registry::of_threads(),
-        }
+    pub(crate) fn registry(&self) -> Registry {
+        self.node.as_ref().map_or(Registry::Threads, |node| node.registry)
     }
 
     /// Returns the state that the ranks of this node publish to each other.

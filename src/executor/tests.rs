@@ -84,7 +84,7 @@ impl Sample {
             let deadlines = Deadlines { timeout, quiet: timeout };
             let task = Task { header: &header, method: self.method, deadlines: &deadlines };
             let mut buffer = input.clone();
-            let mut executor = Executor::new(&transport.registry());
+            let mut executor = Executor::new(transport.registry());
             let done = executor.run(bound, &task, bytemuck::cast_slice_mut(&mut buffer), &mut transport);
             if let Err(error) = &done {
                 transport.fail(rank, &error.to_string());

@@ -37,7 +37,7 @@ impl Shared {
         let Self {
             position, members, board, status, reach, registry, spins, starts, lent_copy, copy, ..
         } = self;
-        let own = Own { position: *position, members, board, status, registry };
+        let own = Own { position: *position, members, board, status, registry: *registry };
         let Own { position, members, board, status, registry } = own;
         let header = header.of_size(buffer.len());
         let checks = Checks { own, header: &header, passes: number - 1 };

@@ -71,7 +71,7 @@ impl Sample {
 
     /// Makes calls on a rank, and checks the results.
     fn run(&self, rank: Rank, calls: usize, transport: &mut Fabric, deadlines: &Deadlines) -> Result<()> {
-        let (mut numbers, mut executor) = (Calls::default(), Executor::new(&transport.registry()));
+        let (mut numbers, mut executor) = (Calls::default(), Executor::new(transport.registry()));
         for _ in 0..calls {
             begin_call();
             let header = numbers.next(1, self.call.count, Codes::new(&self.call, self.method), 0);
