@@ -46,7 +46,6 @@ pub(crate) use bootstrap::{
 };
 pub(crate) use failure::Failure;
 use far::Far;
-pub(crate) use far::Ticket;
 use faulty::Faults;
 use half::Polled;
 pub(crate) use header::{Calls, Header};
@@ -270,21 +269,20 @@ impl Fabric {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<(Rank, usize)>,
-    ) -> Result<Ticket, Failure> {
+    ) -> Result<(), Failure> {
         self.delay();
         self.far.as_mut().expect("there are other nodes").post(header, outgoing, incoming)
     }
 
-    /// Waits for a posted exchange, and consumes the received message, if any.
+    /// Waits for the oldest posted exchange, and consumes the received message, if any.
     pub(crate) fn complete(
         &mut self,
         header: &Header,
-        ticket: Ticket,
         target: Option<&mut Target<'_>>,
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         self.delay();
-        self.far.as_mut().expect("there are other nodes").complete(header, ticket, target, deadlines)
+        self.far.as_mut().expect("there are other nodes").complete(header, target, deadlines)
     }
 
     /// Delays a call if faults are injected.
