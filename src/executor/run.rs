@@ -92,26 +92,18 @@ impl<'a> Run<'a> {
     #[inline]
     fn op(&mut self, op: &'a Op, transport: &mut Fabric) -> Result<(), Failure> {
         match op {
-            Op::Send(send) => self.exchange(Some(send), None, transport),
-            Op::Receive(receive) => self.exchange(None, Some(receive), transport),
-            Op::Exchange(halves) => self.exchange(halves.0.as_ref(), halves.1.as_ref(), transport),
-            Op::Post(halves) => self.post(halves, transport),
-            Op::Complete => self.complete(transport),
-            Op::Original(both) => {
-                self.original(&both.0, &both.1);
-                Ok(())
-            }
-            Op::Pass(pass) => self.pass(pass, transport),
-            Op::Vendor { phase } => self.by_vendor(*phase, transport),
-            Op::Widen { block } => {
-                self.widen(*block);
-                Ok(())
-            }
-            Op::Finish { block } => {
-                self.finish(*block);
-                Ok(())
-            }
+            Op::Send(send) => self.exchange(Some(send), None, transport)?,
+            Op::Receive(receive) => self.exchange(None, Some(receive), transport)?,
+            Op::Exchange(halves) => self.exchange(halves.0.as_ref(), halves.1.as_ref(), transport)?,
+            Op::Post(halves) => self.post(halves, transport)?,
+            Op::Complete => self.complete(transport)?,
+            Op::Original(both) => self.original(&both.0, &both.1),
+            Op::Pass(pass) => self.pass(pass, transport)?,
+            Op::Vendor { phase } => self.by_vendor(*phase, transport)?,
+            Op::Widen { block } => self.widen(*block),
+            Op::Finish { block } => self.finish(*block),
         }
+        Ok(())
     }
 
     fn original(&mut self, from: &Piece, Receive { piece, combine, .. }: &Receive) {
