@@ -17,7 +17,6 @@ mod agreement;
 mod assemble;
 mod bootstrap;
 mod clock;
-mod driving;
 mod failure;
 mod far;
 mod faulty;
