@@ -131,7 +131,6 @@ impl Fabric {
     }
 
     /// Returns the fabric of a group if MPI connects its ranks. Otherwise a bootstrap connects them. All members call it.
-    #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn group(&self, members: &[Rank], config: &Config) -> Option<crate::error::Result<Self>> {
         #[cfg(feature = "mpi")]
         if let Some(mpi) = &self.mpi {
@@ -142,7 +141,6 @@ impl Fabric {
     }
 
     /// Returns whether MPI is initialised under this fabric.
-    #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn has_mpi(&self) -> bool {
         #[cfg(feature = "mpi")]
         return self.mpi.is_some();
@@ -177,7 +175,6 @@ impl Fabric {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if MPI does not allow it, with advice.
-    #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn check_other_threads(&self) -> crate::error::Result<()> {
         #[cfg(feature = "mpi")]
         if let Some(mpi) = &self.mpi {
