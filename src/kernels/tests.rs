@@ -118,14 +118,14 @@ fn kernels_give_the_same_bits_at_every_level() {
             for level in Level::available() {
                 let case = format!("{op} of {count} {dtype} at {level:?}");
                 let mut one = Placed::new(&held, offset_bytes);
-                let kernel: Kernel = with_type!(dtype, T => compiled!(level, op, Reduce, T));
+                let kernel: Kernel = with_type!(dtype, T => compiled!(level, op, Reading, T));
                 kernel(one.bytes(), Placed::new(&arrived, 0).bytes());
                 let bits = |bytes: &[u8]| without_payloads(dtype, bytes);
                 assert_eq!(bits(one.bytes()), bits(&plain), "{case}");
                 assert!(rounds || one.bytes() == plain, "{case}: NaNs too");
 
                 let (mut one, mut other) = (Placed::new(&held, offset_bytes), Placed::new(&arrived, 0));
-                let joint: Joint = with_type!(dtype, T => compiled!(level, op, Join, T));
+                let joint: Joint = with_type!(dtype, T => compiled!(level, op, Writing, T));
                 joint(one.bytes(), other.bytes());
                 assert_eq!(bits(one.bytes()), bits(&plain), "joint {case}");
                 assert_eq!(one.bytes(), other.bytes(), "joint {case}");
