@@ -137,7 +137,7 @@ impl Options {
 
 impl Engine {
     pub(crate) fn new(mut transport: Fabric, topology: Topology, limits: Limits) -> Self {
-        let executor = Executor::new(&transport.registry());
+        let executor = Executor::new(transport.registry());
         let selector = Selector::new(machines(&transport, &Tuning::default(), transport.node_cores()));
         Self {
             status: transport.status().clone(),

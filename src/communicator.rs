@@ -84,7 +84,7 @@ pub struct Communicator {
     transport: &'static str,
     has_mpi: bool,
     is_oversubscribed: bool,
-    registry: Arc<Registry>,
+    registry: Registry,
     status: StatusBoard,
     /// The options of the next calls; the defaults unless a [`CallBuilder`] is alive.
     per_call: PerCall,
@@ -203,7 +203,7 @@ impl Communicator {
     /// # Panics
     /// If the size of `count` elements exceeds the address space.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Registered<T>> {
-        Registered::new(&self.registry, count)
+        Registered::new(self.registry, count)
     }
 
     /// Leaves the reduction of all buffers on every rank, bitwise identical.

@@ -3,8 +3,6 @@
 //! A program is [bound](Bound) once per kind of call. It determines the actions of a rank and their order. The executor adds formats of
 //! elements, copies of data that must not change while in transit, and the block size that fits a core's cache.
 
-use std::sync::Arc;
-
 use unisono_collectives::program::Place;
 
 use crate::error::{self, Error, Result};
@@ -58,9 +56,8 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    pub(crate) fn new(registry: &Arc<Registry>) -> Self {
-        let registered = || Scratch::new(Arc::clone(registry));
-        Self { widened: Scratch::default(), original: registered(), work: registered() }
+    pub(crate) fn new(registry: Registry) -> Self {
+        Self { widened: Scratch::default(), original: Scratch::new(registry), work: Scratch::new(registry) }
     }
 
     #[inline]

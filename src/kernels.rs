@@ -25,11 +25,10 @@ pub(crate) use claim::{claim, take};
 pub use copy::copy;
 pub use custom::Custom;
 pub(crate) use custom::Definition;
+use fused::{Reading, Writing};
 pub use level::{Level, Loop};
-use number::{
-    BitAnd, BitOr, BitXor, Larger, LogicalAnd, LogicalOr, LogicalXor, Number, Product, Smaller, Sum,
-};
-use passes::{Arithmetic, Divide, Join, Reduce};
+use number::{BitAnd, BitOr, BitXor, Larger, LogicalAnd, LogicalOr, LogicalXor, Product, Smaller, Sum};
+use passes::{Arithmetic, Divide, Elements};
 
 /// A reduction of two values.
 ///
@@ -143,35 +142,31 @@ pub type Kernel = fn(held: &mut [u8], arrived: &[u8]);
 /// reduced in `f32` and rounded once. A mean is only summed, as by a [`Kernel`].
 pub type Joint = fn(one: &mut [u8], other: &mut [u8]);
 
-/// Returns the kernel for an element type and reduction, with the best instructions of this processor.
-///
-/// # Panics
-/// If the reduction is custom.
-pub fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
-    with_type!(dtype, T => reduction::<T>(Level::best(), op))
-}
-
-/// Compiles `$pass` for a reduction of elements of type `$t`. Half-precision types have another pass for sums and products.
+/// Compiles `$pass` for a reduction of elements of type `$t`. Half-precision types have other operations for sums and products.
 macro_rules! compiled {
     ($level:expr, $op:expr, $pass:ident, $t:ident) => {
         match $op {
-            ReduceOp::Sum | ReduceOp::Mean => $level.compiled::<$t::$pass<Sum>>(),
-            ReduceOp::Product => $level.compiled::<$t::$pass<Product>>(),
-            ReduceOp::Min => $level.compiled::<$pass<$t, Smaller>>(),
-            ReduceOp::Max => $level.compiled::<$pass<$t, Larger>>(),
-            ReduceOp::BitAnd => $level.compiled::<$pass<$t, BitAnd>>(),
-            ReduceOp::BitOr => $level.compiled::<$pass<$t, BitOr>>(),
-            ReduceOp::BitXor => $level.compiled::<$pass<$t, BitXor>>(),
-            ReduceOp::LogicalAnd => $level.compiled::<$pass<$t, LogicalAnd>>(),
-            ReduceOp::LogicalOr => $level.compiled::<$pass<$t, LogicalOr>>(),
-            ReduceOp::LogicalXor => $level.compiled::<$pass<$t, LogicalXor>>(),
+            ReduceOp::Sum | ReduceOp::Mean => $level.compiled::<$pass<<$t as Arithmetic>::Combined<Sum>>>(),
+            ReduceOp::Product => $level.compiled::<$pass<<$t as Arithmetic>::Combined<Product>>>(),
+            ReduceOp::Min => $level.compiled::<$pass<Elements<$t, Smaller>>>(),
+            ReduceOp::Max => $level.compiled::<$pass<Elements<$t, Larger>>>(),
+            ReduceOp::BitAnd => $level.compiled::<$pass<Elements<$t, BitAnd>>>(),
+            ReduceOp::BitOr => $level.compiled::<$pass<Elements<$t, BitOr>>>(),
+            ReduceOp::BitXor => $level.compiled::<$pass<Elements<$t, BitXor>>>(),
+            ReduceOp::LogicalAnd => $level.compiled::<$pass<Elements<$t, LogicalAnd>>>(),
+            ReduceOp::LogicalOr => $level.compiled::<$pass<Elements<$t, LogicalOr>>>(),
+            ReduceOp::LogicalXor => $level.compiled::<$pass<Elements<$t, LogicalXor>>>(),
             ReduceOp::Custom(custom) => unreachable!("{custom:?} has its own function"),
         }
     };
 }
 
-fn reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Kernel {
-    compiled!(level, op, Reduce, T)
+/// Returns the kernel for an element type and reduction, with the best instructions of this processor.
+///
+/// # Panics
+/// If the reduction is custom.
+pub fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
+    with_type!(dtype, T => compiled!(Level::best(), op, Reading, T))
 }
 
 /// Returns the joint reduction for an element type and reduction, which writes the result to both arrays.
@@ -179,20 +174,12 @@ fn reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Kernel {
 /// # Panics
 /// As [`kernel()`].
 pub fn joint(dtype: DType, op: ReduceOp) -> Joint {
-    with_type!(dtype, T => joint_reduction::<T>(Level::best(), op))
-}
-
-fn joint_reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Joint {
-    compiled!(level, op, Join, T)
+    with_type!(dtype, T => compiled!(Level::best(), op, Writing, T))
 }
 
 /// Divides every element by the number of ranks: turns sums into means.
 pub fn divide(dtype: DType, elements: &mut [u8], ranks: usize) {
-    with_type!(dtype, T => division::<T>(Level::best()))(elements, ranks);
-}
-
-fn division<T: Number>(level: Level) -> fn(&mut [u8], usize) {
-    level.compiled::<Divide<T>>()
+    with_type!(dtype, T => Level::best().compiled::<Divide<T>>())(elements, ranks);
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Non-blocking calls: requests, and the communication thread.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,7 +47,7 @@ pub(crate) trait Driver: std::fmt::Debug + Send + Sync {
 /// The result of a call for its request.
 #[derive(Debug)]
 pub(crate) struct Outcome<B> {
-    is_done: AtomicBool,
+    /// Set together with the result.
     flight: OnceLock<(Instant, Instant)>,
     result: Mutex<Option<Result<B>>>,
     done: Condvar,
@@ -56,17 +55,18 @@ pub(crate) struct Outcome<B> {
 
 impl<B> Outcome<B> {
     pub(crate) fn end(&self, began: Instant, result: Result<B>) {
+        let mut ended = lock(&self.result);
+        *ended = Some(result);
         self.flight.get_or_init(|| (began, Instant::now()));
-        *lock(&self.result) = Some(result);
-        self.is_done.store(true, Ordering::Release);
+        drop(ended);
         self.done.notify_all();
     }
 }
 
 impl<B> Request<B> {
     fn new(progress: Progress) -> Self {
-        let (is_done, flight, result, done) = Default::default();
-        Self { outcome: Arc::new(Outcome { is_done, flight, result, done }), progress }
+        let (flight, result, done) = Default::default();
+        Self { outcome: Arc::new(Outcome { flight, result, done }), progress }
     }
 
     /// Returns the request of a call that a driver progresses, and the outcome to set when it is done.
@@ -78,7 +78,7 @@ impl<B> Request<B> {
 
     /// Returns whether the call is done (`MPI_Test`), so that [`Request::wait`] returns at once.
     pub fn is_done(&self) -> bool {
-        self.outcome.is_done.load(Ordering::Acquire)
+        self.outcome.flight.get().is_some()
     }
 
     /// Returns the start and end of the call, once it is done: of a collective on the communication thread, of a message from its
@@ -95,31 +95,15 @@ impl<B> Request<B> {
 
     /// Waits until the call is done, but not longer than this; returns whether it is done.
     pub fn wait_for(&self, timeout: Duration) -> bool {
-        let began = Instant::now();
-        let status = match &self.progress {
+        let Outcome { result, done, .. } = &*self.outcome;
+        match &self.progress {
             Progress::Driven(driver) => {
+                let began = Instant::now();
                 driver.drive_until(&|| self.is_done() || began.elapsed() >= timeout);
-                return self.is_done();
+                self.is_done()
             }
-            Progress::InBackground(status) => status,
-        };
-        for _ in 0..YIELDS {
-            if self.is_done() {
-                return true;
-            }
-            std::thread::yield_now();
-        }
-        loop {
-            let most = until_callback(timeout.saturating_sub(began.elapsed()));
-            let result = lock(&self.outcome.result);
-            let waited = self.outcome.done.wait_timeout_while(result, most, |result| result.is_none());
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
-            if self.is_done() {
-                return true;
-            }
-            run_callback(status);
-            if began.elapsed() >= timeout {
-                return false;
+            Progress::InBackground(status) => {
+                wait_until_ready((result, done), timeout, status, Option::is_some).is_some()
             }
         }
     }
@@ -211,15 +195,39 @@ pub fn wait_any<B>(requests: &mut Vec<Request<B>>) -> (usize, Result<B>) {
     (index, requests.remove(index).wait())
 }
 
-/// Returns the time after which a thread that waits for the communication thread runs its callback, if it has one; at most `left`.
-fn until_callback(left: Duration) -> Duration {
-    if while_waiting::is_set() { left.min(BETWEEN_CALLBACKS) } else { left }
-}
-
-/// Runs the callback of this thread, if it has one. A cause ends the calls of these ranks, also the one on the communication thread.
-fn run_callback(status: &StatusBoard) {
-    if let Err(cause) = while_waiting::run() {
-        status.give_up(status.rank(), &cause);
+/// Waits until a value of the communication thread is ready, which it signals by `changed`. Returns the locked value; `None` after the timeout.
+/// Meanwhile it runs the callback of this thread, if it has one. An error of the callback ends the calls of these ranks, also the one on the
+/// communication thread.
+fn wait_until_ready<'a, T>(
+    (value, changed): (&'a Mutex<T>, &Condvar),
+    timeout: Duration,
+    status: &StatusBoard,
+    is_ready: impl Fn(&T) -> bool,
+) -> Option<MutexGuard<'a, T>> {
+    let began = Instant::now();
+    for _ in 0..YIELDS {
+        let value = lock(value);
+        if is_ready(&value) {
+            return Some(value);
+        }
+        drop(value);
+        std::thread::yield_now();
+    }
+    loop {
+        let left = timeout.saturating_sub(began.elapsed());
+        let most = if while_waiting::is_set() { left.min(BETWEEN_CALLBACKS) } else { left };
+        let waited = changed.wait_timeout_while(lock(value), most, |value| !is_ready(value));
+        let (value, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if is_ready(&value) {
+            return Some(value);
+        }
+        drop(value);
+        if let Err(cause) = while_waiting::run() {
+            status.give_up(status.rank(), &cause);
+        }
+        if began.elapsed() >= timeout {
+            return None;
+        }
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use unisono_collectives::{Rank, Topology};
 
@@ -18,7 +17,6 @@ mod agreement;
 mod assemble;
 mod bootstrap;
 mod clock;
-mod driving;
 mod failure;
 mod far;
 mod faulty;
@@ -47,7 +45,6 @@ pub(crate) use bootstrap::{
 };
 pub(crate) use failure::Failure;
 use far::Far;
-pub(crate) use far::Ticket;
 use faulty::Faults;
 use half::Polled;
 pub(crate) use header::{Calls, Header};
@@ -134,7 +131,6 @@ impl Fabric {
     }
 
     /// Returns the fabric of a group if MPI connects its ranks. Otherwise a bootstrap connects them. All members call it.
-    #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn group(&self, members: &[Rank], config: &Config) -> Option<crate::error::Result<Self>> {
         #[cfg(feature = "mpi")]
         if let Some(mpi) = &self.mpi {
@@ -145,7 +141,6 @@ impl Fabric {
     }
 
     /// Returns whether MPI is initialised under this fabric.
-    #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn has_mpi(&self) -> bool {
         #[cfg(feature = "mpi")]
         return self.mpi.is_some();
@@ -180,7 +175,6 @@ impl Fabric {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if MPI does not allow it, with advice.
-    #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn check_other_threads(&self) -> crate::error::Result<()> {
         #[cfg(feature = "mpi")]
         if let Some(mpi) = &self.mpi {
@@ -229,11 +223,8 @@ impl Fabric {
     }
 
     /// Returns the allocator of registered memory of this rank.
-    pub(crate) fn registry(&self) -> Arc<Registry> {
-        match &self.node {
-            Some(node) => Arc::clone(&node.registry),
-            None => Registry::of_threads(),
-        }
+    pub(crate) fn registry(&self) -> Registry {
+        self.node.as_ref().map_or(Registry::Threads, |node| node.registry)
     }
 
     /// Returns the state that the ranks of this node publish to each other.
@@ -274,21 +265,20 @@ impl Fabric {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<(Rank, usize)>,
-    ) -> Result<Ticket, Failure> {
+    ) -> Result<(), Failure> {
         self.delay();
         self.far.as_mut().expect("there are other nodes").post(header, outgoing, incoming)
     }
 
-    /// Waits for a posted exchange, and consumes the received message, if any.
+    /// Waits for the oldest posted exchange, and consumes the received message, if any.
     pub(crate) fn complete(
         &mut self,
         header: &Header,
-        ticket: Ticket,
         target: Option<&mut Target<'_>>,
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         self.delay();
-        self.far.as_mut().expect("there are other nodes").complete(header, ticket, target, deadlines)
+        self.far.as_mut().expect("there are other nodes").complete(header, target, deadlines)
     }
 
     /// Delays a call if faults are injected.

@@ -22,7 +22,7 @@ use crate::transport::{Deadlines, Header};
 pub(crate) struct Ranks<'a> {
     pub(crate) rank: Rank,
     pub(crate) topology: &'a Topology,
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) registry: Registry,
     /// The limits of NCCL's waits.
     pub(crate) patience: (Deadlines, StatusBoard),
     /// All-gathers the same number of words from every rank, rank 0's first.
@@ -77,7 +77,7 @@ impl Gpu {
         if let (Inside::Host(why), 0) = (&inside, ranks.rank) {
             tracing::warn!("arrays on GPUs go through the host: {why}");
         }
-        let slot = || Slot::new(context, &ranks.registry);
+        let slot = || Slot::new(context, ranks.registry);
         let stream = || context.new_stream().map_err(cuda("a stream"));
         Ok(Self {
             context: Arc::clone(context),

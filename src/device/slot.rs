@@ -32,7 +32,7 @@ enum Holder {
 #[derive(Debug)]
 pub(super) struct Slot {
     context: Arc<CudaContext>,
-    registry: Arc<Registry>,
+    registry: Registry,
     memory: Option<Registered<u8>>,
     holder: Holder,
     /// The size of the current segment.
@@ -44,11 +44,11 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(context: &Arc<CudaContext>, registry: &Arc<Registry>) -> Result<Self> {
+    pub(super) fn new(context: &Arc<CudaContext>, registry: Registry) -> Result<Self> {
         let event = || context.new_event(None).map_err(cuda("an event"));
         Ok(Self {
             context: Arc::clone(context),
-            registry: Arc::clone(registry),
+            registry,
             memory: None,
             holder: Holder::Free,
             size_bytes: 0,
@@ -148,7 +148,7 @@ impl Slot {
         }
         self.release();
         // An empty segment needs an address too.
-        let mut memory = Registered::<u8>::new(&self.registry, self.size_bytes.max(1))?;
+        let mut memory = Registered::<u8>::new(self.registry, self.size_bytes.max(1))?;
         let (address, size_bytes) = (memory.as_mut_ptr().cast::<c_void>(), memory.len());
         // SAFETY: the memory is a live allocation of this size, and stays one until `release` has unregistered it.
         unsafe { sys::cuMemHostRegister_v2(address, size_bytes, PORTABLE) }

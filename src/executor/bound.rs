@@ -107,7 +107,8 @@ impl Bound {
         // Blocks suit the largest part: a rank that lends a copy of its array reserves as many bytes for each rank.
         let count = parts.map_or(call.count, |parts| parts.largest() * parts.chunk_count());
         let program = compiled.program(count, call.element_bytes(), &capabilities);
-        Self::new(&program, compiled, call, method, parts)
+        let parts = call.parts(program.chunk_count, parts);
+        Self::bind(&program, compiled, call, method, (&parts, &parts))
             .expect("the executor supports every program of a plan")
     }
 
@@ -124,20 +125,8 @@ impl Bound {
             .expect("an all-to-all sends the parts of its input")
     }
 
-    /// Binds a program to a call; `parts` are the parts of ranks, if they are given.
-    pub(crate) fn new(
-        program: &Program,
-        compiled: &Arc<CompiledPlan>,
-        call: &Call,
-        method: Method,
-        parts: Option<&Partition>,
-    ) -> Result<Self, &'static str> {
-        let partition = call.parts(program.chunk_count, parts);
-        Self::bind(program, compiled, call, method, (&partition, &partition))
-    }
-
     /// Binds a program to a call whose buffer and input have chunks of these elements.
-    fn bind(
+    pub(crate) fn bind(
         program: &Program,
         compiled: &Arc<CompiledPlan>,
         call: &Call,

@@ -12,7 +12,7 @@ pub(super) struct Format {
     pub(super) wire_size_bytes: usize,
     reduce: Option<Kernel>,
     /// The custom reduction, if any, which replaces a kernel.
-    pub(super) custom: Option<&'static Definition>,
+    custom: Option<&'static Definition>,
     /// Set if elements are accumulated in a wider format than on the wire.
     pub(super) accumulator: Option<Accumulator>,
 }
@@ -38,24 +38,17 @@ impl Format {
     }
 
     pub(super) fn target<'a>(&self, held: &'a mut [u8], combine: Combine) -> Target<'a> {
-        let decode = self.accumulator.map(|accumulator| accumulator.codec.decode);
-        let kernel = match combine {
-            Combine::Replace => decode,
-            // All kernels are commutative.
-            Combine::Reduce | Combine::ReduceBefore => match self.reduce {
-                Some(kernel) => Some(kernel),
-                None => return self.custom_target(held, combine),
-            },
-        };
+        let decode = || self.accumulator.map(|accumulator| accumulator.codec.decode);
+        // All kernels are commutative.
+        let kernel = if combine.reduces() { self.reduce } else { decode() };
         let (held_size_bytes, wire_size_bytes) = (self.held_size_bytes as u32, self.wire_size_bytes as u32);
         match kernel {
-            None => Target::Place(held),
             Some(kernel) => Target::Apply { held, held_size_bytes, wire_size_bytes, kernel },
+            None if combine.reduces() => {
+                let custom = self.custom.expect("an operation that reduces has a reduction");
+                Target::Custom { held, element_bytes: wire_size_bytes, combine, custom }
+            }
+            None => Target::Place(held),
         }
-    }
-
-    fn custom_target<'a>(&self, held: &'a mut [u8], combine: Combine) -> Target<'a> {
-        let custom = self.custom.expect("an operation that reduces has a reduction");
-        Target::Custom { held, element_bytes: self.wire_size_bytes as u32, combine, custom }
     }
 }

@@ -14,7 +14,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::{self, ReduceOp};
 use crate::memory::Scratch;
-use crate::transport::{Fabric, Failure, Incoming, Outgoing, Ticket, VendorPhase};
+use crate::transport::{Fabric, Failure, Incoming, Outgoing, VendorPhase};
 
 mod pass;
 
@@ -56,8 +56,8 @@ pub(super) struct Run<'a> {
     /// Staging for data that would change while in transit, and for blocks that a pass widens.
     pub(super) work: &'a mut Scratch,
     pub(super) round: usize,
-    /// Exchanges that are not completed, oldest first.
-    posted: VecDeque<(Ticket, Option<&'a Receive>)>,
+    /// The receives of exchanges that are not completed, oldest first.
+    posted: VecDeque<Option<&'a Receive>>,
 }
 
 impl<'a> Run<'a> {
@@ -92,26 +92,18 @@ impl<'a> Run<'a> {
     #[inline]
     fn op(&mut self, op: &'a Op, transport: &mut Fabric) -> Result<(), Failure> {
         match op {
-            Op::Send(send) => self.exchange(Some(send), None, transport),
-            Op::Receive(receive) => self.exchange(None, Some(receive), transport),
-            Op::Exchange(halves) => self.exchange(halves.0.as_ref(), halves.1.as_ref(), transport),
-            Op::Post(halves) => self.post(halves, transport),
-            Op::Complete => self.complete(transport),
-            Op::Original(both) => {
-                self.original(&both.0, &both.1);
-                Ok(())
-            }
-            Op::Pass(pass) => self.pass(pass, transport),
-            Op::Vendor { phase } => self.by_vendor(*phase, transport),
-            Op::Widen { block } => {
-                self.widen(*block);
-                Ok(())
-            }
-            Op::Finish { block } => {
-                self.finish(*block);
-                Ok(())
-            }
+            Op::Send(send) => self.exchange(Some(send), None, transport)?,
+            Op::Receive(receive) => self.exchange(None, Some(receive), transport)?,
+            Op::Exchange(halves) => self.exchange(halves.0.as_ref(), halves.1.as_ref(), transport)?,
+            Op::Post(halves) => self.post(halves, transport)?,
+            Op::Complete => self.complete(transport)?,
+            Op::Original(both) => self.original(&both.0, &both.1),
+            Op::Pass(pass) => self.pass(pass, transport)?,
+            Op::Vendor { phase } => self.by_vendor(*phase, transport)?,
+            Op::Widen { block } => self.widen(*block),
+            Op::Finish { block } => self.finish(*block),
         }
+        Ok(())
     }
 
     fn original(&mut self, from: &Piece, Receive { piece, combine, .. }: &Receive) {
@@ -150,19 +142,19 @@ impl<'a> Run<'a> {
         let header = self.task.header;
         let (bytes, _) = self.bytes_and_place(send, None).map_err(Failure::Error)?;
         let outgoing = send.map(|send| Outgoing { to: send.to, bytes });
-        let ticket = transport.post(header, outgoing, incoming)?;
-        self.posted.push_back((ticket, receive));
+        transport.post(header, outgoing, incoming)?;
+        self.posted.push_back(receive);
         Ok(())
     }
 
     fn complete(&mut self, transport: &mut Fabric) -> Result<(), Failure> {
         let Task { header, deadlines, .. } = self.task;
-        let (ticket, receive) = self.posted.pop_front().expect("a program completes what it has posted");
+        let receive = self.posted.pop_front().expect("a program completes what it has posted");
         let mut target = receive.map(|receive| {
             let place = self.bytes(&receive.piece, self.bound.format.held_size_bytes);
             self.bound.format.target(&mut self.held[place], receive.combine)
         });
-        transport.complete(header, ticket, target.as_mut(), deadlines)
+        transport.complete(header, target.as_mut(), deadlines)
     }
 
     /// Returns the bytes to send and the place of the received ones, which are disjoint.

@@ -75,7 +75,10 @@ impl Sample {
 
     /// Runs programs over threads. `None` if the executor refuses one of them.
     fn run(&self, programs: &[Program], timeout: Duration) -> Option<Vec<Result<Vec<f32>>>> {
-        let bind = |(program, compiled)| Bound::new(program, compiled, &self.call, self.method, None).ok();
+        let bind = |(program, compiled): (&Program, _)| {
+            let parts = self.call.parts(program.chunk_count, None);
+            Bound::bind(program, compiled, &self.call, self.method, (&parts, &parts)).ok()
+        };
         let bound: Vec<_> = programs.iter().zip(&self.compiled).map(bind).collect::<Option<_>>()?;
         let threads = Fabric::threads(programs.len()).unwrap();
         let run = |(mut transport, (bound, input)): (Fabric, (&Bound, &Vec<f32>))| {
@@ -84,7 +87,7 @@ impl Sample {
             let deadlines = Deadlines { timeout, quiet: timeout };
             let task = Task { header: &header, method: self.method, deadlines: &deadlines };
             let mut buffer = input.clone();
-            let mut executor = Executor::new(&transport.registry());
+            let mut executor = Executor::new(transport.registry());
             let done = executor.run(bound, &task, bytemuck::cast_slice_mut(&mut buffer), &mut transport);
             if let Err(error) = &done {
                 transport.fail(rank, &error.to_string());
@@ -201,8 +204,9 @@ fn every_program_of_a_plan_can_be_bound() {
                         };
                         let compiled = Arc::new(compiled);
                         let program = compiled.program(count, 2, &capabilities);
-                        let bound =
-                            Bound::new(&program, &compiled, &call, Method::Algorithm(algorithm), None);
+                        let parts = call.parts(program.chunk_count, None);
+                        let method = Method::Algorithm(algorithm);
+                        let bound = Bound::bind(&program, &compiled, &call, method, (&parts, &parts));
                         assert!(
                             bound.is_ok(),
                             "{algorithm}, {operation}, {topology:?}, {capabilities:?}: {bound:?}"

@@ -44,8 +44,10 @@ impl Accumulator {
             ReduceOp::Product => level.compiled::<Reading<ReduceWidened<H, Product>>>(),
             _ => return None,
         };
+        let encode = level.compiled::<Reading<Encode<H>>>();
+        let decode = level.compiled::<Reading<Decode<H>>>();
         let round = level.compiled::<Writing<Round<H>>>();
-        Some(Self { codec: Codec::of_half::<H>(level), reduce, round })
+        Some(Self { codec: Codec { encode, decode }, reduce, round })
     }
 }
 
@@ -61,17 +63,7 @@ pub struct Codec {
 impl Codec {
     /// Returns the codec of a half-precision type; `None` for other types.
     pub fn of(dtype: DType) -> Option<Self> {
-        match dtype {
-            DType::F16 => Some(Self::of_half::<f16>(Level::best())),
-            DType::BF16 => Some(Self::of_half::<bf16>(Level::best())),
-            _ => None,
-        }
-    }
-
-    fn of_half<H: Half>(level: Level) -> Self {
-        let encode = level.compiled::<Reading<Encode<H>>>();
-        let decode = level.compiled::<Reading<Decode<H>>>();
-        Self { encode, decode }
+        Accumulator::of(dtype, ReduceOp::Sum).map(|accumulator| accumulator.codec)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Loops over two arrays that convert between half precision and `f32`.
+//! Loops over two arrays, which may convert between half precision and `f32`.
 
 use std::marker::PhantomData;
 
@@ -8,6 +8,7 @@ use super::level::Pass;
 
 /// An operation on a block of elements of one array and the corresponding elements of another.
 pub(super) trait Fused {
+    /// The type that is converted.
     type Half: Half;
     type Element: bytemuck::Pod;
     type Beside: bytemuck::Pod;

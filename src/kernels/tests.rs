@@ -4,6 +4,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 
 use half::{bf16, f16};
 
+use super::number::Number;
 use super::*;
 
 /// Returns `count` random elements of a type, a third of them special values.
@@ -117,16 +118,15 @@ fn kernels_give_the_same_bits_at_every_level() {
             for level in Level::available() {
                 let case = format!("{op} of {count} {dtype} at {level:?}");
                 let mut one = Placed::new(&held, offset_bytes);
-                with_type!(dtype, T => reduction::<T>(level, op))(
-                    one.bytes(),
-                    Placed::new(&arrived, 0).bytes(),
-                );
+                let kernel: Kernel = with_type!(dtype, T => compiled!(level, op, Reading, T));
+                kernel(one.bytes(), Placed::new(&arrived, 0).bytes());
                 let bits = |bytes: &[u8]| without_payloads(dtype, bytes);
                 assert_eq!(bits(one.bytes()), bits(&plain), "{case}");
                 assert!(rounds || one.bytes() == plain, "{case}: NaNs too");
 
                 let (mut one, mut other) = (Placed::new(&held, offset_bytes), Placed::new(&arrived, 0));
-                with_type!(dtype, T => joint_reduction::<T>(level, op))(one.bytes(), other.bytes());
+                let joint: Joint = with_type!(dtype, T => compiled!(level, op, Writing, T));
+                joint(one.bytes(), other.bytes());
                 assert_eq!(bits(one.bytes()), bits(&plain), "joint {case}");
                 assert_eq!(one.bytes(), other.bytes(), "joint {case}");
             }
@@ -161,7 +161,7 @@ fn means_are_quotients_at_every_level() {
             let mut expected = quotients(dtype, &bytes, ranks);
             for level in Level::available() {
                 let mut sums = Placed::new(&bytes, offset_bytes);
-                with_type!(dtype, T => division::<T>(level))(sums.bytes(), ranks);
+                with_type!(dtype, T => level.compiled::<Divide<T>>())(sums.bytes(), ranks);
                 let expected = expected.get_or_insert_with(|| sums.bytes().to_vec());
                 assert_eq!(sums.bytes(), expected, "{count} {dtype} by {ranks} at {level:?}");
             }

@@ -106,12 +106,6 @@ impl Pages {
         self.size_bytes
     }
 
-    /// Frees the pages of a shared file that no process uses any more. Processes that have still mapped it read zeros.
-    pub(crate) fn free(&self) {
-        // SAFETY: the pages are a mapping of this process, and any bytes are valid elements.
-        let _ = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, Advice::LinuxRemove) };
-    }
-
     /// Maps the pages of a file privately in place of its shared mapping. The kernel copies a page before this process writes to it, so
     /// threads may use the pages meanwhile. Once they are [copied](Pages::copy_private), this process shares none of them.
     ///

@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::FallocateFlags;
@@ -39,10 +39,10 @@ impl<T: Element> Registered<T> {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn local(count: usize) -> Result<Self> {
-        Self::new(&Registry::of_threads(), count)
+        Self::new(Registry::Threads, count)
     }
 
-    pub(crate) fn new(registry: &Arc<Registry>, count: usize) -> Result<Self> {
+    pub(crate) fn new(registry: Registry, count: usize) -> Result<Self> {
         let size_bytes = count.checked_mul(size_of::<T>()).filter(|&size| size <= isize::MAX as usize);
         let size_bytes =
             size_bytes.unwrap_or_else(|| panic!("{count} {} exceed the address space", T::DTYPE));
@@ -131,14 +131,19 @@ impl Location {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct Registry {
-    /// Whether ranks are processes, so that memory needs a file to be shared.
-    processes: bool,
-    /// By ascending address.
-    segments: RwLock<Vec<Segment>>,
-    created: AtomicU32,
+/// The allocator of memory that other ranks access.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Registry {
+    /// The ranks are threads of this process, which can access all of its memory.
+    #[default]
+    Threads,
+    /// The ranks are processes of the node, so memory needs a file to be shared. Each communicator of this process can access memory that another
+    /// one has allocated.
+    Processes,
 }
+
+/// The segments of this process that other processes access, by ascending address.
+static SEGMENTS: RwLock<Vec<Segment>> = RwLock::new(Vec::new());
 
 #[derive(Debug)]
 struct Segment {
@@ -151,79 +156,61 @@ struct Segment {
     is_detached: bool,
 }
 
+impl Segment {
+    /// Registers the segment. It replaces those at the same addresses, whose blocks a forked child has unmapped.
+    fn insert(self) {
+        let (start, end) = (self.start, self.start + self.size_bytes);
+        let mut segments = SEGMENTS.write().unwrap_or_else(PoisonError::into_inner);
+        segments.retain(|other| other.start + other.size_bytes <= start || end <= other.start);
+        let place = segments.partition_point(|other| other.start < start);
+        segments.insert(place, self);
+    }
+}
+
 /// Keeps lent memory shared with the processes that write to it, while it lives.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Loan(Arc<()>);
 
 impl Registry {
-    /// Returns a registry for a rank that shares memory with threads of its process only. Those can access all memory.
-    pub(crate) fn of_threads() -> Arc<Self> {
-        Arc::new(Self::new(false))
-    }
-
-    /// Returns the registry of this process, for ranks that share memory with other processes of the node. All communicators use it, so
-    /// each can access memory that another one has allocated.
-    pub(crate) fn of_processes() -> Arc<Self> {
-        static OF_PROCESS: LazyLock<Arc<Registry>> = LazyLock::new(|| Arc::new(Registry::new(true)));
-        Arc::clone(&OF_PROCESS)
-    }
-
-    /// Returns whether other processes access this rank's memory.
-    pub(crate) fn is_of_processes(&self) -> bool {
-        self.processes
-    }
-
-    fn new(processes: bool) -> Self {
-        Self { processes, segments: RwLock::default(), created: AtomicU32::new(0) }
-    }
-
     /// Allocates touched memory.
-    pub(crate) fn allocate(self: &Arc<Self>, size_bytes: usize) -> Result<Block> {
+    pub(crate) fn allocate(self, size_bytes: usize) -> Result<Block> {
+        static CREATED: AtomicU32 = AtomicU32::new(0);
         let failed = |error: rustix::io::Errno| Error::Memory { size_bytes, cause: error.into() };
-        let (registry, process_id) = (Arc::clone(self), std::process::id());
-        if !self.processes {
+        let process_id = std::process::id();
+        if self == Self::Threads {
             let pages = Pages::private(size_bytes).map_err(failed)?;
-            return Ok(Block { pages, file: None, process_id, registry });
+            return Ok(Block { pages, file: None, process_id });
         }
         let (file, pages) = Pages::shared(size_bytes).map_err(failed)?;
         pages.touch().map_err(failed)?;
-        let number = Location::segment(self.created.fetch_add(1, Ordering::Relaxed), file.as_raw_fd());
+        let number = Location::segment(CREATED.fetch_add(1, Ordering::Relaxed), file.as_raw_fd());
         let (start, size_bytes) = (pages.as_ptr() as usize, pages.size_bytes());
-        self.insert(Segment { number, start, size_bytes, loans: Loan::default(), is_detached: false });
-        Ok(Block { pages, file: Some(file), process_id, registry })
-    }
-
-    /// Adds a segment. It replaces those at the same addresses, whose blocks a forked child has unmapped.
-    fn insert(&self, segment: Segment) {
-        let Segment { start, size_bytes, .. } = segment;
-        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
-        segments.retain(|other| other.start + other.size_bytes <= start || start + size_bytes <= other.start);
-        let place = segments.partition_point(|other| other.start < start);
-        segments.insert(place, segment);
+        Segment { number, start, size_bytes, loans: Loan::default(), is_detached: false }.insert();
+        Ok(Block { pages, file: Some(file), process_id })
     }
 
     /// Returns the location of these bytes for another rank, if they lie in one block of registered memory. (The argument is a pointer, since
     /// the pointer to memory that is lent for writing must allow writes.)
-    pub(crate) fn locate(&self, bytes: *const [u8]) -> Option<Location> {
+    pub(crate) fn locate(self, bytes: *const [u8]) -> Option<Location> {
         self.located(bytes, |location, _| location)
     }
 
     /// Like [`locate`](Self::locate), for bytes that other ranks write to: they stay shared while the loan lives. (In a process of all ranks
     /// they always do.)
-    pub(crate) fn lend(&self, bytes: *const [u8]) -> Option<(Location, Option<Loan>)> {
+    pub(crate) fn lend(self, bytes: *const [u8]) -> Option<(Location, Option<Loan>)> {
         self.located(bytes, |location, segment| (location, segment.map(|segment| segment.loans.clone())))
     }
 
     fn located<R>(
-        &self,
+        self,
         bytes: *const [u8],
         found: impl FnOnce(Location, Option<&Segment>) -> R,
     ) -> Option<R> {
         let address = bytes.cast::<u8>() as usize;
-        if !self.processes {
+        if self == Self::Threads {
             return Some(found(Location::of_address(bytes), None));
         }
-        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let segments = SEGMENTS.read().unwrap_or_else(PoisonError::into_inner);
         let before = segments.partition_point(|segment| segment.start <= address);
         let segment = segments[..before].last().filter(|segment| !segment.is_detached)?;
         let offset = address - segment.start;
@@ -237,8 +224,8 @@ impl Registry {
     ///
     /// # Errors
     /// If the system does not provide the memory for the copy.
-    pub(crate) fn detach(&self, location: Location) -> rustix::io::Result<bool> {
-        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn detach(location: Location) -> rustix::io::Result<bool> {
+        let mut segments = SEGMENTS.write().unwrap_or_else(PoisonError::into_inner);
         let found = segments.iter_mut().find(|segment| segment.number == location.number());
         let Some(Segment { start, size_bytes, loans, is_detached, .. }) = found else { return Ok(false) };
         let start = *start as *mut u8;
@@ -264,7 +251,6 @@ pub(crate) struct Block {
     file: Option<OwnedFd>,
     /// The process that created it.
     process_id: u32,
-    registry: Arc<Registry>,
 }
 
 impl Block {
@@ -288,18 +274,16 @@ impl Drop for Block {
         // A forked child has a copy of a block that its parent still uses.
         let Some(file) = self.file.take().filter(|_| std::process::id() == self.process_id) else { return };
         let start = self.as_ptr() as usize;
-        let mut segments = self.registry.segments.write().unwrap_or_else(PoisonError::into_inner);
+        let mut segments = SEGMENTS.write().unwrap_or_else(PoisonError::into_inner);
         let segment = segments.extract_if(.., |segment| segment.start == start).next();
+        // Ranks that have mapped the file keep the mapping until they evict it for others. They read zeros from now on. The file keeps its size:
+        // where it is still mapped, for example by a forked child, an access must not raise SIGBUS.
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let _ = rustix::fs::fallocate(&file, flags, 0, self.size_bytes() as u64);
         if segment.is_none_or(|segment| segment.is_detached) {
-            // A rank may still access the file, in a call that fails. It reads zeros from now on, as after `free`.
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let _ = rustix::fs::fallocate(&file, flags, 0, self.size_bytes() as u64);
-            // If its descriptor were reused, that rank would find another file.
-            return std::mem::forget(file);
+            // A rank may still access the file, in a call that fails. If its descriptor were reused, that rank would find another file.
+            std::mem::forget(file);
         }
-        // Ranks that have mapped the file keep the mapping until they evict it for others. The file keeps its size: where it is still mapped,
-        // for example by a forked child, an access must not raise SIGBUS.
-        self.pages.free();
     }
 }
 

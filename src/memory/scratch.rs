@@ -1,7 +1,5 @@
 //! Buffers kept between calls.
 
-use std::sync::Arc;
-
 use super::registered::{Block, Registry};
 use crate::error::Result;
 use crate::kernels;
@@ -9,22 +7,15 @@ use crate::kernels;
 /// A page-aligned buffer, which grows to the largest size requested and is kept.
 ///
 /// Page faults cost more than a sum over the pages, so the memory is kept until the buffer is dropped.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    registry: Arc<Registry>,
+    registry: Registry,
     block: Option<Block>,
-}
-
-impl Default for Scratch {
-    /// Returns a buffer that no other rank reads.
-    fn default() -> Self {
-        Self::new(Registry::of_threads())
-    }
 }
 
 impl Scratch {
     /// Returns a buffer in registered memory, which the other ranks of the node can access.
-    pub(crate) fn new(registry: Arc<Registry>) -> Self {
+    pub(crate) fn new(registry: Registry) -> Self {
         Self { registry, block: None }
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Progress, Request, YIELDS, lock, panic_text, run_callback, until_callback};
+use super::{Progress, Request, lock, panic_text, wait_until_ready};
 use crate::collective::{Engine, Limits};
 use crate::error::{Error, Result};
 use crate::status::StatusBoard;
@@ -147,16 +147,6 @@ struct State {
     ends: bool,
 }
 
-impl State {
-    fn is_busy(&self) -> bool {
-        self.engine.is_none() || !self.jobs.is_empty()
-    }
-
-    fn idle_engine(&mut self) -> Option<Box<Engine>> {
-        if self.is_busy() { None } else { self.engine.take() }
-    }
-}
-
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State").field("engine", &self.engine).field("jobs", &self.jobs.len()).finish()
@@ -173,24 +163,10 @@ impl Background {
 
     /// Waits until all jobs are done, and returns the engine.
     fn recall(&self, status: &StatusBoard) -> Box<Engine> {
-        // A result is ready slightly before the engine is idle.
-        for _ in 0..YIELDS {
-            if let Some(engine) = lock(&self.common.state).idle_engine() {
-                return engine;
-            }
-            std::thread::yield_now();
-        }
-        loop {
-            let most = until_callback(Duration::MAX);
-            let state = lock(&self.common.state);
-            let waited = self.common.changed.wait_timeout_while(state, most, |state| state.is_busy());
-            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            if let Some(engine) = state.idle_engine() {
-                return engine;
-            }
-            drop(state);
-            run_callback(status);
-        }
+        let Common { state, changed } = &*self.common;
+        let is_idle = |state: &State| state.engine.is_some() && state.jobs.is_empty();
+        let state = wait_until_ready((state, changed), Duration::MAX, status, is_idle);
+        state.and_then(|mut state| state.engine.take()).expect("the wait has no deadline")
     }
 }
 

@@ -37,7 +37,8 @@ impl Fabric {
         // Ranks of one machine that are declared to be on several nodes share memory, unless the settings make them connect.
         let declared = config.nodes.as_ref().filter(|_| config.network.is_own());
         let declared = declared.filter(|declared| declared.ranks() == topology.ranks()).cloned();
-        let connects = config.connects || declared.as_ref().unwrap_or(&topology).nodes() > 1;
+        let nodes = declared.as_ref().map_or(1, Topology::nodes).max(topology.nodes());
+        let connects = config.connects || nodes > 1;
         let joined = join(bootstrap, (topology, declared.as_ref()), &config, warning.into_iter().collect())?;
         // There is one node, so all ranks agree on whether it shares memory.
         if !connects && joined.is_shared() {
@@ -67,6 +68,8 @@ mod tests {
     use unisono_collectives::Rank;
 
     use super::*;
+    use crate::config::Network;
+    use crate::transport::bootstrap::tests::pair::{Pair, pair};
 
     /// A bootstrap that counts ranks from 1.
     struct FromOne;
@@ -83,6 +86,42 @@ mod tests {
         fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
             Ok(vec![own.to_vec(); 2])
         }
+    }
+
+    /// A bootstrap of two ranks, each of which seems to be on a machine of its own.
+    struct OnMachines(Pair);
+
+    impl Bootstrap for OnMachines {
+        fn rank(&self) -> Rank {
+            self.0.rank()
+        }
+
+        fn ranks(&self) -> usize {
+            self.0.ranks()
+        }
+
+        fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+            let machine = |name: String| serde_json::to_vec(&name).unwrap();
+            if own == machine(system::machine().to_owned()) {
+                return self.0.all_gather(&machine(format!("machine {}", self.rank())));
+            }
+            self.0.all_gather(own)
+        }
+    }
+
+    #[test]
+    fn machines_connect_even_if_they_are_declared_as_one_node() {
+        let nodes = Some(Topology::single_node(2));
+        let config = Config { nodes, network: Network::Tcp, warnings: false, ..Config::default() };
+        std::thread::scope(|scope| {
+            for pair in pair() {
+                let config = config.clone();
+                scope.spawn(|| {
+                    let (fabric, _) = Fabric::processes(&mut OnMachines(pair), Ok(config)).unwrap();
+                    assert!(fabric.has_lanes(), "the ranks share no memory");
+                });
+            }
+        });
     }
 
     #[test]

@@ -22,7 +22,6 @@ mod tests;
 
 use halves::{Receiving, Sending};
 use posted::Posts;
-pub(crate) use posted::Ticket;
 
 /// The longest sleep of a waiting rank. Messages end the sleep, but a failure on the status board does not.
 const NAP: Duration = Duration::from_millis(1);
@@ -135,17 +134,15 @@ impl Far {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<(Rank, usize)>,
-    ) -> Result<Ticket, Failure> {
-        let ticket = self.posts.get_mut().add(header, outgoing, incoming).map_err(Failure::Error)?;
-        self.progress_posted()?;
-        Ok(ticket)
+    ) -> Result<(), Failure> {
+        self.posts.get_mut().add(header, outgoing, incoming).map_err(Failure::Error)?;
+        self.progress_posted().map(|_| ())
     }
 
-    /// Waits for a posted exchange, and consumes the received message, if any.
+    /// As [`Fabric::complete`](super::Fabric::complete).
     pub(super) fn complete(
         &mut self,
         header: &Header,
-        ticket: Ticket,
         target: Option<&mut Target<'_>>,
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
@@ -154,14 +151,14 @@ impl Far {
         let mut peer_check = PeerCheck { far: self, header, gone_since: None };
         let poll = || {
             let moved = self.progress_posted()?;
-            Ok(match self.posts.borrow().awaits(ticket) {
+            Ok(match self.posts.borrow().awaits() {
                 None => Poll::Done(()),
                 Some(_) if moved => Poll::Progress,
                 Some(other) => Poll::WaitsFor(other),
             })
         };
         waiting.until(poll, |other, waiting| peer_check.poll(other, waiting))?;
-        self.posts.get_mut().end(ticket, target);
+        self.posts.get_mut().end(target);
         Ok(())
     }
 

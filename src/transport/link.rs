@@ -51,13 +51,17 @@ pub(super) trait Link: fmt::Debug + Send {
     fn receive(&mut self, from: Rank, place: &mut [u8], taken: &mut usize) -> Result<Polled, Failure>;
 
     /// Returns whether a message ends a [nap](Link::nap). Otherwise a waiting rank polls.
-    fn wakes_up(&self) -> bool;
+    fn wakes_up(&self) -> bool {
+        false
+    }
 
-    /// Sleeps until the link can make progress, at most for this time.
-    fn nap(&self, most: Duration);
+    /// Sleeps until the link can make progress, at most for this time. It is called only if a message ends the sleep.
+    fn nap(&self, _: Duration) {}
 
     /// Returns the reason why the connection with a rank is lost, if it is.
-    fn lost(&self, other: Rank) -> Option<String>;
+    fn lost(&self, _: Rank) -> Option<String> {
+        None
+    }
 
     /// Withdraws the messages to and from a rank, and releases their memory, if the link can. They cannot be completed afterwards.
     fn withdraw(&mut self, _: Rank) {}

@@ -18,7 +18,7 @@ use super::shared::board::Board;
 use super::shared::reach::{Processes, Reach, can_read, is_kernel_fast};
 use crate::config::KernelCopies;
 use crate::error::Result;
-use crate::memory::{Pages, Registry};
+use crate::memory::Pages;
 use crate::status::StatusBoard;
 use crate::system;
 
@@ -117,14 +117,10 @@ pub(super) fn share(
         Ok(board) => board,
         Err((_, cause)) => return Ok(Err(cannot_share(cause, size_bytes))),
     };
-    let (reach, registry) = if local_ranks.are_one_process() {
-        (Reach(None), Registry::of_threads())
-    } else {
-        let processes = Processes::new(local_ranks.process_ids.clone(), by_kernel);
-        (Reach(Some(processes)), Registry::of_processes())
-    };
+    let processes = || Processes::new(local_ranks.process_ids.clone(), by_kernel);
+    let reach = Reach((!local_ranks.are_one_process()).then(processes));
     let members = local_ranks.members.clone();
-    Ok(Ok(Some(Shared::new(position, members, (board, status.clone()), reach, registry))))
+    Ok(Ok(Some(Shared::new(position, members, (board, status.clone()), reach))))
 }
 
 /// Returns whether the kernel copies between the ranks of a node. The result is identical on all of them. One rank prints the reason if the

@@ -272,72 +272,54 @@ impl PointToPoint {
         step.ok()
     }
 
-    /// Continues to receive the next message from a rank, if a receive waits for one of its messages.
+    /// Continues to receive the next message from a rank, if a receive waits for one of its messages; `None` if not, or after a failure.
     fn progress_receive(&mut self, from: Rank) -> Option<Polled> {
-        if self.peers[from].arriving.is_none() && !self.begin_to_receive(from)? {
-            return Some(Polled::Idle);
+        self.receive_part(from).unwrap_or_else(|failure| {
+            self.fail_receive(from, failure);
+            None
+        })
+    }
+
+    fn receive_part(&mut self, from: Rank) -> Result<Option<Polled>, Failure> {
+        if self.peers[from].arriving.is_none() {
+            if !self.awaited.iter().any(|receive| receive.is_from(from)) {
+                return Ok(None);
+            }
+            let Some(header) = self.links.ahead(from)? else { return Ok(Some(Polled::Idle)) };
+            let target = match self.awaited.iter().position(|receive| receive.is_for(from, &header)) {
+                Some(place) => {
+                    let mut receive = self.awaited.remove(place);
+                    self.match_to(&mut receive, from);
+                    if let Err(failure) = receive.call.header.check_matched(&header, from, &self.status) {
+                        self.fail(receive.call, failure);
+                        return Ok(None);
+                    }
+                    Arrival::Receive(receive)
+                }
+                None => Arrival::Held(self.hold(header.size_bytes()).map_err(Failure::Error)?),
+            };
+            self.peers[from].arriving = Some(Arriving { header, target, taken: 0 });
         }
-        let Arriving { header, target, taken } = self.peers[from].arriving.as_mut()?;
+        let Some(Arriving { header, target, taken }) = &mut self.peers[from].arriving else {
+            return Ok(None);
+        };
         let place = match target {
             // SAFETY: the caller of `receive` keeps the place until the operation has ended, and no other code accesses it.
             Arrival::Receive(receive) => unsafe { &mut *receive.place },
             Arrival::Held(bytes) => bytes,
         };
-        match self.links.receive(header, from, place, taken) {
-            Ok(Polled::Idle) => Some(Polled::Idle),
-            Ok(Polled::Moved) => {
+        let step = self.links.receive(header, from, place, taken)?;
+        match step {
+            Polled::Idle => {}
+            Polled::Moved => {
                 if let Arrival::Receive(receive) = target {
                     receive.call.renew();
                 }
                 self.renew_receives_from(from);
-                Some(Polled::Moved)
             }
-            Ok(Polled::Done) => {
-                self.arrived(from);
-                Some(Polled::Done)
-            }
-            Err(failure) => {
-                self.fail_receive(from, failure);
-                None
-            }
+            Polled::Done => self.arrived(from),
         }
-    }
-
-    /// Begins to receive the next message from a rank, if it has arrived and a receive waits for a message of this rank. `None` after a
-    /// failure, and if no receive waits.
-    fn begin_to_receive(&mut self, from: Rank) -> Option<bool> {
-        if !self.awaited.iter().any(|receive| receive.is_from(from)) {
-            return None;
-        }
-        let header = match self.links.ahead(from) {
-            Ok(Some(header)) => header,
-            Ok(None) => return Some(false),
-            Err(failure) => {
-                self.fail_receive(from, failure);
-                return None;
-            }
-        };
-        let matched = self.awaited.iter().position(|receive| receive.is_for(from, &header));
-        let target = match matched {
-            Some(place) => {
-                let mut receive = self.awaited.remove(place);
-                self.match_to(&mut receive, from);
-                if let Err(failure) = receive.call.header.check_matched(&header, from, &self.status) {
-                    self.fail(receive.call, failure);
-                    return None;
-                }
-                Arrival::Receive(receive)
-            }
-            None => match self.hold(header.size_bytes()) {
-                Ok(bytes) => Arrival::Held(bytes),
-                Err(error) => {
-                    self.fail_receive(from, Failure::Error(error));
-                    return None;
-                }
-            },
-        };
-        self.peers[from].arriving = Some(Arriving { header, target, taken: 0 });
-        Some(true)
+        Ok(Some(step))
     }
 
     /// Assigns the message of a rank to a receive. Errors of the receive name the rank from now on.

@@ -5,8 +5,6 @@
 //! through staging memory, or by the kernel. No rank acquires a lock that another could hold. Once memory is mapped, there are no system
 //! calls except the kernel's copies.
 
-use std::sync::Arc;
-
 use unisono_collectives::Rank;
 
 use super::half::Half as _;
@@ -51,7 +49,7 @@ pub(crate) struct Shared {
     pub(super) status: StatusBoard,
     reach: Reach,
     /// The allocator of this rank's registered memory.
-    pub(super) registry: Arc<Registry>,
+    pub(super) registry: Registry,
     /// The number of polls of this rank before it yields; 0 until its fabric sets it.
     pub(super) spins: u32,
     outbox: Outbox,
@@ -139,7 +137,6 @@ impl Shared {
         members: Vec<Rank>,
         (board, status): (Board, StatusBoard),
         reach: Reach,
-        registry: Arc<Registry>,
     ) -> Self {
         let ranks = members.len();
         let mut positions = vec![None; members.iter().max().map_or(0, |last| last + 1)];
@@ -149,7 +146,7 @@ impl Shared {
         // A pass sets the starts of the other ranks. The start of this rank is never read, and must not seem to be elsewhere.
         let starts = vec![Start::Mapped { start: std::ptr::null_mut(), is_copy: false }; ranks];
         let received = vec![0; ranks];
-        let lent_copy = Scratch::new(Arc::clone(&registry));
+        let registry = if reach.0.is_some() { Registry::Processes } else { Registry::Threads };
         Self {
             position,
             members,
@@ -163,7 +160,7 @@ impl Shared {
             received,
             passes: 0,
             starts,
-            lent_copy,
+            lent_copy: Scratch::new(registry),
             copy: Scratch::default(),
         }
     }
@@ -175,7 +172,6 @@ impl Shared {
             self.members.clone(),
             (self.board.for_messages(), self.status.clone()),
             self.reach.again(),
-            Arc::clone(&self.registry),
         )
     }
 
@@ -188,7 +184,7 @@ impl Shared {
         let board = Board::new(pages, ranks, 0);
         let end = |(position, status)| {
             let members = (0..ranks).collect();
-            Self::new(position, members, (board.clone(), status), Reach(None), Registry::of_threads())
+            Self::new(position, members, (board.clone(), status), Reach(None))
         };
         Ok(statuses.into_iter().enumerate().map(end).collect())
     }
@@ -307,7 +303,7 @@ impl Shared {
         let to = outgoing.as_ref().map(|outgoing| self.position_of(outgoing.to));
         let from = incoming.as_ref().map(|incoming| self.position_of(incoming.from));
         let Self { position, members, board, status, reach, registry, outbox, received, passes, .. } = self;
-        let own = Own { position: *position, members, board, status, registry };
+        let own = Own { position: *position, members, board, status, registry: *registry };
         // The count before this exchange: the number of the expected message may change during it.
         let checks = Checks { own, header, passes: *passes };
         let sending = outgoing.zip(to).map(|(outgoing, to)| {
@@ -327,7 +323,7 @@ struct Own<'a> {
     members: &'a [Rank],
     board: &'a Board,
     status: &'a StatusBoard,
-    registry: &'a Registry,
+    registry: Registry,
 }
 
 /// The periodic checks of a waiting rank.

@@ -1,12 +1,13 @@
 //! Waiting for another rank: spin, yield, sleep.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-use super::{Failure, clock, driving};
+use super::{Failure, clock};
 use crate::error::Error;
 use crate::status::{FirstFailure, StatusBoard};
 use crate::while_waiting;
@@ -28,6 +29,9 @@ const LONGEST_GAP: Duration = Duration::from_secs(2);
 const SPINS: u32 = 2000;
 /// The number of first polls without a pause, which would delay a message that is about to arrive.
 const EAGER_SPINS: u32 = 200;
+
+/// A function that waiting threads call, such as MPI's progress. Waits themselves do not depend on MPI.
+pub(super) static DRIVE: OnceLock<fn()> = OnceLock::new();
 
 /// The longest time that another rank may be silent while this one waits for it. Data that arrive, or that the other end accepts, renew the
 /// deadline, so a whole message may take longer.
@@ -303,7 +307,9 @@ impl<'a> Waiting<'a> {
         if let Some(FirstFailure { first: by, cause, .. }) = failure {
             return Err(WaitFailure::Failed(Error::Aborted { rank: self.status.rank(), by, cause }));
         }
-        driving::drive();
+        if let Some(drive) = DRIVE.get() {
+            drive();
+        }
         while_waiting::run().map_err(|cause| {
             let rank = self.status.rank();
             WaitFailure::Failed(Error::Aborted { rank, by: rank, cause })

@@ -69,25 +69,15 @@ impl Access<'_> {
 
     fn reduce(self, open: &mut Open<'_>, part: &Range<usize>, work: &mut Scratch) -> Result<()> {
         let Self { pass: Pass { reduced, .. }, bound, .. } = self;
-        let (dtype, op) =
-            (bound.call.dtype, bound.call.op.expect("a call with a reduction has an operation"));
         if let Some(accumulator) = bound.format.accumulator {
             return self.reduce_widened(accumulator, open, part, work);
         }
-        if let Some(custom) = bound.format.custom {
-            for &(other, combine) in reduced {
-                let (held, theirs) = open.both(other, part.clone())?;
-                custom.reduce(combine, held, theirs);
-            }
-            return Ok(());
-        }
-        let kernel = kernels::kernel(dtype, op);
-        for &(other, _) in reduced {
+        for &(other, combine) in reduced {
             let (held, theirs) = open.both(other, part.clone())?;
-            kernel(held, theirs);
+            bound.format.target(held, combine).accept(0, theirs);
         }
-        if op == ReduceOp::Mean {
-            kernels::divide(dtype, &mut open.own()[part.clone()], bound.ranks);
+        if bound.call.op == Some(ReduceOp::Mean) {
+            kernels::divide(bound.call.dtype, &mut open.own()[part.clone()], bound.ranks);
         }
         Ok(())
     }

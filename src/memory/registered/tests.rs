@@ -6,8 +6,8 @@ use super::*;
 
 #[test]
 fn registered_memory_is_zero_and_located() {
-    let registry = Arc::new(Registry::new(true));
-    let mut array = Registered::<f32>::new(&registry, 1000).unwrap();
+    let registry = Registry::Processes;
+    let mut array = Registered::<f32>::new(registry, 1000).unwrap();
     assert!(array.iter().all(|&element| element == 0.0));
     array[999] = 1.0;
     let all = registry.locate(bytemuck::cast_slice::<f32, u8>(&array)).unwrap();
@@ -16,14 +16,13 @@ fn registered_memory_is_zero_and_located() {
     assert_eq!(tail.offset, 40);
     assert!(registry.locate(&[0_u8; 8][..]).is_none());
 
-    let address = array.as_ptr() as usize;
     drop(array);
-    assert!(registry.segments.read().unwrap().iter().all(|segment| segment.start != address));
+    assert!(SEGMENTS.read().unwrap().iter().all(|segment| segment.number != all.segment));
 }
 
 #[test]
 fn segment_number_contains_its_descriptor_and_is_unique() {
-    let registry = Arc::new(Registry::new(true));
+    let registry = Registry::Processes;
     let locate = || {
         let mut block = registry.allocate(8).unwrap();
         let location = registry.locate(block.as_mut_slice()).unwrap();
@@ -45,13 +44,13 @@ fn segment_number_never_sets_the_flag_for_shares() {
 
 #[test]
 fn memory_of_one_communicator_is_registered_for_the_others() {
-    let mut block = Registry::of_processes().allocate(100).unwrap();
-    assert!(Registry::of_processes().locate(block.as_mut_slice()).is_some());
+    let mut block = Registry::Processes.allocate(100).unwrap();
+    assert!(Registry::Processes.locate(block.as_mut_slice()).is_some());
 }
 
 #[test]
 fn arrays_are_located_in_their_own_segments() {
-    let registry = Arc::new(Registry::new(true));
+    let registry = Registry::Processes;
     let mut blocks: Vec<_> = (0..300).map(|_| registry.allocate(100).unwrap()).collect();
     // The other blocks are dropped.
     let mut kept: Vec<_> = blocks.drain(..).step_by(3).collect();
@@ -69,13 +68,13 @@ fn arrays_are_located_in_their_own_segments() {
 
 #[test]
 fn an_array_may_be_empty() {
-    let mut array = Registered::<u8>::new(&Registry::of_threads(), 0).unwrap();
+    let mut array = Registered::<u8>::new(Registry::Threads, 0).unwrap();
     assert!(array.is_empty() && array.as_mut().is_empty());
 }
 
 #[test]
 fn array_dropped_by_a_forked_child_stays_valid_in_the_parent() {
-    let mut array = Registered::<u8>::new(&Registry::of_processes(), 1 << 20).unwrap();
+    let mut array = Registered::<u8>::new(Registry::Processes, 1 << 20).unwrap();
     array.fill(7);
     // SAFETY: the child runs only the next lines, and ends without unwinding or exit handlers.
     match unsafe { libc::fork() } {
@@ -96,19 +95,19 @@ fn array_dropped_by_a_forked_child_stays_valid_in_the_parent() {
 
 #[test]
 fn detached_memory_keeps_its_bytes_and_is_no_longer_shared() {
-    let registry = Registry::of_processes();
-    let mut array = Registered::<u8>::new(&registry, 10_000).unwrap();
+    let registry = Registry::Processes;
+    let mut array = Registered::<u8>::new(registry, 10_000).unwrap();
     array.fill(7);
     let location = registry.locate(&raw const array[..]).unwrap();
     // The mapping of another process that accesses it.
     let other = Pages::of_process(std::process::id() as i32, location.file()).unwrap();
     let (other_half, loan) = registry.lend(&raw const array[5_000..]).unwrap();
-    assert!(!registry.detach(location).unwrap(), "another communicator's ranks write to the other half");
+    assert!(!Registry::detach(location).unwrap(), "another communicator's ranks write to the other half");
     // SAFETY: the byte is in the mapping, which no other code uses now.
     unsafe { *other.as_ptr().add(other_half.offset as usize) = 6 };
     assert_eq!(array[5_000], 6, "and this process sees it");
     drop(loan);
-    assert!(registry.detach(location.with_shares().after(5)).unwrap());
+    assert!(Registry::detach(location.with_shares().after(5)).unwrap());
     array[5_000] = 7;
     assert!(array.iter().all(|&byte| byte == 7), "a rank can still send it");
     // SAFETY: the byte is in the mapping, which no other code uses now.
@@ -117,7 +116,7 @@ fn detached_memory_keeps_its_bytes_and_is_no_longer_shared() {
     array.fill(8);
     // SAFETY: as before.
     assert_eq!(unsafe { *other.as_ptr().add(1) }, 7);
-    assert!(registry.locate(&raw const array[..]).is_none() && registry.detach(location).unwrap());
+    assert!(registry.locate(&raw const array[..]).is_none() && Registry::detach(location).unwrap());
     let file = || std::fs::metadata(Pages::path(std::process::id() as i32, location.file())).unwrap();
     let before = file();
     drop(array);
@@ -127,14 +126,14 @@ fn detached_memory_keeps_its_bytes_and_is_no_longer_shared() {
 
 #[test]
 fn segment_of_a_parent_process_is_replaced_at_the_same_addresses() {
-    let registry = Registry::new(true);
+    // No other test creates segments with these numbers, or at these addresses.
     let insert = |created: u32, start: usize| {
-        let (number, loans) = (Location::segment(created, 7 + created as i32), Loan::default());
-        registry.insert(Segment { number, start, size_bytes: 8192, loans, is_detached: false });
+        let (number, loans) = (Location::segment(1 << 30 | created, 7 + created as i32), Loan::default());
+        Segment { number, start, size_bytes: 8192, loans, is_detached: false }.insert();
     };
     let file = |address: usize| {
         let bytes = std::ptr::slice_from_raw_parts(std::ptr::without_provenance(address), 8);
-        registry.locate(bytes).map(Location::file)
+        Registry::Processes.locate(bytes).map(Location::file)
     };
     (0..3).for_each(|created| insert(created, (1 + created as usize) * 8192));
     insert(3, 2 * 8192);

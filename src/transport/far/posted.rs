@@ -12,13 +12,9 @@ use crate::status::StatusBoard;
 use crate::transport::link::Link;
 use crate::transport::{Failure, Header, Outgoing, Target};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ticket(u64);
-
-/// Posted exchanges, oldest first.
+/// Posted exchanges, oldest first. They complete in this order.
 #[derive(Debug, Default)]
 pub(super) struct Posts {
-    begun: u64,
     posts: VecDeque<Post>,
     /// The memory of completed exchanges, for reuse.
     spare: Vec<Scratch>,
@@ -26,10 +22,11 @@ pub(super) struct Posts {
 
 #[derive(Debug)]
 struct Post {
-    number: u64,
     sent: Option<Message>,
     received: Option<Message>,
 }
+
+const POSTED: &str = "a program completes what it has posted";
 
 /// A message to or from a rank, and its bytes.
 #[derive(Debug)]
@@ -48,7 +45,7 @@ impl Posts {
         header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<(Rank, usize)>,
-    ) -> Result<Ticket> {
+    ) -> Result<()> {
         let mut message = |other, size_bytes| Message {
             transfer: Transfer::new(other, header, size_bytes),
             memory: self.spare.pop().unwrap_or_default(),
@@ -61,26 +58,20 @@ impl Posts {
         if let Some(received) = &mut received {
             received.memory.reserve(received.transfer.size_bytes())?;
         }
-        self.begun += 1;
-        self.posts.push_back(Post { number: self.begun, sent, received });
-        Ok(Ticket(self.begun))
+        self.posts.push_back(Post { sent, received });
+        Ok(())
     }
 
-    fn place(&self, Ticket(number): Ticket) -> usize {
-        self.posts.iter().position(|post| post.number == number).expect("an exchange is completed once")
-    }
-
-    /// Returns the awaited rank of a posted exchange; `None` if the exchange is complete.
-    pub(super) fn awaits(&self, ticket: Ticket) -> Option<Rank> {
-        let Post { sent, received, .. } = &self.posts[self.place(ticket)];
+    /// Returns the awaited rank of the oldest exchange; `None` if the exchange is complete.
+    pub(super) fn awaits(&self) -> Option<Rank> {
+        let Post { sent, received } = self.posts.front().expect(POSTED);
         let mut transfers = received.iter().chain(sent).map(|message| &message.transfer);
         transfers.find(|transfer| !transfer.is_done).map(|transfer| transfer.other)
     }
 
-    /// Ends a complete exchange: the target consumes the received message.
-    pub(super) fn end(&mut self, ticket: Ticket, target: Option<&mut Target<'_>>) {
-        let Post { sent, mut received, .. } =
-            self.posts.remove(self.place(ticket)).expect("it is in the queue");
+    /// Ends the oldest exchange, which is complete: the target consumes the received message.
+    pub(super) fn end(&mut self, target: Option<&mut Target<'_>>) {
+        let Post { sent, mut received } = self.posts.pop_front().expect(POSTED);
         if let (Some(received), Some(target)) = (&mut received, target) {
             target.accept(0, received.memory.take(received.transfer.size_bytes()));
         }
@@ -103,7 +94,7 @@ impl Posts {
         let posts = self.posts.make_contiguous();
         for place in 0..posts.len() {
             let (before, after) = posts.split_at_mut(place);
-            let Post { sent, received, .. } = &mut after[0];
+            let Post { sent, received } = &mut after[0];
             if let Some(Message { transfer, memory }) = sent
                 && !transfer.is_done
                 && !is_before(&*before, |post| &post.sent, transfer.other)

@@ -191,18 +191,6 @@ impl Link for ByMpi {
         Ok(Polled::of(moved, *taken == place.len()))
     }
 
-    fn wakes_up(&self) -> bool {
-        false
-    }
-
-    fn nap(&self, most: std::time::Duration) {
-        std::thread::sleep(most);
-    }
-
-    fn lost(&self, _: Rank) -> Option<String> {
-        None
-    }
-
     fn holds_memory(&self, other: Rank) -> bool {
         let Peer { lends, sends, segments, .. } = &self.peers[other];
         *lends && !sends.is_empty() || !segments.is_empty()

@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 use super::World;
 use super::sys::{Comm, may_call};
-use crate::transport::driving::Driving;
+use crate::transport::waiting::DRIVE;
 
 thread_local! {
     static COMM: Cell<Option<Comm>> = const { Cell::new(None) };
@@ -16,15 +16,14 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Driven {
     before: Option<Comm>,
-    _driving: Driving,
 }
 
 impl World {
     /// Makes waits on this thread drive MPI's progress, if the thread may call it.
     #[inline]
     pub(in crate::transport) fn driven(&self) -> Option<Driven> {
-        may_call(self.only_thread)
-            .then(|| Driven { before: COMM.replace(Some(self.comm)), _driving: Driving::new(drive) })
+        DRIVE.get_or_init(|| drive);
+        may_call(self.only_thread).then(|| Driven { before: COMM.replace(Some(self.comm)) })
     }
 }
 

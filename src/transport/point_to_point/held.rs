@@ -19,7 +19,7 @@ impl PointToPoint {
         self.match_to(&mut receive, from);
         match receive.call.header.check_matched(header, from, &self.status) {
             Ok(()) => {
-                // SAFETY: as in `progress_receive`.
+                // SAFETY: as in `receive_part`.
                 kernels::copy(unsafe { &mut *receive.place }, bytes);
                 self.end(receive.call, Ok(from));
             }

@@ -47,7 +47,7 @@ impl Links {
         self.faults.as_mut().is_some_and(|faults| faults.loses(to))
     }
 
-    /// Continues to send a message. `given` is initially 0, and its meaning is defined by the link.
+    /// As [`Link::send`].
     pub(super) fn send(
         &mut self,
         header: &Header,
@@ -87,8 +87,7 @@ impl Links {
         self.far().ahead(from)
     }
 
-    /// Continues to receive the next message from a rank, whose header is this one, into a place of its size. `taken` is initially 0, and its
-    /// meaning is defined by the link.
+    /// As [`Link::receive`], for the message with this header, into a place of its size.
     pub(super) fn receive(
         &mut self,
         header: &Header,
@@ -163,16 +162,6 @@ mod tests {
 
         fn receive(&mut self, _: Rank, _: &mut [u8], _: &mut usize) -> Result<Polled, Failure> {
             Ok(Polled::Idle)
-        }
-
-        fn wakes_up(&self) -> bool {
-            false
-        }
-
-        fn nap(&self, _: Duration) {}
-
-        fn lost(&self, _: Rank) -> Option<String> {
-            None
         }
 
         fn holds_memory(&self, _: Rank) -> bool {

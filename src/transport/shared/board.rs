@@ -8,7 +8,7 @@ use unisono_collectives::Rank;
 
 use super::Own;
 use super::channel::{Channel, Post};
-use crate::memory::{Loan, Location, Pages};
+use crate::memory::{Loan, Location, Pages, Registry};
 use crate::status::{StatusBoard, panicked};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence, one_order, yield_now};
 use crate::system::print_line;
@@ -277,8 +277,7 @@ impl<'a> Lent<'a> {
     fn revoke(&self) -> rustix::io::Result<bool> {
         // The kernel refuses to read unmapped memory, and a rank checks the loan after it has read. But a rank cannot be kept from writing.
         let is_only_read = self.location.segment == Location::ADDRESS && !self.written;
-        let registry = self.own.registry;
-        Ok(registry.detach(self.location)? || is_only_read && registry.is_of_processes())
+        Ok(Registry::detach(self.location)? || is_only_read && self.own.registry == Registry::Processes)
     }
 }
 

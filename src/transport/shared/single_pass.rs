@@ -19,11 +19,7 @@ use crate::transport::{Deadlines, Failure, Header, Waiting};
 const KERNEL_BYTES: usize = 512 << 10;
 
 impl Shared {
-    /// Opens this rank's buffer to all ranks that share this memory, runs `work` on this rank's range of all buffers, and returns when all
-    /// ranks are done.
-    ///
-    /// All ranks call it with buffers of the same size and identical ranges. Memory that is not registered is lent as a copy, or
-    /// accessed by the kernel.
+    /// As [`Fabric::single_pass`](crate::transport::Fabric::single_pass). Memory that is not registered is lent as a copy, or accessed by the kernel.
     pub(in crate::transport) fn single_pass(
         &mut self,
         header: &Header,
@@ -37,7 +33,7 @@ impl Shared {
         let Self {
             position, members, board, status, reach, registry, spins, starts, lent_copy, copy, ..
         } = self;
-        let own = Own { position: *position, members, board, status, registry };
+        let own = Own { position: *position, members, board, status, registry: *registry };
         let Own { position, members, board, status, registry } = own;
         let header = header.of_size(buffer.len());
         let checks = Checks { own, header: &header, passes: number - 1 };

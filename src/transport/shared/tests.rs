@@ -1,8 +1,8 @@
 //! Lent memory, and failures.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use unisono_collectives::Algorithm;
@@ -176,22 +176,21 @@ fn refused_access_is_due_to_the_rank_that_has_ended() {
 /// Another communicator may fail while its ranks access the same array.
 #[test]
 fn message_in_transit_is_sent_once_when_its_memory_is_detached() {
-    let registry = Registry::of_processes();
+    let registry = Registry::Processes;
     let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
     let process_ids = vec![std::process::id() as i32; 2];
     let line = |(position, status)| {
         let reach = Reach(Some(Processes::new(process_ids.clone(), false)));
-        let (members, registry) = (vec![0, 1], Arc::clone(&registry));
-        Shared::new(position, members, (board.clone(), status), reach, registry).for_messages()
+        Shared::new(position, vec![0, 1], (board.clone(), status), reach).for_messages()
     };
     let mut lines: Vec<_> = StatusBoard::of_threads(2).unwrap().into_iter().enumerate().map(line).collect();
-    let mut array = Registered::<u8>::new(&registry, 100_000).unwrap();
+    let mut array = Registered::<u8>::new(registry, 100_000).unwrap();
     array.fill(7);
     let header = Header::of_message(DType::U8, array.len(), (0, 0), 0);
     let (mut given, mut place, mut taken) = (0, vec![0_u8; array.len()], 0);
     let mut send = |end: &mut Shared| end.send(&header, Outgoing { to: 1, bytes: &array }, &mut given);
     assert_eq!(send(&mut lines[0]).unwrap(), Polled::Moved);
-    assert!(registry.detach(registry.locate(&raw const array[..]).unwrap()).unwrap());
+    assert!(Registry::detach(registry.locate(&raw const array[..]).unwrap()).unwrap());
     assert_eq!(send(&mut lines[0]).unwrap(), Polled::Idle, "the other rank has not received it");
     assert_eq!(lines[1].receive(&header, 0, &mut place, &mut taken).unwrap(), Polled::Done);
     assert!(place.iter().all(|&byte| byte == 7));

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use rustix::io::Errno;
 
 use super::*;
-use crate::memory::{Registered, Registry};
+use crate::memory::Registered;
 
 #[test]
 fn withdrawal_does_not_wait_for_a_dead_rank() {
@@ -23,12 +23,12 @@ fn withdrawal_does_not_wait_for_a_dead_rank() {
 fn memory_is_revoked_from_a_process_that_is_stopped_inside() {
     let status = StatusBoard::of_threads(2).unwrap().remove(0);
     let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
-    let registry = Registry::of_processes();
-    let mut array = Registered::<u8>::new(&registry, 4096).unwrap();
+    let registry = Registry::Processes;
+    let mut array = Registered::<u8>::new(registry, 4096).unwrap();
     array.fill(7);
     let lent = registry.lend(&raw mut array[..]).unwrap();
     let location = lent.0;
-    let own = Own { position: 0, members: &[0, 1], board: &board, status: &status, registry: &registry };
+    let own = Own { position: 0, members: &[0, 1], board: &board, status: &status, registry };
     let lent = Lent::by(own, lent, true);
     // The other rank is stopped here.
     let inside = board.enter(1, std::iter::once(0)).unwrap();

@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn hundreds_of_alternating_arrays_stay_mapped() {
-        let registry = crate::memory::Registry::of_processes();
+        let registry = crate::memory::Registry::Processes;
         let mut processes = Processes::new(vec![std::process::id() as i32], false);
         let mut blocks: Vec<_> = (0..300).map(|_| registry.allocate(100).unwrap()).collect();
         let mut pointers = || {
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn dropped_segments_are_unmapped() {
-        let registry = crate::memory::Registry::of_processes();
+        let registry = crate::memory::Registry::Processes;
         let mut processes = Processes::new(vec![std::process::id() as i32], false);
         let mut kept = registry.allocate(100).unwrap();
         let mut reach = |block: &mut crate::memory::Block| {

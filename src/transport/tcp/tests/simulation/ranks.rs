@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use unisono_collectives::execution::{Capabilities, CompiledPlan};
-use unisono_collectives::program::{self, Instruction};
+use unisono_collectives::program::{self, Instruction, Program};
 use unisono_collectives::{Algorithm, Operation, Rank, Topology};
 
 use super::network::Simulated;
@@ -48,7 +48,10 @@ impl Sample {
             |rank| Arc::new(CompiledPlan::new(algorithm, operation, &topology, rank).expect("it is offered"));
         let compiled: Vec<_> = (0..topology.ranks()).map(compile).collect();
         let programs: Vec<_> = compiled.iter().map(|plan| plan.program(count, 4, &capabilities)).collect();
-        let bind = |(program, plan)| Bound::new(program, plan, &call, method, None).expect("it is bound");
+        let bind = |(program, plan): (&Program, _)| {
+            let parts = call.parts(program.chunk_count, None);
+            Bound::bind(program, plan, &call, method, (&parts, &parts)).expect("it is bound")
+        };
         let bound = programs.iter().zip(&compiled).map(bind).collect();
         let mut random = fastrand::Rng::with_seed(1);
         // Signs and magnitudes differ, so every order of additions rounds differently.
@@ -71,7 +74,7 @@ impl Sample {
 
     /// Makes calls on a rank, and checks the results.
     fn run(&self, rank: Rank, calls: usize, transport: &mut Fabric, deadlines: &Deadlines) -> Result<()> {
-        let (mut numbers, mut executor) = (Calls::default(), Executor::new(&transport.registry()));
+        let (mut numbers, mut executor) = (Calls::default(), Executor::new(transport.registry()));
         for _ in 0..calls {
             begin_call();
             let header = numbers.next(1, self.call.count, Codes::new(&self.call, self.method), 0);
