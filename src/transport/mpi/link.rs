@@ -117,18 +117,16 @@ impl Link for ByMpi {
             kernels::copy(&mut first[HEADER..], short);
             *given = first.len();
             peer.lends = short.len() < bytes.len();
-            let (first, size) = (first.as_ptr(), first.len() as c_int);
             // SAFETY: the link owns the memory, and reuses it only for the next message to that rank, after this one is sent.
-            let request = unsafe { self.comm.begin_send(first, size, to, self.tags.first) };
+            let request = unsafe { self.comm.begin_send(first, to, self.tags.first) };
             peer.sends.push_back(request.map_err(Failure::Error)?);
         }
         while *given < HEADER + bytes.len() && self.peers[to].sends.len() < WINDOW {
             let segment = &bytes[self.segment(*given - HEADER, bytes.len())];
             *given += segment.len();
-            let (start, size) = (segment.as_ptr(), segment.len() as c_int);
             // SAFETY: the caller keeps the bytes until the message is sent, that is, until all requests are done. After a failure, the job ends if
             // some are not (`holds_memory`).
-            let request = unsafe { self.comm.begin_send(start, size, to, self.tags.segment) };
+            let request = unsafe { self.comm.begin_send(segment, to, self.tags.segment) };
             self.peers[to].sends.push_back(request.map_err(Failure::Error)?);
         }
         let sends = &mut self.peers[to].sends;
@@ -143,9 +141,8 @@ impl Link for ByMpi {
             let Some(probed) = self.comm.probe(from, self.tags.first).map_err(Failure::Error)? else {
                 return Ok(None);
             };
-            let place = peer.received.take(FIRST).as_mut_ptr();
             // SAFETY: the link owns the memory, and no code reads or changes it before the request is done.
-            let request = unsafe { probed.begin_receive(place, FIRST as c_int) };
+            let request = unsafe { probed.begin_receive(peer.received.take(FIRST)) };
             peer.first = First::Arriving(request.map_err(Failure::Error)?);
         }
         if let First::Arriving(request) = &mut peer.first {
@@ -173,10 +170,9 @@ impl Link for ByMpi {
         while requested < end && self.peers[from].segments.len() < WINDOW {
             let segment = self.segment(requested, size_bytes);
             let place = &mut place[segment.start - begin..segment.end - begin];
-            let (start, size) = (place.as_mut_ptr(), place.len() as c_int);
             // SAFETY: the caller keeps the place, and does not access it, until the message has arrived, that is, until all requests are
             // done. After a failure, the job ends if some are not (`holds_memory`).
-            let request = unsafe { self.comm.begin_receive(start, size, from, self.tags.segment) };
+            let request = unsafe { self.comm.begin_receive(place, from, self.tags.segment) };
             self.peers[from].segments.push_back(request.map_err(Failure::Error)?);
             requested = segment.end;
         }
