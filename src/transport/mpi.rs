@@ -28,7 +28,7 @@ pub(crate) use launch::{alone_in_job, library_fits};
 use link::{ByMpi, OF_COLLECTIVES, OF_MESSAGES};
 pub(crate) use progress::Driven;
 use reductions::Reductions;
-use sys::{Comm, State, User};
+use sys::{Comm, State};
 pub(crate) use sys::{header_version, library_version};
 
 /// The largest world over MPI that uses Unisono's connections by default. Every pair of ranks connects at the start, whereas MPI connects
@@ -52,7 +52,6 @@ pub(super) struct World {
     /// The only thread that may call MPI, if the thread level is below `MPI_THREAD_SERIALIZED`.
     only_thread: Option<ThreadId>,
     on_failure: OnFailure,
-    _user: User,
 }
 
 /// Initialises MPI and joins the launched world. All ranks call it, including those with invalid settings, since the others wait
@@ -98,7 +97,6 @@ fn new(parent: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, 
 
 /// Returns the fabric over a communicator that belongs to Unisono.
 fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, Config)> {
-    let user = User::new();
     let mut bootstrap = OfComm { comm, rank: comm.rank()?, ranks: comm.ranks()? };
     let (config, warning) = match agree(&mut bootstrap, config, &library_version()) {
         Ok(agreed) => agreed,
@@ -117,7 +115,6 @@ fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, C
         owns_mpi,
         only_thread: (!sys::any_thread_may_call()?).then(|| std::thread::current().id()),
         on_failure: config.on_failure,
-        _user: user,
     };
     Ok((assemble(&mut bootstrap, topology, world, (&config, warnings))?, config))
 }

@@ -11,7 +11,7 @@ use std::thread::ThreadId;
 use unisono_collectives::Rank;
 
 use super::ending::end_job;
-use super::sys::{Comm, Request, User, check_thread};
+use super::sys::{Comm, Request, check_thread};
 use crate::kernels;
 use crate::memory::Scratch;
 use crate::status::StatusBoard;
@@ -47,8 +47,6 @@ pub(super) struct ByMpi {
     /// By rank of the world.
     peers: Vec<Peer>,
     only_thread: Option<ThreadId>,
-    /// Links may be used on different threads.
-    _user: User,
 }
 
 /// The messages to and from another rank.
@@ -87,7 +85,7 @@ impl ByMpi {
         only_thread: Option<ThreadId>,
     ) -> Self {
         let peers = (0..ranks).map(|_| Peer::default()).collect();
-        Self { comm, tags, segment: segment.min(FAR_SEGMENT), peers, only_thread, _user: User::new() }
+        Self { comm, tags, segment: segment.min(FAR_SEGMENT), peers, only_thread }
     }
 
     /// Returns the segment of a payload of `size_bytes` bytes that starts at `start`. No segment is in two pieces.

@@ -18,7 +18,7 @@ mod collectives;
 mod lock;
 
 pub(super) use collectives::reduce_local;
-pub(super) use lock::{User, check_thread, may_call};
+pub(super) use lock::{check_thread, may_call};
 use lock::{lock, unless_locked};
 
 /// A tag that no message uses.
