@@ -100,6 +100,20 @@ pub(crate) fn gather<T: Serialize + DeserializeOwned>(
     all.iter().map(read).collect::<Option<_>>().ok_or_else(other)
 }
 
+/// All-gathers bytes, whose number may differ between ranks, by a function that gathers the same number from all ranks. All ranks call it.
+pub(crate) fn gather_padded(
+    own: &[u8],
+    mut gather: impl FnMut(&[u8]) -> Result<Vec<u8>>,
+) -> Result<Vec<Vec<u8>>> {
+    let sizes = gather(&own.len().to_ne_bytes())?;
+    let sizes: Vec<_> = sizes.as_chunks().0.iter().map(|size| usize::from_ne_bytes(*size)).collect();
+    let longest = sizes.iter().copied().max().unwrap_or(0).max(1);
+    let mut padded = own.to_vec();
+    padded.resize(longest, 0);
+    let all = gather(&padded)?;
+    Ok(all.chunks(longest).zip(sizes).map(|(bytes, size)| bytes[..size].to_vec()).collect())
+}
+
 /// All-gathers a value of each rank, or returns the error of the first rank that has one. All ranks call it.
 pub(crate) fn gather_results<T: Serialize + DeserializeOwned>(
     bootstrap: &mut dyn Bootstrap,

@@ -191,34 +191,17 @@ impl Comm {
         Ok(ranks as usize)
     }
 
-    /// All-gathers a number, rank 0 first: `MPI_Allgather` (§6.7). It blocks, so it is used only during set-up.
-    pub(super) fn all_gather(self, value: u64) -> Result<Vec<u64>> {
-        let mut values = vec![0_u64; self.ranks()?];
+    /// All-gathers the same number of bytes from each rank, rank 0 first: `MPI_Allgather` (§6.7). It blocks, so it is used only during set-up.
+    pub(super) fn all_gather(self, own: &[u8]) -> Result<Vec<u8>> {
+        let mut all = vec![0_u8; own.len() * self.ranks()?];
         let _lock = lock();
-        // SAFETY: one element is sent, and the buffer holds one from each rank.
+        // SAFETY: `own` is sent, and the buffer has space for as many bytes from each rank.
         check(unsafe {
-            let (kind, sent) = (ffi::RSMPI_UINT64_T, (&raw const value).cast::<c_void>());
-            call!(MPI_Allgather(sent, 1, kind, values.as_mut_ptr().cast(), 1, kind, self.0))
+            let (kind, count) = (ffi::RSMPI_UINT8_T, own.len() as c_int);
+            let (sent, into) = (own.as_ptr().cast::<c_void>(), all.as_mut_ptr().cast());
+            call!(MPI_Allgather(sent, count, kind, into, count, kind, self.0))
         })?;
-        Ok(values)
-    }
-
-    /// All-gathers bytes, rank 0 first: `MPI_Allgather` (§6.7). It blocks, so it is used only during set-up.
-    pub(super) fn all_gather_bytes(self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let sizes = self.all_gather(own.len() as u64)?;
-        let longest = sizes.iter().max().map_or(0, |&most| most as usize).max(1);
-        let mut sent = own.to_vec();
-        sent.resize(longest, 0);
-        let mut all = vec![0_u8; longest * sizes.len()];
-        let _lock = lock();
-        // SAFETY: `longest` bytes are sent, and the buffer holds as many from each rank.
-        check(unsafe {
-            let (kind, count) = (ffi::RSMPI_UINT8_T, longest as c_int);
-            let (from, into) = (sent.as_ptr().cast::<c_void>(), all.as_mut_ptr().cast());
-            call!(MPI_Allgather(from, count, kind, into, count, kind, self.0))
-        })?;
-        let of_rank = |(bytes, size): (&[u8], u64)| bytes[..size as usize].to_vec();
-        Ok(all.chunks(longest).zip(sizes).map(of_rank).collect())
+        Ok(all)
     }
 
     /// Ends all processes of the communicator: `MPI_Abort` (§11.4.2).
