@@ -26,6 +26,8 @@ pub(crate) use unix::{bind, connected_at};
 
 /// The time after which a rank reports that it waits for others to begin.
 pub(super) const WARN_AFTER: Duration = Duration::from_secs(10);
+/// The shortest timeout for ranks to start, even with shorter deadlines of collectives: loading programs takes time.
+pub(crate) const LEAST_TO_BEGIN: Duration = Duration::from_secs(20);
 
 /// An all-gather of bytes, by which ranks set up their links. MPI, key-value stores and trainers that start their own processes can
 /// provide one.

@@ -140,7 +140,7 @@ impl World {
 
     /// Returns the links through MPI in a world of this many ranks, with segments of at most this size.
     pub(super) fn links(&self, ranks: usize, segment_bytes: usize) -> Links {
-        let link = |tags| Box::new(ByMpi::new(self.comm, (tags, segment_bytes), ranks, self.only_thread));
+        let link = |tag| Box::new(ByMpi::new(self.comm, (tag, segment_bytes), ranks, self.only_thread));
         Links { collectives: link(OF_COLLECTIVES), messages: link(OF_MESSAGES), controls: Vec::new() }
     }
 

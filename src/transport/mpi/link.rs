@@ -29,20 +29,14 @@ const SHORT: usize = FIRST - HEADER;
 /// work.
 const WINDOW: usize = 32;
 
-/// The tags of first messages and of segments. Messages of one pair of ranks arrive in the order in which they are sent.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Tags {
-    first: c_int,
-    segment: c_int,
-}
-
-pub(super) const OF_COLLECTIVES: Tags = Tags { first: 1, segment: 2 };
-pub(super) const OF_MESSAGES: Tags = Tags { first: 4, segment: 5 };
+// Tags of first messages; segments have the next one. Messages of one pair of ranks arrive in the order in which they are sent.
+pub(super) const OF_COLLECTIVES: c_int = 1;
+pub(super) const OF_MESSAGES: c_int = 4;
 
 #[derive(Debug)]
 pub(super) struct ByMpi {
     comm: Comm,
-    tags: Tags,
+    tag: c_int,
     segment: usize,
     /// By rank of the world.
     peers: Vec<Peer>,
@@ -80,12 +74,12 @@ enum First {
 impl ByMpi {
     pub(super) fn new(
         comm: Comm,
-        (tags, segment): (Tags, usize),
+        (tag, segment): (c_int, usize),
         ranks: usize,
         only_thread: Option<ThreadId>,
     ) -> Self {
         let peers = (0..ranks).map(|_| Peer::default()).collect();
-        Self { comm, tags, segment: segment.min(FAR_SEGMENT), peers, only_thread }
+        Self { comm, tag, segment: segment.min(FAR_SEGMENT), peers, only_thread }
     }
 
     /// Returns the segment of a payload of `size_bytes` bytes that starts at `start`. No segment is in two pieces.
@@ -116,7 +110,7 @@ impl Link for ByMpi {
             *given = first.len();
             peer.lends = short.len() < bytes.len();
             // SAFETY: the link owns the memory, and reuses it only for the next message to that rank, after this one is sent.
-            let request = unsafe { self.comm.begin_send(first, to, self.tags.first) };
+            let request = unsafe { self.comm.begin_send(first, to, self.tag) };
             peer.sends.push_back(request.map_err(Failure::Error)?);
         }
         while *given < HEADER + bytes.len() && self.peers[to].sends.len() < WINDOW {
@@ -124,7 +118,7 @@ impl Link for ByMpi {
             *given += segment.len();
             // SAFETY: the caller keeps the bytes until the message is sent, that is, until all requests are done. After a failure, the job ends if
             // some are not (`holds_memory`).
-            let request = unsafe { self.comm.begin_send(segment, to, self.tags.segment) };
+            let request = unsafe { self.comm.begin_send(segment, to, self.tag + 1) };
             self.peers[to].sends.push_back(request.map_err(Failure::Error)?);
         }
         let sends = &mut self.peers[to].sends;
@@ -136,7 +130,7 @@ impl Link for ByMpi {
         check_thread(self.only_thread);
         let peer = &mut self.peers[from];
         if let First::Awaited = peer.first {
-            let Some(probed) = self.comm.probe(from, self.tags.first).map_err(Failure::Error)? else {
+            let Some(probed) = self.comm.probe(from, self.tag).map_err(Failure::Error)? else {
                 return Ok(None);
             };
             // SAFETY: the link owns the memory, and no code reads or changes it before the request is done.
@@ -170,7 +164,7 @@ impl Link for ByMpi {
             let place = &mut place[segment.start - begin..segment.end - begin];
             // SAFETY: the caller keeps the place, and does not access it, until the message has arrived, that is, until all requests are
             // done. After a failure, the job ends if some are not (`holds_memory`).
-            let request = unsafe { self.comm.begin_receive(place, from, self.tags.segment) };
+            let request = unsafe { self.comm.begin_receive(place, from, self.tag + 1) };
             self.peers[from].segments.push_back(request.map_err(Failure::Error)?);
             requested = segment.end;
         }
