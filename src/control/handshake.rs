@@ -21,7 +21,7 @@ use sha2::Sha256;
 
 use super::message::{Claim, Message, Nonce, Proof};
 
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// The result of a message of the handshake.
 #[derive(Debug, PartialEq)]
