@@ -37,22 +37,27 @@ pub(crate) fn listen(is_preferred: impl Fn(&str, IpAddr) -> bool) -> io::Result<
     if let Some(first_loopback) = ips.iter().position(IpAddr::is_loopback).filter(|&place| place > 0) {
         ips.truncate(first_loopback);
     }
-    let mut listeners = Vec::new();
-    let mut failed = None;
-    for ip in ips {
-        match TcpListener::bind(SocketAddr::new(ip, 0)) {
+    listen_at(ips.into_iter().map(|ip| SocketAddr::new(ip, 0)))
+}
+
+/// Listens at each of these addresses that belongs to this machine, by sockets that do not block.
+///
+/// # Errors
+/// The error of kind `AddrNotAvailable` if none of them belongs to it, and the system's if it refuses all that do.
+pub(crate) fn listen_at(addresses: impl IntoIterator<Item = SocketAddr>) -> io::Result<Vec<TcpListener>> {
+    let (mut listeners, mut failed) = (Vec::new(), None);
+    for bound in addresses.into_iter().map(TcpListener::bind) {
+        match bound {
             Ok(listener) => {
                 listener.set_nonblocking(true)?;
                 listeners.push(listener);
             }
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {}
             Err(error) => failed = Some(error),
         }
     }
-    if listeners.is_empty() {
-        let none = "no network interface is up, not even `lo`";
-        return Err(failed.unwrap_or_else(|| io::Error::new(ErrorKind::AddrNotAvailable, none)));
-    }
-    Ok(listeners)
+    let none = || io::Error::new(ErrorKind::AddrNotAvailable, "no network interface is up, not even `lo`");
+    if listeners.is_empty() { Err(failed.unwrap_or_else(none)) } else { Ok(listeners) }
 }
 
 /// Returns the names and addresses of the interfaces of this machine.
