@@ -21,6 +21,9 @@ const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2
 const GRACE: Duration = Duration::from_secs(1);
 pub(super) const LONGEST_FRESH: Duration = REPORT[1].saturating_mul(2).saturating_add(GRACE);
 
+/// The number of unreachable hosts that a message lists.
+const MOST_HOSTS: usize = 8;
+
 /// The state of other nodes, as known to a leader, or to a rank that is connected with the ranks there.
 #[derive(Debug)]
 pub(super) struct Nodes {
@@ -213,9 +216,14 @@ impl Nodes {
     fn unreached(&self, ranks: &[Rank]) {
         // The hub reports it for both sides.
         if self.sockets.is_hub {
-            let hosts: Vec<_> = ranks.iter().take(8).map(|&rank| self.identities.host_name(rank)).collect();
+            let name = |&rank: &Rank| self.identities.host_name(rank);
+            let hosts: Vec<_> = ranks.iter().take(MOST_HOSTS).map(name).collect();
+            let more = match ranks.len() - hosts.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
             print_line(&format!(
-                "{} of {} other nodes could not connect to {} by TCP (is there a firewall?): {}; failures \
+                "{} of {} other nodes could not connect to {} by TCP (is there a firewall?): {}{more}; failures \
                  there are detected by deadlines alone",
                 ranks.len(),
                 self.identities.leaders().len() - 1,
