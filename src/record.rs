@@ -77,6 +77,14 @@ impl Record {
         self.sequence >= FIRST_OF_SETUP
     }
 
+    /// Returns whether two ranks made the same call. A status board keeps a limited number of labels, so the label of a call may be known on one
+    /// of their nodes only, which is no difference.
+    pub(crate) fn is_same_call(&self, other: &Self) -> bool {
+        let call = |record: &Self| Self { label: None, ..record.clone() }.to_string();
+        let labels = self.label.as_ref().zip(other.label.as_ref());
+        call(self) == call(other) && labels.is_none_or(|(one, other)| one == other)
+    }
+
     /// Returns the short form: `all-reduce #17 "bucket 2"`.
     pub fn name(&self) -> String {
         let label = self.label.as_ref().map_or(String::new(), |label| format!(" {label:?}"));

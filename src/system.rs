@@ -19,7 +19,7 @@ pub(crate) use clock::thread_time_ns;
 pub use memory::{AvailableMemory, MemoryLimit};
 #[cfg(any(feature = "mpi", feature = "ucx"))]
 pub(crate) use network::has_rdma;
-pub(crate) use network::{interfaces, listen, nonce, sort_by_nearness};
+pub(crate) use network::{accept, interfaces, listen, listen_at, nonce, sort_by_nearness};
 pub(crate) use process::{
     FAILED, Process, is_stopped, machine, print_line, private_folder, private_path, replace_file,
 };

@@ -40,8 +40,8 @@ mod warnings;
 
 pub use bootstrap::Bootstrap;
 pub(crate) use bootstrap::{
-    Arrival, Arrivals, Joining, LONGEST, MAX_TIME, NAP, Peer, REACH, Rendezvous, bind, connected_at, first,
-    gather, gather_results, is_displaced, look_up,
+    Arrival, Arrivals, Joining, LEAST_TO_BEGIN, LONGEST, MAX_TIME, NAP, Peer, REACH, Rendezvous, bind,
+    connected_at, first, gather, gather_padded, gather_results, is_displaced, look_up,
 };
 pub(crate) use failure::Failure;
 use far::Far;

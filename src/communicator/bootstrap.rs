@@ -5,23 +5,12 @@ use unisono_collectives::Rank;
 use super::Communicator;
 use crate::dtype::Element;
 use crate::error::Result;
-use crate::transport::Bootstrap;
+use crate::transport::{Bootstrap, gather_padded};
 
 impl Communicator {
     pub(crate) fn as_bootstrap(&mut self) -> GroupBootstrap<'_> {
         let members = (0..self.ranks()).collect();
         GroupBootstrap { world: self, members }
-    }
-
-    /// All-gathers byte strings, rank 0 first; their lengths may differ. All ranks call it.
-    fn gather_bytes(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let sizes = self.gather_equal(&[own.len() as u64])?;
-        let room = sizes.iter().max().map_or(0, |&size| size as usize);
-        let mut padded = own.to_vec();
-        padded.resize(room, 0);
-        let all = self.gather_equal(&padded)?;
-        let of_rank = |(rank, &size): (Rank, &u64)| all[rank * room..][..size as usize].to_vec();
-        Ok(sizes.iter().enumerate().map(of_rank).collect())
     }
 
     /// All-gathers words, the same number from each rank, rank 0 first. All ranks call it.
@@ -56,7 +45,7 @@ impl Bootstrap for GroupBootstrap<'_> {
     }
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let mut all = self.world.gather_bytes(own)?;
+        let mut all = gather_padded(own, |own| self.world.gather_equal(own))?;
         Ok(self.members.iter().map(|&rank| std::mem::take(&mut all[rank])).collect())
     }
 }

@@ -310,7 +310,7 @@ impl Endpoint {
                 self.gathering.finish();
             }
             Message::Keepalive | Message::Gather { .. } | Message::Finished { .. } => {}
-            Message::Failed { .. } | Message::Left { .. } | Message::Note(_) => {
+            Message::Failed { .. } | Message::Left { .. } | Message::Quiet { .. } | Message::Doing(_) => {
                 self.actions.push_back(Action::Report(Report::Told(from, message)));
             }
             _ => self.refuse(now, id),

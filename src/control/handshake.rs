@@ -21,7 +21,7 @@ use sha2::Sha256;
 
 use super::message::{Claim, Message, Nonce, Proof};
 
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// The result of a message of the handshake.
 #[derive(Debug, PartialEq)]
@@ -56,32 +56,18 @@ pub(crate) struct Handshake {
 #[derive(Debug, Clone, Copy)]
 enum State {
     /// Connects: has sent `Hello`.
-    Greeted {
-        claim: Claim,
-        own: Nonce,
-    },
+    Greeted { claim: Claim, own: Nonce },
     /// Connects: has sent `Prove`.
-    Proved {
-        claim: Claim,
-        nonces: [Nonce; 2],
-    },
+    Proved { claim: Claim, nonces: [Nonce; 2] },
     /// Accepts: waits for `Hello`.
-    Accepting {
-        own: Nonce,
-    },
+    Accepting { own: Nonce },
     /// Accepts: has sent `Challenge`.
-    Challenged {
-        nonces: [Nonce; 2],
-    },
+    Challenged { nonces: [Nonce; 2] },
     /// Accepts: the claim is verified.
-    Claimed {
-        claim: Claim,
-        nonces: [Nonce; 2],
-    },
+    Claimed { claim: Claim, nonces: [Nonce; 2] },
     /// Accepts: has sent `Accept`.
-    Accepted {
-        claim: Claim,
-    },
+    Accepted { claim: Claim },
+    /// Has succeeded or failed.
     Ended,
 }
 

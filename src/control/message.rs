@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
+use crate::record::Doing;
+
 /// The longest message: the state of a few thousand ranks of a node.
 pub(crate) const LONGEST: usize = 4 << 20;
 /// The longest message of a connection that has not identified itself.
@@ -47,8 +49,10 @@ pub(crate) enum Message {
     Failed { by: Rank, first: Rank, cause: String },
     /// A rank has left the world.
     Left { rank: Rank },
-    /// Content for the caller of the protocol.
-    Note(serde_json::Value),
+    /// The label of a quiet section on some other node.
+    Quiet { label: Option<String> },
+    /// The activity of the ranks of a node.
+    Doing(Vec<Doing>),
     /// A step of the agreement on a view, by its number.
     Vote { number: u64, vote: Vote },
     /// The bytes of a member in a round of an all-gather among the members of a view.
@@ -158,7 +162,8 @@ mod tests {
             Message::Keepalive,
             Message::Failed { by: 1, first: 0, cause: "it said \"größer\"\n".into() },
             Message::Left { rank: 2 },
-            Message::Note(serde_json::json!({ "quiet": "validation" })),
+            Message::Quiet { label: Some("validation".into()) },
+            Message::Doing(Vec::new()),
             Message::Gather { number: 1, round: 2, bytes: vec![0, 255] },
             Message::Finished { number: 1 },
             Message::Goodbye,

@@ -40,10 +40,10 @@ impl Task<'_> {
 
         let status = transport.status();
         let others = status.members().iter().enumerate().filter(|(_, rank)| **rank != status.rank());
-        let next = status.announced(status.position()) + 1;
+        let next = status.lockstep(status.position()).announced() + 1;
         for (position, &other) in others.clone() {
             let mut waiting = Waiting::new(0, self.deadlines, status);
-            let is_behind = || status.announced(position) + LEAD < next;
+            let is_behind = || status.lockstep(position).announced() + LEAD < next;
             while is_behind() {
                 let failure = match waiting.pause_for(other) {
                     Ok(true) => Failure::left(other, status),
@@ -57,8 +57,8 @@ impl Task<'_> {
                 }
             }
         }
-        let number = status.announce(history);
-        match others.clone().find(|(position, _)| !status.agrees(*position, number, history)) {
+        let number = status.lockstep(status.position()).announce(history);
+        match others.clone().find(|(position, _)| !status.lockstep(*position).agrees(number, history)) {
             None => Ok(()),
             Some((_, &other)) => Err(self.error(self.header.mismatch_with(other, status), transport, at(0))),
         }

@@ -296,30 +296,18 @@ impl StatusBoard {
         self.ring().at_step(phase, step);
     }
 
-    /// Announces a call of this rank that a vendor carries out, given a hash of all calls up to it. Returns its number, from 1.
+    /// Returns the vendor calls of the rank at a position.
     #[cfg(feature = "nccl")]
-    pub(crate) fn announce(&self, history: u64) -> u64 {
-        self.own().lockstep.announce(history)
-    }
-
-    /// Returns the number of vendor calls that the rank at a position has announced.
-    #[cfg(feature = "nccl")]
-    pub(crate) fn announced(&self, position: usize) -> u64 {
-        self.layout.row(position).lockstep.announced()
-    }
-
-    /// Returns whether the rank at a position has this hash of its vendor calls up to call `number`. Returns true if it has not
-    /// announced that call yet.
-    #[cfg(feature = "nccl")]
-    pub(crate) fn agrees(&self, position: usize, number: u64, history: u64) -> bool {
-        self.layout.row(position).lockstep.agrees(number, history)
+    pub(crate) fn lockstep(&self, position: usize) -> &super::lockstep::Lockstep {
+        &self.layout.row(position).lockstep
     }
 
     /// Returns the first rank of this status board that has announced fewer vendor calls than this one.
     #[cfg(feature = "nccl")]
     pub(crate) fn first_behind(&self) -> Option<Rank> {
-        let own = self.announced(self.position);
-        (0..self.members.len()).find(|&other| self.announced(other) < own).map(|other| self.members[other])
+        let announced = |position| self.lockstep(position).announced();
+        let own = announced(self.position);
+        (0..self.members.len()).find(|&other| announced(other) < own).map(|other| self.members[other])
     }
 
     /// Returns the time for which this rank has waited for others so far, without the start of each wait.

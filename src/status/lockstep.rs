@@ -10,7 +10,7 @@ const KEPT: usize = 2 * LEAD as usize;
 
 /// The announced calls of a rank. Only that rank writes. Zero is the initial state.
 #[repr(C, align(128))]
-pub(super) struct Lockstep {
+pub(crate) struct Lockstep {
     announced: AtomicU64,
     /// For each of the latest calls, a hash of all calls of the rank up to it.
     histories: [AtomicU64; KEPT],
@@ -18,7 +18,7 @@ pub(super) struct Lockstep {
 
 #[cfg_attr(not(any(feature = "nccl", loom)), expect(dead_code, reason = "only NCCL carries out such calls"))]
 impl Lockstep {
-    pub(super) fn announced(&self) -> u64 {
+    pub(crate) fn announced(&self) -> u64 {
         self.announced.load(Ordering::Acquire)
     }
 
@@ -26,7 +26,7 @@ impl Lockstep {
     ///
     /// If two ranks announce call `n` and then read the other's number, at least one of them reads `n` or more: the fences of both
     /// are in one order, and the rank of the later fence reads the number that the other has announced.
-    pub(super) fn announce(&self, history: u64) -> u64 {
+    pub(crate) fn announce(&self, history: u64) -> u64 {
         let number = self.announced.load(Ordering::Relaxed) + 1;
         self.history(number).store(history, Ordering::Relaxed);
         self.announced.store(number, Ordering::Release);
@@ -35,7 +35,7 @@ impl Lockstep {
     }
 
     /// Returns whether call `number` has this history, or is not announced yet.
-    pub(super) fn agrees(&self, number: u64, history: u64) -> bool {
+    pub(crate) fn agrees(&self, number: u64, history: u64) -> bool {
         self.announced() < number || self.history(number).load(Ordering::Relaxed) == history
     }
 

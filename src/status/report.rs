@@ -109,7 +109,7 @@ impl Flight {
         for (&rank, dump) in &self.dumps {
             for record in &dump.records {
                 let called = calls.entry(place(record)).or_default();
-                match called.iter_mut().find(|(other, _)| is_same(other, record)) {
+                match called.iter_mut().find(|(other, _)| other.is_same_call(record)) {
                     Some((_, ranks)) => ranks.push(rank),
                     None => called.push((record, vec![rank])),
                 }
@@ -205,16 +205,6 @@ type Place = (bool, u64);
 
 fn place(record: &Record) -> Place {
     (record.sequence < FIRST_OF_SETUP, record.sequence)
-}
-
-/// Returns whether two ranks made the same call. A lost label name is not a difference.
-fn is_same(one: &Record, other: &Record) -> bool {
-    let call = |record: &Record| {
-        let Record { operation, dtype, count, op, root, algorithm, .. } = record.clone();
-        (operation, dtype, count, op, root, algorithm)
-    };
-    let labels = one.label.as_ref().zip(other.label.as_ref());
-    call(one) == call(other) && labels.is_none_or(|(one, other)| one == other)
 }
 
 /// Describes ranks that are all in the same call: their steps, and the ranks that do not wait.

@@ -3,8 +3,17 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use if_addrs::{IfAddr, Interface};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+
+use super::{advice, print_line};
+
+/// The time after which a connection that could not be accepted may be tried again.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// The folders in which the kernel lists adapters that reach other hosts without TCP: InfiniBand, RoCE, Omni-Path and EFA; Slingshot.
 #[cfg(any(feature = "mpi", feature = "ucx"))]
@@ -37,22 +46,54 @@ pub(crate) fn listen(is_preferred: impl Fn(&str, IpAddr) -> bool) -> io::Result<
     if let Some(first_loopback) = ips.iter().position(IpAddr::is_loopback).filter(|&place| place > 0) {
         ips.truncate(first_loopback);
     }
-    let mut listeners = Vec::new();
-    let mut failed = None;
-    for ip in ips {
-        match TcpListener::bind(SocketAddr::new(ip, 0)) {
+    listen_at(ips.into_iter().map(|ip| SocketAddr::new(ip, 0)))
+}
+
+/// Listens at each of these addresses that belongs to this machine, by sockets that do not block.
+///
+/// # Errors
+/// The error of kind `AddrNotAvailable` if none of them belongs to it, and the system's if it refuses all that do.
+pub(crate) fn listen_at(addresses: impl IntoIterator<Item = SocketAddr>) -> io::Result<Vec<TcpListener>> {
+    let (mut listeners, mut failed) = (Vec::new(), None);
+    for bound in addresses.into_iter().map(TcpListener::bind) {
+        match bound {
             Ok(listener) => {
                 listener.set_nonblocking(true)?;
                 listeners.push(listener);
             }
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {}
             Err(error) => failed = Some(error),
         }
     }
-    if listeners.is_empty() {
-        let none = "no network interface is up, not even `lo`";
-        return Err(failed.unwrap_or_else(|| io::Error::new(ErrorKind::AddrNotAvailable, none)));
+    let none = || io::Error::new(ErrorKind::AddrNotAvailable, "no network interface is up, not even `lo`");
+    if listeners.is_empty() { Err(failed.unwrap_or_else(none)) } else { Ok(listeners) }
+}
+
+/// Accepts up to `most` connections at each of these listening sockets, which do not block. The first failure is reported, and stored in
+/// `failure`.
+pub(crate) fn accept(listeners: &[impl AsFd], most: usize, failure: &mut Option<String>) -> Vec<OwnedFd> {
+    let (mut accepted, mut failed) = (Vec::new(), None);
+    for listener in listeners {
+        let waiting = std::iter::from_fn(|| match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(socket) => Some(socket),
+            Err(Errno::WOULDBLOCK | Errno::INTR | Errno::CONNABORTED) => None,
+            Err(error) => {
+                failed = Some(error);
+                None
+            }
+        });
+        accepted.extend(waiting.take(most));
     }
-    Ok(listeners)
+    if let Some(error) = failed.map(io::Error::from) {
+        failure.get_or_insert_with(|| {
+            let why = format!("{error}{}", advice(&error));
+            print_line(&format!("connections of other processes cannot be accepted: {why}"));
+            why
+        });
+        // The connection still waits, so the next poll would return at once.
+        std::thread::sleep(AGAIN);
+    }
+    accepted
 }
 
 /// Returns the names and addresses of the interfaces of this machine.

@@ -1,11 +1,9 @@
 //! The fabric of a world of processes without MPI: the memory of each node, and a link between nodes.
 
-use unisono_collectives::Topology;
-
 use super::Fabric;
 use super::agreement::agree;
 use super::bootstrap::{Bootstrap, gather};
-use super::join::join;
+use super::join::{join, topology};
 use super::network;
 use crate::config::{Config, OnFailure};
 use crate::error::{Error, Result};
@@ -33,7 +31,8 @@ impl Fabric {
         if config.on_failure == OnFailure::EndJob {
             system::raise_open_files();
         }
-        let topology = machines(bootstrap)?;
+        // The machines or containers of the ranks.
+        let topology = topology(&gather(bootstrap, &system::machine().to_owned())?);
         // Ranks of one machine that are declared to be on several nodes share memory, unless the settings make them connect.
         let declared = config.nodes.as_ref().filter(|_| config.network.is_own());
         let declared = declared.filter(|declared| declared.ranks() == topology.ranks()).cloned();
@@ -48,19 +47,6 @@ impl Fabric {
         let links = network::connect(bootstrap, &joined, &config)?.map_err(Error::Launch)?;
         Ok((joined.over(bootstrap, links)?, config))
     }
-}
-
-/// Returns the nodes of the ranks: their machines or containers.
-fn machines(bootstrap: &mut dyn Bootstrap) -> Result<Topology> {
-    let all = gather(bootstrap, &system::machine().to_owned())?;
-    let mut machines: Vec<&str> = Vec::new();
-    let mut node = |machine| {
-        machines.iter().position(|known| *known == machine).unwrap_or_else(|| {
-            machines.push(machine);
-            machines.len() - 1
-        })
-    };
-    Ok(Topology::from_node_of(all.iter().map(|machine| node(machine)).collect()))
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub(crate) use unix::{bind, connected_at};
 
 /// The time after which a rank reports that it waits for others to begin.
 pub(super) const WARN_AFTER: Duration = Duration::from_secs(10);
+/// The shortest timeout for ranks to start, even with shorter deadlines of collectives: loading programs takes time.
+pub(crate) const LEAST_TO_BEGIN: Duration = Duration::from_secs(20);
 
 /// An all-gather of bytes, by which ranks set up their links. MPI, key-value stores and trainers that start their own processes can
 /// provide one.
@@ -98,6 +100,20 @@ pub(crate) fn gather<T: Serialize + DeserializeOwned>(
     let read = |text: &Vec<u8>| serde_json::from_slice(text).ok();
     let other = || Error::Launch("the ranks of this world run different versions of unisono".to_owned());
     all.iter().map(read).collect::<Option<_>>().ok_or_else(other)
+}
+
+/// All-gathers bytes, whose number may differ between ranks, by a function that gathers the same number from all ranks. All ranks call it.
+pub(crate) fn gather_padded(
+    own: &[u8],
+    mut gather: impl FnMut(&[u8]) -> Result<Vec<u8>>,
+) -> Result<Vec<Vec<u8>>> {
+    let sizes = gather(&own.len().to_ne_bytes())?;
+    let sizes: Vec<_> = sizes.as_chunks().0.iter().map(|size| usize::from_ne_bytes(*size)).collect();
+    let longest = sizes.iter().copied().max().unwrap_or(0).max(1);
+    let mut padded = own.to_vec();
+    padded.resize(longest, 0);
+    let all = gather(&padded)?;
+    Ok(all.chunks(longest).zip(sizes).map(|(bytes, size)| bytes[..size].to_vec()).collect())
 }
 
 /// All-gathers a value of each rank, or returns the error of the first rank that has one. All ranks call it.

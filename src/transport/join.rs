@@ -128,3 +128,25 @@ fn node_cores(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) -> Result
         cores => Ok(cores as usize),
     }
 }
+
+/// Returns the topology of ranks with these nodes, in any form. Nodes are numbered in the order of their first ranks.
+pub(super) fn topology<T: PartialEq>(nodes: &[T]) -> Topology {
+    let mut known = Vec::new();
+    let number = |node| {
+        known.iter().position(|known| *known == node).unwrap_or_else(|| {
+            known.push(node);
+            known.len() - 1
+        })
+    };
+    Topology::from_node_of(nodes.iter().map(number).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_numbered_by_their_first_ranks() {
+        assert_eq!(topology(&[0, 1, 0, 1, 4]), Topology::from_node_of(vec![0, 1, 0, 1, 2]));
+    }
+}

@@ -8,7 +8,8 @@ use std::thread::ThreadId;
 use unisono_collectives::{Group, Rank, Topology};
 
 use super::agreement::agree;
-use super::join::{Joined, join};
+use super::bootstrap::gather_padded;
+use super::join::{Joined, join, topology};
 use super::link::Links;
 use super::{Bootstrap, Fabric, network};
 use crate::config::{Config, Inside, Launcher, Network, OnFailure};
@@ -28,7 +29,7 @@ pub(crate) use launch::{alone_in_job, library_fits};
 use link::{ByMpi, OF_COLLECTIVES, OF_MESSAGES};
 pub(crate) use progress::Driven;
 use reductions::Reductions;
-use sys::{Comm, State, User};
+use sys::{Comm, State};
 pub(crate) use sys::{header_version, library_version};
 
 /// The largest world over MPI that uses Unisono's connections by default. Every pair of ranks connects at the start, whereas MPI connects
@@ -52,7 +53,6 @@ pub(super) struct World {
     /// The only thread that may call MPI, if the thread level is below `MPI_THREAD_SERIALIZED`.
     only_thread: Option<ThreadId>,
     on_failure: OnFailure,
-    _user: User,
 }
 
 /// Initialises MPI and joins the launched world. All ranks call it, including those with invalid settings, since the others wait
@@ -98,7 +98,6 @@ fn new(parent: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, 
 
 /// Returns the fabric over a communicator that belongs to Unisono.
 fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, Config)> {
-    let user = User::new();
     let mut bootstrap = OfComm { comm, rank: comm.rank()?, ranks: comm.ranks()? };
     let (config, warning) = match agree(&mut bootstrap, config, &library_version()) {
         Ok(agreed) => agreed,
@@ -108,7 +107,8 @@ fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, C
         }
     };
     let topology = topology(&leaders(comm)?);
-    let warnings = warning.into_iter().chain(alone_in_job(topology.ranks(), Launcher::detect())).collect();
+    let ranks = topology.ranks();
+    let warnings = warning.into_iter().chain(alone_in_job(ranks, Launcher::detect())).collect();
     let world = World {
         comm,
         groups: Vec::new(),
@@ -117,9 +117,17 @@ fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, C
         owns_mpi,
         only_thread: (!sys::any_thread_may_call()?).then(|| std::thread::current().id()),
         on_failure: config.on_failure,
-        _user: user,
     };
-    Ok((assemble(&mut bootstrap, topology, world, (&config, warnings))?, config))
+    let declared = config.nodes.as_ref().filter(|declared| declared.ranks() == ranks);
+    let joined = join(&mut bootstrap, (topology, declared), &config, warnings)?;
+    joined.warn_if_not_shared("MPI");
+    let links = match own_links(&mut bootstrap, &joined, &config)? {
+        Some(links) => links,
+        None => world.links(ranks, config.segment_bytes),
+    };
+    let mut fabric = joined.over(&mut bootstrap, links)?;
+    fabric.mpi = Some(Box::new(world));
+    Ok((fabric, config))
 }
 
 impl World {
@@ -132,7 +140,7 @@ impl World {
 
     /// Returns the links through MPI in a world of this many ranks, with segments of at most this size.
     pub(super) fn links(&self, ranks: usize, segment_bytes: usize) -> Links {
-        let link = |tags| Box::new(ByMpi::new(self.comm, (tags, segment_bytes), ranks, self.only_thread));
+        let link = |tag| Box::new(ByMpi::new(self.comm, (tag, segment_bytes), ranks, self.only_thread));
         Links { collectives: link(OF_COLLECTIVES), messages: link(OF_MESSAGES), controls: Vec::new() }
     }
 
@@ -148,25 +156,6 @@ impl World {
             )),
         }
     }
-}
-
-/// Returns the fabric of ranks that MPI has started or connects. All ranks call it.
-fn assemble(
-    bootstrap: &mut dyn Bootstrap,
-    topology: Topology,
-    mpi: World,
-    (config, warnings): (&Config, Vec<String>),
-) -> Result<Fabric> {
-    let declared = config.nodes.as_ref().filter(|declared| declared.ranks() == topology.ranks());
-    let joined = join(bootstrap, (topology, declared), config, warnings)?;
-    joined.warn_if_not_shared("MPI");
-    let links = match own_links(bootstrap, &joined, config)? {
-        Some(links) => links,
-        None => mpi.links(joined.topology.ranks(), config.segment_bytes),
-    };
-    let mut fabric = joined.over(bootstrap, links)?;
-    fabric.mpi = Some(Box::new(mpi));
-    Ok(fabric)
 }
 
 /// Returns Unisono's connections, if they are requested, or if MPI has nothing better than TCP between nodes. All ranks call it.
@@ -219,33 +208,14 @@ impl Bootstrap for OfComm {
     }
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.comm.all_gather_bytes(own)
+        gather_padded(own, |own| self.comm.all_gather(own))
     }
 }
 
-/// Returns the topology, given the leader of every rank. Nodes are numbered in the order of their leaders.
-fn topology(leaders: &[u64]) -> Topology {
-    let mut nodes: Vec<_> = leaders.to_vec();
-    nodes.sort_unstable();
-    nodes.dedup();
-    let node = |leader| nodes.binary_search(leader).expect("every leader leads a node");
-    Topology::from_node_of(leaders.iter().map(node).collect())
-}
-
-/// Returns the leader of every rank's node: the world rank of its local rank 0. All ranks call it.
-fn leaders(comm: Comm) -> Result<Vec<u64>> {
+/// Returns the leader of every rank's node: the bytes of the world rank of its local rank 0. All ranks call it.
+fn leaders(comm: Comm) -> Result<Vec<[u8; size_of::<Rank>()]>> {
     let node = comm.node()?;
-    let leader = node.all_gather(comm.rank()? as u64)?[0];
+    let leader = node.all_gather(&comm.rank()?.to_ne_bytes())?;
     node.free()?;
-    comm.all_gather(leader)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nodes_are_numbered_by_their_leaders() {
-        assert_eq!(topology(&[0, 1, 0, 1, 4]), Topology::from_node_of(vec![0, 1, 0, 1, 2]));
-    }
+    Ok(comm.all_gather(&leader[..size_of::<Rank>()])?.as_chunks().0.to_vec())
 }

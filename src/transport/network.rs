@@ -72,7 +72,9 @@ fn links(
         Err(problem) => return Ok(Err(problem)),
     };
     let controls = match controls {
-        Some(interfaces) => tcp::controls(bootstrap, interfaces)?,
+        // With all other ranks, since all of them agree on the survivors of a failure. They carry no payload, so that the report of a failure is not
+        // queued behind one.
+        Some(interfaces) => tcp::sockets(bootstrap, |_| true, interfaces)?,
         None => Ok(Vec::new()),
     };
     Ok(controls.map(|controls| Links { collectives, messages, controls }))

@@ -21,7 +21,7 @@ mod stream;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub(super) use connect::{controls, link};
+pub(super) use connect::{link, sockets};
 use stream::Stream;
 
 /// A connected socket, whose calls never block, except [`Socket::wait`]. The simulation has its own type.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use unisono_collectives::Rank;
 
-use crate::record::{Doing, Record, State};
+use crate::record::{Doing, State};
 
 /// The shortest time in a call before it is compared, since reports of other nodes are slightly old.
 const SETTLED_S: f64 = 1.0;
@@ -16,31 +16,13 @@ pub(super) fn disagreement(ranks: &[(Doing, Option<f64>)]) -> Option<String> {
     let is_inside = |doing: &&Doing| doing.state == State::Inside && doing.since_s > SETTLED_S;
     let inside =
         || ranks.iter().filter(|(_, silent_s)| silent_s.is_none()).map(|(doing, _)| doing).filter(is_inside);
-    let called = |doing: &Doing| doing.last.as_ref().map(ToString::to_string).unwrap_or_default();
     let mut first = HashMap::new();
-    let (one, other) = inside().find_map(|other| {
+    inside().find_map(|other| {
         let one = *first.entry(other.sequence()).or_insert(other);
-        differ(one, other).then_some((one, other))
-    })?;
-    Some(format!(
-        "rank {} called {}, but rank {} called {}",
-        one.rank,
-        called(one),
-        other.rank,
-        called(other)
-    ))
-}
-
-/// Returns whether two ranks are in different calls. A status board keeps a limited number of labels, so the label of a call may be known on one
-/// of their nodes only.
-fn differ(one: &Doing, other: &Doing) -> bool {
-    let label = |doing: &Doing| doing.last.as_ref().and_then(|call| call.label.clone());
-    let are_known = label(one).is_some() && label(other).is_some();
-    let called = |doing: &Doing| {
-        let call = doing.last.clone()?;
-        Some(Record { label: call.label.clone().filter(|_| are_known), ..call }.to_string())
-    };
-    called(one) != called(other)
+        let (call, called) = (one.last.as_ref()?, other.last.as_ref()?);
+        let differ = !call.is_same_call(called);
+        differ.then(|| format!("rank {} called {call}, but rank {} called {called}", one.rank, other.rank))
+    })
 }
 
 /// Returns a rank of a deadlock between different calls, at least one of which is in a group, and the calls of two of its ranks.

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
 use super::identity::Identities;
@@ -22,21 +21,8 @@ const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2
 const GRACE: Duration = Duration::from_secs(1);
 pub(super) const LONGEST_FRESH: Duration = REPORT[1].saturating_mul(2).saturating_add(GRACE);
 
-/// Messages of leaders other than failures.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Note {
-    /// The label of a quiet section on some other node.
-    Quiet { label: Option<String> },
-    /// The activity of the ranks of a node.
-    Doing(Vec<Doing>),
-}
-
-impl From<Note> for Message {
-    fn from(note: Note) -> Self {
-        Self::Note(serde_json::to_value(note).expect("JSON can represent every note"))
-    }
-}
+/// The number of unreachable hosts that a message lists.
+const MOST_HOSTS: usize = 8;
 
 /// The state of other nodes, as known to a leader, or to a rank that is connected with the ranks there.
 #[derive(Debug)]
@@ -119,26 +105,17 @@ impl Nodes {
                 self.status.fail(by, first, &cause);
             }
             Message::Left { rank } if is_rank(rank) => self.status.leave(rank),
-            Message::Note(note) => match serde_json::from_value(note) {
-                Ok(note) => self.note(from, note),
-                Err(_) => self.stranger(),
-            },
-            _ => self.stranger(),
-        }
-    }
-
-    fn note(&mut self, from: Rank, note: Note) {
-        match note {
-            _ if self.is_here(from) => {}
-            Note::Quiet { label } => {
+            Message::Quiet { .. } | Message::Doing(_) if self.is_here(from) => {}
+            Message::Quiet { label } => {
                 self.quiet.insert(from, label);
                 self.publish_quiet();
             }
-            Note::Doing(ranks) => {
-                let (now, all) = (Instant::now(), self.identities.ranks());
-                let ranks = ranks.into_iter().filter(|doing| doing.rank < all);
+            Message::Doing(ranks) => {
+                let now = Instant::now();
+                let ranks = ranks.into_iter().filter(|doing| is_rank(doing.rank));
                 self.reports.extend(ranks.map(|doing| (doing.rank, (doing, now))));
             }
+            _ => self.stranger(),
         }
     }
 
@@ -175,7 +152,7 @@ impl Nodes {
         self.send_quiet();
         if !self.sockets.is_hub && self.reported_at.elapsed() > self.report_every {
             self.reported_at = Instant::now();
-            self.sockets.endpoint.send_to_responsive(&Note::Doing(self.here().collect()).into());
+            self.sockets.endpoint.send_to_responsive(&Message::Doing(self.here().collect()));
         }
     }
 
@@ -200,7 +177,7 @@ impl Nodes {
             let label = here.clone().or(elsewhere);
             let before = self.sent_quiet.insert(to, label.clone()).flatten();
             if before != label {
-                self.sockets.endpoint.send_to(to, &Note::Quiet { label }.into());
+                self.sockets.endpoint.send_to(to, &Message::Quiet { label });
             }
         }
     }
@@ -239,9 +216,14 @@ impl Nodes {
     fn unreached(&self, ranks: &[Rank]) {
         // The hub reports it for both sides.
         if self.sockets.is_hub {
-            let hosts: Vec<_> = ranks.iter().take(8).map(|&rank| self.identities.host_name(rank)).collect();
+            let name = |&rank: &Rank| self.identities.host_name(rank);
+            let hosts: Vec<_> = ranks.iter().take(MOST_HOSTS).map(name).collect();
+            let more = match ranks.len() - hosts.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
             print_line(&format!(
-                "{} of {} other nodes could not connect to {} by TCP (is there a firewall?): {}; failures \
+                "{} of {} other nodes could not connect to {} by TCP (is there a firewall?): {}{more}; failures \
                  there are detected by deadlines alone",
                 ranks.len(),
                 self.identities.leaders().len() - 1,

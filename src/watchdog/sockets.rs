@@ -1,7 +1,7 @@
 //! The driver of the control protocol: the connections between nodes, and the clock.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, TcpListener};
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use unisono_collectives::Rank;
 
 use super::identity::{Hub, Identities, Identity};
 use crate::control::{Action, CONNECT, Endpoint, Event, Hidden, LinkId, MOST_STRANGERS, Report, Setup};
-use crate::system::nonce;
+use crate::system::{accept, nonce};
 
 mod socket;
 #[cfg(test)]
@@ -33,6 +33,8 @@ pub(super) struct Sockets {
     hub: Option<Hub>,
     /// The number of connections that the hub expects: one from each leader over each of its addresses.
     expected: usize,
+    /// The first reason why a connection could not be accepted.
+    failure: Option<String>,
     sockets: BTreeMap<LinkId, Socket>,
     /// The rank at the other end of each connection that is not established yet.
     dialled: BTreeMap<LinkId, Rank>,
@@ -91,11 +93,11 @@ impl Sockets {
     }
 
     fn new(setup: Setup, hub: Option<Hub>) -> Self {
-        let (sockets, dialled, gone) = Default::default();
+        let (failure, sockets, dialled, gone) = Default::default();
         let expected = setup.expected;
         let endpoint = Endpoint::new(setup);
         let (began, is_hub) = (Instant::now(), hub.is_some());
-        Self { endpoint, began, is_hub, hub, expected, sockets, dialled, gone, next: 0 }
+        Self { endpoint, began, is_hub, hub, expected, failure, sockets, dialled, gone, next: 0 }
     }
 
     fn insert(&mut self, socket: Socket) -> LinkId {
@@ -134,11 +136,9 @@ impl Sockets {
     }
 
     fn accept(&mut self) {
-        let waiting = |listener: &TcpListener| {
-            std::iter::from_fn(|| listener.accept().ok()).take(MOST_STRANGERS).collect::<Vec<_>>()
-        };
-        let accepted: Vec<_> = self.hub.iter().flat_map(|hub| &hub.0).flat_map(waiting).collect();
-        for socket in accepted.into_iter().filter_map(|(stream, _)| Socket::connected(stream).ok()) {
+        let listeners = self.hub.as_ref().map_or(&[][..], |hub| &hub.0);
+        let accepted = accept(listeners, MOST_STRANGERS, &mut self.failure);
+        for socket in accepted.into_iter().filter_map(|socket| Socket::connected(socket.into()).ok()) {
             let link = self.insert(socket);
             self.handle(Event::Opened { link, to: None, nonce: nonce() });
         }

@@ -16,10 +16,7 @@ use crate::error::{Error, Result};
 use crate::select::Choice;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi;
-use crate::transport::{Bootstrap, Fabric, Joining, Rendezvous};
-
-/// The shortest timeout for ranks to start, even with shorter deadlines of collectives: loading programs takes time.
-const LEAST_TO_BEGIN: Duration = Duration::from_secs(20);
+use crate::transport::{Bootstrap, Fabric, Joining, LEAST_TO_BEGIN, Rendezvous};
 
 /// Entry point: [`Unisono::builder`].
 #[derive(Debug, Clone, Copy)]

@@ -26,17 +26,13 @@ pub(super) enum Act {
     /// The beginning of the call.
     Call,
     /// A copy of the whole array, whose original elements are needed later.
-    Keep {
-        count: usize,
-    },
+    Keep { count: usize },
+    /// A message to another rank, from one, or both at once.
     Message(Halves),
     /// A barrier of all ranks.
     Sync,
     /// The accesses of a pass: the number of other ranks, and the number of elements accessed in the buffer of each.
-    Pass {
-        others: usize,
-        count: usize,
-    },
+    Pass { others: usize, count: usize },
 }
 
 /// A send and a receive, which the rank waits for.

@@ -3,10 +3,9 @@
 //! The secret of the job is `UNISONO_SECRET`. Without one, any program that implements the protocol is admitted.
 
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use unisono_collectives::Rank;
 
 use super::arrivals::Arrivals;
@@ -15,13 +14,12 @@ use super::peer::NAP;
 use super::rendezvous::{Joining, Rendezvous, first};
 use super::resolver::{Resolved, look_up};
 use crate::error::{Error, Result};
+use crate::system::listen_at;
 
 /// The longest wait for a name server to learn the name of rank 0's machine, which may have started just before.
 const NAME_TIME: Duration = Duration::from_secs(30);
 /// The interval at which a rank that does not reach rank 0 resolves its name again, and the longest time that this takes.
 const RESOLVE_EVERY: Duration = Duration::from_secs(2);
-/// The number of connections that may wait to be accepted, as in the standard library.
-const BACKLOG: i32 = 128;
 
 impl Rendezvous {
     /// Connects the ranks through this address (`host:port`) of rank 0's machine.
@@ -83,35 +81,13 @@ pub(super) fn resolve(address: &str, rank: Rank, timeout: Duration) -> Result<Re
 /// address, and other machines its real one.
 pub(super) fn listen(address: &str, resolved: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
     let is_name = address.parse::<SocketAddr>().is_err() && !address.starts_with("localhost:");
-    let (mut listeners, mut failed) = (Vec::new(), None);
     if !is_name || resolved.iter().any(|at| !at.ip().is_loopback()) {
-        for bound in resolved.iter().map(TcpListener::bind) {
-            match bound {
-                Ok(listener) => listeners.push(listener),
-                Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {}
-                Err(error) => failed = Some(error),
-            }
+        match listen_at(resolved.iter().copied()) {
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {}
+            listened => return listened,
         }
     }
-    match failed {
-        _ if !listeners.is_empty() => Ok(listeners),
-        Some(error) => Err(error),
-        None => Ok(vec![listen_anywhere(resolved.first().map_or(0, SocketAddr::port))?]),
-    }
-}
-
-/// Listens at a port on any address, of IPv6 and IPv4.
-fn listen_anywhere(port: u16) -> io::Result<TcpListener> {
-    let on_both = || -> io::Result<TcpListener> {
-        let (family, flags) = (AddressFamily::INET6, SocketFlags::CLOEXEC);
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-        // `net.ipv6.bindv6only` may have excluded IPv4.
-        sockopt::set_ipv6_v6only(&socket, false)?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        rustix::net::bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))?;
-        rustix::net::listen(&socket, BACKLOG)?;
-        Ok(socket.into())
-    };
-    // A system may have no IPv6.
-    on_both().or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
+    // Where an IPv6 socket accepts IPv4 too, the second address is in use. A system may have no IPv6.
+    let port = resolved.first().map_or(0, SocketAddr::port);
+    listen_at([(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()])
 }

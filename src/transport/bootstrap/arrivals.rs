@@ -8,12 +8,11 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, accept_with, getpeername, sockopt};
+use rustix::net::{AddressFamily, getpeername, sockopt};
 
-use super::peer::{NAP, Peer, wait};
+use super::peer::{Peer, wait};
 use crate::control::{CONNECT, Claim, Handshake, Hidden, LONGEST_HELLO, MOST_STRANGERS, Message, Reply};
-use crate::system::{advice, nonce, print_line};
+use crate::system::{accept, nonce};
 
 /// The longest time that the system may take to reach an address, and then the process there to prove itself.
 pub(crate) const REACH: Duration = Duration::from_secs(10);
@@ -70,7 +69,9 @@ impl Arrivals {
     ) -> Vec<Arrival> {
         wait(&self.listeners, self.pending.iter().map(|pending| &pending.peer).chain(others.iter().copied()));
         let most = MOST_STRANGERS + expected;
-        self.accept(most);
+        let accepted = accept(&self.listeners, most, &mut self.failure);
+        let accepted = accepted.into_iter().map(|socket| PendingConnection::new(socket, &self.secret.0));
+        self.pending.extend(accepted.filter_map(io::Result::ok));
         let mut arrivals = Vec::new();
         for mut connection in std::mem::take(&mut self.pending) {
             match connection.advance(&mut admit) {
@@ -85,31 +86,6 @@ impl Arrivals {
         let surplus = self.pending.len().saturating_sub(most);
         self.pending.drain(..surplus);
         arrivals
-    }
-
-    /// Accepts up to `most` connections at each listening socket.
-    fn accept(&mut self, most: usize) {
-        let mut failed = None;
-        for listener in &self.listeners {
-            let accepted = std::iter::from_fn(|| match accept_with(listener, SocketFlags::CLOEXEC) {
-                Ok(socket) => Some(socket),
-                Err(Errno::WOULDBLOCK | Errno::INTR | Errno::CONNABORTED) => None,
-                Err(error) => {
-                    failed = Some(error);
-                    None
-                }
-            });
-            let pending = accepted.take(most).map(|socket| PendingConnection::new(socket, &self.secret.0));
-            self.pending.extend(pending.filter_map(Result::ok));
-        }
-        let Some(error) = failed.map(io::Error::from) else { return };
-        if self.failure.is_none() {
-            let why = format!("{error}{}", advice(&error));
-            print_line(&format!("connections of other processes cannot be accepted: {why}"));
-            self.failure = Some(why);
-        }
-        // The connection still waits, so the next poll would return at once.
-        std::thread::sleep(NAP);
     }
 }
 

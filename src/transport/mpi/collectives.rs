@@ -52,7 +52,7 @@ impl World {
         let position = task.group.position(status.rank()).expect("a rank is in the groups of its phases");
         // SAFETY: `held` is borrowed until this returns. If it returns with an error, or unwinds, while MPI still accesses the buffer, the job ends
         // before the caller gets it back (`end_if_stranded`, `Lent`).
-        let begun = unsafe { comm.begin(task, held) };
+        let begun = unsafe { comm.begin(task, position, held) };
         // After a failure, MPI still reads the counts that it holds.
         let mut begun = ManuallyDrop::new(begun.map_err(Failure::Error)?);
         self.is_stranded = true;

@@ -9,10 +9,7 @@ use crate::config::{Config, Launcher, OnFailure, Starter};
 use crate::error::{Error, Result};
 use crate::size;
 use crate::system::{self, FAILED, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES, print_line};
-use crate::transport::bootstrap::{WARN_AFTER, not_begun};
-
-/// The minimum timeout of a start, even if that of a collective is shorter, since loading programs takes time.
-const MIN_TIMEOUT: Duration = Duration::from_secs(20);
+use crate::transport::bootstrap::{LEAST_TO_BEGIN, WARN_AFTER, not_begun};
 
 /// Checks the environment before MPI starts, then watches its initialisation until the result is dropped.
 ///
@@ -38,7 +35,7 @@ pub(super) fn before_mpi(config: &Result<Config>) -> Result<Sender<()>> {
 
 /// Ends this process unless the result is dropped in time: `MPI_Init` blocks without a deadline.
 fn watch(launcher: Launcher, timeout: Duration) -> Sender<()> {
-    let (timeout, (done, ended)) = (timeout.max(MIN_TIMEOUT), channel());
+    let (timeout, (done, ended)) = (timeout.max(LEAST_TO_BEGIN), channel());
     let report = move |waited| {
         let rank = launcher.rank.map_or_else(|| "a rank".to_owned(), |rank| format!("rank {rank}"));
         let ranks =

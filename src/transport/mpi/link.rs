@@ -11,7 +11,7 @@ use std::thread::ThreadId;
 use unisono_collectives::Rank;
 
 use super::ending::end_job;
-use super::sys::{Comm, Request, User, check_thread};
+use super::sys::{Comm, Request, check_thread};
 use crate::kernels;
 use crate::memory::Scratch;
 use crate::status::StatusBoard;
@@ -29,26 +29,18 @@ const SHORT: usize = FIRST - HEADER;
 /// work.
 const WINDOW: usize = 32;
 
-/// The tags of first messages and of segments. Messages of one pair of ranks arrive in the order in which they are sent.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Tags {
-    first: c_int,
-    segment: c_int,
-}
-
-pub(super) const OF_COLLECTIVES: Tags = Tags { first: 1, segment: 2 };
-pub(super) const OF_MESSAGES: Tags = Tags { first: 4, segment: 5 };
+// Tags of first messages; segments have the next one. Messages of one pair of ranks arrive in the order in which they are sent.
+pub(super) const OF_COLLECTIVES: c_int = 1;
+pub(super) const OF_MESSAGES: c_int = 4;
 
 #[derive(Debug)]
 pub(super) struct ByMpi {
     comm: Comm,
-    tags: Tags,
+    tag: c_int,
     segment: usize,
     /// By rank of the world.
     peers: Vec<Peer>,
     only_thread: Option<ThreadId>,
-    /// Links may be used on different threads.
-    _user: User,
 }
 
 /// The messages to and from another rank.
@@ -82,12 +74,12 @@ enum First {
 impl ByMpi {
     pub(super) fn new(
         comm: Comm,
-        (tags, segment): (Tags, usize),
+        (tag, segment): (c_int, usize),
         ranks: usize,
         only_thread: Option<ThreadId>,
     ) -> Self {
         let peers = (0..ranks).map(|_| Peer::default()).collect();
-        Self { comm, tags, segment: segment.min(FAR_SEGMENT), peers, only_thread, _user: User::new() }
+        Self { comm, tag, segment: segment.min(FAR_SEGMENT), peers, only_thread }
     }
 
     /// Returns the segment of a payload of `size_bytes` bytes that starts at `start`. No segment is in two pieces.
@@ -117,18 +109,16 @@ impl Link for ByMpi {
             kernels::copy(&mut first[HEADER..], short);
             *given = first.len();
             peer.lends = short.len() < bytes.len();
-            let (first, size) = (first.as_ptr(), first.len() as c_int);
             // SAFETY: the link owns the memory, and reuses it only for the next message to that rank, after this one is sent.
-            let request = unsafe { self.comm.begin_send(first, size, to, self.tags.first) };
+            let request = unsafe { self.comm.begin_send(first, to, self.tag) };
             peer.sends.push_back(request.map_err(Failure::Error)?);
         }
         while *given < HEADER + bytes.len() && self.peers[to].sends.len() < WINDOW {
             let segment = &bytes[self.segment(*given - HEADER, bytes.len())];
             *given += segment.len();
-            let (start, size) = (segment.as_ptr(), segment.len() as c_int);
             // SAFETY: the caller keeps the bytes until the message is sent, that is, until all requests are done. After a failure, the job ends if
             // some are not (`holds_memory`).
-            let request = unsafe { self.comm.begin_send(start, size, to, self.tags.segment) };
+            let request = unsafe { self.comm.begin_send(segment, to, self.tag + 1) };
             self.peers[to].sends.push_back(request.map_err(Failure::Error)?);
         }
         let sends = &mut self.peers[to].sends;
@@ -140,12 +130,11 @@ impl Link for ByMpi {
         check_thread(self.only_thread);
         let peer = &mut self.peers[from];
         if let First::Awaited = peer.first {
-            let Some(probed) = self.comm.probe(from, self.tags.first).map_err(Failure::Error)? else {
+            let Some(probed) = self.comm.probe(from, self.tag).map_err(Failure::Error)? else {
                 return Ok(None);
             };
-            let place = peer.received.take(FIRST).as_mut_ptr();
             // SAFETY: the link owns the memory, and no code reads or changes it before the request is done.
-            let request = unsafe { probed.begin_receive(place, FIRST as c_int) };
+            let request = unsafe { probed.begin_receive(peer.received.take(FIRST)) };
             peer.first = First::Arriving(request.map_err(Failure::Error)?);
         }
         if let First::Arriving(request) = &mut peer.first {
@@ -173,10 +162,9 @@ impl Link for ByMpi {
         while requested < end && self.peers[from].segments.len() < WINDOW {
             let segment = self.segment(requested, size_bytes);
             let place = &mut place[segment.start - begin..segment.end - begin];
-            let (start, size) = (place.as_mut_ptr(), place.len() as c_int);
             // SAFETY: the caller keeps the place, and does not access it, until the message has arrived, that is, until all requests are
             // done. After a failure, the job ends if some are not (`holds_memory`).
-            let request = unsafe { self.comm.begin_receive(start, size, from, self.tags.segment) };
+            let request = unsafe { self.comm.begin_receive(place, from, self.tag + 1) };
             self.peers[from].segments.push_back(request.map_err(Failure::Error)?);
             requested = segment.end;
         }

@@ -22,15 +22,15 @@ impl Reductions {
     ///
     /// It takes 0.05 ms with Open MPI 4.1.4, and a few milliseconds with MPICH 4.0.2.
     pub(super) fn tested(comm: Comm) -> Result<Self> {
-        let mut own = 0;
+        let mut own = 0_u128;
         for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_half()) {
             for op in of_mpi().filter(|op| op.is_defined_for(dtype)) {
                 own |= u128::from(example(dtype, op)?.is_some()) << place(dtype, op);
             }
         }
-        let any = |own: u64| Ok(comm.all_gather(own)?.into_iter().fold(0, |wrong, of_rank| wrong | of_rank));
-        let (high, low) = (any((own >> 64) as u64)?, any(own as u64)?);
-        Ok(Self { wrong: u128::from(high) << 64 | u128::from(low) })
+        let all = comm.all_gather(&own.to_ne_bytes())?;
+        let (all, _) = all.as_chunks();
+        Ok(Self { wrong: all.iter().fold(0, |wrong, of_rank| wrong | u128::from_ne_bytes(*of_rank)) })
     }
 
     /// # Errors

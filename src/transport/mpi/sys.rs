@@ -8,19 +8,24 @@ use unisono_collectives::Rank;
 
 use crate::error::{Error, Result};
 
+/// Calls an MPI function. Returns its name and its return code, for [`check`].
+macro_rules! call {
+    ($function:ident($($argument:expr),*)) => { (stringify!($function), ffi::$function($($argument),*)) };
+}
+
 mod blocking;
 mod collectives;
 mod lock;
 
 pub(super) use collectives::reduce_local;
-pub(super) use lock::{User, check_thread, may_call};
+pub(super) use lock::{check_thread, may_call};
 use lock::{lock, unless_locked};
 
 /// A tag that no message uses.
 const NO_TAG: c_int = 7;
 
 /// Returns an error for a return code other than `MPI_SUCCESS`, with its text by `MPI_Error_string` (§9.4).
-fn check(call: &'static str, code: c_int) -> Result<()> {
+fn check((call, code): (&'static str, c_int)) -> Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
         return Ok(());
     }
@@ -89,8 +94,8 @@ pub(super) fn state() -> Result<State> {
     let (mut initialized, mut finalized) = (0, 0);
     // SAFETY: both functions may be called at any time.
     unsafe {
-        check("MPI_Initialized", ffi::MPI_Initialized(&raw mut initialized))?;
-        check("MPI_Finalized", ffi::MPI_Finalized(&raw mut finalized))?;
+        check(call!(MPI_Initialized(&raw mut initialized)))?;
+        check(call!(MPI_Finalized(&raw mut finalized)))?;
     }
     Ok(match (initialized != 0, finalized != 0) {
         (_, true) => State::Over,
@@ -103,24 +108,23 @@ pub(super) fn state() -> Result<State> {
 pub(super) fn init() -> Result<()> {
     let mut provided = 0;
     // SAFETY: MPI was never initialised, as the caller has checked. The arguments of the process are optional.
-    let code = unsafe {
+    check(unsafe {
         let required = ffi::RSMPI_THREAD_SERIALIZED;
-        ffi::MPI_Init_thread(std::ptr::null_mut(), std::ptr::null_mut(), required, &raw mut provided)
-    };
-    check("MPI_Init_thread", code)
+        call!(MPI_Init_thread(std::ptr::null_mut(), std::ptr::null_mut(), required, &raw mut provided))
+    })
 }
 
 /// Finalises MPI, which waits for the other ranks: `MPI_Finalize` (§11.2.2).
 pub(super) fn finalize() -> Result<()> {
     // SAFETY: called once, by the communicator that initialised MPI, at its end.
-    check("MPI_Finalize", unsafe { ffi::MPI_Finalize() })
+    check(unsafe { call!(MPI_Finalize()) })
 }
 
 /// Returns whether any thread may call MPI, one at a time: `MPI_Query_thread` (§11.6).
 pub(super) fn any_thread_may_call() -> Result<bool> {
     let mut provided = 0;
     // SAFETY: MPI is initialised.
-    check("MPI_Query_thread", unsafe { ffi::MPI_Query_thread(&raw mut provided) })?;
+    check(unsafe { call!(MPI_Query_thread(&raw mut provided)) })?;
     // SAFETY: a constant of the library.
     Ok(provided >= unsafe { ffi::RSMPI_THREAD_SERIALIZED })
 }
@@ -148,7 +152,7 @@ impl Comm {
         let _lock = lock();
         let mut copy = self;
         // SAFETY: the handle is valid; all ranks of the communicator do the same.
-        check("MPI_Comm_dup", unsafe { ffi::MPI_Comm_dup(self.0, &raw mut copy.0) })?;
+        check(unsafe { call!(MPI_Comm_dup(self.0, &raw mut copy.0)) })?;
         copy.return_errors()
     }
 
@@ -157,20 +161,17 @@ impl Comm {
         let _lock = lock();
         let mut node = self;
         // SAFETY: the handle is valid; all ranks of the communicator do the same.
-        let code = unsafe {
+        check(unsafe {
             let (kind, info) = (ffi::RSMPI_COMM_TYPE_SHARED, ffi::RSMPI_INFO_NULL);
-            ffi::MPI_Comm_split_type(self.0, kind, 0, info, &raw mut node.0)
-        };
-        check("MPI_Comm_split_type", code)?;
+            call!(MPI_Comm_split_type(self.0, kind, 0, info, &raw mut node.0))
+        })?;
         node.return_errors()
     }
 
     /// Makes errors return codes: `MPI_Comm_set_errhandler` (§9.3.1).
     fn return_errors(self) -> Result<Self> {
         // SAFETY: the handle is valid.
-        check("MPI_Comm_set_errhandler", unsafe {
-            ffi::MPI_Comm_set_errhandler(self.0, ffi::RSMPI_ERRORS_RETURN)
-        })?;
+        check(unsafe { call!(MPI_Comm_set_errhandler(self.0, ffi::RSMPI_ERRORS_RETURN)) })?;
         Ok(self)
     }
 
@@ -178,7 +179,7 @@ impl Comm {
     pub(super) fn rank(self) -> Result<Rank> {
         let mut rank = 0;
         // SAFETY: the handle is valid.
-        check("MPI_Comm_rank", unsafe { ffi::MPI_Comm_rank(self.0, &raw mut rank) })?;
+        check(unsafe { call!(MPI_Comm_rank(self.0, &raw mut rank)) })?;
         Ok(rank as Rank)
     }
 
@@ -186,40 +187,21 @@ impl Comm {
     pub(super) fn ranks(self) -> Result<usize> {
         let mut ranks = 0;
         // SAFETY: the handle is valid.
-        check("MPI_Comm_size", unsafe { ffi::MPI_Comm_size(self.0, &raw mut ranks) })?;
+        check(unsafe { call!(MPI_Comm_size(self.0, &raw mut ranks)) })?;
         Ok(ranks as usize)
     }
 
-    /// All-gathers a number, rank 0 first: `MPI_Allgather` (§6.7). It blocks, so it is used only during set-up.
-    pub(super) fn all_gather(self, value: u64) -> Result<Vec<u64>> {
-        let mut values = vec![0_u64; self.ranks()?];
+    /// All-gathers the same number of bytes from each rank, rank 0 first: `MPI_Allgather` (§6.7). It blocks, so it is used only during set-up.
+    pub(super) fn all_gather(self, own: &[u8]) -> Result<Vec<u8>> {
+        let mut all = vec![0_u8; own.len() * self.ranks()?];
         let _lock = lock();
-        // SAFETY: one element is sent, and the buffer holds one from each rank.
-        let code = unsafe {
-            let (kind, sent) = (ffi::RSMPI_UINT64_T, (&raw const value).cast::<c_void>());
-            ffi::MPI_Allgather(sent, 1, kind, values.as_mut_ptr().cast(), 1, kind, self.0)
-        };
-        check("MPI_Allgather", code)?;
-        Ok(values)
-    }
-
-    /// All-gathers bytes, rank 0 first: `MPI_Allgather` (§6.7). It blocks, so it is used only during set-up.
-    pub(super) fn all_gather_bytes(self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let sizes = self.all_gather(own.len() as u64)?;
-        let longest = sizes.iter().max().map_or(0, |&most| most as usize).max(1);
-        let mut sent = own.to_vec();
-        sent.resize(longest, 0);
-        let mut all = vec![0_u8; longest * sizes.len()];
-        let _lock = lock();
-        // SAFETY: `longest` bytes are sent, and the buffer holds as many from each rank.
-        let code = unsafe {
-            let (kind, count) = (ffi::RSMPI_UINT8_T, longest as c_int);
-            let (from, into) = (sent.as_ptr().cast::<c_void>(), all.as_mut_ptr().cast());
-            ffi::MPI_Allgather(from, count, kind, into, count, kind, self.0)
-        };
-        check("MPI_Allgather", code)?;
-        let of_rank = |(bytes, size): (&[u8], u64)| bytes[..size as usize].to_vec();
-        Ok(all.chunks(longest).zip(sizes).map(of_rank).collect())
+        // SAFETY: `own` is sent, and the buffer has space for as many bytes from each rank.
+        check(unsafe {
+            let (kind, count) = (ffi::RSMPI_UINT8_T, own.len() as c_int);
+            let (sent, into) = (own.as_ptr().cast::<c_void>(), all.as_mut_ptr().cast());
+            call!(MPI_Allgather(sent, count, kind, into, count, kind, self.0))
+        })?;
+        Ok(all)
     }
 
     /// Ends all processes of the communicator: `MPI_Abort` (§11.4.2).
@@ -234,53 +216,31 @@ impl Comm {
     pub(super) fn free(mut self) -> Result<()> {
         let _lock = lock();
         // SAFETY: the handle is valid and not used again.
-        check("MPI_Comm_free", unsafe { ffi::MPI_Comm_free(&raw mut self.0) })
+        check(unsafe { call!(MPI_Comm_free(&raw mut self.0)) })
     }
 
     /// Starts a non-blocking send: `MPI_Isend` (§3.7.2).
     ///
     /// # Safety
     /// The bytes must stay valid and unchanged until the request is done.
-    pub(super) unsafe fn begin_send(
-        self,
-        bytes: *const u8,
-        size: c_int,
-        to: Rank,
-        tag: c_int,
-    ) -> Result<Request> {
-        let _lock = lock();
-        let mut request = MaybeUninit::uninit();
+    pub(super) unsafe fn begin_send(self, bytes: *const [u8], to: Rank, tag: c_int) -> Result<Request> {
         // SAFETY: the caller keeps the bytes; the other arguments are values.
-        let code = unsafe {
-            let kind = ffi::RSMPI_UINT8_T;
-            ffi::MPI_Isend(bytes.cast(), size, kind, to as c_int, tag, self.0, request.as_mut_ptr())
-        };
-        check("MPI_Isend", code)?;
-        // SAFETY: the call succeeded, so it has written the request.
-        Ok(Request(unsafe { request.assume_init() }))
+        begin(|request| unsafe {
+            let (kind, size, to) = (ffi::RSMPI_UINT8_T, bytes.len() as c_int, to as c_int);
+            call!(MPI_Isend(bytes.cast(), size, kind, to, tag, self.0, request))
+        })
     }
 
-    /// Starts a non-blocking receive of at most `size` bytes: `MPI_Irecv` (§3.7.2).
+    /// Starts a non-blocking receive of at most this many bytes: `MPI_Irecv` (§3.7.2).
     ///
     /// # Safety
     /// The bytes must stay valid and not be accessed by others until the request is done (§3.7.3).
-    pub(super) unsafe fn begin_receive(
-        self,
-        bytes: *mut u8,
-        size: c_int,
-        from: Rank,
-        tag: c_int,
-    ) -> Result<Request> {
-        let _lock = lock();
-        let mut request = MaybeUninit::uninit();
+    pub(super) unsafe fn begin_receive(self, bytes: *mut [u8], from: Rank, tag: c_int) -> Result<Request> {
         // SAFETY: the caller keeps the bytes; the other arguments are values.
-        let code = unsafe {
-            let kind = ffi::RSMPI_UINT8_T;
-            ffi::MPI_Irecv(bytes.cast(), size, kind, from as c_int, tag, self.0, request.as_mut_ptr())
-        };
-        check("MPI_Irecv", code)?;
-        // SAFETY: the call succeeded, so it has written the request.
-        Ok(Request(unsafe { request.assume_init() }))
+        begin(|request| unsafe {
+            let (kind, size, from) = (ffi::RSMPI_UINT8_T, bytes.len() as c_int, from as c_int);
+            call!(MPI_Irecv(bytes.cast(), size, kind, from, tag, self.0, request))
+        })
     }
 }
 
@@ -304,17 +264,10 @@ impl Comm {
         let _lock = lock();
         let (mut found, mut message) = (0, MaybeUninit::uninit());
         // SAFETY: all outputs live to the end of the call.
-        let code = unsafe {
-            ffi::MPI_Improbe(
-                from as c_int,
-                tag,
-                self.0,
-                &raw mut found,
-                message.as_mut_ptr(),
-                ffi::RSMPI_STATUS_IGNORE,
-            )
-        };
-        check("MPI_Improbe", code)?;
+        check(unsafe {
+            let (from, ignored) = (from as c_int, ffi::RSMPI_STATUS_IGNORE);
+            call!(MPI_Improbe(from, tag, self.0, &raw mut found, message.as_mut_ptr(), ignored))
+        })?;
         if found == 0 {
             return Ok(None);
         }
@@ -328,21 +281,16 @@ impl Comm {
 pub(super) struct Probed(ffi::MPI_Message);
 
 impl Probed {
-    /// Starts a non-blocking receive of at most `size` bytes of the message: `MPI_Imrecv` (§3.8.3).
+    /// Starts a non-blocking receive of at most this many bytes of the message: `MPI_Imrecv` (§3.8.3).
     ///
     /// # Safety
     /// As for [`Comm::begin_receive`].
-    pub(super) unsafe fn begin_receive(mut self, bytes: *mut u8, size: c_int) -> Result<Request> {
-        let _lock = lock();
-        let mut request = MaybeUninit::uninit();
+    pub(super) unsafe fn begin_receive(mut self, bytes: *mut [u8]) -> Result<Request> {
         // SAFETY: the caller keeps the bytes; the message was found and is received once.
-        let code = unsafe {
-            let kind = ffi::RSMPI_UINT8_T;
-            ffi::MPI_Imrecv(bytes.cast(), size, kind, &raw mut self.0, request.as_mut_ptr())
-        };
-        check("MPI_Imrecv", code)?;
-        // SAFETY: the call succeeded, so it has written the request.
-        Ok(Request(unsafe { request.assume_init() }))
+        begin(|request| unsafe {
+            let (kind, size) = (ffi::RSMPI_UINT8_T, bytes.len() as c_int);
+            call!(MPI_Imrecv(bytes.cast(), size, kind, &raw mut self.0, request))
+        })
     }
 }
 
@@ -353,14 +301,22 @@ pub(super) struct Request(ffi::MPI_Request);
 // SAFETY: as for `Comm`.
 unsafe impl Send for Request {}
 
+/// Starts a non-blocking operation, which writes its request.
+fn begin(start: impl FnOnce(*mut ffi::MPI_Request) -> (&'static str, c_int)) -> Result<Request> {
+    let _lock = lock();
+    let mut request = MaybeUninit::uninit();
+    check(start(request.as_mut_ptr()))?;
+    // SAFETY: the call succeeded, so it has written the request.
+    Ok(Request(unsafe { request.assume_init() }))
+}
+
 impl Request {
     /// Returns whether the operation is done, so that the caller may use the memory again, and drives progress: `MPI_Test` (§3.7.3).
     pub(super) fn is_done(&mut self) -> Result<bool> {
         let _lock = lock();
         let mut done = 0;
         // SAFETY: the request was begun. When it is done, MPI makes it null, and then a test succeeds at once.
-        let code = unsafe { ffi::MPI_Test(&raw mut self.0, &raw mut done, ffi::RSMPI_STATUS_IGNORE) };
-        check("MPI_Test", code)?;
+        check(unsafe { call!(MPI_Test(&raw mut self.0, &raw mut done, ffi::RSMPI_STATUS_IGNORE)) })?;
         Ok(done != 0)
     }
 }

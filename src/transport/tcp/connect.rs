@@ -44,36 +44,26 @@ pub(in crate::transport) fn link(
 ) -> Result<Result<Box<dyn Link>, String>> {
     let ranks = bootstrap.ranks();
     let sockets = sockets(bootstrap, far, interfaces)?;
-    let tcp = |sockets: Vec<(Rank, TcpStream)>| {
+    let tcp = |sockets: Vec<(Rank, OwnedFd)>| {
         let mut streams: Vec<_> = (0..ranks).map(|_| None).collect();
         for (rank, socket) in sockets {
-            streams[rank] = Some(Stream::new(socket));
+            streams[rank] = Some(Stream::new(TcpStream::from(socket)));
         }
         Box::new(Tcp { streams }) as Box<dyn Link>
     };
     Ok(sockets.map(tcp))
 }
 
-/// Returns the [control connections](super::super::link::Links::controls) of a rank with all others, since all of them agree on the
-/// survivors of a failure. They carry no payload, so that the report of a failure is not queued behind one. All ranks call it. If ranks
-/// cannot connect, it returns the reason, identical on all ranks.
+/// Returns a connection with every rank that is `far`. All ranks of the world call it. If ranks cannot connect, it returns the reason,
+/// identical on all ranks.
 ///
 /// # Errors
 /// If the bootstrap fails.
-pub(in crate::transport) fn controls(
-    bootstrap: &mut dyn Bootstrap,
-    interfaces: &Interfaces,
-) -> Result<Result<Vec<(Rank, OwnedFd)>, String>> {
-    let sockets = sockets(bootstrap, |_| true, interfaces)?;
-    Ok(sockets.map(|sockets| sockets.into_iter().map(|(rank, socket)| (rank, socket.into())).collect()))
-}
-
-/// Returns a connection with every rank that is `far`. All ranks of the world call it.
-fn sockets(
+pub(in crate::transport) fn sockets(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
     interfaces: &Interfaces,
-) -> Result<Result<Vec<(Rank, TcpStream)>, String>> {
+) -> Result<Result<Vec<(Rank, OwnedFd)>, String>> {
     let (own, ranks) = (bootstrap.rank(), bootstrap.ranks());
     let (listeners, addresses) = match interfaces.listen() {
         Ok((listeners, addresses)) => (listeners, Ok((system::nonce(), addresses))),
@@ -118,7 +108,7 @@ fn sockets(
         match connected.and_then(|peer| peer.into_socket().map_err(|error| error.to_string())) {
             // Not `TCP_USER_TIMEOUT`: it would also end the connection with a rank that computes for long and does not receive. The watchdog detects
             // a cut link.
-            Ok(socket) => sockets.push((rank, socket.into())),
+            Ok(socket) => sockets.push((rank, socket)),
             Err(error) => connects = Err(format!("rank {own} and rank {rank} cannot connect: {error}")),
         }
     }

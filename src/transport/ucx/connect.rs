@@ -27,14 +27,6 @@ pub(in crate::transport) fn link(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
 ) -> Result<Result<Box<dyn Link>, String>> {
-    Ok(line(bootstrap, &far)?.map(|line| Box::new(line) as Box<dyn Link>))
-}
-
-/// Returns a link with every rank that is `far`. All ranks of the world call it.
-pub(super) fn line(
-    bootstrap: &mut dyn Bootstrap,
-    far: &impl Fn(Rank) -> bool,
-) -> Result<Result<Line, String>> {
     let (own, ranks) = (bootstrap.rank(), bootstrap.ranks());
     let opened = library().and_then(|library| {
         let worker = Worker::new(library, (own, ranks));
@@ -54,7 +46,7 @@ pub(super) fn line(
     let far: Vec<_> = (0..ranks).filter(|&rank| rank != own && far(rank)).collect();
     let greeted = greet(&worker, &far, &addresses);
     let all = gather_results(bootstrap, &greeted.map_err(of_own))?;
-    Ok(all.map(|_| Line::new(worker, own, ranks)))
+    Ok(all.map(|_| Box::new(Line::new(worker, own, ranks)) as Box<dyn Link>))
 }
 
 /// Greets these ranks, and waits for their greetings, since UCX reports some errors only when a message is sent.

@@ -48,40 +48,21 @@ struct Peer {
 }
 
 /// Pieces in transit, oldest first, with their sizes. A piece without a request is done.
-#[derive(Debug, Default)]
-struct Flight(VecDeque<(Option<Request>, usize)>);
+type Flight = VecDeque<(Option<Request>, usize)>;
 
-impl Flight {
-    /// Removes the pieces that are done, up to the oldest that is not. Returns whether there were any, and the number of their bytes.
-    fn take_done(&mut self, worker: &Worker) -> Result<(bool, usize), Status> {
-        let (mut moved, mut size_bytes) = (false, 0);
-        while let Some((request, piece)) = self.0.front() {
-            match request.as_ref().map_or(Ok(true), |request| worker.is_done(request)) {
-                Ok(false) => break,
-                Ok(true) => {
-                    (moved, size_bytes) = (true, size_bytes + piece);
-                    self.0.pop_front();
-                }
-                Err(status) => {
-                    self.0.pop_front();
-                    return Err(status);
-                }
-            }
+/// Removes the pieces that are done, up to the oldest that is not. Returns whether there were any, and the number of their bytes.
+fn take_done(flight: &mut Flight, worker: &Worker) -> Result<(bool, usize), Status> {
+    let (mut moved, mut size_bytes) = (false, 0);
+    while let Some((request, piece)) = flight.front() {
+        let done = request.as_ref().map_or(Ok(true), |request| worker.is_done(request));
+        if done == Ok(false) {
+            break;
         }
-        Ok((moved, size_bytes))
+        (moved, size_bytes) = (true, size_bytes + piece);
+        flight.pop_front();
+        done?;
     }
-
-    fn has_capacity(&self) -> bool {
-        self.0.len() < WINDOW
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn take_requests(&mut self) -> impl Iterator<Item = Request> {
-        std::mem::take(&mut self.0).into_iter().filter_map(|(request, _)| request)
-    }
+    Ok((moved, size_bytes))
 }
 
 impl Peer {
@@ -100,7 +81,7 @@ impl Peer {
         let before = *given;
         // UCX may accept pieces for a rank that has left, and report that they are sent.
         let is_lost = worker.inbox().lost(to).is_some();
-        while *given < HEADER + bytes.len() && self.sends.has_capacity() && !is_lost {
+        while *given < HEADER + bytes.len() && self.sends.len() < WINDOW && !is_lost {
             let start = given.saturating_sub(HEADER);
             let piece = &bytes[start..bytes.len().min(start + PIECE)];
             let envelope = self.envelopes[self.number as usize % WINDOW].get();
@@ -109,11 +90,11 @@ impl Peer {
             // SAFETY: the envelope is written again after `WINDOW` more pieces. The link's user keeps the bytes until the message is done,
             // that is, until all its requests are done.
             let request = unsafe { worker.send(to, envelope, piece) }?;
-            self.sends.0.push_back((request, piece.len()));
+            self.sends.push_back((request, piece.len()));
             self.number = self.number.wrapping_add(1);
             *given = HEADER + start + piece.len();
         }
-        let (moved, _) = self.sends.take_done(worker)?;
+        let (moved, _) = take_done(&mut self.sends, worker)?;
         Ok(moved || *given > before)
     }
 
@@ -125,7 +106,7 @@ impl Peer {
         place: &mut [u8],
         taken: &mut usize,
     ) -> Result<bool, Lost> {
-        while self.receives.has_capacity() {
+        while self.receives.len() < WINDOW {
             let first = self.arriving.as_mut().and_then(|(_, first)| first.take());
             let next = || worker.inbox().take(from).map(|(_, payload)| payload);
             let is_needed = self.posted < place.len();
@@ -155,10 +136,10 @@ impl Peer {
                     unsafe { worker.receive(offer, target) }.map_err(Lost::Failed)?
                 }
             };
-            self.receives.0.push_back((request, size_bytes));
+            self.receives.push_back((request, size_bytes));
             self.posted = end;
         }
-        let (moved, size_bytes) = self.receives.take_done(worker).map_err(Lost::Failed)?;
+        let (moved, size_bytes) = take_done(&mut self.receives, worker).map_err(Lost::Failed)?;
         *taken += size_bytes;
         Ok(moved)
     }
@@ -267,7 +248,8 @@ impl Link for Line {
         let Self { worker, peers, .. } = self;
         let Peer { sends, receives, is_broken, .. } = &mut peers[other];
         *is_broken = true;
-        worker.end(std::iter::once(other), sends.take_requests().chain(receives.take_requests()).collect());
+        let requests = sends.drain(..).chain(receives.drain(..)).filter_map(|(request, _)| request);
+        worker.end(std::iter::once(other), requests.collect());
     }
 
     fn holds_memory(&self, other: Rank) -> bool {

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use unisono_collectives::Rank;
 
 use super::library::library;
-use super::line::Line;
 use crate::dtype::DType;
 use crate::transport::bootstrap::Bootstrap;
 use crate::transport::bootstrap::tests::pair::{Pair, pair};
@@ -15,12 +14,14 @@ use crate::transport::{Header, Outgoing};
 
 mod header;
 
+type Line = Box<dyn Link>;
+
 fn both(rank: impl Fn(Pair, Line) + Sync) {
     std::thread::scope(|scope| {
         for mut bootstrap in pair() {
             let rank = &rank;
             scope.spawn(move || {
-                let line = super::connect::line(&mut bootstrap, &|_| true).unwrap().unwrap();
+                let line = super::link(&mut bootstrap, |_| true).unwrap().unwrap();
                 rank(bootstrap, line);
             });
         }

@@ -193,9 +193,9 @@ fn quiet_section_of_a_killed_rank_ends_on_all_nodes() {
     let mut all: Vec<_> = controls().into_iter().enumerate().collect();
     let (_, killed) = all.remove(2);
     let ends: Vec<_> = all.into_iter().map(end).collect();
-    let note = Message::Note(serde_json::json!({ "quiet": { "label": "validation" } })).to_bytes();
+    let quiet = Message::Quiet { label: Some("validation".to_owned()) }.to_bytes();
     let mut killed: Vec<_> = killed.into_iter().map(|(_, control)| TcpStream::from(control)).collect();
-    killed.iter_mut().for_each(|control| control.write_all(&note).unwrap());
+    killed.iter_mut().for_each(|control| control.write_all(&quiet).unwrap());
     until(&ends, StatusBoard::is_quiet);
     // A killed process sends nothing.
     drop(killed);

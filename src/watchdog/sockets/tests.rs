@@ -3,6 +3,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+use rustix::net::{AddressFamily, SocketType};
+
 use super::*;
 use crate::config::Interfaces;
 use crate::control::{How, Message};
@@ -58,6 +60,16 @@ fn leaders_of_many_nodes_connect_at_once() {
         assert!(hub.progress().is_empty());
         assert!(leaders.iter_mut().all(|leader| leader.progress().is_empty()));
     }
+}
+
+#[test]
+fn reason_for_which_connections_are_not_accepted_is_reported() {
+    let (mut hub, _) = hub();
+    // Each attempt fails at a socket that does not listen, as at the limit of open files.
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    hub.hub.as_mut().unwrap().0.push(socket.into());
+    assert!(hub.progress().is_empty());
+    assert!(hub.failure.unwrap().starts_with("Invalid argument"));
 }
 
 /// Connects as a process that is not of the job, and sends bytes.

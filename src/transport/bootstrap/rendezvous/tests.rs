@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Barrier;
 
 use super::*;
-use crate::control::{MOST_STRANGERS, Message};
+use crate::control::{Handshake, MOST_STRANGERS, Message};
 use crate::transport::bootstrap::address::{listen, resolve};
 use crate::while_waiting;
 
@@ -192,8 +192,8 @@ fn messages_of_strangers_do_not_end_the_rendezvous() {
         // A rank without a proof, one with a wrong proof, and garbage.
         let claim = Claim { from: 1, to: 0, tag: 3 };
         let prove = Message::Prove { claim, proof: [0; 2] }.to_bytes();
-        let hello = Message::Hello { version: 4, nonce: [1; 2] }.to_bytes();
-        let wrong = [hello, prove.clone()].concat();
+        let (_, hello) = Handshake::connect(b"", claim, [1; 2]);
+        let wrong = [hello.to_bytes(), prove.clone()].concat();
         for message in [&prove[..], &wrong, b"GET / HTTP/1.1\r\n\r\n", &framed(b"")] {
             let mut stranger = connect(&address);
             stranger.set_read_timeout(Some(TIMEOUT)).unwrap();

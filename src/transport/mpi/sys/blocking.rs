@@ -27,7 +27,7 @@ impl Comm {
             // An empty slice may have address 1, which is Open MPI's `MPI_IN_PLACE` and is refused. The call is then a barrier: `MPI_Barrier`
             // (§6.3).
             // SAFETY: the handle is valid.
-            return check("MPI_Barrier", unsafe { ffi::MPI_Barrier(self.0) });
+            return check(unsafe { call!(MPI_Barrier(self.0)) });
         }
         let rank = self.rank()?;
         let parts: Vec<_> = (0..self.ranks()?).map(|rank| parts.elements(Chunks::one(rank))).collect();
@@ -87,54 +87,40 @@ impl Comm {
         let whole = if is_root { in_place } else { held.cast_const() };
         // SAFETY: `held` has `count` elements of this type, the sum of `counts`, and the parts of all ranks are inside of it. In place, it is both
         // input and output. `separate` holds this rank's part. Arguments that are significant only at the root may have any value on other ranks.
-        let (name, code) = unsafe {
+        check(unsafe {
             match call.operation {
-                Operation::AllReduce => {
-                    ("MPI_Allreduce", ffi::MPI_Allreduce(in_place, held, count, kind, op, comm))
+                Operation::AllReduce => call!(MPI_Allreduce(in_place, held, count, kind, op, comm)),
+                Operation::ReduceScatter if is_even => {
+                    call!(MPI_Reduce_scatter_block(in_place, held, own_count, kind, op, comm))
                 }
-                Operation::ReduceScatter if is_even => (
-                    "MPI_Reduce_scatter_block",
-                    ffi::MPI_Reduce_scatter_block(in_place, held, own_count, kind, op, comm),
-                ),
-                Operation::ReduceScatter => {
-                    ("MPI_Reduce_scatter", ffi::MPI_Reduce_scatter(held, separate, counts, kind, op, comm))
-                }
-                Operation::Reduce { .. } => {
-                    ("MPI_Reduce", ffi::MPI_Reduce(whole, held, count, kind, op, root, comm))
-                }
-                Operation::Scan => ("MPI_Scan", ffi::MPI_Scan(in_place, held, count, kind, op, comm)),
-                Operation::ExclusiveScan => {
-                    ("MPI_Exscan", ffi::MPI_Exscan(in_place, held, count, kind, op, comm))
-                }
+                Operation::ReduceScatter => call!(MPI_Reduce_scatter(held, separate, counts, kind, op, comm)),
+                Operation::Reduce { .. } => call!(MPI_Reduce(whole, held, count, kind, op, root, comm)),
+                Operation::Scan => call!(MPI_Scan(in_place, held, count, kind, op, comm)),
+                Operation::ExclusiveScan => call!(MPI_Exscan(in_place, held, count, kind, op, comm)),
                 Operation::AllGather if is_even => {
-                    ("MPI_Allgather", ffi::MPI_Allgather(in_place, 0, kind, held, own_count, kind, comm))
+                    call!(MPI_Allgather(in_place, 0, kind, held, own_count, kind, comm))
                 }
-                Operation::AllGather => (
-                    "MPI_Allgatherv",
-                    ffi::MPI_Allgatherv(in_place, 0, kind, held, counts, starts, kind, comm),
-                ),
-                Operation::Broadcast { .. } => ("MPI_Bcast", ffi::MPI_Bcast(held, count, kind, root, comm)),
+                Operation::AllGather => {
+                    call!(MPI_Allgatherv(in_place, 0, kind, held, counts, starts, kind, comm))
+                }
+                Operation::Broadcast { .. } => call!(MPI_Bcast(held, count, kind, root, comm)),
                 Operation::Gather { .. } if is_even => {
-                    ("MPI_Gather", ffi::MPI_Gather(sent, own_count, kind, held, own_count, kind, root, comm))
+                    call!(MPI_Gather(sent, own_count, kind, held, own_count, kind, root, comm))
                 }
-                Operation::Gather { .. } => (
-                    "MPI_Gatherv",
-                    ffi::MPI_Gatherv(sent, own_count, kind, held, counts, starts, kind, root, comm),
-                ),
-                Operation::Scatter { .. } if is_even => (
-                    "MPI_Scatter",
-                    ffi::MPI_Scatter(held, own_count, kind, into, own_count, kind, root, comm),
-                ),
-                Operation::Scatter { .. } => (
-                    "MPI_Scatterv",
-                    ffi::MPI_Scatterv(held, counts, starts, kind, into, own_count, kind, root, comm),
-                ),
+                Operation::Gather { .. } => {
+                    call!(MPI_Gatherv(sent, own_count, kind, held, counts, starts, kind, root, comm))
+                }
+                Operation::Scatter { .. } if is_even => {
+                    call!(MPI_Scatter(held, own_count, kind, into, own_count, kind, root, comm))
+                }
+                Operation::Scatter { .. } => {
+                    call!(MPI_Scatterv(held, counts, starts, kind, into, own_count, kind, root, comm))
+                }
                 Operation::AllToAll => {
                     assert!(is_even, "{count} elements are not blocks of equal size");
-                    ("MPI_Alltoall", ffi::MPI_Alltoall(in_place, 0, kind, held, own_count, kind, comm))
+                    call!(MPI_Alltoall(in_place, 0, kind, held, own_count, kind, comm))
                 }
             }
-        };
-        check(name, code)
+        })
     }
 }

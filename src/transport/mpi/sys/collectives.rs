@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use mpi::ffi;
 use unisono_collectives::{Rank, VendorCall};
 
-use super::{Comm, Request, check, lock};
+use super::{Comm, Request, begin, check, lock};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
@@ -22,7 +22,7 @@ impl Comm {
         let _lock = lock();
         let mut is_inter = 0;
         // SAFETY: the handle is valid, and the number lives to the end of the call.
-        check("MPI_Comm_test_inter", unsafe { ffi::MPI_Comm_test_inter(self.0, &raw mut is_inter) })?;
+        check(unsafe { call!(MPI_Comm_test_inter(self.0, &raw mut is_inter)) })?;
         Ok(is_inter != 0)
     }
 
@@ -34,60 +34,54 @@ impl Comm {
         let (mut all, mut some, mut part) = (MaybeUninit::uninit(), MaybeUninit::uninit(), self);
         // SAFETY: the handle is valid, every call writes its result if it succeeds, and the groups are not used afterwards.
         unsafe {
-            check("MPI_Comm_group", ffi::MPI_Comm_group(self.0, all.as_mut_ptr()))?;
+            check(call!(MPI_Comm_group(self.0, all.as_mut_ptr())))?;
             let (count, list) = (members.len() as c_int, members.as_ptr());
-            check("MPI_Group_incl", ffi::MPI_Group_incl(all.assume_init(), count, list, some.as_mut_ptr()))?;
-            let made = ffi::MPI_Comm_create_group(self.0, some.assume_init(), GROUP_TAG, &raw mut part.0);
-            check("MPI_Comm_create_group", made)?;
-            check("MPI_Group_free", ffi::MPI_Group_free(some.as_mut_ptr()))?;
-            check("MPI_Group_free", ffi::MPI_Group_free(all.as_mut_ptr()))?;
+            check(call!(MPI_Group_incl(all.assume_init(), count, list, some.as_mut_ptr())))?;
+            check(call!(MPI_Comm_create_group(self.0, some.assume_init(), GROUP_TAG, &raw mut part.0)))?;
+            check(call!(MPI_Group_free(some.as_mut_ptr())))?;
+            check(call!(MPI_Group_free(all.as_mut_ptr())))?;
         }
         part.return_errors()
     }
 
-    /// Starts the collective of a plan's phase, in place, on a communicator of the phase's group: `MPI_Ibcast` (§6.12.2),
-    /// `MPI_Iallgatherv` (§6.12.5), `MPI_Ireduce` (§6.12.7) or `MPI_Ireduce_scatter` (§6.12.10).
+    /// Starts the collective of a plan's phase, in place, on the communicator of the phase's group, in which this rank has this position:
+    /// `MPI_Ibcast` (§6.12.2), `MPI_Iallgatherv` (§6.12.5), `MPI_Ireduce` (§6.12.7) or `MPI_Ireduce_scatter` (§6.12.10).
     ///
     /// # Safety
     /// `held` must stay valid, and not be accessed by others, until the collective is done.
-    pub(in super::super) unsafe fn begin(self, task: &VendorPhase<'_>, held: &mut [u8]) -> Result<Begun> {
+    pub(in super::super) unsafe fn begin(
+        self,
+        task: &VendorPhase<'_>,
+        position: usize,
+        held: &mut [u8],
+    ) -> Result<Begun> {
         let VendorPhase { dtype, op, ref parts, .. } = *task;
         let size_bytes = dtype.size_bytes();
         let (kind, count) = (datatype(dtype, op)?, int(held.len() / size_bytes)?);
         let counts: Vec<_> = parts.iter().map(|part| int(part.len() / size_bytes)).collect::<Result<_>>()?;
         let starts: Vec<_> = parts.iter().map(|part| int(part.start / size_bytes)).collect::<Result<_>>()?;
         let (held, in_place): (*mut c_void, _) = (held.as_mut_ptr().cast(), unisono_mpi_in_place());
-        let (op, mut request) = (reduction(op), MaybeUninit::uninit());
-        let _lock = lock();
+        let (op, comm) = (reduction(op), self.0);
         // SAFETY: `held` has `count` elements of this type, which the caller keeps. `counts` and `starts` have one entry for each rank of the
         // communicator, are inside of `held`, and are kept with the request.
-        let (name, code) = unsafe {
-            let request = request.as_mut_ptr();
+        let request = begin(|request| unsafe {
+            let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
             match *task.call {
                 VendorCall::Reduce { root } => {
-                    let sent = if self.rank()? == root { in_place } else { held.cast_const() };
-                    let root = root as c_int;
-                    ("MPI_Ireduce", ffi::MPI_Ireduce(sent, held, count, kind, op, root, self.0, request))
+                    let sent = if position == root { in_place } else { held.cast_const() };
+                    call!(MPI_Ireduce(sent, held, count, kind, op, root as c_int, comm, request))
                 }
                 VendorCall::Broadcast { root } => {
-                    ("MPI_Ibcast", ffi::MPI_Ibcast(held, count, kind, root as c_int, self.0, request))
+                    call!(MPI_Ibcast(held, count, kind, root as c_int, comm, request))
                 }
                 VendorCall::ReduceScatter { .. } => {
-                    let counts = counts.as_ptr();
-                    let code = ffi::MPI_Ireduce_scatter(in_place, held, counts, kind, op, self.0, request);
-                    ("MPI_Ireduce_scatter", code)
+                    call!(MPI_Ireduce_scatter(in_place, held, counts, kind, op, comm, request))
                 }
                 VendorCall::AllGather { .. } => {
-                    let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
-                    let code =
-                        ffi::MPI_Iallgatherv(in_place, 0, kind, held, counts, starts, kind, self.0, request);
-                    ("MPI_Iallgatherv", code)
+                    call!(MPI_Iallgatherv(in_place, 0, kind, held, counts, starts, kind, comm, request))
                 }
             }
-        };
-        check(name, code)?;
-        // SAFETY: the call succeeded, so it has written the request.
-        let request = Request(unsafe { request.assume_init() });
+        })?;
         Ok(Begun { request, _counts: counts, _starts: starts })
     }
 }
@@ -102,11 +96,10 @@ pub(in super::super) fn reduce_local(
     assert_eq!(held.len(), arrived.len(), "two arrays of the same size");
     let (kind, count) = (datatype(dtype, op)?, int(held.len() / dtype.size_bytes())?);
     // SAFETY: both arrays hold `count` elements of this type, and neither is kept.
-    let code = unsafe {
+    check(unsafe {
         let (arrived, held) = (arrived.as_ptr().cast(), held.as_mut_ptr().cast());
-        ffi::MPI_Reduce_local(arrived, held, count, kind, reduction(op))
-    };
-    check("MPI_Reduce_local", code)
+        call!(MPI_Reduce_local(arrived, held, count, kind, reduction(op)))
+    })
 }
 
 /// A non-blocking collective, with the arrays that MPI reads until it is done.
