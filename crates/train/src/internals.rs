@@ -4,7 +4,7 @@
 pub use crate::sampled::PassOn;
 
 /// A GPU replaces the host in a step: it fills buckets in the same order, and updates the values of its replica.
-pub use crate::backend::{Backend, Run, State, Update};
+pub use crate::backend::{Backend, Run, Update};
 /// Central storage replaces the host too, and refuses the same optimizers as sharding does.
 pub use crate::backend::{keeps_average, needs_whole, optimizer_of};
 pub use crate::buckets::{Ledger, Place, end_pass};

@@ -232,19 +232,17 @@ impl Resumed {
         mirror: &mut Mirror<R>,
     ) -> Result<(), TrainError> {
         let parameters = mirror.replica().parameters().to_vec();
-        let state = mirror.optimizer()?.state();
-        let places: Vec<_> = state.map(|(moment, index, _)| (moment.to_owned(), index)).collect();
-        let mut state = Vec::new();
-        for (moment, index) in &places {
-            let Parameter { name, is_trained, .. } = &parameters[*index];
-            let count = if *is_trained { parameters[*index].count() } else { 0 };
+        let own: Vec<_> = (0..parameters.len()).map(|index| mirror.own(index)).collect();
+        mirror.restore_optimizer(self.progress.updates, &mut |moment, index, values| {
+            let Parameter { name, is_trained, .. } = &parameters[index];
+            let count = if *is_trained { parameters[index].count() } else { 0 };
             // If the saved run had fewer ranks, the state of rank 0's optimizer is used.
-            let own = find(saved, &moment_name(name, &of_rank(moment, rank)));
-            let own = own.ok().filter(|own| own.values.len() == count);
-            let found = own.map_or_else(|| find(saved, &moment_name(name, moment)), Ok)?;
-            state.push((&moment[..], *index, &sized(found, count)?[mirror.own(*index)]));
-        }
-        mirror.restore_optimizer(self.progress.updates, state)?;
+            let of_rank = find(saved, &moment_name(name, &of_rank(moment, rank)));
+            let of_rank = of_rank.ok().filter(|found| found.values.len() == count);
+            let found = of_rank.map_or_else(|| find(saved, &moment_name(name, moment)), Ok)?;
+            values.copy_from_slice(&sized(found, count)?[own[index].clone()]);
+            Ok(())
+        })?;
         mirror.steps = self.progress.step;
         for (velocity, of) in mirror.rounds.iter_mut().flat_map(Rounds::velocities).zip(&parameters) {
             if let Ok(saved) = find(saved, &moment_name(&of.name, OUTER_VELOCITY)) {

@@ -1,6 +1,7 @@
 //! The data of a server: the values of its buckets, and their optimizer state.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -245,13 +246,13 @@ impl Bucket {
 
     fn restore(&mut self, held: &ShardState) {
         self.values.copy_from_slice(&held.values);
-        let names = self.optimizer.settings().rule.state_names().to_vec();
-        let mut state = Vec::new();
-        for (&name, moment) in names.iter().zip(&held.moments) {
-            let members = self.members.iter().enumerate();
-            state.extend(members.map(|(place, (_, range))| (name, place, &moment[range.clone()])));
-        }
-        self.optimizer.restore(held.updates, state).expect("it has the layout of this bucket");
+        let moments = held.moments.iter();
+        let mut state =
+            moments.flat_map(|moment| self.members.iter().map(move |(_, range)| &moment[range.clone()]));
+        let Ok(()) = self.optimizer.restore(held.updates, &mut |_, _, values| {
+            values.copy_from_slice(state.next().expect("it has the layout of this bucket"));
+            Ok::<_, Infallible>(())
+        });
     }
 
     fn take(&mut self, gradient: &[f32], push: &Message, missed: u64, rules: Rules) -> Updated {

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Backend, Run, State, Times, Update};
+use super::{Backend, Run, Times, Update};
 use crate::buckets::Ledger;
 use crate::gradients::Values;
 use crate::local::Rounds;
-use crate::optimizer::{Optimizer, square_sum};
+use crate::optimizer::{Optimizer, Restore, square_sum};
 use crate::{Buckets, Fill, Filling, Gradients, LossSums, Pass, ReplicaError, Sums, TrainError};
 use unisono::{Communicator, copy};
 
@@ -200,8 +200,8 @@ impl Backend for Host {
         Ok(&self.optimizer)
     }
 
-    fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError> {
-        Ok(self.optimizer.restore(steps, state)?)
+    fn restore_optimizer(&mut self, steps: u64, write: Restore<'_>) -> Result<(), TrainError> {
+        self.optimizer.restore(steps, write)
     }
 }
 
