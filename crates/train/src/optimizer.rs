@@ -36,7 +36,7 @@ use crate::TrainError;
 
 pub use adamw::AdamW;
 pub use averaged::Averaged;
-pub use catalogue::{NamedRule, UnknownRule, names};
+pub use catalogue::{NamedRule, names};
 pub use lamb::Lamb;
 pub use lion::Lion;
 use passes::SquareSum;
