@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use unisono::Registered;
 use unisono_data::Stop;
+use unisono_data::pipeline::lock;
 
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
@@ -33,8 +34,7 @@ pub(super) struct Shard {
 struct Rules {
     /// The number of shares of a step.
     shares: usize,
-    staleness: Staleness,
-    damps: bool,
+    settings: ServerSettings,
     /// The factor of a gradient that updates the parameters by itself.
     scale: f64,
 }
@@ -145,8 +145,7 @@ impl Shard {
         settings: ServerSettings,
         stop: Stop,
     ) -> unisono::Result<Self> {
-        let ServerSettings { staleness, damps, .. } = settings;
-        let (optimizer, scale) = match staleness {
+        let (optimizer, scale) = match settings.staleness {
             Staleness::Steps(0) => (optimizer, 1.0),
             _ => per_share(&optimizer, shares),
         };
@@ -171,7 +170,7 @@ impl Shard {
         };
         let buckets = layout.of(server).map(bucket).collect::<unisono::Result<_>>()?;
         let half = HalfBytes::of(&layout.settings);
-        Ok(Self { buckets, half, rules: Rules { shares, staleness, damps, scale }, stop })
+        Ok(Self { buckets, half, rules: Rules { shares, settings, scale }, stop })
     }
 
     pub(super) fn visit(&self, link: &Link) -> unisono::Result<Visit> {
@@ -264,7 +263,7 @@ impl Bucket {
         if !self.arrived.insert(share) {
             return Ok(());
         }
-        if rules.staleness == Staleness::Steps(0) {
+        if rules.settings.staleness == Staleness::Steps(0) {
             self.waiting[share.number] = Some((push.tally.targets, gradient.to_vec()));
             if self.waiting.iter().all(Option::is_some) {
                 return self.update_by_step(push.rate);
@@ -272,7 +271,7 @@ impl Bucket {
         } else if push.tally.targets > 0.0 {
             // All shares of a step together move parameters as far as one update with their mean.
             let steps_missed = (missed / rules.shares as u64) as f64;
-            let damping = if rules.damps { 1.0 / (1.0 + steps_missed) } else { 1.0 };
+            let damping = if rules.settings.damps { 1.0 / (1.0 + steps_missed) } else { 1.0 };
             let rate = push.rate * damping / rules.shares as f64;
             return self.update(gradient, rules.scale / push.tally.targets, rate);
         }
@@ -301,11 +300,6 @@ impl Bucket {
         }
         updated
     }
-}
-
-fn lock(bucket: &Mutex<Bucket>) -> MutexGuard<'_, Bucket> {
-    // A thread that panics ends the run, so a poisoned lock is harmless.
-    bucket.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
