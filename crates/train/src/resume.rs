@@ -37,17 +37,13 @@ pub struct Progress {
     #[serde(deserialize_with = "null_is_nan")]
     pub last_loss: f64,
     /// The best evaluation so far. Checkpoints of older versions have none.
-    #[serde(default)]
     pub best: Option<Best>,
     /// The number of steps made before the last evaluation that counts for early stopping. Checkpoints of older versions have none, and were saved
     /// after the evaluation of their step.
-    #[serde(default)]
     pub evaluated: Option<u64>,
     /// The loss of the first step.
-    #[serde(default)]
     pub first_loss: Option<f64>,
     /// The checkpoint with the lowest training loss. Known only on the rank that saves, and not with early stopping.
-    #[serde(default)]
     pub lowest: Option<Lowest>,
     /// The factor by which [callbacks](crate::Callback) have multiplied learning rates.
     #[serde(default = "unchanged")]
