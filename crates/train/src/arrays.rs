@@ -50,7 +50,7 @@ pub(crate) fn join(parts: Vec<Tensor>) -> Vec<Tensor> {
 }
 
 /// Returns the arrays of rank 0 that this rank wants, and the names of the arrays that no rank wants. Called by all ranks.
-pub(crate) fn scatter(
+pub fn scatter(
     comm: &mut Communicator,
     arrays: Vec<Tensor>,
     wants: impl Fn(&str) -> bool,

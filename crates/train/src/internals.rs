@@ -25,6 +25,8 @@ pub use crate::compare::{broadcast, hash_with_buffers, lowest, model};
 pub use crate::buckets::{HalfBytes, Plan, WithoutGradient};
 pub use crate::state::{RunState, not_saved};
 
+/// Rank 0 reads a saved model for all ranks.
+pub use crate::arrays::scatter;
 pub use crate::checkpoint::{moment_name, saved_moment};
 /// The averages of a saved model's parameters are entries of the optimizer's state.
 pub use crate::optimizer::averaged::AVERAGE;
