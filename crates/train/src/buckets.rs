@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use crate::Parameter;
-use unisono::{Algorithm, Call, Communicator, DType, Error, Method, Operation, Ran, Rank, ReduceOp, Why};
+use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, Ran, Rank, ReduceOp, Why};
 use unisono_compress::Compressor;
 
 mod compressed;
@@ -70,18 +70,13 @@ pub struct Buckets {
     /// The sums other than gradients, if they need a separate message: gradients are rounded or stay on their rank, or there are none.
     aside: Option<CommBuffer<f32>>,
     tree: Option<Tree>,
-    /// The element type of gradients on the wire.
-    dtype: DType,
+    settings: BucketSettings,
     has_others: bool,
-    /// Whether gradients stay on their rank.
-    is_local: bool,
     /// The settings of all-reduces.
     way: CollectiveSpec,
     flights: Vec<Flight>,
     /// The time that this thread waited for parameters in this step.
     pub(crate) waited: Duration,
-    /// The number of updates after which compressors are used.
-    uncompressed_steps: u64,
     /// The first parameter of this step whose gradient a compressor has found not to be finite, and the largest magnitude in that gradient.
     not_finite: Option<(usize, f32)>,
     rank: Rank,
@@ -141,13 +136,11 @@ impl Buckets {
             buckets: buckets.collect::<Result<_, Error>>()?,
             aside: if rides_along { None } else { Some(CommBuffer::new(comm, None, Sums::COUNT)?) },
             tree: (settings.order == Order::Tree).then(Tree::default),
-            dtype: dtype(settings.wire),
+            settings: settings.clone(),
             has_others: ranks > 1,
-            is_local,
             waited: Duration::ZERO,
             way,
             flights: Vec::new(),
-            uncompressed_steps: settings.uncompressed_steps,
             not_finite: None,
             rank: comm.rank(),
             ledger,
@@ -185,7 +178,7 @@ impl Buckets {
             return Ran { method: Method::Algorithm(IN_TREE), why, link: comm.transport() };
         }
         let largest = self.buckets.iter().map(|bucket| bucket.gradients.count()).max().unwrap_or(0);
-        comm.selection(&Call::all_reduce(self.dtype, ReduceOp::Sum, largest))
+        comm.selection(&Call::all_reduce(dtype(self.settings.wire), ReduceOp::Sum, largest))
     }
 
     pub(crate) fn ledger(&self) -> &Ledger {
@@ -297,12 +290,12 @@ impl Buckets {
 
     /// Launches, in order, all buckets that are full and not yet launched.
     fn launch(&mut self, comm: &mut Communicator) -> Result<(), Error> {
-        let compresses = self.ledger.pass.updates >= self.uncompressed_steps;
+        let compresses = self.ledger.pass.updates >= self.settings.uncompressed_steps;
         while let Some(full) = self.ledger.full() {
             let bucket = &mut self.buckets[full];
             let compressor = bucket.compressor.as_ref().filter(|_| compresses);
             // A compressor adds restored residuals, also if there is no other rank.
-            if (self.has_others || compressor.is_some()) && !self.is_local {
+            if (self.has_others || compressor.is_some()) && self.settings.local_steps.is_none() {
                 match (&mut bucket.narrow, compressor) {
                     (None, None) => bucket.gradients.launch(comm, bucket.way)?,
                     (None, Some(compressor)) => {
