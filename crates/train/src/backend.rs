@@ -162,9 +162,6 @@ pub type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), ReplicaEr
 
 /// Returns the backend on the host for a replica with these parameters. `clips` is true if gradients are clipped, which requires all of them before
 /// the update. `brings_values` is [`Replica::brings_values`](crate::Replica::brings_values). Called by all ranks.
-///
-/// # Errors
-/// As [`Buckets::new`]. [`TrainError::Setting`], on all ranks, if the optimizer is incompatible with these settings.
 pub(super) fn on_host(
     comm: &mut Communicator,
     parameters: &[Parameter],

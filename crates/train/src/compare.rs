@@ -16,10 +16,7 @@ use unisono::internals::gather;
 /// The maximum number of listed texts of one kind in a message. Further ones are counted.
 pub(super) const MOST_TOLD: usize = 8;
 
-/// Compares this rank's parameters with rank 0's. Called by all ranks.
-///
-/// # Errors
-/// [`TrainError::ModelsDiffer`] on every rank, with the differences of the lowest rank that has any.
+/// Compares this rank's parameters with rank 0's. All ranks return the differences of the lowest rank that has any. Called by all ranks.
 pub(super) fn parameters(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainError> {
     let described: Vec<Described> = own.iter().map(describe).collect();
     let theirs: Vec<Described> = broadcast(comm, &described)?;

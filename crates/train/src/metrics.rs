@@ -303,9 +303,6 @@ impl<'a> Measuring<'a> {
     }
 
     /// Returns the values of all metrics over this many batches of all ranks. Called by all ranks.
-    ///
-    /// # Errors
-    /// [`TrainError::Setting`] if no rank has received outputs, or if their numbers of classes differ. Errors of the collectives.
     pub(super) fn values(self, comm: &mut Communicator, batches: usize) -> Result<Measured, TrainError> {
         if self.metrics.is_empty() || batches == 0 {
             return Ok(Measured::new());

@@ -42,11 +42,8 @@ struct Rules {
 /// Returns the optimizer for updates by single shares, and the factor of their gradients. The updates of a whole step decay the optimizer's means,
 /// and move parameters, as one synchronous step does. Its state is therefore comparable. With the usual rule, more workers would shorten the history
 /// of the means, and a gradient that misses a few updates would miss a large part of it.
-///
-/// # Panics
-/// If the rule has no such form, which [`Part::refusal`](super::Part::refusal) excludes.
 fn per_share(settings: &OptimizerSettings, shares: usize) -> (OptimizerSettings, f64) {
-    let (rule, scale) = settings.rule.per_share(shares).expect("others are refused");
+    let (rule, scale) = settings.rule.per_share(shares).expect("`Part::refusal` excludes others");
     (
         OptimizerSettings { rule, weight_decay: settings.weight_decay * scale as f32, ..settings.clone() },
         scale,

@@ -280,8 +280,6 @@ impl Gradients for Bringing<'_> {
         })
     }
 
-    /// # Panics
-    /// If a replica with [`brings_values`](crate::Replica::brings_values) has not waited for one of its parameters.
     fn record_loss(&mut self, tally: LossSums) {
         if let Some(index) = self.late.first() {
             let name = &self.filling.buckets.ledger().parameters[index].name;
