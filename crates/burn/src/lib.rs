@@ -101,7 +101,7 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
         module: &M,
         gradients: GradientsParams,
     ) -> Result<GradientsParams, TrainError> {
-        self.reduce(module, gradients, 1.0)
+        self.mean_weighted(module, gradients, 1)
     }
 
     /// Returns the gradients of the mean loss over the targets of all ranks. `gradients` are the gradients of the **sum** of this rank's losses, over
@@ -114,15 +114,6 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
         module: &M,
         gradients: GradientsParams,
         targets: usize,
-    ) -> Result<GradientsParams, TrainError> {
-        self.reduce(module, gradients, targets as f64)
-    }
-
-    fn reduce<M: Module>(
-        &mut self,
-        module: &M,
-        gradients: GradientsParams,
-        weight: f64,
     ) -> Result<GradientsParams, TrainError> {
         let mut describe = Describe::default();
         module.visit(&mut describe);
@@ -139,7 +130,7 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
                 others.len()
             )));
         }
-        let means = self.means.of(self.comm.borrow_mut(), &own, weight, |own, put| {
+        let means = self.means.of(self.comm.borrow_mut(), &own, targets as f64, |own, put| {
             put(own.as_slice().map_err(|error| format!("a gradient is not of f32: {error:?}"))?);
             Ok(())
         })?;

@@ -96,7 +96,7 @@ fn train(comm: &mut Communicator) -> std::result::Result<(), TrainError> {
         let bubble = schedule
             .plan(length, micro_batches)
             .map(|plan| plan.timeline(&PassCosts { forward: 1.0, backward: 2.0, message: 0.0 }).bubble())
-            .map_err(|error| wrong(error.to_string()))?;
+            .map_err(wrong)?;
         println!(
             "{ranks} ranks in pipelines of {length}: loss {first:.3} to {last:.3} in {} steps of {:.1} ms",
             losses.len(),

@@ -16,8 +16,8 @@ use unisono::cudarc::driver::{CudaSlice, CudaStream, DriverError};
 use crate::error::failed;
 use crate::tensors::TensorOptimizer;
 use unisono::{Communicator, DeviceRequest, Error, ReduceOp, Registered, Request};
-use unisono_train::internals::{Backend, Ledger, Place, Run, State, Update, Values, refusal};
-use unisono_train::optimizer::{Factors, Optimizer, OptimizerSettings};
+use unisono_train::internals::{Backend, Ledger, Place, Run, Update, Values, refusal};
+use unisono_train::optimizer::{Factors, Optimizer, OptimizerSettings, Restore};
 use unisono_train::{
     BucketSettings, BucketSize, Fill, Gradients, LossSums, Parameter, Pass, ReplicaError, Sums, Times,
     TrainError,
@@ -282,8 +282,8 @@ impl Backend for Gpu {
         Ok(&self.optimizer_on_host)
     }
 
-    fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError> {
-        self.optimizer_on_host.restore(steps, state)?;
+    fn restore_optimizer(&mut self, steps: u64, write: Restore<'_>) -> Result<(), TrainError> {
+        self.optimizer_on_host.restore(steps, write)?;
         self.optimizer.load(&self.optimizer_on_host, &self.values).map_err(failed)
     }
 

@@ -14,7 +14,7 @@ use crate::network::{Network, Parameters};
 use unisono::Communicator;
 use unisono_data::{Cache, Column, Dataset, Depth, Kind, OnBadSample, Schema, Source, Split, Threads};
 use unisono_train::checkpoint::{self, Loaded, PassedOver, Tensor};
-use unisono_train::internals::{AVERAGE, Damage, broadcast, hash_with_buffers, moment_name};
+use unisono_train::internals::{AVERAGE, Damage, broadcast, hash_with_buffers, moment_name, scatter};
 use unisono_train::metrics::Metric;
 use unisono_train::{Feed as _, Progress, Replica, Sampled, Shares, Test, TrainError, agree, evaluate};
 
@@ -144,26 +144,13 @@ impl Saved {
     pub fn open_on_all(comm: &mut Communicator, path: &Path) -> Result<Self, TrainError> {
         let read = (comm.rank() == 0).then(|| comm.quiet("reading a checkpoint", |_| Self::open(path)));
         let read = agree(comm, read.transpose())?;
-        let header = read.as_ref().map(|saved| {
-            let shapes: Vec<_> = saved.parameters.iter().map(|array| (&array.name, &array.shape)).collect();
-            (&saved.path, &saved.progress, shapes)
-        });
-        let header: Option<(_, _, Vec<_>)> = broadcast(comm, &header)?;
-        let (path, progress, shapes) = header.expect("rank 0 has read it");
-        let mut saved = match read {
-            Some(saved) => saved,
-            None => {
-                let empty = shapes.into_iter().map(|(name, shape): (String, Vec<usize>)| {
-                    let values = vec![0.0; shape.iter().product()];
-                    Tensor { name, shape, values }
-                });
-                Self::new(path, progress, empty.collect(), Vec::new())?
-            }
-        };
-        for Tensor { values, .. } in &mut saved.parameters {
-            comm.broadcast(values, 0)?;
-        }
-        Ok(saved)
+        let header = read.as_ref().map(|saved| (&saved.path, &saved.progress));
+        let header: Option<(_, _)> = broadcast(comm, &header)?;
+        let (path, progress) = header.expect("rank 0 has read it");
+        let (own, passed_over) =
+            read.map_or_else(Default::default, |saved| (saved.parameters, saved.passed_over));
+        let (parameters, _) = scatter(comm, own, |_| true)?;
+        Self::new(path, progress, parameters, passed_over)
     }
 
     fn new(

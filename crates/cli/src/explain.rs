@@ -108,8 +108,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn draw_pipeline(args: &Pipeline) -> Result<(), Failure> {
-    let plan = args.schedule.plan(args.stages, args.micro_batches);
-    let plan = plan.map_err(|why| Failure::BadInput(why.to_string()))?;
+    let plan = args.schedule.plan(args.stages, args.micro_batches).map_err(Failure::BadInput)?;
     if is_reporter() {
         print!("{}", plan.draw());
     }

@@ -189,8 +189,8 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
     if let Some(why) = wire_choice {
         println!("gradients are sent as {wire}: {why}");
     }
-    if let Some(size) = trainer.bucket_size().filter(|_| nodes > 1) {
-        println!("buckets of {size}");
+    if let Some(buckets) = trainer.buckets().filter(|_| nodes > 1) {
+        println!("buckets of {}", buckets.size());
     }
     if wire == Wire::Compressed(Compression::OneBit) && nodes > 1 {
         // Observed: a cnn does not learn at its usual rate of 0.05, but learns as usual at 0.01.
@@ -201,10 +201,11 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
     if let Some(local) = settings.local_steps() {
         println!("parameters are averaged after local steps: {local}");
     }
-    if let Some((buckets, scattered)) = trainer.sharded().filter(|_| settings.shard_optimizer) {
+    if let Some(buckets) = trainer.buckets().filter(|_| settings.shard_optimizer) {
         println!(
-            "the update and the optimizer state are sharded: {scattered} of {buckets} buckets are reduce-scattered, \
-             the others all-reduced"
+            "the update and the optimizer state are sharded: {} of {} buckets are reduce-scattered, the others all-reduced",
+            buckets.scattered(),
+            buckets.len()
         );
     }
     if matches!(wire, Wire::Compressed(_)) && nodes == 1 {

@@ -13,7 +13,7 @@
 //! let timeline = plan.timeline(&PassCosts { forward: 1.0, backward: 2.0, message: 0.0 });
 //! // The bubble of 4 stages and 8 micro-batches: 3 of 11 parts.
 //! assert!((timeline.bubble() - 3.0 / 11.0).abs() < 1e-12);
-//! # Ok::<(), unisono_steps::pipeline::NoPlan>(())
+//! # Ok::<(), String>(())
 //! ```
 //!
 //! Its drawing is
@@ -97,16 +97,6 @@ pub struct PipelinePlan {
     ranks: Vec<Vec<Act>>,
 }
 
-/// No such plan exists: a pipeline has at least one rank and one micro-batch.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a pipeline of {ranks} ranks and {micro_batches} micro-batches: expected at least one of each")]
-pub struct NoPlan {
-    /// The requested ranks.
-    pub ranks: usize,
-    /// The requested micro-batches.
-    pub micro_batches: usize,
-}
-
 impl PipelineSchedule {
     /// Returns the number of stages of each rank.
     pub fn stages_per_rank(self) -> usize {
@@ -119,10 +109,12 @@ impl PipelineSchedule {
     /// Plans the actions of this many ranks for this many micro-batches.
     ///
     /// # Errors
-    /// [`NoPlan`].
-    pub fn plan(self, ranks: usize, micro_batches: usize) -> Result<PipelinePlan, NoPlan> {
+    /// If there is no rank or no micro-batch.
+    pub fn plan(self, ranks: usize, micro_batches: usize) -> Result<PipelinePlan, String> {
         if ranks * micro_batches * self.stages_per_rank() == 0 {
-            return Err(NoPlan { ranks, micro_batches });
+            return Err(format!(
+                "a pipeline of {ranks} ranks and {micro_batches} micro-batches: expected at least one of each"
+            ));
         }
         let stages = ranks * self.stages_per_rank();
         let acts = (0..ranks).map(|rank| {

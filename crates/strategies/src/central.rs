@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use unisono::{Communicator, Error, Rank, ReduceOp};
 use unisono_train::internals::{
-    Backend, Ledger, Run, State, Update, Values, end_pass, keeps_average, needs_whole, optimizer_of,
+    Backend, Ledger, Run, Update, Values, end_pass, keeps_average, needs_whole, optimizer_of,
 };
-use unisono_train::optimizer::{Exploded, Optimizer, OptimizerSettings, square_sum};
+use unisono_train::optimizer::{Exploded, Optimizer, OptimizerSettings, Restore, square_sum};
 use unisono_train::{
     BucketSettings, BucketSize, Fill, Gradients, LossSums, Order, Overlap, Parameter, Pass, Sums, Times,
     TrainError, Wire,
@@ -195,8 +195,8 @@ impl Backend for Central {
         Ok(&self.optimizer)
     }
 
-    fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError> {
-        Ok(self.optimizer.restore(steps, state)?)
+    fn restore_optimizer(&mut self, steps: u64, write: Restore<'_>) -> Result<(), TrainError> {
+        self.optimizer.restore(steps, write)
     }
 }
 

@@ -183,18 +183,14 @@ impl<S: Stage> Pipeline<S> {
         let Pass { stage, micro_batch, .. } = pass;
         let gradient = step.results.remove(&Pass { stage: stage + 1, ..pass });
         let number = stage / self.comm.ranks();
-        let (own, sums) = (&mut self.stages[number], &mut self.sums[number]);
-        let result = if micro_batch == step.last {
-            if !std::mem::replace(&mut step.has_weighed, true) {
-                gradients.record_loss(step.tally);
-            }
-            let mut adding = Adding { gradients, first: self.first[number], sums };
-            let result = own.backward(micro_batch, gradient.as_ref(), &mut adding)?;
-            adding.rest();
-            result
-        } else {
-            own.backward(micro_batch, gradient.as_ref(), sums)?
-        };
+        let is_last = micro_batch == step.last;
+        if is_last && !std::mem::replace(&mut step.has_weighed, true) {
+            gradients.record_loss(step.tally);
+        }
+        let gradients: Option<&mut dyn Gradients> = if is_last { Some(gradients) } else { None };
+        let mut adding = Adding { gradients, first: self.first[number], sums: &mut self.sums[number] };
+        let result = self.stages[number].backward(micro_batch, gradient.as_ref(), &mut adding)?;
+        adding.rest();
         match result {
             Some(result) if stage > 0 => step.results.insert(pass, result),
             None if stage == 0 => None,

@@ -2,34 +2,24 @@
 
 use std::collections::HashMap;
 
-use unisono::{Communicator, Rank, ReduceOp};
+use unisono::{Communicator, Rank, ReduceOp, internals};
 
 use crate::checkpoint::Tensor;
 use crate::compare;
+use crate::state::SAVES;
 use crate::{Parts, TrainError};
-
-/// The rank that saves and loads arrays.
-const OWNER: Rank = 0;
 
 /// Returns the arrays of all ranks on rank 0, sorted by key, then by rank. Returns nothing on other ranks. Called by all ranks.
 pub(crate) fn gather(comm: &mut Communicator, own: Vec<(usize, Tensor)>) -> Result<Vec<Tensor>, TrainError> {
-    if comm.rank() != OWNER {
-        let described = own.iter().map(|(key, tensor)| (key, &tensor.name, &tensor.shape));
-        let described = serde_json::to_vec(&described.collect::<Vec<_>>()).expect("names and sizes are JSON");
+    let describe = |(key, tensor): &(usize, Tensor)| (*key, tensor.name.clone(), tensor.shape.clone());
+    let described = internals::gather(comm, &own.iter().map(describe).collect::<Vec<_>>())?;
+    if comm.rank() != SAVES {
         let values: Vec<_> = own.iter().map(|(_, tensor)| &tensor.values[..]).collect();
-        comm.send(&[described.len() as u64], OWNER)?;
-        comm.send(&described, OWNER)?;
-        comm.send(&values.concat(), OWNER)?;
+        comm.send(&values.concat(), SAVES)?;
         return Ok(Vec::new());
     }
     let mut all = own;
-    for rank in 1..comm.ranks() {
-        let mut size = [0_u64];
-        comm.receive(&mut size, rank)?;
-        let mut described = vec![0_u8; size[0] as usize];
-        comm.receive(&mut described, rank)?;
-        let described: Vec<(usize, String, Vec<usize>)> =
-            serde_json::from_slice(&described).expect("a rank has just written it");
+    for (rank, described) in described.into_iter().enumerate().skip(1) {
         let counts = described.iter().map(|(.., shape)| shape.iter().product::<usize>());
         let mut values = vec![0.0; counts.sum()];
         comm.receive(&mut values, rank)?;
@@ -60,7 +50,7 @@ pub(crate) fn join(parts: Vec<Tensor>) -> Vec<Tensor> {
 }
 
 /// Returns the arrays of rank 0 that this rank wants, and the names of the arrays that no rank wants. Called by all ranks.
-pub(crate) fn scatter(
+pub fn scatter(
     comm: &mut Communicator,
     arrays: Vec<Tensor>,
     wants: impl Fn(&str) -> bool,
@@ -79,13 +69,13 @@ pub(crate) fn scatter(
         let mut values = arrays.next().map_or_else(|| vec![0.0; count], |tensor| tensor.values);
         match (requested >> 32, requested as u32 as Rank) {
             (0, _) => unwanted.push(name.clone()),
-            (1, OWNER) => {}
-            (1, only) if rank == OWNER => comm.send(&values, only)?,
-            (1, only) if rank == only => comm.receive(&mut values, OWNER)?,
+            (1, SAVES) => {}
+            (1, only) if rank == SAVES => comm.send(&values, only)?,
+            (1, only) if rank == only => comm.receive(&mut values, SAVES)?,
             (1, _) => {}
             _ => {
                 values.resize(shape.iter().product(), 0.0);
-                comm.broadcast(&mut values, OWNER)?;
+                comm.broadcast(&mut values, SAVES)?;
             }
         }
         if is_own {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::buckets::Ledger;
 use crate::gradients::Values;
 use crate::local::Rounds;
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Optimizer, Restore};
 use crate::{
     BucketSettings, Buckets, Gradients, OptimizerSettings, Order, Overlap, Parameter, Pass, ReplicaError,
     Sums, TrainError, Wire,
@@ -149,7 +149,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     fn optimizer(&mut self) -> Result<&Optimizer, TrainError>;
 
     /// Restores the optimizer's state after this many steps: [`Optimizer::restore`].
-    fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError>;
+    fn restore_optimizer(&mut self, steps: u64, write: Restore<'_>) -> Result<(), TrainError>;
 
     /// Returns whether this is a GPU.
     fn is_gpu(&self) -> bool {
@@ -160,14 +160,8 @@ pub trait Backend: fmt::Debug + Send + Sync {
 /// Runs a pass, and reports its gradients.
 pub type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), ReplicaError>;
 
-/// The state of an optimizer, as [`Optimizer::state`] returns it.
-pub type State<'a, 's> = &'a mut dyn Iterator<Item = (&'s str, usize, &'s [f32])>;
-
 /// Returns the backend on the host for a replica with these parameters. `clips` is true if gradients are clipped, which requires all of them before
 /// the update. `brings_values` is [`Replica::brings_values`](crate::Replica::brings_values). Called by all ranks.
-///
-/// # Errors
-/// As [`Buckets::new`]. [`TrainError::Setting`], on all ranks, if the optimizer is incompatible with these settings.
 pub(super) fn on_host(
     comm: &mut Communicator,
     parameters: &[Parameter],

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use crate::Parameter;
-use unisono::{Algorithm, Call, Communicator, DType, Error, Method, Operation, Ran, Rank, ReduceOp, Why};
+use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, Ran, Rank, ReduceOp, Why};
 use unisono_compress::Compressor;
 
 mod compressed;
@@ -70,20 +70,17 @@ pub struct Buckets {
     /// The sums other than gradients, if they need a separate message: gradients are rounded or stay on their rank, or there are none.
     aside: Option<CommBuffer<f32>>,
     tree: Option<Tree>,
-    /// The element type of gradients on the wire.
-    dtype: DType,
+    settings: BucketSettings,
     has_others: bool,
-    /// Whether gradients stay on their rank.
-    is_local: bool,
     /// The settings of all-reduces.
     way: CollectiveSpec,
     flights: Vec<Flight>,
     /// The time that this thread waited for parameters in this step.
     pub(crate) waited: Duration,
-    /// The number of updates after which compressors are used.
-    uncompressed_steps: u64,
     /// The first parameter of this step whose gradient a compressor has found not to be finite, and the largest magnitude in that gradient.
     not_finite: Option<(usize, f32)>,
+    /// The error of a collective, after which a bucket is lost.
+    lost: Option<String>,
     rank: Rank,
 }
 
@@ -141,14 +138,13 @@ impl Buckets {
             buckets: buckets.collect::<Result<_, Error>>()?,
             aside: if rides_along { None } else { Some(CommBuffer::new(comm, None, Sums::COUNT)?) },
             tree: (settings.order == Order::Tree).then(Tree::default),
-            dtype: dtype(settings.wire),
+            settings: settings.clone(),
             has_others: ranks > 1,
-            is_local,
             waited: Duration::ZERO,
             way,
             flights: Vec::new(),
-            uncompressed_steps: settings.uncompressed_steps,
             not_finite: None,
+            lost: None,
             rank: comm.rank(),
             ledger,
         };
@@ -185,7 +181,7 @@ impl Buckets {
             return Ran { method: Method::Algorithm(IN_TREE), why, link: comm.transport() };
         }
         let largest = self.buckets.iter().map(|bucket| bucket.gradients.count()).max().unwrap_or(0);
-        comm.selection(&Call::all_reduce(self.dtype, ReduceOp::Sum, largest))
+        comm.selection(&Call::all_reduce(dtype(self.settings.wire), ReduceOp::Sum, largest))
     }
 
     pub(crate) fn ledger(&self) -> &Ledger {
@@ -199,7 +195,7 @@ impl Buckets {
     /// If buckets of the previous step are still in flight.
     pub fn fill<'a>(&'a mut self, comm: &'a mut Communicator, pass: Pass) -> Filling<'a> {
         assert!(
-            self.buckets.iter().all(|bucket| bucket.is_back),
+            self.lost.is_some() || self.buckets.iter().all(|bucket| bucket.is_back),
             "a bucket of the step before is on its way"
         );
         Filling::new(self, comm, pass)
@@ -210,8 +206,8 @@ impl Buckets {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn sums(&mut self) -> Result<Sums, Error> {
-        if let Some(aside) = &mut self.aside {
-            self.flights.extend(aside.complete()?);
+        self.complete_aside()?;
+        if let Some(aside) = &self.aside {
             return Ok(Sums::read(aside.values()));
         }
         self.assert_launched(0);
@@ -229,6 +225,7 @@ impl Buckets {
     /// If the parameter is not trained.
     pub fn gradient(&mut self, index: usize) -> Result<&[f32], Error> {
         let bucket = self.ledger.place(index).bucket;
+        self.check()?;
         self.assert_launched(bucket);
         self.late_gradient(index)
     }
@@ -245,9 +242,7 @@ impl Buckets {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn land_all(&mut self) -> Result<(), Error> {
-        if let Some(aside) = &mut self.aside {
-            self.flights.extend(aside.complete()?);
-        }
+        self.complete_aside()?;
         for bucket in self.ledger.order.clone() {
             self.assert_launched(bucket);
             self.complete(bucket)?;
@@ -262,21 +257,38 @@ impl Buckets {
         );
     }
 
+    /// Returns the error of an earlier collective, if one has failed.
+    fn check(&self) -> Result<(), Error> {
+        let Some(cause) = &self.lost else { return Ok(()) };
+        Err(Error::Aborted { rank: self.rank, by: self.rank, cause: cause.clone() })
+    }
+
+    /// Waits for the sums other than gradients, if they have a separate message.
+    fn complete_aside(&mut self) -> Result<(), Error> {
+        self.check()?;
+        if let Some(aside) = &mut self.aside {
+            let flight = aside.complete().inspect_err(|error| self.lost = Some(error.to_string()))?;
+            self.flights.extend(flight);
+        }
+        Ok(())
+    }
+
     /// Waits for a launched bucket of the last step.
     fn complete(&mut self, bucket: usize) -> Result<(), Error> {
+        self.check()?;
         let (number, bucket) = (bucket, &mut self.buckets[bucket]);
         if bucket.is_back {
             return Ok(());
         }
         let flight = match &mut bucket.narrow {
-            None => bucket.gradients.complete()?,
+            None => bucket.gradients.complete(),
             Some(narrow) => {
                 let parts = self.ledger.parts.as_ref().filter(|_| bucket.way.is_of_parts());
                 let own = parts.map(|parts| parts[number].clone());
-                narrow.complete(bucket.gradients.values_mut(), own)?
+                narrow.complete(bucket.gradients.values_mut(), own)
             }
         };
-        self.flights.extend(flight);
+        self.flights.extend(flight.inspect_err(|error| self.lost = Some(error.to_string()))?);
         bucket.is_back = true;
         if bucket.compressor.as_ref().is_some_and(|compressor| !compressor.was_finite()) {
             self.find_not_finite(number);
@@ -297,12 +309,12 @@ impl Buckets {
 
     /// Launches, in order, all buckets that are full and not yet launched.
     fn launch(&mut self, comm: &mut Communicator) -> Result<(), Error> {
-        let compresses = self.ledger.pass.updates >= self.uncompressed_steps;
+        let compresses = self.ledger.pass.updates >= self.settings.uncompressed_steps;
         while let Some(full) = self.ledger.full() {
             let bucket = &mut self.buckets[full];
             let compressor = bucket.compressor.as_ref().filter(|_| compresses);
             // A compressor adds restored residuals, also if there is no other rank.
-            if (self.has_others || compressor.is_some()) && !self.is_local {
+            if (self.has_others || compressor.is_some()) && self.settings.local_steps.is_none() {
                 match (&mut bucket.narrow, compressor) {
                     (None, None) => bucket.gradients.launch(comm, bucket.way)?,
                     (None, Some(compressor)) => {
@@ -335,5 +347,39 @@ impl CollectiveSpec {
     /// Returns whether each rank receives only its own part of the sums.
     fn is_of_parts(self) -> bool {
         self.operation == Operation::ReduceScatter
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Gradients as _, LossSums};
+
+    #[test]
+    fn buckets_after_a_failed_collective_return_errors() {
+        for overlap in [Overlap::Beside, Overlap::InTurn] {
+            unisono::threads(2, |mut comm| {
+                let settings = BucketSettings { overlap, ..BucketSettings::default() };
+                let parameters = [Parameter::new("weight", [2])];
+                let mut buckets = Buckets::new(&mut comm, &parameters, &settings).unwrap();
+                if comm.rank() == 1 {
+                    return comm.fail("the program has changed its mind");
+                }
+                for _ in 0..2 {
+                    let mut filling = buckets.fill(&mut comm, Pass::ONLY);
+                    filling.record_loss(LossSums::default());
+                    filling.put(0, &mut |gradient, fill| fill.write(gradient, &[1.0; 2]));
+                    // A call on this thread has failed already, and a background call may still be in flight.
+                    let ended = filling.end().map(drop);
+                    let errors =
+                        [buckets.sums().map(drop), buckets.gradient(0).map(drop), buckets.land_all()];
+                    let errors = errors.map(|ended| ended.unwrap_err().to_string());
+                    assert!(
+                        errors.iter().all(|why| why.contains("changed its mind")),
+                        "{ended:?} {errors:?}"
+                    );
+                }
+            });
+        }
     }
 }

@@ -13,7 +13,7 @@
 //! let checkpoint = Checkpoint { step: 7, state: "epoch 3".to_string(), parameters: vec![weight], optimizer: vec![] };
 //! let mut store = Store::open(directory, 2)?;
 //! store.save_in_background(checkpoint.clone())?;
-//! store.finish()?;
+//! store.wait()?;
 //!
 //! let loaded = load_newest::<String>(directory)?.expect("there is one");
 //! assert_eq!(loaded.checkpoint, checkpoint);

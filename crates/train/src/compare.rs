@@ -10,15 +10,13 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use crate::checkpoint::Tensor;
 use crate::optimizer::Exploded;
 use crate::{Parameter, Replica, ReplicaError, TrainError};
-use unisono::{Choice, Communicator, ReduceOp};
+use unisono::Communicator;
+use unisono::internals::gather;
 
 /// The maximum number of listed texts of one kind in a message. Further ones are counted.
 pub(super) const MOST_TOLD: usize = 8;
 
-/// Compares this rank's parameters with rank 0's. Called by all ranks.
-///
-/// # Errors
-/// [`TrainError::ModelsDiffer`] on every rank, with the differences of the lowest rank that has any.
+/// Compares this rank's parameters with rank 0's. All ranks return the differences of the lowest rank that has any. Called by all ranks.
 pub(super) fn parameters(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainError> {
     let described: Vec<Described> = own.iter().map(describe).collect();
     let theirs: Vec<Described> = broadcast(comm, &described)?;
@@ -140,7 +138,7 @@ pub(super) fn replicas(
 ) -> Result<u64, TrainError> {
     let found = Values::of(replica)?;
     let own = found.trained();
-    let hashes = gather(comm, own)?;
+    let hashes = gather(comm, &own)?;
     let count = |hash: u64| hashes.iter().filter(|&&other| other == hash).count();
     let usual = hashes.iter().copied().max_by_key(|&hash| (count(hash), hash == hashes[0])).unwrap_or(own);
     let ranks: Vec<Rank> = (0..hashes.len()).filter(|&rank| hashes[rank] != usual).collect();
@@ -154,31 +152,21 @@ pub(super) fn replicas(
     let mut each = found.each.clone();
     comm.broadcast(&mut each, root)?;
     let differs = found.each.iter().zip(&each).position(|(own, usual)| own != usual).unwrap_or(0);
-    let places = gather(comm, differs as u64)?;
-    let name = |&rank: &Rank| replica.parameters()[places[rank] as usize].name.clone();
+    let places = gather(comm, &differs)?;
+    let name = |&rank: &Rank| replica.parameters()[places[rank]].name.clone();
     let parameters = ranks.iter().map(name).collect();
     Err(TrainError::ReplicasDiffer { step, ranks, parameters })
 }
 
-/// Gathers a number from each rank. Called by all ranks.
-pub(super) fn gather(comm: &mut Communicator, own: u64) -> Result<Vec<u64>, TrainError> {
-    let mut all = vec![0; comm.ranks()];
-    all[comm.rank()] = own;
-    comm.call().algorithm(Choice::Auto).all_reduce(&mut all, ReduceOp::Max)?;
-    Ok(all)
-}
-
 /// Returns the ranks on which a condition holds. Called by all ranks.
 pub(super) fn all_where(comm: &mut Communicator, is_so: bool) -> Result<Vec<Rank>, TrainError> {
-    let found = gather(comm, u64::from(is_so))?;
-    Ok((0..found.len()).filter(|&rank| found[rank] == 1).collect())
+    let found = gather(comm, &is_so)?;
+    Ok((0..found.len()).filter(|&rank| found[rank]).collect())
 }
 
 /// Returns the lowest rank on which a condition holds. Called by all ranks.
 pub fn lowest(comm: &mut Communicator, is_so: bool) -> Result<Option<Rank>, TrainError> {
-    let mut lowest = [if is_so { comm.rank() as u64 } else { u64::MAX }];
-    comm.call().algorithm(Choice::Auto).all_reduce(&mut lowest, ReduceOp::Min)?;
-    Ok((lowest[0] != u64::MAX).then_some(lowest[0] as Rank))
+    Ok(all_where(comm, is_so)?.first().copied())
 }
 
 /// Broadcasts a value of rank 0, as JSON. Called by all ranks.

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use unisono::internals::gather;
 use unisono::{Communicator, ReduceOp};
 use unisono_data::Skipped;
 
 use crate::TrainError;
-use crate::compare::{MOST_TOLD, gather, listed};
+use crate::compare::{MOST_TOLD, listed};
 
 /// The damaged samples of a run that were reported. Ranks read different samples in each epoch, so several ranks may find the same damaged sample.
 #[derive(Debug, Default)]
@@ -29,17 +30,16 @@ impl Damage {
         if found == 0 {
             return Ok((count, None));
         }
-        let lines = own.problems.iter().take(MOST_TOLD);
-        let lines = lines.map(|(sample, problem)| format!("{sample} {}\n", problem.replace('\n', " ")));
-        let lines = gather_text(comm, &lines.collect::<String>())?;
-        Ok((count, if comm.rank() == 0 { self.name(found as usize, &lines) } else { None }))
+        let own: Vec<_> = own.problems.iter().take(MOST_TOLD).cloned().collect();
+        let problems = gather(comm, &own)?.concat();
+        Ok((count, if comm.rank() == 0 { self.name(found as usize, problems) } else { None }))
     }
 
-    fn name(&mut self, found: usize, lines: &str) -> Option<String> {
-        let problems = lines.lines().filter_map(|line| line.split_once(' '));
-        let new = problems.filter(|(sample, _)| sample.parse().is_ok_and(|sample| self.named.insert(sample)));
-        let mut new: Vec<_> = new.map(|(_, problem)| problem.to_owned()).collect();
-        let count = new.len() + found - lines.lines().count();
+    fn name(&mut self, found: usize, problems: Vec<(usize, String)>) -> Option<String> {
+        let others = found - problems.len();
+        let new = problems.into_iter().filter(|(sample, _)| self.named.insert(*sample));
+        let mut new: Vec<_> = new.map(|(_, problem)| problem.replace('\n', " ")).collect();
+        let count = new.len() + others;
         if count == 0 {
             return None;
         }
@@ -47,16 +47,6 @@ impl Damage {
         let plural = if count == 1 { "" } else { "s" };
         Some(format!("{count} damaged sample{plural} skipped: {}", listed(new, count)))
     }
-}
-
-/// Concatenates the texts of all ranks. Called by all ranks.
-fn gather_text(comm: &mut Communicator, own: &str) -> Result<String, TrainError> {
-    let lengths: Vec<_> = gather(comm, own.len() as u64)?.into_iter().map(|length| length as usize).collect();
-    let before: usize = lengths[..comm.rank()].iter().sum();
-    let mut bytes = vec![0; lengths.iter().sum()];
-    bytes[before..][..own.len()].copy_from_slice(own.as_bytes());
-    comm.call().counts(&lengths).all_gather(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use unisono_collectives::Rank;
 
 use crate::ReplicaError;
 use crate::checkpoint::{self, CheckpointError};
-use crate::optimizer::{LARGEST_VALUE, StateError};
+use crate::optimizer::LARGEST_VALUE;
 use unisono_data::DataError;
 
 /// The reason why a training run could not start, or ended early.
@@ -122,12 +122,6 @@ fn advice(ranks: &[Rank], of: usize) -> &'static str {
 fn places(ranks: &[Rank], parameters: &[String]) -> String {
     let place = |(rank, parameter)| format!("; on rank {rank} from {parameter} on");
     ranks.iter().zip(parameters).map(place).collect()
-}
-
-impl From<StateError> for TrainError {
-    fn from(error: StateError) -> Self {
-        Self::OtherRun { checkpoint: "the checkpoint".to_owned(), why: error.to_string() }
-    }
 }
 
 impl TrainError {

@@ -4,7 +4,7 @@
 pub use crate::sampled::PassOn;
 
 /// A GPU replaces the host in a step: it fills buckets in the same order, and updates the values of its replica.
-pub use crate::backend::{Backend, Run, State, Update};
+pub use crate::backend::{Backend, Run, Update};
 /// Central storage replaces the host too, and refuses the same optimizers as sharding does.
 pub use crate::backend::{keeps_average, needs_whole, optimizer_of};
 pub use crate::buckets::{Ledger, Place, end_pass};
@@ -25,6 +25,8 @@ pub use crate::compare::{broadcast, hash_with_buffers, lowest, model};
 pub use crate::buckets::{HalfBytes, Plan, WithoutGradient};
 pub use crate::state::{RunState, not_saved};
 
+/// Rank 0 reads a saved model for all ranks.
+pub use crate::arrays::scatter;
 pub use crate::checkpoint::{moment_name, saved_moment};
 /// The averages of a saved model's parameters are entries of the optimizer's state.
 pub use crate::optimizer::averaged::AVERAGE;

@@ -12,7 +12,8 @@ use unisono::Communicator;
 #[derive(Debug)]
 pub(crate) struct Log {
     file: Option<EventFile>,
-    last_step: Instant,
+    /// The end of the last step, evaluation or save.
+    since: Instant,
 }
 
 impl Log {
@@ -31,18 +32,23 @@ impl Log {
         };
         let directory = settings.log_directory.as_ref().filter(|_| comm.rank() == 0);
         let file = agree(comm, directory.map(open).transpose())?;
-        Ok(Self { file, last_step: Instant::now() })
+        Ok(Self { file, since: Instant::now() })
+    }
+
+    /// Excludes the time before this call from the time of the next step.
+    pub(crate) fn restart(&mut self) {
+        self.since = Instant::now();
     }
 
     /// Writes the curves of an event after this many steps of the run, if the event has any.
     pub(crate) fn write(&mut self, step: u64, event: &Event) -> Result<(), TrainError> {
         let Some(file) = &mut self.file else { return Ok(()) };
+        let took = self.since.elapsed().as_secs_f64();
+        self.since = Instant::now();
         let mut curves = Vec::new();
         let mut curve = |name: &str, value: f64| curves.push((name.to_owned(), value));
         match event {
             Event::Step(StepEvent { loss, rate, targets, times, .. }) => {
-                let took = self.last_step.elapsed().as_secs_f64();
-                self.last_step = Instant::now();
                 curve("train/loss", *loss);
                 curve("train/learning rate", *rate);
                 curve("time/targets per second", targets / took);
@@ -88,4 +94,21 @@ fn tested(group: &str, loss: f64, accuracy: f64, metrics: &Measured, mut curve: 
         curve(&format!("{group}/test accuracy"), accuracy);
     }
     metrics.iter().for_each(|(name, &value)| curve(&format!("{group}/{name}"), value));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Test;
+
+    #[test]
+    fn time_of_a_step_excludes_the_evaluation_before_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let since = Instant::now() - Duration::from_millis(50);
+        let mut log = Log { file: Some(EventFile::create(directory.path()).unwrap()), since };
+        log.write(1, &Event::Evaluation(Test::default().evaluation(1, 1))).unwrap();
+        assert!(log.since - since >= Duration::from_millis(50));
+    }
 }

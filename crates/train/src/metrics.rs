@@ -275,20 +275,21 @@ pub fn check(metrics: &[Arc<dyn Metric>], classes: Option<usize>) -> Result<(), 
 
 pub(super) struct Measuring<'a> {
     metrics: &'a [Arc<dyn Metric>],
-    classes: usize,
+    /// The lowest and the highest number of classes of this rank's outputs.
+    classes: [usize; 2],
     /// The figures of each batch of this rank, by metric.
     figures: BTreeMap<usize, Vec<Vec<f64>>>,
 }
 
 impl<'a> Measuring<'a> {
     pub(super) fn new(metrics: &'a [Arc<dyn Metric>]) -> Self {
-        Self { metrics, classes: 0, figures: BTreeMap::new() }
+        Self { metrics, classes: [usize::MAX, 0], figures: BTreeMap::new() }
     }
 
     pub(super) fn add(&mut self, batch: usize, outputs: &Outputs<'_>) {
-        self.classes = self.classes.max(outputs.classes);
-        let (metrics, classes) = (self.metrics, outputs.classes);
-        if metrics.iter().any(|metric| metric.refuses(classes).is_some()) {
+        let (metrics, classes, [least, most]) = (self.metrics, outputs.classes, self.classes);
+        self.classes = [least.min(classes), most.max(classes)];
+        if self.classes != [classes; 2] || metrics.iter().any(|metric| metric.refuses(classes).is_some()) {
             // The targets may be no classes. All ranks report the refusal together, with the values.
             return;
         }
@@ -302,20 +303,23 @@ impl<'a> Measuring<'a> {
     }
 
     /// Returns the values of all metrics over this many batches of all ranks. Called by all ranks.
-    ///
-    /// # Errors
-    /// [`TrainError::Setting`] if no rank has received outputs. Errors of the collectives.
     pub(super) fn values(self, comm: &mut Communicator, batches: usize) -> Result<Measured, TrainError> {
         if self.metrics.is_empty() || batches == 0 {
             return Ok(Measured::new());
         }
-        let mut classes = [self.classes as u64];
-        comm.all_reduce(&mut classes, ReduceOp::Max)?;
-        let classes = classes[0] as usize;
+        // The complement of the minimum is the maximum of the complements.
+        let mut reduced = [!self.classes[0], self.classes[1]].map(|classes| classes as u64);
+        comm.all_reduce(&mut reduced, ReduceOp::Max)?;
+        let [least, classes] = [!reduced[0], reduced[1]].map(|classes| classes as usize);
         if classes == 0 {
             let why = "the model shows no outputs to measure metrics on: a candle model shows what cross_entropy is given, another \
                        model what its Replica::evaluate says";
             return Err(TrainError::Setting(why.to_owned()));
+        }
+        if least != classes {
+            return Err(TrainError::Setting(format!(
+                "the model shows outputs with {least} classes, and others with {classes}: metrics need as many in all batches"
+            )));
         }
         check(self.metrics, Some(classes))?;
         let mut values = Measured::new();

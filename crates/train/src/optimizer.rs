@@ -32,9 +32,11 @@ use rayon::prelude::*;
 use unisono::Registered;
 use unisono::internals::Level;
 
+use crate::TrainError;
+
 pub use adamw::AdamW;
 pub use averaged::Averaged;
-pub use catalogue::{NamedRule, UnknownRule, names};
+pub use catalogue::{NamedRule, names};
 pub use lamb::Lamb;
 pub use lion::Lion;
 use passes::SquareSum;
@@ -109,10 +111,8 @@ impl Exploded {
     }
 }
 
-/// The reason why an optimizer cannot restore a state: an entry is unknown, missing, duplicate, or of another size.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct StateError(String);
+/// Overwrites the elements of an entry of [`Optimizer::state`], by its name and parameter.
+pub type Restore<'a, E = TrainError> = &'a mut dyn FnMut(&'static str, usize, &mut [f32]) -> Result<(), E>;
 
 /// An optimizer and its state for some parameters.
 pub struct Optimizer {
@@ -228,49 +228,14 @@ impl Optimizer {
         })
     }
 
-    /// Restores the exact bits that [`Optimizer::state`] returned after this many steps. Entries may be in any order.
+    /// Restores the state after this many steps: calls `write` with each entry of [`Optimizer::state`], to overwrite its elements.
     ///
     /// # Errors
-    /// [`StateError`] if this is not the complete state of such an optimizer. Nothing changes in this case.
-    pub fn restore<'a>(
-        &mut self,
-        steps: u64,
-        state: impl IntoIterator<Item = (&'a str, usize, &'a [f32])>,
-    ) -> Result<(), StateError> {
-        let (names, count) = (self.settings.rule.state_names(), self.parameters.len());
-        // By moment, then by parameter. Entries are copied only after the state is found to be complete.
-        let mut found: Vec<Option<&[f32]>> = vec![None; names.len() * count];
-        for (name, index, elements) in state {
-            let moment = names.iter().position(|&moment| moment == name);
-            let (Some(moment), Some(parameter)) = (moment, self.parameters.get(index)) else {
-                let (optimizer, remembered) = (self.settings.rule.name(), names.join(" and "));
-                return Err(StateError(format!(
-                    "{optimizer} remembers no `{name}` of parameter {index}: it remembers {remembered} of {count} parameters; is this \
-                     the state of another optimizer or model?"
-                )));
-            };
-            let (have, expected) = (elements.len(), parameter.range.len());
-            if have != expected {
-                return Err(StateError(format!(
-                    "`{name}` of parameter {index} has {have} elements: expected {expected}, as the parameter has"
-                )));
-            }
-            if found[moment * count + index].replace(elements).is_some() {
-                return Err(StateError(format!(
-                    "`{name}` of parameter {index} is given twice: expected once"
-                )));
-            }
-        }
-        if let Some(missing) = found.iter().position(Option::is_none) {
-            let (name, index) = (names[missing / count], missing % count);
-            return Err(StateError(format!(
-                "`{name}` of parameter {index} is missing; is this the state of another optimizer or model?"
-            )));
-        }
-        let mut found = found.into_iter().flatten();
-        for moment in &mut self.moments {
-            for (parameter, elements) in self.parameters.iter().zip(&mut found) {
-                moment[parameter.range.clone()].copy_from_slice(elements);
+    /// The first error of `write`. Entries written before it keep their new elements.
+    pub fn restore<E>(&mut self, steps: u64, write: Restore<'_, E>) -> Result<(), E> {
+        for (&name, moment) in self.settings.rule.state_names().iter().zip(&mut self.moments) {
+            for (index, Parameter { range, .. }) in self.parameters.iter().enumerate() {
+                write(name, index, &mut moment[range.clone()])?;
             }
         }
         self.steps = steps;

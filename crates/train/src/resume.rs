@@ -37,17 +37,13 @@ pub struct Progress {
     #[serde(deserialize_with = "null_is_nan")]
     pub last_loss: f64,
     /// The best evaluation so far. Checkpoints of older versions have none.
-    #[serde(default)]
     pub best: Option<Best>,
     /// The number of steps made before the last evaluation that counts for early stopping. Checkpoints of older versions have none, and were saved
     /// after the evaluation of their step.
-    #[serde(default)]
     pub evaluated: Option<u64>,
     /// The loss of the first step.
-    #[serde(default)]
     pub first_loss: Option<f64>,
     /// The checkpoint with the lowest training loss. Known only on the rank that saves, and not with early stopping.
-    #[serde(default)]
     pub lowest: Option<Lowest>,
     /// The factor by which [callbacks](crate::Callback) have multiplied learning rates.
     #[serde(default = "unchanged")]
@@ -232,19 +228,17 @@ impl Resumed {
         mirror: &mut Mirror<R>,
     ) -> Result<(), TrainError> {
         let parameters = mirror.replica().parameters().to_vec();
-        let state = mirror.optimizer()?.state();
-        let places: Vec<_> = state.map(|(moment, index, _)| (moment.to_owned(), index)).collect();
-        let mut state = Vec::new();
-        for (moment, index) in &places {
-            let Parameter { name, is_trained, .. } = &parameters[*index];
-            let count = if *is_trained { parameters[*index].count() } else { 0 };
+        let own: Vec<_> = (0..parameters.len()).map(|index| mirror.own(index)).collect();
+        mirror.restore_optimizer(self.progress.updates, &mut |moment, index, values| {
+            let Parameter { name, is_trained, .. } = &parameters[index];
+            let count = if *is_trained { parameters[index].count() } else { 0 };
             // If the saved run had fewer ranks, the state of rank 0's optimizer is used.
-            let own = find(saved, &moment_name(name, &of_rank(moment, rank)));
-            let own = own.ok().filter(|own| own.values.len() == count);
-            let found = own.map_or_else(|| find(saved, &moment_name(name, moment)), Ok)?;
-            state.push((&moment[..], *index, &sized(found, count)?[mirror.own(*index)]));
-        }
-        mirror.restore_optimizer(self.progress.updates, state)?;
+            let of_rank = find(saved, &moment_name(name, &of_rank(moment, rank)));
+            let of_rank = of_rank.ok().filter(|found| found.values.len() == count);
+            let found = of_rank.map_or_else(|| find(saved, &moment_name(name, moment)), Ok)?;
+            values.copy_from_slice(&sized(found, count)?[own[index].clone()]);
+            Ok(())
+        })?;
         mirror.steps = self.progress.step;
         for (velocity, of) in mirror.rounds.iter_mut().flat_map(Rounds::velocities).zip(&parameters) {
             if let Ok(saved) = find(saved, &moment_name(&of.name, OUTER_VELOCITY)) {

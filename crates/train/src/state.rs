@@ -110,6 +110,7 @@ impl RunState {
             store.save_in_background(checkpoint).map_err(not_saved)?;
         }
         self.saved = (step, Instant::now());
+        self.log.restart();
         Ok(())
     }
 

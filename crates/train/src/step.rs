@@ -10,7 +10,7 @@ use crate::checkpoint::{Tensor, of_rank, saved_moment};
 use crate::compare;
 use crate::local::Rounds;
 use crate::optimizer::averaged::AVERAGE;
-use crate::optimizer::{Optimizer, clip_factor};
+use crate::optimizer::{Optimizer, Restore, clip_factor};
 use crate::replica::values;
 use crate::{
     BucketSettings, Buckets, LossSums, OptimizerSettings, Order, Pass, Replica, Share, Sums, Times,
@@ -293,14 +293,10 @@ impl<R: Replica> Mirror<R> {
     /// Restores the optimizer state of [this rank's own elements](Mirror::own) after this many steps: [`Optimizer::restore`].
     ///
     /// # Errors
-    /// [`TrainError::OtherRun`] if the state belongs to another optimizer. [`TrainError::Replica`].
-    pub fn restore_optimizer<'a>(
-        &mut self,
-        steps: u64,
-        state: impl IntoIterator<Item = (&'a str, usize, &'a [f32])>,
-    ) -> Result<(), TrainError> {
+    /// The first error of `write`. [`TrainError::Replica`].
+    pub fn restore_optimizer(&mut self, steps: u64, write: Restore<'_>) -> Result<(), TrainError> {
         self.settle()?;
-        self.backend.restore_optimizer(steps, &mut state.into_iter())
+        self.backend.restore_optimizer(steps, write)
     }
 
     pub(super) fn is_divided(&self) -> bool {

@@ -9,7 +9,7 @@ use crate::starvation;
 use crate::state::RunState;
 use crate::straggler::Stragglers;
 use crate::{
-    BucketSize, EpochReport, Event, Feed, Mirror, OutOfData, Progress, Replica, Resumed, RunSettings, Share,
+    Buckets, EpochReport, Event, Feed, Mirror, OutOfData, Progress, Replica, Resumed, RunSettings, Share,
     StepReport, Steps, Summary, Test, Times, TrainError, agree,
 };
 use unisono::{Communicator, Ran, ReduceOp};
@@ -111,15 +111,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         Some(self.mirror.buckets()?.ran(self.world.replicas()))
     }
 
-    /// Returns the size of buckets, and the reason for it. `None` if gradients are reduced on GPUs, or in memory that ranks share.
-    pub fn bucket_size(&self) -> Option<BucketSize> {
-        Some(self.mirror.buckets()?.size())
-    }
-
-    /// Returns the number of buckets, and the number of those that are reduce-scattered. `None` unless the optimizer is sharded.
-    pub fn sharded(&self) -> Option<(usize, usize)> {
-        let buckets = self.mirror.buckets().filter(|buckets| buckets.ledger().is_divided())?;
-        Some((buckets.len(), buckets.scattered()))
+    /// Returns the buckets. `None` if gradients are reduced on GPUs, or in memory that ranks share.
+    pub fn buckets(&self) -> Option<&Buckets> {
+        self.mirror.buckets()
     }
 
     /// Trains until the last epoch is complete, a rank is [asked to stop](RunSettings::stop), or the callback ends the run. In all cases it saves the

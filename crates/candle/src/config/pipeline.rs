@@ -47,8 +47,7 @@ impl Config {
         let (schedule, length) = (self.pipeline_schedule, self.pipeline_length(comm.ranks()));
         let Shares { micro_batch, fixed_passes, ranks: pipelines, .. } = shares;
         let micro_batches = fixed_passes.unwrap_or(1) / pipelines;
-        let plan = schedule.plan(length, micro_batches);
-        let plan = plan.map_err(|error| TrainError::Setting(error.to_string()))?;
+        let plan = schedule.plan(length, micro_batches).map_err(TrainError::Setting)?;
         let bubble = 100.0 * plan.timeline(&PassCosts { forward: 1.0, backward: 2.0, message: 0.0 }).bubble();
 
         let layers = model::layers(self.model, self.hidden.as_deref(), self.dropout, &dataset.kind);

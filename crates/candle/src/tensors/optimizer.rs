@@ -10,7 +10,7 @@ use super::{TensorForm, TensorRule};
 use crate::values::overwrite;
 use unisono_train::internals::Adam;
 use unisono_train::optimizer::{
-    AdamW, Averaged, Factors, Optimizer, OptimizerSettings, Sgd, StateError, StepInfo, UpdateRule,
+    AdamW, Averaged, Factors, Optimizer, OptimizerSettings, Sgd, StepInfo, UpdateRule,
 };
 
 /// An optimizer with its state in tensors on the parameters' device.
@@ -75,19 +75,14 @@ impl TensorOptimizer {
 
     /// Copies the state to the host's optimizer of the same parameters.
     pub(crate) fn save(&self, host: &mut Optimizer) -> Result<()> {
-        let places: Vec<_> = host.state().map(|(name, index, values)| (name, index, values.len())).collect();
-        let parameters = self.factors.len();
-        let mut state = Vec::new();
-        for (at, (name, index, count)) in places.into_iter().enumerate() {
-            let values = match &self.moments[at / parameters][index] {
-                Some(moment) => moment.flatten_all()?.to_vec1()?,
-                None => vec![0.0; count],
-            };
-            state.push((name, index, values));
-        }
-        let state = state.iter().map(|(name, index, values)| (*name, *index, &values[..]));
-        host.restore(self.steps, state)
-            .map_err(|error: StateError| candle_core::Error::Msg(error.to_string()))
+        let mut moments = self.moments.iter().flatten();
+        host.restore(self.steps, &mut |_, _, values| {
+            match moments.next().expect("both optimizers have the same parameters") {
+                Some(moment) => values.copy_from_slice(&moment.flatten_all()?.to_vec1()?),
+                None => values.fill(0.0),
+            }
+            Ok(())
+        })
     }
 
     /// Copies the state from the host's optimizer of the same parameters.

@@ -142,7 +142,7 @@ fn verify_detects_reordered_passes() {
 
 #[test]
 fn empty_pipelines_are_refused() {
-    assert!(PipelineSchedule::GPipe.plan(0, 6).unwrap_err().to_string().contains("at least one"));
+    assert!(PipelineSchedule::GPipe.plan(0, 6).unwrap_err().contains("at least one"));
     for name in ["gpipe", "1f1b", "interleaved:3"] {
         assert_eq!(name.parse::<PipelineSchedule>().unwrap().to_string(), name);
     }

@@ -4,7 +4,7 @@ use unisono::{Communicator, Error, Request};
 use unisono_steps::pipeline::Pass;
 
 use super::Activations;
-use unisono_train::LossSums;
+use unisono_train::{LossSums, ReplicaError};
 
 /// The maximum number of dimensions of a shape.
 const DIMENSIONS: usize = 7;
@@ -50,11 +50,19 @@ impl Links {
     }
 
     /// Sends the result of a pass to the rank that needs it, with the loss known so far. Does not wait for its receipt.
-    pub(super) fn send(&mut self, of: Pass, result: Activations, tally: LossSums) -> Result<(), Error> {
+    pub(super) fn send(
+        &mut self,
+        of: Pass,
+        result: Activations,
+        tally: LossSums,
+    ) -> Result<(), ReplicaError> {
         let link =
             self.to[usize::from(of.is_backward)].as_mut().expect("a pipeline of one rank sends nothing");
         let Activations { shape, values } = result;
-        assert!(shape.len() <= DIMENSIONS, "stages pass on at most {DIMENSIONS} dimensions, not {shape:?}");
+        if shape.len() > DIMENSIONS {
+            let count = shape.len();
+            return Err(format!("the {of} returned {count} dimensions: expected at most {DIMENSIONS}").into());
+        }
         let mut head = bytemuck::cast::<_, [u64; 3]>(tally).to_vec();
         head.push(shape.len() as u64);
         head.extend(shape.iter().map(|&size| size as u64));
@@ -79,5 +87,21 @@ impl Links {
     pub(super) fn wait(&mut self) -> Result<(), Error> {
         self.heads.drain(..).try_for_each(|head| head.wait().map(drop))?;
         self.values.drain(..).try_for_each(|values| values.wait().map(drop))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_with_too_many_dimensions_is_refused() {
+        unisono::threads(2, |mut comm| {
+            let mut links = Links::of(&mut comm).unwrap();
+            let of = Pass { is_backward: false, stage: comm.rank(), micro_batch: 3 };
+            let result = Activations { shape: vec![1; DIMENSIONS + 1], values: vec![0.0] };
+            let refused = links.send(of, result, LossSums::default()).unwrap_err().to_string();
+            assert!(refused.ends_with("returned 8 dimensions: expected at most 7"), "{refused}");
+        });
     }
 }

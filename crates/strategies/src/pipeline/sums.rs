@@ -20,20 +20,10 @@ impl Sums {
     }
 }
 
-impl Gradients for Sums {
-    /// Ignored: the last stage returns its loss sums from the forward pass.
-    fn record_loss(&mut self, _: LossSums) {}
-
-    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
-        let Sum { values, is_empty } = &mut self.0[index];
-        write(values, if *is_empty { Fill::Set } else { Fill::Add });
-        *is_empty = false;
-    }
-}
-
-/// Reports the gradients of the last micro-batch plus these sums, and empties the sums.
+/// Adds the gradients of a micro-batch to these sums. In the last micro-batch, reports them plus the sums, and empties the sums.
 pub(super) struct Adding<'a> {
-    pub(super) gradients: &'a mut dyn Gradients,
+    /// The receiver of the gradients of a step, in the last micro-batch.
+    pub(super) gradients: Option<&'a mut dyn Gradients>,
     /// The index of the stage's first parameter.
     pub(super) first: usize,
     pub(super) sums: &'a mut Sums,
@@ -42,19 +32,26 @@ pub(super) struct Adding<'a> {
 impl Adding<'_> {
     /// Reports the sums of parameters for which the last micro-batch has no gradient.
     pub(super) fn rest(self) {
+        let Some(gradients) = self.gradients else { return };
         for (index, sum) in self.sums.0.iter_mut().enumerate().filter(|(_, sum)| !sum.is_empty) {
-            self.gradients.put(self.first + index, &mut |target, fill| fill.write(target, &sum.values));
+            gradients.put(self.first + index, &mut |target, fill| fill.write(target, &sum.values));
             sum.is_empty = true;
         }
     }
 }
 
 impl Gradients for Adding<'_> {
+    /// Ignored: the last stage returns its loss sums from the forward pass.
     fn record_loss(&mut self, _: LossSums) {}
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
         let sum = &mut self.sums.0[index];
-        self.gradients.put(self.first + index, &mut |target, fill| {
+        let Some(gradients) = &mut self.gradients else {
+            write(&mut sum.values, if sum.is_empty { Fill::Set } else { Fill::Add });
+            sum.is_empty = false;
+            return;
+        };
+        gradients.put(self.first + index, &mut |target, fill| {
             write(target, fill);
             if !sum.is_empty {
                 Fill::Add.write(target, &sum.values);

@@ -157,10 +157,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
     }
 
-    /// Reports lost and joined workers, and parameters without a gradient.
-    ///
-    /// # Errors
-    /// [`TrainError::WorkersLost`] if no worker is left and none joins in time.
+    /// Reports lost and joined workers, and parameters without a gradient. Fails if no worker is left and none joins in time.
     fn report_changes(&mut self, on_event: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let mut state = self.dispatcher.state();
         let (lost, joined) = (std::mem::take(&mut state.lost), std::mem::take(&mut state.joined));

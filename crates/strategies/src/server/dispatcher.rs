@@ -6,6 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use unisono::Rank;
+use unisono_data::pipeline::lock;
 
 use super::message::{Kind, Message};
 use super::queue::Queue;
@@ -88,8 +89,7 @@ impl Dispatcher {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // A thread that panics ends the run, so a poisoned lock is harmless.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(super) fn wake(&self) {

@@ -58,11 +58,10 @@ impl Queue {
         self.applied = skipped * self.lanes.len();
     }
 
-    /// Permits no further steps to begin. Returns the first step that has not begun.
-    pub(super) fn close(&mut self) -> usize {
+    /// Permits no further steps to begin.
+    pub(super) fn close(&mut self) {
         let furthest = self.lanes.iter().max().copied().unwrap_or(0);
         self.until = self.until.min(furthest);
-        self.until
     }
 
     /// Returns whether all shares of the permitted steps are applied.
@@ -232,7 +231,8 @@ mod tests {
             queue.take(0, 0).unwrap();
             queue.done(0).unwrap();
         }
-        assert_eq!(queue.close(), 2);
+        queue.close();
+        assert_eq!(queue.until, 2);
         let rest: Vec<_> = (0..2).map(|worker| queue.take(worker, worker).unwrap()).collect();
         assert!(rest.iter().all(|share| share.number == 1), "{rest:?}");
         assert_eq!(queue.take(2, 0), None);

@@ -1,11 +1,13 @@
 //! The data of a server: the values of its buckets, and their optimizer state.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use unisono::Registered;
 use unisono_data::Stop;
+use unisono_data::pipeline::lock;
 
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
@@ -32,8 +34,7 @@ pub(super) struct Shard {
 struct Rules {
     /// The number of shares of a step.
     shares: usize,
-    staleness: Staleness,
-    damps: bool,
+    settings: ServerSettings,
     /// The factor of a gradient that updates the parameters by itself.
     scale: f64,
 }
@@ -41,11 +42,8 @@ struct Rules {
 /// Returns the optimizer for updates by single shares, and the factor of their gradients. The updates of a whole step decay the optimizer's means,
 /// and move parameters, as one synchronous step does. Its state is therefore comparable. With the usual rule, more workers would shorten the history
 /// of the means, and a gradient that misses a few updates would miss a large part of it.
-///
-/// # Panics
-/// If the rule has no such form, which [`Part::refusal`](super::Part::refusal) excludes.
 fn per_share(settings: &OptimizerSettings, shares: usize) -> (OptimizerSettings, f64) {
-    let (rule, scale) = settings.rule.per_share(shares).expect("others are refused");
+    let (rule, scale) = settings.rule.per_share(shares).expect("`Part::refusal` excludes others");
     (
         OptimizerSettings { rule, weight_decay: settings.weight_decay * scale as f32, ..settings.clone() },
         scale,
@@ -144,8 +142,7 @@ impl Shard {
         settings: ServerSettings,
         stop: Stop,
     ) -> unisono::Result<Self> {
-        let ServerSettings { staleness, damps, .. } = settings;
-        let (optimizer, scale) = match staleness {
+        let (optimizer, scale) = match settings.staleness {
             Staleness::Steps(0) => (optimizer, 1.0),
             _ => per_share(&optimizer, shares),
         };
@@ -170,7 +167,7 @@ impl Shard {
         };
         let buckets = layout.of(server).map(bucket).collect::<unisono::Result<_>>()?;
         let half = HalfBytes::of(&layout.settings);
-        Ok(Self { buckets, half, rules: Rules { shares, staleness, damps, scale }, stop })
+        Ok(Self { buckets, half, rules: Rules { shares, settings, scale }, stop })
     }
 
     pub(super) fn visit(&self, link: &Link) -> unisono::Result<Visit> {
@@ -245,13 +242,13 @@ impl Bucket {
 
     fn restore(&mut self, held: &ShardState) {
         self.values.copy_from_slice(&held.values);
-        let names = self.optimizer.settings().rule.state_names().to_vec();
-        let mut state = Vec::new();
-        for (&name, moment) in names.iter().zip(&held.moments) {
-            let members = self.members.iter().enumerate();
-            state.extend(members.map(|(place, (_, range))| (name, place, &moment[range.clone()])));
-        }
-        self.optimizer.restore(held.updates, state).expect("it has the layout of this bucket");
+        let moments = held.moments.iter();
+        let mut state =
+            moments.flat_map(|moment| self.members.iter().map(move |(_, range)| &moment[range.clone()]));
+        let Ok(()) = self.optimizer.restore(held.updates, &mut |_, _, values| {
+            values.copy_from_slice(state.next().expect("it has the layout of this bucket"));
+            Ok::<_, Infallible>(())
+        });
     }
 
     fn take(&mut self, gradient: &[f32], push: &Message, missed: u64, rules: Rules) -> Updated {
@@ -263,7 +260,7 @@ impl Bucket {
         if !self.arrived.insert(share) {
             return Ok(());
         }
-        if rules.staleness == Staleness::Steps(0) {
+        if rules.settings.staleness == Staleness::Steps(0) {
             self.waiting[share.number] = Some((push.tally.targets, gradient.to_vec()));
             if self.waiting.iter().all(Option::is_some) {
                 return self.update_by_step(push.rate);
@@ -271,7 +268,7 @@ impl Bucket {
         } else if push.tally.targets > 0.0 {
             // All shares of a step together move parameters as far as one update with their mean.
             let steps_missed = (missed / rules.shares as u64) as f64;
-            let damping = if rules.damps { 1.0 / (1.0 + steps_missed) } else { 1.0 };
+            let damping = if rules.settings.damps { 1.0 / (1.0 + steps_missed) } else { 1.0 };
             let rate = push.rate * damping / rules.shares as f64;
             return self.update(gradient, rules.scale / push.tally.targets, rate);
         }
@@ -300,11 +297,6 @@ impl Bucket {
         }
         updated
     }
-}
-
-fn lock(bucket: &Mutex<Bucket>) -> MutexGuard<'_, Bucket> {
-    // A thread that panics ends the run, so a poisoned lock is harmless.
-    bucket.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

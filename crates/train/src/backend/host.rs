@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Backend, Run, State, Times, Update};
+use super::{Backend, Run, Times, Update};
 use crate::buckets::Ledger;
 use crate::gradients::Values;
 use crate::local::Rounds;
-use crate::optimizer::{Optimizer, square_sum};
+use crate::optimizer::{Optimizer, Restore, square_sum};
 use crate::{Buckets, Fill, Filling, Gradients, LossSums, Pass, ReplicaError, Sums, TrainError};
 use unisono::{Communicator, copy};
 
@@ -200,8 +200,8 @@ impl Backend for Host {
         Ok(&self.optimizer)
     }
 
-    fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError> {
-        Ok(self.optimizer.restore(steps, state)?)
+    fn restore_optimizer(&mut self, steps: u64, write: Restore<'_>) -> Result<(), TrainError> {
+        self.optimizer.restore(steps, write)
     }
 }
 
@@ -280,8 +280,6 @@ impl Gradients for Bringing<'_> {
         })
     }
 
-    /// # Panics
-    /// If a replica with [`brings_values`](crate::Replica::brings_values) has not waited for one of its parameters.
     fn record_loss(&mut self, tally: LossSums) {
         if let Some(index) = self.late.first() {
             let name = &self.filling.buckets.ledger().parameters[index].name;

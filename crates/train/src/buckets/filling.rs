@@ -29,7 +29,8 @@ impl<'a> Filling<'a> {
             buckets.not_finite = None;
             buckets.waited = Duration::ZERO;
         }
-        Self { buckets, comm, failure: None }
+        let failure = buckets.check().err();
+        Self { buckets, comm, failure }
     }
 
     /// Ends the pass. A missing gradient counts as zero. Returns the indices of parameters without a gradient. After the last pass of a step, all
@@ -43,8 +44,11 @@ impl<'a> Filling<'a> {
     }
 
     fn attempt(&mut self, act: impl FnOnce(&mut Buckets, &mut Communicator) -> Result<(), Error>) {
-        if self.failure.is_none() {
-            self.failure = act(self.buckets, self.comm).err();
+        if self.failure.is_none()
+            && let Err(error) = act(self.buckets, self.comm)
+        {
+            self.buckets.lost = Some(error.to_string());
+            self.failure = Some(error);
         }
     }
 }
@@ -62,6 +66,9 @@ impl Gradients for Filling<'_> {
     }
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+        if self.failure.is_some() {
+            return;
+        }
         let Buckets { ledger, buckets, tree, .. } = &mut *self.buckets;
         let Place { bucket, range } = ledger.put(index);
         let pass @ Pass { number, .. } = ledger.pass;

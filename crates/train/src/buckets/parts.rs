@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::{Buckets, CollectiveSpec, Flight};
+use super::{Buckets, CollectiveSpec, Flight, dtype};
 use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, ReduceOp, copy};
 
 impl Buckets {
@@ -21,7 +21,8 @@ impl Buckets {
             if bucket.compressor.is_some() || self.way.algorithm.is_some() || !self.has_others {
                 continue;
             }
-            let all_reduce = Call::all_reduce(self.dtype, ReduceOp::Sum, bucket.gradients.count());
+            let all_reduce =
+                Call::all_reduce(dtype(self.settings.wire), ReduceOp::Sum, bucket.gradients.count());
             if let Some(algorithm) = begins_with_reduce_scatter(comm, &all_reduce) {
                 let operation = Operation::ReduceScatter;
                 bucket.way = CollectiveSpec { operation, algorithm: Some(algorithm), ..bucket.way };

@@ -1,9 +1,5 @@
 //! The order in which buckets are sent if the next forward pass overlaps them: the buckets that it needs first have priority.
 //!
-//! A backward pass fills the bucket of the first layer last, and the next forward pass needs it first. A fast network sends buckets in the order in
-//! which they are filled. On a slow network, several buckets are full at once, and the one that is needed first overtakes those that are not
-//! launched.
-//!
 //! All ranks must launch the same collectives in the same order, although buckets may fill in another order on each. The order is therefore a function
 //! of times on which all ranks have agreed: the times of the slowest rank's pass, and of the fastest flights (in which no rank waited for another). A
 //! choice at every launch would need an agreement, and thus a latency, per bucket. The order changes no bits.

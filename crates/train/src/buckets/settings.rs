@@ -103,9 +103,6 @@ impl BucketSettings {
 
     /// Returns the settings for a replica whose passes [communicate](crate::Replica::synchronizes) or do not. If they do, buckets overlap the
     /// backward pass even within a node, because a rank without samples has no backward pass to wait for.
-    ///
-    /// # Errors
-    /// The settings that contradict each other.
     pub(crate) fn suited(&self, comm: &Communicator, synchronizes: bool) -> Result<Self, String> {
         self.conflict().map_or(Ok(()), Err)?;
         if !synchronizes {

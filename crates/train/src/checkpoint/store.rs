@@ -116,7 +116,7 @@ impl Store {
     ///
     /// # Errors
     /// [`CheckpointError`] of the previous checkpoint; this one is then not saved. The next call, or
-    /// [`Store::finish`], returns this one's error.
+    /// [`Store::wait`], returns this one's error.
     ///
     /// # Panics
     /// As [`Store::save`].
@@ -146,12 +146,7 @@ impl Store {
     ///
     /// # Errors
     /// [`CheckpointError`] of that checkpoint.
-    pub fn finish(mut self) -> Result<(), CheckpointError> {
-        self.wait()
-    }
-
-    /// As [`finish`](Store::finish), for a store that is used again.
-    pub(crate) fn wait(&mut self) -> Result<(), CheckpointError> {
+    pub fn wait(&mut self) -> Result<(), CheckpointError> {
         let Some(writing) = self.writing.take() else { return Ok(()) };
         writing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }

@@ -196,7 +196,7 @@ fn newest_checkpoints_are_kept_and_partial_ones_deleted() {
     for step in [5, 20, 100] {
         store.save_in_background(checkpoint(step)).unwrap();
     }
-    store.finish().unwrap();
+    store.wait().unwrap();
     assert_eq!(names(directory.path()), [".lock", "step-0000000020", "step-0000000100", "step-notes"]);
 }
 
@@ -258,7 +258,7 @@ fn error_of_a_background_save_is_returned_by_the_next_call() {
         store
     };
     let errors = [
-        lose().finish().unwrap_err(),
+        lose().wait().unwrap_err(),
         {
             let mut store = lose();
             let began = std::time::Instant::now();

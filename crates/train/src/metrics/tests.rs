@@ -71,6 +71,23 @@ fn model_without_outputs_is_refused() {
 }
 
 #[test]
+fn outputs_with_different_numbers_of_classes_are_refused() {
+    for (ranks, batches) in [(1, [0, 0]), (1, [0, 1]), (2, [0, 1])] {
+        let refused = unisono::threads(ranks, |mut comm| {
+            let metrics = metrics();
+            let mut measuring = Measuring::new(&metrics);
+            for output in comm.own_part(2) {
+                let outputs = [(&VALUES[..3], 3, &[2]), (&VALUES[..4], 4, &[3])];
+                let (values, classes, targets) = outputs[output];
+                measuring.add(batches[output], &Outputs { values, classes, targets });
+            }
+            measuring.values(&mut comm, 2).unwrap_err().to_string()
+        });
+        assert!(refused.iter().all(|why| why.contains("with 3 classes, and others with 4")), "{refused:?}");
+    }
+}
+
+#[test]
 fn metrics_of_classes_are_refused_for_a_regression() {
     let refused = unisono::threads(2, |mut comm| {
         let (metrics, target) = (metrics(), 2.5_f32.to_bits());

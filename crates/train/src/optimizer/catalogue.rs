@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{AdamW, Lamb, Lion, Sgd, UpdateRule};
+use crate::TrainError;
 
 /// An optimizer by its name, such as `adamw`. Constants may follow: `adamw:beta2=0.95,amsgrad=true`.
 ///
@@ -16,7 +17,7 @@ use super::{AdamW, Lamb, Lion, Sgd, UpdateRule};
 /// assert_eq!("lion:beta1=0.95".parse::<NamedRule>()?.0.name(), "lion");
 /// let unknown = "lion:momentum=0.9".parse::<NamedRule>().unwrap_err().to_string();
 /// assert!(unknown.contains("unknown field `momentum`"));
-/// # Ok::<(), unisono_train::optimizer::UnknownRule>(())
+/// # Ok::<(), unisono_train::TrainError>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct NamedRule(pub Arc<dyn UpdateRule>);
@@ -29,10 +30,10 @@ impl NamedRule {
 }
 
 impl FromStr for NamedRule {
-    type Err = UnknownRule;
+    type Err = TrainError;
 
-    fn from_str(text: &str) -> Result<Self, UnknownRule> {
-        let unknown = |why: String| UnknownRule { text: text.to_owned(), why };
+    fn from_str(text: &str) -> Result<Self, TrainError> {
+        let unknown = |why: String| TrainError::Setting(format!("`{text}` is no optimizer: {why}"));
         let (name, constants) = text.split_once(':').unwrap_or((text, ""));
         let mut given = Map::new();
         let add = |text: &str| -> Result<(), String> {
@@ -73,12 +74,4 @@ fn build<U: UpdateRule + DeserializeOwned>(constants: Value) -> serde_json::Resu
 /// Returns the names that a [`NamedRule`] may have.
 pub fn names() -> impl Iterator<Item = &'static str> {
     CATALOGUE.iter().map(|(name, _)| *name)
-}
-
-/// A text that names no optimizer, or contains an invalid constant.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no optimizer: {why}")]
-pub struct UnknownRule {
-    text: String,
-    why: String,
 }

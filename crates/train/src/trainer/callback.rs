@@ -54,23 +54,28 @@ pub enum Flow {
     /// The run continues unchanged.
     Continue,
     /// The run continues with learning rates multiplied by this factor, which is above 0. Factors of several epochs multiply, and are saved in
-    /// checkpoints.
+    /// checkpoints. Their product must stay finite and above 0.
     ScaleRate(f64),
     /// The run ends with this epoch. A run that is resumed from its checkpoint begins the next epoch.
     Stop,
 }
 
 impl Flow {
-    /// Returns the factor for the learning rates of the remaining run, or 0 if the run ends.
-    fn factor(self) -> Result<f64, TrainError> {
-        match self {
-            Self::Continue => Ok(1.0),
-            Self::ScaleRate(factor) if factor > 0.0 && factor.is_finite() => Ok(factor),
-            Self::ScaleRate(factor) => Err(TrainError::Setting(format!(
-                "a callback scales the learning rate by `{factor}`: expected a finite factor above 0"
-            ))),
-            Self::Stop => Ok(0.0),
+    /// Returns the factor for the learning rates of the remaining run, or 0 if the run ends. `before` is the product of earlier factors.
+    fn factor(self, before: f64) -> Result<f64, TrainError> {
+        let factor = match self {
+            Self::Continue => return Ok(1.0),
+            Self::ScaleRate(factor) => factor,
+            Self::Stop => return Ok(0.0),
+        };
+        for (who, factor) in [("a callback scales", factor), ("callbacks together scale", before * factor)] {
+            if factor <= 0.0 || !factor.is_finite() {
+                return Err(TrainError::Setting(format!(
+                    "{who} the learning rate by `{factor}`: expected a finite factor above 0"
+                )));
+            }
         }
+        Ok(factor)
     }
 }
 
@@ -81,7 +86,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         callback: &mut impl Callback,
         report: &EpochReport,
     ) -> Result<bool, TrainError> {
-        let decided = callback.on_epoch_end(report).and_then(Flow::factor);
+        let before = self.state.progress.rate_factor;
+        let decided = callback.on_epoch_end(report).and_then(|flow| flow.factor(before));
         let factor = agree(self.world.all, decided)?;
         let (mut first, epoch) = ([factor], report.epoch);
         self.world.all.broadcast(&mut first, 0)?;

@@ -1,7 +1,7 @@
 //! The ranks of a run.
 
-use crate::compare::gather;
 use crate::{Replica, TrainError, agree};
+use unisono::internals::gather;
 use unisono::{Communicator, Rank, ReduceOp};
 
 /// All ranks of a run, and the ranks that hold the same parameters as this one. These are all ranks, unless each holds a [part](crate::Parts) of the
@@ -20,7 +20,7 @@ impl<'a> World<'a> {
             return Ok(Self { all, alike: None });
         };
         let mut comm = all.split(Some(part), 0)?.expect("every rank has a color");
-        let members = gather(&mut comm, all.rank() as u64)?.into_iter().map(|rank| rank as Rank).collect();
+        let members = gather(&mut comm, &all.rank())?;
         Ok(Self { all, alike: Some((comm, members)) })
     }
 

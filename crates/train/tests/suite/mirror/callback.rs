@@ -121,6 +121,8 @@ fn differing_or_invalid_decisions_end_the_run_on_all_ranks() {
     }
     let senseless = ends(|_, _| Ok(Flow::ScaleRate(-1.0)));
     assert_eq!(senseless[0], "a callback scales the learning rate by `-1`: expected a finite factor above 0");
+    let vanishing = ends(|_, _| Ok(Flow::ScaleRate(1e-200)));
+    assert!(vanishing[0].starts_with("callbacks together scale the learning rate by `0`"), "{vanishing:?}");
     let failed = ends(|rank, _| match rank {
         1 => Err(TrainError::Setting("no room for a plot".to_owned())),
         _ => Ok(Flow::Continue),

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use unisono::Communicator;
 use unisono_data::{DataError, Pipeline};
-use unisono_train::checkpoint::When;
+use unisono_train::checkpoint::{Store, Tensor, When, load_newest};
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    Batches, BucketSettings, Checkpoints, EarlyStopping, EpochReport, Event, Feed, Order, OutOfData, Resumed,
-    RunSettings, Shares, Steps, Stop, Stream, Summary, TrainError, Trainer,
+    AdamW, Batches, BucketSettings, Checkpoints, EarlyStopping, EpochReport, Event, Feed, OptimizerSettings,
+    Order, OutOfData, Progress, Resumed, RunSettings, Shares, Steps, Stop, Stream, Summary, TrainError,
+    Trainer,
 };
 
 use super::line::{BIAS, Line, Point, points, sgd};
@@ -220,6 +221,31 @@ fn checkpoint_of_another_model_is_refused() {
     assert!(messages[1].contains("rank 0 reports an error"), "{messages:?}");
 }
 
+fn optimizer_state_that_is_missing_or_of_another_size_is_refused() {
+    let [saved, larger] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    unisono::threads(1, |mut comm| saved_run(&mut comm, saved.path(), false, usize::MAX).unwrap());
+    let mut checkpoint = load_newest::<Progress>(saved.path()).unwrap().unwrap().checkpoint;
+    for Tensor { shape, values, .. } in &mut checkpoint.optimizer {
+        (*shape, *values) = (vec![2], vec![0.0; 2]);
+    }
+    Store::open(larger.path(), 1).unwrap().save(checkpoint).unwrap();
+    let adamw = || OptimizerSettings::new(AdamW::default());
+    let usual = || run_settings(1, OutOfData::Error).optimizer;
+    for (directory, optimizer, expected) in [
+        (&saved, adamw(), "there is nothing called weight:mean"),
+        (&larger, usual(), "weight:velocity has 2 values there, and 3 here"),
+    ] {
+        let messages = unisono::threads(2, |mut comm| {
+            let resumed = Resumed::find(&mut comm, directory.path()).unwrap();
+            let feed = stream(comm.rank(), &[1, 1]);
+            let settings = RunSettings { optimizer: optimizer.clone(), ..run_settings(1, OutOfData::Error) };
+            Trainer::new(&mut comm, Line::new(), feed, settings, resumed).unwrap_err().to_string()
+        });
+        assert!(messages[0].contains(expected), "{messages:?}");
+        assert!(messages[1].contains("rank 0 reports an error"), "{messages:?}");
+    }
+}
+
 /// A feed whose held-out samples cannot be read after this many evaluations.
 #[derive(Debug)]
 struct Unreadable {
@@ -320,5 +346,6 @@ pub(crate) fn tests() -> Vec<Test> {
         ranks_that_run_out_of_data_follow_the_policy,
         failed_run_resumes_bit_for_bit_on_another_number_of_ranks,
         checkpoint_of_another_model_is_refused,
+        optimizer_state_that_is_missing_or_of_another_size_is_refused,
     ]
 }
