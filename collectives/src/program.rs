@@ -94,17 +94,6 @@ pub enum Instruction {
     Complete,
     /// Sends a copy. It blocks while [`SENDS_AHEAD`](crate::SENDS_AHEAD) messages to the same rank have not been received.
     Send(Outgoing),
-    /// Blocks until a message has arrived, and combines it.
-    Receive(Incoming),
-    /// Combines a part of the buffer, as it was before the call, with another part.
-    Original {
-        /// The part before the call.
-        from: Part,
-        /// The part that it is combined with.
-        to: Part,
-        /// The combination of both.
-        combine: Combine,
-    },
     /// Permits another rank to access a part of this rank's buffer in the pass that the next `Sync` begins.
     Lend {
         /// The other rank.
@@ -176,7 +165,6 @@ impl Program {
             Instruction::Exchange(Some(send), _)
             | Instruction::Post(Some(send), _)
             | Instruction::Send(send) => send.source == Source::Original,
-            Instruction::Original { .. } => true,
             _ => false,
         })
     }
@@ -201,11 +189,8 @@ impl Instruction {
             Self::Exchange(send, receive) | Self::Post(send, receive) => {
                 [send.as_mut().map(|send| &mut send.part), receive.as_mut().map(|receive| &mut receive.part)]
             }
-            Self::Send(Outgoing { part, .. })
-            | Self::Receive(Incoming { part, .. })
-            | Self::Lend { part, .. } => [Some(part), None],
-            Self::Original { from: one, to: other, .. }
-            | Self::Read { theirs: one, own: other, .. }
+            Self::Send(Outgoing { part, .. }) | Self::Lend { part, .. } => [Some(part), None],
+            Self::Read { theirs: one, own: other, .. }
             | Self::Write { theirs: one, own: other, .. }
             | Self::Swap { theirs: one, own: other, .. } => [Some(one), Some(other)],
             Self::Complete | Self::Sync | Self::Vendor { .. } => [None, None],
@@ -220,12 +205,11 @@ impl Instruction {
                 [send.map(|send| send.to), receive.map(|receive| receive.from)]
             }
             Self::Send(Outgoing { to: other, .. })
-            | Self::Receive(Incoming { from: other, .. })
             | Self::Lend { to: other, .. }
             | Self::Read { of: other, .. }
             | Self::Write { to: other, .. }
             | Self::Swap { with: other, .. } => [Some(other), None],
-            Self::Original { .. } | Self::Complete | Self::Sync | Self::Vendor { .. } => [None, None],
+            Self::Complete | Self::Sync | Self::Vendor { .. } => [None, None],
         };
         ranks.into_iter().flatten()
     }

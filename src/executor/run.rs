@@ -97,10 +97,6 @@ impl<'a> Run<'a> {
             Op::Exchange(halves) => self.exchange(halves.0.as_ref(), halves.1.as_ref(), transport),
             Op::Post(halves) => self.post(halves, transport),
             Op::Complete => self.complete(transport),
-            Op::Original(both) => {
-                self.original(&both.0, &both.1);
-                Ok(())
-            }
             Op::Pass(pass) => self.pass(pass, transport),
             Op::Vendor { phase } => self.by_vendor(*phase, transport),
             Op::Widen { block } => {
@@ -112,12 +108,6 @@ impl<'a> Run<'a> {
                 Ok(())
             }
         }
-    }
-
-    fn original(&mut self, from: &Piece, Receive { piece, combine, .. }: &Receive) {
-        let from = &self.original[self.bytes(from, self.bound.format.wire_size_bytes)];
-        let to = self.bytes(piece, self.bound.format.held_size_bytes);
-        self.bound.format.target(&mut self.held[to], *combine).accept(0, from);
     }
 
     fn exchange(

@@ -6,7 +6,7 @@ use crate::program::{Incoming, Instruction, Outgoing, Part, Place, Program};
 use crate::schedule::{Receive, Send, Step};
 use crate::world::Rank;
 
-pub(super) mod eager;
+mod eager;
 pub(super) mod lanes;
 mod passes;
 
@@ -16,9 +16,7 @@ impl CompiledPlan {
         let chunk_count = plan.chunk_count();
         let in_blocks = |blocks, instructions| Program { chunk_count, blocks, rounds: blocks, instructions };
         match execution {
-            Execution::Eager => {
-                in_blocks(1, eager::lower(plan, rank).expect("the execution of a plan that can be eager"))
-            }
+            Execution::Eager => in_blocks(1, eager::lower(plan, rank)),
             Execution::Messages { blocks } => in_blocks(blocks, step_by_step(plan, false)),
             Execution::ByVendor => in_blocks(1, step_by_step(plan, true)),
             Execution::SinglePass { blocks } => {

@@ -2,12 +2,12 @@
 
 use super::{Incoming, Instruction, Outgoing, Part, Place};
 use crate::plan::Plan;
-use crate::schedule::{Chunks, Combine, Receive, Source, Step};
+use crate::schedule::{Chunks, Receive, Send, Source, Step};
 use crate::world::Rank;
 
-/// Returns the halves of a plan's steps, with each send as early as its data allows ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)),
-/// and without copies of a range to itself. `None` if the plan has other local copies.
-pub(crate) fn lower(plan: &Plan, rank: Rank) -> Option<Vec<(Place, Instruction)>> {
+/// Returns the halves of a plan's steps, with each send as early as its data allows ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)).
+/// A step of the rank with itself stays whole.
+pub(super) fn lower(plan: &Plan, rank: Rank) -> Vec<(Place, Instruction)> {
     let places = plan.phases().iter().enumerate().flat_map(|(number, phase)| {
         (0..phase.schedule.steps().len()).map(move |step| Place { name: phase.name, phase: number, step })
     });
@@ -28,33 +28,20 @@ pub(crate) fn lower(plan: &Plan, rank: Rank) -> Option<Vec<(Place, Instruction)>
                 (place, Instruction::Send(Outgoing { to: send.to, part: whole(send.chunks), source }))
             }));
         }
-        instructions.extend(awaited(step, rank)?.map(|instruction| (place, instruction)));
+        instructions.extend(rest(step, rank).map(|instruction| (place, instruction)));
         if let Some(receive) = step.receive {
             written[receive.chunks.range()].fill(true);
         }
     }
-    Some(instructions)
+    instructions
 }
 
-/// Returns the instruction that remains of a step after its send, if any; `None` if no instruction can express it.
-fn awaited(step: &Step, rank: Rank) -> Option<Option<Instruction>> {
-    match (step.send, step.receive) {
-        (_, None) => Some(None),
-        (_, Some(Receive { from, chunks, combine })) if from != rank => {
-            Some(Some(Instruction::Receive(Incoming { from, part: whole(chunks), combine })))
-        }
-        (Some(send), Some(receive)) if send.source == Source::Original => Some(Some(Instruction::Original {
-            from: whole(send.chunks),
-            to: whole(receive.chunks),
-            combine: receive.combine,
-        })),
-        (Some(send), Some(receive))
-            if send.chunks == receive.chunks && receive.combine == Combine::Replace =>
-        {
-            Some(None)
-        }
-        _ => None,
-    }
+/// Returns what remains of a step after its send to another rank.
+fn rest(step: &Step, rank: Rank) -> Option<Instruction> {
+    let Receive { from, chunks, combine } = step.receive?;
+    let to_self = step.send.filter(|send| send.to == rank);
+    let send = to_self.map(|Send { to, chunks, source }| Outgoing { to, part: whole(chunks), source });
+    Some(Instruction::Exchange(send, Some(Incoming { from, part: whole(chunks), combine })))
 }
 
 fn whole(chunks: Chunks) -> Part {
@@ -78,7 +65,7 @@ mod tests {
             Step::new().send_original(1, other),
         ];
         let plan = Plan::single("test", Group::new(vec![0, 1]), Schedule::new(2, steps));
-        let instructions = lower(&plan, 0).unwrap();
+        let instructions = lower(&plan, 0);
         let sources = instructions.iter().filter_map(|(_, instruction)| match instruction {
             Instruction::Send(send) => Some(send.source),
             _ => None,
