@@ -17,7 +17,8 @@
 //! assert_eq!(sums, Ok(vec![vec![11, 22]; 2]));
 //! ```
 
-use crate::schedule::{Chunks, Combine, Receive, Schedule, Send, Source};
+use crate::plan::{Phase, Plan};
+use crate::schedule::{Chunks, Combine, Receive, Send, Source};
 use crate::world::Rank;
 
 mod run;
@@ -145,18 +146,42 @@ pub enum Instruction {
     },
 }
 
+/// Returns the halves of all steps of a plan, for its first block.
+pub(crate) fn steps(plan: &Plan) -> impl Iterator<Item = (Place, Option<Outgoing>, Option<Incoming>)> {
+    plan.phases().iter().enumerate().flat_map(|(number, phase)| {
+        phase.schedule.steps().iter().enumerate().map(move |(step, halves)| {
+            let send = halves.send.map(|send| sent(phase, send, 0));
+            let receive = halves.receive.map(|receive| received(phase, receive, 0));
+            (Place { name: phase.name, phase: number, step }, send, receive)
+        })
+    })
+}
+
+pub(crate) fn sent(phase: &Phase, send: Send, block: usize) -> Outgoing {
+    let part = Part { chunks: send.chunks, block };
+    Outgoing { to: phase.group.member(send.to), part, source: send.source }
+}
+
+pub(crate) fn received(phase: &Phase, receive: Receive, block: usize) -> Incoming {
+    let part = Part { chunks: receive.chunks, block };
+    Incoming { from: phase.group.member(receive.from), part, combine: receive.combine }
+}
+
 impl Program {
-    /// Returns the program that carries out the steps of a schedule by messages, each step before the next.
-    pub(crate) fn of_schedule(schedule: &Schedule) -> Self {
-        let part = |chunks| Part { chunks, block: 0 };
-        let steps = schedule.steps().iter().enumerate().map(|(number, step)| {
-            let send = |Send { to, chunks, source }: Send| Outgoing { to, part: part(chunks), source };
-            let receive =
-                |Receive { from, chunks, combine }: Receive| Incoming { from, part: part(chunks), combine };
-            let place = Place { name: "", phase: 0, step: number };
-            (place, Instruction::Exchange(step.send.map(send), step.receive.map(receive)))
-        });
-        Self { chunk_count: schedule.chunk_count(), blocks: 1, rounds: 1, instructions: steps.collect() }
+    /// Returns the program that carries out the steps of a plan by messages, each step before the next.
+    ///
+    /// ```
+    /// use unisono_collectives::{Algorithm, Operation, Program, Topology, program};
+    ///
+    /// let plans = Algorithm::Ring.plans(Operation::AllReduce, &Topology::single_node(3)).unwrap();
+    /// let programs: Vec<_> = plans.iter().map(Program::of_plan).collect();
+    /// let inputs = [[1, 2, 3, 4], [10, 20, 30, 40], [100, 200, 300, 400]].map(Vec::from);
+    /// let sums = program::run(&programs, &inputs, |held, arrived| held + arrived);
+    /// assert_eq!(sums, Ok(vec![vec![111, 222, 333, 444]; 3]));
+    /// ```
+    pub fn of_plan(plan: &Plan) -> Self {
+        let steps = steps(plan).map(|(place, send, receive)| (place, Instruction::Exchange(send, receive)));
+        Self { chunk_count: plan.chunk_count(), blocks: 1, rounds: 1, instructions: steps.collect() }
     }
 
     /// Returns whether the program reads elements as they were before the call, so that a copy must be kept.

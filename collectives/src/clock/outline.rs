@@ -213,7 +213,7 @@ mod tests {
     /// Returns the number of simulated ranks.
     fn simulated(algorithm: Algorithm, topology: &Topology, count: usize) -> usize {
         let plan = algorithm.planner(Operation::AllReduce, topology).unwrap();
-        let program = |rank| Program::of_schedule(&plan(rank).flattened());
+        let program = |rank| Program::of_plan(&plan(rank));
         World::folded(program, topology, topology.stride(), count, LIMITS).unwrap().simulated.len()
     }
 
@@ -246,7 +246,7 @@ mod tests {
         let compared = RefCell::new(Vec::new());
         let program = |rank| {
             compared.borrow_mut().push(rank);
-            Program::of_schedule(&plan(rank).flattened())
+            Program::of_plan(&plan(rank))
         };
         let limits = Limits { simulated: 1000, compared: 2000 };
         let world = World::folded(program, topology, topology.stride(), 4096, limits);

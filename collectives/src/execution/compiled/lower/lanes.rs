@@ -13,8 +13,9 @@
 
 use std::ops::RangeInclusive;
 
-use super::{Incoming, Instruction, Outgoing, Place, received, sent};
+use super::{Instruction, Place};
 use crate::plan::{Phase, Plan};
+use crate::program::{Incoming, Outgoing, received, sent};
 use crate::schedule::{Chunks, Receive, Send};
 
 /// The number of blocks in flight between nodes, for each step.
