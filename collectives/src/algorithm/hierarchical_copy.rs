@@ -22,10 +22,8 @@ use super::{Descriptor, Levels, Role, butterfly, tree};
 use crate::plan::{Phase, Plan, VendorCall};
 use crate::world::{Rank, Topology};
 
-/// The catalogue entry.
-pub const DESCRIPTOR: Descriptor = Descriptor::with_levels(
+pub(super) const DESCRIPTOR: Descriptor = Descriptor::with_levels(
     "hierarchical-copy",
-    "reduce in the node, all-reduce among the leaders, copy in the node",
     Levels { with_mpi: "hierarchical-copy+mpi", with_nccl: "hierarchical-copy+nccl", shards: |_| 1 },
     all_reduce,
 )

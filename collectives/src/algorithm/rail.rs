@@ -27,10 +27,8 @@ use crate::plan::{Phase, Plan, VendorCall};
 use crate::schedule::Chunks;
 use crate::world::{Group, Rank, Topology};
 
-/// The catalogue entry.
-pub const DESCRIPTOR: Descriptor = Descriptor::with_levels(
+pub(super) const DESCRIPTOR: Descriptor = Descriptor::with_levels(
     "rail",
-    "reduce-scatter in the node, an all-reduce for each shard between nodes, all-gather in the node",
     Levels { with_mpi: "rail+mpi", with_nccl: "rail+nccl", shards: Topology::ranks_of_largest_node },
     all_reduce,
 )
