@@ -195,13 +195,6 @@ impl<B> Planned<B> {
         matches!(self.state, State::Started(_) | State::InFlight(_))
     }
 
-    fn buffer(&self) -> Option<&B> {
-        match &self.state {
-            State::Idle(buffer) => Some(buffer),
-            _ => None,
-        }
-    }
-
     /// Returns the buffer.
     ///
     /// # Panics
@@ -222,7 +215,10 @@ impl<B: Deref> Deref for Planned<B> {
     /// # Panics
     /// As [`Planned::into_buffer`].
     fn deref(&self) -> &B::Target {
-        self.buffer().expect(IN_FLIGHT)
+        match &self.state {
+            State::Idle(buffer) => buffer,
+            _ => panic!("{IN_FLIGHT}"),
+        }
     }
 }
 
