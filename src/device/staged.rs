@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use unisono_collectives::execution::{StagedAct, StagedPlan};
-use unisono_collectives::{Chunks, Operation, VendorCall, partition};
+use unisono_collectives::{Chunks, VendorCall, partition};
 
 use super::behind::wait_behind_nccl;
 use super::setup::Gpu;
@@ -101,17 +101,12 @@ impl Pipeline<'_> {
     fn by_vendor(&mut self, number: usize, call: Option<&VendorCall>, span: &mut Span<'_>) -> Result<()> {
         let Call { dtype, count, .. } = *self.call;
         let whole = partition::elements(count, self.segments, Chunks::one(number));
-        let part = |&chunks: &Chunks| self.staged.part(&whole, chunks);
-        let parts = |parts: &[Chunks]| parts.iter().map(part).collect::<Vec<_>>();
         let size_bytes = dtype.size_bytes();
         let mut segment = span.part(whole.start * size_bytes..whole.end * size_bytes);
-        let (operation, op, parts) = match call.expect("the vendor has a part") {
-            &VendorCall::Reduce { root } => (Operation::Reduce { root }, self.vendor_op, Vec::new()),
-            VendorCall::ReduceScatter { parts: of } => (Operation::ReduceScatter, self.vendor_op, parts(of)),
-            VendorCall::AllGather { parts: of } => (Operation::AllGather, None, parts(of)),
-            &VendorCall::Broadcast { root } => (Operation::Broadcast { root }, None, Vec::new()),
-        };
-        self.gpu.nccl().run(&mut segment, (operation, op, dtype), &parts, self.stream)
+        let VendorCall { operation, parts } = call.expect("the vendor has a part");
+        let op = self.vendor_op.filter(|_| operation.reduces());
+        let parts: Vec<_> = parts.iter().map(|&chunks| self.staged.part(&whole, chunks)).collect();
+        self.gpu.nccl().run(&mut segment, (*operation, op, dtype), &parts, self.stream)
     }
 
     /// Returns the byte ranges of a segment that are copied to the host, in their order there.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use unisono_collectives::program::Place;
-use unisono_collectives::{Chunks, Source, VendorCall};
+use unisono_collectives::{Chunks, Source};
 
 use super::Task;
 use super::bound::{Bound, Halves, Move, Op, Pass, Piece, Receive, Send};
@@ -198,14 +198,9 @@ impl<'a> Run<'a> {
         let call = phase.vendor.as_ref().expect("a phase with a vendor's collective");
         let dtype = bound.format.accumulator.map_or(bound.call.dtype, |_| DType::F32);
         let bytes = |&part: &Chunks| scaled(bound.partition.elements(part), dtype.size_bytes());
-        let parts = match call {
-            VendorCall::ReduceScatter { parts } | VendorCall::AllGather { parts } => {
-                parts.iter().map(bytes).collect()
-            }
-            VendorCall::Reduce { .. } | VendorCall::Broadcast { .. } => Vec::new(),
-        };
+        let parts = call.parts.iter().map(bytes).collect();
         let op = bound.call.op.expect("an operation with phases for vendors reduces");
-        let phase = VendorPhase { group: &phase.group, call, parts, dtype, op };
+        let phase = VendorPhase { group: &phase.group, operation: call.operation, parts, dtype, op };
         transport.vendor_phase(&phase, self.held, self.task.deadlines)
     }
 

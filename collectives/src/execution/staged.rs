@@ -66,7 +66,7 @@ impl StagedPlan {
         let plan = compiled.plan();
         let by_vendor = |inward| {
             let mut calls = plan.phases().iter().filter_map(|phase| phase.vendor.as_ref());
-            calls.find(|call| call.is_inward() == inward).cloned()
+            calls.find(|call| call.operation.reduces() == inward).cloned()
         };
         let host = plan.without_vendors().map(|(chunks, rest)| (chunks, Arc::new(compiled.part(rest))));
         let (inward, outward) = (by_vendor(true), by_vendor(false));

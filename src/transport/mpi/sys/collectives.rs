@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
 use mpi::ffi;
-use unisono_collectives::{Rank, VendorCall};
+use unisono_collectives::{Operation, Rank};
 
 use super::{Comm, Request, check, lock};
 use crate::dtype::DType;
@@ -63,26 +63,27 @@ impl Comm {
         // communicator, are inside of `held`, and are kept with the request.
         let (name, code) = unsafe {
             let request = request.as_mut_ptr();
-            match *task.call {
-                VendorCall::Reduce { root } => {
+            match task.operation {
+                Operation::Reduce { root } => {
                     let sent = if self.rank()? == root { in_place } else { held.cast_const() };
                     let root = root as c_int;
                     ("MPI_Ireduce", ffi::MPI_Ireduce(sent, held, count, kind, op, root, self.0, request))
                 }
-                VendorCall::Broadcast { root } => {
+                Operation::Broadcast { root } => {
                     ("MPI_Ibcast", ffi::MPI_Ibcast(held, count, kind, root as c_int, self.0, request))
                 }
-                VendorCall::ReduceScatter { .. } => {
+                Operation::ReduceScatter => {
                     let counts = counts.as_ptr();
                     let code = ffi::MPI_Ireduce_scatter(in_place, held, counts, kind, op, self.0, request);
                     ("MPI_Ireduce_scatter", code)
                 }
-                VendorCall::AllGather { .. } => {
+                Operation::AllGather => {
                     let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
                     let code =
                         ffi::MPI_Iallgatherv(in_place, 0, kind, held, counts, starts, kind, self.0, request);
                     ("MPI_Iallgatherv", code)
                 }
+                other => unreachable!("no phase of a plan is a vendor's {other}"),
             }
         };
         check(name, code)?;

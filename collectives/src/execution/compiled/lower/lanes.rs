@@ -45,7 +45,7 @@ pub(super) fn lower(plan: &Plan, blocks: usize, far_steps: usize) -> Vec<(Place,
     let far = || phases().filter(|(_, phase)| !phase.is_in_node());
     let near = |inward| {
         let is_now =
-            move |phase: &Phase| phase.vendor.as_ref().is_some_and(|call| call.is_inward() == inward);
+            move |phase: &Phase| phase.vendor.as_ref().is_some_and(|call| call.operation.reduces() == inward);
         phases().filter(move |(_, phase)| is_now(phase))
     };
     let mut instructions = Vec::new();
