@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use unisono_collectives::Operation;
+use unisono_collectives::{Operation, Rank};
 
 use super::Communicator;
 use super::per_call::PerCall;
@@ -16,6 +16,7 @@ use crate::kernels::ReduceOp;
 use crate::method::Method;
 use crate::record::{described, elements};
 use crate::request::Request;
+use crate::transport::gather;
 
 mod slots;
 
@@ -108,17 +109,18 @@ impl Communicator {
     }
 
     fn agree_on_plan(&mut self, call: &Call) -> Result<()> {
-        let all = self.gather_words(&[
-            codes(call).bits(),
-            call.count as u64,
-            u64::from(self.per_call.options.label_of(call.operation) as u32),
-        ])?;
-        let called = |words: &Vec<u64>| {
-            let call = describe(&Codes::of_bits(words[0]), words[1]);
-            let label = if words[2] == 0 { String::new() } else { format!(", label {:08x}", words[2]) };
-            format!("plan of {call}{label}")
+        let label = self.per_call.options.label_of(call.operation);
+        // The hashes are compared, since the status board forgets the names of old labels.
+        let name = || self.status.label(label).unwrap_or_else(|| format!("{label:016x}"));
+        let own = ((codes(call).bits(), call.count as u64, label), (label != 0).then(name));
+        let all = gather(&mut self.as_bootstrap(), &own)?;
+        let (calls, labels): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+        let called = |rank: Rank| {
+            let (codes, count, _) = calls[rank];
+            let label = labels[rank].as_ref().map_or(String::new(), |name| format!(", label {name:?}"));
+            format!("plan of {}{label}", describe(&Codes::of_bits(codes), count))
         };
-        self.check_same("plan", &all, called)
+        self.check_same("plan", &calls, called)
     }
 
     #[cold]
