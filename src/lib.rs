@@ -77,7 +77,7 @@ pub use communicator::{CallBuilder, Communicator, Lateness, Planned, Times};
 pub use config::OnFailure;
 #[cfg(feature = "nccl")]
 pub use device::HostToDevice;
-pub use dtype::{DType, Element};
+pub use dtype::{Buffer, DType, Element};
 pub use error::{Error, ErrorCode, Place, Result};
 #[cfg(feature = "nccl")]
 pub use gpu::DeviceArray;

@@ -10,7 +10,7 @@ use super::Communicator;
 use super::per_call::PerCall;
 use crate::call::Call;
 use crate::codes::{Codes, OF_BARRIER};
-use crate::dtype::Element;
+use crate::dtype::{Buffer, Element};
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
 use crate::method::Method;
@@ -132,10 +132,7 @@ impl Communicator {
     }
 }
 
-impl<T: Element, B> Planned<B>
-where
-    B: DerefMut<Target = [T]> + Send + 'static,
-{
+impl<B: Buffer> Planned<B> {
     /// Starts the call (`MPI_Start`), on the communicator that planned it. It does not wait for other ranks.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::num::NonZero;
 use std::ops::DerefMut;
 
-use unisono::{Communicator, DType, Element, Operation, Planned, ReduceOp, Request, Result};
+use unisono::{Buffer, Communicator, DType, Element, Operation, Planned, ReduceOp, Request, Result};
 
 use super::arguments;
 
@@ -100,11 +100,8 @@ impl Collective {
     ///
     /// # Errors
     /// As the call.
-    pub fn non_blocking<T: Element, B>(self, comm: &mut Communicator, values: B) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
-        self.in_elements::<T, _>(comm, |comm| comm.call_async(self.operation, self.op, values))
+    pub fn non_blocking<B: Buffer>(self, comm: &mut Communicator, values: B) -> Result<Request<B>> {
+        self.in_elements::<B::Element, _>(comm, |comm| comm.call_async(self.operation, self.op, values))
     }
 
     /// Plans the call.
