@@ -69,7 +69,7 @@ pub use plan::Planned;
 /// ```
 ///
 /// # Drop
-/// Dropping a communicator created by `Communicator::init` finalises MPI, which waits until the other ranks do the same. If the
+/// Dropping a communicator created by [`init`](crate::init()) finalises MPI, which waits until the other ranks do the same. If the
 /// communicator has failed or its thread panics, it reports the cause and aborts the job instead, since the other ranks would
 /// wait for ever.
 #[derive(Debug)]

@@ -312,7 +312,7 @@ mod tests {
         let known = Tuning::default();
         let known = &known;
         let all: Vec<_> = std::thread::scope(|scope| {
-            let ranks = Communicator::threads(cores + 1).unwrap().into_iter();
+            let ranks = crate::Unisono::builder().threads(cores + 1).unwrap().into_iter();
             let ranks: Vec<_> =
                 ranks.map(|mut comm| scope.spawn(move || measure(&mut comm, known).unwrap())).collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()

@@ -1,6 +1,7 @@
 //! The element types of collectives.
 
 use std::fmt;
+use std::ops::DerefMut;
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -62,6 +63,17 @@ mod sealed {
 pub trait Element: Pod + PartialEq + fmt::Debug + sealed::Sealed + Send + Sync {
     /// The type, as a value.
     const DTYPE: DType;
+}
+
+/// A buffer of a non-blocking collective: a vector, [registered memory](crate::Communicator::alloc), or any other owner of a slice of
+/// [elements](Element).
+pub trait Buffer: DerefMut<Target = [<Self as Buffer>::Element]> + Send + 'static {
+    /// The type of the elements.
+    type Element: Element;
+}
+
+impl<T: Element, B: DerefMut<Target = [T]> + Send + 'static> Buffer for B {
+    type Element = T;
 }
 
 macro_rules! elements {

@@ -77,7 +77,7 @@ pub use communicator::{CallBuilder, Communicator, Lateness, Planned, Times};
 pub use config::OnFailure;
 #[cfg(feature = "nccl")]
 pub use device::HostToDevice;
-pub use dtype::{DType, Element};
+pub use dtype::{Buffer, DType, Element};
 pub use error::{Error, ErrorCode, Place, Result};
 #[cfg(feature = "nccl")]
 pub use gpu::DeviceArray;
@@ -92,7 +92,7 @@ pub use select::Choice;
 pub use transport::Bootstrap;
 pub use unisono_collectives::{Algorithm, Operation, Rank, Topology};
 pub use while_waiting::{WhileWaiting, while_waiting};
-pub use world::{Builder, Unisono, threads, try_threads};
+pub use world::{Builder, Unisono, init, threads};
 
 #[cfg(feature = "nccl")]
 pub use cudarc;
@@ -100,16 +100,6 @@ pub use cudarc;
 pub use half;
 #[cfg(feature = "mpi")]
 pub use mpi;
-
-/// Joins the launched world; the same as [`Communicator::init`].
-///
-/// Prefer [`run`](run()) where a rank may fail outside collectives: it reports the cause to all ranks.
-///
-/// # Errors
-/// As [`Communicator::init`].
-pub fn init() -> Result<Communicator> {
-    Communicator::init()
-}
 
 /// Returns the name and version of the MPI library that this program is linked with.
 #[cfg(feature = "mpi")]

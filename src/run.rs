@@ -7,9 +7,9 @@ use crate::communicator::Communicator;
 use crate::config::OnFailure;
 use crate::error::Error;
 use crate::system::print_line;
-use crate::world::Unisono;
+use crate::world::{Unisono, init};
 
-/// Runs a program: joins the launched world ([`Communicator::init`]) and calls `main` with its communicator.
+/// Runs a program: joins the launched world ([`init`](crate::init())) and calls `main` with its communicator.
 ///
 /// If `main` returns an error, the rank fails: it reports its rank, the call and the cause to all ranks at once, and all processes
 /// end within ten seconds. Without `run`, a rank that returns an error from its own `main` leaves as if it had succeeded, and
@@ -31,7 +31,7 @@ use crate::world::Unisono;
 ///
 /// The exit code is 0 if `main` succeeds, and 1 if it fails or there is no world to join.
 pub fn run<E: Display>(main: impl FnOnce(&mut Communicator) -> Result<(), E>) -> ExitCode {
-    match Communicator::init() {
+    match init() {
         Ok(mut comm) => ExitCode::from(u8::from(!guarded(&mut comm, main))),
         Err(error) => {
             print_line(&error.to_string());

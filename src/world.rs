@@ -20,18 +20,19 @@ mod shrink;
 
 pub use builder::{Builder, Unisono};
 
-impl Communicator {
-    /// Joins the world launched by `mpirun`, `unisono launch`, `torchrun` or any launcher that sets `RANK` and `WORLD_SIZE`.
-    /// Without a launcher, it creates a world of one rank. All processes end when a rank fails ([`OnFailure::EndJob`]).
-    ///
-    /// Call it once, from the main thread of every process.
-    ///
-    /// # Errors
-    /// As [`Builder::detect`].
-    pub fn init() -> Result<Self> {
-        Unisono::builder().on_failure(OnFailure::EndJob).detect()
-    }
+/// Joins the world launched by `mpirun`, `unisono launch`, `torchrun` or any launcher that sets `RANK` and `WORLD_SIZE`.
+/// Without a launcher, it creates a world of one rank. All processes end when a rank fails ([`OnFailure::EndJob`]).
+///
+/// Call it once, from the main thread of every process. Prefer [`run`](crate::run()) where a rank may fail outside collectives: it
+/// reports the cause to all ranks.
+///
+/// # Errors
+/// As [`Builder::detect`].
+pub fn init() -> Result<Communicator> {
+    Unisono::builder().on_failure(OnFailure::EndJob).detect()
+}
 
+impl Communicator {
     /// Joins a communicator of an MPI that the program has initialised. After a failure, the affected calls return errors
     /// ([`OnFailure::ReturnError`]).
     ///
@@ -40,19 +41,6 @@ impl Communicator {
     #[cfg(feature = "mpi")]
     pub fn attach(communicator: &impl mpi::raw::AsRaw<Raw = mpi::ffi::MPI_Comm>) -> Result<Self> {
         Unisono::builder().attach(communicator)
-    }
-
-    /// Returns the communicators of a world of `ranks` threads in this process, rank 0 first. Move each to its own thread.
-    ///
-    /// [`crate::threads()`] also starts the threads.
-    ///
-    /// # Errors
-    /// As [`Builder::threads`].
-    ///
-    /// # Panics
-    /// If `ranks` is 0.
-    pub fn threads(ranks: usize) -> Result<Vec<Self>> {
-        Unisono::builder().threads(ranks)
     }
 }
 
@@ -79,19 +67,7 @@ fn observe(comm: &mut Communicator, name: &Arc<str>) -> Result<()> {
 /// # Panics
 /// If a rank panics. The others are informed first, and do not wait for it. If an environment variable is invalid.
 pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    try_threads(ranks, main).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// Like [`threads`], with errors for systems with too little memory or too few threads.
-///
-/// # Errors
-/// Before any rank starts: [`Error::Memory`] and [`Error::Launch`] if the system does not provide the memory or the threads, and as
-/// [`Builder::threads`].
-///
-/// # Panics
-/// If `ranks` is 0, or a rank panics.
-pub fn try_threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -> Result<Vec<R>> {
-    Unisono::builder().on_threads(ranks, main)
+    Unisono::builder().on_threads(ranks, main).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn on_threads<R: Send>(world: Vec<Communicator>, main: impl Fn(Communicator) -> R + Sync) -> Result<Vec<R>> {

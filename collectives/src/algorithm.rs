@@ -161,8 +161,6 @@ named!(Algorithm, "algorithm");
 pub struct Descriptor {
     /// The name on the command line and in every table.
     pub name: &'static str,
-    /// A summary in one line.
-    pub summary: &'static str,
     /// The role for which it is the default algorithm, if any.
     pub role: Option<Role>,
     /// Whether the number of messages is quadratic in the ranks: never fastest in a large world, and slowest to predict.
@@ -217,24 +215,15 @@ enum Makes {
 
 impl Descriptor {
     /// Returns an algorithm that ignores nodes.
-    const fn flat(
-        name: &'static str,
-        summary: &'static str,
-        of: fn(Operation, Rank, usize) -> Option<Schedule>,
-    ) -> Self {
+    const fn flat(name: &'static str, of: fn(Operation, Rank, usize) -> Option<Schedule>) -> Self {
         let makes = Makes::Schedules { of, of_all: |_, _| Vec::new() };
-        Self { name, summary, role: None, is_quadratic: false, levels: None, makes }
+        Self { name, role: None, is_quadratic: false, levels: None, makes }
     }
 
     /// Returns a hierarchical all-reduce.
-    const fn with_levels(
-        name: &'static str,
-        summary: &'static str,
-        levels: Levels,
-        of: fn(&Topology, Rank) -> Plan,
-    ) -> Self {
+    const fn with_levels(name: &'static str, levels: Levels, of: fn(&Topology, Rank) -> Plan) -> Self {
         let makes = Makes::Plans(of);
-        Self { name, summary, role: None, is_quadratic: false, levels: Some(levels), makes }
+        Self { name, role: None, is_quadratic: false, levels: Some(levels), makes }
     }
 
     /// Makes the algorithm the default for a role.

@@ -1,8 +1,7 @@
-//! The cost of a collective, counted from its schedules.
+//! The cost of a collective, counted from its plans.
 
 use crate::plan::Plan;
-use crate::program::{Interpreter, Nothing, Program};
-use crate::schedule::Schedule;
+use crate::program::{Instruction, Interpreter, Nothing, Program};
 
 /// The counted steps and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,31 +36,32 @@ impl Cost {
 /// # Panics
 /// If a plan names ranks or chunks that do not exist.
 pub fn count(plans: &[Plan]) -> Option<Cost> {
-    let schedules: Vec<_> = plans.iter().map(Plan::flattened).collect();
-    let chunk_count = schedules.first()?.chunk_count();
-    let nothing = vec![vec![(); chunk_count]; schedules.len()];
-    let programs: Vec<_> = schedules.iter().map(Program::of_schedule).collect();
+    let chunk_count = plans.first()?.chunk_count();
+    let nothing = vec![vec![(); chunk_count]; plans.len()];
+    let programs: Vec<_> = plans.iter().map(Program::of_plan).collect();
     let mut values = Nothing;
     let mut interpreter = Interpreter::new(&programs, &mut values, nothing);
     interpreter.run();
     if !interpreter.defects.is_empty() {
         return None;
     }
-    let busiest = |count: fn(&Schedule, usize) -> usize| {
-        schedules.iter().enumerate().map(|(rank, schedule)| count(schedule, rank)).max()
+    let busiest = |count: fn(&Program, usize) -> usize| {
+        programs.iter().enumerate().map(|(rank, program)| count(program, rank)).max()
     };
     Some(Cost {
         steps: interpreter.rounds(),
-        messages: busiest(|schedule, rank| sent(schedule, rank).count())?,
-        sent_chunks: busiest(|schedule, rank| sent(schedule, rank).sum())?,
+        messages: busiest(|program, rank| sent(program, rank).count())?,
+        sent_chunks: busiest(|program, rank| sent(program, rank).sum())?,
         chunk_count,
     })
 }
 
 /// Returns the size of every message that a rank sends to another, in chunks.
-fn sent(schedule: &Schedule, rank: usize) -> impl Iterator<Item = usize> {
-    let sends = schedule.steps().iter().filter_map(|step| step.send);
-    sends.filter(move |send| send.to != rank).map(|send| send.chunks.count())
+fn sent(program: &Program, rank: usize) -> impl Iterator<Item = usize> {
+    program.instructions.iter().filter_map(move |(_, instruction)| match instruction {
+        Instruction::Exchange(Some(send), _) if send.to != rank => Some(send.part.chunks.count()),
+        _ => None,
+    })
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ impl Rounds {
     fn of(operation: Operation, topology: &Topology, plans: &[Plan]) -> Self {
         let ranks = topology.ranks();
         assert_eq!(plans.len(), ranks, "one plan for each rank");
-        let programs: Vec<_> = plans.iter().map(|plan| Program::of_schedule(&plan.flattened())).collect();
+        let programs: Vec<_> = plans.iter().map(Program::of_plan).collect();
         let contributions = |rank: Rank| {
             let chunks = 0..programs[rank].chunk_count;
             chunks.map(|chunk| usize::from(operation.begins_with(rank, chunk))).collect()

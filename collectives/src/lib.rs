@@ -3,7 +3,7 @@
 //! **An algorithm is a pure function from (rank, world) to a schedule**: a list of steps, each with at most one send and at
 //! most one receive, over a buffer that is split into chunks. That one value is *verified* ([`verify()`]: symbolically, all
 //! ranks at once), *costed* ([`cost`] counts it, [`clock`] predicts its time on a machine described by [`model`]), *drawn*
-//! ([`explain()`]), *simulated* ([`simulate`]), and, by the crate `unisono`, *run* over threads and MPI. So a ring is
+//! ([`explain()`]), *simulated* ([`program::run`]), and, by the crate `unisono`, *run* over threads and MPI. So a ring is
 //! written once, in ten lines ([`algorithm::ring`]).
 //!
 //! ```
@@ -54,7 +54,6 @@ pub mod partition;
 mod plan;
 pub mod program;
 mod schedule;
-pub mod simulate;
 mod verify;
 mod world;
 
@@ -67,5 +66,5 @@ pub use operation::Operation;
 pub use plan::{Phase, Plan, VendorCall};
 pub use program::Program;
 pub use schedule::{Chunks, Combine, Receive, SENDS_AHEAD, Schedule, Send, Source, Step};
-pub use verify::{verify, verify_programs, verify_schedules};
+pub use verify::{verify, verify_programs};
 pub use world::{Group, Rank, Topology};

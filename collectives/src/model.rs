@@ -47,25 +47,13 @@ pub struct Link {
 }
 
 /// The reason why ranges do not form a link.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "the error texts describe the fields")]
-pub enum InvalidLink {
-    /// There is no range.
-    #[error("a link has at least one range of sizes")]
-    NoRange,
-    /// Ranges are not in order.
-    #[error("range {range} ends at {up_to_bytes} bytes, but the one before it ends at {before}")]
-    Unsorted { range: usize, up_to_bytes: usize, before: usize },
-    /// The last range is not open.
-    #[error("the last range ends at {up_to_bytes} bytes; it must be open (usize::MAX)")]
-    NotOpen { up_to_bytes: usize },
-    /// A latency is negative or not finite.
-    #[error("range {range}: a latency of {alpha_us} us, but it must be finite and not negative")]
-    Latency { range: usize, alpha_us: f64 },
-    /// A rate is not positive or not finite.
-    #[error("range {range}: a rate of {gb_per_s} GB/s, but it must be finite and above 0")]
-    Rate { range: usize, gb_per_s: f64 },
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{what}", .range.map_or(String::new(), |range| format!("range {range}: ")))]
+pub struct InvalidLink {
+    /// The number of the invalid range; `None` if ranges are missing.
+    pub range: Option<usize>,
+    /// The invalid value, and the expected one.
+    pub what: String,
 }
 
 impl Link {
@@ -75,25 +63,28 @@ impl Link {
     /// [`InvalidLink`] if the ranges are not in order or the last one is not open, or if a latency is negative, a rate is
     /// not positive, or a number is not finite.
     pub fn new(ranges: Vec<Range>) -> Result<Self, InvalidLink> {
-        let last = ranges.last().ok_or(InvalidLink::NoRange)?;
-        if last.up_to_bytes != usize::MAX {
-            return Err(InvalidLink::NotOpen { up_to_bytes: last.up_to_bytes });
+        let last = ranges.last().map(|last| last.up_to_bytes);
+        if last != Some(usize::MAX) {
+            let not_open =
+                |bytes| format!("the last range ends at {bytes} bytes; it must be open (usize::MAX)");
+            let what = last.map_or("a link has at least one range of sizes".to_owned(), not_open);
+            return Err(InvalidLink { range: None, what });
         }
-        for (range, pair) in (1..).zip(ranges.windows(2)) {
-            let (before, up_to_bytes) = (pair[0].up_to_bytes, pair[1].up_to_bytes);
-            if up_to_bytes <= before {
-                return Err(InvalidLink::Unsorted { range, up_to_bytes, before });
-            }
-        }
-        for (range, &Range { alpha_us, move_gb_per_s, reduce_gb_per_s, .. }) in ranges.iter().enumerate() {
-            if !(alpha_us.is_finite() && alpha_us >= 0.0) {
-                return Err(InvalidLink::Latency { range, alpha_us });
-            }
-            for gb_per_s in [move_gb_per_s, reduce_gb_per_s] {
-                if !(gb_per_s.is_finite() && gb_per_s > 0.0) {
-                    return Err(InvalidLink::Rate { range, gb_per_s });
-                }
-            }
+        let mut before = None;
+        for (number, range) in ranges.iter().enumerate() {
+            let &Range { up_to_bytes, alpha_us, move_gb_per_s, reduce_gb_per_s } = range;
+            let not_before = before.replace(up_to_bytes).filter(|&before| up_to_bytes <= before);
+            let rates = [move_gb_per_s, reduce_gb_per_s];
+            let what = if let Some(before) = not_before {
+                format!("it ends at {up_to_bytes} bytes, but the one before it ends at {before}")
+            } else if !(alpha_us.is_finite() && alpha_us >= 0.0) {
+                format!("a latency of {alpha_us} us, but it must be finite and not negative")
+            } else if let Some(rate) = rates.into_iter().find(|rate| !(rate.is_finite() && *rate > 0.0)) {
+                format!("a rate of {rate} GB/s, but it must be finite and above 0")
+            } else {
+                continue;
+            };
+            return Err(InvalidLink { range: Some(number), what });
         }
         Ok(Self { ranges })
     }
@@ -186,7 +177,7 @@ const SHARED_MEMORY: [Range; 4] = [
     Range { up_to_bytes: usize::MAX, alpha_us: 0.4, move_gb_per_s: 10.0, reduce_gb_per_s: 8.0 },
 ];
 
-/// The bytes per second of the same ranks in a single pass, without messages. Typical, not measured.
+/// The same ranks in a single pass, without messages. Typical, not measured.
 const ONE_PASS: [Range; 3] = [
     Range { up_to_bytes: 512, alpha_us: 0.3, move_gb_per_s: 10.0, reduce_gb_per_s: 10.0 },
     Range { up_to_bytes: 256 << 10, alpha_us: 0.5, move_gb_per_s: 10.0, reduce_gb_per_s: 10.0 },
@@ -272,8 +263,10 @@ mod tests {
         assert!(refused(vec![]).contains("at least one range"));
         assert!(refused(vec![range(100, 1.0, 1.0)]).contains("ends at 100 bytes; it must be open"));
         let unsorted = vec![range(100, 1.0, 1.0), range(50, 1.0, 1.0), range(usize::MAX, 1.0, 1.0)];
-        assert!(refused(unsorted).contains("range 1 ends at 50 bytes, but the one before it ends at 100"));
-        assert!(refused(vec![range(usize::MAX, -1.0, 1.0)]).contains("a latency of -1 us"));
+        assert!(
+            refused(unsorted).contains("range 1: it ends at 50 bytes, but the one before it ends at 100")
+        );
+        assert!(refused(vec![range(usize::MAX, -1.0, 1.0)]).contains("range 0: a latency of -1 us"));
         assert!(refused(vec![range(usize::MAX, f64::NAN, 1.0)]).contains("a latency of NaN us"));
         assert!(refused(vec![range(usize::MAX, 1.0, 0.0)]).contains("a rate of 0 GB/s"));
         assert!(refused(vec![range(usize::MAX, 1.0, f64::INFINITY)]).contains("a rate of inf GB/s"));

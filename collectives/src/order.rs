@@ -14,7 +14,7 @@ use crate::world::Rank;
 ///
 /// The plans are assumed correct ([`verify`](crate::verify())).
 pub(crate) fn in_rank_order(mut plans: Vec<Plan>, operation: Operation) -> Option<Vec<Plan>> {
-    let programs: Vec<_> = plans.iter().map(|plan| Program::of_schedule(&plan.flattened())).collect();
+    let programs: Vec<_> = plans.iter().map(Program::of_plan).collect();
     let input = |rank: Rank| vec![Some((rank, rank + 1)); plans[rank].chunk_count()];
     let inputs = (0..plans.len()).map(input).collect();
     let mut runs = Runs { sides: HashMap::new(), is_consistent: true };
@@ -70,7 +70,7 @@ impl Values for Runs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Topology, simulate, verify};
+    use crate::{Algorithm, Topology, program, verify};
 
     fn in_order(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Option<Vec<Plan>> {
         in_rank_order(algorithm.plans(operation, topology)?, operation)
@@ -95,7 +95,8 @@ mod tests {
                     let what = format!("{algorithm}, {operation}, {topology:?}");
                     keep += 1;
                     assert_eq!(verify(&plans, operation), [], "{what}");
-                    let results = simulate::run(&plans, &inputs, concatenated);
+                    let programs: Vec<_> = plans.iter().map(Program::of_plan).collect();
+                    let results = program::run(&programs, &inputs, concatenated).unwrap();
                     for (rank, result) in results.iter().enumerate() {
                         for (index, &found) in result.iter().enumerate() {
                             let chunk = index * plans[0].chunk_count() / (2 * ranks);

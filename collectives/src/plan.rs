@@ -1,5 +1,6 @@
 //! Plans: the part of one rank in a collective, phase by phase.
 
+use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::{Group, Rank};
 
@@ -7,34 +8,11 @@ use crate::world::{Group, Rank};
 ///
 /// A vendor adds in its own order, so the bits of a sum may differ from those of the schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum VendorCall {
-    /// One position of the group ends with the reduction of all chunks.
-    Reduce {
-        /// The root's position.
-        root: Rank,
-    },
-    /// Each position ends with the reduction of its own part.
-    ReduceScatter {
-        /// The part of each position: together all chunks, in order.
-        parts: Vec<Chunks>,
-    },
-    /// Each position contributes its own part, and ends with all parts.
-    AllGather {
-        /// The part of each position: together all chunks, in order.
-        parts: Vec<Chunks>,
-    },
-    /// All positions end with the root's chunks.
-    Broadcast {
-        /// The root's position.
-        root: Rank,
-    },
-}
-
-impl VendorCall {
-    /// Returns whether it collects results rather than distributes them.
-    pub fn is_inward(&self) -> bool {
-        matches!(self, Self::Reduce { .. } | Self::ReduceScatter { .. })
-    }
+pub struct VendorCall {
+    /// A reduce, broadcast, reduce-scatter or all-gather; its root is a position in the group.
+    pub operation: Operation,
+    /// The part of each position, of a reduce-scatter or all-gather: together all chunks, in order.
+    pub parts: Vec<Chunks>,
 }
 
 /// One part of a plan: a group of ranks that run a schedule among themselves.
@@ -123,7 +101,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Operation, Topology, verify_schedules};
+    use crate::{Algorithm, Topology, verify};
 
     fn plans(algorithm: Algorithm, topology: &Topology) -> Vec<Plan> {
         algorithm.plans(Operation::AllReduce, topology).unwrap()
@@ -135,16 +113,13 @@ mod tests {
             for ranks in 2..9 {
                 let plans = plans(algorithm, &Topology::single_node(ranks));
                 for (number, phase) in plans[0].phases().iter().enumerate() {
-                    let schedules: Vec<_> =
-                        plans.iter().map(|plan| plan.phases()[number].schedule.clone()).collect();
-                    let operation =
-                        match phase.vendor.as_ref().expect("every phase in a node has a vendor call") {
-                            VendorCall::Reduce { root } => Operation::Reduce { root: *root },
-                            VendorCall::Broadcast { root } => Operation::Broadcast { root: *root },
-                            VendorCall::ReduceScatter { .. } => Operation::ReduceScatter,
-                            VendorCall::AllGather { .. } => Operation::AllGather,
-                        };
-                    assert_eq!(verify_schedules(&schedules, operation), [], "{algorithm}, {ranks} ranks");
+                    let only = |plan: &Plan| {
+                        let Phase { name, group, schedule, .. } = plan.phases()[number].clone();
+                        Plan::single(name, group, schedule)
+                    };
+                    let alone: Vec<_> = plans.iter().map(only).collect();
+                    let call = phase.vendor.as_ref().expect("every phase in a node has a vendor call");
+                    assert_eq!(verify(&alone, call.operation), [], "{algorithm}, {ranks} ranks");
                 }
             }
         }
@@ -155,11 +130,7 @@ mod tests {
         for sizes in [&[3, 1][..], &[2, 5, 3], &[4, 4]] {
             let plans = plans(Algorithm::Rail, &Topology::from_node_sizes(sizes));
             for phase in plans.iter().flat_map(Plan::phases) {
-                let Some(VendorCall::ReduceScatter { parts } | VendorCall::AllGather { parts }) =
-                    &phase.vendor
-                else {
-                    continue;
-                };
+                let Some(VendorCall { parts, .. }) = &phase.vendor else { continue };
                 assert_eq!(parts.len(), phase.group.ranks());
                 let end = parts.iter().fold(0, |next, part| {
                     assert_eq!(part.start, next);

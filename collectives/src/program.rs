@@ -17,7 +17,8 @@
 //! assert_eq!(sums, Ok(vec![vec![11, 22]; 2]));
 //! ```
 
-use crate::schedule::{Chunks, Combine, Receive, Schedule, Send, Source};
+use crate::plan::{Phase, Plan};
+use crate::schedule::{Chunks, Combine, Receive, Send, Source};
 use crate::world::Rank;
 
 mod run;
@@ -94,17 +95,6 @@ pub enum Instruction {
     Complete,
     /// Sends a copy. It blocks while [`SENDS_AHEAD`](crate::SENDS_AHEAD) messages to the same rank have not been received.
     Send(Outgoing),
-    /// Blocks until a message has arrived, and combines it.
-    Receive(Incoming),
-    /// Combines a part of the buffer, as it was before the call, with another part.
-    Original {
-        /// The part before the call.
-        from: Part,
-        /// The part that it is combined with.
-        to: Part,
-        /// The combination of both.
-        combine: Combine,
-    },
     /// Permits another rank to access a part of this rank's buffer in the pass that the next `Sync` begins.
     Lend {
         /// The other rank.
@@ -156,18 +146,42 @@ pub enum Instruction {
     },
 }
 
+/// Returns the halves of all steps of a plan, for its first block.
+pub(crate) fn steps(plan: &Plan) -> impl Iterator<Item = (Place, Option<Outgoing>, Option<Incoming>)> {
+    plan.phases().iter().enumerate().flat_map(|(number, phase)| {
+        phase.schedule.steps().iter().enumerate().map(move |(step, halves)| {
+            let send = halves.send.map(|send| sent(phase, send, 0));
+            let receive = halves.receive.map(|receive| received(phase, receive, 0));
+            (Place { name: phase.name, phase: number, step }, send, receive)
+        })
+    })
+}
+
+pub(crate) fn sent(phase: &Phase, send: Send, block: usize) -> Outgoing {
+    let part = Part { chunks: send.chunks, block };
+    Outgoing { to: phase.group.member(send.to), part, source: send.source }
+}
+
+pub(crate) fn received(phase: &Phase, receive: Receive, block: usize) -> Incoming {
+    let part = Part { chunks: receive.chunks, block };
+    Incoming { from: phase.group.member(receive.from), part, combine: receive.combine }
+}
+
 impl Program {
-    /// Returns the program that carries out the steps of a schedule by messages, each step before the next.
-    pub(crate) fn of_schedule(schedule: &Schedule) -> Self {
-        let part = |chunks| Part { chunks, block: 0 };
-        let steps = schedule.steps().iter().enumerate().map(|(number, step)| {
-            let send = |Send { to, chunks, source }: Send| Outgoing { to, part: part(chunks), source };
-            let receive =
-                |Receive { from, chunks, combine }: Receive| Incoming { from, part: part(chunks), combine };
-            let place = Place { name: "", phase: 0, step: number };
-            (place, Instruction::Exchange(step.send.map(send), step.receive.map(receive)))
-        });
-        Self { chunk_count: schedule.chunk_count(), blocks: 1, rounds: 1, instructions: steps.collect() }
+    /// Returns the program that carries out the steps of a plan by messages, each step before the next.
+    ///
+    /// ```
+    /// use unisono_collectives::{Algorithm, Operation, Program, Topology, program};
+    ///
+    /// let plans = Algorithm::Ring.plans(Operation::AllReduce, &Topology::single_node(3)).unwrap();
+    /// let programs: Vec<_> = plans.iter().map(Program::of_plan).collect();
+    /// let inputs = [[1, 2, 3, 4], [10, 20, 30, 40], [100, 200, 300, 400]].map(Vec::from);
+    /// let sums = program::run(&programs, &inputs, |held, arrived| held + arrived);
+    /// assert_eq!(sums, Ok(vec![vec![111, 222, 333, 444]; 3]));
+    /// ```
+    pub fn of_plan(plan: &Plan) -> Self {
+        let steps = steps(plan).map(|(place, send, receive)| (place, Instruction::Exchange(send, receive)));
+        Self { chunk_count: plan.chunk_count(), blocks: 1, rounds: 1, instructions: steps.collect() }
     }
 
     /// Returns whether the program reads elements as they were before the call, so that a copy must be kept.
@@ -176,7 +190,6 @@ impl Program {
             Instruction::Exchange(Some(send), _)
             | Instruction::Post(Some(send), _)
             | Instruction::Send(send) => send.source == Source::Original,
-            Instruction::Original { .. } => true,
             _ => false,
         })
     }
@@ -201,11 +214,8 @@ impl Instruction {
             Self::Exchange(send, receive) | Self::Post(send, receive) => {
                 [send.as_mut().map(|send| &mut send.part), receive.as_mut().map(|receive| &mut receive.part)]
             }
-            Self::Send(Outgoing { part, .. })
-            | Self::Receive(Incoming { part, .. })
-            | Self::Lend { part, .. } => [Some(part), None],
-            Self::Original { from: one, to: other, .. }
-            | Self::Read { theirs: one, own: other, .. }
+            Self::Send(Outgoing { part, .. }) | Self::Lend { part, .. } => [Some(part), None],
+            Self::Read { theirs: one, own: other, .. }
             | Self::Write { theirs: one, own: other, .. }
             | Self::Swap { theirs: one, own: other, .. } => [Some(one), Some(other)],
             Self::Complete | Self::Sync | Self::Vendor { .. } => [None, None],
@@ -220,12 +230,11 @@ impl Instruction {
                 [send.map(|send| send.to), receive.map(|receive| receive.from)]
             }
             Self::Send(Outgoing { to: other, .. })
-            | Self::Receive(Incoming { from: other, .. })
             | Self::Lend { to: other, .. }
             | Self::Read { of: other, .. }
             | Self::Write { to: other, .. }
             | Self::Swap { with: other, .. } => [Some(other), None],
-            Self::Original { .. } | Self::Complete | Self::Sync | Self::Vendor { .. } => [None, None],
+            Self::Complete | Self::Sync | Self::Vendor { .. } => [None, None],
         };
         ranks.into_iter().flatten()
     }

@@ -10,7 +10,7 @@ use crate::defect::Defect;
 use crate::operation::Operation;
 use crate::plan::Plan;
 use crate::program::{Interpreter, Part, Program};
-use crate::schedule::{Combine, Schedule, Source, Step};
+use crate::schedule::{Combine, Source, Step};
 use crate::world::Rank;
 
 mod programs;
@@ -32,28 +32,22 @@ use symbols::{Symbol, Symbols};
 /// assert_eq!(verify(&plans, Operation::AllReduce), vec![]);
 /// ```
 pub fn verify(plans: &[Plan], operation: Operation) -> Vec<Defect> {
-    let schedules: Vec<_> = plans.iter().map(Plan::flattened).collect();
-    verify_schedules(&schedules, operation)
-}
-
-/// As [`verify()`], for schedules of the ranks of one world.
-pub fn verify_schedules(schedules: &[Schedule], operation: Operation) -> Vec<Defect> {
     let is_in_parts = operation.has_parts() || operation == Operation::AllToAll;
-    let chunk_count = schedules.first().map_or(1, Schedule::chunk_count);
-    let expected = if is_in_parts { schedules.len() } else { chunk_count };
+    let chunk_count = plans.first().map_or(1, Plan::chunk_count);
+    let expected = if is_in_parts { plans.len() } else { chunk_count };
     let mut defects = Vec::new();
-    for (rank, schedule) in schedules.iter().enumerate() {
-        let found = schedule.chunk_count();
+    for (rank, plan) in plans.iter().enumerate() {
+        let found = plan.chunk_count();
         if found != expected {
             defects.push(Defect::ChunkCount { rank, found, expected });
         }
-        let steps = schedule.steps().iter().enumerate();
+        let steps = plan.phases().iter().flat_map(|phase| phase.schedule.steps()).enumerate();
         defects.extend(steps.filter_map(|(number, step)| overlap(rank, number, step)));
     }
     if !defects.is_empty() {
         return defects;
     }
-    let programs: Vec<_> = schedules.iter().map(Program::of_schedule).collect();
+    let programs: Vec<_> = plans.iter().map(Program::of_plan).collect();
     let (symbols, buffers) = match results(&programs, operation, (expected, 1)) {
         Ok(results) => results,
         Err(defects) => return defects,

@@ -13,11 +13,6 @@ impl Communicator {
         GroupBootstrap { world: self, members }
     }
 
-    /// All-gathers words, the same number from each rank, rank 0 first. All ranks call it.
-    pub(super) fn gather_words(&mut self, own: &[u64]) -> Result<Vec<Vec<u64>>> {
-        Ok(self.gather_equal(own)?.chunks(own.len()).map(<[u64]>::to_vec).collect())
-    }
-
     /// All-gathers elements, the same number from each rank, rank 0 first. All ranks call it.
     fn gather_equal<T: Element>(&mut self, own: &[T]) -> Result<Vec<T>> {
         let engine = self.engine_owner.engine();

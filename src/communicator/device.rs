@@ -58,7 +58,7 @@ impl Communicator {
     ///
     /// ```no_run
     /// # fn main() -> unisono::Result<()> {
-    /// # let mut comm = unisono::Communicator::threads(1)?.remove(0);
+    /// # let mut comm = unisono::Unisono::builder().threads(1)?.remove(0);
     /// let stream = comm.device()?.new_stream().expect("a stream");
     /// let mut copies = comm.host_to_device(&stream, 2)?;
     /// let batch = copies.copy(&[1.0_f32, 2.0])?;
@@ -88,7 +88,7 @@ impl Communicator {
     /// use unisono::ReduceOp;
     ///
     /// # fn main() -> unisono::Result<()> {
-    /// # let mut comm = unisono::Communicator::threads(1)?.remove(0);
+    /// # let mut comm = unisono::Unisono::builder().threads(1)?.remove(0);
     /// let stream = comm.device()?.default_stream();
     /// let mut gradients = comm.alloc_device::<f32>(1 << 20)?;
     /// let ran = comm.all_reduce_device(&mut gradients, ReduceOp::Mean, &stream)?;
@@ -121,7 +121,7 @@ impl Communicator {
     /// use unisono::Operation;
     ///
     /// # fn main() -> unisono::Result<()> {
-    /// # let mut comm = unisono::Communicator::threads(1)?.remove(0);
+    /// # let mut comm = unisono::Unisono::builder().threads(1)?.remove(0);
     /// let stream = comm.device()?.default_stream();
     /// let mut weights = comm.alloc_device::<f32>(1 << 20)?;
     /// comm.run_device(Operation::Broadcast { root: 0 }, None, &mut weights, &stream)?;

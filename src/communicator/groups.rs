@@ -39,10 +39,9 @@ impl Communicator {
     /// As [`Communicator::all_reduce`]. If a group cannot be set up, for lack of memory for example, this communicator is lost too,
     /// with [`Error::Failed`](crate::Error::Failed). The other ranks may have set up their groups.
     pub fn split(&mut self, color: Option<usize>, key: i64) -> Result<Option<Self>> {
-        let own = [u64::from(color.is_some()), color.unwrap_or(0) as u64, key as u64];
-        let all = self.gather_words(&own)?;
-        let mut members: Vec<_> = (0..self.ranks()).filter(|&rank| all[rank][..2] == own[..2]).collect();
-        members.sort_by_key(|&rank| all[rank][2] as i64);
+        let all = gather(&mut self.as_bootstrap(), &(color, key))?;
+        let mut members: Vec<_> = (0..self.ranks()).filter(|&rank| all[rank].0 == color).collect();
+        members.sort_by_key(|&rank| all[rank].1);
         let group = self.of_members(members);
         let group = self.engine_owner.engine().settle(group)?;
         Ok(color.is_some().then_some(group))
@@ -63,22 +62,22 @@ impl Communicator {
         }
         let place = ranks.iter().position(|&rank| rank == self.rank());
         let all = gather(&mut self.as_bootstrap(), &ranks.to_vec())?;
-        self.check_same("group", &all, |ranks| format!("group of {ranks:?}"))?;
+        self.check_same("group", &all, |rank| format!("group of {:?}", all[rank]))?;
         self.split(place.map(|_| 0), place.unwrap_or(0) as i64)
     }
 
-    /// Checks that all ranks have passed the same value to an operation. `all` has the gathered values.
+    /// Checks that all ranks have passed the same value to an operation. `all` has the gathered values. `called` describes a rank's call.
     pub(super) fn check_same<T: PartialEq>(
         &mut self,
         operation: &'static str,
         all: &[T],
-        called: impl Fn(&T) -> String,
+        called: impl Fn(Rank) -> String,
     ) -> Result<()> {
         let rank = self.rank();
         let Some(other) = all.iter().position(|other| *other != all[rank]) else { return Ok(()) };
         let (sequence, algorithm) = (self.groups, "comparison");
         let at = Place { rank, operation, sequence, algorithm, phase: algorithm, step: 0 };
-        let (ours, theirs) = (called(&all[rank]), called(&all[other]));
+        let (ours, theirs) = (called(rank), called(other));
         let error = Error::Mismatch { at: Box::new(at), ours, other, theirs };
         self.fail(&error.to_string());
         Err(error)

@@ -32,7 +32,7 @@ impl Communicator {
         }
         let own = format!("grow by {more} at {}", path.display());
         let all = gather(&mut self.as_bootstrap(), &own)?;
-        self.check_same("grow", &all, String::clone)?;
+        self.check_same("grow", &all, |rank| all[rank].clone())?;
         let timeout = self.per_call.options.timeout.unwrap_or(self.engine_owner.limits().usual.timeout);
         let joining = self.on_rank0(WAITS_FOR_JOINS, || {
             let mut listener = JoinListener::at(path, &secret())

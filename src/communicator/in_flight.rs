@@ -1,14 +1,12 @@
 //! The non-blocking forms of the collectives.
 
-use std::ops::DerefMut;
-
 use unisono_collectives::{Operation, Rank};
 
 use super::Communicator;
 use crate::call::Call;
 use crate::codes::OF_BARRIER;
 use crate::collective::{Engine, Options};
-use crate::dtype::Element;
+use crate::dtype::Buffer;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
 use crate::request::Request;
@@ -40,10 +38,7 @@ impl Communicator {
     /// [`Error::Unsupported`](crate::Error::Unsupported) if MPI was initialised with `MPI_THREAD_SINGLE` or
     /// `MPI_THREAD_FUNNELED`; [`Error::Failed`](crate::Error::Failed) if the system provides no thread;
     /// [`Error::Aborted`](crate::Error::Aborted) after a failure known to this thread. [`Request::wait`] returns later errors.
-    pub fn all_reduce_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
+    pub fn all_reduce_async<B: Buffer>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>> {
         self.call_async(Operation::AllReduce, Some(op), buffer)
     }
 
@@ -67,10 +62,7 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
-    pub fn reduce_scatter_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
+    pub fn reduce_scatter_async<B: Buffer>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>> {
         self.call_async(Operation::ReduceScatter, Some(op), buffer)
     }
 
@@ -79,10 +71,7 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
-    pub fn all_gather_async<T: Element, B>(&mut self, buffer: B) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
+    pub fn all_gather_async<B: Buffer>(&mut self, buffer: B) -> Result<Request<B>> {
         self.call_async(Operation::AllGather, None, buffer)
     }
 
@@ -94,10 +83,7 @@ impl Communicator {
     ///
     /// # Panics
     /// If `root` is not a rank of this world.
-    pub fn broadcast_async<T: Element, B>(&mut self, buffer: B, root: Rank) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
+    pub fn broadcast_async<B: Buffer>(&mut self, buffer: B, root: Rank) -> Result<Request<B>> {
         self.call_async(Operation::Broadcast { root }, None, buffer)
     }
 
@@ -109,10 +95,7 @@ impl Communicator {
     ///
     /// # Panics
     /// If `root` is not a rank of this world.
-    pub fn reduce_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp, root: Rank) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
+    pub fn reduce_async<B: Buffer>(&mut self, buffer: B, op: ReduceOp, root: Rank) -> Result<Request<B>> {
         self.call_async(Operation::Reduce { root }, Some(op), buffer)
     }
 
@@ -124,10 +107,7 @@ impl Communicator {
     ///
     /// # Panics
     /// If `root` is not a rank of this world.
-    pub fn gather_async<T: Element, B>(&mut self, buffer: B, root: Rank) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
+    pub fn gather_async<B: Buffer>(&mut self, buffer: B, root: Rank) -> Result<Request<B>> {
         self.call_async(Operation::Gather { root }, None, buffer)
     }
 
@@ -142,10 +122,7 @@ impl Communicator {
     ///
     /// # Panics
     /// If `root` is not a rank of this world.
-    pub fn scatter_async<T: Element, B>(&mut self, buffer: B, root: Rank) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
+    pub fn scatter_async<B: Buffer>(&mut self, buffer: B, root: Rank) -> Result<Request<B>> {
         self.call_async(Operation::Scatter { root }, None, buffer)
     }
 
@@ -154,10 +131,7 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
-    pub fn scan_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
+    pub fn scan_async<B: Buffer>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>> {
         self.call_async(Operation::Scan, Some(op), buffer)
     }
 
@@ -166,10 +140,7 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
-    pub fn exclusive_scan_async<T: Element, B>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
+    pub fn exclusive_scan_async<B: Buffer>(&mut self, buffer: B, op: ReduceOp) -> Result<Request<B>> {
         self.call_async(Operation::ExclusiveScan, Some(op), buffer)
     }
 
@@ -181,10 +152,7 @@ impl Communicator {
     ///
     /// # Panics
     /// If the length of the buffer is not a multiple of the number of ranks.
-    pub fn all_to_all_async<T: Element, B>(&mut self, buffer: B) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
+    pub fn all_to_all_async<B: Buffer>(&mut self, buffer: B) -> Result<Request<B>> {
         self.call_async(Operation::AllToAll, None, buffer)
     }
 
@@ -208,16 +176,13 @@ impl Communicator {
 
     /// Starts an operation on a buffer, by the algorithm chosen for it or for all calls; public for `unisono-bindings`.
     #[doc(hidden)]
-    pub fn call_async<T: Element, B>(
+    pub fn call_async<B: Buffer>(
         &mut self,
         operation: Operation,
         op: Option<ReduceOp>,
         buffer: B,
-    ) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
-        let call = self.checked::<T>(operation, op, buffer.len());
+    ) -> Result<Request<B>> {
+        let call = self.checked::<B::Element>(operation, op, buffer.len());
         let choice = self.choice_of_call()?.on_host(operation).clone();
         self.run_async(choice, call, buffer, |buffer| bytemuck::cast_slice_mut(buffer))
     }

@@ -4,18 +4,19 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use unisono_collectives::Operation;
+use unisono_collectives::{Operation, Rank};
 
 use super::Communicator;
 use super::per_call::PerCall;
 use crate::call::Call;
 use crate::codes::{Codes, OF_BARRIER};
-use crate::dtype::Element;
+use crate::dtype::{Buffer, Element};
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
 use crate::method::Method;
 use crate::record::{described, elements};
 use crate::request::Request;
+use crate::transport::gather;
 
 mod slots;
 
@@ -108,17 +109,18 @@ impl Communicator {
     }
 
     fn agree_on_plan(&mut self, call: &Call) -> Result<()> {
-        let all = self.gather_words(&[
-            codes(call).bits(),
-            call.count as u64,
-            u64::from(self.per_call.options.label_of(call.operation) as u32),
-        ])?;
-        let called = |words: &Vec<u64>| {
-            let call = describe(&Codes::of_bits(words[0]), words[1]);
-            let label = if words[2] == 0 { String::new() } else { format!(", label {:08x}", words[2]) };
-            format!("plan of {call}{label}")
+        let label = self.per_call.options.label_of(call.operation);
+        // The hashes are compared, since the status board forgets the names of old labels.
+        let name = || self.status.label(label).unwrap_or_else(|| format!("{label:016x}"));
+        let own = ((codes(call).bits(), call.count as u64, label), (label != 0).then(name));
+        let all = gather(&mut self.as_bootstrap(), &own)?;
+        let (calls, labels): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+        let called = |rank: Rank| {
+            let (codes, count, _) = calls[rank];
+            let label = labels[rank].as_ref().map_or(String::new(), |name| format!(", label {name:?}"));
+            format!("plan of {}{label}", describe(&Codes::of_bits(codes), count))
         };
-        self.check_same("plan", &all, called)
+        self.check_same("plan", &calls, called)
     }
 
     #[cold]
@@ -130,10 +132,7 @@ impl Communicator {
     }
 }
 
-impl<T: Element, B> Planned<B>
-where
-    B: DerefMut<Target = [T]> + Send + 'static,
-{
+impl<B: Buffer> Planned<B> {
     /// Starts the call (`MPI_Start`), on the communicator that planned it. It does not wait for other ranks.
     ///
     /// # Errors
@@ -195,13 +194,6 @@ impl<B> Planned<B> {
         matches!(self.state, State::Started(_) | State::InFlight(_))
     }
 
-    fn buffer(&self) -> Option<&B> {
-        match &self.state {
-            State::Idle(buffer) => Some(buffer),
-            _ => None,
-        }
-    }
-
     /// Returns the buffer.
     ///
     /// # Panics
@@ -222,7 +214,10 @@ impl<B: Deref> Deref for Planned<B> {
     /// # Panics
     /// As [`Planned::into_buffer`].
     fn deref(&self) -> &B::Target {
-        self.buffer().expect(IN_FLIGHT)
+        match &self.state {
+            State::Idle(buffer) => buffer,
+            _ => panic!("{IN_FLIGHT}"),
+        }
     }
 }
 

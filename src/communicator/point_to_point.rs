@@ -8,7 +8,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use unisono_collectives::Rank;
 
 use super::Communicator;
-use crate::dtype::{DType, Element};
+use crate::dtype::{Buffer, DType, Element};
 use crate::error::Result;
 use crate::request::{Driver, Request};
 use crate::transport::{MessageOptions, Messages, Parts, Received, Sent};
@@ -225,12 +225,9 @@ impl Communicator {
     ///
     /// # Panics
     /// As [`Communicator::receive`].
-    pub fn receive_async<T: Element, B>(&mut self, values: B, from: Rank) -> Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
+    pub fn receive_async<B: Buffer>(&mut self, values: B, from: Rank) -> Result<Request<B>> {
         self.check_other(from);
-        self.start_messages((T::DTYPE, None), values, incoming(Some(from)), |values, _| values)
+        self.start_messages((<B::Element>::DTYPE, None), values, incoming(Some(from)), |values, _| values)
     }
 
     /// Starts the non-blocking form of [`Communicator::receive_any`] (`MPI_Irecv` with `MPI_ANY_SOURCE`); [`Communicator::send_async`]
@@ -253,12 +250,9 @@ impl Communicator {
     ///
     /// # Panics
     /// As [`Communicator::receive_any`].
-    pub fn receive_any_async<T: Element, B>(&mut self, values: B) -> Result<Request<(Rank, B)>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
+    pub fn receive_any_async<B: Buffer>(&mut self, values: B) -> Result<Request<(Rank, B)>> {
         self.check_any_other();
-        self.start_messages((T::DTYPE, None), values, incoming(None), |values, from| {
+        self.start_messages((<B::Element>::DTYPE, None), values, incoming(None), |values, from| {
             (from.expect("a message was received"), values)
         })
     }
@@ -354,6 +348,6 @@ impl Communicator {
     }
 }
 
-fn incoming<T: Element, B: DerefMut<Target = [T]>>(from: Option<Rank>) -> impl FnOnce(&mut B) -> Parts<'_> {
+fn incoming<B: Buffer>(from: Option<Rank>) -> impl FnOnce(&mut B) -> Parts<'_> {
     move |values| Parts { outgoing: None, incoming: Some((cast_slice_mut(values), from)) }
 }

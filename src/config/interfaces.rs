@@ -34,13 +34,13 @@ impl Interfaces {
     /// Listens on these interfaces, or on all that other hosts may reach if this machine has none of them. Returns the addresses too.
     ///
     /// # Errors
-    /// The system's error, and if the user names interfaces, and this machine has none of them.
+    /// The system's error, and if the user names interfaces, and this machine has none of them, or only with link-local addresses.
     pub(crate) fn listen(&self) -> io::Result<(Vec<TcpListener>, Vec<SocketAddr>)> {
         let all = system::interfaces()?;
         if self.is_required && !all.iter().any(|(name, ip)| self.has(name, *ip)) {
             let all: Vec<_> = all.iter().map(|(name, ip)| format!("{name} ({ip})")).collect();
             return Err(io::Error::other(format!(
-                "{INTERFACE} is {:?}, and this machine has no such interface or network, but {}",
+                "{INTERFACE} is {:?}, and this machine has no such interface or network (without link-local addresses), but {}",
                 self.named.join(","),
                 all.join(", ")
             )));

@@ -2,6 +2,7 @@
 
 use cudarc::driver::CudaStream;
 use unisono_collectives::execution::{StagedAct, StagedPlan, staged_acts};
+use unisono_collectives::{Chunks, partition};
 
 use super::Gpu;
 use crate::error::Result;
@@ -32,7 +33,7 @@ impl Gpu {
         let count = span.size_bytes();
         let of = StagedPlan::segments(count);
         let ranges = |segment, is_copied: bool| {
-            let elements = StagedPlan::contiguous(count, segment, of);
+            let elements = partition::elements(count, of, Chunks::one(segment));
             is_copied.then_some(elements).into_iter().collect::<Vec<_>>()
         };
         self.down.wait(&moment(stream)?).map_err(cuda("order of streams"))?;

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use unisono_collectives::execution::{CompiledPlan, StagedAct, StagedPlan};
-use unisono_collectives::{Chunks, Operation, VendorCall};
+use unisono_collectives::execution::{StagedAct, StagedPlan};
+use unisono_collectives::{Chunks, VendorCall, partition};
 
 use super::behind::wait_behind_nccl;
 use super::setup::Gpu;
@@ -51,14 +51,14 @@ impl Pipeline<'_> {
         let staged = self.staged;
         for (act, segment) in staged.acts(self.segments) {
             match act {
-                StagedAct::Inward => self.by_vendor(segment, staged.inward(), span)?,
+                StagedAct::Inward => self.by_vendor(segment, staged.inward.as_ref(), span)?,
                 StagedAct::CopyDown => self.copy_down(segment, span)?,
-                StagedAct::Reduce => self.by_host(segment, staged.host())?,
+                StagedAct::Reduce => self.by_host(segment)?,
                 StagedAct::CopyUp => self.copy_up(segment, span)?,
-                StagedAct::Outward => self.by_vendor(segment, staged.outward(), span)?,
+                StagedAct::Outward => self.by_vendor(segment, staged.outward.as_ref(), span)?,
             }
         }
-        if let (Some(_), Some(last)) = (staged.host(), self.segments.checked_sub(1)) {
+        if let (Some(_), Some(last)) = (&staged.host, self.segments.checked_sub(1)) {
             // Copies up complete in order, so the last one is enough.
             self.gpu.slots[last % StagedPlan::SLOTS].order_after(self.stream)?;
         }
@@ -68,7 +68,7 @@ impl Pipeline<'_> {
     fn copy_down(&mut self, number: usize, span: &mut Span<'_>) -> Result<()> {
         let ranges = self.ranges(number);
         let Gpu { slots, down, .. } = &mut *self.gpu;
-        let vendors = self.staged.inward().is_some().then_some(&**self.stream);
+        let vendors = self.staged.inward.is_some().then_some(&**self.stream);
         slots[number % StagedPlan::SLOTS].fetch(span, &ranges, vendors, down)
     }
 
@@ -77,11 +77,11 @@ impl Pipeline<'_> {
         let Gpu { slots, up, .. } = &mut *self.gpu;
         let slot = &mut slots[number % StagedPlan::SLOTS];
         slot.copy_back(span, &ranges, up)?;
-        if self.staged.outward().is_some() { slot.order_after(self.stream) } else { Ok(()) }
+        if self.staged.outward.is_some() { slot.order_after(self.stream) } else { Ok(()) }
     }
 
-    fn by_host(&mut self, number: usize, compiled: Option<&Arc<CompiledPlan>>) -> Result<()> {
-        let compiled = compiled.expect("the host has a part");
+    fn by_host(&mut self, number: usize) -> Result<()> {
+        let (_, compiled) = self.staged.host.as_ref().expect("the host has a part");
         let ranges = self.ranges(number);
         let Self { gpu, call, task, bound, executor, transport, .. } = self;
         let Gpu { slots, nccl, last, .. } = &mut **gpu;
@@ -100,18 +100,13 @@ impl Pipeline<'_> {
 
     fn by_vendor(&mut self, number: usize, call: Option<&VendorCall>, span: &mut Span<'_>) -> Result<()> {
         let Call { dtype, count, .. } = *self.call;
-        let whole = StagedPlan::contiguous(count, number, self.segments);
-        let part = |&chunks: &Chunks| self.staged.part(&whole, chunks);
-        let parts = |parts: &[Chunks]| parts.iter().map(part).collect::<Vec<_>>();
+        let whole = partition::elements(count, self.segments, Chunks::one(number));
         let size_bytes = dtype.size_bytes();
         let mut segment = span.part(whole.start * size_bytes..whole.end * size_bytes);
-        let (operation, op, parts) = match call.expect("the vendor has a part") {
-            &VendorCall::Reduce { root } => (Operation::Reduce { root }, self.vendor_op, Vec::new()),
-            VendorCall::ReduceScatter { parts: of } => (Operation::ReduceScatter, self.vendor_op, parts(of)),
-            VendorCall::AllGather { parts: of } => (Operation::AllGather, None, parts(of)),
-            &VendorCall::Broadcast { root } => (Operation::Broadcast { root }, None, Vec::new()),
-        };
-        self.gpu.nccl().run(&mut segment, (operation, op, dtype), &parts, self.stream)
+        let VendorCall { operation, parts } = call.expect("the vendor has a part");
+        let op = self.vendor_op.filter(|_| operation.reduces());
+        let parts: Vec<_> = parts.iter().map(|&chunks| self.staged.part(&whole, chunks)).collect();
+        self.gpu.nccl().run(&mut segment, (*operation, op, dtype), &parts, self.stream)
     }
 
     /// Returns the byte ranges of a segment that are copied to the host, in their order there.

@@ -52,8 +52,6 @@ pub(super) enum Op {
     Exchange(Box<Halves>),
     Post(Box<Halves>),
     Complete,
-    /// Combines a piece of the input with one of the buffer.
-    Original(Box<(Piece, Receive)>),
     Pass(Box<Pass>),
     /// A vendor's collective in place of a phase of the plan.
     Vendor {
@@ -195,14 +193,10 @@ impl Bound {
                 Op::Vendor { phase }
             }
             Instruction::Send(send) => Op::Send(self.send(send)),
-            Instruction::Receive(receive) => Op::Receive(self.receive(receive)?),
+            Instruction::Exchange(None, Some(receive)) => Op::Receive(self.receive(receive)?),
             Instruction::Exchange(send, receive) => Op::Exchange(Box::new(self.halves(send, receive)?)),
             Instruction::Post(send, receive) => Op::Post(Box::new(self.halves(send, receive)?)),
             Instruction::Complete => Op::Complete,
-            Instruction::Original { from, to, combine } => {
-                let receive = self.receive(program::Incoming { from: self.rank, part: to, combine })?;
-                Op::Original(Box::new((self.piece_of(Source::Original, from), receive)))
-            }
         })
     }
 
@@ -252,7 +246,6 @@ impl Bound {
                 Ok(block_of(halves))
             }
             Op::Complete => posted.pop_front().ok_or("a completion without a posted exchange"),
-            Op::Original(both) => Ok(both.1.piece.block),
             // Conversions are inserted afterwards.
             Op::Pass(_) | Op::Vendor { .. } | Op::Widen { .. } | Op::Finish { .. } => Ok(0),
         };

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use unisono_collectives::program::Place;
-use unisono_collectives::{Chunks, Source, VendorCall};
+use unisono_collectives::{Chunks, Source};
 
 use super::Task;
 use super::bound::{Bound, Halves, Move, Op, Pass, Piece, Receive, Send};
@@ -97,19 +97,12 @@ impl<'a> Run<'a> {
             Op::Exchange(halves) => self.exchange(halves.0.as_ref(), halves.1.as_ref(), transport)?,
             Op::Post(halves) => self.post(halves, transport)?,
             Op::Complete => self.complete(transport)?,
-            Op::Original(both) => self.original(&both.0, &both.1),
             Op::Pass(pass) => self.pass(pass, transport)?,
             Op::Vendor { phase } => self.by_vendor(*phase, transport)?,
             Op::Widen { block } => self.widen(*block),
             Op::Finish { block } => self.finish(*block),
         }
         Ok(())
-    }
-
-    fn original(&mut self, from: &Piece, Receive { piece, combine, .. }: &Receive) {
-        let from = &self.original[self.bytes(from, self.bound.format.wire_size_bytes)];
-        let to = self.bytes(piece, self.bound.format.held_size_bytes);
-        self.bound.format.target(&mut self.held[to], *combine).accept(0, from);
     }
 
     fn exchange(
@@ -200,14 +193,9 @@ impl<'a> Run<'a> {
         let call = phase.vendor.as_ref().expect("a phase with a vendor's collective");
         let dtype = bound.format.accumulator.map_or(bound.call.dtype, |_| DType::F32);
         let bytes = |&part: &Chunks| scaled(bound.partition.elements(part), dtype.size_bytes());
-        let parts = match call {
-            VendorCall::ReduceScatter { parts } | VendorCall::AllGather { parts } => {
-                parts.iter().map(bytes).collect()
-            }
-            VendorCall::Reduce { .. } | VendorCall::Broadcast { .. } => Vec::new(),
-        };
+        let parts = call.parts.iter().map(bytes).collect();
         let op = bound.call.op.expect("an operation with phases for vendors reduces");
-        let phase = VendorPhase { group: &phase.group, call, parts, dtype, op };
+        let phase = VendorPhase { group: &phase.group, operation: call.operation, parts, dtype, op };
         transport.vendor_phase(&phase, self.held, self.task.deadlines)
     }
 

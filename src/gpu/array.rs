@@ -25,7 +25,7 @@ const IN_HOST_MEMORY: u32 = 1;
 ///
 /// # fn gradients() -> (u64, *mut std::ffi::c_void) { unreachable!() }
 /// # fn main() -> unisono::Result<()> {
-/// # let mut comm = unisono::Communicator::threads(1)?.remove(0);
+/// # let mut comm = unisono::Unisono::builder().threads(1)?.remove(0);
 /// let (address, stream) = gradients();
 /// // SAFETY: the array has 1000 elements, and is used on this stream only.
 /// let mut array = unsafe { DeviceArray::<f32>::new(address, 1000, stream)? };

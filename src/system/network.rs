@@ -96,9 +96,9 @@ pub(crate) fn accept(listeners: &[impl AsFd], most: usize, failure: &mut Option<
     accepted
 }
 
-/// Returns the names and addresses of the interfaces of this machine.
+/// Returns the names and addresses of the interfaces of this machine, without link-local addresses.
 pub(crate) fn interfaces() -> io::Result<Vec<(String, IpAddr)>> {
-    let all = if_addrs::get_if_addrs()?.into_iter();
+    let all = if_addrs::get_if_addrs()?.into_iter().filter(|interface| is_reached(&interface.ip()));
     Ok(all.map(|interface| (interface.name.clone(), interface.ip())).collect())
 }
 

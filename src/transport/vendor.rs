@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use unisono_collectives::partition::Partition;
-use unisono_collectives::{Group, VendorCall};
+use unisono_collectives::{Group, Operation};
 
 #[cfg(feature = "mpi")]
 use super::Waiting;
@@ -18,7 +18,7 @@ use crate::kernels::ReduceOp;
 #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "there is no vendor"))]
 pub(crate) struct VendorPhase<'a> {
     pub(crate) group: &'a Group,
-    pub(crate) call: &'a VendorCall,
+    pub(crate) operation: Operation,
     /// The bytes of each position's part, if the operation has parts.
     pub(crate) parts: Vec<Range<usize>>,
     pub(crate) dtype: DType,

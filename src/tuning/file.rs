@@ -50,9 +50,9 @@ struct FileSection {
 #[serde(deny_unknown_fields)]
 struct Message {
     up_to: UpTo,
-    alpha_us: Latency,
-    move_gb_per_s: Rate,
-    reduce_gb_per_s: Rate,
+    alpha_us: f64,
+    move_gb_per_s: f64,
+    reduce_gb_per_s: f64,
 }
 
 /// A range of sizes reduced in a single pass.
@@ -60,21 +60,19 @@ struct Message {
 #[serde(deny_unknown_fields)]
 struct Pass {
     up_to: UpTo,
-    alpha_us: Latency,
-    gb_per_s: Rate,
+    alpha_us: f64,
+    gb_per_s: f64,
 }
 
 impl From<Message> for Range {
     fn from(Message { up_to, alpha_us, move_gb_per_s, reduce_gb_per_s }: Message) -> Self {
-        let [move_gb_per_s, reduce_gb_per_s] = [move_gb_per_s, reduce_gb_per_s].map(|Rate(rate)| rate);
-        Self { up_to_bytes: up_to.0, alpha_us: alpha_us.0, move_gb_per_s, reduce_gb_per_s }
+        Self { up_to_bytes: up_to.0, alpha_us, move_gb_per_s, reduce_gb_per_s }
     }
 }
 
 impl From<Pass> for Range {
     fn from(Pass { up_to, alpha_us, gb_per_s }: Pass) -> Self {
-        let up_to_bytes = up_to.0;
-        Self { up_to_bytes, alpha_us: alpha_us.0, move_gb_per_s: gb_per_s.0, reduce_gb_per_s: gb_per_s.0 }
+        Self { up_to_bytes: up_to.0, alpha_us, move_gb_per_s: gb_per_s, reduce_gb_per_s: gb_per_s }
     }
 }
 
@@ -113,19 +111,6 @@ impl TryFrom<f64> for Latency {
     }
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(try_from = "f64")]
-struct Rate(f64);
-
-impl TryFrom<f64> for Rate {
-    type Error = String;
-
-    fn try_from(gb_per_s: f64) -> Result<Self, String> {
-        let valid = gb_per_s.is_finite() && gb_per_s > 0.0;
-        valid.then_some(Self(gb_per_s)).ok_or_else(|| format!("{gb_per_s} GB/s, but a rate is above 0"))
-    }
-}
-
 /// Parses the sections of a file.
 ///
 /// # Errors
@@ -160,27 +145,17 @@ pub fn read(text: &str) -> Result<Vec<(Reach, Section)>, InvalidFile> {
     Ok(read)
 }
 
-fn link<L: Copy + Into<Range>>(
+fn link<L: Into<Range>>(
     lines: Spanned<Vec<Spanned<L>>>,
     invalid: impl Fn(usize, String) -> InvalidFile,
 ) -> Result<Link, InvalidFile> {
     let begin = lines.span().start;
-    let mut before = 0;
-    let mut ranges = Vec::new();
-    for line in lines.into_inner() {
-        let (at, range): (_, Range) = (line.span().start, (*line.get_ref()).into());
-        if range.up_to_bytes <= before {
-            let (up_to, before) = (size::text(range.up_to_bytes), up_to(before));
-            return Err(invalid(
-                at,
-                format!("up_to is {up_to}, but should be above {before}, the value on the previous line"),
-            ));
-        }
-        before = range.up_to_bytes;
-        ranges.push(range);
-    }
-    Link::new(ranges)
-        .map_err(|_| invalid(begin, format!("the last range must be for all sizes: up_to = \"{ANY}\"")))
+    let at: Vec<_> = lines.get_ref().iter().map(|line| line.span().start).collect();
+    let ranges = lines.into_inner().into_iter().map(|line| line.into_inner().into());
+    Link::new(ranges.collect()).map_err(|error| match error.range {
+        Some(range) => invalid(at[range], error.what),
+        None => invalid(begin, format!("the last range must be for all sizes: up_to = \"{ANY}\"")),
+    })
 }
 
 fn up_to(bytes: usize) -> String {
@@ -305,12 +280,20 @@ mod tests {
                 4,
                 "up_to is neither a number nor a string, but should be a size",
             ),
-            (file(&line("\"any\"", "-1", "1")), 4, "-1 us, but a latency is 0 or above"),
-            (file(&(line("8", "1", "1") + &line("\"any\"", "1", "0"))), 5, "0 GB/s, but a rate is above 0"),
+            (
+                file(&line("\"any\"", "-1", "1")),
+                4,
+                "a latency of -1 us, but it must be finite and not negative",
+            ),
+            (
+                file(&(line("8", "1", "1") + &line("\"any\"", "1", "0"))),
+                5,
+                "a rate of 0 GB/s, but it must be finite and above 0",
+            ),
             (
                 file(&(line("8", "1", "1") + &line("8", "1", "1") + &open)),
                 5,
-                "up_to is 8, but should be above 8",
+                "it ends at 8 bytes, but the one before it ends at 8",
             ),
             (file(&line("8", "1", "1")), 3, "the last range must be for all sizes"),
             (file(""), 3, "the last range must be for all sizes"),

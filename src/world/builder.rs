@@ -243,7 +243,7 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// As [`crate::try_threads`], before any rank starts.
+    /// Before any rank starts: as [`Builder::threads`], and [`Error::Launch`] if the system does not provide the threads.
     ///
     /// # Panics
     /// If `ranks` is 0, or a rank panics.

@@ -5,6 +5,8 @@ use std::path::Path;
 use super::{Builder, Unisono, meet};
 use crate::communicator::{Communicator, Growing, join};
 use crate::config::{Config, Constants, DEFAULT_TIMEOUT, secret};
+#[cfg(doc)]
+use crate::error::Error;
 use crate::error::Result;
 use crate::transport::{Bootstrap, Fabric};
 
@@ -42,11 +44,6 @@ impl Communicator {
     /// [`Error::Launch`] if one of them fails meanwhile or runs another version of the library, and [`Error::Setting`] if its settings
     /// differ. If a rank cannot set up the new world, it returns the cause, and the others [`Error::Launch`]. After these errors, this
     /// communicator remains usable. As [`Communicator::all_reduce`] if a rank fails.
-    ///
-    /// [`Error::Launch`]: crate::Error::Launch
-    /// [`Error::OnRank0`]: crate::Error::OnRank0
-    /// [`Error::Setting`]: crate::Error::Setting
-    /// [`Error::Unsupported`]: crate::Error::Unsupported
     pub fn grow(&mut self, more: usize, address: impl AsRef<Path>) -> Result<Self> {
         let mut growing = self.wait_for_joins(more, address.as_ref())?;
         grown(&mut growing).inspect_err(|error| growing.refuse(error))
@@ -85,9 +82,6 @@ impl Builder {
     /// # Errors
     /// [`Error::Launch`] if no world of this user and job grows there in time, or it fails meanwhile; [`Error::Setting`] for invalid
     /// settings, and if they differ from those of the world.
-    ///
-    /// [`Error::Launch`]: crate::Error::Launch
-    /// [`Error::Setting`]: crate::Error::Setting
     pub fn join(self, address: impl AsRef<Path>) -> Result<Communicator> {
         // Algorithm and constants are those of the world.
         let of_world =

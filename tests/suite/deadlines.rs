@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use unisono::status::State;
-use unisono::{Algorithm, Communicator, Error, ReduceOp, Vendor};
+use unisono::{Algorithm, Communicator, Error, ReduceOp, Unisono, Vendor};
 use unisono_testing::{suite::Test, tests};
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -202,7 +202,7 @@ fn no_rank_times_out_during_a_quiet_section() {
 
 fn panic_ends_a_quiet_section() {
     let began = AtomicBool::new(false);
-    let mut world = Communicator::threads(2).unwrap();
+    let mut world = Unisono::builder().threads(2).unwrap();
     let (mut one, mut zero) = (world.pop().unwrap(), world.pop().unwrap());
     std::thread::scope(|scope| {
         let panics = scope.spawn(|| {

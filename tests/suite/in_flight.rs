@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use unisono::{Communicator, Error, Operation, ReduceOp, Request};
+use unisono::{Communicator, Error, Operation, ReduceOp, Request, Unisono};
 use unisono_testing::{suite::Test, tests};
 
 use crate::common::in_flight::every_operation;
@@ -79,7 +79,7 @@ fn different_operations_are_an_error_of_the_wait() {
 
 fn invalid_call_panics_like_the_blocking_call() {
     let panic_text = |panic: Box<dyn Any + Send>| *panic.downcast::<String>().unwrap();
-    let mut world = Communicator::threads(2).unwrap();
+    let mut world = Unisono::builder().threads(2).unwrap();
     let comm = &mut world[0];
     // Rank 2 does not exist, and five elements are not two equal blocks.
     let is_wrong = |call: &Made| call.operation.root().is_some() || call.operation == Operation::AllToAll;
@@ -154,7 +154,7 @@ fn callback_runs_during_waits_for_calls_in_flight_and_ends_them() {
 }
 
 fn panic_during_a_call_in_flight_reaches_the_other_rank() {
-    let world = Communicator::threads(2).unwrap();
+    let world = Unisono::builder().threads(2).unwrap();
     let threads = world.into_iter().map(|mut comm| {
         std::thread::spawn(move || {
             let request = comm.all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum).unwrap();

@@ -33,6 +33,16 @@ fn mismatched_plans_are_an_error_on_every_rank() {
         let both = ["plan of all-reduce of 3 u8, sum", "plan of all-reduce of 3 u8, max"];
         assert!(both.iter().all(|call| error.contains(call)), "{error}");
     }
+    let errors = unisono::threads(2, |mut comm| {
+        let label = format!("loss {}", comm.rank());
+        let planned =
+            comm.call().label(&label).plan(Operation::AllReduce, Some(ReduceOp::Sum), vec![0_u8; 3]);
+        planned.map(drop).unwrap_err().to_string()
+    });
+    for error in errors {
+        let both = ["label \"loss 0\"", "label \"loss 1\""];
+        assert!(both.iter().all(|label| error.contains(label)), "{error}");
+    }
 }
 
 fn unstarted_plan_of_one_rank_times_out_on_the_others() {

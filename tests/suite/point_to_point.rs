@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use unisono::{Communicator, Error, ReduceOp, Result};
+use unisono::{Communicator, Error, ReduceOp, Result, Unisono};
 use unisono_testing::{suite::Test, tests};
 
 use crate::common;
@@ -241,7 +241,7 @@ fn message_that_arrives_during_a_callback_is_not_late() {
 }
 
 fn panic_of_the_sender_is_an_error_of_the_receiver() {
-    let mut world = Communicator::threads(2).unwrap();
+    let mut world = Unisono::builder().threads(2).unwrap();
     let (mut one, mut other) = (world.remove(0), world.remove(0));
     let thread = std::thread::spawn(move || {
         other.send(&[1_u8], 0).unwrap();
@@ -270,7 +270,7 @@ fn messages_do_not_involve_other_ranks() {
 }
 
 fn invalid_arguments_panic() {
-    let mut world = Communicator::threads(2).unwrap();
+    let mut world = Unisono::builder().threads(2).unwrap();
     let comm = &mut world[0];
     let mut text = |call: Call| {
         let panicked = catch_unwind(AssertUnwindSafe(|| call(comm).is_ok())).unwrap_err();
@@ -294,6 +294,6 @@ fn invalid_arguments_panic() {
     for call in itself {
         assert!(text(call).contains("rank 0 has no messages to itself"));
     }
-    let mut alone = Communicator::threads(1).unwrap().remove(0);
+    let mut alone = Unisono::builder().threads(1).unwrap().remove(0);
     assert!(catch_unwind(AssertUnwindSafe(|| alone.receive_any(&mut [1_u8]))).is_err());
 }

@@ -277,7 +277,7 @@ fn departed_or_missing_rank_is_named() {
 }
 
 fn panic_reaches_every_rank() {
-    let world = Communicator::threads(3).unwrap();
+    let world = Unisono::builder().threads(3).unwrap();
     let threads: Vec<_> = world
         .into_iter()
         .map(|mut comm| {

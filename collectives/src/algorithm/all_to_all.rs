@@ -27,11 +27,8 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// The catalogue entry.
-pub const DESCRIPTOR: Descriptor = Descriptor {
-    is_quadratic: true,
-    ..Descriptor::flat("all-to-all", "every rank sends its whole array to every other", schedule)
-};
+pub(super) const DESCRIPTOR: Descriptor =
+    Descriptor { is_quadratic: true, ..Descriptor::flat("all-to-all", schedule) };
 
 fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
     match operation {

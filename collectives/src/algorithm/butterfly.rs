@@ -23,9 +23,8 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// The catalogue entry.
-pub const DESCRIPTOR: Descriptor =
-    Descriptor::flat("butterfly", "recursive halving, then doubling", schedule).right_for(Role::FewestBytes);
+pub(super) const DESCRIPTOR: Descriptor =
+    Descriptor::flat("butterfly", schedule).right_for(Role::FewestBytes);
 
 fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
     Some(match operation {

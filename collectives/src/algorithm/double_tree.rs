@@ -28,10 +28,9 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// The catalogue entry.
-pub const DESCRIPTOR: Descriptor = Descriptor {
+pub(super) const DESCRIPTOR: Descriptor = Descriptor {
     makes: Makes::Schedules { of: schedule, of_all: schedules },
-    ..Descriptor::flat("double-tree", "two binary trees at once, each with half of the array", schedule)
+    ..Descriptor::flat("double-tree", schedule)
 };
 
 fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {

@@ -19,13 +19,12 @@
 //! hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.
 
 use super::{Descriptor, Levels, Role, butterfly, tree};
+use crate::operation::Operation;
 use crate::plan::{Phase, Plan, VendorCall};
 use crate::world::{Rank, Topology};
 
-/// The catalogue entry.
-pub const DESCRIPTOR: Descriptor = Descriptor::with_levels(
+pub(super) const DESCRIPTOR: Descriptor = Descriptor::with_levels(
     "hierarchical-copy",
-    "reduce in the node, all-reduce among the leaders, copy in the node",
     Levels { with_mpi: "hierarchical-copy+mpi", with_nccl: "hierarchical-copy+nccl", shards: |_| 1 },
     all_reduce,
 )
@@ -45,7 +44,7 @@ pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
         name: "reduce in the node",
         group: node.clone(),
         schedule: whole(broadcast.reversed()),
-        vendor: Some(VendorCall::Reduce { root: 0 }),
+        vendor: Some(VendorCall { operation: Operation::Reduce { root: 0 }, parts: Vec::new() }),
     };
     let across = (topology.local_rank(rank) == 0).then(|| Phase {
         name: "all-reduce among leaders",
@@ -57,7 +56,7 @@ pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
         name: "copy in the node",
         group: node,
         schedule: whole(broadcast),
-        vendor: Some(VendorCall::Broadcast { root: 0 }),
+        vendor: Some(VendorCall { operation: Operation::Broadcast { root: 0 }, parts: Vec::new() }),
     };
     Plan::new(chunk_count, [Some(inwards), across, Some(outwards)].into_iter().flatten())
 }

@@ -18,10 +18,8 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// The catalogue entry.
-pub const DESCRIPTOR: Descriptor =
-    Descriptor::flat("master-worker", "one rank has all arrays, and does the work", schedule)
-        .right_for(Role::PartsOfOne);
+pub(super) const DESCRIPTOR: Descriptor =
+    Descriptor::flat("master-worker", schedule).right_for(Role::PartsOfOne);
 
 fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
     Some(match operation {

@@ -22,15 +22,14 @@
 //! over blocks: Luo et al., "HAN: a hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.
 
 use super::{Descriptor, Levels, Role, butterfly, ring};
+use crate::operation::Operation;
 use crate::partition::Partition;
 use crate::plan::{Phase, Plan, VendorCall};
 use crate::schedule::Chunks;
 use crate::world::{Group, Rank, Topology};
 
-/// The catalogue entry.
-pub const DESCRIPTOR: Descriptor = Descriptor::with_levels(
+pub(super) const DESCRIPTOR: Descriptor = Descriptor::with_levels(
     "rail",
-    "reduce-scatter in the node, an all-reduce for each shard between nodes, all-gather in the node",
     Levels { with_mpi: "rail+mpi", with_nccl: "rail+nccl", shards: Topology::ranks_of_largest_node },
     all_reduce,
 )
@@ -63,13 +62,13 @@ pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
         name: "reduce-scatter in the node",
         group: node.clone(),
         schedule: gather.reversed(),
-        vendor: Some(VendorCall::ReduceScatter { parts: parts.clone() }),
+        vendor: Some(VendorCall { operation: Operation::ReduceScatter, parts: parts.clone() }),
     };
     let outwards = Phase {
         name: "all-gather in the node",
         group: node.clone(),
         schedule: gather,
-        vendor: Some(VendorCall::AllGather { parts }),
+        vendor: Some(VendorCall { operation: Operation::AllGather, parts }),
     };
     Plan::new(chunk_count, std::iter::once(inwards).chain(rails).chain([outwards]))
 }

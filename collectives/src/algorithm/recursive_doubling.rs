@@ -33,10 +33,8 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// The catalogue entry.
-pub const DESCRIPTOR: Descriptor =
-    Descriptor::flat("recursive-doubling", "partners exchange whole arrays at doubling distances", schedule)
-        .right_for(Role::FewestSteps);
+pub(super) const DESCRIPTOR: Descriptor =
+    Descriptor::flat("recursive-doubling", schedule).right_for(Role::FewestSteps);
 
 fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
     Some(match operation {

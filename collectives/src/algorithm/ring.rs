@@ -26,9 +26,7 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// The catalogue entry.
-pub const DESCRIPTOR: Descriptor =
-    Descriptor::flat("ring", "from neighbour to neighbour, all around", schedule);
+pub(super) const DESCRIPTOR: Descriptor = Descriptor::flat("ring", schedule);
 
 fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
     Some(match operation {

@@ -18,10 +18,8 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// The catalogue entry.
-pub const DESCRIPTOR: Descriptor =
-    Descriptor::flat("round-robin", "every rank reduces its own part, by direct exchange", schedule)
-        .right_for(Role::PartsOfAll);
+pub(super) const DESCRIPTOR: Descriptor =
+    Descriptor::flat("round-robin", schedule).right_for(Role::PartsOfAll);
 
 fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
     Some(match operation {

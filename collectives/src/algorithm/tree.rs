@@ -19,9 +19,7 @@ use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::Rank;
 
-/// The catalogue entry.
-pub const DESCRIPTOR: Descriptor =
-    Descriptor::flat("tree", "a binomial tree up and down", schedule).right_for(Role::FromOrToOne);
+pub(super) const DESCRIPTOR: Descriptor = Descriptor::flat("tree", schedule).right_for(Role::FromOrToOne);
 
 fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
     Some(match operation {

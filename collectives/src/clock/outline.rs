@@ -133,7 +133,7 @@ fn outline(program: &Program, (rank, ranks): (Rank, usize), elements: usize) -> 
         reduces: receive.is_some_and(|receive| receive.combine.reduces()),
         ..Halves::default()
     };
-    let is_receive = |instruction: &Instruction| matches!(instruction, Instruction::Receive(_));
+    let is_receive = |instruction: &Instruction| matches!(instruction, Instruction::Exchange(None, Some(_)));
     let receives = program.instructions.iter().filter(|(_, instruction)| is_receive(instruction));
     let receives: Vec<_> = receives.map(|(place, _)| (place.phase, place.step)).collect();
     let mut acts = Vec::with_capacity(program.instructions.len() + 1);
@@ -155,17 +155,11 @@ fn outline(program: &Program, (rank, ranks): (Rank, usize), elements: usize) -> 
             Instruction::Send(send) => {
                 // The receive of its step follows immediately, or later.
                 let receive = match instructions.next_if(|(at, next)| at == place && is_receive(next)) {
-                    Some((_, Instruction::Receive(receive))) => Some(*receive),
+                    Some((_, Instruction::Exchange(_, receive))) => *receive,
                     _ => None,
                 };
                 let is_part = receive.is_none() && receives.binary_search(&(place.phase, place.step)).is_ok();
                 acts.push(Act::Message(Halves { is_eager: true, is_part, ..halves(Some(send), receive) }));
-            }
-            Instruction::Receive(receive) => acts.push(Act::Message(halves(None, Some(receive)))),
-            Instruction::Original { from: part, combine, .. } => {
-                let send = Outgoing { to: rank, part, source: Source::Original };
-                let receive = Incoming { from: rank, part, combine };
-                acts.push(Act::Message(halves(Some(send), Some(receive))));
             }
             Instruction::Read { of: other, own, .. }
             | Instruction::Write { to: other, own, .. }
@@ -215,7 +209,7 @@ mod tests {
     /// Returns the number of simulated ranks.
     fn simulated(algorithm: Algorithm, topology: &Topology, count: usize) -> usize {
         let plan = algorithm.planner(Operation::AllReduce, topology).unwrap();
-        let program = |rank| Program::of_schedule(&plan(rank).flattened());
+        let program = |rank| Program::of_plan(&plan(rank));
         World::folded(program, topology, topology.stride(), count, LIMITS).unwrap().simulated.len()
     }
 
@@ -248,7 +242,7 @@ mod tests {
         let compared = RefCell::new(Vec::new());
         let program = |rank| {
             compared.borrow_mut().push(rank);
-            Program::of_schedule(&plan(rank).flattened())
+            Program::of_plan(&plan(rank))
         };
         let limits = Limits { simulated: 1000, compared: 2000 };
         let world = World::folded(program, topology, topology.stride(), 4096, limits);

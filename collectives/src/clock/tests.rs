@@ -43,7 +43,7 @@ fn finish_us(
     machine: &Machine,
     (count, element_size_bytes): (usize, usize),
 ) -> Result<Vec<f64>, Unpredictable> {
-    let program = |rank: Rank| Program::of_schedule(&plans[rank].flattened());
+    let program = |rank: Rank| Program::of_plan(&plans[rank]);
     let world = World::folded(program, topology, topology.ranks(), count, LIMITS)?;
     Ok(simulate(&world, machine, (count, element_size_bytes))?.finish_us)
 }
@@ -312,7 +312,7 @@ fn representative_ranks_give_the_times_of_all() {
                 let Some(plans) = algorithm.plans(operation, &topology) else { continue };
                 let count = 840 * topology.ranks();
                 let every_rank = finish_us(&plans, &topology, &machine, (count, 4)).unwrap();
-                let program = |rank: Rank| Program::of_schedule(&plans[rank].flattened());
+                let program = |rank: Rank| Program::of_plan(&plans[rank]);
                 let world = World::folded(program, &topology, topology.stride(), count, LIMITS).unwrap();
                 assert!(world.simulated.len() < topology.ranks());
                 let folded = simulate(&world, &machine, (count, 4)).unwrap().finish_us;

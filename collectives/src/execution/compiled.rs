@@ -140,11 +140,7 @@ impl CompiledPlan {
             return Execution::Moves { blocks: (size_bytes / self.ranks).div_ceil(BLOCK_BYTES).max(1) };
         }
         let is_short = size_bytes <= eager_bytes && !accumulates;
-        if is_short && lower::eager::lower(&self.plan, self.rank).is_some() {
-            Execution::Eager
-        } else {
-            Execution::Messages { blocks }
-        }
+        if is_short { Execution::Eager } else { Execution::Messages { blocks } }
     }
 
     fn over_links(&self, flow: &Flow, size_bytes: usize, capabilities: &Capabilities) -> Execution {

@@ -24,18 +24,14 @@ const MIN_SEGMENTS: usize = 4;
 #[derive(Debug)]
 pub struct StagedPlan {
     chunk_count: usize,
-    inward: Option<VendorCall>,
-    host: Option<OnHost>,
-    outward: Option<VendorCall>,
+    /// The vendor's call before the host's part.
+    pub inward: Option<VendorCall>,
+    /// The chunks of a segment that are copied to the host, and the plan that reduces them there, if this rank has such a part.
+    pub host: Option<(Chunks, Arc<CompiledPlan>)>,
+    /// The vendor's call after the host's part.
+    pub outward: Option<VendorCall>,
     /// Whether any rank calls a vendor, which needs the elements of a segment to be contiguous.
     is_contiguous: bool,
-}
-
-/// The chunks of a segment that are copied to the host, and the plan that reduces them there.
-#[derive(Debug)]
-struct OnHost {
-    chunks: Chunks,
-    compiled: Arc<CompiledPlan>,
 }
 
 /// An action of a rank on a segment.
@@ -61,7 +57,7 @@ impl StagedPlan {
     /// Returns the plan carried out entirely on the host.
     pub fn on_host(compiled: Arc<CompiledPlan>) -> Self {
         let chunk_count = compiled.plan().chunk_count();
-        let host = Some(OnHost { chunks: Chunks::new(0, chunk_count), compiled });
+        let host = Some((Chunks::new(0, chunk_count), compiled));
         Self { chunk_count, inward: None, host, outward: None, is_contiguous: false }
     }
 
@@ -70,11 +66,9 @@ impl StagedPlan {
         let plan = compiled.plan();
         let by_vendor = |inward| {
             let mut calls = plan.phases().iter().filter_map(|phase| phase.vendor.as_ref());
-            calls.find(|call| call.is_inward() == inward).cloned()
+            calls.find(|call| call.operation.reduces() == inward).cloned()
         };
-        let host = plan
-            .without_vendors()
-            .map(|(chunks, rest)| OnHost { chunks, compiled: Arc::new(compiled.part(rest)) });
+        let host = plan.without_vendors().map(|(chunks, rest)| (chunks, Arc::new(compiled.part(rest))));
         let (inward, outward) = (by_vendor(true), by_vendor(false));
         Self { chunk_count: plan.chunk_count(), inward, host, outward, is_contiguous: true }
     }
@@ -84,21 +78,6 @@ impl StagedPlan {
     pub fn segments(part_bytes: usize) -> usize {
         let segment_bytes = (part_bytes / MIN_SEGMENTS).clamp(MIN_BYTES, MAX_BYTES);
         part_bytes.div_ceil(segment_bytes).max(1)
-    }
-
-    /// Returns the vendor's call before the host's part.
-    pub fn inward(&self) -> Option<&VendorCall> {
-        self.inward.as_ref()
-    }
-
-    /// Returns the plan of the host's part, if this rank has one.
-    pub fn host(&self) -> Option<&Arc<CompiledPlan>> {
-        self.host.as_ref().map(|host| &host.compiled)
-    }
-
-    /// Returns the vendor's call after the host's part.
-    pub fn outward(&self) -> Option<&VendorCall> {
-        self.outward.as_ref()
     }
 
     /// Returns the actions of this rank on an array of `segments` segments, each with its segment, in order. All ranks make their vendor
@@ -112,13 +91,7 @@ impl StagedPlan {
         })
     }
 
-    /// Returns the elements of segment `number` of `of`, of an array of `count` elements, in one range, as a vendor
-    /// needs them.
-    pub fn contiguous(count: usize, number: usize, of: usize) -> Range<usize> {
-        partition::elements(count, of, Chunks::one(number))
-    }
-
-    /// Returns the elements of these chunks of the plan in such a segment, counted from its beginning.
+    /// Returns the elements of these chunks of the plan in a segment, counted from its beginning.
     pub fn part(&self, segment: &Range<usize>, chunks: Chunks) -> Range<usize> {
         partition::elements(segment.len(), self.chunk_count, chunks)
     }
@@ -126,10 +99,11 @@ impl StagedPlan {
     /// Returns the elements of segment `number` of `of`, of an array of `count` elements, that this rank copies to its host, as
     /// ranges in the order in which they lie there.
     pub fn on_host_of(&self, count: usize, number: usize, of: usize) -> Vec<Range<usize>> {
-        let Some(host) = &self.host else { return Vec::new() };
+        let Some((chunks, _)) = self.host else { return Vec::new() };
         if self.is_contiguous {
-            let whole = Self::contiguous(count, number, of);
-            return Vec::from([shifted(self.part(&whole, host.chunks), whole.start)]);
+            // A vendor needs a segment in one range.
+            let whole = partition::elements(count, of, Chunks::one(number));
+            return Vec::from([shifted(self.part(&whole, chunks), whole.start)]);
         }
         part_of_each_chunk(count, self.chunk_count, number, of)
     }
@@ -214,9 +188,9 @@ mod tests {
                 }
                 for done in done {
                     let host = [StagedAct::CopyDown, StagedAct::Reduce, StagedAct::CopyUp];
-                    let inward = staged.inward().map(|_| StagedAct::Inward).into_iter();
-                    let host = staged.host().map_or(&[][..], |_| &host).iter().copied();
-                    let outward = staged.outward().map(|_| StagedAct::Outward);
+                    let inward = staged.inward.as_ref().map(|_| StagedAct::Inward).into_iter();
+                    let host = staged.host.as_ref().map_or(&[][..], |_| &host).iter().copied();
+                    let outward = staged.outward.as_ref().map(|_| StagedAct::Outward);
                     assert_eq!(done, inward.chain(host).chain(outward).collect::<Vec<_>>());
                 }
             }
@@ -265,16 +239,6 @@ mod tests {
                 }
             }
             prop_assert!(counts.iter().all(|&times| times == 1));
-        }
-
-        #[test]
-        fn whole_segments_are_a_partition(count in 0..5000_usize, of in 1..20_usize) {
-            let wholes = (0..of).map(|number| StagedPlan::contiguous(count, number, of));
-            let end = wholes.fold(0, |next, whole| {
-                assert_eq!(whole.start, next);
-                whole.end
-            });
-            prop_assert_eq!(end, count);
         }
     }
 }

@@ -107,8 +107,6 @@ fn column(name: String, program: &Program) -> Vec<String> {
             }
             Instruction::Complete => received(&announced.pop_front()??),
             Instruction::Send(send) => sent(send),
-            Instruction::Receive(receive) => received(receive),
-            Instruction::Original { to, combine, .. } => combined(*combine, *to, &"own"),
             Instruction::Lend { .. } => return None,
             Instruction::Sync => "sync".to_owned(),
             Instruction::Read { of, own, combine, .. } => combined(*combine, *own, of),

@@ -168,12 +168,6 @@ impl<'a, V: Values> Interpreter<'a, V> {
                 }
                 has_credit
             }
-            Instruction::Receive(receive) => self.receive(rank, receive),
-            Instruction::Original { from, to, combine } => {
-                let values = cells(from, self.blocks).map(|cell| self.inputs[rank][cell].clone()).collect();
-                self.put(rank, to, values, combine);
-                true
-            }
             Instruction::Lend { to, part, read, written } => {
                 let pass = self.states[rank].barriers + 1;
                 self.lent

@@ -60,7 +60,7 @@ fn other_orders(
     blocks: usize,
 ) -> Vec<Defect> {
     let (ranks, chunk_count) = (plans.len(), plans[0].chunk_count());
-    let in_steps: Vec<_> = plans.iter().map(|plan| Program::of_schedule(&plan.flattened())).collect();
+    let in_steps: Vec<_> = plans.iter().map(Program::of_plan).collect();
     let (planned, expected) = match results(&in_steps, operation, (chunk_count, 1)) {
         Ok(planned) => planned,
         Err(defects) => return defects,

@@ -2,8 +2,8 @@
 //! time, and the verifier must detect every incorrect result.
 
 use unisono_collectives::{
-    Algorithm, Chunks, Combine, Defect, Operation, Plan, Schedule, Source, Step, Topology, simulate,
-    verify_schedules,
+    Algorithm, Chunks, Combine, Defect, Operation, Plan, Program, Schedule, Source, Step, Topology, program,
+    verify,
 };
 
 fn schedules(algorithm: Algorithm, ranks: usize) -> Vec<Schedule> {
@@ -20,7 +20,12 @@ fn mutate(schedules: &[Schedule], rank: usize, change: impl FnOnce(&mut Vec<Step
 }
 
 fn find_defects(schedules: &[Schedule]) -> Vec<Defect> {
-    verify_schedules(schedules, Operation::AllReduce)
+    verify(&plans(schedules), Operation::AllReduce)
+}
+
+fn plans(schedules: &[Schedule]) -> Vec<Plan> {
+    let world = Topology::single_node(schedules.len()).world();
+    schedules.iter().map(|schedule| Plan::single("mutant", world.clone(), schedule.clone())).collect()
 }
 
 /// Calls `check` for every step that has an effect, of every rank of every algorithm at a few sizes.
@@ -132,16 +137,14 @@ fn swapped_steps_are_detected_unless_correct() {
 }
 
 fn assert_correct(name: &str, schedules: &[Schedule]) {
-    let world = Topology::single_node(schedules.len()).world();
-    let plans: Vec<_> =
-        schedules.iter().map(|schedule| Plan::single("mutant", world.clone(), schedule.clone())).collect();
-    let counts: Vec<_> = (0..plans.len()).map(|rank| vec![16_u64.pow(rank as u32); 12]).collect();
+    let programs: Vec<_> = plans(schedules).iter().map(Program::of_plan).collect();
+    let counts: Vec<_> = (0..programs.len()).map(|rank| vec![16_u64.pow(rank as u32); 12]).collect();
     let expected: u64 = counts.iter().map(|input| input[0]).sum();
-    let sums = simulate::run(&plans, &counts, |held, arrived| held + arrived);
+    let sums = program::run(&programs, &counts, |held, arrived| held + arrived).unwrap();
     assert!(sums.iter().flatten().all(|&sum| sum == expected), "{name}: {sums:?}");
 
-    let inexact: Vec<_> = (0..plans.len()).map(|rank| vec![1.0 / (rank as f32 + 3.0); 12]).collect();
-    let sums = simulate::run(&plans, &inexact, |held, arrived| held + arrived);
+    let inexact: Vec<_> = (0..programs.len()).map(|rank| vec![1.0 / (rank as f32 + 3.0); 12]).collect();
+    let sums = program::run(&programs, &inexact, |held, arrived| held + arrived).unwrap();
     assert!(sums.iter().all(|sum| sum == &sums[0]), "{name}: {sums:?}");
 }
 

@@ -86,7 +86,7 @@ pub fn examine(comm: &mut Communicator) -> Result<Vec<Finding>> {
     Ok(if comm.rank() == 0 { merged(of_all) } else { Vec::new() })
 }
 
-/// Runs the checks that need no world, for one process whose launch was refused (an error of `Communicator::init`). The reason is
+/// Runs the checks that need no world, for one process whose launch was refused (an error of `unisono::init`). The reason is
 /// one of the findings.
 ///
 /// ```

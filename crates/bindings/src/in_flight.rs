@@ -1,9 +1,8 @@
 //! Non-blocking and planned calls.
 
-use std::ops::DerefMut;
 use std::time::Duration;
 
-use unisono::{Communicator, Element, Planned, Request, Result};
+use unisono::{Buffer, Communicator, Planned, Request, Result};
 
 /// A call in flight, independent of its buffer.
 pub trait InFlight: Send {
@@ -68,10 +67,7 @@ pub trait Plan: Send {
     fn is_started(&self) -> bool;
 }
 
-impl<T: Element, B> Plan for Planned<B>
-where
-    B: DerefMut<Target = [T]> + Send + 'static,
-{
+impl<B: Buffer> Plan for Planned<B> {
     fn start(&mut self, comm: &mut Communicator) -> Result<()> {
         Planned::start(self, comm)
     }

@@ -18,9 +18,7 @@ fn others(combine: Combine) -> impl Iterator<Item = Combine> {
 
 /// Returns the mutants of one instruction. Some of them are equivalent to it.
 fn changed(instruction: Instruction, rank: Rank, ranks: usize, chunk_count: usize) -> Vec<Instruction> {
-    use Instruction::{
-        Complete, Exchange, Lend, Original, Post, Read, Receive, Send, Swap, Sync, Vendor, Write,
-    };
+    use Instruction::{Complete, Exchange, Lend, Post, Read, Send, Swap, Sync, Vendor, Write};
     // The next rank other than the executing one.
     let next = |other: Rank| match (other + 1) % ranks {
         next if next == rank => (next + 1) % ranks,
@@ -47,12 +45,6 @@ fn changed(instruction: Instruction, rank: Rank, ranks: usize, chunk_count: usiz
         Exchange(send, receive) => halves(send, receive, Exchange),
         Post(send, receive) => halves(send, receive, Post),
         Send(outgoing) => sends(outgoing).map(Send).to_vec(),
-        Receive(incoming) => receives(incoming).map(Receive).collect(),
-        Original { from, to, combine } => {
-            let to_another = Original { from, to: moved(to), combine };
-            let combined = others(combine).map(|combine| Original { from, to: from, combine });
-            std::iter::once(to_another).chain(combined).collect()
-        }
         Complete | Sync | Vendor { .. } => Vec::new(),
         Lend { to, part, read, written } => vec![
             Lend { to: next(to), part, read, written },

@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 
 use unisono_collectives::partition::Partition;
-use unisono_collectives::{Group, VendorCall};
+use unisono_collectives::{Group, Operation};
 
 use super::World;
 use super::ending::end_job;
@@ -65,7 +65,7 @@ impl World {
         std::mem::forget(lent);
         drop(ManuallyDrop::into_inner(begun));
         self.is_stranded = false;
-        if let VendorCall::ReduceScatter { .. } = task.call {
+        if task.operation == Operation::ReduceScatter {
             // In place, MPI leaves a rank's part at the beginning of the buffer.
             let own = task.parts[position].clone();
             held.copy_within(..own.len(), own.start);

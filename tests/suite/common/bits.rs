@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 use unisono::{Algorithm, Communicator, Element, Operation, ReduceOp};
 use unisono_collectives::execution::CompiledPlan;
-use unisono_collectives::simulate;
+use unisono_collectives::program::{self, Program};
 
 use super::memory::Memory;
 
@@ -146,7 +146,8 @@ fn same_as_simulated<T: Element>(
 ) {
     let plans = algorithm.plans(Operation::AllReduce, comm.topology()).unwrap();
     let inputs: Vec<_> = (0..comm.ranks()).map(|rank| inputs(rank, sums.len(), element)).collect();
-    let simulated = simulate::run(&plans, &inputs, add);
+    let programs: Vec<_> = plans.iter().map(Program::of_plan).collect();
+    let simulated = program::run(&programs, &inputs, add).unwrap();
     same(comm, algorithm, sums, &simulated[comm.rank()]);
 }
 

@@ -1,8 +1,8 @@
 //! A collective call as a value: drawn at random, made on a communicator, and checked against the expected result.
 
-use std::ops::{DerefMut, Range};
+use std::ops::Range;
 
-use unisono::{CallBuilder, Choice, Communicator, DType, Element, Operation, ReduceOp, Request};
+use unisono::{Buffer, CallBuilder, Choice, Communicator, DType, Element, Operation, ReduceOp, Request};
 
 use super::memory::Memory;
 use super::{Exact, assert_reduced, inputs};
@@ -133,10 +133,7 @@ impl Made {
     }
 
     /// Starts the same call without waiting for it.
-    pub fn begin<T: Element, B>(&self, comm: &mut Communicator, array: B) -> unisono::Result<Request<B>>
-    where
-        B: DerefMut<Target = [T]> + Send + 'static,
-    {
+    pub fn begin<B: Buffer>(&self, comm: &mut Communicator, array: B) -> unisono::Result<Request<B>> {
         let op = self.op;
         match self.operation {
             Operation::AllReduce => comm.all_reduce_async(array, op),

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use unisono::{Algorithm, Choice, Communicator, Error, Operation, ReduceOp, Vendor};
+use unisono::{Algorithm, Choice, Communicator, Error, Operation, ReduceOp, Unisono, Vendor};
 use unisono_testing::random::Random;
 use unisono_testing::suite::is_deep;
 
@@ -218,7 +218,7 @@ pub fn panics() {
         let panics = ReduceOp::custom("panics", true, |_: &mut [u32], _: &[u32]| panic!("on purpose"));
         // For other ranks it is the same reduction.
         let harmless = ReduceOp::custom("panics", true, |_: &mut [u32], _: &[u32]| {});
-        let world = Communicator::threads(3).unwrap().into_iter().map(|mut comm| {
+        let world = Unisono::builder().threads(3).unwrap().into_iter().map(|mut comm| {
             let op = if comm.rank() == 1 { panics } else { harmless };
             std::thread::spawn(move || {
                 comm.set_choice(Algorithm::RoundRobin).unwrap();

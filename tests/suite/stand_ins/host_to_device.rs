@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, result};
-use unisono::{Communicator, Error, ErrorCode, HostToDevice};
+use unisono::{Communicator, Error, ErrorCode, HostToDevice, Unisono};
 
 use super::{Case, case};
 
@@ -38,7 +38,7 @@ fn copies(gpu: usize, buffers: usize) -> (Arc<CudaContext>, Arc<CudaStream>, Hos
 }
 
 fn alone() -> Communicator {
-    Communicator::threads(1).unwrap().remove(0)
+    Unisono::builder().threads(1).unwrap().remove(0)
 }
 
 /// Returns the values of an array, of a size that varies; some are empty.

@@ -333,7 +333,7 @@ fn second_use_of_a_linear_layer_is_an_error() {
 /// Runs one pass into real buckets.
 fn pass_into_buckets(replica: &mut impl Replica<Batch = Tensor>) {
     use unisono_train::{BucketSettings, Buckets, Pass};
-    let mut comm = unisono::Communicator::threads(1).unwrap().remove(0);
+    let mut comm = unisono::Unisono::builder().threads(1).unwrap().remove(0);
     let mut buckets = Buckets::new(&mut comm, replica.parameters(), &BucketSettings::default()).unwrap();
     let mut filling = buckets.fill(&mut comm, Pass::ONLY);
     replica.pass(&inputs(), &mut filling).unwrap();

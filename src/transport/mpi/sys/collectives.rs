@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
 use mpi::ffi;
-use unisono_collectives::{Rank, VendorCall};
+use unisono_collectives::{Operation, Rank};
 
 use super::{Comm, Request, begin, check, lock};
 use crate::dtype::DType;
@@ -66,20 +66,21 @@ impl Comm {
         // communicator, are inside of `held`, and are kept with the request.
         let request = begin(|request| unsafe {
             let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
-            match *task.call {
-                VendorCall::Reduce { root } => {
+            match task.operation {
+                Operation::Reduce { root } => {
                     let sent = if position == root { in_place } else { held.cast_const() };
                     call!(MPI_Ireduce(sent, held, count, kind, op, root as c_int, comm, request))
                 }
-                VendorCall::Broadcast { root } => {
+                Operation::Broadcast { root } => {
                     call!(MPI_Ibcast(held, count, kind, root as c_int, comm, request))
                 }
-                VendorCall::ReduceScatter { .. } => {
+                Operation::ReduceScatter => {
                     call!(MPI_Ireduce_scatter(in_place, held, counts, kind, op, comm, request))
                 }
-                VendorCall::AllGather { .. } => {
+                Operation::AllGather => {
                     call!(MPI_Iallgatherv(in_place, 0, kind, held, counts, starts, kind, comm, request))
                 }
+                other => unreachable!("no phase of a plan is a vendor's {other}"),
             }
         })?;
         Ok(Begun { request, _counts: counts, _starts: starts })

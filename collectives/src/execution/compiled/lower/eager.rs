@@ -1,70 +1,42 @@
 //! Short calls among ranks that share memory: every message is eager, and sends run before receives that they do not depend on.
 
-use super::{Incoming, Instruction, Outgoing, Part, Place};
+use super::{Instruction, Place};
 use crate::plan::Plan;
-use crate::schedule::{Chunks, Combine, Receive, Source, Step};
+use crate::program::{self, Incoming, Outgoing};
+use crate::schedule::Source;
 use crate::world::Rank;
 
-/// Returns the halves of a plan's steps, with each send as early as its data allows ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)),
-/// and without copies of a range to itself. `None` if the plan has other local copies.
-pub(crate) fn lower(plan: &Plan, rank: Rank) -> Option<Vec<(Place, Instruction)>> {
-    let places = plan.phases().iter().enumerate().flat_map(|(number, phase)| {
-        (0..phase.schedule.steps().len()).map(move |step| Place { name: phase.name, phase: number, step })
-    });
-    let flattened = plan.flattened();
-    let steps: Vec<_> = flattened.steps().iter().zip(places).collect();
-    let mut sends: Vec<_> = flattened.earliest_sends().into_iter().zip(&steps).collect();
+/// Returns the halves of a plan's steps, with each send as early as its data allows ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)).
+/// A step of the rank with itself stays whole.
+pub(super) fn lower(plan: &Plan, rank: Rank) -> Vec<(Place, Instruction)> {
+    let steps: Vec<_> = program::steps(plan).collect();
+    let mut sends: Vec<_> = plan.flattened().earliest_sends().into_iter().zip(&steps).collect();
     sends.sort_by_key(|(earliest, _)| *earliest);
     let mut sends = sends.into_iter().peekable();
     let mut written = vec![false; plan.chunk_count()];
     let mut instructions = Vec::with_capacity(2 * steps.len());
-    for (number, &(step, place)) in steps.iter().enumerate() {
-        while let Some((_, &(step, place))) = sends.next_if(|(earliest, _)| *earliest <= number) {
-            let to_others = step.send.filter(|send| send.to != rank);
-            instructions.extend(to_others.map(|send| {
+    for (number, &(place, send, receive)) in steps.iter().enumerate() {
+        while let Some((_, &(place, send, _))) = sends.next_if(|(earliest, _)| *earliest <= number) {
+            instructions.extend(send.filter(|send| send.to != rank).map(|send| {
                 // Until a chunk is written, its current contents are the original ones, which need no copy.
-                let is_written = written[send.chunks.range()].contains(&true);
+                let is_written = written[send.part.chunks.range()].contains(&true);
                 let source = if is_written { send.source } else { Source::Current };
-                (place, Instruction::Send(Outgoing { to: send.to, part: whole(send.chunks), source }))
+                (place, Instruction::Send(Outgoing { source, ..send }))
             }));
         }
-        instructions.extend(awaited(step, rank)?.map(|instruction| (place, instruction)));
-        if let Some(receive) = step.receive {
-            written[receive.chunks.range()].fill(true);
+        if let Some(Incoming { part, .. }) = receive {
+            let to_self = send.filter(|send| send.to == rank);
+            instructions.push((place, Instruction::Exchange(to_self, receive)));
+            written[part.chunks.range()].fill(true);
         }
     }
-    Some(instructions)
-}
-
-/// Returns the instruction that remains of a step after its send, if any; `None` if no instruction can express it.
-fn awaited(step: &Step, rank: Rank) -> Option<Option<Instruction>> {
-    match (step.send, step.receive) {
-        (_, None) => Some(None),
-        (_, Some(Receive { from, chunks, combine })) if from != rank => {
-            Some(Some(Instruction::Receive(Incoming { from, part: whole(chunks), combine })))
-        }
-        (Some(send), Some(receive)) if send.source == Source::Original => Some(Some(Instruction::Original {
-            from: whole(send.chunks),
-            to: whole(receive.chunks),
-            combine: receive.combine,
-        })),
-        (Some(send), Some(receive))
-            if send.chunks == receive.chunks && receive.combine == Combine::Replace =>
-        {
-            Some(None)
-        }
-        _ => None,
-    }
-}
-
-fn whole(chunks: Chunks) -> Part {
-    Part { chunks, block: 0 }
+    instructions
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::{Chunks, Schedule, Step};
     use crate::world::Group;
 
     #[test]
@@ -78,7 +50,7 @@ mod tests {
             Step::new().send_original(1, other),
         ];
         let plan = Plan::single("test", Group::new(vec![0, 1]), Schedule::new(2, steps));
-        let instructions = lower(&plan, 0).unwrap();
+        let instructions = lower(&plan, 0);
         let sources = instructions.iter().filter_map(|(_, instruction)| match instruction {
             Instruction::Send(send) => Some(send.source),
             _ => None,

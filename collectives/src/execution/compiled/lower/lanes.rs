@@ -13,8 +13,9 @@
 
 use std::ops::RangeInclusive;
 
-use super::{Incoming, Instruction, Outgoing, Place, received, sent};
+use super::{Instruction, Place};
 use crate::plan::{Phase, Plan};
+use crate::program::{Incoming, Outgoing, received, sent};
 use crate::schedule::{Chunks, Receive, Send};
 
 /// The number of blocks in flight between nodes, for each step.
@@ -44,7 +45,7 @@ pub(super) fn lower(plan: &Plan, blocks: usize, far_steps: usize) -> Vec<(Place,
     let far = || phases().filter(|(_, phase)| !phase.is_in_node());
     let near = |inward| {
         let is_now =
-            move |phase: &Phase| phase.vendor.as_ref().is_some_and(|call| call.is_inward() == inward);
+            move |phase: &Phase| phase.vendor.as_ref().is_some_and(|call| call.operation.reduces() == inward);
         phases().filter(move |(_, phase)| is_now(phase))
     };
     let mut instructions = Vec::new();
