@@ -1,5 +1,7 @@
 //! The fabric of a world of processes without MPI: the memory of each node, and a link between nodes.
 
+use unisono_collectives::Topology;
+
 use super::Fabric;
 use super::agreement::agree;
 use super::bootstrap::{Bootstrap, gather};
