@@ -45,7 +45,7 @@ impl Communicator {
         }
         let size_bytes = count.checked_mul(size_of::<T>()).expect("the size overflows");
         let all = gather(&mut self.as_bootstrap(), &size_bytes)?;
-        self.check_same("alloc_shared", &all, |size_bytes| format!("alloc_shared of {size_bytes} bytes"))?;
+        self.check_same("alloc_shared", &all, |rank| format!("alloc_shared of {} bytes", all[rank]))?;
         let rank = self.rank();
         let among_all = |own: [u64; 3]| gather(&mut self.as_bootstrap(), &own);
         let pages = common(among_all, rank == 0, size_bytes, |pages, _| Ok(pages))?;
