@@ -121,9 +121,6 @@ impl Fabric {
     }
 
     /// Returns the fabrics of a new world of threads.
-    ///
-    /// # Panics
-    /// If `ranks` is 0.
     pub(crate) fn threads(ranks: usize) -> crate::error::Result<Vec<Self>> {
         assert!(ranks > 0, "a world has at least one rank");
         let (ends, cores) = (Shared::of_process(StatusBoard::of_threads(ranks)?)?, usable_cores());

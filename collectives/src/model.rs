@@ -177,7 +177,7 @@ const SHARED_MEMORY: [Range; 4] = [
     Range { up_to_bytes: usize::MAX, alpha_us: 0.4, move_gb_per_s: 10.0, reduce_gb_per_s: 8.0 },
 ];
 
-/// The same ranks in a single pass, without messages. Typical, not measured.
+/// Ranks that share memory, in a single pass without messages. Typical, not measured.
 const ONE_PASS: [Range; 3] = [
     Range { up_to_bytes: 512, alpha_us: 0.3, move_gb_per_s: 10.0, reduce_gb_per_s: 10.0 },
     Range { up_to_bytes: 256 << 10, alpha_us: 0.5, move_gb_per_s: 10.0, reduce_gb_per_s: 10.0 },

@@ -212,9 +212,6 @@ impl Engine {
     }
 
     /// Waits until the work now queued on a stream is done.
-    ///
-    /// # Errors
-    /// As [`wait_behind_nccl`].
     pub(crate) fn synchronize(&self, gpu: &Gpu, stream: &Arc<CudaStream>, options: &Options) -> Result<()> {
         let reached = moment(stream)?;
         let is_over = || reached.try_is_complete().map_err(cuda("work on the GPU"));

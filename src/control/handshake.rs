@@ -117,9 +117,6 @@ impl Handshake {
     }
 
     /// Returns the message that accepts a claim.
-    ///
-    /// # Panics
-    /// If there is none.
     pub(crate) fn accepted(&mut self) -> Message {
         let State::Claimed { claim, nonces } = self.state else {
             panic!("a claim is accepted once, after it was verified");

@@ -113,17 +113,11 @@ impl Frames {
     }
 
     /// Removes the first message, once it is complete.
-    ///
-    /// # Errors
-    /// If it is longer than `longest` bytes or invalid.
     pub(crate) fn next(&mut self, longest: usize) -> Result<Option<Message>, Malformed> {
         self.next_frame(longest)?.map(|content| Message::of_frame(&content)).transpose()
     }
 
     /// Removes the bytes of the first message, once they are complete. Checks their number before the rest has arrived.
-    ///
-    /// # Errors
-    /// If there are more than `longest`.
     pub(crate) fn next_frame(&mut self, longest: usize) -> Result<Option<Vec<u8>>, Malformed> {
         let Some((length, rest)) = self.0.split_first_chunk::<PREFIX>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;

@@ -109,9 +109,6 @@ impl Gpu {
     }
 
     /// Returns NCCL's communicator of this node.
-    ///
-    /// # Panics
-    /// If NCCL is not used in this node.
     pub(crate) fn nccl(&mut self) -> &mut nccl::Communicator {
         self.nccl.as_mut().expect("plans with NCCL are only for ranks that have a communicator")
     }

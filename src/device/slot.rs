@@ -93,9 +93,6 @@ impl Slot {
     }
 
     /// Returns the segment's bytes.
-    ///
-    /// # Panics
-    /// If the segment has not arrived.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         assert_eq!(self.holder, Holder::Host, "the segment has arrived");
         let memory = self.memory.as_mut().expect("a fetched segment has memory");

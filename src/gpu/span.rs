@@ -99,9 +99,6 @@ impl<'a> Span<'a> {
     }
 
     /// Returns a range of its bytes.
-    ///
-    /// # Panics
-    /// If the range is not within the span.
     pub(crate) fn part(&mut self, bytes: Range<usize>) -> Span<'_> {
         assert!(
             bytes.start <= bytes.end && bytes.end <= self.size_bytes,

@@ -37,9 +37,6 @@ pub(crate) fn claim(bytes: &mut [u8]) {
 
 /// Claims `from` and copies it to `to`, in blocks: the lines that a block claims are read from the nearest cache. Where a copy reads from the caches
 /// anyway, that takes little more time than the copy alone.
-///
-/// # Panics
-/// If the two differ in size.
 #[inline]
 pub(crate) fn take(to: &mut [u8], from: &mut [u8]) {
     if from.len() < TAKEN || from.len() >= TAKEN_WHOLE || !*PAYS {

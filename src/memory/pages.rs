@@ -182,9 +182,15 @@ impl Drop for Pages {
     }
 }
 
+/// Less memory than this is not checked: reading the limits takes a tenth of a millisecond.
+const CHECKED_BYTES: usize = 1 << 20;
+
 /// Checks that the machine, the container or the job has this much memory. Otherwise the kernel would reserve the addresses, and kill a
 /// process, possibly another one, when pages are touched.
 fn check_available(size_bytes: usize) -> Result<()> {
+    if size_bytes < CHECKED_BYTES {
+        return Ok(());
+    }
     let system = rustix::system::sysinfo();
     let total = (u128::from(system.totalram) + u128::from(system.totalswap)) * u128::from(system.mem_unit);
     let in_group = MemoryLimit::of_this_process().map_or(u64::MAX, |limit| limit.free_bytes());

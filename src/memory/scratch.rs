@@ -31,9 +31,6 @@ impl Scratch {
     }
 
     /// Returns `size_bytes` bytes, for a few pages or for a size that is [reserved](Self::reserve) already.
-    ///
-    /// # Panics
-    /// If the system is out of memory.
     pub(crate) fn take(&mut self, size_bytes: usize) -> &mut [u8] {
         self.reserve(size_bytes).unwrap_or_else(|error| panic!("{error}"))
     }

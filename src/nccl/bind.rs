@@ -27,9 +27,6 @@ const POINTER: &str = "unisono_";
 ///
 /// Functions are resolved when the library is loaded, so only their types are needed: C declares the type of a function's address,
 /// which gets the function's name in Rust.
-///
-/// # Errors
-/// The problem with the header.
 pub(super) fn bind(folder: &Path, cuda: &Path) -> Result<String, BindgenError> {
     let mut source = "#include <nccl.h>\n".to_owned();
     for name in FUNCTIONS {

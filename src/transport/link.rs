@@ -30,24 +30,15 @@ pub(super) trait Link: fmt::Debug + Send {
 
     /// Continues to send a message. `given` is initially 0, and its meaning is defined by the link. The bytes must stay valid and unchanged
     /// until the message is sent.
-    ///
-    /// # Errors
-    /// If the link fails.
     fn send(&mut self, header: &Header, outgoing: Outgoing<'_>, given: &mut usize)
     -> Result<Polled, Failure>;
 
     /// Returns the header of the message from a rank whose payload is next, if it has arrived.
-    ///
-    /// # Errors
-    /// If the link fails.
     fn ahead(&mut self, from: Rank) -> Result<Option<Header>, Failure>;
 
     /// Continues to receive the payload of a message whose header has [arrived](Link::ahead). `place` is for the rest of the payload, or for its next
     /// [`PIECE`]. `taken` is the number of bytes received into it, initially 0. The place must stay valid, and must not be accessed otherwise, until
     /// it is filled. An empty payload is received too.
-    ///
-    /// # Errors
-    /// If the link fails.
     fn receive(&mut self, from: Rank, place: &mut [u8], taken: &mut usize) -> Result<Polled, Failure>;
 
     /// Returns whether a message ends a [nap](Link::nap). Otherwise a waiting rank polls.

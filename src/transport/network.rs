@@ -16,9 +16,6 @@ use crate::system;
 /// Connects ranks that share no memory, over the link that `UNISONO_NETWORK` names. By default, it uses UCX if a node has an RDMA adapter
 /// and there is no MPI, which may use the adapter too. All ranks call it. If ranks cannot connect, it returns the reason, identical on all
 /// ranks.
-///
-/// # Errors
-/// If the bootstrap fails.
 pub(super) fn connect(
     bootstrap: &mut dyn Bootstrap,
     joined: &Joined,
@@ -47,9 +44,6 @@ pub(super) fn connect(
 }
 
 /// Returns whether a node has an adapter that reaches others without TCP. All ranks call it.
-///
-/// # Errors
-/// If the bootstrap fails.
 #[cfg(any(feature = "mpi", feature = "ucx"))]
 pub(super) fn has_rdma(bootstrap: &mut dyn Bootstrap) -> Result<bool> {
     Ok(gather(bootstrap, &system::has_rdma())?.contains(&true))

@@ -46,9 +46,6 @@ impl Fabric {
     }
 
     /// Runs a whole call as a vendor's collective, in place, with these parts of ranks. A mean is only summed. It has no deadline.
-    ///
-    /// # Errors
-    /// [`Error::Mpi`](crate::Error::Mpi) if MPI fails.
     pub(crate) fn vendor_call(&mut self, call: &Call, parts: &Partition, buffer: &mut [u8]) -> Result<()> {
         #[cfg(feature = "mpi")]
         if let Some(mpi) = &mut self.mpi {

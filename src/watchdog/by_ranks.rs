@@ -37,8 +37,6 @@ struct Rounds {
 }
 
 impl ByRanks {
-    /// # Errors
-    /// The system's error.
     pub(super) fn new(mut watched: Watched) -> std::io::Result<Self> {
         let status = watched.statuses[0].clone();
         let report = Report::new(&status, &watched.identities, false);
@@ -62,9 +60,6 @@ impl ByRanks {
     }
 
     /// Starts an operation of the protocol with `begin`, and runs the protocol until `result` returns one.
-    ///
-    /// # Panics
-    /// If these ranks have no connections with other nodes.
     fn meet<R>(
         &self,
         begin: impl FnOnce(&mut Endpoint, Duration),

@@ -19,9 +19,6 @@ pub trait InFlight: Send {
     fn wait_until(&self, is_done: &dyn Fn() -> bool);
 
     /// Waits until it is done.
-    ///
-    /// # Errors
-    /// As [`Request::wait`].
     fn wait(self: Box<Self>) -> Result<()>;
 }
 
@@ -52,15 +49,9 @@ impl<B: Send, F: FnOnce(B) + Send> InFlight for (Request<B>, F) {
 /// A planned call, independent of its buffer.
 pub trait Plan: Send {
     /// Starts the call.
-    ///
-    /// # Errors
-    /// As [`Planned::start`].
     fn start(&mut self, comm: &mut Communicator) -> Result<()>;
 
     /// Waits until it is done.
-    ///
-    /// # Errors
-    /// As [`Planned::wait`].
     fn wait(&mut self, comm: &mut Communicator) -> Result<()>;
 
     /// Returns whether it is started and not waited for.

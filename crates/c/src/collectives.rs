@@ -25,9 +25,6 @@ pub(crate) struct Array {
 }
 
 /// Returns the rank that is the root of a call.
-///
-/// # Errors
-/// If it is not a rank of this communicator.
 pub(crate) fn root(comm: &Communicator, root: c_int) -> Result<usize> {
     arguments::rank(root, comm.ranks(), "root").map_err(argument)
 }

@@ -57,9 +57,6 @@ pub(super) fn out(text: fmt::Arguments<'_>) {
 }
 
 /// Writes a JSON object as a line of standard output.
-///
-/// # Panics
-/// If `row` has a map with keys that are not text.
 pub(super) fn row<T: Serialize>(row: &T) {
     print!("{}\n", serde_json::to_string(row).expect("rows have no maps with odd keys"));
 }

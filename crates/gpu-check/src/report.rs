@@ -81,9 +81,6 @@ pub(crate) fn us_since(began: Instant) -> f64 {
 }
 
 /// Returns the median.
-///
-/// # Panics
-/// If there are no values.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

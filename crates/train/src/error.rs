@@ -7,8 +7,11 @@ use unisono_collectives::Rank;
 
 use crate::ReplicaError;
 use crate::checkpoint::{self, CheckpointError};
-use crate::optimizer::LARGEST_VALUE;
 use unisono_data::DataError;
+
+/// The largest permitted magnitude of a parameter. Training that exceeds it has diverged, because the square of such a value exceeds the range of
+/// `f32`.
+pub const LARGEST_VALUE: f32 = 18_446_744_073_709_551_616.0;
 
 /// The reason why a training run could not start, or ended early.
 #[derive(thiserror::Error)]
@@ -55,7 +58,7 @@ pub enum TrainError {
     /// The loss is infinite or NaN on these ranks. The list is empty if only the sum over all ranks overflows. The step updated nothing.
     #[error("the loss of {} is not finite ({loss}) in epoch {epoch}, step {step}: {}", whose(ranks, *of), advice(ranks, *of))]
     Diverged { ranks: Vec<Rank>, of: usize, epoch: usize, step: usize, loss: f64 },
-    /// A gradient is infinite or NaN, or has made its parameter infinite, NaN or [larger](crate::optimizer::LARGEST_VALUE) than training can use.
+    /// A gradient is infinite or NaN, or has made its parameter infinite, NaN or [larger](LARGEST_VALUE) than training can use.
     /// Nothing of that step is saved. `of` is "gradient", or "largest value" if the parameter or its optimizer state is affected.
     #[error(
         "the {of} of {parameter} is {found:e} on rank {rank} in step {step}: expected at most {LARGEST_VALUE:e}; a lower learning \

@@ -33,6 +33,7 @@ use unisono::Registered;
 use unisono::internals::Level;
 
 use crate::TrainError;
+pub use crate::error::LARGEST_VALUE;
 
 pub use adamw::AdamW;
 pub use averaged::Averaged;
@@ -87,10 +88,6 @@ impl fmt::Debug for OptimizerSettings {
         described.field("rule", rule).field("weight_decay", weight_decay).finish_non_exhaustive()
     }
 }
-
-/// The largest permitted magnitude of a parameter. Training that exceeds it has diverged, because the square of such a value exceeds the range of
-/// `f32`.
-pub const LARGEST_VALUE: f32 = 18_446_744_073_709_551_616.0;
 
 /// A parameter is not finite or exceeds [`LARGEST_VALUE`], or its optimizer state is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]

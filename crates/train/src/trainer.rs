@@ -150,7 +150,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     }
 
     /// Runs all remaining epochs. Returns the report of the last one.
-    fn epochs(&mut self, callback: &mut impl Callback) -> Result<EpochReport, TrainError> {
+    fn epochs(&mut self, callback: &mut dyn Callback) -> Result<EpochReport, TrainError> {
         self.resumed.take().iter().flat_map(Resumed::events).for_each(|event| callback.on_event(event));
         let mut last = None;
         while self.state.has_epoch_left() {

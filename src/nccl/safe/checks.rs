@@ -9,9 +9,6 @@ use crate::nccl::sys;
 use crate::nccl::version::Version;
 
 /// Returns the number of elements in this many bytes.
-///
-/// # Panics
-/// If it is not whole.
 pub(super) fn count(size_bytes: usize, dtype: DType) -> usize {
     let whole = size_bytes.is_multiple_of(dtype.size_bytes());
     assert!(

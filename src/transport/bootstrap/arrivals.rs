@@ -47,9 +47,6 @@ pub(crate) struct Arrivals {
 
 impl Arrivals {
     /// Accepts connections at these listening sockets.
-    ///
-    /// # Errors
-    /// The system's error.
     pub(crate) fn new(
         listeners: impl IntoIterator<Item = impl Into<OwnedFd>>,
         secret: &[u8],

@@ -90,9 +90,6 @@ impl Messages {
 
     /// Starts to send and receive at most one message each, of values in this buffer. When they have ended, `on_end` receives the buffer and the
     /// source of the received message.
-    ///
-    /// # Errors
-    /// [`Error::Failed`] if the system does not provide a thread.
     pub(crate) fn start<B: std::marker::Send + 'static>(
         &self,
         options: &Options,

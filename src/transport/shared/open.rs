@@ -38,8 +38,6 @@ pub(crate) struct Open<'a> {
 }
 
 impl<'a> Open<'a> {
-    /// # Panics
-    /// If the range is not in the buffer.
     pub(super) fn new(
         buffer: *mut [u8],
         range: Range<usize>,
@@ -121,9 +119,6 @@ impl<'a> Open<'a> {
 
     /// Swaps a half of the ranges with another rank: a half of this rank's range in the other's buffer, and of `theirs`, the other's range in this
     /// rank's buffer. The other rank swaps the other half.
-    ///
-    /// # Panics
-    /// If the ranges differ in size.
     pub(crate) fn swap(&mut self, other: usize, theirs: Range<usize>, half: Range<usize>) -> Result<()> {
         let size_bytes = self.range.len();
         assert!(theirs.len() == size_bytes && theirs.end <= self.buffer.len(), "ranges of the same size");

@@ -34,9 +34,6 @@ pub(super) const TAG: u64 = u64::from_be_bytes(*b"messages");
 
 /// Connects this rank with all ranks that are `far`. All ranks of the world call it. If ranks cannot connect, it returns the
 /// reason, identical on all ranks.
-///
-/// # Errors
-/// If the bootstrap fails.
 pub(in crate::transport) fn link(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
@@ -56,9 +53,6 @@ pub(in crate::transport) fn link(
 
 /// Returns a connection with every rank that is `far`. All ranks of the world call it. If ranks cannot connect, it returns the reason,
 /// identical on all ranks.
-///
-/// # Errors
-/// If the bootstrap fails.
 pub(in crate::transport) fn sockets(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,

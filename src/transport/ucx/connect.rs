@@ -20,9 +20,6 @@ const NAP: Duration = Duration::from_millis(1);
 
 /// Connects this rank with all ranks that are `far`. All ranks of the world call it. If ranks cannot connect, it returns the reason,
 /// identical on all ranks.
-///
-/// # Errors
-/// If the bootstrap fails.
 pub(in crate::transport) fn link(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,

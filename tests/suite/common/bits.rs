@@ -40,7 +40,6 @@ pub fn agree(comm: &mut Communicator, memory: Memory) {
         same_as_threads(comm, algorithm, &sums, f16::from_f64);
         let sums: Vec<bf16> = over(comm, memory, algorithm, COUNT, bf16::from_f64);
         same_as_threads(comm, algorithm, &sums, bf16::from_f64);
-        same_on_all_ranks(comm, &sums);
         if !accumulates(comm, algorithm) {
             same_as_simulated(comm, algorithm, &sums, bf16::from_f64, |held, arrived| held + arrived);
         }
@@ -92,7 +91,6 @@ pub fn agree_in_blocks(comm: &mut Communicator, memory: Memory) {
     for algorithm in IN_BLOCKS {
         let sums: Vec<bf16> = over(comm, memory, algorithm, BLOCKS_COUNT, bf16::from_f64);
         same_as_threads(comm, algorithm, &sums, bf16::from_f64);
-        same_on_all_ranks(comm, &sums);
         are_divided(comm, memory, algorithm, &sums, bf16::from_f64);
     }
 }
@@ -137,40 +135,48 @@ fn reduced<T: Element>(
     array.to_vec()
 }
 
+/// Compares with what rank 0 simulates, so that all ranks end with the same bits.
 fn same_as_simulated<T: Element>(
-    comm: &Communicator,
+    comm: &mut Communicator,
     algorithm: Algorithm,
     sums: &[T],
     element: impl Fn(f64) -> T + Copy,
     add: impl Fn(T, T) -> T,
 ) {
     let plans = algorithm.plans(Operation::AllReduce, comm.topology()).unwrap();
-    let inputs: Vec<_> = (0..comm.ranks()).map(|rank| inputs(rank, sums.len(), element)).collect();
-    let programs: Vec<_> = plans.iter().map(Program::of_plan).collect();
-    let simulated = program::run(&programs, &inputs, add).unwrap();
-    same(comm, algorithm, sums, &simulated[comm.rank()]);
+    let ranks = comm.ranks();
+    let simulate = || {
+        let inputs: Vec<_> = (0..ranks).map(|rank| inputs(rank, sums.len(), element)).collect();
+        let programs: Vec<_> = plans.iter().map(Program::of_plan).collect();
+        program::run(&programs, &inputs, add).unwrap().swap_remove(0)
+    };
+    same(comm, algorithm, sums, simulate);
 }
 
+/// Compares with the result of rank 0's own threads.
 fn same_as_threads<T: Element>(
-    comm: &Communicator,
+    comm: &mut Communicator,
     algorithm: Algorithm,
     sums: &[T],
     element: impl Fn(f64) -> T + Sync,
 ) {
-    let over_threads = unisono::threads(comm.ranks(), |mut comm| {
-        over(&mut comm, Memory::Slices, algorithm, sums.len(), &element)
-    });
-    same(comm, algorithm, sums, &over_threads[comm.rank()]);
+    let ranks = comm.ranks();
+    let by_threads = || {
+        let run = |mut comm: Communicator| over(&mut comm, Memory::Slices, algorithm, sums.len(), &element);
+        unisono::threads(ranks, run).swap_remove(0)
+    };
+    same(comm, algorithm, sums, by_threads);
 }
 
-fn same<T: Element>(comm: &Communicator, algorithm: Algorithm, sums: &[T], expected: &[T]) {
+fn same<T: Element>(
+    comm: &mut Communicator,
+    algorithm: Algorithm,
+    sums: &[T],
+    expected_on_rank_0: impl FnOnce() -> Vec<T>,
+) {
+    let mut expected = if comm.rank() == 0 { expected_on_rank_0() } else { sums.to_vec() };
+    comm.broadcast(&mut expected, 0).unwrap();
     let differs = (0..sums.len()).find(|&index| sums[index] != expected[index]);
     let (over, rank) = (comm.transport(), comm.rank());
     assert!(differs.is_none(), "{algorithm} over {over}, rank {rank}, element {differs:?}");
-}
-
-fn same_on_all_ranks(comm: &mut Communicator, sums: &[bf16]) {
-    let mut first = sums.to_vec();
-    comm.broadcast(&mut first, 0).unwrap();
-    assert_eq!(first, sums, "rank {} and rank 0 hold the same bits", comm.rank());
 }

@@ -27,9 +27,6 @@ pub(super) enum Prefix {
 
 impl Output {
     /// Creates the logs of ranks.
-    ///
-    /// # Errors
-    /// Names the log that cannot be written.
     pub(super) fn prepare(&self, mut ranks: Range<usize>) -> io::Result<()> {
         let Some(folder) = &self.logs else { return Ok(()) };
         fs::create_dir_all(folder).map_err(|error| cannot_write(folder, &error))?;
@@ -48,9 +45,6 @@ impl Output {
     }
 
     /// Forwards the pipes of a rank until the rank and its descendants have closed them.
-    ///
-    /// # Errors
-    /// If the log cannot be written.
     pub(super) fn forward(&self, rank: usize, child: &mut Child) -> io::Result<Vec<JoinHandle<()>>> {
         let log = self.logs.as_ref().map(|folder| log(folder, rank)).transpose()?;
         let log = log.map(|file| Arc::new(Mutex::new(file)));

@@ -99,9 +99,6 @@ impl Place for Machine {
 
 impl Machine {
     /// Creates the logs of the ranks.
-    ///
-    /// # Errors
-    /// Names the log that cannot be written.
     pub(super) fn prepare(&self) -> io::Result<()> {
         self.output.prepare(self.first..self.first + self.here)
     }

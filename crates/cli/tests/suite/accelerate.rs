@@ -307,18 +307,8 @@ fn fortran(installed: &Installed, mpi: &'static str) {
     for module in ["-DCLASSIC", "-DMODERN"] {
         let program = installed.build(&command_of(mpi, "mpif90"), "in_fortran.f90", &["-cpp", "-O1", module]);
         let ended = is_right(launch::run(installed.accelerate(mpi, 2, &program, &[]), DEADLINE), 2);
-        for function in [
-            "allreduce",
-            "reduce",
-            "bcast",
-            "allgather",
-            "alltoall",
-            "gather",
-            "scatter",
-            "scan",
-            "exscan",
-            "barrier",
-        ] {
+        let functions = "allreduce reduce bcast allgather alltoall gather scatter scan exscan barrier";
+        for function in functions.split(' ') {
             assert!(reports(&ended, function, "  unisono"), "{module}, {function}: {ended:?}");
         }
     }

@@ -83,7 +83,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     /// Applies the common decision of the callbacks of all ranks after an epoch. Returns whether the run continues.
     pub(super) fn follow(
         &mut self,
-        callback: &mut impl Callback,
+        callback: &mut dyn Callback,
         report: &EpochReport,
     ) -> Result<bool, TrainError> {
         let before = self.state.progress.rate_factor;
