@@ -6,8 +6,10 @@ use unisono::{Communicator, Rank, ReduceOp, internals};
 
 use crate::checkpoint::Tensor;
 use crate::compare;
-use crate::state::SAVES;
 use crate::{Parts, TrainError};
+
+/// The rank that saves checkpoints.
+pub(crate) const SAVES: Rank = 0;
 
 /// Returns the arrays of all ranks on rank 0, sorted by key, then by rank. Returns nothing on other ranks. Called by all ranks.
 pub(crate) fn gather(comm: &mut Communicator, own: Vec<(usize, Tensor)>) -> Result<Vec<Tensor>, TrainError> {

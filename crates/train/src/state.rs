@@ -2,19 +2,17 @@
 
 use std::time::Instant;
 
+use crate::arrays::SAVES;
 use crate::checkpoint::{Checkpoint, CheckpointError, Lowest, Store};
 use crate::log::Log;
 use crate::{
     Best, EndedEarly, EpochReport, Event, LossSums, Progress, Resumed, RunSettings, StepEvent, Stopped,
     Summary, Test, Times, TrainError, agree,
 };
-use unisono::{Communicator, Rank};
+use unisono::Communicator;
 
 /// The share of the first step's loss below which the mean loss of an epoch must fall, or else the run warns.
 const LEAST_PROGRESS: f64 = 0.95;
-
-/// The rank that saves checkpoints.
-pub(crate) const SAVES: Rank = 0;
 
 /// The position of a run, its checkpoints, its log and its last evaluation. Used by a trainer, and by the coordinator of parameter servers.
 #[derive(Debug)]

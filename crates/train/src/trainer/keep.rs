@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use super::Trainer;
-use crate::arrays::gather;
+use crate::arrays::{SAVES, gather};
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::compare;
 use crate::resident::bytes_per_rank;
 use crate::resume::snapshot;
-use crate::state::{SAVES, not_saved};
+use crate::state::not_saved;
 use crate::{EpochReport, Feed, Progress, Replica, Summary, TrainError};
 use unisono::Error;
 
