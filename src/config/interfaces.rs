@@ -40,7 +40,7 @@ impl Interfaces {
         if self.is_required && !all.iter().any(|(name, ip)| self.has(name, *ip)) {
             let all: Vec<_> = all.iter().map(|(name, ip)| format!("{name} ({ip})")).collect();
             return Err(io::Error::other(format!(
-                "{INTERFACE} is {:?}, and this machine has no such interface or network (without link-local addresses), but {}",
+                "{INTERFACE} is {:?}, and this machine has no such interface or network, or only with link-local addresses, but {}",
                 self.named.join(","),
                 all.join(", ")
             )));

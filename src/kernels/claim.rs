@@ -10,11 +10,11 @@ use super::lanes::LINE;
 /// With fewer bytes, the gain is below a tenth of a microsecond. With more, the lines leave the caches before they are read.
 const WORTHWHILE: RangeInclusive<usize> = 4 << 10..=256 << 10;
 
-/// The bytes that are claimed before they are copied: half of the L1 cache.
-const TAKEN: usize = 16 << 10;
+/// The bytes that a copy claims at a time: half of the L1 cache.
+const BLOCK: usize = 16 << 10;
 
-/// From this size, the lines have left the caches before they are written again.
-const TAKEN_WHOLE: usize = 8 << 20;
+/// Copies of this size and more claim nothing: their lines leave the caches before they are written again.
+const TOO_LARGE: usize = 8 << 20;
 
 static PAYS: LazyLock<bool> = LazyLock::new(pays);
 
@@ -39,13 +39,13 @@ pub(crate) fn claim(bytes: &mut [u8]) {
 /// anyway, that takes little more time than the copy alone.
 #[inline]
 pub(crate) fn take(to: &mut [u8], from: &mut [u8]) {
-    if from.len() < TAKEN || from.len() >= TAKEN_WHOLE || !*PAYS {
+    if !(BLOCK..TOO_LARGE).contains(&from.len()) || !*PAYS {
         claim(from);
         copy(to, from);
         return;
     }
     assert_eq!(to.len(), from.len(), "source and destination must have the same size");
-    for (to, from) in to.chunks_mut(TAKEN).zip(from.chunks_mut(TAKEN)) {
+    for (to, from) in to.chunks_mut(BLOCK).zip(from.chunks_mut(BLOCK)) {
         claim(from);
         copy(to, from);
     }

@@ -129,10 +129,14 @@ const PERIOD: usize = 33;
 /// Returns the elements of rank `rank`, from an index on.
 pub fn inputs<T: Exact>(op: ReduceOp, rank: usize, from: usize, count: usize) -> Vec<T> {
     let period = (from..from + PERIOD).map(|index| T::exact(input(op, rank, index)));
-    // Not `cycle`, which is slow without optimisation.
-    let mut inputs = period.collect::<Vec<_>>().repeat(count.div_ceil(PERIOD));
-    inputs.truncate(count);
-    inputs
+    repeated(&period.collect::<Vec<_>>(), count)
+}
+
+/// Returns this many elements of a periodic sequence. (`cycle` is slow without optimisation.)
+pub fn repeated<T: Copy>(period: &[T], count: usize) -> Vec<T> {
+    let mut elements = period.repeat(count.div_ceil(period.len()));
+    elements.truncate(count);
+    elements
 }
 
 /// Checks a result.

@@ -2,7 +2,7 @@
 
 use unisono::{Communicator, ReduceOp};
 
-use super::{Exact, assert_reduced, inputs};
+use super::{Exact, assert_reduced, inputs, repeated};
 use crate::for_every_dtype;
 
 /// Empty, one element, eager, and long messages, also in pieces.
@@ -27,9 +27,7 @@ fn message<T: Exact>(from: usize, to: usize, number: usize, count: usize) -> Vec
     let first = from * 5 + to * 3 + number * 2;
     let period: Vec<T> =
         (0..23 * 11).map(|index| T::exact(((first + index * 7 + index / 11) % 23) as i64)).collect();
-    let mut message = period.repeat(count.div_ceil(period.len()));
-    message.truncate(count);
-    message
+    repeated(&period, count)
 }
 
 /// Returns the content of a buffer before a message: values that no message has.
