@@ -52,6 +52,10 @@ impl Header {
         self.codes.operation()
     }
 
+    pub(super) fn reduces(&self) -> bool {
+        self.codes.op().is_some()
+    }
+
     /// Records the start of the call in this rank's flight recorder.
     #[inline]
     pub(crate) fn note<'a>(&self, status: &'a StatusBoard, size_bytes: usize) -> Recording<'a> {

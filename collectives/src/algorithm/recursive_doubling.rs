@@ -64,7 +64,9 @@ fn scan(rank: Rank, among: Range<Rank>) -> Schedule {
 pub(super) fn shift(rank: Rank, ranks: usize, chunk_count: usize) -> Schedule {
     let whole = Chunks::new(0, chunk_count);
     let step = Step::new();
-    let step = if rank + 1 < ranks { step.send_original(rank + 1, whole) } else { step };
+    // The others send what they replace. A copy of the whole array is kept for that.
+    let send = if rank == 0 { Step::send } else { Step::send_original };
+    let step = if rank + 1 < ranks { send(step, rank + 1, whole) } else { step };
     let step = if rank > 0 { step.replace(rank - 1, whole) } else { step };
     Schedule::new(chunk_count, [step].into_iter().filter(|step| *step != Step::new()))
 }

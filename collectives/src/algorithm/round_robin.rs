@@ -1,5 +1,5 @@
 //! **Round-robin.** Every rank reduces its own part: all others send it theirs directly, ordered so that in every step each rank
-//! sends one chunk and receives one; then it distributes the result in the same way.
+//! sends one chunk and receives one; then it distributes the result in the same way. A reduce sends all results to the root.
 //!
 //! ```text
 //!    step 1: 0→1 1→2 2→3 3→0      step 2: 0→2 1→3 2→0 3→1      step 3: 0→3 1→0 2→1 3→2
@@ -13,6 +13,7 @@
 //! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 //! MPICH", IJHPCA 19 (2005): pairwise exchange, for long reduce-scatters.
 
+use super::master_worker::gather;
 use super::{Descriptor, Role};
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Schedule, Step};
@@ -26,6 +27,7 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
         Operation::AllReduce => all_gather(rank, ranks).there_and_back(),
         Operation::AllGather => all_gather(rank, ranks),
         Operation::ReduceScatter => all_gather(rank, ranks).reversed(),
+        Operation::Reduce { root } => all_gather(rank, ranks).reversed().then(gather(root, rank, ranks)),
         Operation::AllToAll => all_to_all(rank, ranks),
         _ => return None,
     })

@@ -11,11 +11,11 @@ use crate::world::{Rank, Topology};
 /// The properties of the data flow on which the execution depends, identical on all ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Flow {
-    /// The chunks that each rank reduces, by rank, in a *direct* all-reduce: one rank alone reduces a chunk, from the inputs of all others,
-    /// and sends the result to all others.
+    /// The chunks that each rank reduces, by rank, in a *direct* reduction: one rank alone reduces a chunk, from the inputs of all others,
+    /// and sends the result to those that need it.
     ///
     /// If all ranks can access all buffers, this needs no messages: each rank reduces its own chunks of all buffers, in the
-    /// order of its schedule, and writes the result to all of them at once. The result is the same to the last bit.
+    /// order of its schedule, and writes the result where it is needed. The result is the same to the last bit.
     pub(super) owned: Option<Vec<Chunks>>,
     /// Whether the operation only moves elements, each from the rank that has it to those that need it, without forwarding. If all
     /// ranks access all buffers, it does not matter which of them moves which part.
@@ -34,9 +34,13 @@ impl Flow {
         let plan_of = |rank| algorithm.plan(operation, topology, rank);
         let plans: Vec<_> = samples(topology, root).filter_map(plan_of).collect();
         let messages = plans.first().map(|plan| Messages::of(&plan.flattened())).unwrap_or_default();
-        let all_reduce = operation == Operation::AllReduce;
+        let owned = messages.owned(operation, root, ranks);
+        // The last rank may add in another way than by reducing into its own input.
+        let owned_by_last =
+            || Messages::of(&plan_of(ranks - 1)?.flattened()).owned(operation, ranks - 1, ranks);
         Self {
-            owned: all_reduce.then(|| messages.owned(root, ranks)).flatten(),
+            owned: owned
+                .filter(|owned| operation.root().is_some() || owned_by_last().as_ref() == Some(owned)),
             moves_directly: !operation.reduces() && messages.move_directly(operation, ranks),
             sends_single_chunks: plans.iter().all(sends_single_chunks),
             far_steps: algorithm.descriptor().levels.and_then(|_| far_steps(&plans)),
@@ -79,9 +83,9 @@ impl Messages {
         messages
     }
 
-    /// Returns the chunks that each rank reduces, if these are the messages of rank `rank` in a direct all-reduce: it sends its input to the
-    /// ranks that reduce it, and otherwise only its own result.
-    fn owned(&self, rank: Rank, ranks: usize) -> Option<Vec<Chunks>> {
+    /// Returns the chunks that each rank reduces, if these are the messages of rank `rank` (the root, if there is one) in a direct reduction: it
+    /// sends its input to the ranks that reduce it, and otherwise only its own result.
+    fn owned(&self, operation: Operation, rank: Rank, ranks: usize) -> Option<Vec<Chunks>> {
         let own = self.reduced.first()?.1;
         let with_own = |messages: &[(Rank, Chunks)]| {
             are_all_others(messages, ranks) && messages.iter().all(|(_, chunks)| *chunks == own)
@@ -91,12 +95,17 @@ impl Messages {
             messages.sort_by_key(|(other, _)| *other);
             messages
         };
-        let mut owned = by_rank(&self.replaced);
-        let is_direct = with_own(&self.reduced)
-            && with_own(&self.results)
+        let mut owned = by_rank(&self.inputs);
+        let distributes = match operation {
+            Operation::AllReduce => with_own(&self.results) && by_rank(&self.replaced) == owned,
+            Operation::Reduce { .. } => self.results.is_empty() && by_rank(&self.replaced) == owned,
+            Operation::ReduceScatter => self.results.is_empty() && self.replaced.is_empty(),
+            _ => false,
+        };
+        let is_direct = distributes
+            && with_own(&self.reduced)
             && !self.sends_partial_results
-            && are_all_others(&owned, ranks)
-            && by_rank(&self.inputs) == owned;
+            && are_all_others(&owned, ranks);
         owned.insert(rank.min(owned.len()), (rank, own));
         let owned: Vec<_> = owned.into_iter().map(|(_, chunks)| chunks).collect();
         let is_partition = owned.iter().map(|chunks| chunks.count()).sum::<usize>() == self.chunk_count;
@@ -179,21 +188,29 @@ mod tests {
     #[test]
     fn round_robin_is_direct_in_every_world() {
         for ranks in 2..=20 {
-            let owned = flow(Algorithm::RoundRobin, Operation::AllReduce, ranks).owned;
-            assert!(owned.expect("round robin is direct").into_iter().eq((0..ranks).map(Chunks::one)));
+            for operation in
+                [Operation::AllReduce, Operation::ReduceScatter, Operation::Reduce { root: ranks / 2 }]
+            {
+                let owned = flow(Algorithm::RoundRobin, operation, ranks).owned;
+                assert!(owned.expect("round robin is direct").into_iter().eq((0..ranks).map(Chunks::one)));
+            }
         }
     }
 
     #[test]
     fn algorithm_is_direct_for_all_ranks_or_for_none() {
-        for algorithm in Algorithm::ALL {
-            for ranks in 2..=16 {
-                let plans = algorithm.plans(Operation::AllReduce, &Topology::single_node(ranks)).unwrap();
-                let owned = |rank: Rank| Messages::of(&plans[rank].flattened()).owned(rank, ranks);
-                assert!((1..ranks).all(|rank| owned(rank) == owned(0)), "{algorithm}, {ranks}");
+        for (algorithm, ranks) in
+            Algorithm::ALL.into_iter().flat_map(|one| (2..=16).map(move |ranks| (one, ranks)))
+        {
+            for operation in [Operation::AllReduce, Operation::ReduceScatter] {
+                let Some(plans) = algorithm.plans(operation, &Topology::single_node(ranks)) else { continue };
+                let owned = |rank: Rank| Messages::of(&plans[rank].flattened()).owned(operation, rank, ranks);
+                let of_all = flow(algorithm, operation, ranks).owned;
+                let same = (0..ranks).all(|rank| owned(rank) == of_all);
+                assert!(same || of_all.is_none(), "{algorithm}, {operation}, {ranks}");
                 // On two ranks, all algorithms that send halves are equivalent.
                 assert!(
-                    ranks == 2 || owned(0).is_some() == (algorithm == Algorithm::RoundRobin),
+                    ranks == 2 || of_all.is_some() == (algorithm == Algorithm::RoundRobin),
                     "{algorithm}"
                 );
             }

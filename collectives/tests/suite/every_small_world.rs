@@ -14,7 +14,7 @@ fn offers(algorithm: Algorithm, operation: Operation) -> bool {
         ReduceScatter | AllGather => {
             matches!(algorithm, Algorithm::RoundRobin | Algorithm::Butterfly | Algorithm::Ring)
         }
-        Reduce { .. } if algorithm == Algorithm::AllToAll => true,
+        Reduce { .. } if matches!(algorithm, Algorithm::AllToAll | Algorithm::RoundRobin) => true,
         Broadcast { .. } | Reduce { .. } => matches!(algorithm, Algorithm::Tree | Algorithm::MasterWorker),
         Gather { .. } | Scatter { .. } => algorithm == Algorithm::MasterWorker,
         AllToAll => algorithm == Algorithm::RoundRobin,
@@ -47,7 +47,7 @@ fn algorithms_are_correct_on_one_node() {
 fn rooted_operations_are_correct_for_every_root() {
     for ranks in [1, 2, 5, 8, 13] {
         for root in 0..ranks {
-            for algorithm in [Algorithm::Tree, Algorithm::MasterWorker, Algorithm::AllToAll] {
+            for algorithm in Algorithm::ALL {
                 for operation in Operation::all(root) {
                     check(algorithm, operation, &Topology::single_node(ranks));
                 }

@@ -10,7 +10,8 @@ use crate::memory::Location;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Outgoing};
 
-/// The size from which a kernel copy from memory that the receiver cannot access is cheaper than staging.
+/// The size from which a kernel copy from memory that the receiver cannot access is cheaper than staging, if the receiver does not reduce the message.
+/// Otherwise the sender's core stages pieces while the receiver's reduces others (on AMD EPYC, Zen 5, in 0.7 of the time).
 pub(super) const KERNEL_BYTES: usize = 64 << 10;
 
 /// The protocol by which a payload is transferred.
@@ -59,7 +60,7 @@ impl<'a> Sending<'a> {
             Protocol::Short
         } else if let Some(location) = own.registry.locate(bytes) {
             Protocol::Whole(location)
-        } else if uses_kernel && bytes.len() >= KERNEL_BYTES {
+        } else if uses_kernel && bytes.len() >= KERNEL_BYTES && !header.reduces() {
             Protocol::Whole(Location::of_address(bytes))
         } else {
             Protocol::Staged

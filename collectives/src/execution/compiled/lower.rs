@@ -19,8 +19,8 @@ impl CompiledPlan {
             Execution::Messages { blocks } => in_blocks(blocks, step_by_step(plan)),
             Execution::ByVendor => in_blocks(1, with_vendors(plan)),
             Execution::SinglePass { blocks } => {
-                let owned = self.owned().expect("the execution of a direct all-reduce");
-                in_blocks(blocks, passes::reduction((rank, plan), owned))
+                let owned = self.owned().expect("the execution of a direct reduction");
+                in_blocks(blocks, passes::reduction(self.operation, (rank, plan), owned))
             }
             Execution::Moves { blocks } => passes::moves(self.operation, (rank, self.ranks), blocks),
             Execution::Lanes { blocks, far_steps } => {

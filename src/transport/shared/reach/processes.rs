@@ -154,10 +154,17 @@ pub(in crate::transport) fn is_kernel_fast() -> bool {
 
 /// Measures a kernel copy against a process's own. The kernel also looks up every page, which takes a small part of the time on some
 /// processors (Intel Xeon, Cascade Lake), and three times as long as the copy on others (AMD EPYC, Zen 5).
+///
+/// The arrays are from the heap, as those of most programs: in huge pages there would be few to look up.
 fn measure_kernel() -> bool {
-    let (own, [mut from, mut into]) = (std::process::id() as i32, [Scratch::default(), Scratch::default()]);
-    // The memory is not from the heap, which ends the process if there is none.
-    let (Ok(from), Ok(into)) = (from.reserve(TRIAL_BYTES), into.reserve(TRIAL_BYTES + HEAP_OFFSET)) else {
+    let own = std::process::id() as i32;
+    let array = |size_bytes| {
+        let mut array = Vec::new();
+        array.try_reserve_exact(size_bytes).ok()?;
+        array.resize(size_bytes, 1);
+        Some(array)
+    };
+    let (Some(from), Some(mut into)) = (array(TRIAL_BYTES), array(TRIAL_BYTES + HEAP_OFFSET)) else {
         return false;
     };
     let into = &mut into[HEAP_OFFSET..];

@@ -8,8 +8,12 @@ use crate::world::Rank;
 
 const PLACE: Place = Place { name: "one pass", phase: 0, step: 0 };
 
-/// Returns a direct all-reduce: a rank reduces its own part of all buffers, and writes the result to all.
-pub(super) fn reduction((rank, plan): (Rank, &Plan), owned: &[Chunks]) -> Vec<(Place, Instruction)> {
+/// Returns a direct reduction: a rank reduces its own part of all buffers, and writes the result to those that need it.
+pub(super) fn reduction(
+    operation: Operation,
+    (rank, plan): (Rank, &Plan),
+    owned: &[Chunks],
+) -> Vec<(Place, Instruction)> {
     let part = |rank: Rank| Part { chunks: owned[rank], block: 0 };
     let own = part(rank);
     let flattened = plan.flattened();
@@ -18,11 +22,15 @@ pub(super) fn reduction((rank, plan): (Rank, &Plan), owned: &[Chunks]) -> Vec<(P
         .filter(|receive| receive.combine.reduces())
         .map(|receive| (receive.from, receive.combine))
         .collect();
-    let lends =
-        from.iter().map(|&(to, _)| Instruction::Lend { to, part: part(to), read: true, written: true });
+    let gets_all = |rank| match operation {
+        Operation::Reduce { root } => rank == root,
+        operation => operation == Operation::AllReduce,
+    };
+    let lend = |to| Instruction::Lend { to, part: part(to), read: true, written: gets_all(rank) };
     let reads = from.iter().map(|&(of, combine)| Instruction::Read { of, theirs: own, own, combine });
-    let writes = from.iter().map(|&(to, _)| Instruction::Write { to, theirs: own, own });
-    pass(lends.collect(), reads.chain(writes).collect())
+    let targets = from.iter().map(|&(to, _)| to).filter(|&to| gets_all(to));
+    let writes = targets.map(|to| Instruction::Write { to, theirs: own, own });
+    pass(from.iter().map(|&(to, _)| lend(to)).collect(), reads.chain(writes).collect())
 }
 
 /// Returns an operation that only moves elements: a rank moves its own part between the buffers, in one pass for each of `passes` blocks.
