@@ -21,6 +21,10 @@ use libtest_mimic::{Arguments, Trial};
 /// The variable that makes this program a rank with a role: `MODULE::ROLE`.
 pub const ROLE: &str = "UNISONO_TEST_ROLE";
 
+/// Names the constants from which algorithms are chosen. Ranks on a busy machine would measure others in each run, and sums that are added in another
+/// order have other bits.
+const TUNING: &str = "UNISONO_TUNING";
+
 /// Returns whether this run is the deep suite, which has the tests marked as [`Test::deep`]. `scripts/test --all` requests it.
 pub fn is_deep() -> bool {
     std::env::var("UNISONO_TEST_DEEP").is_ok_and(|value| value == "1")
@@ -124,6 +128,10 @@ pub fn play<'a>(command: &'a mut Command, module: &str, role: &str) -> &'a mut C
 /// # Panics
 /// If the role is of no module.
 pub fn main(modules: &[Module]) -> ExitCode {
+    if std::env::var_os(TUNING).is_none() {
+        // SAFETY: this process has no other thread yet.
+        unsafe { std::env::set_var(TUNING, "default") };
+    }
     if let Ok(role) = std::env::var(ROLE) {
         let (module, role) = role.split_once("::").expect("a role is MODULE::ROLE");
         let module = modules.iter().find(|other| other.name == module);
