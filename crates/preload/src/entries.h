@@ -39,9 +39,8 @@ MOVE(Allgather, ALLGATHER, move_all_gather)
 MOVE(Alltoall, ALLTOALL, move_all_to_all)
 
 /* Returns the count of each rank, if all are equal; UNEQUAL if not, and -1 if they are invalid. */
-static MPI_Count MPI(same_count)(const COUNT *counts, MPI_Comm comm)
+static MPI_Count MPI(same_count)(const COUNT *counts, int ranks)
 {
-    int ranks = is_accelerated(REDUCE_SCATTER) ? place_in(comm).ranks : 0;
     bool is_equal = true;
     if (ranks == 0 || counts == NULL)
         return -1;
@@ -53,12 +52,21 @@ static MPI_Count MPI(same_count)(const COUNT *counts, MPI_Comm comm)
     return is_equal ? counts[0] : UNEQUAL;
 }
 
+/* Returns whether MPI carries out a reduce-scatter with these counts, without a report, which needs no further examination. */
+static bool MPI(are_counts_for_mpi)(const void *from, void *to, const COUNT *counts, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+{
+    const struct repeatable *same = &last_calls[REDUCE_SCATTER];
+    MPI_Count count = is_on(same, comm) ? MPI(same_count)(counts, same->ranks) : -1;
+    return count >= 0 && is_for_mpi(REDUCE_SCATTER, comm, BUFFER(from, count, type), BUFFER(to, count, type), op, 0);
+}
+
 int MPI(Reduce_scatter)(const void *from, void *to, const COUNT counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm)
 {
-    if (is_left_to_mpi(REDUCE_SCATTER, settings.functions))
+    if (is_left_to_mpi(REDUCE_SCATTER, settings.functions) || MPI(are_counts_for_mpi)(from, to, counts, type, op, comm))
         return PMPI(Reduce_scatter)(from, to, counts, type, op, comm);
     struct call call;
-    struct buffer part = { to, MPI(same_count)(counts, comm), type };
+    int ranks = is_accelerated(REDUCE_SCATTER) ? place_in(comm).ranks : 0;
+    struct buffer part = { to, MPI(same_count)(counts, ranks), type };
     if (decides_reduction(&call, REDUCE_SCATTER, comm, from, &part, op, 0))
         return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
     return BY_MPI(call, PMPI(Reduce_scatter)(from, to, counts, type, op, comm));
