@@ -73,7 +73,7 @@ impl Access<'_> {
             return self.reduce_widened(accumulator, open, part, work);
         }
         for &(other, combine) in reduced {
-            let (held, theirs) = open.both(other, part.clone())?;
+            let (held, theirs) = open.both(other, part.clone());
             bound.format.target(held, combine).accept(0, theirs);
         }
         if bound.call.op == Some(ReduceOp::Mean) {
@@ -94,7 +94,7 @@ impl Access<'_> {
         let held = work.reserve(part.len() / bound.format.wire_size_bytes * bound.format.held_size_bytes)?;
         (accumulator.codec.decode)(held, &open.own()[part.clone()]);
         for &(other, _) in reduced {
-            let (_, theirs) = open.both(other, part.clone())?;
+            let (_, theirs) = open.both(other, part.clone());
             (accumulator.reduce)(held, theirs);
         }
         (accumulator.round)(held, &mut open.own()[part.clone()]);

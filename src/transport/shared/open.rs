@@ -54,7 +54,7 @@ impl<'a> Open<'a> {
     }
 
     /// Returns a part of the range in this rank's buffer, and the access to other ranks' memory.
-    fn own_part(&mut self, part: Range<usize>) -> (&mut [u8], &mut Reach, &mut Scratch) {
+    fn own_part(&mut self, part: Range<usize>) -> (&mut [u8], &mut Reach) {
         let Range { start, end } = self.range;
         assert!(part.start <= part.end && part.end <= end - start, "a part of the range");
         // SAFETY: the part is inside the range, which is inside the buffer (see `new`), and which no other rank accesses. `self` is borrowed
@@ -62,7 +62,7 @@ impl<'a> Open<'a> {
         let own = unsafe {
             std::slice::from_raw_parts_mut(self.buffer.cast::<u8>().add(start + part.start), part.len())
         };
-        (own, self.reach, self.copy)
+        (own, self.reach)
     }
 
     /// Returns the best block size for this range, where `preferred` is best for mapped memory.
@@ -74,31 +74,25 @@ impl<'a> Open<'a> {
     /// Returns a part of the range in this rank's buffer and in another rank's, if that is mapped.
     pub(crate) fn mapped(&mut self, other: usize, part: Range<usize>) -> Option<(&mut [u8], &mut [u8])> {
         let Start::Mapped { start, .. } = self.starts[other] else { return None };
-        let (own, ..) = self.own_part(part.clone());
+        let (own, _) = self.own_part(part.clone());
         // SAFETY: the other rank lends the range to this one, and to no other, until this one releases it. The part is inside the range, which has
         // the same size in both buffers, and `self` is borrowed mutably.
         Some((own, unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) }))
     }
 
-    /// Returns a part of the range in this rank's buffer, and the other rank's values there.
+    /// Returns a part of the range in this rank's buffer, and the other rank's values there, to reduce them.
     ///
     /// They are claimed, as in [`Open::get`]: usually the other rank writes them again before the next pass.
-    pub(crate) fn both(&mut self, other: usize, part: Range<usize>) -> Result<(&mut [u8], &[u8])> {
-        if let Start::Elsewhere(address) = self.starts[other] {
-            let (own, reach, copy) = self.own_part(part.clone());
-            let copy = copy.reserve(part.len())?;
-            reach.by_kernel().fetch(other, address + part.start as u64, copy)?;
-            return Ok((own, copy));
-        }
-        let (own, theirs) = self.mapped(other, part).expect("it is mapped");
+    pub(crate) fn both(&mut self, other: usize, part: Range<usize>) -> (&mut [u8], &[u8]) {
+        let (own, theirs) = self.mapped(other, part).expect("what is reduced is mapped");
         kernels::claim(theirs);
-        Ok((own, theirs))
+        (own, theirs)
     }
 
     /// Copies this rank's values of a part of the range to another rank.
     pub(crate) fn put(&mut self, other: usize, part: Range<usize>) -> Result<()> {
         if let Start::Elsewhere(address) = self.starts[other] {
-            let (own, reach, _) = self.own_part(part.clone());
+            let (own, reach) = self.own_part(part.clone());
             return reach.by_kernel().store(other, address + part.start as u64, own);
         }
         let (own, theirs) = self.mapped(other, part).expect("it is mapped");
@@ -109,7 +103,7 @@ impl<'a> Open<'a> {
     /// Copies another rank's values of a part of the range to this one.
     pub(crate) fn get(&mut self, other: usize, part: Range<usize>) -> Result<()> {
         if let Start::Elsewhere(address) = self.starts[other] {
-            let (own, reach, _) = self.own_part(part.clone());
+            let (own, reach) = self.own_part(part.clone());
             return reach.by_kernel().fetch(other, address + part.start as u64, own);
         }
         let (own, theirs) = self.mapped(other, part).expect("it is mapped");

@@ -59,10 +59,9 @@ impl Reach {
         size_bytes: usize,
         target: &mut Target<'_>,
     ) -> Result<()> {
-        if let Some(processes) = &mut self.0
-            && location.segment == Location::ADDRESS
-        {
-            return processes.accept(from, location.offset, size_bytes, target);
+        if self.0.is_some() && location.segment == Location::ADDRESS {
+            let Target::Place(place) = target else { unreachable!("messages to be reduced are staged") };
+            return self.by_kernel().fetch(from, location.offset, place);
         }
         let bytes = self.pointer(from, location, size_bytes)?;
         // SAFETY: the sender lends these bytes until the message is released, and does not change them before.

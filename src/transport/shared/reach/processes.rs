@@ -7,11 +7,9 @@ use std::io;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use super::KERNEL_BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::kernels;
-use crate::memory::{Location, Pages, Scratch};
-use crate::transport::Target;
+use crate::memory::{Location, Pages};
 
 /// Longer than a launcher takes to send a signal to all ranks of a node.
 const SIGNAL: Duration = Duration::from_millis(200);
@@ -33,7 +31,6 @@ pub(in crate::transport) struct Processes {
     mapped: Vec<BTreeMap<u64, Segment>>,
     /// Whether the kernel copies from and to memory that is not registered.
     pub(super) by_kernel: bool,
-    copied: Scratch,
 }
 
 /// A segment of another rank, mapped here.
@@ -60,7 +57,7 @@ impl Processes {
     /// Returns the access to these processes.
     pub(in crate::transport) fn new(process_ids: Vec<i32>, by_kernel: bool) -> Self {
         let mapped = process_ids.iter().map(|_| BTreeMap::new()).collect();
-        Self { process_ids, mapped, by_kernel, copied: Scratch::default() }
+        Self { process_ids, mapped, by_kernel }
     }
 
     /// Returns the local address of another rank's registered memory.
@@ -88,27 +85,6 @@ impl Processes {
             mapped.insert(location.segment, segment?);
         }
         Ok(&mapped[&location.segment].pages)
-    }
-
-    /// Copies another rank's bytes by the kernel, and consumes them.
-    pub(super) fn accept(
-        &mut self,
-        from: usize,
-        address: u64,
-        size_bytes: usize,
-        target: &mut Target<'_>,
-    ) -> Result<()> {
-        if let Target::Place(place) = target {
-            return self.fetch(from, address, place);
-        }
-        let mut copied = std::mem::take(&mut self.copied);
-        for offset in (0..size_bytes).step_by(KERNEL_BLOCK_BYTES) {
-            let block = copied.reserve(KERNEL_BLOCK_BYTES.min(size_bytes - offset))?;
-            self.fetch(from, address + offset as u64, block)?;
-            target.accept(offset, block);
-        }
-        self.copied = copied;
-        Ok(())
     }
 
     /// Copies from an address of another rank by the kernel.
