@@ -307,7 +307,7 @@ impl Shared {
         // The count before this exchange: the number of the expected message may change during it.
         let checks = Checks { own, header, passes: *passes };
         let sending = outgoing.zip(to).map(|(outgoing, to)| {
-            Sending::new(own, to, header, outgoing, outbox, reach.kernel_copies() == Some(true))
+            Sending::new(own, to, header, outgoing, outbox, reach.copies_by_kernel(header))
         });
         let receiving = incoming
             .zip(from)

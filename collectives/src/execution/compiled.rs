@@ -132,12 +132,12 @@ impl CompiledPlan {
         // registered, but a rank does not know whether the arrays of the others are.)
         let is_cut = flow.sends_single_chunks;
         let blocks = if is_cut { chunk_bytes.div_ceil(BLOCK_BYTES).max(1) } else { 1 };
-        // A shorter message is copied in any case, and a single pass would synchronise the ranks twice, as an all-reduce does by messages.
-        let is_in_pass = chunk_bytes > eager_bytes;
-        if flow.owned.is_some() && (is_in_pass || self.operation == Operation::AllReduce) {
+        // A shorter message is copied in any case, and a single pass would synchronise the ranks twice. (An all-reduce by messages does too.)
+        let is_long = chunk_bytes > eager_bytes;
+        if flow.owned.is_some() && (is_long || self.operation == Operation::AllReduce) {
             return Execution::SinglePass { blocks };
         }
-        if flow.moves_directly && is_in_pass {
+        if flow.moves_directly && is_long {
             return Execution::Moves { blocks: (size_bytes / self.ranks).div_ceil(BLOCK_BYTES).max(1) };
         }
         let is_short = size_bytes <= eager_bytes && !accumulates;

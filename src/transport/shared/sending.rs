@@ -10,8 +10,7 @@ use crate::memory::Location;
 use crate::transport::half::Half;
 use crate::transport::{Failure, Header, Outgoing};
 
-/// The size from which a kernel copy from memory that the receiver cannot access is cheaper than staging, if the receiver does not reduce the message.
-/// Otherwise the sender's core stages pieces while the receiver's reduces others (on AMD EPYC, Zen 5, in 0.7 of the time).
+/// The size from which a kernel copy from memory that the receiver cannot access is cheaper than staging.
 pub(super) const KERNEL_BYTES: usize = 64 << 10;
 
 /// The protocol by which a payload is transferred.
@@ -60,7 +59,7 @@ impl<'a> Sending<'a> {
             Protocol::Short
         } else if let Some(location) = own.registry.locate(bytes) {
             Protocol::Whole(location)
-        } else if uses_kernel && bytes.len() >= KERNEL_BYTES && !header.reduces() {
+        } else if uses_kernel && bytes.len() >= KERNEL_BYTES {
             Protocol::Whole(Location::of_address(bytes))
         } else {
             Protocol::Staged

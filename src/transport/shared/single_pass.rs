@@ -41,11 +41,9 @@ impl Shared {
         let range = ranges(position);
 
         let lent_buffer: *mut [u8] = buffer;
-        // Reductions work on copies in the caches, which processes make faster than the kernel.
-        let uses_kernel = reach.kernel_copies() == Some(true) && !header.reduces();
         let (lent, is_copy) = match registry.lend(lent_buffer) {
             Some(lent) => (lent, false),
-            None if uses_kernel && share_bytes >= KERNEL_BYTES => {
+            None if share_bytes >= KERNEL_BYTES && reach.copies_by_kernel(&header) => {
                 ((Location::of_address(lent_buffer), None), false)
             }
             None => {

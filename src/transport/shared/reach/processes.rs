@@ -16,9 +16,9 @@ const SIGNAL: Duration = Duration::from_millis(200);
 /// The size of the copies that measure the kernel's speed, which take about a millisecond each if the kernel is slow.
 const TRIAL_BYTES: usize = 2 << 20;
 const TRIALS: usize = 3;
-/// The start of a large allocation of a heap within a page. The kernel copies by `rep movsb`, which takes six times as long to such an
-/// address on some processors (AMD EPYC, Zen 3).
-const HEAP_OFFSET: usize = 16;
+/// The distance between the places of both arrays within a page. The kernel copies by `rep movsb`, which takes six times as long at such a
+/// distance on some processors (AMD EPYC, Zen 3).
+const OFFSET: usize = 16;
 /// The factor by which a kernel copy may be slower than a process's own copy of cached data and still be worth it, since Unisono's copies go
 /// through memory that two cores write alternately.
 const MAX_SLOWDOWN: u32 = 2;
@@ -140,10 +140,10 @@ fn measure_kernel() -> bool {
         array.resize(size_bytes, 1);
         Some(array)
     };
-    let (Some(from), Some(mut into)) = (array(TRIAL_BYTES), array(TRIAL_BYTES + HEAP_OFFSET)) else {
+    let (Some(from), Some(mut into)) = (array(TRIAL_BYTES), array(TRIAL_BYTES + OFFSET)) else {
         return false;
     };
-    let into = &mut into[HEAP_OFFSET..];
+    let into = &mut into[OFFSET..];
     let mut best = [Duration::MAX; 2];
     for _ in 0..TRIALS {
         let began = Instant::now();
