@@ -75,8 +75,6 @@ const USED_BETWEEN: usize = 2;
 const LARGE_BYTES: usize = 256 << 10;
 /// The smallest message that is measured.
 const MIN_BYTES: usize = 8;
-/// The largest message that is measured between nodes, where caches have no effect and such a message may take seconds.
-const MAX_NETWORK_BYTES: usize = 8 << 20;
 
 /// Measures the constants that this world can determine, in a few seconds, or in minutes over a slow network. Ranks of one node measure the
 /// messages inside it, and ranks of several nodes those between them. Oversubscribed ranks measure the time of a context switch. Other
@@ -115,11 +113,11 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// [`Error::Memory`], on all ranks, if one of them cannot allocate the array.
     fn new(comm: &'a mut Communicator, effort: &'a Effort, reach: Reach, memory: Memory) -> Result<Self> {
-        let message_bytes = match (comm.is_oversubscribed(), reach) {
-            (true, reach) if reach != Reach::Network => MIN_BYTES,
-            _ => largest_bytes(effort, reach, comm.ranks()),
+        let largest_bytes = match (comm.is_oversubscribed(), reach) {
+            (_, Reach::Network) => effort.largest_bytes(reach, comm.ranks()) * comm.ranks(),
+            (true, _) => MIN_BYTES * comm.ranks(),
+            (false, _) => effort.max_bytes,
         };
-        let largest_bytes = message_bytes * comm.ranks();
         let array = Array::<f32>::new(memory, comm, USED_BETWEEN * largest_bytes / DType::F32.size_bytes());
         let mut has_all = [u8::from(array.is_ok())];
         comm.call().algorithm(Choice::Auto).all_reduce(&mut has_all, ReduceOp::Min)?;
@@ -147,18 +145,17 @@ impl<'a> Bench<'a> {
 
     fn section(&mut self, known: &Tuning) -> Result<Measured> {
         let (reach, ranks) = (self.reach, self.comm.ranks());
-        let sizes = std::iter::successors(Some(MIN_BYTES), |size| Some(size * self.effort.factor));
-        let largest_bytes = largest_bytes(self.effort, reach, ranks);
-        let copies = known.machine(self.comm.transport(), self.memory, 1).copies;
-        let sizes = sizes.take_while(|&size| size <= largest_bytes);
+        let (largest_bytes, factor) = (self.effort.largest_bytes(reach, ranks), self.effort.factor);
+        let sizes = std::iter::successors(Some(MIN_BYTES), |size| Some(size * factor));
+        let sizes = sizes.take_while(|size| size * factor <= largest_bytes).chain([largest_bytes]);
+        let machine = known.machine(self.comm.transport(), self.memory, 1);
+        let copies = |size_bytes| machine.copies || size_bytes > machine.eager_bytes;
         let mut measured: Vec<_> =
-            sizes.flat_map(|size_bytes| steps(reach, ranks, copies, size_bytes)).collect();
+            sizes.map(|size_bytes| steps(reach, ranks, copies(size_bytes), size_bytes)).collect();
         let mut exchanges_us = Vec::new();
         for _ in 0..self.effort.rounds {
             exchanges_us.push(self.exchange_us()?);
-            for same_size in
-                measured.chunk_by_mut(|one, other| one.sample.size_bytes == other.sample.size_bytes)
-            {
+            for same_size in &mut measured {
                 let calls: Vec<_> = same_size.iter().map(|steps| (steps.timed, steps.array_bytes)).collect();
                 for (steps, round_us) in same_size.iter_mut().zip(self.medians_us(&calls)?) {
                     steps.sample.time_us = steps.sample.time_us.min(round_us);
@@ -167,7 +164,7 @@ impl<'a> Bench<'a> {
         }
         exchanges_us.push(self.exchange_us()?);
         let samples = |is_pass: bool| {
-            let of_kind = measured.iter().filter(|steps| steps.is_pass == is_pass);
+            let of_kind = measured.iter().flatten().filter(|steps| steps.is_pass == is_pass);
             of_kind.map(|steps| steps.sample).collect::<Vec<_>>()
         };
         let (messages, one_pass) = (samples(false), samples(true));
@@ -257,11 +254,6 @@ impl<'a> Bench<'a> {
             exchange_us: extremes(&exchanges_us),
         })
     }
-}
-
-fn largest_bytes(effort: &Effort, reach: Reach, ranks: usize) -> usize {
-    let max_bytes = if reach == Reach::Network { MAX_NETWORK_BYTES } else { effort.max_bytes };
-    max_bytes.min(effort.max_array_bytes / ranks).max(4 * MIN_BYTES)
 }
 
 fn median_of_slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result<f64> {

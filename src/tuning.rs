@@ -110,8 +110,9 @@ impl Tuning {
             one_pass: one_pass.filter(|_| inside.shares_memory()),
             inter: network.messages.clone(),
             segment_bytes: Some(FAR_SEGMENT),
-            // An array outside of registered memory is copied into it in any case, and only once.
+            // Only once: a copy in shared memory does not change.
             copies: inside != Reach::ShmSlice,
+            is_staged: inside == Reach::ShmSlice,
             cores,
             hand_over_us: hand_over_us.unwrap_or(HAND_OVER_US),
             eager_bytes: EAGER_BYTES,

@@ -113,9 +113,9 @@ impl Link {
         least.max(self.range(size_bytes).time_us(size_bytes, reduces))
     }
 
-    /// Returns the time of a message between ranks with larger arrays. `held_bytes` is the size of the messages with which two ranks exchange
-    /// halves of arrays that fill their caches as much. The message's own size determines the protocol, and the size of the arrays the cache
-    /// that it is read from. If the arrays are larger, the slower rate of the two is used.
+    /// Returns the time of a message between ranks with larger arrays. `held_bytes` is the size of the message that is an array, whose ranks
+    /// fill their caches as much. The message's own size determines the protocol, and the size of the arrays the cache that it is read from.
+    /// If the arrays are larger, the slower rate of the two is used.
     pub fn time_among_us(&self, size_bytes: usize, held_bytes: usize, reduces: bool) -> f64 {
         let rates = self.range(held_bytes.max(size_bytes));
         let among = Range { alpha_us: self.latency_us(size_bytes), ..*rates };
@@ -154,8 +154,10 @@ pub struct Machine {
     /// [lanes](crate::Execution::Lanes). `None` if a rank must wait for its messages.
     pub segment_bytes: Option<usize>,
     /// Whether data that would change while being sent are copied first, which takes as long as the bytes of a message of their size
-    /// between ranks of a node; false if messages are copied anyway.
+    /// between ranks of a node.
     pub copies: bool,
+    /// Whether a sender copies every message between ranks of a node into shared memory, while its receiver takes it from there.
+    pub is_staged: bool,
     /// The number of cores that the ranks of a node share. If there are more ranks, they take turns on the cores.
     pub cores: usize,
     /// The time of a context switch from a waiting rank to the next, in microseconds, for ranks that take turns.
@@ -189,9 +191,11 @@ const ETHERNET: [Range; 1] =
     [Range { up_to_bytes: usize::MAX, alpha_us: 15.0, move_gb_per_s: 1.25, reduce_gb_per_s: 1.25 }];
 
 impl Machine {
-    /// Returns `held_bytes` of [`Link::time_among_us`] for arrays of this size, with this many ranks on a node.
-    pub(crate) fn held_bytes(&self, array_bytes: usize, local_ranks: usize) -> usize {
-        array_bytes.saturating_mul(local_ranks.div_ceil(self.cores.max(1))) / 2
+    /// Returns `held_bytes` of [`Link::time_among_us`] for arrays of this size, with this many ranks on a node: for messages, and for the parts
+    /// of a single pass.
+    pub(crate) fn held_bytes(&self, array_bytes: usize, local_ranks: usize) -> [usize; 2] {
+        let on_a_core = array_bytes.saturating_mul(local_ranks.div_ceil(self.cores));
+        [on_a_core, on_a_core / self.cores.min(local_ranks)]
     }
 }
 
@@ -206,6 +210,7 @@ impl Default for Machine {
             inter: link(&ETHERNET),
             segment_bytes: Some(64 << 10),
             copies: true,
+            is_staged: false,
             cores: usize::MAX,
             hand_over_us: 1.0,
             eager_bytes: 4 << 10,
@@ -243,7 +248,7 @@ mod tests {
         let small_are_slow = Link::new(vec![range(1000, 1.0, 0.1), range(usize::MAX, 5.0, 10.0)]).unwrap();
         assert_eq!(small_are_slow.time_among_us(100_000, 1000, false), 15.0);
         let machine = Machine { cores: 2, ..Machine::default() };
-        assert_eq!([2, 3, 4].map(|ranks| machine.held_bytes(64, ranks)), [32, 64, 64]);
+        assert_eq!([2, 3, 4].map(|ranks| machine.held_bytes(64, ranks)), [[64, 32], [128, 64], [128, 64]]);
     }
 
     #[test]

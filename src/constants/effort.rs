@@ -2,13 +2,16 @@
 
 use std::ops::RangeInclusive;
 
+use super::MIN_BYTES;
+use crate::tuning::Reach;
+
 /// The sizes and the number of iterations of a measurement.
 #[derive(Debug)]
 pub(super) struct Effort {
+    /// The size of the largest array.
     pub(super) max_bytes: usize,
     /// The ratio of each message size to the previous one.
     pub(super) factor: usize,
-    pub(super) max_array_bytes: usize,
     /// The number of passes over all sizes. The minimum of their medians counts: other load disturbs neighbouring sizes, but rarely all
     /// passes.
     pub(super) rounds: usize,
@@ -18,11 +21,24 @@ pub(super) struct Effort {
     pub(super) iterations: RangeInclusive<usize>,
 }
 
+/// The largest message that is measured between nodes, where caches have no effect and such a message may take seconds.
+const MAX_NETWORK_BYTES: usize = 8 << 20;
+
+impl Effort {
+    /// Returns the size of the largest message that is measured.
+    pub(super) fn largest_bytes(&self, reach: Reach, ranks: usize) -> usize {
+        match reach {
+            // The array has a message for every rank.
+            Reach::Network => MAX_NETWORK_BYTES.min(self.max_bytes / ranks).max(4 * MIN_BYTES),
+            _ => self.max_bytes,
+        }
+    }
+}
+
 /// The effort of `unisono tune`, which takes seconds.
 pub(super) const THOROUGH: Effort = Effort {
-    max_bytes: 32 << 20,
+    max_bytes: 64 << 20,
     factor: 2,
-    max_array_bytes: 64 << 20,
     rounds: 3,
     warm_up: 3,
     bytes_per_size: 1 << 26,
@@ -31,9 +47,8 @@ pub(super) const THOROUGH: Effort = Effort {
 /// The effort at the first use of a machine, which takes milliseconds.
 #[cfg(feature = "tuning")]
 pub(super) const QUICK: Effort = Effort {
-    max_bytes: 8 << 20,
+    max_bytes: 16 << 20,
     factor: 4,
-    max_array_bytes: 16 << 20,
     rounds: 1,
     warm_up: 1,
     bytes_per_size: 1 << 23,

@@ -20,31 +20,33 @@ pub(super) struct Steps {
     pub(super) sample: Sample,
 }
 
-/// Returns collectives with messages of this size. Where memory is shared, it includes one that processes parts of this size in a single
-/// pass. With `copies`, a rank copies data that it sends and reduces into at the same time.
+/// Returns collectives with messages of this size. Where memory is shared, messages are whole arrays, and one collective processes an array of
+/// this size in a single pass. With `copies`, a rank copies data that it sends and reduces into at the same time.
 pub(super) fn steps(reach: Reach, ranks: usize, copies: bool, size_bytes: usize) -> Vec<Steps> {
-    let (all_bytes, others) = (size_bytes * ranks, ranks - 1);
-    let reduce_scatter = |count: usize| Call { operation: Operation::ReduceScatter, ..all_reduce(count) };
+    let others = ranks - 1;
     let all_gather = |count: usize| Call { operation: Operation::AllGather, op: None, ..all_reduce(count) };
+    let reduce_scatter = |count: usize| Call { operation: Operation::ReduceScatter, ..all_reduce(count) };
+    let reduce = |count: usize| Call { operation: Operation::Reduce { root: 0 }, ..all_reduce(count) };
     let steps = |algorithm, call: fn(usize) -> Call, array_bytes, [messages, moved, reduced]: [usize; 3]| {
         let sample = Sample { size_bytes, time_us: f64::INFINITY, messages, moved, reduced };
         Steps { timed: (algorithm, call), array_bytes, is_pass: false, sample }
     };
-    let ring = steps(Algorithm::Ring, reduce_scatter, all_bytes, [others, 0, others]);
     if !reach.shares_memory() {
-        return vec![ring, steps(Algorithm::Ring, all_gather, all_bytes, [others, others, 0])];
+        let ring = |call, work| steps(Algorithm::Ring, call, size_bytes * ranks, work);
+        return vec![ring(reduce_scatter, [others, 0, others]), ring(all_gather, [others, others, 0])];
     }
     let (halvings, folds) = (ranks.ilog2() as usize, usize::from(!ranks.is_power_of_two()));
     let levels = halvings + folds;
     let doubling = [levels + folds, folds + if copies { halvings } else { 0 }, levels];
-    // Operations that only move elements send no messages here, but a tree sends as many on its way down as on its way up.
-    let tree = [2 * levels, levels, levels];
-    let pass = steps(Algorithm::RoundRobin, all_reduce, all_bytes, [others, 0, others]);
+    let whole = |algorithm, call, work| steps(algorithm, call, size_bytes, work);
+    let pass = whole(Algorithm::RoundRobin, all_reduce, [others, 0, others]);
+    let part = Sample { size_bytes: size_bytes / ranks, ..pass.sample };
     vec![
-        ring,
-        Steps { is_pass: true, ..pass },
-        steps(Algorithm::RecursiveDoubling, all_reduce, size_bytes, doubling),
-        steps(Algorithm::Tree, all_reduce, size_bytes, tree),
+        // Operations that only move elements send no messages here, but a tree sends as many on its way down as on its way up.
+        whole(Algorithm::Tree, reduce, [levels, 0, levels]),
+        whole(Algorithm::Tree, all_reduce, [2 * levels, levels, levels]),
+        whole(Algorithm::RecursiveDoubling, all_reduce, doubling),
+        Steps { is_pass: true, sample: part, ..pass },
     ]
 }
 

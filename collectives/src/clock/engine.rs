@@ -27,8 +27,9 @@ struct Clock<'a> {
     world: &'a World<'a>,
     machine: &'a Machine,
     element_size_bytes: usize,
-    /// [`Machine::held_bytes`] on the largest node.
+    /// [`Machine::held_bytes`] on the largest node: for messages, and for the parts of a single pass.
     held_bytes: usize,
+    held_part_bytes: usize,
     states: Vec<RankState>,
     cores: Vec<Core>,
     /// Cores of a single rank that may run ahead.
@@ -64,11 +65,14 @@ pub(super) fn simulate(
     }
     assert!(machine.cores > 0, "a machine without a core");
     let topology = world.topology;
+    let [held_bytes, held_part_bytes] =
+        machine.held_bytes(count * element_size_bytes, topology.ranks_of_largest_node());
     let mut clock = Clock {
         world,
         machine,
         element_size_bytes,
-        held_bytes: machine.held_bytes(count * element_size_bytes, topology.ranks_of_largest_node()),
+        held_bytes,
+        held_part_bytes,
         states: Vec::with_capacity(world.simulated.len()),
         cores: Vec::new(),
         ahead: Vec::new(),
@@ -238,7 +242,7 @@ impl Clock<'_> {
 
     fn pass_us(&self, others: usize, count: usize) -> f64 {
         let link = self.machine.one_pass.as_ref().expect("only ranks that share memory make a single pass");
-        others as f64 * link.time_among_us(count * self.element_size_bytes, self.held_bytes, true)
+        others as f64 * link.time_among_us(count * self.element_size_bytes, self.held_part_bytes, true)
     }
 
     fn reach_barrier(&mut self, rank: Rank) {
@@ -258,21 +262,22 @@ impl Clock<'_> {
     fn send(&mut self, rank: Rank, halves: Halves) {
         let size_bytes = halves.sent_count * self.element_size_bytes;
         let step_us = if halves.is_part { 0.0 } else { self.machine.step_us };
-        let is_copied = halves.copies && self.machine.copies;
-        let copy_us = if is_copied { self.machine.intra.occupied_us(size_bytes) } else { 0.0 };
-        self.work(rank, step_us + copy_us);
+        let link = &self.machine.intra;
+        let copy_us = link.time_among_us(size_bytes, self.held_bytes, false) - link.latency_us(size_bytes);
+        self.work(rank, step_us + if halves.copies && self.machine.copies { copy_us } else { 0.0 });
         let sent_us = self.cores[self.states[rank].core].at_us;
         self.states[rank].received_us = 0.0;
         if let Some(places) = halves.to {
-            let (nodes, to) = self.after(rank, places);
-            // A short message within a node is copied at once.
+            let (topology, (nodes, to)) = (self.world.topology, self.after(rank, places));
+            // A short message within a node is copied at once. Its time includes this copy, except for a rank that receives no message.
             let is_awaited = !halves.is_eager && (nodes > 0 || size_bytes > self.machine.eager_bytes);
             if is_awaited {
                 self.states[rank].received_us = f64::INFINITY;
-            } else if halves.from.is_none() && !halves.is_part {
-                // (The time of a message includes this copy, except for a rank that receives no message.)
-                self.work(rank, self.machine.intra.occupied_us(size_bytes));
             }
+            let is_own = places.get() as usize == topology.ranks();
+            let is_staged = self.machine.is_staged && nodes == 0 && !is_own;
+            let takes_longer = if is_awaited { is_staged } else { halves.from.is_none() && !halves.is_part };
+            self.work(rank, if takes_longer { copy_us } else { 0.0 });
             let message = Message { from: rank, places, nodes, size_bytes, sent_us, is_awaited };
             self.states[to].inbox.push(message);
             self.match_next(to);

@@ -19,6 +19,7 @@ fn uniform() -> Machine {
         inter: link,
         segment_bytes: None,
         copies: false,
+        is_staged: false,
         cores: usize::MAX,
         hand_over_us: 0.0,
         eager_bytes: 1024,
@@ -121,6 +122,19 @@ fn data_sent_and_reduced_into_are_copied() {
         let time = |machine| all_reduce(algorithm, &world, machine, 1024);
         close(time(&machine), time(&uniform()));
     }
+}
+
+#[test]
+fn sender_of_a_staged_message_copies_it_while_the_receiver_works() {
+    let machine = Machine { is_staged: true, ..uniform() };
+    let world = Topology::single_node(2);
+    let time = |algorithm, machine: &Machine, bytes| all_reduce(algorithm, &world, machine, bytes);
+    let exchange_us = |bytes| time(Algorithm::RecursiveDoubling, &machine, bytes);
+    close(exchange_us(2048), 2.0 * KIB_US + ALPHA_US + 2.0 * KIB_US);
+    // The time of a short message includes its copy.
+    close(exchange_us(1024), ALPHA_US + KIB_US);
+    // One message at a time.
+    close(time(Algorithm::Tree, &machine, 2048), time(Algorithm::Tree, &uniform(), 2048));
 }
 
 #[test]
