@@ -15,7 +15,6 @@ mod effort;
 #[cfg(feature = "tuning")]
 mod first_use;
 mod fit;
-mod rank_0;
 mod steps;
 mod world;
 

@@ -90,6 +90,8 @@ pub use request::{Request, wait_all, wait_any};
 pub use run::{refuse, run, run_threads};
 pub use select::Choice;
 pub use transport::Bootstrap;
+#[doc(hidden)]
+pub use transport::gather_padded;
 pub use unisono_collectives::{Algorithm, Operation, Rank, Topology};
 pub use while_waiting::{WhileWaiting, while_waiting};
 pub use world::{Builder, Unisono, init, threads};

@@ -38,11 +38,11 @@ mod vendor;
 mod waiting;
 mod warnings;
 
-pub use bootstrap::Bootstrap;
 pub(crate) use bootstrap::{
     Arrival, Arrivals, Joining, LEAST_TO_BEGIN, LONGEST, MAX_TIME, NAP, Peer, REACH, Rendezvous, bind,
-    connected_at, first, gather, gather_padded, gather_results, is_displaced, look_up,
+    connected_at, first, gather, gather_results, is_displaced, look_up,
 };
+pub use bootstrap::{Bootstrap, gather_padded};
 pub(crate) use failure::Failure;
 use far::Far;
 use faulty::Faults;

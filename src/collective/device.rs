@@ -21,7 +21,7 @@ use crate::gpu::{Span, cuda, moment};
 use crate::kernels::ReduceOp;
 use crate::method::{Method, Vendor};
 use crate::select::Choice;
-use crate::transport::{Deadlines, Header};
+use crate::transport::{Deadlines, Header, gather_padded};
 
 mod choose;
 
@@ -70,7 +70,7 @@ impl Engine {
         let usual = self.limits.usual;
         let patience =
             (Deadlines { timeout: timeout.unwrap_or(usual.timeout), ..usual }, self.status.clone());
-        let gather = &mut |own: &[u64]| self.gather(own, timeout);
+        let gather = &mut |own: &[u8]| gather_padded(own, |own| self.gather(own, timeout));
         Gpu::new(context, Ranks { rank, topology: &topology, registry, patience, gather })
     }
 

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::rank_0::broadcast_from_rank_0;
 use super::{MAX_STABLE_RATIO, Measured, QUICK, measure_with};
 use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
 use crate::select::Choice;
 use crate::system::{self, AvailableMemory};
+use crate::transport::gather;
 use crate::tuning::{self, Reach, Section, Tuning};
 
 /// The largest oversubscribed world that is measured: fitting the time of a context switch runs the clock a thousand times.
@@ -103,7 +103,7 @@ impl World {
                 }
                 None => std::thread::sleep(MEASURING_TIME),
             }
-            known = broadcast_from_rank_0(comm, &text)?.parse().expect("rank 0 wrote it");
+            known = gather(&mut comm.as_bootstrap(), &text)?[0].parse().expect("rank 0 wrote it");
         }
         let started = Started::now();
         let measured = measure_with(&QUICK, comm, &known)?;

@@ -7,11 +7,10 @@ use std::thread::Builder;
 
 #[cfg(feature = "tuning")]
 use super::first_use::World;
-use super::rank_0::broadcast_from_rank_0;
 use crate::communicator::Communicator;
 use crate::config::{Config, Constants};
 use crate::error::{Error, Result};
-use crate::transport::Fabric;
+use crate::transport::{Fabric, gather};
 use crate::tuning::Tuning;
 
 /// Returns the text of the tuning file that the settings name for a new world, on a node with this many cores; empty for the default
@@ -122,7 +121,7 @@ pub(crate) fn agree(comm: &mut Communicator, config: &Config) -> Result<()> {
         0 => known(comm.transport_of_engine(), cores, config).map_err(|error| error.to_string()),
         _ => Ok(None),
     };
-    let (cores, known) = broadcast_from_rank_0(comm, &(cores, own))?;
+    let (cores, known) = gather(&mut comm.as_bootstrap(), &(cores, own))?.swap_remove(0);
     let text = match known.map_err(Error::Setting)? {
         Some(text) => text,
         None => measured(comm, cores, config)?,

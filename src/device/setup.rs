@@ -25,8 +25,8 @@ pub(crate) struct Ranks<'a> {
     pub(crate) registry: Registry,
     /// The limits of NCCL's waits.
     pub(crate) patience: (Deadlines, StatusBoard),
-    /// All-gathers the same number of words from every rank, rank 0's first.
-    pub(crate) gather: &'a mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
+    /// All-gathers the bytes of every rank, rank 0's first.
+    pub(crate) gather: &'a mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>>,
 }
 
 /// A rank's GPU, with its streams, slots and NCCL communicator.
@@ -144,9 +144,8 @@ fn facts_of_all(ranks: &mut Ranks<'_>, context: &CudaContext) -> Result<Vec<Fact
     };
     let may_share = u64::from(config::nccl_may_share_a_gpu());
     let own = Facts { gpu: bytemuck::cast(uuid.bytes), nccl, may_share };
-    let words: [u64; 4] = bytemuck::cast(own);
-    let all = (ranks.gather)(&words)?;
-    Ok(bytemuck::cast_slice(&all).to_vec())
+    let all = (ranks.gather)(bytemuck::bytes_of(&own))?;
+    Ok(all.iter().map(|facts| bytemuck::pod_read_unaligned(facts)).collect())
 }
 
 /// Creates NCCL's communicator of this rank's node, or returns `None` for a rank alone on its node. The inner error is the reason
@@ -160,23 +159,20 @@ fn communicator(
     // NCCL listens for the other ranks of an id, so a leader alone on its node creates none.
     let is_leader = ranks.topology.local_rank(rank) == 0 && node.ranks() > 1;
     let library = nccl::library()?;
-    // A leader without an id must still take part in the exchange, so it sends an invalid one.
-    let offered = if is_leader { UniqueId::new(library) } else { Ok(UniqueId::from_bytes([0; 128])) };
-    let words: [u64; 16] = bytemuck::cast(offered.as_ref().map_or([0; 128], |id| *id.as_bytes()));
-    let all = (ranks.gather)(&words)?;
-    let of_leader = &all[node.member(0) * words.len()..][..words.len()];
-    let bytes: [u8; 128] = bytemuck::cast(<[u64; 16]>::try_from(of_leader).expect("one of many"));
-
-    let begun = if node.ranks() == 1 {
-        Ok(None)
-    } else if bytes == [0; 128] {
-        Err(format!("rank {} could not create an id for an NCCL communicator", node.member(0)))
-    } else {
-        let position = ranks.topology.local_rank(rank);
-        let id = UniqueId::from_bytes(bytes);
-        let patience = ranks.patience.clone();
-        let begun = nccl::Communicator::begin(library, node.ranks(), position, &id, context, patience);
-        begun.map(Some).map_err(|error| error.to_string())
+    let offered = is_leader.then(|| UniqueId::new(library)).transpose();
+    // A leader without an id still takes part in the exchange.
+    let own = offered.as_ref().ok().and_then(Option::as_ref).map_or(&[][..], |id| id.as_bytes());
+    let all = (ranks.gather)(own)?;
+    let begun = match (offered, <[u8; 128]>::try_from(&*all[node.member(0)])) {
+        _ if node.ranks() == 1 => Ok(None),
+        (Err(error), _) => Err(error.to_string()),
+        (Ok(_), Err(_)) => Err(format!("rank {} offered no id", node.member(0))),
+        (Ok(_), Ok(id)) => {
+            let (position, patience) = (ranks.topology.local_rank(rank), ranks.patience.clone());
+            let id = UniqueId::from_bytes(id);
+            let begun = nccl::Communicator::begin(library, node.ranks(), position, &id, context, patience);
+            begun.map(Some).map_err(|error| error.to_string())
+        }
     };
     // Exchanged first: in NCCL, the other ranks would wait for one that was refused.
     let mut made = match unless_refused(ranks, begun)? {
@@ -192,16 +188,12 @@ fn unless_refused(
     ranks: &mut Ranks<'_>,
     made: Result<Option<nccl::Communicator>, String>,
 ) -> Result<Result<Option<nccl::Communicator>, String>> {
-    let refused = (ranks.gather)(&[u64::from(made.is_err())])?;
-    Ok(match (made, refused.iter().position(|&refused| refused != 0)) {
-        (Err(why), _) => Err(format!("NCCL refused on rank {}: {why}", ranks.rank)),
-        (Ok(made), Some(other)) => {
-            // Not finalised, for which it would wait for the refused rank.
-            if let Some(mut made) = made {
-                made.abort();
-            }
-            Err(format!("NCCL refused on rank {other}"))
-        }
-        (Ok(made), None) => Ok(made),
-    })
+    let why = made.as_ref().err().map_or("", String::as_str);
+    let all = (ranks.gather)(why.as_bytes())?;
+    let Some(refused) = all.iter().position(|why| !why.is_empty()) else { return Ok(made) };
+    // Not finalised, for which it would wait for the refused rank.
+    if let Ok(Some(mut made)) = made {
+        made.abort();
+    }
+    Ok(Err(format!("NCCL refused on rank {refused}: {}", String::from_utf8_lossy(&all[refused]))))
 }

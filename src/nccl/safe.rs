@@ -110,13 +110,12 @@ impl Communicator {
     /// broadcast each, in one group.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for another collective, for a reduction that NCCL does not have, and for a mean
-    /// of integers before NCCL 2.24, which divides negative sums as if they were unsigned. Otherwise
-    /// [`Error::Cuda`](crate::Error::Cuda) or [`Error::Nccl`](crate::Error::Nccl), and
-    /// [`Error::Overdue`](crate::Error::Overdue) if NCCL takes too long to enqueue; the communicator is then aborted.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for another collective. Otherwise [`Error::Cuda`](crate::Error::Cuda) or
+    /// [`Error::Nccl`](crate::Error::Nccl), and [`Error::Overdue`](crate::Error::Overdue) if NCCL takes too long to enqueue; the communicator
+    /// is then aborted.
     ///
     /// # Panics
-    /// If the buffer is not whole, aligned elements, or the buffer or the stream belongs to another context than the communicator; if
+    /// For a reduction that NCCL does not have; if the buffer is not whole, aligned elements, or the buffer or the stream belongs to another context than the communicator; if
     /// the root is not a rank; if there is not one part for each rank, in order and without gaps, that together are the buffer.
     pub(crate) fn run(
         &mut self,
@@ -127,8 +126,7 @@ impl Communicator {
     ) -> Result<()> {
         let unsupported = || Error::Unsupported(format!("NCCL has no {operation}; choose another algorithm"));
         let name = name(operation).ok_or_else(unsupported)?;
-        let reduced = op.map(|op| reduction(self.library.version(), self.ranks, dtype, op)).transpose()?;
-        let op = reduced.unwrap_or(sys::ncclSum);
+        let op = op.map_or(sys::ncclSum, reduction);
         let root = operation.root().map_or(0, |root| self.root(root));
         let count = count(buffer.size_bytes(), dtype);
         let (own, equal) = match operation {

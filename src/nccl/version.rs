@@ -24,12 +24,6 @@ impl Version {
         self >= Self::new(2, 30, 3)
     }
 
-    /// Returns whether the mean of integers is rounded towards zero, as [`crate::ReduceOp::Mean`] is. Earlier versions
-    /// divide negative sums as if they were unsigned.
-    pub(super) fn rounds_towards_zero(self) -> bool {
-        self >= Self::new(2, 24, 0)
-    }
-
     /// Decodes NCCL's version number: `22907` is 2.29.7, and up to 2.8 `2804` was 2.8.4.
     pub(crate) fn from_code(code: u32) -> Self {
         let major_unit = if code < 10_000 { 1000 } else { 10_000 };

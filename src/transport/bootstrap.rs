@@ -103,10 +103,7 @@ pub(crate) fn gather<T: Serialize + DeserializeOwned>(
 }
 
 /// All-gathers bytes, whose number may differ between ranks, by a function that gathers the same number from all ranks. All ranks call it.
-pub(crate) fn gather_padded(
-    own: &[u8],
-    mut gather: impl FnMut(&[u8]) -> Result<Vec<u8>>,
-) -> Result<Vec<Vec<u8>>> {
+pub fn gather_padded(own: &[u8], mut gather: impl FnMut(&[u8]) -> Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
     let sizes = gather(&own.len().to_ne_bytes())?;
     let sizes: Vec<_> = sizes.as_chunks().0.iter().map(|size| usize::from_ne_bytes(*size)).collect();
     let longest = sizes.iter().copied().max().unwrap_or(0).max(1);

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
-use unisono::Error;
+use unisono::{Error, gather_padded};
 use unisono_bindings::ByProgram;
 
 use super::comm::{Comm, out, required_text};
@@ -23,24 +23,6 @@ pub type Gather = Option<
     ) -> c_int,
 >;
 
-/// Gathers bytes, whose number may differ between ranks, by a function that gathers the same number of bytes from all ranks.
-fn gather_all(
-    own: &[u8],
-    gather: impl Fn(&[u8]) -> unisono::Result<Vec<u8>>,
-) -> unisono::Result<Vec<Vec<u8>>> {
-    let sizes = gather(&(own.len() as u64).to_ne_bytes())?;
-    let (sizes, _) = sizes.as_chunks::<8>();
-    let sizes: Vec<_> = sizes.iter().map(|size| u64::from_ne_bytes(*size) as usize).collect();
-    let most = sizes.iter().copied().max().unwrap_or(0);
-    if most == 0 {
-        return Ok(vec![Vec::new(); sizes.len()]);
-    }
-    let mut padded = own.to_vec();
-    padded.resize(most, 0);
-    let all = gather(&padded)?;
-    Ok(all.chunks(most).zip(sizes).map(|(padded, size)| padded[..size].to_vec()).collect())
-}
-
 /// Starts a world among processes that can gather bytes from each other, with MPI for example. All of them call it, each with its
 /// own `rank` of `ranks`. It calls `gather` the same number of times on all ranks, before it returns.
 ///
@@ -60,7 +42,7 @@ pub unsafe extern "C" fn unisono_start(
         let (place, builder) = unsafe { (out(comm, "the communicator")?, options::builder(settings)?) };
         let gather = gather.ok_or_else(|| argument("the function that gathers is NULL"))?;
         let (rank, ranks) = position(rank, ranks)?;
-        let gather = move |own: &[u8]| {
+        let mut gather = move |own: &[u8]| {
             let mut all = vec![0_u8; own.len() * ranks];
             // SAFETY: as the caller promises; `all` has space for the bytes of all ranks.
             let code = unsafe { gather(context, own.as_ptr().cast(), all.as_mut_ptr().cast(), own.len()) };
@@ -71,7 +53,8 @@ pub unsafe extern "C" fn unisono_start(
                 "the program's function that gathers from all ranks returned {code} on rank {rank}"
             )))
         };
-        let bootstrap = ByProgram { rank, ranks, all_gather: move |own: &[u8]| gather_all(own, gather) };
+        let bootstrap =
+            ByProgram { rank, ranks, all_gather: move |own: &[u8]| gather_padded(own, &mut gather) };
         *place = Comm::into_raw(with_callback(|| builder.bootstrap(bootstrap).processes())?);
         Ok(())
     })
@@ -139,8 +122,14 @@ impl Store {
             let code = unsafe {
                 (self.get)(self.context, key.as_ptr(), place.as_mut_ptr().cast(), &raw mut size_bytes)
             };
-            if code != 0 || size_bytes > MOST_BYTES {
+            if code != 0 {
                 return Err(self.failed("get", &key, code));
+            }
+            if size_bytes > MOST_BYTES {
+                let key = key.to_string_lossy();
+                return Err(Error::Launch(format!(
+                    "the value of `{key}` in the program's store has {size_bytes} bytes: expected at most {MOST_BYTES}"
+                )));
             }
             all.push(place[..size_bytes].to_vec());
         }

@@ -3,10 +3,8 @@
 use std::ops::Range;
 
 use crate::dtype::DType;
-use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
 use crate::nccl::sys;
-use crate::nccl::version::Version;
 
 /// Returns the number of elements in this many bytes.
 pub(super) fn count(size_bytes: usize, dtype: DType) -> usize {
@@ -54,27 +52,16 @@ pub(super) fn data_type(dtype: DType) -> sys::ncclDataType_t {
 
 /// Converts a reduction to NCCL's.
 ///
-/// # Errors
-/// [`Error::Unsupported`] if this version of NCCL computes another result than Unisono.
-pub(super) fn reduction(
-    version: Version,
-    ranks: usize,
-    dtype: DType,
-    op: ReduceOp,
-) -> Result<sys::ncclRedOp_t> {
+/// # Panics
+/// For a reduction that NCCL does not have: the choice of the method leaves it to the host.
+pub(super) fn reduction(op: ReduceOp) -> sys::ncclRedOp_t {
     match op {
-        ReduceOp::Sum => Ok(sys::ncclSum),
-        // A mean over one rank is a sum; NCCL 2.27 to 2.29.6 loses the last elements of some such means.
-        ReduceOp::Mean if ranks == 1 => Ok(sys::ncclSum),
-        ReduceOp::Mean if dtype.is_float() || version.rounds_towards_zero() => Ok(sys::ncclAvg),
-        ReduceOp::Mean => Err(Error::Unsupported(format!(
-            "NCCL {version} divides negative integers as if they were unsigned: a mean of {dtype} needs NCCL 2.24 or newer, \
-             or a sum that the program divides"
-        ))),
-        ReduceOp::Min => Ok(sys::ncclMin),
-        ReduceOp::Max => Ok(sys::ncclMax),
-        ReduceOp::Product => Ok(sys::ncclProd),
-        _ => Err(Error::Unsupported(format!("NCCL has no {op}; choose another algorithm"))),
+        ReduceOp::Sum => sys::ncclSum,
+        ReduceOp::Mean => sys::ncclAvg,
+        ReduceOp::Min => sys::ncclMin,
+        ReduceOp::Max => sys::ncclMax,
+        ReduceOp::Product => sys::ncclProd,
+        op => unreachable!("NCCL has no {op}"),
     }
 }
 
@@ -100,17 +87,6 @@ mod tests {
         assert!(refused(|| _ = equal_parts(&[0..3, 4..6], 2, 6)).contains("4..6 of rank 1"));
         assert!(refused(|| _ = equal_parts(&[0..3, 3..5], 2, 6)).contains("end at 5"));
         assert!(refused(|| _ = count(10, DType::F32)).contains("10 bytes"));
-    }
-
-    #[test]
-    fn integer_mean_needs_nccl_that_rounds_towards_zero() {
-        let (old, new) = (Version::new(2, 23, 4), Version::new(2, 24, 0));
-        let error = reduction(old, 2, DType::I32, ReduceOp::Mean).unwrap_err().to_string();
-        assert!(error.contains("2.23.4") && error.contains("i32"), "{error}");
-        assert_eq!(reduction(new, 2, DType::I32, ReduceOp::Mean).unwrap(), sys::ncclAvg);
-        assert_eq!(reduction(old, 1, DType::I32, ReduceOp::Mean).unwrap(), sys::ncclSum);
-        assert_eq!(reduction(old, 2, DType::BF16, ReduceOp::Mean).unwrap(), sys::ncclAvg);
-        assert_eq!(reduction(old, 2, DType::I32, ReduceOp::Product).unwrap(), sys::ncclProd);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) fn play(role: &str, comm: &mut Communicator) {
         "by nccl" => ran(comm, &["nccl"], "NCCL"),
         "in nodes" => ran(comm, &["hierarchical-copy+nccl", "rail+nccl"], "NCCL"),
         "through the host" => through_the_host(comm, "share a GPU"),
-        "refused by nccl" => through_the_host(comm, "NCCL refused on rank 1"),
+        "refused by nccl" => through_the_host(comm, "NCCL refused on rank 1: "),
         "alone" => ran(comm, &[], "no node has two ranks"),
         "bits" => same_bits_as_slices(comm),
         "in flight" => in_flight(comm),
