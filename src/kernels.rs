@@ -27,7 +27,9 @@ pub use custom::Custom;
 pub(crate) use custom::Definition;
 use fused::{Reading, Writing};
 pub use level::{Level, Loop};
-use number::{BitAnd, BitOr, BitXor, Larger, LogicalAnd, LogicalOr, LogicalXor, Product, Smaller, Sum};
+use number::{
+    BitsOfBoth, BitsOfEither, BitsOfOne, Larger, LogicalAnd, LogicalOr, LogicalXor, Product, Smaller, Sum,
+};
 use passes::{Arithmetic, Divide, Elements};
 
 /// A reduction of two values.
@@ -150,13 +152,24 @@ macro_rules! compiled {
             ReduceOp::Product => $level.compiled::<$pass<<$t as Arithmetic>::Combined<Product>>>(),
             ReduceOp::Min => $level.compiled::<$pass<Elements<$t, Smaller>>>(),
             ReduceOp::Max => $level.compiled::<$pass<Elements<$t, Larger>>>(),
-            ReduceOp::BitAnd => $level.compiled::<$pass<Elements<$t, BitAnd>>>(),
-            ReduceOp::BitOr => $level.compiled::<$pass<Elements<$t, BitOr>>>(),
-            ReduceOp::BitXor => $level.compiled::<$pass<Elements<$t, BitXor>>>(),
-            ReduceOp::LogicalAnd => $level.compiled::<$pass<Elements<$t, LogicalAnd>>>(),
-            ReduceOp::LogicalOr => $level.compiled::<$pass<Elements<$t, LogicalOr>>>(),
-            ReduceOp::LogicalXor => $level.compiled::<$pass<Elements<$t, LogicalXor>>>(),
+            ReduceOp::BitAnd => compiled_for_bits!($level, $pass, $t, BitsOfBoth),
+            ReduceOp::BitOr => compiled_for_bits!($level, $pass, $t, BitsOfEither),
+            ReduceOp::BitXor => compiled_for_bits!($level, $pass, $t, BitsOfOne),
+            ReduceOp::LogicalAnd => compiled_for_bits!($level, $pass, $t, LogicalAnd),
+            ReduceOp::LogicalOr => compiled_for_bits!($level, $pass, $t, LogicalOr),
+            ReduceOp::LogicalXor => compiled_for_bits!($level, $pass, $t, LogicalXor),
             ReduceOp::Custom(custom) => unreachable!("{custom:?} has its own function"),
+        }
+    };
+}
+
+/// Compiles `$pass` for the bits of integers of type `$t`. (No call uses it for other types: [`ReduceOp::is_defined_for`].)
+macro_rules! compiled_for_bits {
+    ($level:expr, $pass:ident, $t:ident, $op:ident) => {
+        match size_of::<$t>() {
+            1 => $level.compiled::<$pass<Elements<u8, $op>>>(),
+            4 => $level.compiled::<$pass<Elements<u32, $op>>>(),
+            _ => $level.compiled::<$pass<Elements<u64, $op>>>(),
         }
     };
 }

@@ -96,7 +96,7 @@ impl<H: Half> Fused for Decode<H> {
 /// Reduces half-precision elements into `f32`.
 struct ReduceWidened<H, O>(PhantomData<(H, O)>);
 
-impl<H: Half, O: Operator> Fused for ReduceWidened<H, O> {
+impl<H: Half, O: Operator<f32>> Fused for ReduceWidened<H, O> {
     type Half = H;
     type Element = f32;
     type Beside = H;
@@ -125,7 +125,7 @@ impl<H: Half> Fused for Round<H> {
 /// Reduces half-precision elements in `f32` and rounds the result. Stores it in both arrays if both are writable.
 pub(super) struct Halves<H, O>(PhantomData<(H, O)>);
 
-impl<H: Half, O: Operator> Fused for Halves<H, O> {
+impl<H: Half, O: Operator<f32>> Fused for Halves<H, O> {
     type Half = H;
     type Element = H;
     type Beside = H;
@@ -138,6 +138,6 @@ impl<H: Half, O: Operator> Fused for Halves<H, O> {
 }
 
 #[inline(always)]
-fn apply_all<O: Operator, const N: usize>(one: [f32; N], other: [f32; N]) -> [f32; N] {
+fn apply_all<O: Operator<f32>, const N: usize>(one: [f32; N], other: [f32; N]) -> [f32; N] {
     std::array::from_fn(|lane| O::apply(one[lane], other[lane]))
 }

@@ -1,93 +1,68 @@
 //! Arithmetic on single elements of every type, without branches, so that loops over it vectorise.
 
+use std::ops::{BitAnd, BitOr, BitXor};
+
+use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::halves::Half;
 
-pub(super) trait Number: bytemuck::Pod {
+pub(super) trait Number: Pod {
     fn sum(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
     fn smaller(self, other: Self) -> Self;
     fn larger(self, other: Self) -> Self;
-    // Calls apply these to integers only. For other types they operate on the bits, and on whether a value is zero.
-    fn bit_and(self, other: Self) -> Self;
-    fn bit_or(self, other: Self) -> Self;
-    fn bit_xor(self, other: Self) -> Self;
-    fn is_true(self) -> bool;
-    fn of_truth(truth: bool) -> Self;
-    #[inline(always)]
-    fn logical_and(self, other: Self) -> Self {
-        Self::of_truth(self.is_true() & other.is_true())
-    }
-    #[inline(always)]
-    fn logical_or(self, other: Self) -> Self {
-        Self::of_truth(self.is_true() | other.is_true())
-    }
-    #[inline(always)]
-    fn logical_xor(self, other: Self) -> Self {
-        Self::of_truth(self.is_true() ^ other.is_true())
-    }
     fn divide(elements: &mut [Self], divisor: usize);
 }
 
+/// The bits of an integer, signed or not.
+pub(super) trait Bits:
+    Pod + PartialEq + From<bool> + BitAnd<Output = Self> + BitOr<Output = Self> + BitXor<Output = Self>
+{
+    #[inline(always)]
+    fn is_true(self) -> bool {
+        self != Self::zeroed()
+    }
+}
+
+impl Bits for u8 {}
+impl Bits for u32 {}
+impl Bits for u64 {}
+
 /// A binary operation on elements.
-pub(super) trait Operator {
-    fn apply<T: Number>(one: T, other: T) -> T;
+pub(super) trait Operator<T> {
+    fn apply(one: T, other: T) -> T;
 }
 
 macro_rules! operators {
-    ($($operator:ident => $method:ident),*) => {$(
+    ($($operator:ident of $kind:ident = |$one:ident, $other:ident| $result:expr),*) => {$(
         pub(super) struct $operator;
 
-        impl Operator for $operator {
+        impl<T: $kind> Operator<T> for $operator {
             #[inline(always)]
-            fn apply<T: Number>(one: T, other: T) -> T {
-                one.$method(other)
+            fn apply($one: T, $other: T) -> T {
+                $result
             }
         }
     )*};
 }
 
 operators!(
-    Sum => sum, Product => product, Smaller => smaller, Larger => larger, BitAnd => bit_and, BitOr => bit_or, BitXor => bit_xor,
-    LogicalAnd => logical_and, LogicalOr => logical_or, LogicalXor => logical_xor
+    Sum of Number = |one, other| one.sum(other),
+    Product of Number = |one, other| one.product(other),
+    Smaller of Number = |one, other| one.smaller(other),
+    Larger of Number = |one, other| one.larger(other),
+    BitsOfBoth of Bits = |one, other| one & other,
+    BitsOfEither of Bits = |one, other| one | other,
+    BitsOfOne of Bits = |one, other| one ^ other,
+    LogicalAnd of Bits = |one, other| T::from(one.is_true() & other.is_true()),
+    LogicalOr of Bits = |one, other| T::from(one.is_true() | other.is_true()),
+    LogicalXor of Bits = |one, other| T::from(one.is_true() ^ other.is_true())
 );
-
-/// The bitwise and logical operations of a type, by its conversions to bits and back.
-macro_rules! bitwise {
-    ($bits:expr, $of_bits:expr, $zero:expr, $one:expr) => {
-        #[inline(always)]
-        fn bit_and(self, other: Self) -> Self {
-            $of_bits($bits(self) & $bits(other))
-        }
-
-        #[inline(always)]
-        fn bit_or(self, other: Self) -> Self {
-            $of_bits($bits(self) | $bits(other))
-        }
-
-        #[inline(always)]
-        fn bit_xor(self, other: Self) -> Self {
-            $of_bits($bits(self) ^ $bits(other))
-        }
-
-        #[inline(always)]
-        fn is_true(self) -> bool {
-            self != $zero
-        }
-
-        #[inline(always)]
-        fn of_truth(truth: bool) -> Self {
-            if truth { $one } else { $zero }
-        }
-    };
-}
 
 macro_rules! floats {
     ($($float:ty),*) => {$(
         impl Number for $float {
-            bitwise!(Self::to_bits, Self::from_bits, 0.0, 1.0);
-
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 self + other
@@ -138,8 +113,6 @@ fn ordered(bits: i16) -> i16 {
 macro_rules! halves {
     ($($half:ty),*) => {$(
         impl Number for $half {
-            bitwise!(Self::to_bits, Self::from_bits, Self::ZERO, Self::ONE);
-
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 Self::rounded(self.widened() + other.widened())
@@ -181,8 +154,6 @@ macro_rules! halves {
 macro_rules! integers {
     ($($integer:ty),*) => {$(
         impl Number for $integer {
-            bitwise!(Self::from, Self::from, 0, 1);
-
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 self.wrapping_add(other)

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::accumulator::Halves;
@@ -12,13 +13,13 @@ use super::number::{Number, Operator};
 
 /// The operations of sums and products, which half-precision types compute in `f32`.
 pub(super) trait Arithmetic: Number {
-    type Combined<O: Operator>: Fused;
+    type Combined<O: Operator<Self> + Operator<f32>>: Fused;
 }
 
 macro_rules! arithmetic {
     ($($number:ty),* => $combined:ty) => {$(
         impl Arithmetic for $number {
-            type Combined<O: Operator> = $combined;
+            type Combined<O: Operator<Self> + Operator<f32>> = $combined;
         }
     )*};
 }
@@ -29,7 +30,7 @@ arithmetic!(f16, bf16 => Halves<Self, O>);
 /// Reduces elements in their own type. Stores the result in both arrays if both are writable.
 pub(super) struct Elements<T, O>(PhantomData<(T, O)>);
 
-impl<T: Number, O: Operator> Fused for Elements<T, O> {
+impl<T: Pod, O: Operator<T>> Fused for Elements<T, O> {
     /// No element is converted: this type has no instructions for it, so there are no blocks.
     type Half = bf16;
     type Element = T;

@@ -94,18 +94,30 @@ fn elementwise(dtype: DType, op: ReduceOp, held: &[u8], arrived: &[u8]) -> Vec<u
                 ReduceOp::Product => held.product(arrived),
                 ReduceOp::Min => held.smaller(arrived),
                 ReduceOp::Max => held.larger(arrived),
-                ReduceOp::BitAnd => held.bit_and(arrived),
-                ReduceOp::BitOr => held.bit_or(arrived),
-                ReduceOp::BitXor => held.bit_xor(arrived),
-                ReduceOp::LogicalAnd => held.logical_and(arrived),
-                ReduceOp::LogicalOr => held.logical_or(arrived),
-                ReduceOp::LogicalXor => held.logical_xor(arrived),
-                ReduceOp::Custom(custom) => unreachable!("{custom:?}"),
+                _ => unreachable!("{op} is for bits"),
             }
         });
         results.flat_map(|result| bytemuck::bytes_of(&result).to_vec()).collect()
     }
-    with_type!(dtype, T => one::<T>(op, held, arrived))
+    fn of_bits(op: ReduceOp, held: &[u8], arrived: &[u8]) -> Vec<u8> {
+        let read = |bytes: &[u8]| bytes.iter().rev().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
+        let (held, arrived) = (read(held), read(arrived));
+        let result = match op {
+            ReduceOp::BitAnd => held & arrived,
+            ReduceOp::BitOr => held | arrived,
+            ReduceOp::BitXor => held ^ arrived,
+            ReduceOp::LogicalAnd => u64::from(held != 0 && arrived != 0),
+            ReduceOp::LogicalOr => u64::from(held != 0 || arrived != 0),
+            _ => u64::from((held != 0) != (arrived != 0)),
+        };
+        result.to_le_bytes().to_vec()
+    }
+    if matches!(op, ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Product | ReduceOp::Min | ReduceOp::Max) {
+        return with_type!(dtype, T => one::<T>(op, held, arrived));
+    }
+    let size_bytes = dtype.size_bytes();
+    let pairs = held.chunks(size_bytes).zip(arrived.chunks(size_bytes));
+    pairs.flat_map(|(held, arrived)| of_bits(op, held, arrived).into_iter().take(size_bytes)).collect()
 }
 
 #[test]

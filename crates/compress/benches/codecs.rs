@@ -52,23 +52,8 @@ fn few_bits(criterion: &mut Criterion) {
     few_bits_by::<quantized::Int8>(criterion, "int8");
     few_bits_by::<quantized::Int4>(criterion, "int4");
     few_bits_by::<quantized::OneBit>(criterion, "onebit");
-    stochastic_by::<quantized::Int8>(criterion, "int8:stochastic");
-    stochastic_by::<quantized::Int4>(criterion, "int4:stochastic");
-}
-
-fn stochastic_by<C: quantized::Stochastic>(criterion: &mut Criterion, code: &str) {
-    for (size_bytes, name) in SIZES_BYTES {
-        let mut group = group(criterion, name, size_bytes);
-        let gradients = gradients(size_bytes / size_of::<f32>());
-        let mut values = gradients.clone();
-        let mut encoded = vec![0; quantized::encoded_bytes::<C>(values.len())];
-        let draws = quantized::Draws::of(&[0]);
-        group.bench_function(format!("{code}/encode"), |bencher| {
-            encode(bencher, &gradients, &mut values, |values| {
-                quantized::encode_stochastic::<C>(values, &mut encoded, draws)
-            });
-        });
-    }
+    few_bits_by::<quantized::Int8Stochastic>(criterion, "int8:stochastic");
+    few_bits_by::<quantized::Int4Stochastic>(criterion, "int4:stochastic");
 }
 
 fn few_bits_by<C: quantized::Code>(criterion: &mut Criterion, code: &str) {
@@ -77,8 +62,11 @@ fn few_bits_by<C: quantized::Code>(criterion: &mut Criterion, code: &str) {
         let gradients = gradients(size_bytes / size_of::<f32>());
         let mut values = gradients.clone();
         let mut encoded = vec![0; quantized::encoded_bytes::<C>(values.len())];
+        let draws = quantized::Draws::of(&[0]);
         group.bench_function(format!("{code}/encode"), |bencher| {
-            encode(bencher, &gradients, &mut values, |values| quantized::encode::<C>(values, &mut encoded));
+            encode(bencher, &gradients, &mut values, |values| {
+                quantized::encode::<C>(values, &mut encoded, draws)
+            });
         });
         group.bench_function(format!("{code}/decode"), |bencher| {
             bencher.iter(|| quantized::decode::<C>(&mut values, &encoded));

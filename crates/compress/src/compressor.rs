@@ -16,7 +16,7 @@ mod selection;
 mod sparse;
 mod wire;
 
-use crate::kernels::quantized::{Int4, Int8, OneBit};
+use crate::kernels::quantized::{Int4, Int4Stochastic, Int8, Int8Stochastic, OneBit};
 use exchanges::Exchange;
 use power_sgd::PowerSgd;
 pub use price::Prices;
@@ -230,11 +230,11 @@ impl Compressor {
         assert!(compression.is_valid(), "{compression}: expected one of {}", Compression::NAMES);
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let encoder: Box<dyn Encoder> = match compression {
-            Compression::Int8 => Box::new(Quantized::<Int8>::nearest()),
-            Compression::Int8Stochastic => Box::new(Quantized::<Int8>::at_random(shapes.len())),
-            Compression::Int4 => Box::new(Quantized::<Int4>::nearest()),
-            Compression::Int4Stochastic => Box::new(Quantized::<Int4>::at_random(shapes.len())),
-            Compression::OneBit => Box::new(Quantized::<OneBit>::nearest()),
+            Compression::Int8 => Box::new(Quantized::<Int8>::new(shapes.len())),
+            Compression::Int8Stochastic => Box::new(Quantized::<Int8Stochastic>::new(shapes.len())),
+            Compression::Int4 => Box::new(Quantized::<Int4>::new(shapes.len())),
+            Compression::Int4Stochastic => Box::new(Quantized::<Int4Stochastic>::new(shapes.len())),
+            Compression::OneBit => Box::new(Quantized::<OneBit>::new(shapes.len())),
             Compression::TopK { fraction } => Box::new(TopK::new(fraction)),
             Compression::Threshold { least } => Box::new(Threshold::new(least)),
             Compression::PowerSgd { rank } => Box::new(PowerSgd::new(rank, shapes)),

@@ -152,7 +152,7 @@ fn missing(then: Then) {
     for (rank, ended) in ended.into_iter().enumerate().filter(|(rank, _)| *rank != 1) {
         let text = ended.unwrap_err().to_string();
         assert!(
-            text.contains("all-reduce #12 by nccl") && text.contains("for rank 1"),
+            text.contains("all-reduce #16 by nccl") && text.contains("for rank 1"),
             "rank {rank}: {text}"
         );
     }

@@ -6,12 +6,7 @@ use std::marker::PhantomData;
 use unisono::{Communicator, Rank, Result, copy};
 
 use super::Encoder;
-use crate::kernels::quantized::{
-    Code, Draws, Stochastic, decode, decode_add, encode, encode_stochastic, encoded_bytes, is_finite,
-};
-
-/// Encodes values as [`encode`] does. The random numbers are for stochastic rounding.
-type Encode = fn(&mut [f32], &mut [u8], Draws) -> std::result::Result<(), usize>;
+use crate::kernels::quantized::{Code, Draws, decode, decode_add, encode, encoded_bytes, is_finite};
 
 /// Each leader sums a chunk: it receives the encoded chunks of the others, adds them as `f32`, encodes the sum, and sends it to
 /// all. So a value is rounded twice, for any number of leaders.
@@ -22,10 +17,9 @@ type Encode = fn(&mut [f32], &mut [u8], Draws) -> std::result::Result<(), usize>
 pub(super) struct Quantized<C> {
     /// A chunk for each leader, encoded.
     encoded: Vec<u8>,
-    encode: Encode,
     seed: u64,
-    /// The number of calls, in digits of base [`DIGIT`], for each tensor. All are equal, and the first is read. Empty if values are
-    /// rounded to the nearest one.
+    /// The number of calls, in digits of base [`DIGIT`], for each tensor. All are equal, and the first is read. Empty without stochastic
+    /// rounding, whose random numbers differ for each seed, leader, chunk and call.
     calls: Vec<[f32; 2]>,
     code: PhantomData<fn() -> C>,
 }
@@ -34,23 +28,13 @@ pub(super) struct Quantized<C> {
 const DIGIT: u64 = 1 << 24;
 
 impl<C: Code> Quantized<C> {
-    fn new(encode: Encode, tensors: usize) -> Self {
-        Self { encoded: Vec::new(), encode, seed: 0, calls: vec![[0.0; 2]; tensors], code: PhantomData }
-    }
-
-    pub(super) fn nearest() -> Self {
-        Self::new(|values, encoded, _| encode::<C>(values, encoded), 0)
+    pub(super) fn new(tensors: usize) -> Self {
+        let tensors = if C::IS_STOCHASTIC { tensors } else { 0 };
+        Self { encoded: Vec::new(), seed: 0, calls: vec![[0.0; 2]; tensors], code: PhantomData }
     }
 
     fn calls(&self) -> u64 {
         self.calls.first().map_or(0, |[low, high]| *low as u64 + *high as u64 * DIGIT)
-    }
-}
-
-impl<C: Stochastic> Quantized<C> {
-    /// Rounds to one of the two nearest values, with different random numbers for each seed, leader, chunk and call.
-    pub(super) fn at_random(tensors: usize) -> Self {
-        Self::new(encode_stochastic::<C>, tensors)
     }
 }
 
@@ -64,12 +48,12 @@ impl<C: Code + Debug> Encoder for Quantized<C> {
         let (own, ranks) = (leaders.rank(), leaders.ranks());
         let (chunk_count, chunk_bytes) = chunk::<C>(values.len(), ranks);
         self.encoded.resize(ranks * chunk_bytes, 0);
-        let (count, calls, seed, encode) = (values.len(), self.calls(), self.seed, self.encode);
+        let (count, calls, seed) = (values.len(), self.calls(), self.seed);
         // Encodes this leader's values of a chunk, and leaves the residual in place.
         let put = |chunk: Rank, values: &mut [f32], encoded: &mut [u8]| {
             let draws = Draws::of(&[seed, own as u64, chunk as u64, calls]);
             let encoded = &mut encoded[..encoded_bytes::<C>(values.len())];
-            if encode(values, encoded, draws).is_err() {
+            if encode::<C>(values, encoded, draws).is_err() {
                 // All scales are NaN.
                 encoded.fill(u8::MAX);
             }

@@ -14,7 +14,7 @@ use unisono::internals::{Level, Loop};
 mod codes;
 mod draws;
 
-pub use codes::{Int4, Int8, OneBit};
+pub use codes::{Int4, Int4Stochastic, Int8, Int8Stochastic, OneBit};
 pub use draws::Draws;
 
 /// The number of elements that share their scales.
@@ -31,6 +31,13 @@ pub trait Code: Copy + 'static {
     /// The number of scales of a block, 1 or 2.
     const SCALES: usize;
 
+    /// Whether values are rounded at random to one of the two nearest values: the nearer one has the higher probability, so that the mean of
+    /// decoded values is the value (to 2⁻¹⁷ of a step).
+    ///
+    /// Source: Gupta, Agrawal, Gopalakrishnan and Narayanan, "Deep learning with limited numerical precision", ICML 2015; for gradients
+    /// Alistarh et al., "QSGD", NeurIPS 2017.
+    const IS_STOCHASTIC: bool;
+
     /// Returns the code that fits a block with this largest magnitude. All scales are finite, and none is
     /// subnormal.
     fn fitting(values: &[f32], largest: f32) -> Self;
@@ -41,18 +48,12 @@ pub trait Code: Copy + 'static {
     /// Returns the code with these scales.
     fn of_scales(scales: [f32; 2]) -> Self;
 
-    /// Returns the code of a value, in the lowest bits with all others 0, and the decoded value.
-    fn encode(self, value: f32) -> (u8, f32);
+    /// Returns the code of a value, in the lowest bits with all others 0, and the decoded value. Stochastic rounding adds `off`, a fraction of
+    /// the step between two values, which is uniform between −½ and ½.
+    fn encode(self, value: f32, off: f32) -> (u8, f32);
 
     /// Returns the value of the code in the lowest bits.
     fn decode(self, code: u8) -> f32;
-}
-
-/// A code that supports stochastic rounding.
-pub trait Stochastic: Code {
-    /// Encodes as [`Code::encode`] does, after adding `off`, a fraction of the step between two values. If `off` is uniform between
-    /// −½ and ½, the mean of decoded values is the value.
-    fn encode_off(self, value: f32, off: f32) -> (u8, f32);
 }
 
 const fn scale_bytes<C: Code>() -> usize {
@@ -69,7 +70,7 @@ pub fn encoded_bytes<C: Code>(count: usize) -> usize {
     count / BLOCK * block_bytes::<C>(BLOCK) + if rest == 0 { 0 } else { block_bytes::<C>(rest) }
 }
 
-/// Encodes the values, and leaves in `values` the residual: each value − its decoded value.
+/// Encodes the values, and leaves in `values` the residual: each value − its decoded value. `draws` are for stochastic rounding.
 ///
 /// A scale that would be subnormal is 0. Its elements decode to zeros, and stay in `values`.
 ///
@@ -79,27 +80,8 @@ pub fn encoded_bytes<C: Code>(count: usize) -> usize {
 ///
 /// # Panics
 /// If the length of `encoded` is not [`encoded_bytes`].
-pub fn encode<C: Code>(values: &mut [f32], encoded: &mut [u8]) -> Result<(), usize> {
-    Level::best().run(Encode::<C>(values, encoded, PhantomData))
-}
-
-/// Encodes the values as [`encode`] does, with stochastic rounding to one of the two nearest values: the nearer one has the higher
-/// probability, so that the mean of decoded values is the value (to 2⁻¹⁷ of a step).
-///
-/// Source: Gupta, Agrawal, Gopalakrishnan and Narayanan, "Deep learning with limited numerical precision", ICML 2015; for gradients
-/// Alistarh et al., "QSGD", NeurIPS 2017.
-///
-/// # Errors
-/// As [`encode`].
-///
-/// # Panics
-/// As [`encode`].
-pub fn encode_stochastic<C: Stochastic>(
-    values: &mut [f32],
-    encoded: &mut [u8],
-    draws: Draws,
-) -> Result<(), usize> {
-    Level::best().run(EncodeStochastic::<C>(values, encoded, draws, PhantomData))
+pub fn encode<C: Code>(values: &mut [f32], encoded: &mut [u8], draws: Draws) -> Result<(), usize> {
+    Level::best().run(Encode::<C>(values, encoded, draws, PhantomData))
 }
 
 /// Stores the decoded values.
@@ -138,57 +120,33 @@ fn assert_length<C: Code>(values: &[f32], encoded: &[u8]) {
     );
 }
 
-struct Encode<'a, C>(&'a mut [f32], &'a mut [u8], PhantomData<C>);
+struct Encode<'a, C>(&'a mut [f32], &'a mut [u8], Draws, PhantomData<C>);
 
 impl<C: Code> Loop<Result<(), usize>> for Encode<'_, C> {
     #[inline(always)]
     fn run(self) -> Result<(), usize> {
-        encode_blocks(self.0, self.1, |code: C, _, value| code.encode(value))
-    }
-}
-
-struct EncodeStochastic<'a, C>(&'a mut [f32], &'a mut [u8], Draws, PhantomData<C>);
-
-impl<C: Stochastic> Loop<Result<(), usize>> for EncodeStochastic<'_, C> {
-    #[inline(always)]
-    fn run(self) -> Result<(), usize> {
-        encode_blocks(self.0, self.1, |code: C, index, value| code.encode_off(value, self.2.at(index)))
-    }
-}
-
-/// Encodes all values with a function of the block's code, the value's index and the value.
-#[inline(always)]
-fn encode_blocks<C: Code>(
-    values: &mut [f32],
-    encoded: &mut [u8],
-    encode: impl Fn(C, usize, f32) -> (u8, f32),
-) -> Result<(), usize> {
-    assert_length::<C>(values, encoded);
-    let (blocks, rest) = values.as_chunks_mut::<BLOCK>();
-    let full = blocks.len() * BLOCK;
-    let (full_encoded, rest_encoded) = encoded.split_at_mut(encoded_bytes::<C>(full));
-    let encoded_blocks = full_encoded.chunks_exact_mut(block_bytes::<C>(BLOCK));
-    for (number, (block, encoded)) in blocks.iter_mut().zip(encoded_blocks).enumerate() {
-        let start = number * BLOCK;
-        if !encode_block(block, encoded, |code: C, index, value| encode(code, start + index, value)) {
-            return Err(start + first_not_finite(block));
+        let Self(values, encoded, draws, _) = self;
+        assert_length::<C>(values, encoded);
+        let (blocks, rest) = values.as_chunks_mut::<BLOCK>();
+        let full = blocks.len() * BLOCK;
+        let (full_encoded, rest_encoded) = encoded.split_at_mut(encoded_bytes::<C>(full));
+        let encoded_blocks = full_encoded.chunks_exact_mut(block_bytes::<C>(BLOCK));
+        for (number, (block, encoded)) in blocks.iter_mut().zip(encoded_blocks).enumerate() {
+            let start = number * BLOCK;
+            if !encode_block::<C>(block, encoded, draws, start) {
+                return Err(start + first_not_finite(block));
+            }
         }
+        if !rest.is_empty() && !encode_block::<C>(rest, rest_encoded, draws, full) {
+            return Err(full + first_not_finite(rest));
+        }
+        Ok(())
     }
-    if !rest.is_empty()
-        && !encode_block(rest, rest_encoded, |code: C, index, value| encode(code, full + index, value))
-    {
-        return Err(full + first_not_finite(rest));
-    }
-    Ok(())
 }
 
-/// Returns whether all values are finite; otherwise nothing is changed.
+/// Encodes the values from index `start`. Returns whether all are finite; otherwise nothing is changed.
 #[inline(always)]
-fn encode_block<C: Code>(
-    values: &mut [f32],
-    encoded: &mut [u8],
-    encode: impl Fn(C, usize, f32) -> (u8, f32),
-) -> bool {
+fn encode_block<C: Code>(values: &mut [f32], encoded: &mut [u8], draws: Draws, start: usize) -> bool {
     let mut largest = 0;
     for value in &*values {
         largest = largest.max(value.to_bits() & MAGNITUDE);
@@ -205,7 +163,8 @@ fn encode_block<C: Code>(
     let run_length = codes.len();
     for (run, values) in values.chunks_mut(run_length).enumerate() {
         for (index, (value, byte)) in values.iter_mut().zip(&mut *codes).enumerate() {
-            let (bits, decoded) = encode(code, run * run_length + index, *value);
+            let off = if C::IS_STOCHASTIC { draws.at(start + run * run_length + index) } else { 0.0 };
+            let (bits, decoded) = code.encode(*value, off);
             // The first run has a code for every byte.
             *byte = if run == 0 { bits } else { *byte | bits << (run * C::BITS) };
             *value -= decoded;

@@ -1,12 +1,18 @@
 //! Codes that are multiples of a scale, and codes that are signs.
 
-use super::{Code, Stochastic};
+use super::Code;
 
 /// Eight bits: the nearest multiple of the scale, which is the block's largest magnitude / 127.
-pub type Int8 = Int<8>;
+pub type Int8 = Int<8, false>;
+
+/// As [`Int8`], but at random one of the two nearest multiples.
+pub type Int8Stochastic = Int<8, true>;
 
 /// Four bits: the nearest multiple of the scale, which is the block's largest magnitude / 7.
-pub type Int4 = Int<4>;
+pub type Int4 = Int<4, false>;
+
+/// As [`Int4`], but at random one of the two nearest multiples.
+pub type Int4Stochastic = Int<4, true>;
 
 /// Added to a small number, it leaves no bits for a fraction. The sum is rounded to the nearest integer, ties to even, which is
 /// then in its lowest bits. All instruction sets support this, and not all have a rounding instruction.
@@ -14,12 +20,12 @@ const ROUND: f32 = 1.5 * (1 << 23) as f32;
 
 /// Symmetric n-bit integers. The smallest one is not used.
 #[derive(Debug, Clone, Copy)]
-pub struct Int<const BITS: usize> {
+pub struct Int<const BITS: usize, const IS_STOCHASTIC: bool> {
     scale: f32,
     inverse: f32,
 }
 
-impl<const BITS: usize> Int<BITS> {
+impl<const BITS: usize, const IS_STOCHASTIC: bool> Int<BITS, IS_STOCHASTIC> {
     /// The largest multiple of a scale.
     const MOST: f32 = ((1 << (BITS - 1)) - 1) as f32;
 
@@ -30,9 +36,10 @@ impl<const BITS: usize> Int<BITS> {
     const UNUSED: usize = 8 - BITS;
 }
 
-impl<const BITS: usize> Code for Int<BITS> {
+impl<const BITS: usize, const IS_STOCHASTIC: bool> Code for Int<BITS, IS_STOCHASTIC> {
     const BITS: usize = BITS;
     const SCALES: usize = 1;
+    const IS_STOCHASTIC: bool = IS_STOCHASTIC;
 
     /// Neither the scale nor its inverse is subnormal, nor the largest multiple infinite.
     #[inline(always)]
@@ -53,9 +60,11 @@ impl<const BITS: usize> Code for Int<BITS> {
     }
 
     #[inline(always)]
-    fn encode(self, value: f32) -> (u8, f32) {
-        // The product exceeds the largest multiple by at most a few rounding errors, and is rounded to it.
-        let rounded = value * self.inverse + ROUND;
+    fn encode(self, value: f32, off: f32) -> (u8, f32) {
+        // The product exceeds the largest multiple by at most a few rounding errors, and is rounded to it, but with `off` it might be rounded up.
+        let multiple = value * self.inverse;
+        let multiple = if IS_STOCHASTIC { (multiple + off).clamp(-Self::MOST, Self::MOST) } else { multiple };
+        let rounded = multiple + ROUND;
         (rounded.to_bits() as u8 & u8::MAX >> Self::UNUSED, (rounded - ROUND) * self.scale)
     }
 
@@ -63,15 +72,6 @@ impl<const BITS: usize> Code for Int<BITS> {
     fn decode(self, code: u8) -> f32 {
         let multiple = (code << Self::UNUSED).cast_signed() >> Self::UNUSED;
         f32::from(multiple) * self.scale
-    }
-}
-
-impl<const BITS: usize> Stochastic for Int<BITS> {
-    #[inline(always)]
-    fn encode_off(self, value: f32, off: f32) -> (u8, f32) {
-        // The largest element may exceed the largest multiple by a few rounding errors, and must not be rounded up.
-        let rounded = (value * self.inverse + off).clamp(-Self::MOST, Self::MOST) + ROUND;
-        (rounded.to_bits() as u8 & u8::MAX >> Self::UNUSED, (rounded - ROUND) * self.scale)
     }
 }
 
@@ -94,6 +94,7 @@ const PART: f32 = 1.0 / super::BLOCK as f32;
 impl Code for OneBit {
     const BITS: usize = 1;
     const SCALES: usize = 2;
+    const IS_STOCHASTIC: bool = false;
 
     #[inline(always)]
     fn fitting(values: &[f32], largest: f32) -> Self {
@@ -129,7 +130,7 @@ impl Code for OneBit {
     }
 
     #[inline(always)]
-    fn encode(self, value: f32) -> (u8, f32) {
+    fn encode(self, value: f32, _: f32) -> (u8, f32) {
         let sign = (value.to_bits() >> 31) as u8;
         (sign, self.decode(sign))
     }

@@ -5,6 +5,9 @@ use super::*;
 
 const COUNTS: [usize; 9] = [0, 1, 15, 255, 256, 257, 511, 512, 1000];
 
+/// Rounding to the nearest value uses none of them.
+const UNUSED: [u64; 0] = [];
+
 /// Returns values like gradients: of many magnitudes, some of them zero.
 fn gradients(count: usize, seed: u64) -> Vec<f32> {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -25,7 +28,7 @@ fn decoded<C: Code>(values: &[f32]) -> Vec<f32> {
     let mut results = Level::available().map(|level| {
         let mut left = values.to_vec();
         let mut encoded = vec![0xa5; encoded_bytes::<C>(values.len())];
-        level.run(Encode::<C>(&mut left, &mut encoded, PhantomData)).unwrap();
+        level.run(Encode::<C>(&mut left, &mut encoded, Draws::of(&UNUSED), PhantomData)).unwrap();
         let mut decoded = vec![f32::NAN; values.len()];
         level.run(Decode::<C, false>(&mut decoded, &encoded, PhantomData));
         let mut sums = values.to_vec();
@@ -61,12 +64,9 @@ fn mean(values: &[f32], is_negative: bool) -> f64 {
 
 #[test]
 fn decoded_value_and_residual_sum_to_the_value() {
-    fn check<const BITS: usize>(values: &[f32])
-    where
-        Int<BITS>: Code,
-    {
+    fn check<const BITS: usize>(values: &[f32]) {
         let most = ((1 << (BITS - 1)) - 1) as f32;
-        let decoded = decoded::<Int<BITS>>(values);
+        let decoded = decoded::<Int<BITS, false>>(values);
         for (values, decoded) in values.chunks(BLOCK).zip(decoded.chunks(BLOCK)) {
             let largest = values.iter().fold(0_f32, |largest, value| largest.max(value.abs()));
             // Half a step, and rounding errors.
@@ -105,7 +105,7 @@ fn encoded_bytes_match_the_specification() {
     let mut values = vec![0.0; 257];
     (values[0], values[1], values[2], values[3], values[256]) = (254.0, -254.0, 3.0, -5.1, -127.0);
     let mut encoded = vec![0; encoded_bytes::<Int8>(257)];
-    encode::<Int8>(&mut values, &mut encoded).unwrap();
+    encode::<Int8>(&mut values, &mut encoded, Draws::of(&UNUSED)).unwrap();
     assert_eq!(encoded.len(), 4 + 256 + 4 + 1);
     assert_eq!(encoded[..4], 2_f32.to_le_bytes());
     // A tie, 1.5, is rounded to even.
@@ -120,7 +120,7 @@ fn packed_codes_match_the_specification() {
     // Two runs: the elements 0 to 2, and 3 and 4.
     let mut values = [14.0, -14.0, 3.0, -6.0, 2.0];
     let mut encoded = vec![0xa5; encoded_bytes::<Int4>(5)];
-    encode::<Int4>(&mut values, &mut encoded).unwrap();
+    encode::<Int4>(&mut values, &mut encoded, Draws::of(&UNUSED)).unwrap();
     assert_eq!(encoded[..4], 2_f32.to_le_bytes());
     // 7 and −3; −7 and 1; 2, a tie that is rounded to even.
     assert_eq!(encoded[4..], [0xd7, 0x19, 0x02]);
@@ -128,7 +128,7 @@ fn packed_codes_match_the_specification() {
 
     let mut values = [1.0, -4.0, 3.0, -2.0, 0.0, 2.0, 2.0, -0.0, 2.0, -2.0];
     let mut encoded = vec![0xa5; encoded_bytes::<OneBit>(10)];
-    encode::<OneBit>(&mut values, &mut encoded).unwrap();
+    encode::<OneBit>(&mut values, &mut encoded, Draws::of(&UNUSED)).unwrap();
     // Even elements are in the first byte, odd ones in the second.
     assert_eq!(encoded[8..], [0, 0b11011]);
     assert_eq!(encoded[4..8], (-2_f32).to_le_bytes());
@@ -203,7 +203,8 @@ fn first_not_finite_is_reported<C: Code>() {
                     (values[index], values[count - 1]) = (bad, bad);
                     let before = values.clone();
                     let mut encoded = vec![0xa5; encoded_bytes::<C>(count)];
-                    let refused = level.run(Encode::<C>(&mut values, &mut encoded, PhantomData));
+                    let refused =
+                        level.run(Encode::<C>(&mut values, &mut encoded, Draws::of(&UNUSED), PhantomData));
                     assert_eq!(refused, Err(index), "{count} {level:?}");
                     let block = index / BLOCK;
                     assert_eq!(bits(&values[block * BLOCK..]), bits(&before[block * BLOCK..]));
@@ -221,7 +222,7 @@ fn wrong_encoded_length_panics() {
 }
 
 /// Checks that the mean of decoded values over many calls is within five standard deviations of each value.
-fn check_mean<C: Stochastic>(steps: f32) {
+fn check_mean<C: Code>(steps: f32) {
     const CALLS: u64 = 4000;
     // Ends in the middle of a block. The largest value is a multiple of a scale.
     let values: Vec<f32> = (0..300).map(|index| (index as f32 - 150.0) * 0.01).collect();
@@ -231,7 +232,7 @@ fn check_mean<C: Stochastic>(steps: f32) {
         let mut results = Level::available().map(|level| {
             let (mut left, mut encoded) = (values.clone(), vec![0; encoded_bytes::<C>(values.len())]);
             let draws = Draws::of(&[3, call]);
-            level.run(EncodeStochastic::<C>(&mut left, &mut encoded, draws, PhantomData)).unwrap();
+            level.run(Encode::<C>(&mut left, &mut encoded, draws, PhantomData)).unwrap();
             let mut decoded = vec![f32::NAN; values.len()];
             level.run(Decode::<C, false>(&mut decoded, &encoded, PhantomData));
             for ((&value, &left), &decoded) in values.iter().zip(&left).zip(&decoded) {
@@ -257,8 +258,8 @@ fn check_mean<C: Stochastic>(steps: f32) {
 
 #[test]
 fn stochastic_rounding_is_unbiased() {
-    check_mean::<Int8>(127.0);
-    check_mean::<Int4>(7.0);
+    check_mean::<Int8Stochastic>(127.0);
+    check_mean::<Int4Stochastic>(7.0);
 }
 
 #[test]
@@ -266,7 +267,7 @@ fn multiples_of_the_scale_are_exact() {
     for call in 0..2000 {
         let mut values: Vec<f32> = (-127_i8..=127).map(f32::from).collect();
         let mut encoded = vec![0; encoded_bytes::<Int8>(values.len())];
-        encode_stochastic::<Int8>(&mut values, &mut encoded, Draws::of(&[call])).unwrap();
+        encode::<Int8Stochastic>(&mut values, &mut encoded, Draws::of(&[call])).unwrap();
         assert!(values.iter().all(|&left| left == 0.0), "{values:?}");
     }
 }
@@ -276,5 +277,5 @@ fn non_finite_values_are_reported_by_stochastic_encoding() {
     let mut values = vec![1.0; 300];
     values[280] = f32::NAN;
     let mut encoded = vec![0; encoded_bytes::<Int4>(values.len())];
-    assert_eq!(encode_stochastic::<Int4>(&mut values, &mut encoded, Draws::of(&[])), Err(280));
+    assert_eq!(encode::<Int4Stochastic>(&mut values, &mut encoded, Draws::of(&[])), Err(280));
 }
