@@ -5,7 +5,7 @@
 
 use std::f32::consts::TAU;
 
-use rand::{Rng, RngExt};
+use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
@@ -106,17 +106,17 @@ pub(super) fn draw(options: &Options) -> Result<Dataset, DataError> {
 fn draw_digit(rng: &mut ChaCha8Rng, image: &mut [u8]) -> u8 {
     let digit = rng.random_range(0..GLYPHS.len());
     let glyph = GLYPHS[digit][rng.random_range(0..GLYPHS[digit].len())];
-    let warp = Warp::random(rng);
-    let pen = Pen { radius: rng.random_range(0.7..1.7), blur: rng.random_range(0.4..0.9) };
+    let warp = warp(rng);
+    let pen = [rng.random_range(0.7..1.7), rng.random_range(0.4..0.9)];
 
     let mut ink = [0.0; SIDE * SIDE];
     for stroke in glyph {
-        let points: Vec<Point> = stroke.points().into_iter().map(|p| warp.apply(p)).collect();
-        pen.draw(&points, 1.0, &mut ink);
+        let points: Vec<Point> = stroke.points().into_iter().map(&warp).collect();
+        draw_line(pen, &points, 1.0, &mut ink);
     }
     for _ in 0..2 {
         let smudge = [random_pixel(rng), random_pixel(rng)];
-        pen.draw(&smudge, rng.random_range(0.0..0.6), &mut ink);
+        draw_line(pen, &smudge, rng.random_range(0.0..0.6), &mut ink);
     }
     expose(rng, &ink, image);
     digit as u8
@@ -133,14 +133,9 @@ fn expose(rng: &mut ChaCha8Rng, ink: &[f32], image: &mut [u8]) {
     let noise = rng.random_range(5.0..80.0);
     for (grey, ink) in image.iter_mut().zip(ink) {
         // The sum of two uniform variables approximates a normal one.
-        let bell = uniform(rng.next_u32()) + uniform(rng.next_u32()) - 1.0;
+        let bell = rng.random::<f32>() + rng.random::<f32>() - 1.0;
         *grey = rounded((ink * contrast + bell * noise).clamp(0.0, 255.0));
     }
-}
-
-/// Returns a number from 0 to 1, identical to the one that `rand` makes from the same bits.
-fn uniform(bits: u32) -> f32 {
-    (bits >> 8) as f32 / (1 << 24) as f32
 }
 
 impl Stroke {
@@ -163,66 +158,41 @@ impl Stroke {
     }
 }
 
-/// The distortion of one image: a bend, then an affine map to pixels.
-struct Warp {
-    /// Amplitude, frequency and phase of each coordinate's displacement along the other.
-    bends: [[f32; 3]; 2],
-    /// The linear part, by rows.
-    linear: [[f32; 2]; 2],
-    /// The position of the centre, in pixels.
-    middle: Point,
-}
-
-impl Warp {
-    fn random(rng: &mut ChaCha8Rng) -> Self {
-        let mut between = |low: f32, high: f32| rng.random_range(low..high);
-        let bends = [(); 2].map(|()| [between(0.0, 0.15), between(1.0, 3.0), between(0.0, TAU)]);
-        let (sin, cos) = between(-0.35, 0.35).sin_cos();
-        let shear = between(-0.4, 0.4);
-        let (wide, high) = (between(6.0, 10.5), between(7.5, 10.5));
-        Self {
-            bends,
-            linear: [[wide * cos, high * (shear * cos - sin)], [wide * sin, high * (shear * sin + cos)]],
-            middle: (14.0 + between(-2.5, 2.5), 14.0 + between(-2.5, 2.5)),
-        }
-    }
-
-    fn apply(&self, (x, y): Point) -> Point {
+/// Returns the distortion of one image: a bend, then an affine map to pixels.
+fn warp(rng: &mut ChaCha8Rng) -> impl Fn(Point) -> Point + use<> {
+    let mut between = |low: f32, high: f32| rng.random_range(low..high);
+    // Amplitude, frequency and phase of each coordinate's displacement along the other.
+    let bends = [(); 2].map(|()| [between(0.0, 0.15), between(1.0, 3.0), between(0.0, TAU)]);
+    let (sin, cos) = between(-0.35, 0.35).sin_cos();
+    let shear = between(-0.4, 0.4);
+    let (wide, high) = (between(6.0, 10.5), between(7.5, 10.5));
+    // The linear part, and the position of the centre in pixels.
+    let [row_x, row_y] = [[wide * cos, high * (shear * cos - sin)], [wide * sin, high * (shear * sin + cos)]];
+    let (middle_x, middle_y) = (14.0 + between(-2.5, 2.5), 14.0 + between(-2.5, 2.5));
+    move |(x, y)| {
         let bend = |[amplitude, frequency, phase]: [f32; 3], along: f32| {
             amplitude * (frequency * along + phase).sin()
         };
-        let (x, y) = (x + bend(self.bends[0], y), y + bend(self.bends[1], x));
-        let [row_x, row_y] = self.linear;
-        let (middle_x, middle_y) = self.middle;
+        let (x, y) = (x + bend(bends[0], y), y + bend(bends[1], x));
         (middle_x + row_x[0] * x + row_x[1] * y, middle_y + row_y[0] * x + row_y[1] * y)
     }
 }
 
-/// A round pen, in pixels.
-struct Pen {
-    /// Half the width of its line.
-    radius: f32,
-    /// Half the width of the line's fading edge.
-    blur: f32,
-}
-
-impl Pen {
-    /// Draws a line through `points`, of `strength` in 0..=1.
-    fn draw(&self, points: &[Point], strength: f32, ink: &mut [f32]) {
-        let reach = self.radius + self.blur;
-        // Visits only pixels near a segment, since most of an image is blank.
-        let near = |a: f32, b: f32| {
-            let (low, high) = (a.min(b) - reach, a.max(b) + reach + 1.0);
-            (low.clamp(0.0, SIDE as f32) as usize)..(high.clamp(0.0, SIDE as f32) as usize)
-        };
-        for &[a, b] in points.array_windows() {
-            for row in near(a.1, b.1) {
-                for column in near(a.0, b.0) {
-                    let distance = distance((column as f32, row as f32), a, b);
-                    let cover = ((reach - distance) / (2.0 * self.blur)).clamp(0.0, 1.0);
-                    let pixel = &mut ink[row * SIDE + column];
-                    *pixel = pixel.max(cover * strength);
-                }
+/// Draws a line of `strength` in 0..=1 through `points`. `radius` is half its width, and `blur` half the width of its fading edge, in pixels.
+fn draw_line([radius, blur]: [f32; 2], points: &[Point], strength: f32, ink: &mut [f32]) {
+    let reach = radius + blur;
+    // Visits only pixels near a segment, since most of an image is blank.
+    let near = |a: f32, b: f32| {
+        let (low, high) = (a.min(b) - reach, a.max(b) + reach + 1.0);
+        (low.clamp(0.0, SIDE as f32) as usize)..(high.clamp(0.0, SIDE as f32) as usize)
+    };
+    for &[a, b] in points.array_windows() {
+        for row in near(a.1, b.1) {
+            for column in near(a.0, b.0) {
+                let distance = distance((column as f32, row as f32), a, b);
+                let cover = ((reach - distance) / (2.0 * blur)).clamp(0.0, 1.0);
+                let pixel = &mut ink[row * SIDE + column];
+                *pixel = pixel.max(cover * strength);
             }
         }
     }

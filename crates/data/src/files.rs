@@ -22,6 +22,10 @@ pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
     let Some(text) = name.to_str().filter(|_| !name.exists()) else { return Ok(vec![name.into()]) };
     let mut files = vec![];
     for element in elements(text) {
+        if element.is_empty() {
+            let problem = "is a list with an empty element: expected a name before and after each comma";
+            return Err(DataError::file(name, problem));
+        }
         if Path::new(element).exists() {
             files.push(element.into());
             continue;

@@ -117,6 +117,9 @@ pub fn load_as(
 
 /// Reads a data set, with the `known` schema and number of classes of a model, if given.
 fn read(source: &Source, options: &Options, known: Option<(&Schema, usize)>) -> Result<Dataset, DataError> {
+    if options.classes == Some(0) {
+        return Err(DataError::zero("the number of classes"));
+    }
     refuse_normalization(source, options)?;
     match &*remote::local(source, &options.cache)? {
         Source::Digits => digits::draw(options),

@@ -50,6 +50,11 @@ pub(super) fn read(
             let schema = Schema { normalization, ..Schema::default() };
             (Kind::Images { height, width, channels, classes }, schema)
         }
+        Content::Rows(..) if options.normalize.is_some() || !options.augmentation.is_empty() => {
+            let problem = "has rows, which are neither normalised by other statistics (--normalize) nor augmented (--augment): \
+                           expected images";
+            return Err(DataError::file(train.path, problem));
+        }
         Content::Rows(rows, _) => {
             let features = rows.width;
             let schema = match known {
@@ -192,11 +197,15 @@ impl Array {
             return Err(refused(problem));
         }
         let kind = kind.trim_start_matches(['<', '|', '=']).to_owned();
-        let times = |product: Option<u64>, &size: &usize| product?.checked_mul(size as u64);
-        let bytes = shape.iter().fold(kind.get(1..).and_then(|width| width.parse().ok()), times);
-        let end = bytes.and_then(|bytes| offset.checked_add(bytes)).filter(|&end| end > offset);
-        let found = file.length;
         let array = Self { file, offset, kind, shape };
+        if !array.kind.starts_with(['u', 'i', 'f', 'b']) {
+            // Text or objects: `samples` and `labels` refuse them. The width in their type is not in bytes, or missing.
+            return Ok(array);
+        }
+        let times = |product: Option<u64>, &size: &usize| product?.checked_mul(size as u64);
+        let bytes = array.shape.iter().fold(array.kind[1..].parse().ok(), times);
+        let end = bytes.and_then(|bytes| offset.checked_add(bytes)).filter(|&end| end > offset);
+        let found = array.file.length;
         match end {
             Some(end) if end == found => Ok(array),
             Some(end) => Err(array

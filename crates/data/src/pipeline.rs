@@ -32,16 +32,17 @@ mod watch;
 
 use std::fmt;
 use std::iter;
+use std::mem;
 use std::sync::Arc;
 use std::thread;
 
 use crate::error::DataError;
 use ahead::Ahead;
 pub use cache::Cached;
-use epochs::{Group, Item, groups};
-use interleave::Interleave;
+use epochs::Item;
+use interleave::interleave;
 pub use sharding::{Shard, Sharding};
-use shuffle::Shuffle;
+use shuffle::shuffled;
 use watch::Counters;
 pub use watch::{StageReport, Watch, bottleneck, lock, part};
 
@@ -81,7 +82,7 @@ pub enum Depth {
 pub fn holding(elements: usize) -> Option<(Threads, Depth)> {
     let spare = elements.checked_sub(LEAST_HELD)?;
     let threads = (1 + spare / 2).min(cores());
-    Some((Threads::AtMost(threads), Depth::AtMost((elements - 1 - 2 * threads).min(governor::MOST_READY))))
+    Some((Threads::AtMost(threads), Depth::AtMost((elements - 1 - 2 * threads).min(ahead::MOST_READY))))
 }
 
 /// The minimum number of elements that these stages hold: one in progress, one finished, one prefetched, and the consumer's.
@@ -133,9 +134,7 @@ impl<T: Send + 'static> Pipeline<T> {
         F: Fn(T) -> Result<Pipeline<U>, DataError> + Send + Sync + 'static,
     {
         assert!(at_once > 0, "at least one source is open at a time");
-        self.on_threads("interleave", at_once, |files, counters| {
-            Interleave::new(files, at_once, Arc::new(open), counters)
-        })
+        self.on_threads("interleave", at_once, |files, counters| interleave(files, at_once, open, counters))
     }
 
     /// Maps elements by `f` on several threads, in order.
@@ -158,26 +157,31 @@ impl<T: Send + 'static> Pipeline<T> {
     ///
     /// # Panics
     /// If `size` or the number of threads is 0.
-    pub fn map_batch<U, V, F, C>(self, threads: Threads, size: usize, f: F, collate: C) -> Pipeline<V>
+    pub fn map_batch<U, V, F, C>(mut self, threads: Threads, size: usize, f: F, collate: C) -> Pipeline<V>
     where
         U: Send + 'static,
         V: Send + 'static,
         F: Fn(T) -> Result<U, DataError> + Send + Sync + 'static,
         C: Fn(Vec<U>) -> Result<V, DataError> + Send + Sync + 'static,
     {
-        let whole = move |number: u64, group: Group<T>| {
-            let numbered = (group.first..).zip(group.elements);
-            let mapped =
-                numbered.map(|(number, element)| f(element).map_err(|error| error.in_element(number)));
-            let mapped = mapped.collect::<Result<_, _>>()?;
-            match group.error {
-                Some(error) => Err(error),
-                None => collate(mapped).map_err(|error| error.in_element(number)),
-            }
+        let (watch, mut next) = (self.watch(), 0);
+        let numbered = iter::from_fn(move || self.next_item()).map(move |item| match item {
+            Ok(item) => Ok(item.map(|element| {
+                next += 1;
+                Ok((next - 1, element))
+            })),
+            // An element, so that it follows the errors of the elements before it in its batch.
+            Err(error) => Ok(Item::Element(Err(error))),
+        });
+        let whole = move |number, batch: Vec<Result<(u64, T), DataError>>| {
+            let mapped = batch.into_iter().map(|element| {
+                let (number, element) = element?;
+                f(element).map_err(|error| error.in_element(number))
+            });
+            collate(mapped.collect::<Result<_, _>>()?).map_err(|error| error.in_element(number))
         };
-        let watch = self.watch();
-        let grouped = Pipeline::stage(groups(self, size).map(Ok), watch);
-        grouped.on_threads("map", 1, |source, counters| Ahead::map(source, threads, whole, counters))
+        let batches = Pipeline::stage(numbered, watch).batch(size);
+        batches.on_threads("map", 1, |source, counters| Ahead::map(source, threads, whole, counters))
     }
 
     /// Shuffles elements by seed and epoch: keeps a buffer of `buffer` elements, and returns a random one each time. An element may come any number
@@ -193,20 +197,33 @@ impl<T: Send + 'static> Pipeline<T> {
     pub fn shuffle(self, buffer: usize, seed: u64, epoch: u64) -> Self {
         assert!(buffer > 0, "the buffer holds at least one element");
         let watch = self.watch();
-        Self::stage(Shuffle::new(self, buffer, seed, epoch), watch)
+        Self::stage(shuffled(self, buffer, seed, epoch), watch)
     }
 
     /// Groups elements by `size`; the last group of an epoch may be smaller.
     ///
     /// # Panics
     /// If `size` is 0.
-    pub fn batch(self, size: usize) -> Pipeline<Vec<T>> {
-        let watch = self.watch();
-        let whole = |group: Item<Group<T>>| match group {
-            Item::Element(Group { error: Some(error), .. }) => Err(error),
-            group => Ok(group.map(|group| group.elements)),
+    pub fn batch(mut self, size: usize) -> Pipeline<Vec<T>> {
+        assert!(size > 0, "a batch has at least one element");
+        // `has_ended` is set from the end of an epoch until that end is forwarded.
+        let (watch, mut has_ended) = (self.watch(), false);
+        let next = move || {
+            let mut batch = Vec::with_capacity(size);
+            while !has_ended && batch.len() < size {
+                match self.next_item() {
+                    Some(Ok(Item::Element(element))) => batch.push(element),
+                    Some(Ok(Item::EndOfEpoch)) => has_ended = true,
+                    Some(Err(error)) => return Some(Err(error)),
+                    None => break,
+                }
+            }
+            if !batch.is_empty() {
+                return Some(Ok(Item::Element(batch)));
+            }
+            mem::take(&mut has_ended).then_some(Ok(Item::EndOfEpoch))
         };
-        Pipeline::stage(groups(self, size).map(whole), watch)
+        Pipeline::stage(iter::from_fn(next), watch)
     }
 
     /// Prefetches elements on a background thread.
@@ -281,7 +298,7 @@ impl<T> Pipeline<T> {
     where
         I: Iterator<Item = Result<Item<U>, DataError>> + Send + 'static,
     {
-        let counters = Counters::new(name, &self.watch, streams);
+        let counters = Counters::new(name, streams);
         let watch = self.watch().then(&counters);
         Pipeline::stage(start(self, counters), watch)
     }

@@ -253,11 +253,11 @@ pub struct Options {
     pub test_samples: usize,
     /// Text: the length of a window, in characters.
     pub context: usize,
-    /// TFRecord, WebDataset and arrays: the number of classes. `None` derives it from the labels, for which all TFRecords are read once.
+    /// TFRecord, WebDataset and arrays: the number of classes, at least 1. `None` derives it from the labels, for which all TFRecords are read once.
     pub classes: Option<usize>,
     /// Tables: the column of numbers that a regression predicts. `None` for classes: the column `label`, or the last one.
     pub target: Option<String>,
-    /// TFRecord, WebDataset, arrays, images and CIFAR: augmentation of training images.
+    /// TFRecord, WebDataset, images, arrays of images and CIFAR: augmentation of training images.
     pub augmentation: Augmentation,
     /// TFRecord, WebDataset and images: whether images are read in colour or as greyscale. `None` reads colour if training images have any.
     pub colour: Option<bool>,
@@ -297,7 +297,7 @@ impl Default for Options {
 }
 
 /// The cache of objects of remote sources, and the receiver of reports on downloads and waits.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Cache {
     /// The cache directory, with one directory per URL. By default, `unisono-data-cache-` and the user ID, in the system's temporary directory.
     pub folder: Option<PathBuf>,
@@ -313,12 +313,6 @@ impl Cache {
             Some(report) => report(text),
             None => tracing::info!("{text}"),
         }
-    }
-}
-
-impl fmt::Debug for Cache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache").field("folder", &self.folder).finish_non_exhaustive()
     }
 }
 

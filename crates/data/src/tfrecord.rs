@@ -27,7 +27,6 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     let wanted = (|name: &str| name.contains("tfrec"), "file with `tfrec` in its name");
     let parts = divided(path, wanted, "records", |file| records.add(file, skips_damaged))?;
     let classes = match options.classes {
-        Some(0) => return Err(DataError::zero("the number of classes")),
         Some(classes) => classes,
         None => records.count_classes(skips_damaged)?,
     };

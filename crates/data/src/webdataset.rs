@@ -87,8 +87,7 @@ impl Members {
         match self.samples.iter().find(|sample| sample.label as usize >= classes) {
             None => Ok(classes),
             Some(Sample { file, key, label, .. }) => {
-                let highest = classes.saturating_sub(1);
-                let problem = format!("the label is {label}: expected one from 0 to {highest}");
+                let problem = format!("the label is {label}: expected one from 0 to {}", classes - 1);
                 Err(damaged(&self.files[*file].path, key, &problem))
             }
         }
@@ -144,7 +143,7 @@ fn found_in<R: Read>(path: &Path, entries: io::Result<Entries<'_, R>>) -> Result
                 return Err(damaged(format!("has a sparse member, `{name}`: expected plain ones")));
             }
             // Skipping it would lose its sample silently, or report a sample without an image or a class.
-            EntryType::Link | EntryType::Symlink if role_of(extension).is_some() => {
+            EntryType::Link | EntryType::Symlink if place_of(extension).is_some() => {
                 return Err(damaged(format!(
                     "has a link, `{name}`: expected plain members; write it again, with tar's --hard-dereference and --dereference"
                 )));
@@ -173,42 +172,30 @@ fn divided(name: &str) -> Option<(&str, &str)> {
     (!key[base..].starts_with("__")).then(|| (key, &extension[1..]))
 }
 
-/// The content of a member that belongs to a sample.
-enum Role {
-    Image,
-    /// The class, in decimal.
-    Class,
-    /// A JSON object that may have the class.
-    Table,
-}
-
-/// Returns the role of members with this extension; `None` if they are not read.
-fn role_of(extension: &str) -> Option<Role> {
-    match &*extension.to_lowercase() {
-        extension if EXTENSIONS.contains(&extension) => Some(Role::Image),
-        "cls" => Some(Role::Class),
-        "json" => Some(Role::Table),
-        _ => None,
-    }
-}
-
 /// The members of a sample that have been found.
 struct Parts {
     key: Box<str>,
     image: Option<Member>,
+    /// The class, in decimal.
     class: Option<Member>,
+    /// A JSON object that may have the class.
     table: Option<Member>,
+}
+
+/// Returns the place of members with this extension; `None` if they are not read.
+fn place_of(extension: &str) -> Option<fn(&mut Parts) -> &mut Option<Member>> {
+    match &*extension.to_lowercase() {
+        extension if EXTENSIONS.contains(&extension) => Some(|parts| &mut parts.image),
+        "cls" => Some(|parts| &mut parts.class),
+        "json" => Some(|parts| &mut parts.table),
+        _ => None,
+    }
 }
 
 impl Parts {
     fn add(&mut self, extension: &str, member: Member) -> Result<(), String> {
-        let place = match role_of(extension) {
-            Some(Role::Image) => &mut self.image,
-            Some(Role::Class) => &mut self.class,
-            Some(Role::Table) => &mut self.table,
-            None => return Ok(()),
-        };
-        match place.replace(member) {
+        let Some(place) = place_of(extension) else { return Ok(()) };
+        match place(self).replace(member) {
             None => Ok(()),
             Some(_) => Err(format!(
                 "sample `{}`: has another member like `.{extension}`: expected one image and one class",

@@ -85,6 +85,15 @@ fn patterns_without_a_match_are_refused() {
     }
 }
 
+#[test]
+fn empty_elements_of_lists_are_refused() {
+    for list in ["a.csv,", ",a.csv", "a.csv,,b.csv"] {
+        let message = named(Path::new(list)).unwrap_err().to_string();
+        let expected = "is a list with an empty element: expected a name before and after each comma";
+        assert_eq!(message, format!("`{list}`: {expected}"));
+    }
+}
+
 proptest! {
     #[test]
     fn no_name_causes_a_panic(name in "[a{}.,*0-9?\\[\\]-]{0,24}") {

@@ -115,6 +115,29 @@ fn damaged_images_are_refused_or_skipped_with_a_snapshot_too() {
 }
 
 #[test]
+fn a_damaged_snapshot_is_an_error_even_if_samples_may_be_skipped() {
+    let (folder, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = images(folder.path());
+    let skips = Options { on_bad_sample: OnBadSample::Skip { most: None }, ..options() };
+    let (dataset, report) = kept(&source, &skips, at.path()).unwrap();
+    let entries = fs::read_dir(report.directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut shards: Vec<_> = entries.filter(|path| path.to_string_lossy().contains("train-")).collect();
+    shards.sort();
+    drop(dataset);
+    // The checksums are at the end of the file.
+    let mut bytes = fs::read(&shards[0]).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&shards[0], bytes).unwrap();
+    let (dataset, report) = kept(&source, &skips, at.path()).unwrap();
+    assert_eq!(report.written, 0);
+    let all: Vec<_> = (0..dataset.train.len()).collect();
+    let message = dataset.train.batch(&all, Pass::Evaluation).unwrap_err().to_string();
+    assert!(message.contains(&format!("cannot read `{}`: record ", shards[0].display())), "{message}");
+    assert!(message.ends_with("is damaged: delete the file, and it is written anew"), "{message}");
+    assert_eq!(dataset.train.skipped(0).count, 0);
+}
+
+#[test]
 fn a_snapshot_of_a_source_in_memory_is_refused() {
     let at = tempfile::tempdir().unwrap();
     let options = Options { train_samples: 20, test_samples: 2, ..Options::default() };

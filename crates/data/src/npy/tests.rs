@@ -81,6 +81,13 @@ fn rows_are_standardised_like_rows_of_a_table() {
         let all: Vec<_> = (0..18).collect();
         let batch = |data: &Dataset| data.train.batch(&all, Pass::Evaluation).unwrap();
         assert_eq!(batch(&data), batch(&csv));
+        for options in [
+            Options { augmentation: "mirror".parse().unwrap(), ..Options::default() },
+            Options { normalize: Some(Normalize::Measured), ..Options::default() },
+        ] {
+            let message = load(&source, &options).unwrap_err().to_string();
+            assert!(message.contains("x_train.npy`: has rows, which are neither normalised"), "{message}");
+        }
         // For a model, rows are standardised by its statistics instead of their own.
         let mut schema = data.schema.clone();
         let again = load_as(&source, &Options::default(), &data.kind, &schema).unwrap();
@@ -167,6 +174,34 @@ fn arrays_that_do_not_match_are_reported() {
             "x_test.npy`: has images of the shape [3, 2, 1]: expected images of the shape [2, 3, 1]"
         )
     );
+}
+
+#[test]
+fn texts_and_objects_are_refused_by_their_type() {
+    let cases = [
+        (
+            "y_train.npy",
+            npy("<U3", "(20,)", &[0; 240]),
+            "`U3` with the shape [20]: expected labels, whole numbers",
+        ),
+        (
+            "y_train.npy",
+            npy("|O", "(20,)", &[0; 99]),
+            "`O` with the shape [20]: expected labels, whole numbers",
+        ),
+        (
+            "x_train.npy",
+            npy("|S5", "(20, 2)", &[0; 200]),
+            "`S5` with the shape [20, 2]: expected `u1` images",
+        ),
+    ];
+    for (name, array, expected) in cases {
+        let directory = TestDirectory::new();
+        images(&directory, ["x_train.npy", "y_train.npy"], 20, "|u1", 1);
+        directory.file(name, array);
+        let message = read(directory.path(), &Options::default(), None).unwrap_err().to_string();
+        assert!(message.contains(&format!("{name}`: is an array of {expected}")), "{message}");
+    }
 }
 
 proptest! {

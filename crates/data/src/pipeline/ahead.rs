@@ -6,6 +6,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,9 +14,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::epochs::Item;
-use super::governor::{Governor, MOST_READY, Reserve};
+use super::governor::Governor;
 use super::watch::{Counters, Sum, lock};
 use super::{DataError, Depth, Pipeline, Threads, cores};
+
+/// The default maximum of prefetched elements.
+pub(super) const MOST_READY: usize = 64;
 
 /// The outcome of an item: a result, or a panic that resumes in the consumer. The end of an epoch only occupies its position.
 type Outcome<U> = Result<Result<Item<U>, DataError>, Box<dyn Any + Send>>;
@@ -59,7 +63,11 @@ struct State<U> {
     end: Option<u64>,
     /// The number of threads that work; the others are idle.
     active: usize,
-    reserve: Reserve,
+    /// The number of results that may be in progress or ready, and the maximum to which it grows.
+    room: u64,
+    most_room: u64,
+    /// Whether a thread found no room since the consumer last found no result: the threads were ahead of it.
+    was_full: bool,
     is_stopped: bool,
 }
 
@@ -78,23 +86,21 @@ impl<T: Send + 'static, U: Send + 'static> Ahead<T, U> {
         assert!(count > 0, "a map needs at least one thread");
         let governor = (!matches!(threads, Threads::Fixed(_))).then(|| Governor::new(most));
         counters.most_threads.store(most, Ordering::Relaxed);
-        Self::start(source, Box::new(make), count, (Reserve::fixed(room(count)), governor), counters)
+        Self::start(source, Box::new(make), count, ([room(count); 2], governor), counters)
     }
 
     fn start(
         source: Pipeline<T>,
         make: Make<T, U>,
         active: usize,
-        (reserve, governor): (Reserve, Option<Governor>),
+        (room, governor): ([u64; 2], Option<Governor>),
         counters: Arc<Counters>,
     ) -> Self {
         counters.threads.store(active, Ordering::Relaxed);
-        let ready = BTreeMap::new();
-        let state = State { ready, begun: 0, taken: 0, end: None, active, reserve, is_stopped: false };
         let shared = Arc::new(Shared {
             source: Mutex::new(Source { elements: source, pulled: 0, numbered: 0 }),
             make,
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(active, room)),
             counters,
             has_room: Condvar::new(),
             has_next: Condvar::new(),
@@ -125,7 +131,8 @@ impl<T: Send + 'static, U: Send + 'static> Ahead<T, U> {
         self.spawn_workers(active);
         let mut state = lock(&self.shared.state);
         state.active = active.min(self.threads.len());
-        state.reserve = Reserve::fixed(room(state.active));
+        state.room = room(state.active);
+        state.most_room = state.room;
         self.shared.counters.threads.store(state.active, Ordering::Relaxed);
         self.shared.has_room.notify_all();
     }
@@ -134,13 +141,14 @@ impl<T: Send + 'static, U: Send + 'static> Ahead<T, U> {
 impl<T: Send + 'static> Ahead<T, T> {
     /// Starts one thread that passes elements on unchanged.
     pub(super) fn prefetch(source: Pipeline<T>, depth: Depth, counters: Arc<Counters>) -> Self {
-        let reserve = match depth {
-            Depth::Auto => Reserve::growing(MOST_READY),
-            Depth::AtMost(most) => Reserve::growing(most),
-            Depth::Fixed(depth) => Reserve::fixed(depth),
+        let room = match depth {
+            Depth::Auto => [2, MOST_READY],
+            Depth::AtMost(most) => [most.min(2), most],
+            Depth::Fixed(depth) => [depth; 2],
         };
-        assert!(reserve.room() > 0, "at least one element is prefetched");
-        Self::start(source, Box::new(|_, element| Ok(element)), 1, (reserve, None), counters)
+        assert!(room[0] > 0, "at least one element is prefetched");
+        let room = room.map(|elements| elements as u64);
+        Self::start(source, Box::new(|_, element| Ok(element)), 1, (room, None), counters)
     }
 }
 
@@ -154,7 +162,7 @@ impl<T: Send + 'static, U: Send + 'static> Iterator for Ahead<T, U> {
         }
         let asked = Instant::now();
         let mut state = lock(&self.shared.state);
-        if !state.is_next_there() && state.reserve.found_empty() {
+        if !state.is_next_there() && state.grow() {
             self.shared.has_room.notify_all();
         }
         while !state.is_next_there() {
@@ -221,11 +229,11 @@ impl<T, U> Shared<T, U> {
                 return false;
             }
             if thread < state.active {
-                if state.begun - state.taken < state.reserve.room() {
+                if state.begun - state.taken < state.room {
                     state.begun += 1;
                     return true;
                 }
-                state.reserve.found_full();
+                state.was_full = true;
             }
             let (is_active, began) = (thread < state.active, Instant::now());
             state = wait(&self.has_room, state);
@@ -261,18 +269,64 @@ impl<T, U> Shared<T, U> {
 }
 
 impl<U> State<U> {
+    fn new(active: usize, [room, most_room]: [u64; 2]) -> Self {
+        Self {
+            ready: BTreeMap::new(),
+            begun: 0,
+            taken: 0,
+            end: None,
+            active,
+            room,
+            most_room,
+            was_full: false,
+            is_stopped: false,
+        }
+    }
+
     /// Returns whether the next result, or the end, is known.
     fn is_next_there(&self) -> bool {
         self.end == Some(self.taken) || self.ready.contains_key(&self.taken)
     }
+
+    /// Doubles the room for a consumer that finds no result although threads were ahead of it. Returns whether the room has grown.
+    fn grow(&mut self) -> bool {
+        let grows = mem::take(&mut self.was_full) && self.room < self.most_room;
+        if grows {
+            self.room = (2 * self.room).min(self.most_room);
+        }
+        grows
+    }
 }
 
 /// Returns the maximum number of results in progress or ready: two per thread, so that a slow element that is next does not block the other threads.
-fn room(threads: usize) -> usize {
-    (2 * threads).min(MOST_READY + threads)
+fn room(threads: usize) -> u64 {
+    (2 * threads).min(MOST_READY + threads) as u64
 }
 
 /// Waits for a signal. It always arrives: threads deliver a result in any case, and a dropped consumer signals the end.
 fn wait<'a, S>(news: &Condvar, guard: MutexGuard<'a, S>) -> MutexGuard<'a, S> {
     news.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_grows_after_results_ran_out() {
+        let mut growing = State::<()>::new(1, [2, MOST_READY as u64]);
+        assert!(!growing.grow(), "the threads were never ahead");
+        for expected in [4, 8, 16, 32, 64] {
+            growing.was_full = true;
+            assert!(growing.grow());
+            assert_eq!(growing.room, expected);
+            assert!(!growing.grow());
+        }
+        growing.was_full = true;
+        assert!(!growing.grow());
+        let mut fixed = State::<()>::new(1, [3, 3]);
+        fixed.was_full = true;
+        assert!(!fixed.grow());
+        assert_eq!(fixed.room, 3);
+    }
 }

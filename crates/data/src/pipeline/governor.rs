@@ -1,10 +1,7 @@
-//! Adjusts the number of threads and of prefetched results.
+//! Adjusts the number of threads.
 
 use std::mem;
 use std::time::{Duration, Instant};
-
-/// The default maximum of prefetched elements.
-pub(super) const MOST_READY: usize = 64;
 
 /// The minimum time of observation before a change.
 const WATCHED: Duration = Duration::from_millis(20);
@@ -124,43 +121,6 @@ impl Pause {
     }
 }
 
-/// The number of results that may be in progress or ready.
-pub(super) struct Reserve {
-    room: usize,
-    most: usize,
-    was_full: bool,
-}
-
-impl Reserve {
-    pub(super) fn fixed(room: usize) -> Self {
-        Self { room, most: room, was_full: false }
-    }
-
-    /// Starts at 2, or at `most` if that is less.
-    pub(super) fn growing(most: usize) -> Self {
-        Self { room: most.min(2), most, was_full: false }
-    }
-
-    pub(super) fn room(&self) -> u64 {
-        self.room as u64
-    }
-
-    /// Records that a thread found no space: the threads are ahead of the consumer.
-    pub(super) fn found_full(&mut self) {
-        self.was_full = true;
-    }
-
-    /// Records that the consumer found no result ready. Returns whether the reserve has grown.
-    pub(super) fn found_empty(&mut self) -> bool {
-        let grows = self.was_full && self.room < self.most;
-        if grows {
-            self.room = (2 * self.room).min(self.most);
-        }
-        self.was_full = false;
-        grows
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,23 +172,5 @@ mod tests {
     fn threads_are_at_least_one_and_at_most_the_cores() {
         assert!(threads(3, f64::INFINITY, 1e9, 100)[3..].iter().all(|&active| active == 3));
         assert!(threads(8, f64::INFINITY, 1.0, 100).iter().all(|&active| active == 1));
-    }
-
-    #[test]
-    fn a_reserve_grows_after_it_ran_out() {
-        let mut reserve = Reserve::growing(MOST_READY);
-        assert!(!reserve.found_empty(), "the threads were never ahead");
-        for expected in [4, 8, 16, 32, 64] {
-            reserve.found_full();
-            assert!(reserve.found_empty());
-            assert_eq!(reserve.room(), expected);
-            assert!(!reserve.found_empty());
-        }
-        reserve.found_full();
-        assert!(!reserve.found_empty());
-        let mut fixed = Reserve::fixed(3);
-        fixed.found_full();
-        assert!(!fixed.found_empty());
-        assert_eq!(fixed.room(), 3);
     }
 }

@@ -1,7 +1,6 @@
 //! Reads several files at a time, and interleaves their elements.
 
 use std::iter;
-use std::mem;
 use std::sync::Arc;
 
 use super::ahead::Ahead;
@@ -9,67 +8,49 @@ use super::epochs::Item;
 use super::watch::{Counters, Watch};
 use super::{DataError, Depth, Pipeline};
 
-type Open<P, U> = Arc<dyn Fn(P) -> Result<Pipeline<U>, DataError> + Send + Sync>;
-
-/// The open files, each with a thread that prefetches, and those still to be opened.
-pub(super) struct Interleave<P, U> {
-    files: Pipeline<P>,
+/// Returns the elements of the files in round-robin order. Keeps `at_once` files open, each with a thread that prefetches.
+pub(super) fn interleave<P: Send + 'static, U: Send + 'static>(
+    mut files: Pipeline<P>,
     at_once: usize,
-    open: Open<P, U>,
-    streams: Vec<Pipeline<U>>,
-    /// Set once the end of the epoch has been read, so that all its files are open.
-    ends_epoch: bool,
-    /// The next file in round-robin order.
-    turn: usize,
+    open: impl Fn(P) -> Result<Pipeline<U>, DataError> + Send + Sync + 'static,
     counters: Arc<Counters>,
-}
-
-impl<P: Send + 'static, U: Send + 'static> Interleave<P, U> {
-    pub(super) fn new(files: Pipeline<P>, at_once: usize, open: Open<P, U>, counters: Arc<Counters>) -> Self {
-        Self { files, at_once, open, streams: vec![], ends_epoch: false, turn: 0, counters }
-    }
-
-    /// Opens `file` on a new thread, and returns its elements.
-    fn stream(&self, file: P) -> Pipeline<U> {
-        let open = Arc::clone(&self.open);
+) -> impl Iterator<Item = Result<Item<U>, DataError>> + Send {
+    let open = Arc::new(open);
+    let start = move |file| {
+        let open = Arc::clone(&open);
         let opened = iter::once_with(move || open(file));
         let elements = opened.flat_map(|file| file.unwrap_or_else(|error| Pipeline::new([Err(error)])));
-        let ahead = Ahead::prefetch(Pipeline::new(elements), Depth::Auto, Arc::clone(&self.counters));
+        let ahead = Ahead::prefetch(Pipeline::new(elements), Depth::Auto, Arc::clone(&counters));
         Pipeline::stage(ahead, Watch::default())
-    }
-}
-
-impl<P: Send + 'static, U: Send + 'static> Iterator for Interleave<P, U> {
-    type Item = Result<Item<U>, DataError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
+    };
+    // The open files, and the next one in round-robin order.
+    let (mut streams, mut turn) = (Vec::<Pipeline<U>>::new(), 0);
+    // The end of the epoch, or an error of the list. It follows the elements of the open files.
+    let mut end = None;
+    iter::from_fn(move || {
         loop {
             // Opens the first files of an epoch, or the one that replaces a file that has ended.
-            let mut place = self.turn;
-            while self.streams.len() < self.at_once && !self.ends_epoch {
-                match self.files.next_item() {
+            let mut place = turn;
+            while streams.len() < at_once && end.is_none() {
+                match files.next_item() {
                     Some(Ok(Item::Element(file))) => {
-                        let stream = self.stream(file);
-                        self.streams.insert(place, stream);
+                        streams.insert(place, start(file));
                         place += 1;
                     }
-                    Some(Ok(Item::EndOfEpoch)) => self.ends_epoch = true,
-                    Some(Err(error)) => return Some(Err(error)),
+                    Some(Ok(Item::EndOfEpoch)) => end = Some(Ok(Item::EndOfEpoch)),
+                    Some(Err(error)) => end = Some(Err(error)),
                     None => break,
                 }
             }
-            if self.turn >= self.streams.len() {
-                self.turn = 0;
+            if turn >= streams.len() {
+                turn = 0;
             }
-            let Some(stream) = self.streams.get_mut(self.turn) else {
-                // All files of this epoch are exhausted.
-                return mem::take(&mut self.ends_epoch).then_some(Ok(Item::EndOfEpoch));
-            };
+            let Some(stream) = streams.get_mut(turn) else { return end.take() };
             if let Some(element) = stream.next() {
-                self.turn += 1;
+                turn += 1;
                 return Some(element.map(Item::Element));
             }
-            self.streams.remove(self.turn);
+            streams.remove(turn);
         }
-    }
+    })
 }

@@ -152,6 +152,10 @@ fn an_error_of_a_file_keeps_its_position() {
     assert_eq!(read([0, 2, 1], 2), (vec![0], "cannot open".into()));
     let list = Pipeline::new([Ok(0), Err(DataError::other("no list"))]);
     assert_eq!(until_error(list.interleave(1, open)), ((0..9).collect(), "no list".into()));
+    // An error of the list follows the elements of all files before it.
+    let list = Pipeline::new([Ok(3), Ok(1), Err(DataError::other("no list"))]);
+    let read = list.interleave(2, |count| Ok(numbers(count)));
+    assert_eq!(until_error(read), (vec![0, 0, 1, 2], "no list".into()));
 }
 
 #[test]

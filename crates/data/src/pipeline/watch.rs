@@ -1,7 +1,6 @@
 //! Measures how the stages of a pipeline spend their time, and which of them limits the others.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -83,10 +82,10 @@ fn add(parts: &mut Parts, name: &'static str, took: Duration) {
 }
 
 /// A view of a pipeline's stages that outlives it, and may be read from any thread.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Watch(Vec<Stage>);
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 enum Stage {
     Threads(Arc<Counters>),
     /// The stages of the current one of [repeated](super::Pipeline::repeat) pipelines.
@@ -98,13 +97,15 @@ impl Watch {
     ///
     /// Empty if no stage has threads: the consumer then does all the work.
     pub fn stages(&self) -> Vec<StageReport> {
-        self.counters().iter().flat_map(|counters| counters.reports()).collect()
+        let stages = self.counters();
+        stages.iter().enumerate().flat_map(|(stage, counters)| counters.reports(stage == 0)).collect()
     }
 
     /// Resets the reports, which then exclude the work done so far.
     pub fn restart(&self) {
         for counters in self.counters() {
-            *lock(&counters.before) = counters.totals();
+            counters.sums.iter().for_each(|sum| sum.store(0, Ordering::Relaxed));
+            lock(&counters.parts).clear();
         }
     }
 
@@ -135,12 +136,6 @@ impl Watch {
     }
 }
 
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Watch").field(&self.stages()).finish()
-    }
-}
-
 /// The counters: times in nanoseconds, and numbers of elements.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sum {
@@ -165,29 +160,23 @@ const SUMS: usize = Sum::Ready as usize + 1;
 #[derive(Debug)]
 pub(super) struct Counters {
     name: Mutex<&'static str>,
-    /// The previous stages. If none has threads, these threads make the pulled elements themselves, one at a time.
-    upstream: Watch,
     /// The number of streams that are counted here, each with its own threads.
     streams: usize,
     pub(super) threads: AtomicUsize,
     pub(super) most_threads: AtomicUsize,
     sums: [AtomicU64; SUMS],
     parts: Mutex<Parts>,
-    /// The counts at the last [restart](Watch::restart) of the reports.
-    before: Mutex<([u64; SUMS], Parts)>,
 }
 
 impl Counters {
-    pub(super) fn new(name: &'static str, before: &Watch, streams: usize) -> Arc<Self> {
+    pub(super) fn new(name: &'static str, streams: usize) -> Arc<Self> {
         Arc::new(Self {
             name: Mutex::new(name),
-            upstream: before.clone(),
             streams,
             threads: AtomicUsize::new(1),
             most_threads: AtomicUsize::new(1),
             sums: Default::default(),
             parts: Mutex::default(),
-            before: Mutex::default(),
         })
     }
 
@@ -222,42 +211,33 @@ impl Counters {
         result
     }
 
-    fn totals(&self) -> ([u64; SUMS], Parts) {
-        (self.sums.each_ref().map(|sum| sum.load(Ordering::Relaxed)), lock(&self.parts).clone())
-    }
-
-    /// Returns the report of the stage. The report of the source precedes it if no other stage makes the elements.
-    fn reports(&self) -> Vec<StageReport> {
-        // In this order, since a restart may run concurrently, and counters only grow.
-        let (before, (totals, parts)) = (lock(&self.before), self.totals());
-        let since = |sum: Sum| totals[sum as usize] - before.0[sum as usize];
+    /// Returns the report of the stage. The report of the source precedes that of the first stage, whose threads make the pulled elements themselves,
+    /// one at a time.
+    fn reports(&self, is_first: bool) -> Vec<StageReport> {
+        let total = |sum: Sum| self.sums[sum as usize].load(Ordering::Relaxed);
         let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
-        let [busy, starved, full] = [Sum::Busy, Sum::Starved, Sum::Full].map(|sum| since(sum) as f64);
+        let [busy, starved, full] = [Sum::Busy, Sum::Starved, Sum::Full].map(|sum| total(sum) as f64);
         let all = busy + starved + full;
-        let ratio = |part, of| share(since(part) as f64, since(of) as f64);
-        let part = |(name, took): (&'static str, Duration)| {
-            let known = before.1.iter().find(|(known, _)| *known == name);
-            let took = took.saturating_sub(known.map_or(Duration::ZERO, |(_, took)| *took));
-            (name, share(took.as_nanos() as f64, busy))
-        };
+        let ratio = |part, of| share(total(part) as f64, total(of) as f64);
+        let part = |&(name, took): &(&'static str, Duration)| (name, share(took.as_nanos() as f64, busy));
         let threads = self.threads.load(Ordering::Relaxed);
         let own = StageReport {
             name: *lock(&self.name),
             threads: threads * self.streams,
             most_threads: self.most_threads.load(Ordering::Relaxed) * self.streams,
-            elements: since(Sum::Elements),
+            elements: total(Sum::Elements),
             busy: share(busy, all),
             starved: share(starved, all),
             full: share(full, all),
             processor: ratio(Sum::Processor, Sum::LookedAt).min(1.0),
             ready: ratio(Sum::Ready, Sum::Taken),
-            parts: parts.into_iter().map(part).collect(),
+            parts: lock(&self.parts).iter().map(part).collect(),
         };
-        if !self.upstream.counters().is_empty() {
+        if !is_first {
             return vec![own];
         }
         // The threads of a stream enter the source one at a time, so it is busy whenever one of them is in it.
-        let busy = share(since(Sum::Pulled) as f64 * threads as f64, all).min(1.0);
+        let busy = share(total(Sum::Pulled) as f64 * threads as f64, all).min(1.0);
         let source = StageReport {
             name: "source",
             threads: self.streams,

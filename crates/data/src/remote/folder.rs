@@ -41,7 +41,11 @@ impl Folder {
         let (mut patience, mut reported) = (Patience::new(STALLED), Instant::now());
         loop {
             match lock.try_lock() {
-                Ok(()) => return Ok(Self { root, lock, written: Cell::default() }),
+                Ok(()) => {
+                    // The text is the progress of an earlier process.
+                    lock.set_len(0).map_err(|error| cannot("write", &path, &error))?;
+                    return Ok(Self { root, lock, written: Cell::default() });
+                }
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(cannot("lock", &path, &error)),
             }
@@ -222,13 +226,18 @@ mod tests {
         let above = TestDirectory::new();
         let folder = Folder::locked("s3://b/a", &cache(&above)).unwrap();
         folder.write_progress(|| "half of it".into());
-        assert_eq!(fs::read_to_string(folder.root.join("lock")).unwrap(), "half of it");
+        let progress = |folder: &Folder| fs::read_to_string(folder.root.join("lock")).unwrap();
+        assert_eq!(progress(&folder), "half of it");
         thread::scope(|scope| {
             let (send, receive) = mpsc::channel();
-            scope.spawn(move || send.send(Folder::locked("s3://b/a", &cache(&above)).is_ok()));
+            scope.spawn(move || {
+                let locked = Folder::locked("s3://b/a", &cache(&above));
+                send.send(locked.map(|folder| progress(&folder)))
+            });
             receive.recv_timeout(Duration::from_millis(200)).unwrap_err();
             drop(folder);
-            assert!(receive.recv_timeout(Duration::from_secs(10)).unwrap());
+            let cleared = receive.recv_timeout(Duration::from_secs(10)).unwrap();
+            assert_eq!(cleared.as_deref(), Ok(""), "the progress of the first process is cleared");
         });
     }
 

@@ -6,7 +6,6 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::panic;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread;
 
 use futures_util::stream::{self, TryChunksError};
@@ -16,7 +15,7 @@ use object_store::{Error, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::Wanted;
 use super::folder::{Folder, Manifest, Version, cannot};
-use super::server::{Address, changed, connect, describe};
+use super::server::{Address, changed, describe};
 use crate::byte_file::{amount, room};
 use crate::source::Cache;
 
@@ -34,9 +33,8 @@ pub(super) fn mirrored(url: &str, wanted: Wanted, cache: &Cache) -> Result<PathB
         let folder = Folder::locked(url, cache)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("cannot be fetched: {error}"))?;
-        let store = connect(&address.place)?;
         let report = |text: &str| cache.report(&format!("fetching {url}: {text}"));
-        runtime.block_on(Mirror { store, address, folder }.update(&report))
+        runtime.block_on(Mirror { address, folder }.update(&report))
     };
     // On a separate thread, since this one may be inside another runtime.
     thread::scope(|scope| {
@@ -47,7 +45,6 @@ pub(super) fn mirrored(url: &str, wanted: Wanted, cache: &Cache) -> Result<PathB
 }
 
 struct Mirror {
-    store: Arc<dyn ObjectStore>,
     address: Address,
     folder: Folder,
 }
@@ -94,10 +91,10 @@ impl Mirror {
 
     /// Returns the objects to mirror, and the path at which a reader will find them.
     async fn find(&self) -> Result<(Vec<Object>, PathBuf), String> {
-        let Address { path, wanted, .. } = &self.address;
+        let Address { store, path, wanted } = &self.address;
         if *wanted != Wanted::Folder {
             let name = path.filename().expect("a path that names an object");
-            match self.store.head(path).await {
+            match store.head(path).await {
                 Ok(meta) => {
                     let object = Object::new(name, ObjectMeta { location: path.clone(), ..meta });
                     return Ok((vec![object], self.folder.files().join(name)));
@@ -106,7 +103,7 @@ impl Mirror {
                 Err(error) => return Err(describe(&error)),
             }
         }
-        let mut found = self.store.list((!path.is_root()).then_some(path));
+        let mut found = store.list((!path.is_root()).then_some(path));
         let mut objects = vec![];
         while let Some(meta) = found.try_next().await.map_err(|error| describe(&error))? {
             let count = objects.len();
@@ -190,7 +187,8 @@ impl Mirror {
         let failed = |error: Error| of_object(describe(&error));
         // A weak tag never matches.
         let if_match = version.etag.clone().filter(|etag| !etag.starts_with("W/"));
-        let found = self.store.get_opts(location, GetOptions { if_match, ..GetOptions::default() }).await;
+        let found =
+            self.address.store.get_opts(location, GetOptions { if_match, ..GetOptions::default() }).await;
         let found = found.map_err(failed)?;
         // For servers that ignore the condition.
         let tag = |etag: &Option<String>| etag.as_deref().map(|etag| etag.trim_matches('"').to_owned());

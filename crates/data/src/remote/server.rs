@@ -1,4 +1,4 @@
-//! The parts of a URL, connections to buckets and servers, and descriptions of their errors.
+//! URLs, connections to their buckets and servers, and descriptions of their errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,10 @@ use url::Url;
 use super::Wanted;
 use crate::error::with_causes;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
-    /// A bucket of S3, or of a compatible store.
-    Bucket(String),
-    /// A server's address, as `https://host:port/`.
-    Server(String),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Address {
-    pub(super) place: Place,
+    /// A connection to the bucket or to the server.
+    pub(super) store: Arc<dyn ObjectStore>,
     /// The path of an object, or of a folder of objects.
     pub(super) path: Path,
     /// The kind of object, as far as the URL determines it.
@@ -30,7 +23,11 @@ pub(super) struct Address {
 }
 
 impl Address {
+    /// Reads a URL, and connects to its bucket or server; the error describes the problem. Credentials, region and endpoint of a bucket come from the
+    /// variables `AWS_…`, as `object_store` reads them.
     pub(super) fn read(url: &str, wanted: Wanted) -> Result<Self, String> {
+        // An error means that the program has installed its own provider, which works too.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         match url.split_once("://") {
             Some(("s3", rest)) => Self::in_bucket(rest, wanted),
             Some(("http" | "https", _)) => Self::on_server(url, wanted),
@@ -52,7 +49,12 @@ impl Address {
         }
         let path = Path::parse(key).map_err(|error| format!("has no valid path: {error}"))?;
         let wanted = if is_folder { Wanted::Folder } else { wanted };
-        Ok(Self { place: Place::Bucket(bucket.into()), path, wanted })
+        let settings = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retries());
+        let settings = SILENCE
+            .into_iter()
+            .fold(settings, |all, (key, limit)| all.with_config(AmazonS3ConfigKey::Client(key), limit));
+        let store = settings.build().map_err(|error| describe(&error))?;
+        Ok(Self { store: Arc::new(store), path, wanted })
     }
 
     fn on_server(url: &str, wanted: Wanted) -> Result<Self, String> {
@@ -77,7 +79,11 @@ impl Address {
             return Err("names no object: expected https://HOST/OBJECT".into());
         }
         let origin = url.join("/").map_err(|error| format!("is no valid URL: {error}"))?;
-        Ok(Self { place: Place::Server(origin.into()), path, wanted: Wanted::File })
+        let options = ClientOptions::new().with_allow_http(origin.scheme() == "http");
+        let options = SILENCE.into_iter().fold(options, |all, (key, limit)| all.with_config(key, limit));
+        let settings = HttpBuilder::new().with_url(origin).with_client_options(options);
+        let store = settings.with_retry(retries()).build().map_err(|error| describe(&error))?;
+        Ok(Self { store: Arc::new(store), path, wanted: Wanted::File })
     }
 }
 
@@ -95,29 +101,6 @@ fn retries() -> RetryConfig {
         base: 2.0,
     };
     RetryConfig { backoff, max_retries: 5, retry_timeout: Duration::from_secs(60) }
-}
-
-/// Connects to the store at a location. Credentials, region and endpoint of a bucket come from the variables `AWS_…`, as `object_store` reads them.
-pub(super) fn connect(place: &Place) -> Result<Arc<dyn ObjectStore>, String> {
-    // An error means that the program has installed its own provider, which works too.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let connected: Result<Arc<dyn ObjectStore>, Error> = match place {
-        Place::Bucket(bucket) => {
-            let settings = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retries());
-            let silence = SILENCE.map(|(key, limit)| (AmazonS3ConfigKey::Client(key), limit));
-            let settings =
-                silence.into_iter().fold(settings, |all, (key, limit)| all.with_config(key, limit));
-            settings.build().map(|bucket| Arc::new(bucket) as _)
-        }
-        Place::Server(address) => {
-            let is_plain = address.starts_with("http:");
-            let options = ClientOptions::new().with_allow_http(is_plain);
-            let options = SILENCE.into_iter().fold(options, |all, (key, limit)| all.with_config(key, limit));
-            let settings = HttpBuilder::new().with_url(address).with_client_options(options);
-            settings.with_retry(retries()).build().map(|server| Arc::new(server) as _)
-        }
-    };
-    connected.map_err(|error| describe(&error))
 }
 
 pub(super) fn describe(error: &Error) -> String {
@@ -146,15 +129,23 @@ mod tests {
 
     #[test]
     fn urls_name_objects_and_folders() {
-        let read = |url, wanted| Address::read(url, wanted).unwrap();
-        let of_bucket =
-            |path, wanted| Address { place: Place::Bucket("b".into()), path: Path::from(path), wanted };
-        assert_eq!(read("s3://b/a/c", Wanted::Either), of_bucket("a/c", Wanted::Either));
-        assert_eq!(read("s3://b/a/c/", Wanted::Either), of_bucket("a/c", Wanted::Folder));
-        assert_eq!(read("s3://b", Wanted::Folder), of_bucket("", Wanted::Folder));
-        let place = Place::Server("https://host:8443/".into());
-        let expected = Address { place, path: Path::from("some dir/x.csv"), wanted: Wanted::File };
-        assert_eq!(read("https://host:8443/some%20dir/x.csv", Wanted::Either), expected);
+        for (url, wanted, path, found, of_store) in [
+            ("s3://b/a/c", Wanted::Either, "a/c", Wanted::Either, &[r#"bucket: "b""#][..]),
+            ("s3://b/a/c/", Wanted::Either, "a/c", Wanted::Folder, &[r#"bucket: "b""#]),
+            ("s3://b", Wanted::Folder, "", Wanted::Folder, &[r#"bucket: "b""#]),
+            (
+                "https://host:8443/some%20dir/x.csv",
+                Wanted::Either,
+                "some dir/x.csv",
+                Wanted::File,
+                &[r#"scheme: "https""#, r#"Domain("host")"#, "Some(8443)", r#"path: "/""#],
+            ),
+        ] {
+            let address = Address::read(url, wanted).unwrap();
+            assert_eq!((address.path, address.wanted), (Path::from(path), found), "{url}");
+            let store = format!("{:?}", address.store);
+            assert!(of_store.iter().all(|part| store.contains(part)), "{url}: {store}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufWriter, Seek as _, SeekFrom, Write as _};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -147,7 +147,8 @@ impl Shard {
         let unpacked = (xxh3_64(stored) == self.checksums[index]).then(|| self.compression.unpacked(stored));
         unpacked.flatten().ok_or_else(|| {
             let problem = format!("record {index} is damaged: delete the file, and it is written anew");
-            DataError::file(self.path.clone(), problem)
+            // Not `DataError::File`: the sample itself is intact, and must not be skipped.
+            DataError::read(&self.path)(io::Error::new(io::ErrorKind::InvalidData, problem))
         })
     }
 }

@@ -78,6 +78,15 @@ fn a_source_lists_the_features_that_it_lacks() {
 }
 
 #[test]
+fn zero_classes_are_refused() {
+    let none = Options { classes: Some(0), ..Options::default() };
+    for name in ["tfrecord:a", "webdataset:a", "npy:a"] {
+        let message = crate::load(&name.parse().unwrap(), &none).unwrap_err().to_string();
+        assert_eq!(message, "the number of classes is 0: it must be at least 1", "{name}");
+    }
+}
+
+#[test]
 fn sources_with_the_same_files_are_the_same() {
     let directory = TestDirectory::new();
     let [a, b] = ["a.csv", "b.csv"].map(|name| directory.file(name, name).display().to_string());

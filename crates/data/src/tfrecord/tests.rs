@@ -174,8 +174,6 @@ fn too_few_records_are_refused() {
         let message = load(file, &Options::default()).unwrap_err().to_string();
         assert!(message.contains("records, expected at least 10"), "{message}");
     }
-    let none = Options { classes: Some(0), ..Options::default() };
-    assert!(load(twenty(), &none).unwrap_err().to_string().starts_with("the number of classes is 0: "));
 }
 
 /// Tests that compression is detected independently of the name.

@@ -119,7 +119,7 @@ fn repeated_pipelines_without_threads_count_as_the_source() {
 #[test]
 fn reports_may_be_read_during_a_restart() {
     const COUNT: u64 = 100_000;
-    let counters = Counters::new("map", &Watch::default(), 1);
+    let counters = Counters::new("map", 1);
     let watch = Watch::default().then(&counters);
     thread::scope(|scope| {
         scope.spawn(|| {
