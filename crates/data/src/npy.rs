@@ -50,7 +50,10 @@ pub(super) fn read(
             let schema = Schema { normalization, ..Schema::default() };
             (Kind::Images { height, width, channels, classes }, schema)
         }
-        Content::Rows(..) if options.normalize.is_some() || !options.augmentation.is_empty() => {
+        // (The statistics of a known model are not a setting of the user.)
+        Content::Rows(..)
+            if known.is_none() && (options.normalize.is_some() || !options.augmentation.is_empty()) =>
+        {
             let problem = "has rows, which are neither normalised by other statistics (--normalize) nor augmented (--augment): \
                            expected images";
             return Err(DataError::file(train.path, problem));
