@@ -289,11 +289,11 @@ where
     let content = Content { format: FORMAT, step, parameters, optimizer, state };
     let wrong = |error| CheckpointError::State { step, error };
     let content = serde_json::to_string_pretty(&content).map_err(wrong)?;
-    // JSON has no NaN, so a state with one would not be read back.
-    serde_json::from_str::<Content<S>>(&content).map_err(wrong)?;
     if !files::fits(&content) {
         return Err(CheckpointError::StateTooLarge { step, bytes: content.len() });
     }
+    // JSON has no NaN, so a state with one would not be read back.
+    serde_json::from_str::<Content<S>>(&content).map_err(wrong)?;
     files::write_framed(&directory.join(STATE), &content)?;
     sync(directory).map_err(CheckpointError::write(directory))
 }
