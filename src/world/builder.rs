@@ -205,13 +205,18 @@ impl Builder {
     /// [`Error::Launch`] if there is no launcher, or if ranks do not arrive, are different programs, or cannot share memory or
     /// connect; [`Error::Setting`], on all ranks, for settings that are invalid or differ between ranks where they must not.
     pub fn processes(mut self) -> Result<Communicator> {
-        let config = self.config();
         let mut bootstrap = match self.bootstrap.take() {
             Some(bootstrap) => bootstrap,
-            None => launched(&config)?,
+            None => launched(&self.config())?,
         };
-        let (transport, config) = Fabric::processes(&mut *bootstrap, config)?;
-        // All ranks are here, so dropping the bootstrap removes its files.
+        // Dropping the bootstrap removes its files, which no rank needs once all have joined.
+        self.processes_over(&mut *bootstrap)
+    }
+
+    /// Joins a world of processes by a bootstrap that is only borrowed; public for `unisono-strategies`.
+    #[doc(hidden)]
+    pub fn processes_over(self, bootstrap: &mut dyn Bootstrap) -> Result<Communicator> {
+        let (transport, config) = Fabric::processes(bootstrap, self.config())?;
         over_processes(transport, &config)
     }
 

@@ -35,4 +35,4 @@
 pub mod doctor;
 mod measure;
 
-pub use measure::{Operation, Room, Row, Settings, Times, compressed, measure, room};
+pub use measure::{Operation, Row, Settings, Times, compressed, measure, room};

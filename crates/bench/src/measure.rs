@@ -13,7 +13,7 @@ mod room;
 
 pub use operation::Operation;
 use pattern::Pattern;
-pub use room::{Room, room};
+pub use room::room;
 
 /// The subject of a measurement.
 #[derive(Debug, Clone, PartialEq)]

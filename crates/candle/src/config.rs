@@ -28,7 +28,7 @@ mod prepare;
 mod same;
 pub(super) mod text;
 
-pub(super) use check::Figure;
+pub(super) use check::figure;
 pub use file::Origin;
 pub use needs::MemoryEstimate;
 pub use parts::{Augment, ImageSize, Size};

@@ -5,7 +5,7 @@ use clap::{ArgAction, Args as ClapArgs};
 use unisono::Error;
 use unisono::select::InvalidChoice;
 use unisono::{Algorithm, Choice, Communicator, DType, Memory, ReduceOp, Vendor};
-use unisono_bench::{Operation, Room, Settings, measure, room};
+use unisono_bench::{Operation, Settings, measure, room};
 use unisono_compress::Compression;
 
 use super::Failure;
@@ -132,7 +132,9 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
     if let Some(why) = refused(comm, settings) {
         return Err(Failure::refusal(is_root, why));
     }
-    refuse_without(room(comm, settings)?)?;
+    if let Some(why) = room(comm, settings)? {
+        return Err(Failure::refusal(is_root, why));
+    }
     let route = if settings.memory == Memory::Device { Some(device_route(comm)?) } else { None };
     let is_table = is_root && args.format == Format::Table;
     let columns = columns::columns(settings, output::columns());
@@ -183,14 +185,6 @@ fn baseline(comm: &mut Communicator, settings: &Settings) -> Option<Choice> {
     }
     let has_collectives = settings.operations.iter().any(|&operation| operation != Operation::SendRecv);
     (has_collectives && without_mpi(comm, settings).is_none()).then_some(Vendor::Mpi.into())
-}
-
-fn refuse_without(room: Room) -> Result<(), Failure> {
-    match room {
-        Room::Enough => Ok(()),
-        Room::TooLittle(why) => Err(Failure::BadInput(why)),
-        Room::TooLittleElsewhere => Err(Failure::ReportedElsewhere),
-    }
 }
 
 /// Returns one line per reason for leaving out contenders.

@@ -19,6 +19,7 @@ use unisono_train::{
 };
 
 use super::output::Format;
+use super::train::failure;
 use super::values::{count, named};
 use super::world::World;
 use super::{Failure, output};
@@ -110,11 +111,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // SAFETY: the command line has been read, and no thread has been started yet.
     unsafe { share_cores(args.world.local_ranks()) };
     args.world.run(|comm| {
-        let row = measure(comm, args).map_err(|error| match error {
-            error if error.is_bad_input() => Failure::refusal(comm.rank() == 0, error),
+        let (is_root, kind) = (comm.rank() == 0, args.kind());
+        // All ranks detect invalid settings, but only the ranks of some nodes may lack memory.
+        let of_all = |error: TrainError| match error {
+            error if error.is_bad_input() => Failure::refusal(is_root, error),
             error => Failure::Error(error.to_string()),
-        })?;
-        if comm.rank() == 0 {
+        };
+        let needs = prepare(comm, args, &kind).map_err(of_all)?;
+        needs.check(comm).map_err(failure)?;
+        let row = measure(comm, args, &kind).map_err(of_all)?;
+        if is_root {
             output::rows(&[&row], args.format, || print_row(&row));
         }
         Ok(())
@@ -140,8 +146,8 @@ impl Args {
     }
 }
 
-/// Rejects settings that cannot be measured, and applies the choice of an algorithm.
-fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), TrainError> {
+/// Rejects settings that cannot be measured, applies the choice of an algorithm, and estimates the memory of a rank.
+fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<MemoryEstimate, TrainError> {
     let pointless = match args.model {
         ModelKind::Cnn if args.hidden.is_some() => Some(("hidden", "mlp, resnet or transformer")),
         ModelKind::Mlp | ModelKind::Cnn | ModelKind::ResNet if args.context.is_some() => {
@@ -177,13 +183,11 @@ fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), Trai
         needs.gradients *= 2.0;
         needs.optimizer *= 2.0;
     }
-    needs.check(comm)
+    Ok(needs)
 }
 
-fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
-    let kind = args.kind();
-    prepare(comm, args, &kind)?;
-    let classifier = || model::classifier(args.model, args.hidden(), 0.0, &kind, &Parameters::new(0));
+fn measure(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<Row, TrainError> {
+    let classifier = || model::classifier(args.model, args.hidden(), 0.0, kind, &Parameters::new(0));
     let replica = classifier()?;
     let parameters = replica.parameters().iter().filter(|array| array.is_trained).map(Parameter::count).sum();
     let optimizer = OptimizerSettings::from(args.optimizer.0.clone());
@@ -195,7 +199,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         local_steps: args.local_steps.map(|steps| LocalSteps { steps: steps.get(), outer: Outer::Average }),
         ..BucketSettings::default()
     };
-    let batches = [Some(Placed::from(batch(args.batch_size, &kind)))];
+    let batches = [Some(Placed::from(batch(args.batch_size, kind)))];
     // A replica on every rank that steps without the other ranks.
     let mut independent = None;
     if comm.ranks() > 1 {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono::Communicator;
 use unisono_candle::{Guess, Part, Predictor, Sampling, Saved};
@@ -14,6 +14,7 @@ use super::evaluate::open;
 use super::features::source;
 use super::output::{self, Format};
 use super::train::{CacheArgs, failure};
+use super::values::{OneOrAll, one_or_all};
 use super::world::World;
 
 #[derive(Debug, ClapArgs)]
@@ -26,9 +27,10 @@ pub(super) struct Args {
     asked: Asked,
     #[command(flatten)]
     cache: CacheArgs,
-    /// Samples to predict [default: test, or all if no samples are held out or a table has no target column]
-    #[arg(long, conflicts_with_all = ["image", "prompt"])]
-    split: Option<Samples>,
+    /// Samples to predict: test (held out), train, or all, the held-out ones first [default: test, or all if no samples are held out or a table has no
+    /// target column]
+    #[arg(long, value_parser = one_or_all(Part::ALL, Part::name), conflicts_with_all = ["image", "prompt"])]
+    split: Option<OneOrAll<Part>>,
     /// Maximum number of samples to predict [default: no limit]
     #[arg(long, value_name = "N", conflicts_with_all = ["image", "prompt"])]
     limit: Option<usize>,
@@ -60,22 +62,6 @@ struct Asked {
     /// Text to continue (transformer)
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Samples {
-    /// Held-out samples
-    Test,
-    /// Training samples
-    Train,
-    /// Held-out samples, then training samples
-    All,
-}
-
-impl Samples {
-    fn has(self, part: Part) -> bool {
-        matches!((self, part), (Self::All, _) | (Self::Test, Part::Test) | (Self::Train, Part::Train))
-    }
 }
 
 #[derive(Serialize)]
@@ -198,21 +184,26 @@ fn predict(
     rows: &mut Rows,
 ) -> Result<(), TrainError> {
     let dataset = comm.quiet("loading the data set", |_| saved.dataset(Some(source)));
-    let dataset = dataset.and_then(|dataset| match args.split {
-        Some(Samples::Test) if dataset.test.is_empty() => {
+    let asked = OneOrAll::distinct(args.split.as_slice());
+    let dataset = dataset.and_then(|dataset| match asked[..] {
+        [Part::Test] if dataset.test.is_empty() => {
             Err(TrainError::Setting(format!("{source} has no held-out samples: use --split all")))
         }
         _ => Ok(dataset),
     });
     let dataset = agree(comm, dataset)?;
     let is_split = !dataset.test.is_empty();
-    let samples = args.split.unwrap_or(if is_split { Samples::Test } else { Samples::All });
+    let parts = match &asked[..] {
+        [] if is_split => &[Part::Test],
+        [] => &Part::ALL[..],
+        asked => asked,
+    };
     let has_targets = dataset.schema.label.is_some() || !source.is_table();
     let mut left = args.limit.unwrap_or(usize::MAX);
     let Dataset { test, train, schema, .. } = dataset;
     let column = schema.target.map(|target| target.name).unwrap_or_default();
     for (part, chosen) in [(Part::Test, test), (Part::Train, train)] {
-        if !samples.has(part) {
+        if !parts.contains(&part) {
             continue;
         }
         let count = chosen.len().min(left);

@@ -34,10 +34,11 @@ pub use wires::Wires;
 
 use compressed::compressors;
 pub use ledger::{Ledger, Pass, WithoutGradient, end_pass};
-use parcel::{CommBuffer, Flight};
+pub use parcel::CommBuffer;
+use parcel::Flight;
 use sums::Tree;
 pub use wire::HalfBytes;
-use wire::{Narrow, dtype};
+use wire::{Narrow, dtype, narrow};
 
 /// The all-reduce across ranks for a tree of additions. It adds at distances 1, 2, 4, ….
 pub const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
@@ -72,8 +73,9 @@ pub struct Buckets {
     tree: Option<Tree>,
     settings: BucketSettings,
     has_others: bool,
-    /// The settings of all-reduces.
-    way: CollectiveSpec,
+    /// The all-reduce of a bucket that is not divided.
+    way: Way,
+    is_beside: bool,
     flights: Vec<Flight>,
     /// The time that this thread waited for parameters in this step.
     pub(crate) waited: Duration,
@@ -87,11 +89,20 @@ pub struct Buckets {
 #[derive(Debug)]
 struct Bucket {
     gradients: CommBuffer<f32>,
-    narrow: Option<Narrow>,
+    narrow: Option<Box<dyn Narrow>>,
     compressor: Option<Compressor>,
-    /// The settings of its all-reduce.
-    way: CollectiveSpec,
+    way: Way,
     is_back: bool,
+}
+
+/// The collective of a bucket, and its algorithm if the communicator does not choose.
+type Way = (Operation, Option<Algorithm>);
+
+impl Bucket {
+    /// Returns whether each rank receives only its own part of the sums.
+    fn is_scattered(&self) -> bool {
+        self.way.0 == Operation::ReduceScatter
+    }
 }
 
 impl Buckets {
@@ -120,15 +131,13 @@ impl Buckets {
                  are {ranks}"
             )));
         }
-        let way = CollectiveSpec {
-            algorithm: (settings.order == Order::Tree).then_some(IN_TREE),
-            ..CollectiveSpec::all_reduce(settings.overlap.is_beside(comm.topology().nodes()))
-        };
+        let way = (Operation::AllReduce, (settings.order == Order::Tree).then_some(IN_TREE));
+        let is_beside = settings.overlap.is_beside(comm.topology().nodes());
         let buckets =
             (0..).zip(&ledger.plan.counts).zip(compressors).map(|((bucket, &count), compressor)| {
                 Ok(Bucket {
-                    gradients: CommBuffer::new(comm, Some(bucket), elements(bucket, count))?,
-                    narrow: Narrow::new(comm, settings, bucket, count)?,
+                    gradients: CommBuffer::new(comm, Some(bucket), elements(bucket, count), is_beside)?,
+                    narrow: narrow(comm, settings, (bucket, count), is_beside)?,
                     compressor,
                     way,
                     is_back: true,
@@ -136,12 +145,13 @@ impl Buckets {
             });
         let mut buckets = Self {
             buckets: buckets.collect::<Result<_, Error>>()?,
-            aside: if rides_along { None } else { Some(CommBuffer::new(comm, None, Sums::COUNT)?) },
+            aside: (!rides_along).then(|| CommBuffer::new(comm, None, Sums::COUNT, is_beside)).transpose()?,
             tree: (settings.order == Order::Tree).then(Tree::default),
             settings: settings.clone(),
             has_others: ranks > 1,
             waited: Duration::ZERO,
             way,
+            is_beside,
             flights: Vec::new(),
             not_finite: None,
             lost: None,
@@ -171,12 +181,12 @@ impl Buckets {
 
     /// Returns whether bucket all-reduces overlap the backward pass.
     pub fn is_beside(&self) -> bool {
-        self.way.is_beside
+        self.is_beside
     }
 
     /// Returns the method that will all-reduce the largest bucket, and the reason for it.
     pub fn ran(&self, comm: &mut Communicator) -> Ran {
-        if self.way.algorithm == Some(IN_TREE) {
+        if self.settings.order == Order::Tree {
             let why = Why::Default("the order of additions does not depend on the number of ranks");
             return Ran { method: Method::Algorithm(IN_TREE), why, link: comm.transport() };
         }
@@ -258,37 +268,43 @@ impl Buckets {
     }
 
     /// Returns the error of an earlier collective, if one has failed.
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let Some(cause) = &self.lost else { return Ok(()) };
         Err(Error::Aborted { rank: self.rank, by: self.rank, cause: cause.clone() })
+    }
+
+    /// Records an error of a collective, after which a bucket is lost.
+    fn recorded<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        result.inspect_err(|error| self.lost = Some(error.to_string()))
     }
 
     /// Waits for the sums other than gradients, if they have a separate message.
     fn complete_aside(&mut self) -> Result<(), Error> {
         self.check()?;
         if let Some(aside) = &mut self.aside {
-            let flight = aside.complete().inspect_err(|error| self.lost = Some(error.to_string()))?;
+            let flight = aside.complete();
+            let flight = self.recorded(flight)?;
             self.flights.extend(flight);
         }
         Ok(())
     }
 
     /// Waits for a launched bucket of the last step.
-    fn complete(&mut self, bucket: usize) -> Result<(), Error> {
+    fn complete(&mut self, number: usize) -> Result<(), Error> {
         self.check()?;
-        let (number, bucket) = (bucket, &mut self.buckets[bucket]);
+        let bucket = &mut self.buckets[number];
         if bucket.is_back {
             return Ok(());
         }
+        let parts = self.ledger.parts.as_ref().filter(|_| bucket.is_scattered());
+        let own = parts.map(|parts| parts[number].clone());
         let flight = match &mut bucket.narrow {
             None => bucket.gradients.complete(),
-            Some(narrow) => {
-                let parts = self.ledger.parts.as_ref().filter(|_| bucket.way.is_of_parts());
-                let own = parts.map(|parts| parts[number].clone());
-                narrow.complete(bucket.gradients.values_mut(), own)
-            }
+            Some(narrow) => narrow.complete(bucket.gradients.values_mut(), own),
         };
-        self.flights.extend(flight.inspect_err(|error| self.lost = Some(error.to_string()))?);
+        let flight = self.recorded(flight)?;
+        self.flights.extend(flight);
+        let bucket = &mut self.buckets[number];
         bucket.is_back = true;
         if bucket.compressor.as_ref().is_some_and(|compressor| !compressor.was_finite()) {
             self.find_not_finite(number);
@@ -318,7 +334,7 @@ impl Buckets {
                 match (&mut bucket.narrow, compressor) {
                     (None, None) => bucket.gradients.launch(comm, bucket.way)?,
                     (None, Some(compressor)) => {
-                        bucket.gradients.launch_compressed(comm, self.way.is_beside, compressor)?;
+                        bucket.gradients.launch_compressed(comm, compressor)?;
                     }
                     (Some(narrow), _) => narrow.launch(comm, bucket.way, bucket.gradients.values())?,
                 }
@@ -327,26 +343,6 @@ impl Buckets {
             self.ledger.launched += 1;
         }
         Ok(())
-    }
-}
-
-/// The settings of an array's all-reduce.
-#[derive(Debug, Clone, Copy)]
-struct CollectiveSpec {
-    pub(super) is_beside: bool,
-    pub(super) operation: Operation,
-    /// If the communicator does not choose.
-    pub(super) algorithm: Option<Algorithm>,
-}
-
-impl CollectiveSpec {
-    pub(super) const fn all_reduce(is_beside: bool) -> Self {
-        Self { is_beside, operation: Operation::AllReduce, algorithm: None }
-    }
-
-    /// Returns whether each rank receives only its own part of the sums.
-    fn is_of_parts(self) -> bool {
-        self.operation == Operation::ReduceScatter
     }
 }
 

@@ -165,6 +165,12 @@ pub enum CheckpointError {
          numbers"
     )]
     State { step: u64, error: serde_json::Error },
+    /// The state is too large. Saving detects this, so that loading does not fail later.
+    #[error(
+        "the state of step {step} has {bytes} bytes as JSON: expected at most {}; older checkpoints are untouched",
+        files::MOST_TEXT_BYTES
+    )]
+    StateTooLarge { step: u64, bytes: usize },
     /// A file or directory could not be read.
     #[error("cannot read `{}`: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },

@@ -21,8 +21,8 @@ pub use crate::places::{check_outputs, check_run};
 /// Ranks exchange their results, so that every rank receives the error of any other.
 pub use crate::compare::{broadcast, hash_with_buffers, lowest, model};
 
-/// Parameter servers send the buckets of a mirrored step, and keep the state of a run as a trainer does.
-pub use crate::buckets::{HalfBytes, Plan, WithoutGradient};
+/// Parameter servers send the buckets of a mirrored step in its arrays, and keep the state of a run as a trainer does.
+pub use crate::buckets::{CommBuffer, HalfBytes, Plan, WithoutGradient};
 pub use crate::state::{RunState, not_saved};
 
 /// Rank 0 reads a saved model for all ranks.

@@ -11,8 +11,6 @@ pub struct Means {
     /// The parameters, followed by an array with a 1 for each parameter of which this rank has a gradient.
     arrays: Vec<Parameter>,
     buckets: Buckets,
-    /// The error of a collective, after which buckets are lost.
-    lost: Option<String>,
 }
 
 impl Means {
@@ -24,7 +22,7 @@ impl Means {
         compare::parameters(comm, &parameters)?;
         parameters.push(Parameter::new("", [parameters.len()]));
         let buckets = Buckets::new(comm, &parameters, &BucketSettings::default())?;
-        Ok(Self { arrays: parameters, buckets, lost: None })
+        Ok(Self { arrays: parameters, buckets })
     }
 
     /// Returns the parameters.
@@ -49,11 +47,6 @@ impl Means {
         weight: f64,
         visit: impl Fn(&G, &mut dyn FnMut(&[f32])) -> Result<(), ReplicaError>,
     ) -> Result<Vec<Option<Vec<f32>>>, TrainError> {
-        if let Some(why) = &self.lost {
-            return Err(TrainError::Setting(format!(
-                "no mean is possible after an earlier one has failed: {why}"
-            )));
-        }
         let mut filling = self.buckets.fill(comm, Pass::ONLY);
         filling.record_loss(LossSums { targets: weight, ..LossSums::default() });
         // The order in which buckets are launched: from the last gradient to the first.
@@ -73,16 +66,10 @@ impl Means {
             }
             seen = seen.and(visited);
         }
-        let mut means = Ok(Vec::new());
-        let completed = filling.end().and_then(|_| {
-            means = self.means();
-            // Also after an error: the program may continue, and all buckets of a step must complete before the next step.
-            self.buckets.land_all()
-        });
-        if let Err(error) = completed {
-            self.lost = Some(error.to_string());
-            return Err(error.into());
-        }
+        filling.end()?;
+        let means = self.means();
+        // Also after an error: the program may continue, and all buckets of a step must complete before the next step.
+        self.buckets.land_all()?;
         seen?;
         means
     }

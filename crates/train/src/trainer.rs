@@ -64,6 +64,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         agree(world.all, loaded)?;
         let RunSettings { ref optimizer, ref buckets, clip_norm, .. } = settings;
         let mirror = Mirror::new(world.replicas(), replica, optimizer.clone(), buckets, clip_norm);
+        let mirror = mirror.map_err(|error| world.explain(error));
         let mut mirror = world.settle(mirror)?;
         if let Some(resumed) = &mut resumed {
             let restored = resumed.restore(world.replicas(), &mut mirror);
@@ -133,7 +134,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             TrainError::Data(error) => {
                 TrainError::Feed { rank: self.world.all.rank(), epoch, step: step_in_epoch, error }
             }
-            error => error,
+            error => self.world.explain(error),
         });
         let has_parts = self.world.has_parts();
         let is_alone = has_parts || self.mirror.is_divided() || self.mirror.rounds.is_some();

@@ -5,7 +5,7 @@ use std::time::Instant;
 use unisono::{Communicator, ReduceOp, Result};
 use unisono_compress::{Compression, Compressor, Levels};
 
-use super::{Room, Times, room, slowest};
+use super::{Times, room, slowest};
 
 /// One format at one size.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -97,7 +97,8 @@ pub fn measure(
     Ok(())
 }
 
-/// Checks the memory for [`measure`] with these arguments. All ranks call it before they measure.
+/// Returns why a node lacks memory for [`measure`] with these arguments, identical on all ranks; `None` if every node has enough.
+/// All ranks call it before they measure.
 ///
 /// # Errors
 /// As [`Communicator::all_reduce`].
@@ -105,7 +106,7 @@ pub fn check_memory(
     comm: &mut Communicator,
     compressions: &[Compression],
     sizes_bytes: &[usize],
-) -> Result<Room> {
+) -> Result<Option<String>> {
     // The values, the array, the exact sums in f64, and the residual of each compressor.
     room::for_arrays(comm, sizes_bytes, 4 + compressions.len())
 }

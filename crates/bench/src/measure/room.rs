@@ -1,50 +1,37 @@
 //! Checks that a node has memory for the arrays of a benchmark. The system grants allocations beyond its memory, and kills a
 //! process when they are written.
 
-use unisono::internals::{AvailableMemory, NodeFacts};
+use unisono::internals::{AvailableMemory, NodeFacts, gather};
 use unisono::size::approximate;
-use unisono::{Algorithm, Choice, Communicator, Memory, ReduceOp, Result, Vendor};
+use unisono::{Algorithm, Choice, Communicator, Memory, Result, Vendor};
 
 use super::{Operation, Settings};
 
-/// The result of the check that every node has enough memory for its ranks together.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Room {
-    /// Every node has enough memory.
-    Enough,
-    /// This rank is the first whose node lacks memory, for this reason.
-    TooLittle(String),
-    /// Another rank is the first whose node lacks memory.
-    TooLittleElsewhere,
-}
-
-/// Checks the memory for a benchmark. All ranks call it before they measure.
+/// Returns why a node lacks memory for a benchmark, identical on all ranks; `None` if every node has enough. All ranks call it
+/// before they measure.
 ///
 /// # Errors
 /// As [`Communicator::all_reduce`].
-pub fn room(comm: &mut Communicator, settings: &Settings) -> Result<Room> {
+pub fn room(comm: &mut Communicator, settings: &Settings) -> Result<Option<String>> {
     for_arrays(comm, &settings.sizes_bytes, arrays(settings))
 }
 
-/// Checks the memory for `arrays` arrays at a time on each rank, of the largest of these sizes. All ranks call it.
-pub(super) fn for_arrays(comm: &mut Communicator, sizes_bytes: &[usize], arrays: usize) -> Result<Room> {
+/// As [`room`], for `arrays` arrays at a time on each rank, of the largest of these sizes.
+pub(super) fn for_arrays(
+    comm: &mut Communicator,
+    sizes_bytes: &[usize],
+    arrays: usize,
+) -> Result<Option<String>> {
     let local_ranks = NodeFacts::of(comm).local_ranks;
     let most_bytes = sizes_bytes.iter().copied().max().unwrap_or(0);
     let needed_bytes = most_bytes.saturating_mul(arrays).saturating_mul(local_ranks);
-    let short = AvailableMemory::shortage(needed_bytes as u64);
-    let mut first = [if short.is_some() { comm.rank() } else { comm.ranks() } as u64];
-    comm.all_reduce(&mut first, ReduceOp::Min)?;
-    let is_first = first == [comm.rank() as u64];
-    Ok(match short {
-        _ if first == [comm.ranks() as u64] => Room::Enough,
-        Some(available) if is_first => {
-            let (array, needed) = (approximate(most_bytes as u64), approximate(needed_bytes as u64));
-            Room::TooLittle(format!(
-                "arrays of {array} on {local_ranks} ranks of a node need {needed}, including copies, but only {available}"
-            ))
-        }
-        _ => Room::TooLittleElsewhere,
-    })
+    let short = AvailableMemory::shortage(needed_bytes as u64).map(|available| {
+        let (array, needed) = (approximate(most_bytes as u64), approximate(needed_bytes as u64));
+        format!(
+            "arrays of {array} on {local_ranks} ranks of a node need {needed}, including copies, but only {available}"
+        )
+    });
+    Ok(gather(comm, &short)?.into_iter().flatten().next())
 }
 
 /// Returns the number of arrays of this size that a rank holds at a time: the reduced one, and copies.
@@ -64,7 +51,7 @@ fn arrays(settings: &Settings) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unisono::DType;
+    use unisono::{DType, ReduceOp};
 
     fn settings(algorithm: &str, dtype: DType, sizes_bytes: &[usize]) -> Settings {
         Settings {
@@ -89,15 +76,15 @@ mod tests {
     }
 
     #[test]
-    fn first_rank_without_memory_reports_the_reason() {
+    fn all_ranks_get_the_reason_of_the_first_without_memory() {
         let short = |sizes: &[usize]| {
             let settings = settings("ring", DType::F32, sizes);
             unisono::threads(3, |mut comm| room(&mut comm, &settings).unwrap())
         };
-        assert_eq!(short(&[8, 1 << 10]), [Room::Enough, Room::Enough, Room::Enough]);
-        let rooms = short(&[8, 1 << 50]);
-        let Room::TooLittle(why) = &rooms[0] else { panic!("{rooms:?}") };
+        assert_eq!(short(&[8, 1 << 10]), [None, None, None]);
+        let reasons = short(&[8, 1 << 50]);
+        let why = reasons[0].as_ref().unwrap();
         assert!(why.starts_with("arrays of 1024 TiB on 3 ranks of a node need 3072 TiB"), "{why}");
-        assert_eq!(rooms[1..], [Room::TooLittleElsewhere, Room::TooLittleElsewhere]);
+        assert_eq!(reasons[1..], [Some(why.clone()), Some(why.clone())]);
     }
 }

@@ -1,6 +1,5 @@
 //! Validates settings by themselves, for the strategy, and for the data.
 
-use std::fmt;
 use std::ops::Bound::{Excluded, Included};
 use std::ops::RangeBounds;
 
@@ -295,19 +294,14 @@ fn check_range(
     range: impl RangeBounds<f64>,
     expected: &str,
 ) -> Result<(), TrainError> {
-    let why = || format!("--{option} is {}: it must be {expected}", Figure(value));
+    let why = || format!("--{option} is {}: it must be {expected}", figure(value));
     if range.contains(&value) { Ok(()) } else { refuse(why()) }
 }
 
-/// A human-readable number: with an exponent if it would have many digits.
-pub(crate) struct Figure(pub(crate) f64);
-
-impl fmt::Display for Figure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(value) = *self;
-        match value.abs() {
-            0.0 | 1e-4..1e6 => write!(f, "{value}"),
-            _ => write!(f, "{value:e}"),
-        }
+/// Returns a human-readable number: with an exponent if it would have many digits.
+pub(crate) fn figure(value: f64) -> String {
+    match value.abs() {
+        0.0 | 1e-4..1e6 => format!("{value}"),
+        _ => format!("{value:e}"),
     }
 }

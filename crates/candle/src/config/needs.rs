@@ -5,7 +5,7 @@ use super::Config;
 use super::check::refuse;
 use crate::model::{self, Size};
 use unisono::Communicator;
-use unisono::internals::{AvailableMemory, host};
+use unisono::internals::{AvailableMemory, NodeFacts, host};
 use unisono::size::approximate;
 use unisono_data::{Dataset, Options, Source};
 use unisono_strategies::Strategy;
@@ -58,9 +58,9 @@ impl MemoryEstimate {
     /// # Errors
     /// [`TrainError::Setting`] on the lowest rank of a node without enough memory, [`TrainError::Elsewhere`] on the others.
     pub fn check(&self, comm: &mut Communicator) -> Result<(), TrainError> {
+        let ranks = NodeFacts::of(comm).local_ranks;
         let topology = comm.topology();
-        let node = topology.node_of(comm.rank());
-        let (ranks, has_first) = (topology.node(node).ranks(), node == topology.node_of(0));
+        let has_first = topology.node_of(comm.rank()) == topology.node_of(0);
         let refused = match AvailableMemory::shortage(self.of_node(ranks, has_first) as u64) {
             Some(there_is) => refuse(self.refusal(ranks, has_first, &there_is)),
             None => Ok(()),
@@ -182,6 +182,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use unisono::{Topology, Unisono};
 
     #[test]
     fn estimate_counts_all_ranks_of_a_node_and_one_checkpoint_copy() {
@@ -208,5 +209,9 @@ mod tests {
         assert!(refused[1..].iter().all(|error| matches!(error, TrainError::Elsewhere { rank: 0 })));
         let enough = MemoryEstimate { parameters: 1e3, ..MemoryEstimate::default() };
         unisono::threads(3, |mut comm| enough.check(&mut comm).unwrap());
+        // Declared nodes have no memory of their own.
+        let declared = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
+        let refused = declared.on_threads(2, |mut comm| needs.check(&mut comm).unwrap_err()).unwrap();
+        assert!(refused[0].to_string().contains("the 2 rank(s) on "), "{}", refused[0]);
     }
 }

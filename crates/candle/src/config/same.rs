@@ -8,13 +8,12 @@ use unisono_train::{TrainError, agree};
 use super::Config;
 use super::check::refuse;
 
-/// The options that may differ: where a rank finds its data and how it prepares them, its device, and what only rank 0 uses.
-const OF_A_RANK: [&str; 12] = [
+/// The options that may differ: where a rank finds its data and how it prepares them, and what only rank 0 uses.
+const OF_A_RANK: [&str; 11] = [
     "checkpoint-dir",
     "data",
     "data-cache",
     "data-token-file",
-    "device",
     "initial",
     "input-memory",
     "input-threads",

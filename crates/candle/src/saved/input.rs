@@ -1,6 +1,5 @@
 //! Input data for a saved model.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -99,9 +98,9 @@ impl Saved {
                     TrainError::Setting(format!(
                         "{source} has {} distinct characters, and {} is none of the {} that the model knows: {}",
                         found.len(),
-                        Characters(&unknown),
+                        listed(&unknown),
                         known.len(),
-                        Characters(known)
+                        listed(known)
                     ))
                 })?;
                 let kind = Kind::Text { context: *context, vocabulary: known.to_vec() };
@@ -119,7 +118,7 @@ impl Saved {
         if dataset.kind == known {
             return Ok(dataset);
         }
-        let (found, known) = (Described(&dataset.kind), Described(&self.description.kind));
+        let (found, known) = (described(&dataset.kind), described(&self.description.kind));
         Err(TrainError::Setting(format!(
             "{source} has {found}, and the model in `{}` was trained on {known}: expected data like these",
             self.path.display()
@@ -133,7 +132,7 @@ impl Saved {
     /// [`TrainError::Setting`] if the model is not for images. The files are read later, batch by batch.
     pub fn images(&self, files: &[PathBuf]) -> Result<Arc<dyn Split>, TrainError> {
         let Kind::Images { height, width, channels, .. } = self.description.kind else {
-            let known = Described(&self.description.kind);
+            let known = described(&self.description.kind);
             let why = format!("the model in `{}` was trained on {known}, not on images", self.path.display());
             return Err(TrainError::Setting(why));
         };
@@ -160,31 +159,23 @@ pub(super) fn tokens(text: impl Iterator<Item = char>, vocabulary: &[char]) -> R
     if unknown.is_empty() { Ok(tokens) } else { Err(unknown) }
 }
 
-/// A list of characters in a message, abbreviated to a readable number.
-pub(super) struct Characters<'a>(pub(super) &'a [char]);
-
-impl fmt::Display for Characters<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const MOST: usize = 100;
-        let shown: String = self.0.iter().take(MOST).collect();
-        let more = if self.0.len() > MOST { " and more" } else { "" };
-        write!(f, "{shown:?}{more}")
-    }
+/// Lists characters in a message, abbreviated to a readable number.
+pub(super) fn listed(characters: &[char]) -> String {
+    const MOST: usize = 100;
+    let shown: String = characters.iter().take(MOST).collect();
+    let more = if characters.len() > MOST { " and more" } else { "" };
+    format!("{shown:?}{more}")
 }
 
-/// The description of a kind of sample.
-pub(super) struct Described<'a>(pub(super) &'a Kind);
-
-impl fmt::Display for Described<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Kind::Images { height, width, channels, classes } => {
-                let colour = if *channels == 1 { "" } else { "colour " };
-                write!(f, "{colour}images of {height}x{width} pixels in {classes} classes")
-            }
-            Kind::Table { features, classes: 1 } => write!(f, "rows of {features} numbers and a target"),
-            Kind::Table { features, classes } => write!(f, "rows of {features} numbers in {classes} classes"),
-            Kind::Text { vocabulary, .. } => write!(f, "text of {} distinct characters", vocabulary.len()),
+/// Describes a kind of sample.
+pub(super) fn described(kind: &Kind) -> String {
+    match kind {
+        Kind::Images { height, width, channels, classes } => {
+            let colour = if *channels == 1 { "" } else { "colour " };
+            format!("{colour}images of {height}x{width} pixels in {classes} classes")
         }
+        Kind::Table { features, classes: 1 } => format!("rows of {features} numbers and a target"),
+        Kind::Table { features, classes } => format!("rows of {features} numbers in {classes} classes"),
+        Kind::Text { vocabulary, .. } => format!("text of {} distinct characters", vocabulary.len()),
     }
 }

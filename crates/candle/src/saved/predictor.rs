@@ -9,8 +9,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::Description;
-use super::input::{Characters, Described, tokens};
-use crate::config::Figure;
+use super::input::{described, listed, tokens};
+use crate::config::figure;
 use crate::model::{self, Sequence};
 use unisono::Communicator;
 use unisono_data::{Batch, DataError, Kind, Pass, Pipeline, Split, Threads};
@@ -177,7 +177,7 @@ impl Predictor {
         if !(sampling.temperature >= 0.0 && sampling.temperature.is_finite()) {
             return refuse(format!(
                 "the temperature is {}: it must be a number from 0",
-                Figure(sampling.temperature)
+                figure(sampling.temperature)
             ));
         }
         let mut text = match tokens(prompt.chars(), vocabulary) {
@@ -188,8 +188,7 @@ impl Predictor {
             }
             Ok(tokens) => tokens,
             Err(unknown) => {
-                let (unknown, count, known) =
-                    (Characters(&unknown), vocabulary.len(), Characters(vocabulary));
+                let (unknown, count, known) = (listed(&unknown), vocabulary.len(), listed(vocabulary));
                 return refuse(format!(
                     "in the prompt, {unknown} is none of the {count} characters that the model knows: {known}"
                 ));
@@ -215,7 +214,7 @@ impl Predictor {
 
     fn does_not(&self, why: &str) -> TrainError {
         let Description { model, kind, .. } = &self.description;
-        TrainError::Setting(format!("the model is the {model} of {}: {why}", Described(kind)))
+        TrainError::Setting(format!("the model is the {model} of {}: {why}", described(kind)))
     }
 }
 

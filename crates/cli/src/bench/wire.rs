@@ -3,8 +3,8 @@
 use unisono::Communicator;
 use unisono_bench::compressed::{Row, check_memory, measure};
 
+use super::Args;
 use super::rows::Rows;
-use super::{Args, refuse_without};
 use crate::Failure;
 
 type Column = super::rows::Column<Row>;
@@ -20,7 +20,9 @@ pub(super) fn on_rank(comm: &mut Communicator, args: &Args) -> Result<(), Failur
                    declare nodes, such as UNISONO_NODES=1,1";
         return Err(Failure::refusal(is_root, why));
     }
-    refuse_without(check_memory(comm, &args.wire, &args.bytes.0)?)?;
+    if let Some(why) = check_memory(comm, &args.wire, &args.bytes.0)? {
+        return Err(Failure::refusal(is_root, why));
+    }
     let about = [
         format!("{ranks} ranks on {nodes} nodes over {transport}; all-reduce, sum of f32"),
         "times of the slowest rank, median and best; errors of the first result:".to_owned(),

@@ -132,8 +132,18 @@ fn parameter_server_matches_master_worker_over_every_launcher() {
     assert_eq!(last(&launched(3, &arguments))["parameters_hash"], expected, "MPI");
     let mut command = Command::new(UNISONO);
     command.args(["launch", "-n", "4", "--", UNISONO]).args(words(&arguments)).args(["--servers", "2"]);
+    let metrics = tempfile::tempdir().unwrap();
+    command.env("UNISONO_METRICS", metrics.path());
     let processes = last(&launch::run(command, Duration::from_secs(120)).expect_success());
     assert_eq!(processes["parameters_hash"], expected, "processes, two of which serve");
+    for rank in 0..4 {
+        // Links of servers and workers have ranks 0 and 1, and must not write to the files of these ranks.
+        let text = std::fs::read_to_string(metrics.path().join(format!("unisono-rank-{rank}.prom"))).unwrap();
+        assert!(text.contains(&format!("unisono_world_size{{rank=\"{rank}\"}} 4\n")), "{text}");
+        let calls = text.lines().filter(|line| line.starts_with("unisono_bytes_total{"));
+        let bytes: Vec<f64> = calls.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+        assert!(bytes.iter().sum::<f64>() < 100_000.0, "{text}");
+    }
 }
 
 fn a_parameter_server_gives_the_same_over_two_nodes() {

@@ -1,10 +1,7 @@
 //! The messages between a worker and a server. The worker sends a request, and the server replies. Values and gradients follow some messages.
 
-use std::sync::mpsc::channel;
-use std::thread;
-
 use bytemuck::{CheckedBitPattern, NoUninit, bytes_of, checked};
-use unisono::{Bootstrap, Communicator, Error, Rank, Result, Topology, Unisono};
+use unisono::{Bootstrap, Communicator, Rank, Result, Topology, Unisono};
 
 use unisono_train::LossSums;
 
@@ -106,41 +103,21 @@ pub(super) fn link(comm: &mut Communicator, server: Rank, client: Rank) -> Resul
     let topology = comm.topology();
     let share_a_node = topology.node_of(server) == topology.node_of(client);
     let nodes: &[usize] = if share_a_node { &[2] } else { &[1, 1] };
-    thread::scope(|scope| {
-        let ((asks, asked), (answers, answered)) = (channel(), channel());
-        let gone = || Error::Launch("the world that should connect two ranks is lost".to_owned());
-        let over_world = move |own: &[u8]| {
-            asks.send(own.to_vec()).map_err(|_| gone())?;
-            answered.recv().map_err(|_| gone())?
-        };
-        let (bootstrap, nodes) = (Between { place, exchange: over_world }, Topology::from_node_sizes(nodes));
-        let begun = scope.spawn(move || Unisono::builder().bootstrap(bootstrap).nodes(nodes).processes());
-        // The setup of the link requests exchanges from another thread, because the communicator of the world is on this one.
-        while let Ok(own) = asked.recv() {
-            let answer = exchange(comm, other, own);
-            if answers.send(answer).is_err() {
-                break;
-            }
-        }
-        let comm = begun.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok(Link { comm })
-    })
+    let builder = Unisono::builder().nodes(Topology::from_node_sizes(nodes)).unobserved();
+    let comm = builder.processes_over(&mut Between { comm, place, other })?;
+    Ok(Link { comm })
 }
 
-fn exchange(comm: &mut Communicator, other: Rank, own: Vec<u8>) -> Result<Vec<u8>> {
-    let mut size = [0_u64];
-    comm.exchange(&[own.len() as u64], other, &mut size, other)?;
-    let mut theirs = vec![0; size[0] as usize];
-    comm.exchange(&own, other, &mut theirs, other)?;
-    Ok(theirs)
-}
-
-struct Between<F> {
+/// The bootstrap of a link, over messages of the world.
+struct Between<'a> {
+    comm: &'a mut Communicator,
+    /// The rank of this side in the link.
     place: Rank,
-    exchange: F,
+    /// The rank of the other side in the world.
+    other: Rank,
 }
 
-impl<F: FnMut(&[u8]) -> Result<Vec<u8>>> Bootstrap for Between<F> {
+impl Bootstrap for Between<'_> {
     fn rank(&self) -> Rank {
         self.place
     }
@@ -150,8 +127,13 @@ impl<F: FnMut(&[u8]) -> Result<Vec<u8>>> Bootstrap for Between<F> {
     }
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let mut all = vec![(self.exchange)(own)?];
-        all.insert(self.place, own.to_vec());
+        let Self { comm, place, other } = self;
+        let mut size = [0_u64];
+        comm.exchange(&[own.len() as u64], *other, &mut size, *other)?;
+        let mut theirs = vec![0; size[0] as usize];
+        comm.exchange(own, *other, &mut theirs, *other)?;
+        let mut all = vec![theirs];
+        all.insert(*place, own.to_vec());
         Ok(all)
     }
 }

@@ -2,11 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use unisono::{Communicator, Element, Rank, Registered, Request};
-
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
-use unisono_train::internals::{HalfBytes, Ledger, Place, WithoutGradient, end_pass};
+use unisono_train::internals::{CommBuffer, HalfBytes, Ledger, Place, WithoutGradient, end_pass};
 use unisono_train::{Fill, Gradients, LossSums, Parameter, Pass, Replica, ReplicaError, TrainError};
 
 /// The transfers of a worker's buckets.
@@ -32,50 +30,23 @@ pub(super) struct Pushing {
 
 #[derive(Debug)]
 struct Bucket {
-    values: Array<f32>,
-    gradients: Array<f32>,
+    values: CommBuffer<f32>,
+    gradients: CommBuffer<f32>,
     /// The rounded gradients to send, if the format rounds.
-    encoded: Option<Array<u8>>,
+    encoded: Option<CommBuffer<u8>>,
 }
 
-/// An array that is either available or in flight.
-#[derive(Debug)]
-enum Array<T: Element> {
-    Here(Registered<T>),
-    Away(Request<Registered<T>>),
-    /// The array is lost, because a message failed.
-    Lost,
-}
-
-impl<T: Element> Array<T> {
-    fn take(&mut self) -> unisono::Result<Registered<T>> {
-        match std::mem::replace(self, Self::Lost) {
-            Self::Here(array) => Ok(array),
-            Self::Away(request) => request.wait(),
-            Self::Lost => {
-                Err(unisono::Error::Launch("a message of this bucket has failed before".to_owned()))
-            }
-        }
-    }
-
-    /// Waits for the array, calls `fill`, and sends the array to rank `other` of a link.
-    fn send(
-        &mut self,
-        comm: &mut Communicator,
-        other: Rank,
-        fill: impl FnOnce(&mut [T]),
-    ) -> unisono::Result<()> {
-        let mut array = self.take()?;
-        fill(&mut array);
-        *self = Self::Away(comm.send_async(array, other)?);
-        Ok(())
-    }
-
-    /// Waits until the array is available.
-    fn here(&mut self) -> unisono::Result<&mut Registered<T>> {
-        *self = Self::Here(self.take()?);
-        let Self::Here(array) = self else { unreachable!("it is here") };
-        Ok(array)
+impl Bucket {
+    /// Sends the gradients to the other rank of a link.
+    fn send(&mut self, link: &mut Link, half: Option<&HalfBytes>) -> unisono::Result<()> {
+        let (other, Self { gradients, encoded, .. }) = (link.other(), self);
+        gradients.complete()?;
+        let Some((encoded, half)) = encoded.as_mut().zip(half) else {
+            return gradients.lend(|gradients| link.comm.send_async(gradients, other));
+        };
+        encoded.complete()?;
+        half.encode(gradients.values(), encoded.values_mut());
+        encoded.lend(|bytes| link.comm.send_async(bytes, other))
     }
 }
 
@@ -89,12 +60,10 @@ impl Pushing {
         let half = HalfBytes::of(&layout.settings);
         let bucket = |(bucket, &count): (usize, &usize)| {
             let comm = &links[layout.owners[bucket]].comm;
-            let bytes = half.as_ref().map(|_| comm.alloc(HalfBytes::size_bytes(count)));
-            Ok(Bucket {
-                values: Array::Here(comm.alloc(count)?),
-                gradients: Array::Here(comm.alloc(count)?),
-                encoded: bytes.transpose()?.map(Array::Here),
-            })
+            let array = || CommBuffer::new(comm, Some(bucket), count, true);
+            let bytes = || CommBuffer::new(comm, Some(bucket), HalfBytes::size_bytes(count), true);
+            let encoded = half.as_ref().map(|_| bytes()).transpose()?;
+            Ok(Bucket { values: array()?, gradients: array()?, encoded })
         };
         let buckets = ledger.plan.counts.iter().enumerate().map(bucket).collect::<unisono::Result<_>>()?;
         Ok(Self {
@@ -131,8 +100,8 @@ impl Pushing {
             let other = link.other();
             for bucket in self.layout.of(server).rev() {
                 let values = &mut self.buckets[bucket].values;
-                let request = link.comm.receive_async(values.take().map_err(lost(server))?, other);
-                *values = Array::Away(request.map_err(lost(server))?);
+                values.complete().map_err(lost(server))?;
+                values.lend(|values| link.comm.receive_async(values, other)).map_err(lost(server))?;
             }
         }
         Ok(())
@@ -142,9 +111,10 @@ impl Pushing {
     fn copy_values(&mut self, index: usize, target: &mut [f32]) -> Result<(), TrainError> {
         let Some(Place { bucket, range }) = self.ledger.plan.place(index).cloned() else { return Ok(()) };
         let began = Instant::now();
-        let values = self.buckets[bucket].values.here().map_err(lost(self.layout.owners[bucket]))?;
+        let values = &mut self.buckets[bucket].values;
+        values.complete().map_err(lost(self.layout.owners[bucket]))?;
         self.waited += began.elapsed();
-        target.copy_from_slice(&values[range]);
+        target.copy_from_slice(&values.values()[range]);
         Ok(())
     }
 
@@ -189,8 +159,8 @@ impl Pushing {
         if self.is_finite {
             for (number, bucket) in self.buckets.iter_mut().enumerate() {
                 let arrived = match &mut bucket.encoded {
-                    Some(encoded) => encoded.here().map(drop),
-                    None => bucket.gradients.here().map(drop),
+                    Some(encoded) => encoded.complete(),
+                    None => bucket.gradients.complete(),
                 };
                 arrived.map_err(lost(self.layout.owners[number]))?;
             }
@@ -228,14 +198,7 @@ impl Pushing {
         while let Some(full) = self.ledger.full() {
             if self.is_finite {
                 let server = self.layout.owners[full];
-                let link = &mut self.links[server];
-                let (other, Bucket { gradients, encoded, .. }) = (link.other(), &mut self.buckets[full]);
-                let sent = match (encoded, &self.half) {
-                    (Some(encoded), Some(half)) => gradients.here().and_then(|gradients| {
-                        encoded.send(&mut link.comm, other, |bytes| half.encode(gradients, bytes))
-                    }),
-                    _ => gradients.send(&mut link.comm, other, |_| ()),
-                };
+                let sent = self.buckets[full].send(&mut self.links[server], self.half.as_ref());
                 sent.map_err(lost(server))?;
             }
             self.ledger.launched += 1;
@@ -275,8 +238,9 @@ impl Gradients for Pushing {
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
         let Place { bucket, range } = self.ledger.put(index);
         let fill = self.ledger.pass.fill();
-        match self.buckets[bucket].gradients.here() {
-            Ok(gradients) => write(&mut gradients[range], fill),
+        let gradients = &mut self.buckets[bucket].gradients;
+        match gradients.complete() {
+            Ok(_) => write(&mut gradients.values_mut()[range], fill),
             Err(error) => {
                 let server = self.layout.owners[bucket];
                 self.failure.get_or_insert(TrainError::ServerLost { server, error });

@@ -141,6 +141,7 @@ impl Backend for Host {
         values_of: Values<'_>,
         rounds: &mut Rounds,
     ) -> Result<(), TrainError> {
+        self.buckets.check()?;
         let all = self.buckets.ledger().plan.members.clone();
         for (bucket, members) in all.into_iter().enumerate() {
             for &index in &members {

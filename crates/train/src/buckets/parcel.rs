@@ -1,15 +1,15 @@
-//! An array that is either available or in a collective.
+//! An array that is either available or in a call.
 
 use std::time::{Duration, Instant};
 
-use super::CollectiveSpec;
-use unisono::{Communicator, Element, Error, Operation, ReduceOp, Registered, Request};
+use super::Way;
+use unisono::{Communicator, Element, Error, ReduceOp, Registered, Request};
 use unisono_compress::Compressor;
 
 /// The times of a bucket in flight.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Flight {
-    /// The bucket; `None` for the sums other than gradients.
+pub struct Flight {
+    /// The bucket; `None` for other arrays.
     pub(super) bucket: Option<usize>,
     pub(super) began: Instant,
     pub(super) ended: Instant,
@@ -17,10 +17,13 @@ pub(super) struct Flight {
     pub(super) exposed: Duration,
 }
 
+/// An array that is either available or in a call. If a call in the background fails, the array is lost.
 #[derive(Debug)]
-pub(super) struct CommBuffer<T: Element> {
+pub struct CommBuffer<T: Element> {
     bucket: Option<usize>,
     label: String,
+    /// Whether its collectives run in the background.
+    is_beside: bool,
     here: Option<Registered<T>>,
     request: Option<Request<Registered<T>>>,
     /// The times of the last flight, until they are read.
@@ -31,63 +34,94 @@ impl CommBuffer<f32> {
     pub(super) fn launch_compressed(
         &mut self,
         comm: &mut Communicator,
-        is_beside: bool,
         compressor: &Compressor,
     ) -> Result<(), Error> {
-        let mut values = self.here.take().expect("the parcel is back");
-        if is_beside {
-            self.request = Some(compressor.all_reduce_async(comm, values)?);
+        if self.is_beside {
+            self.lend(|values| compressor.all_reduce_async(comm, values))
         } else {
-            self.flight = Some(timed(self.bucket, || compressor.all_reduce(comm, &mut values))?);
-            self.here = Some(values);
+            self.run(|values| compressor.all_reduce(comm, values))
         }
-        Ok(())
     }
 }
 
 impl<T: Element> CommBuffer<T> {
-    pub(super) fn new(comm: &Communicator, bucket: Option<usize>, count: usize) -> Result<Self, Error> {
+    /// Allocates an array for a bucket, or for other values.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn new(
+        comm: &Communicator,
+        bucket: Option<usize>,
+        count: usize,
+        is_beside: bool,
+    ) -> Result<Self, Error> {
         let label = bucket.map_or("sums".to_owned(), |bucket| format!("bucket {bucket}"));
-        Ok(Self { bucket, label, here: Some(comm.alloc(count)?), request: None, flight: None })
+        let here = Some(comm.alloc(count)?);
+        Ok(Self { bucket, label, is_beside, here, request: None, flight: None })
     }
 
     pub(super) fn count(&self) -> usize {
         self.here.as_ref().map_or(0, |values| values.len())
     }
 
-    pub(super) fn values(&self) -> &[T] {
-        self.here.as_ref().expect("the parcel is back")
+    /// Returns the values.
+    ///
+    /// # Panics
+    /// If the array is in a call, or lost: [`CommBuffer::complete`].
+    pub fn values(&self) -> &[T] {
+        self.here.as_ref().expect("the array is available")
     }
 
-    pub(super) fn values_mut(&mut self) -> &mut [T] {
-        self.here.as_mut().expect("the parcel is back")
+    /// As [`CommBuffer::values`].
+    pub fn values_mut(&mut self) -> &mut [T] {
+        self.here.as_mut().expect("the array is available")
     }
 
-    pub(super) fn launch(&mut self, comm: &mut Communicator, way: CollectiveSpec) -> Result<(), Error> {
+    /// Starts a collective, which adds if it reduces.
+    pub(super) fn launch(
+        &mut self,
+        comm: &mut Communicator,
+        (operation, algorithm): Way,
+    ) -> Result<(), Error> {
+        let op = operation.reduces().then_some(ReduceOp::Sum);
         let mut call = comm.call().label(&self.label);
-        if let Some(algorithm) = way.algorithm {
+        if let Some(algorithm) = algorithm {
             call = call.algorithm(algorithm);
         }
-        let mut values = self.here.take().expect("the parcel is back");
-        if way.is_beside {
-            self.request = Some(match way.operation {
-                Operation::ReduceScatter => call.reduce_scatter_async(values, ReduceOp::Sum)?,
-                Operation::AllGather => call.all_gather_async(values)?,
-                _ => call.all_reduce_async(values, ReduceOp::Sum)?,
-            });
+        if self.is_beside {
+            self.lend(|values| call.call_async(operation, op, values))
         } else {
-            let send = || match way.operation {
-                Operation::ReduceScatter => call.reduce_scatter(&mut values, ReduceOp::Sum).map(drop),
-                Operation::AllGather => call.all_gather(&mut values).map(drop),
-                _ => call.all_reduce(&mut values, ReduceOp::Sum).map(drop),
-            };
-            self.flight = Some(timed(self.bucket, send)?);
-            self.here = Some(values);
+            self.run(|values| call.run(operation, op, values).map(drop))
         }
+    }
+
+    /// Starts a call in the background, which has the array until [`CommBuffer::complete`].
+    ///
+    /// # Errors
+    /// The error of `start`. If the array is already in a call, or lost.
+    pub fn lend(
+        &mut self,
+        start: impl FnOnce(Registered<T>) -> Result<Request<Registered<T>>, Error>,
+    ) -> Result<(), Error> {
+        let values = self.here.take().ok_or_else(lost)?;
+        self.request = Some(start(values)?);
         Ok(())
     }
 
-    pub(super) fn complete(&mut self) -> Result<Option<Flight>, Error> {
+    /// Makes a call on this thread.
+    fn run(&mut self, call: impl FnOnce(&mut [T]) -> Result<(), Error>) -> Result<(), Error> {
+        let began = Instant::now();
+        call(self.values_mut())?;
+        let ended = Instant::now();
+        self.flight = Some(Flight { bucket: self.bucket, began, ended, exposed: ended - began });
+        Ok(())
+    }
+
+    /// Waits until the array is available. Returns the times of its last call, once.
+    ///
+    /// # Errors
+    /// The error of the call. If the array is lost.
+    pub fn complete(&mut self) -> Result<Option<Flight>, Error> {
         if let Some(request) = self.request.take() {
             let waits_since = Instant::now();
             request.wait_until_done();
@@ -95,14 +129,11 @@ impl<T: Element> CommBuffer<T> {
             self.flight = request.flight().map(|(began, ended)| Flight { bucket, began, ended, exposed });
             self.here = Some(request.wait()?);
         }
+        self.here.as_ref().ok_or_else(lost)?;
         Ok(self.flight.take())
     }
 }
 
-/// Runs a collective on this thread, and returns its times.
-fn timed(bucket: Option<usize>, send: impl FnOnce() -> Result<(), Error>) -> Result<Flight, Error> {
-    let began = Instant::now();
-    send()?;
-    let ended = Instant::now();
-    Ok(Flight { bucket, began, ended, exposed: ended - began })
+fn lost() -> Error {
+    Error::Launch("an earlier call with this array has failed".to_owned())
 }

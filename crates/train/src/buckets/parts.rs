@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::{Buckets, CollectiveSpec, Flight, dtype};
+use super::{Buckets, dtype};
 use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, ReduceOp, copy};
 
 impl Buckets {
@@ -18,14 +18,13 @@ impl Buckets {
         self.ledger.divide(comm, self.buckets.iter().map(|bucket| bucket.gradients.count()));
         let carries_sums = self.aside.is_none();
         for bucket in self.buckets.iter_mut().skip(usize::from(carries_sums)) {
-            if bucket.compressor.is_some() || self.way.algorithm.is_some() || !self.has_others {
+            if bucket.compressor.is_some() || self.tree.is_some() || !self.has_others {
                 continue;
             }
             let all_reduce =
                 Call::all_reduce(dtype(self.settings.wire), ReduceOp::Sum, bucket.gradients.count());
             if let Some(algorithm) = begins_with_reduce_scatter(comm, &all_reduce) {
-                let operation = Operation::ReduceScatter;
-                bucket.way = CollectiveSpec { operation, algorithm: Some(algorithm), ..bucket.way };
+                bucket.way = (Operation::ReduceScatter, Some(algorithm));
             }
         }
     }
@@ -39,7 +38,7 @@ impl Buckets {
 
     /// Returns the number of buckets that are reduce-scattered.
     pub fn scattered(&self) -> usize {
-        self.buckets.iter().filter(|bucket| bucket.way.is_of_parts()).count()
+        self.buckets.iter().filter(|bucket| bucket.is_scattered()).count()
     }
 
     /// Returns the elements at the place of a parameter: its gradient or, after the update, the values that [`Buckets::give`] sends.
@@ -50,24 +49,30 @@ impl Buckets {
 
     /// Sends the parameters that this rank has updated. They must be [in place](Buckets::elements) for the whole bucket. Called by all ranks.
     pub(crate) fn give(&mut self, comm: &mut Communicator, bucket: usize) -> Result<(), Error> {
-        if !self.has_others {
-            return Ok(());
-        }
-        let way = CollectiveSpec {
-            operation: Operation::AllGather,
-            ..CollectiveSpec::all_reduce(self.way.is_beside)
-        };
-        let bucket = &mut self.buckets[bucket];
-        bucket.is_back = false;
-        bucket.gradients.launch(comm, way)
+        self.launch_parameters(comm, bucket, Operation::AllGather)
     }
 
     /// Sums the parameters that are [in place](Buckets::elements) over all ranks, and waits for the result. Called by all ranks.
     pub(crate) fn sum_parameters(&mut self, comm: &mut Communicator, bucket: usize) -> Result<(), Error> {
-        if self.has_others {
-            self.buckets[bucket].gradients.launch(comm, CollectiveSpec::all_reduce(false))?;
-        }
+        self.launch_parameters(comm, bucket, Operation::AllReduce)?;
         self.land_sent(bucket)
+    }
+
+    /// Starts a collective on the parameters of a bucket, if there are other ranks.
+    fn launch_parameters(
+        &mut self,
+        comm: &mut Communicator,
+        bucket: usize,
+        operation: Operation,
+    ) -> Result<(), Error> {
+        self.check()?;
+        if !self.has_others {
+            return Ok(());
+        }
+        let bucket = &mut self.buckets[bucket];
+        bucket.is_back = false;
+        let launched = bucket.gradients.launch(comm, (operation, None));
+        self.recorded(launched)
     }
 
     /// Copies the elements of a parameter that other ranks have updated to its values. They must have [arrived](Buckets::land_sent).
@@ -81,10 +86,11 @@ impl Buckets {
 
     /// Waits for the sent parameters of a bucket, if there are other ranks.
     pub(crate) fn land_sent(&mut self, bucket: usize) -> Result<(), Error> {
-        let bucket = &mut self.buckets[bucket];
-        let flight = bucket.gradients.complete()?;
-        bucket.is_back = true;
-        self.waited += flight.map_or(Duration::ZERO, |flight: Flight| flight.exposed);
+        self.check()?;
+        let flight = self.buckets[bucket].gradients.complete();
+        let flight = self.recorded(flight)?;
+        self.buckets[bucket].is_back = true;
+        self.waited += flight.map_or(Duration::ZERO, |flight| flight.exposed);
         self.flights.extend(flight);
         Ok(())
     }
@@ -106,6 +112,7 @@ mod tests {
     use unisono::DType;
 
     use super::*;
+    use crate::{BucketSettings, Gradients as _, LocalSteps, LossSums, Outer, Overlap, Parameter, Pass};
 
     #[test]
     fn only_algorithms_that_begin_with_their_reduce_scatter_are_accepted() {
@@ -126,6 +133,37 @@ mod tests {
                 found.iter().all(|found| *found == Algorithm::ALL.map(halves)),
                 "{ranks} ranks: {found:?}"
             );
+        }
+    }
+
+    #[test]
+    fn buckets_after_a_failed_exchange_of_parameters_return_errors() {
+        let local = LocalSteps { steps: 2, outer: Outer::Average };
+        for overlap in [Overlap::Beside, Overlap::InTurn] {
+            for local_steps in [None, Some(local)] {
+                unisono::threads(2, |mut comm| {
+                    let shard_optimizer = local_steps.is_none();
+                    let settings =
+                        BucketSettings { overlap, shard_optimizer, local_steps, ..BucketSettings::default() };
+                    let parameters = [Parameter::new("weight", [2])];
+                    let mut buckets = Buckets::new(&mut comm, &parameters, &settings).unwrap();
+                    if comm.rank() == 1 {
+                        return comm.fail("the program has changed its mind");
+                    }
+                    let exchanged = if shard_optimizer {
+                        buckets.give(&mut comm, 0).and_then(|()| buckets.land_sent(0))
+                    } else {
+                        buckets.sum_parameters(&mut comm, 0)
+                    };
+                    let mut filling = buckets.fill(&mut comm, Pass::ONLY);
+                    filling.record_loss(LossSums::default());
+                    filling.put(0, &mut |gradient, fill| fill.write(gradient, &[1.0; 2]));
+                    for ended in [exchanged, filling.end().map(drop), buckets.land_sent(0)] {
+                        let why = ended.unwrap_err().to_string();
+                        assert!(why.contains("changed its mind"), "{why}");
+                    }
+                });
+            }
         }
     }
 }

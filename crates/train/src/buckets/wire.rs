@@ -1,14 +1,15 @@
 //! Gradients in half precision.
 
+use std::fmt::Debug;
 use std::ops::Range;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
 use super::parcel::{CommBuffer, Flight};
-use super::{BucketSettings, CollectiveSpec};
+use super::{BucketSettings, Way};
 use unisono::internals::Codec;
-use unisono::{Communicator, DType, Error};
+use unisono::{Communicator, DType, Element, Error};
 use unisono_compress::Wire;
 
 /// The number of gradients in a block, small enough to stay in the core's cache from its scaling to its conversion.
@@ -67,70 +68,56 @@ pub(super) fn dtype(wire: Wire) -> DType {
     }
 }
 
-#[derive(Debug)]
-pub(super) struct Narrow {
-    half: HalfBytes,
-    buffer: HalfBuffer,
-}
-
-#[derive(Debug)]
-enum HalfBuffer {
-    Bf16(CommBuffer<bf16>),
-    F16(CommBuffer<f16>),
-}
-
-impl HalfBuffer {
-    fn bytes(&mut self) -> &mut [u8] {
-        match self {
-            Self::Bf16(buffer) => cast_slice_mut(buffer.values_mut()),
-            Self::F16(buffer) => cast_slice_mut(buffer.values_mut()),
-        }
-    }
-}
-
-impl Narrow {
-    /// Returns the memory for this many gradients, if the wire format rounds them.
-    pub(super) fn new(
-        comm: &Communicator,
-        settings: &BucketSettings,
-        bucket: usize,
-        count: usize,
-    ) -> Result<Option<Self>, Error> {
-        let Some(half) = HalfBytes::of(settings) else { return Ok(None) };
-        let buffer = match settings.wire {
-            Wire::F16 => HalfBuffer::F16(CommBuffer::new(comm, Some(bucket), count)?),
-            _ => HalfBuffer::Bf16(CommBuffer::new(comm, Some(bucket), count)?),
-        };
-        Ok(Some(Self { half, buffer }))
-    }
-
-    pub(super) fn launch(
-        &mut self,
-        comm: &mut Communicator,
-        way: CollectiveSpec,
-        gradients: &[f32],
-    ) -> Result<(), Error> {
-        self.half.encode(gradients, self.buffer.bytes());
-        match &mut self.buffer {
-            HalfBuffer::Bf16(buffer) => buffer.launch(comm, way),
-            HalfBuffer::F16(buffer) => buffer.launch(comm, way),
-        }
-    }
+/// The gradients of a bucket in half precision, which are sent instead of its `f32` values.
+pub(super) trait Narrow: Debug + Send + Sync {
+    /// Rounds the gradients, and starts the collective.
+    fn launch(&mut self, comm: &mut Communicator, way: Way, gradients: &[f32]) -> Result<(), Error>;
 
     /// Waits for the sums, and converts back all of them or only this part.
-    pub(super) fn complete(
+    fn complete(
+        &mut self,
+        gradients: &mut [f32],
+        part: Option<Range<usize>>,
+    ) -> Result<Option<Flight>, Error>;
+}
+
+/// Allocates a bucket with this number of gradients, if the wire format rounds them.
+pub(super) fn narrow(
+    comm: &Communicator,
+    settings: &BucketSettings,
+    (bucket, count): (usize, usize),
+    is_beside: bool,
+) -> Result<Option<Box<dyn Narrow>>, Error> {
+    let Some(half) = HalfBytes::of(settings) else { return Ok(None) };
+    Ok(Some(match settings.wire {
+        Wire::F16 => {
+            Box::new(Rounded::<f16> { half, sent: CommBuffer::new(comm, Some(bucket), count, is_beside)? })
+        }
+        _ => Box::new(Rounded::<bf16> { half, sent: CommBuffer::new(comm, Some(bucket), count, is_beside)? }),
+    }))
+}
+
+#[derive(Debug)]
+struct Rounded<T: Element> {
+    half: HalfBytes,
+    sent: CommBuffer<T>,
+}
+
+impl<T: Element> Narrow for Rounded<T> {
+    fn launch(&mut self, comm: &mut Communicator, way: Way, gradients: &[f32]) -> Result<(), Error> {
+        self.half.encode(gradients, cast_slice_mut(self.sent.values_mut()));
+        self.sent.launch(comm, way)
+    }
+
+    fn complete(
         &mut self,
         gradients: &mut [f32],
         part: Option<Range<usize>>,
     ) -> Result<Option<Flight>, Error> {
-        let flight = match &mut self.buffer {
-            HalfBuffer::Bf16(buffer) => buffer.complete()?,
-            HalfBuffer::F16(buffer) => buffer.complete()?,
-        };
+        let flight = self.sent.complete()?;
         if flight.is_some() {
-            let Range { start, end } = part.unwrap_or(0..gradients.len());
-            let bytes = &self.buffer.bytes()[BYTES * start..BYTES * end];
-            self.half.decode(bytes, &mut gradients[start..end]);
+            let part = part.unwrap_or(0..gradients.len());
+            self.half.decode(cast_slice(&self.sent.values()[part.clone()]), &mut gradients[part]);
         }
         Ok(flight)
     }
@@ -139,6 +126,7 @@ impl Narrow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use unisono::Operation;
 
     /// More than two blocks.
     const COUNT: usize = 2 * BLOCK + 7;
@@ -152,8 +140,8 @@ mod tests {
                 (Wire::F16, &|value| f16::from_f32(value / 4096.0).to_f32() * 4096.0),
             ] {
                 let settings = BucketSettings { wire, f16_scale: 1.0 / 4096.0, ..BucketSettings::default() };
-                let mut narrow = Narrow::new(&comm, &settings, 0, COUNT).unwrap().expect("it is narrow");
-                narrow.launch(&mut comm, CollectiveSpec::all_reduce(false), &gradients).unwrap();
+                let mut narrow = narrow(&comm, &settings, (0, COUNT), false).unwrap().expect("it is narrow");
+                narrow.launch(&mut comm, (Operation::AllReduce, None), &gradients).unwrap();
                 let mut landed = vec![0.0; COUNT];
                 assert!(narrow.complete(&mut landed, None).unwrap().is_some());
                 assert!(landed.into_iter().eq(gradients.iter().copied().map(rounded)), "{wire}");

@@ -16,7 +16,7 @@ use super::{CheckpointError, Tensor};
 /// The number of values that are converted and checksummed at a time, few enough to stay in the cache.
 const PIECE: usize = 16 << 10;
 /// The maximum size of a header or a state, a hundred times a realistic one. Larger ones are not read.
-const MOST_TEXT_BYTES: u64 = 100 << 20;
+pub(super) const MOST_TEXT_BYTES: u64 = 100 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Sum {

@@ -10,7 +10,6 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::ser::Error as _;
 
 use super::load::{
     Content, FORMAT, OPTIMIZER, PARAMETERS, REPLACED, STATE, checkpoints, name, replaced_name,
@@ -55,7 +54,8 @@ impl Store {
         writer.remove_partial()?;
         // The lock file may have existed already, so this checks that new files can be created.
         let trial = writer.partial(0);
-        fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).map_err(unusable(&trial))?;
+        let tried = fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial));
+        tried.map_err(unusable(&writer.directory))?;
         if let Some(parent) = writer.directory.parent().filter(|_| is_new) {
             sync(parent).map_err(unusable(parent))?;
         }
@@ -165,7 +165,7 @@ impl Drop for Store {
 fn lock(directory: &Path) -> Result<File, CheckpointError> {
     let path = directory.join(LOCK);
     let file = File::options().create(true).write(true).truncate(false).open(&path);
-    let file = file.map_err(CheckpointError::directory(&path))?;
+    let file = file.map_err(CheckpointError::directory(directory))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(CheckpointError::Busy { path: directory.into() }),
@@ -178,7 +178,7 @@ fn lock(directory: &Path) -> Result<File, CheckpointError> {
             tracing::warn!("`{path}` cannot be locked: make sure that no other run saves checkpoints there");
             Ok(file)
         }
-        Err(TryLockError::Error(error)) => Err(CheckpointError::Directory { path, error }),
+        Err(TryLockError::Error(error)) => Err(CheckpointError::Directory { path: directory.into(), error }),
     }
 }
 
@@ -289,11 +289,11 @@ where
     let content = Content { format: FORMAT, step, parameters, optimizer, state };
     let wrong = |error| CheckpointError::State { step, error };
     let content = serde_json::to_string_pretty(&content).map_err(wrong)?;
+    if !files::fits(&content) {
+        return Err(CheckpointError::StateTooLarge { step, bytes: content.len() });
+    }
     // JSON has no NaN, so a state with one would not be read back.
     serde_json::from_str::<Content<S>>(&content).map_err(wrong)?;
-    if !files::fits(&content) {
-        return Err(wrong(serde_json::Error::custom(format!("{} bytes are too many", content.len()))));
-    }
     files::write_framed(&directory.join(STATE), &content)?;
     sync(directory).map_err(CheckpointError::write(directory))
 }

@@ -297,6 +297,11 @@ fn path_of_a_file_is_refused() {
         let error = Store::open(&path, 1).unwrap_err().to_string();
         assert!(error.contains("cannot keep checkpoints in") && error.contains("may write to"), "{error}");
     }
+    let unlockable = tempfile::tempdir().unwrap();
+    fs::create_dir(unlockable.path().join(".lock")).unwrap();
+    let error = Store::open(unlockable.path(), 1).unwrap_err().to_string();
+    let expected = format!("cannot keep checkpoints in `{}`: ", unlockable.path().display());
+    assert!(error.starts_with(&expected), "{error}");
     let (directory, path) = saved(&[1]);
     let other = path.with_file_name("step-0000000020");
     for make in [|path: &Path| fs::write(path, ""), |path: &Path| std::os::unix::fs::symlink("none", path)] {
@@ -315,6 +320,10 @@ fn state_that_cannot_be_loaded_is_refused_on_saving() {
     lost.state.1.push(f64::NAN);
     let error = store.save(lost).unwrap_err().to_string();
     assert!(error.starts_with("the state of step 2 cannot be stored as JSON"), "{error}");
+    let mut large = checkpoint(3);
+    large.state.0 = " ".repeat(100 << 20);
+    let error = store.save(large).unwrap_err().to_string();
+    assert!(error.starts_with("the state of step 3 has ") && error.contains("at most 104857600"), "{error}");
     assert_eq!(names(directory.path()), [".lock", "step-0000000001"]);
 }
 

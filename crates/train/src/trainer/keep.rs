@@ -9,8 +9,7 @@ use crate::compare;
 use crate::resident::bytes_per_rank;
 use crate::resume::snapshot;
 use crate::state::not_saved;
-use crate::{EpochReport, Feed, Progress, Replica, Summary, TrainError};
-use unisono::Error;
+use crate::{EpochReport, Feed, Progress, Replica, Summary, TrainError, agree};
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     /// Compares the replicas, if a comparison is due and no round of local steps is in progress.
@@ -29,7 +28,6 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     /// Returns the hash of this rank's parameters, which all of its replicas share.
     fn same(&mut self) -> Result<u64, TrainError> {
         let found = compare::replicas(self.world.replicas(), self.mirror.replica(), self.state.progress.step);
-        let found = found.map_err(|error| self.world.explain(error));
         self.world.settle(found)
     }
 
@@ -77,12 +75,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             Some((mut store, whole)) => store.save(whole).map(drop).map_err(not_saved),
             None => Ok(()),
         });
-        let cause = saved.as_ref().err().map_or(String::new(), ToString::to_string);
-        let cause: String = compare::broadcast(self.world.all, &cause)?;
-        saved?;
-        if !cause.is_empty() {
-            return Err(Error::Aborted { rank: self.world.all.rank(), by: SAVES, cause }.into());
-        }
+        agree(self.world.all, saved)?;
         let memory_bytes = bytes_per_rank(self.world.all)?;
         Ok(self.state.summary(last, hash, memory_bytes))
     }

@@ -50,14 +50,23 @@ impl<'a> World<'a> {
         Ok(asked.map(|asked| asked > 0))
     }
 
-    /// Converts the ranks in an error to their numbers among all ranks.
+    /// Converts the ranks in an error of [the replicas](World::replicas) to their numbers among all ranks.
     pub(super) fn explain(&self, error: TrainError) -> TrainError {
-        match (error, &self.alike) {
-            (TrainError::ReplicasDiffer { step, ranks, parameters }, Some((_, members))) => {
-                let ranks = ranks.into_iter().map(|rank| members[rank]).collect();
+        let Some((_, members)) = &self.alike else { return error };
+        match error {
+            TrainError::ReplicasDiffer { step, mut ranks, parameters } => {
+                ranks.iter_mut().for_each(|rank| *rank = members[*rank]);
                 TrainError::ReplicasDiffer { step, ranks, parameters }
             }
-            (error, _) => error,
+            TrainError::NotFinite { of, parameter, found, rank, step } => {
+                TrainError::NotFinite { of, parameter, found, rank: members[rank], step }
+            }
+            TrainError::ModelsDiffer { ranks, message } => {
+                let message =
+                    format!("{message}; these are numbers among ranks {members:?}, which hold the same part");
+                TrainError::ModelsDiffer { ranks, message }
+            }
+            error => error,
         }
     }
 }

@@ -93,6 +93,11 @@ fn runs_that_exceed_the_memory_are_refused() {
     };
     step(&["--hidden", "1000000,1000000"]);
     step(&["--batch-size", "1000000000000"]);
+    // The rank that lacks memory reports it.
+    let script = "[ $RANK = 1 ] && own='--batch-size 1000000000000'; exec \"$0\" bench-step --steps 1 $own";
+    let ended = unisono(&["launch", "-n", "2", "--", "sh", "-c", script, UNISONO]);
+    assert!(ended.stderr.contains("of memory is available"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("reports an error"), "{}", ended.stderr);
     for huge in ["--batch-size", "--global-batch"] {
         refused(
             &["train", "--data", digits(), "--threads", "2", huge, &most],
@@ -155,6 +160,7 @@ fn ranks_of_different_runs_are_refused() {
             &format!("{digits} --algorithm ring"),
             "rank 1 has --algorithm ring, and rank 0 no --algorithm",
         ),
+        (&digits, &format!("{digits} --device cpu"), "rank 1 has --device cpu, and rank 0 --device auto"),
         (&digits, &relabelled, "on rank 1 are not those of rank 0: use the same data"),
         (&table_of_0, &table_of_1, "the names or statistics of classes, columns or images of csv:"),
     ] {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use unisono::Communicator;
 use unisono_train::metrics::VisitOutputs;
 use unisono_train::{
-    BucketSettings, Event, Gradients, LossSums, Mirror, OutOfData, Parameter, Replica, ReplicaError,
+    BucketSettings, Event, Gradients, LossSums, Mirror, OutOfData, Parameter, Parts, Replica, ReplicaError,
     RunSettings, StragglerReport, Trainer,
 };
 
@@ -77,9 +78,10 @@ fn model_with_two_parameters_of_the_same_name_is_refused() {
     assert_all(&refused, &["two parameters of the model are called `bias`"]);
 }
 
-/// A line that runs a function in each pass of one rank. Passes are counted from 1.
+/// A line that runs a function in each pass of one rank. Passes are counted from 1. It may be a part of a model.
 struct Odd<D> {
     line: Line,
+    others: Option<Communicator>,
     passes: usize,
     does: D,
 }
@@ -105,6 +107,10 @@ impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
         self.line.evaluate(points, visit)
     }
 
+    fn parts(&mut self) -> Option<Parts<'_>> {
+        self.others.as_mut().map(|comm| Parts { comm, first: &[0] })
+    }
+
     fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
         self.line.with_values(index, visit)
     }
@@ -117,7 +123,8 @@ fn run(
 ) -> Vec<(Result<String, String>, Vec<StragglerReport>)> {
     unisono::threads(3, |mut comm| {
         let rank = comm.rank();
-        let odd = Odd { line: Line::new(), passes: 0, does: |pass, line: &mut Line| does(rank, pass, line) };
+        let does = |pass, line: &mut Line| does(rank, pass, line);
+        let odd = Odd { line: Line::new(), others: None, passes: 0, does };
         let feed = stream(rank, &[10, 10, 10]);
         let mut told = Vec::new();
         let ended = Trainer::new(&mut comm, odd, feed, settings.clone(), None).unwrap().run(|event| {
@@ -166,6 +173,43 @@ fn ranks_whose_loss_is_not_finite_are_named() {
     );
 }
 
+/// Returns the errors of runs of models in two parts, on pairs of ranks. `change` modifies the parts before the run, and `does` in passes.
+fn errors_in_parts(
+    ranks: usize,
+    change: impl Fn(usize, &mut Line) + Sync,
+    does: impl Fn(usize, usize, &mut Line) + Sync,
+) -> Vec<String> {
+    unisono::threads(ranks, |mut comm| {
+        let (rank, mut line) = (comm.rank(), Line::new());
+        change(rank, &mut line);
+        let others = comm.split(Some(rank / 2), 0).unwrap();
+        let odd = Odd { line, others, passes: 0, does: |pass, line: &mut Line| does(rank, pass, line) };
+        let settings = run_settings(1, OutOfData::Error);
+        let trainer = Trainer::new(&mut comm, odd, stream(rank, &[10; 4]), settings, None);
+        trainer.and_then(|trainer| trainer.run(|_| ())).unwrap_err().to_string()
+    })
+}
+
+fn ranks_of_parts_are_named_by_their_numbers_in_the_run() {
+    let spoils = |rank, pass, line: &mut Line| {
+        if rank == 1 && pass == 2 {
+            line.values[UNUSED][0] = 1e30;
+        }
+    };
+    let found = errors_in_parts(2, |_, _| (), spoils);
+    assert_all(&found, &["the largest value of unused is 1e30 on rank 1 in step 2"]);
+
+    let lacks = |rank, line: &mut Line| {
+        if rank == 3 {
+            line.parameters.remove(BIAS);
+            line.values.remove(BIAS);
+        }
+    };
+    let found = errors_in_parts(4, lacks, |_, _, _| ());
+    let numbers = "rank 1 lacks bias [1] f32, which rank 0 has; these are numbers among ranks [1, 3], which hold the same part";
+    assert_all(&found[1..2], &["rank 1's differs from rank 0's", numbers]);
+}
+
 fn a_rank_that_is_slow_is_named() {
     let settings = RunSettings {
         straggler_every: Some(4),
@@ -198,6 +242,7 @@ pub(crate) fn tests() -> Vec<Test> {
         model_with_two_parameters_of_the_same_name_is_refused,
         differing_replicas_are_reported_with_rank_and_parameter,
         ranks_whose_loss_is_not_finite_are_named,
+        ranks_of_parts_are_named_by_their_numbers_in_the_run,
     ];
     tests.push(Test::new("a_rank_that_is_slow_is_named", a_rank_that_is_slow_is_named).timed());
     tests
