@@ -209,14 +209,14 @@ fn too_far_ahead() {
         all_have_ended.wait();
         done
     });
-    // All ranks make calls 0 to 11, and 128 more are ahead.
+    // All ranks make calls 0 to 15, and 128 more are ahead.
     for (rank, ended) in ended.into_iter().enumerate().filter(|(rank, _)| *rank != 1) {
         let error = ended.unwrap_err();
         assert!(
             matches!(error, Error::Timeout { other: 1, .. } | Error::Aborted { .. }),
             "rank {rank}: {error}"
         );
-        assert!(error.to_string().contains("all-reduce #140 by nccl"), "rank {rank}: {error}");
+        assert!(error.to_string().contains("all-reduce #144 by nccl"), "rank {rank}: {error}");
     }
 }
 
