@@ -125,7 +125,10 @@ fn watch_over(
     let guard = watch(Watched { statuses, identities, hub, controls, warn_after, kind, on_failure })?;
     comms.iter_mut().for_each(|comm| comm.guard(Arc::clone(&guard)));
     let name = next_world();
-    comms.iter_mut().try_for_each(|comm| observe(comm, &name))
+    // The others would blame this rank for leaving, and its watchdog would report that instead of the error.
+    let observed =
+        |comm: &mut Communicator| observe(comm, &name).inspect_err(|error| comm.fail(&error.to_string()));
+    comms.iter_mut().try_for_each(observed)
 }
 
 /// Sets the guard of a rank of a new world whose ranks share a bootstrap. All of them call it.
