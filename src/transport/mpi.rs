@@ -24,7 +24,6 @@ mod progress;
 mod reductions;
 mod sys;
 
-pub(super) use ending::end_job;
 pub(crate) use launch::{alone_in_job, library_fits};
 use link::{ByMpi, OF_COLLECTIVES, OF_MESSAGES};
 pub(crate) use progress::Driven;
@@ -46,8 +45,6 @@ pub(super) struct World {
     /// The communicators of groups of ranks, created on first use.
     groups: Vec<(Group, Comm)>,
     pub(super) reductions: Reductions,
-    /// Whether one of MPI's own collectives failed while MPI still held the caller's buffer.
-    pub(super) is_stranded: bool,
     /// Whether this communicator initialised MPI, and therefore finalises it.
     owns_mpi: bool,
     /// The only thread that may call MPI, if the thread level is below `MPI_THREAD_SERIALIZED`.
@@ -113,7 +110,6 @@ fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, C
         comm,
         groups: Vec::new(),
         reductions: Reductions::tested(comm)?,
-        is_stranded: false,
         owns_mpi,
         only_thread: (!sys::any_thread_may_call()?).then(|| std::thread::current().id()),
         on_failure: config.on_failure,
