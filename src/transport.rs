@@ -59,6 +59,8 @@ use shared::Shared;
 pub(crate) use shared::{Open, Shares};
 #[cfg(feature = "ucx")]
 pub use ucx::version as ucx_version;
+#[cfg(feature = "nccl")]
+pub(crate) use waiting::Poll;
 pub(crate) use waiting::{Deadlines, WaitFailure, Waiting};
 use waiting::{spins, usable_cores};
 
