@@ -8,7 +8,7 @@ use std::thread::ThreadId;
 use unisono_collectives::{Group, Rank, Topology};
 
 use super::agreement::agree;
-use super::bootstrap::gather_padded;
+use super::bootstrap::{gather, gather_padded};
 use super::join::{Joined, join, topology};
 use super::link::Links;
 use super::{Bootstrap, Fabric, network};
@@ -103,7 +103,8 @@ fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, C
             return Err(error);
         }
     };
-    let topology = topology(&leaders(comm)?);
+    // Nodes as launchers see them: one machine may have several host names, and PID namespaces only prevent that ranks share memory.
+    let topology = topology(&gather(&mut bootstrap, &(system::host(), system::boot()))?);
     let ranks = topology.ranks();
     let warnings = warning.into_iter().chain(alone_in_job(ranks, Launcher::detect())).collect();
     let world = World {
@@ -206,12 +207,4 @@ impl Bootstrap for OfComm {
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         gather_padded(own, |own| self.comm.all_gather(own))
     }
-}
-
-/// Returns the leader of every rank's node: the bytes of the world rank of its local rank 0. All ranks call it.
-fn leaders(comm: Comm) -> Result<Vec<[u8; size_of::<Rank>()]>> {
-    let node = comm.node()?;
-    let leader = node.all_gather(&comm.rank()?.to_ne_bytes())?;
-    node.free()?;
-    Ok(comm.all_gather(&leader[..size_of::<Rank>()])?.as_chunks().0.to_vec())
 }
