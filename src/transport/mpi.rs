@@ -106,7 +106,8 @@ fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, C
     // Nodes as launchers see them: one machine may have several host names, and PID namespaces only prevent that ranks share memory.
     let topology = topology(&gather(&mut bootstrap, &(system::host(), system::boot()))?);
     let ranks = topology.ranks();
-    let warnings = warning.into_iter().chain(alone_in_job(ranks, Launcher::detect())).collect();
+    let warnings =
+        warning.into_iter().chain(alone_in_job(Comm::world().ranks()?, Launcher::detect())).collect();
     let world = World {
         comm,
         groups: Vec::new(),
