@@ -20,6 +20,8 @@ pub use memory::{AvailableMemory, MemoryLimit};
 #[cfg(any(feature = "mpi", feature = "ucx"))]
 pub(crate) use network::has_rdma;
 pub(crate) use network::{accept, interfaces, listen, listen_at, nonce, sort_by_nearness};
+#[cfg(feature = "mpi")]
+pub(crate) use process::boot;
 pub(crate) use process::{
     FAILED, Process, is_stopped, machine, print_line, private_folder, private_path, replace_file,
 };

@@ -59,7 +59,8 @@ use shared::Shared;
 pub(crate) use shared::{Open, Shares};
 #[cfg(feature = "ucx")]
 pub use ucx::version as ucx_version;
-pub(crate) use vendor::VendorPhase;
+#[cfg(feature = "nccl")]
+pub(crate) use waiting::Poll;
 pub(crate) use waiting::{Deadlines, WaitFailure, Waiting};
 use waiting::{spins, usable_cores};
 
@@ -328,12 +329,8 @@ impl Fabric {
         self.status.give_up(first, cause);
     }
 
-    /// Ends the job if a link or MPI still holds a buffer that would return to the caller, or a message (`holds_message`).
+    /// Ends the job if a link still holds a buffer that would return to the caller, or a message (`holds_message`).
     pub(crate) fn end_if_stranded(&self, holds_message: bool) {
-        #[cfg(feature = "mpi")]
-        if self.mpi.as_ref().is_some_and(|mpi| mpi.is_stranded) {
-            mpi::end_job(&self.status);
-        }
         if let Some(far) = self.far.as_ref().filter(|far| holds_message || far.is_stranded()) {
             far.end_job();
         }

@@ -7,7 +7,7 @@
 //!
 //! In a program that gets errors instead, the library starts no thread: waiting ranks make the same [`Checks`] themselves.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -88,15 +88,6 @@ pub(crate) fn watch(watched: Watched) -> Result<Arc<dyn Guard>> {
     guard.map_err(|cause| Error::Launch(format!("cannot start the watchdog: {cause}")))
 }
 
-/// Sleeps until one of these files is readable, or writable if that is awaited too, at most for a tick. A signal ends the sleep too.
-fn wait<'a>(files: impl Iterator<Item = (BorrowedFd<'a>, bool)>) {
-    let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-    let mut all: Vec<_> = files.map(|(file, writes)| PollFd::from_borrowed_fd(file, flags(writes))).collect();
-    let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
-    // If it fails, the next round starts at once.
-    let _ = poll(&mut all, Some(&tick));
-}
-
 /// A running watchdog thread. It ends when this is dropped.
 #[derive(Debug)]
 struct Watchdog {
@@ -111,17 +102,15 @@ impl Watchdog {
         let wake_up = Arc::new(WakeUp::new()?);
         let report = |status| Report::new(status, &watched.identities, true);
         let reports: Vec<_> = watched.statuses.iter().map(report).collect();
-        let checks = Checks::new(&watched, &reports[0], false);
+        let mut checks = Checks::new(&watched, &reports[0], false);
         let Watched { statuses, identities, hub, warn_after, kind, .. } = watched;
-        let status = statuses.into_iter().next().expect("a process has a rank");
+        checks.nodes = Sockets::of_leader(statuses[0].rank(), &identities, hub)
+            .map(|sockets| Nodes::new(sockets, &reports[0], warn_after, false));
         keep_panics();
         let mut rounds = Rounds {
             kind,
             signals: Signals::install(kind == Kind::Processes),
             checks,
-            nodes: Sockets::of_leader(status.rank(), &identities, hub)
-                .map(|sockets| Nodes::new(sockets, &status, &identities, warn_after, false)),
-            status,
             reports: reports.clone(),
             wake_up: Arc::clone(&wake_up),
             failed_at: None,
@@ -170,18 +159,20 @@ impl Drop for Watchdog {
 #[derive(Debug)]
 struct Rounds {
     kind: Kind,
-    status: StatusBoard,
     reports: Vec<Arc<Report>>,
     wake_up: Arc<WakeUp>,
     signals: Signals,
     checks: Checks,
-    nodes: Option<Nodes>,
     failed_at: Option<Instant>,
     /// The time and the number of the termination signal, if this process has received one.
     terminated: Option<(Instant, i32)>,
 }
 
 impl Rounds {
+    fn status(&self) -> &StatusBoard {
+        &self.checks.report.status
+    }
+
     fn run(&mut self) {
         loop {
             self.wait();
@@ -189,39 +180,41 @@ impl Rounds {
             let ends = self.wake_up.ends();
             self.round();
             if ends {
-                if let Some(nodes) = &mut self.nodes {
-                    nodes.close(&self.reports[0]);
+                if let Some(nodes) = &mut self.checks.nodes {
+                    nodes.close();
                 }
                 return;
             }
         }
     }
 
+    /// Sleeps until an event, at most for a tick. A signal ends the sleep too.
     fn wait(&self) {
-        let readable = self.wake_up.file().into_iter().chain(self.checks.processes.waits_on());
-        let nodes = self.nodes.iter().flat_map(|nodes| nodes.sockets.waits_on());
-        wait(readable.map(|file| (file, false)).chain(nodes));
+        let woken = self.wake_up.file().into_iter().map(|file| (file, false));
+        let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let mut files: Vec<_> = woken
+            .chain(self.checks.waits_on())
+            .map(|(file, writes)| PollFd::from_borrowed_fd(file, flags(writes)))
+            .collect();
+        let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+        // If it fails, the next round starts at once.
+        let _ = poll(&mut files, Some(&tick));
         self.wake_up.reset();
     }
 
     fn round(&mut self) {
-        self.status.tick();
+        self.status().tick();
         if self.signals.take_dump_request() {
             self.dump();
         }
         if let Some(signal) = self.signals.termination_signal().filter(|_| self.terminated.is_none()) {
             self.terminated = Some((Instant::now(), signal));
-            self.status.begin_termination();
+            self.status().begin_termination();
         }
-        self.checks.check_processes(self.is_same_end());
-        let is_same_end = self.is_same_end() && self.is_ended_from_outside();
-        if let Some(nodes) = self.nodes.as_mut().filter(|_| !is_same_end) {
-            nodes.round(&self.reports[0]);
-        }
-        if self.status.failed().is_some() {
+        let is_same_end = self.is_same_end();
+        self.checks.round(is_same_end, is_same_end && self.is_ended_from_outside());
+        if self.status().failed().is_some() {
             self.failed();
-        } else {
-            self.checks.check_calls(self.nodes.iter().flat_map(Nodes::doings));
         }
         self.end_if_terminated();
     }
@@ -229,8 +222,8 @@ impl Rounds {
     /// Returns whether the whole world is being terminated, which is not a failure. A rank that is alone on its node cannot detect
     /// it.
     fn is_ended_from_outside(&self) -> bool {
-        let members = self.status.members().len();
-        self.status.all_are_terminating() && (members > 1 || members == self.status.ranks())
+        let members = self.status().members().len();
+        self.status().all_are_terminating() && (members > 1 || members == self.status().ranks())
     }
 
     /// Returns whether other processes that end now do so for the same reason as this one.
@@ -243,7 +236,7 @@ impl Rounds {
     fn end_if_terminated(&self) {
         let Some((at, signal)) = self.terminated else { return };
         let passed = at.elapsed();
-        if passed > TERMINATION && self.status.failed().is_none() {
+        if passed > TERMINATION && self.status().failed().is_none() {
             if self.is_ended_from_outside() {
                 signals::end_by(signal);
             }
@@ -251,7 +244,7 @@ impl Rounds {
                 "it was ended by {}",
                 signal_hook::low_level::signal_name(signal).unwrap_or("a signal")
             );
-            self.reports[0].fail(self.status.rank(), &cause);
+            self.reports[0].fail(self.status().rank(), &cause);
             self.wake_up.wake();
         } else if passed > TERMINATION + 2 * LATER {
             // The others have reported the failure, and end soon after this process.
@@ -277,9 +270,9 @@ impl Rounds {
     /// Writes the flight recorders of this process. Each process gets its own request.
     fn dump(&self) {
         match self.kind {
-            Kind::Threads => dump_all(&self.status, "SIGUSR1"),
+            Kind::Threads => dump_all(self.status(), "SIGUSR1"),
             Kind::Processes => {
-                if let Err(error) = dump(&self.status, self.status.position(), "SIGUSR1") {
+                if let Err(error) = dump(self.status(), self.status().position(), "SIGUSR1") {
                     print_line(&error.to_string());
                 }
             }

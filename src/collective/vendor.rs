@@ -1,5 +1,7 @@
 //! MPI's own collectives, as a baseline.
 
+use unisono_collectives::Chunks;
+
 use super::{Engine, Options, check_size};
 use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
@@ -21,7 +23,9 @@ impl Engine {
         let header = self.calls.next(1, call.count, codes, options.label_of(call.operation));
         let recording = header.note(&self.status, buffer.len());
         let parts = call.parts(self.topology.ranks(), options.parts.as_ref());
-        let done = self.transport.vendor_call(call, &parts, buffer);
+        let of_ranks: Vec<_> =
+            (0..self.topology.ranks()).map(|rank| parts.elements(Chunks::one(rank))).collect();
+        let done = self.transport.by_vendor(None, call, &of_ranks, buffer);
         if done.is_ok() && call.op == Some(ReduceOp::Mean) {
             let sums = call.bytes_of(call.result_on(self.transport.rank(), &parts));
             kernels::divide(call.dtype, &mut buffer[sums], self.topology.ranks());

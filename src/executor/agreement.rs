@@ -36,26 +36,18 @@ impl Task<'_> {
     #[cfg(feature = "nccl")]
     pub(crate) fn announce(&self, history: u64, transport: &Fabric) -> Result<()> {
         use crate::status::LEAD;
-        use crate::transport::{Failure, Waiting};
+        use crate::transport::{Failure, Poll, Waiting};
 
         let status = transport.status();
         let others = status.members().iter().enumerate().filter(|(_, rank)| **rank != status.rank());
         let next = status.lockstep(status.position()).announced() + 1;
         for (position, &other) in others.clone() {
-            let mut waiting = Waiting::new(0, self.deadlines, status);
             let is_behind = || status.lockstep(position).announced() + LEAD < next;
-            while is_behind() {
-                let failure = match waiting.pause_for(other) {
-                    Ok(true) => Failure::left(other, status),
-                    Ok(false) => None,
-                    Err(failure) => Some(failure),
-                };
-                // A rank may have caught up before it left, or while this one was descheduled.
-                let is_final = |failure: &Failure| matches!(failure, Failure::Error(_)) || is_behind();
-                if let Some(failure) = failure.filter(is_final) {
-                    return Err(self.error(failure, transport, at(0)));
-                }
-            }
+            let poll = || Ok(if is_behind() { Poll::WaitsFor(other) } else { Poll::Done(()) });
+            let left = |other, _: &Waiting<'_>| Failure::left(other, status).map_or(Ok(()), Err);
+            Waiting::new(0, self.deadlines, status)
+                .until(poll, left)
+                .map_err(|failure| self.error(failure, transport, at(0)))?;
         }
         let number = status.lockstep(status.position()).announce(history);
         match others.clone().find(|(position, _)| !status.lockstep(*position).agrees(number, history)) {

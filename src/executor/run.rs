@@ -9,12 +9,12 @@ use unisono_collectives::{Chunks, Source};
 use super::Task;
 use super::bound::{Bound, Halves, Move, Op, Pass, Piece, Receive, Send};
 use super::format::Format;
-use crate::call::scaled;
+use crate::call::{Call, scaled};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::{self, ReduceOp};
 use crate::memory::Scratch;
-use crate::transport::{Fabric, Failure, Incoming, Outgoing, VendorPhase};
+use crate::transport::{Fabric, Failure, Incoming, Outgoing};
 
 mod pass;
 
@@ -190,13 +190,11 @@ impl<'a> Run<'a> {
     fn by_vendor(&mut self, phase: usize, transport: &mut Fabric) -> Result<(), Failure> {
         let bound = self.bound;
         let phase = &bound.compiled.plan().phases()[phase];
-        let call = phase.vendor.as_ref().expect("a phase with a vendor's collective");
+        let vendor = phase.vendor.as_ref().expect("a phase with a vendor's collective");
         let dtype = bound.format.accumulator.map_or(bound.call.dtype, |_| DType::F32);
-        let bytes = |&part: &Chunks| scaled(bound.partition.elements(part), dtype.size_bytes());
-        let parts = call.parts.iter().map(bytes).collect();
-        let op = bound.call.op.expect("an operation with phases for vendors reduces");
-        let phase = VendorPhase { group: &phase.group, operation: call.operation, parts, dtype, op };
-        transport.vendor_phase(&phase, self.held, self.task.deadlines)
+        let call = Call::new(vendor.operation, bound.call.op, dtype, bound.call.count);
+        let parts: Vec<_> = vendor.parts.iter().map(|&part| bound.partition.elements(part)).collect();
+        transport.by_vendor(Some(&phase.group), &call, &parts, self.held).map_err(Failure::Error)
     }
 
     /// Widens the elements of a block from the user's buffer, if there is an accumulator. Conversions are done per block, while the block is in

@@ -80,11 +80,16 @@ fn started(id: u32) -> Option<u64> {
 /// Identifies the scope of process ids: the machine's boot and the PID namespace.
 pub(crate) fn machine() -> &'static str {
     static MACHINE: LazyLock<String> = LazyLock::new(|| {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_else(|_| super::host());
         let table = fs::metadata("/proc/self/ns/pid").map_or(0, |table| table.ino());
-        format!("{}-{table}", boot.trim())
+        format!("{}-{table}", boot())
     });
     &MACHINE
+}
+
+/// Identifies the machine and its boot.
+pub(crate) fn boot() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    boot.map_or_else(|_| super::host(), |boot| boot.trim().to_owned())
 }
 
 /// Returns the path of this user's own folder within a shared one.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::half::Half as _;
+use super::half::Exchange as _;
 use super::link::Link;
 use super::shared::Shared;
 use super::waiting::{IN_FLIGHT_GRACE, Poll};

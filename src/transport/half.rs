@@ -5,42 +5,45 @@ use unisono_collectives::Rank;
 use super::Failure;
 use super::waiting::Poll;
 
+/// A message that is sent or received.
 pub(super) trait Half {
     /// Returns the rank at the other end.
     fn other(&self) -> Rank;
 
-    /// Returns whether the half is complete.
-    fn is_done(&self) -> bool;
+    /// Makes progress without blocking. It is not called again once the half is [complete](Polled::Done).
+    fn progress(&mut self) -> Result<Polled, Failure>;
+}
+
+/// Halves that progress together. A half is absent once it is complete.
+pub(super) trait Exchange {
+    /// Returns the rank at the other end of the first half, if any is left.
+    fn awaits(&self) -> Option<Rank>;
 
     /// Makes progress without blocking. Returns whether there was any.
     fn progress(&mut self) -> Result<bool, Failure>;
 }
 
-impl<H: Half> Half for Option<H> {
-    fn other(&self) -> Rank {
-        self.as_ref().expect("an absent half is complete").other()
-    }
-
+impl<H: Half> Exchange for Option<H> {
     #[inline]
-    fn is_done(&self) -> bool {
-        self.as_ref().is_none_or(Half::is_done)
+    fn awaits(&self) -> Option<Rank> {
+        self.as_ref().map(Half::other)
     }
 
     #[inline]
     fn progress(&mut self) -> Result<bool, Failure> {
-        self.as_mut().map_or(Ok(false), Half::progress)
+        let Some(half) = self else { return Ok(false) };
+        let polled = half.progress()?;
+        if polled == Polled::Done {
+            *self = None;
+        }
+        Ok(polled != Polled::Idle)
     }
 }
 
-/// Halves that progress together. The rank at the other end is that of the first one that is not complete.
-impl<A: Half, B: Half> Half for (A, B) {
-    fn other(&self) -> Rank {
-        if self.0.is_done() { self.1.other() } else { self.0.other() }
-    }
-
+impl<A: Exchange, B: Exchange> Exchange for (A, B) {
     #[inline]
-    fn is_done(&self) -> bool {
-        self.0.is_done() && self.1.is_done()
+    fn awaits(&self) -> Option<Rank> {
+        self.0.awaits().or_else(|| self.1.awaits())
     }
 
     #[inline]
@@ -71,11 +74,11 @@ impl Polled {
 impl Poll<()> {
     /// Returns the state of an exchange, of which a half has `moved`.
     #[inline]
-    pub(super) fn of(exchange: &impl Half, moved: bool) -> Self {
-        match (exchange.is_done(), moved) {
-            (true, _) => Self::Done(()),
-            (false, true) => Self::Progress,
-            (false, false) => Self::WaitsFor(exchange.other()),
+    pub(super) fn of(exchange: &impl Exchange, moved: bool) -> Self {
+        match exchange.awaits() {
+            None => Self::Done(()),
+            Some(_) if moved => Self::Progress,
+            Some(other) => Self::WaitsFor(other),
         }
     }
 }

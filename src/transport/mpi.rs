@@ -8,7 +8,7 @@ use std::thread::ThreadId;
 use unisono_collectives::{Group, Rank, Topology};
 
 use super::agreement::agree;
-use super::bootstrap::gather_padded;
+use super::bootstrap::{gather, gather_padded};
 use super::join::{Joined, join, topology};
 use super::link::Links;
 use super::{Bootstrap, Fabric, network};
@@ -24,7 +24,6 @@ mod progress;
 mod reductions;
 mod sys;
 
-pub(super) use ending::end_job;
 pub(crate) use launch::{alone_in_job, library_fits};
 use link::{ByMpi, OF_COLLECTIVES, OF_MESSAGES};
 pub(crate) use progress::Driven;
@@ -46,8 +45,6 @@ pub(super) struct World {
     /// The communicators of groups of ranks, created on first use.
     groups: Vec<(Group, Comm)>,
     pub(super) reductions: Reductions,
-    /// Whether one of MPI's own collectives failed while MPI still held the caller's buffer.
-    pub(super) is_stranded: bool,
     /// Whether this communicator initialised MPI, and therefore finalises it.
     owns_mpi: bool,
     /// The only thread that may call MPI, if the thread level is below `MPI_THREAD_SERIALIZED`.
@@ -106,14 +103,15 @@ fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, C
             return Err(error);
         }
     };
-    let topology = topology(&leaders(comm)?);
+    // Nodes as launchers see them: one machine may have several host names, and PID namespaces only prevent that ranks share memory.
+    let topology = topology(&gather(&mut bootstrap, &(system::host(), system::boot()))?);
     let ranks = topology.ranks();
-    let warnings = warning.into_iter().chain(alone_in_job(ranks, Launcher::detect())).collect();
+    let warnings =
+        warning.into_iter().chain(alone_in_job(Comm::world().ranks()?, Launcher::detect())).collect();
     let world = World {
         comm,
         groups: Vec::new(),
         reductions: Reductions::tested(comm)?,
-        is_stranded: false,
         owns_mpi,
         only_thread: (!sys::any_thread_may_call()?).then(|| std::thread::current().id()),
         on_failure: config.on_failure,
@@ -210,12 +208,4 @@ impl Bootstrap for OfComm {
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         gather_padded(own, |own| self.comm.all_gather(own))
     }
-}
-
-/// Returns the leader of every rank's node: the bytes of the world rank of its local rank 0. All ranks call it.
-fn leaders(comm: Comm) -> Result<Vec<[u8; size_of::<Rank>()]>> {
-    let node = comm.node()?;
-    let leader = node.all_gather(&comm.rank()?.to_ne_bytes())?;
-    node.free()?;
-    Ok(comm.all_gather(&leader[..size_of::<Rank>()])?.as_chunks().0.to_vec())
 }

@@ -7,7 +7,7 @@
 
 use unisono_collectives::Rank;
 
-use super::half::Half as _;
+use super::half::Exchange as _;
 use super::waiting::Poll;
 use super::{Deadlines, Failure, Header, Incoming, Outgoing, Waiting};
 use crate::error::Error;

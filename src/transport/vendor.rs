@@ -2,57 +2,31 @@
 
 use std::ops::Range;
 
-use unisono_collectives::partition::Partition;
-use unisono_collectives::{Group, Operation};
+use unisono_collectives::Group;
 
-#[cfg(feature = "mpi")]
-use super::Waiting;
-use super::{Deadlines, Fabric, Failure};
+use super::Fabric;
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
 
-/// A phase that a vendor carries out on a buffer of this rank, among the ranks of a group.
-#[derive(Debug)]
-#[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "there is no vendor"))]
-pub(crate) struct VendorPhase<'a> {
-    pub(crate) group: &'a Group,
-    pub(crate) operation: Operation,
-    /// The bytes of each position's part, if the operation has parts.
-    pub(crate) parts: Vec<Range<usize>>,
-    pub(crate) dtype: DType,
-    pub(crate) op: ReduceOp,
-}
-
-const CHOSEN: &str = "a vendor is chosen only if it is available";
-
 impl Fabric {
-    /// Runs a phase of a plan as a vendor's collective. The ranks of the group have verified that they make the same call.
-    pub(crate) fn vendor_phase(
+    /// Runs a call as a vendor's collective, in place, among all ranks or those of a group, with these elements of each of them if the operation has
+    /// parts. A mean is only summed. It has no deadline, and does not check that the ranks make the same call.
+    pub(crate) fn by_vendor(
         &mut self,
-        phase: &VendorPhase<'_>,
-        held: &mut [u8],
-        deadlines: &Deadlines,
-    ) -> std::result::Result<(), Failure> {
+        group: Option<&Group>,
+        call: &Call,
+        parts: &[Range<usize>],
+        buffer: &mut [u8],
+    ) -> Result<()> {
         self.delay();
         #[cfg(feature = "mpi")]
         if let Some(mpi) = &mut self.mpi {
-            let waiting = Waiting::new(self.spins, deadlines, &self.status);
-            return mpi.in_group(phase, held, (&self.status, waiting));
+            return mpi.vendor(group, call, parts, buffer);
         }
-        let _ = (phase, held, deadlines);
-        unreachable!("{CHOSEN}")
-    }
-
-    /// Runs a whole call as a vendor's collective, in place, with these parts of ranks. A mean is only summed. It has no deadline.
-    pub(crate) fn vendor_call(&mut self, call: &Call, parts: &Partition, buffer: &mut [u8]) -> Result<()> {
-        #[cfg(feature = "mpi")]
-        if let Some(mpi) = &mut self.mpi {
-            return mpi.vendor(call, parts, buffer);
-        }
-        let _ = (call, parts, buffer);
-        unreachable!("{CHOSEN}")
+        let _ = (group, call, parts, buffer);
+        unreachable!("a vendor is chosen only if it is available")
     }
 
     /// # Errors

@@ -43,7 +43,7 @@ pub(crate) struct Deadlines {
 }
 
 #[derive(Debug)]
-pub(super) enum Poll<R> {
+pub(crate) enum Poll<R> {
     Done(R),
     /// There was progress, and more may be possible at once.
     Progress,
@@ -168,20 +168,6 @@ impl<'a> Waiting<'a> {
         self.yield_or_sleep()
     }
 
-    /// Like [`pause`](Self::pause), in a wait for a rank. The wait is recorded once it takes longer than a message.
-    #[inline]
-    pub(crate) fn pause_for(&mut self, other: Rank) -> Result<bool, Failure> {
-        match self.pause() {
-            Ok(false) => Ok(false),
-            Ok(true) => {
-                self.record(other);
-                Ok(true)
-            }
-            Err(WaitFailure::Overdue(waited)) => Err(Failure::Timeout { other, waited }),
-            Err(WaitFailure::Failed(error)) => Err(Failure::Error(error)),
-        }
-    }
-
     /// Records progress, after which the wait is no longer a long one.
     pub(crate) fn renew(&mut self) {
         self.moved = true;
@@ -211,13 +197,13 @@ impl<'a> Waiting<'a> {
         Self { checks_failures: false, ..self }
     }
 
-    /// Polls until done. Between polls it pauses, and periodically calls `check_peer`, which returns the failure if the awaited rank will not
-    /// arrive.
+    /// Polls until done. Between polls it pauses, and periodically records the awaited rank and calls `check_peer`, which returns the failure if that
+    /// rank will not arrive.
     ///
     /// Before the wait fails, it polls once more. A message that the rank sent before it left remains valid. At the deadline, this rank may
     /// itself have been descheduled, and the message or the reason for its absence may have arrived.
     #[inline]
-    pub(super) fn until<R>(
+    pub(crate) fn until<R>(
         mut self,
         mut poll: impl FnMut() -> Result<Poll<R>, Failure>,
         mut check_peer: impl FnMut(Rank, &Self) -> Result<(), Failure>,
@@ -231,11 +217,16 @@ impl<'a> Waiting<'a> {
                 }
                 Poll::WaitsFor(other) => other,
             };
-            let checked = match self.pause_for(other) {
+            let checked = match self.pause() {
                 Ok(false) => continue,
-                Ok(true) => check_peer(other, &self),
-                Err(late @ Failure::Timeout { .. }) => check_peer(other, &self).and(Err(late)),
-                Err(failure) => return Err(failure),
+                Ok(true) => {
+                    self.record(other);
+                    check_peer(other, &self)
+                }
+                Err(WaitFailure::Overdue(waited)) => {
+                    check_peer(other, &self).and(Err(Failure::Timeout { other, waited }))
+                }
+                Err(WaitFailure::Failed(error)) => return Err(Failure::Error(error)),
             };
             if let Err(failure) = checked {
                 match poll()? {

@@ -11,15 +11,16 @@ use super::identity::Identities;
 use super::nodes::Nodes;
 use super::report::Report;
 use super::sockets::Sockets;
-use super::{Kind, TICK, Watched, wait};
+use super::{Kind, TICK, Watched};
 use crate::control::{Endpoint, Gathered, Outcome};
 use crate::status::{Guard, StatusBoard};
+
+/// The time between the rounds of an agreement.
+const NAP: Duration = Duration::from_millis(1);
 
 /// The checks of the ranks of this process, which any of them makes while it waits.
 #[derive(Debug)]
 pub(super) struct ByRanks {
-    status: StatusBoard,
-    identities: Arc<Identities>,
     report: Arc<Report>,
     warn_after: Duration,
     /// The process whose ranks these are. A forked child has a copy, and must not report for them.
@@ -32,31 +33,33 @@ pub(super) struct ByRanks {
 #[derive(Debug)]
 struct Rounds {
     checks: Checks,
-    nodes: Option<Nodes>,
     last: Instant,
 }
 
+impl Rounds {
+    fn nodes(&mut self) -> &mut Nodes {
+        self.checks.nodes.as_mut().expect("these ranks have connections with other nodes")
+    }
+}
+
 impl ByRanks {
-    pub(super) fn new(mut watched: Watched) -> std::io::Result<Self> {
-        let status = watched.statuses[0].clone();
-        let report = Report::new(&status, &watched.identities, false);
+    pub(super) fn new(watched: Watched) -> std::io::Result<Self> {
+        let report = Report::new(&watched.statuses[0], &watched.identities, false);
         let checks = Checks::new(&watched, &report, watched.kind == Kind::Processes);
-        let controls = std::mem::take(&mut watched.controls);
-        Self::over(checks, (status, &watched.identities, watched.warn_after), controls, report, None)
+        Self::over(checks, watched.controls, watched.warn_after, None)
     }
 
     fn over(
-        checks: Checks,
-        (status, identities, warn_after): (StatusBoard, &Arc<Identities>, Duration),
+        mut checks: Checks,
         controls: Vec<(Rank, OwnedFd)>,
-        report: Arc<Report>,
+        warn_after: Duration,
         _world: Option<Arc<dyn Guard>>,
     ) -> std::io::Result<Self> {
-        let sockets = Sockets::of_controls((status.rank(), identities.ranks()), controls)?;
-        let nodes = sockets.map(|sockets| Nodes::new(sockets, &status, identities, warn_after, true));
-        let rounds = Mutex::new(Rounds { checks, nodes, last: Instant::now() });
-        let (identities, process_id) = (Arc::clone(identities), std::process::id());
-        Ok(Self { status, identities, report, warn_after, process_id, rounds, _world })
+        let report = Arc::clone(&checks.report);
+        let sockets = Sockets::of_controls((report.status.rank(), report.identities.ranks()), controls)?;
+        checks.nodes = sockets.map(|sockets| Nodes::new(sockets, &report, warn_after, true));
+        let rounds = Mutex::new(Rounds { checks, last: Instant::now() });
+        Ok(Self { report, warn_after, process_id: std::process::id(), rounds, _world })
     }
 
     /// Starts an operation of the protocol with `begin`, and runs the protocol until `result` returns one.
@@ -66,17 +69,21 @@ impl ByRanks {
         result: impl Fn(&mut Endpoint) -> Option<R>,
     ) -> R {
         let mut rounds = self.lock();
-        let nodes = rounds.nodes.as_mut().expect("these ranks have connections with other nodes");
+        let Sockets { endpoint, began, .. } = &mut rounds.nodes().sockets;
         // The next round sends the resulting messages.
-        begin(&mut nodes.sockets.endpoint, nodes.sockets.began.elapsed());
+        begin(endpoint, began.elapsed());
         loop {
-            nodes.round(&self.report);
+            let nodes = rounds.nodes();
+            nodes.round();
             if let Some(result) = result(&mut nodes.sockets.endpoint) {
                 // The resulting messages are sent before the caller continues.
-                nodes.round(&self.report);
+                nodes.round();
                 return result;
             }
-            wait(nodes.sockets.waits_on());
+            // Other threads may check and fail meanwhile, in groups that share memory.
+            drop(rounds);
+            std::thread::sleep(NAP);
+            rounds = self.lock();
         }
     }
 
@@ -93,23 +100,15 @@ impl Guard for ByRanks {
             // Another rank is checking.
             Err(TryLockError::WouldBlock) => return,
         };
-        let Rounds { checks, nodes, last } = &mut *rounds;
-        if last.elapsed() < TICK {
-            return;
-        }
-        *last = Instant::now();
-        checks.check_processes(false);
-        if let Some(nodes) = nodes {
-            nodes.round(&self.report);
-        }
-        if self.status.failed().is_none() {
-            checks.check_calls(nodes.iter().flat_map(Nodes::doings));
+        if rounds.last.elapsed() >= TICK {
+            rounds.last = Instant::now();
+            rounds.checks.round(false, false);
         }
     }
 
     fn exchange_now(&self) {
-        if let Some(nodes) = &mut self.lock().nodes {
-            nodes.round(&self.report);
+        if let Some(nodes) = &mut self.lock().checks.nodes {
+            nodes.round();
         }
     }
 
@@ -131,16 +130,14 @@ impl Guard for ByRanks {
         if controls.is_empty() {
             return Ok(None);
         }
-        let identities =
-            Arc::new(Identities(ranks.iter().map(|&rank| self.identities.0[rank].clone()).collect()));
-        let report = Report::new(status, &identities, false);
-        let checks = Checks::of_group(status, &identities, &report);
-        let watched = (status.clone(), &identities, self.warn_after);
-        Ok(Some(Arc::new(Self::over(checks, watched, controls, report, Some(self))?)))
+        let identities = ranks.iter().map(|&rank| self.report.identities.0[rank].clone()).collect();
+        let report = Report::new(status, &Arc::new(Identities(identities)), false);
+        let (checks, warn_after) = (Checks::of_group(&report), self.warn_after);
+        Ok(Some(Arc::new(Self::over(checks, controls, warn_after, Some(self))?)))
     }
 
     fn can_agree(&self) -> bool {
-        self.lock().nodes.is_some()
+        self.lock().checks.nodes.is_some()
     }
 
     fn agree(&self, patience: Duration, minimum: Option<usize>) -> Outcome {
@@ -159,8 +156,8 @@ impl Guard for ByRanks {
 impl Drop for ByRanks {
     fn drop(&mut self) {
         let rounds = self.rounds.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(nodes) = rounds.nodes.as_mut().filter(|_| std::process::id() == self.process_id) {
-            nodes.close(&self.report);
+        if let Some(nodes) = rounds.checks.nodes.as_mut().filter(|_| std::process::id() == self.process_id) {
+            nodes.close();
         }
     }
 }

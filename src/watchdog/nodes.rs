@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::identity::Identities;
 use super::report::Report;
 use super::sockets::{CUT_AFTER, Sockets};
 use crate::control::{self, How, Message};
 use crate::record::{Doing, State};
-use crate::status::{FirstFailure, PROCESS_ENDED, StatusBoard};
+use crate::status::{FirstFailure, PROCESS_ENDED};
 use crate::system::print_line;
 
 /// The shortest and longest interval of state reports to the hub.
@@ -27,8 +27,7 @@ const MOST_HOSTS: usize = 8;
 /// The state of other nodes, as known to a leader, or to a rank that is connected with the ranks there.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    status: StatusBoard,
-    identities: Identities,
+    report: Arc<Report>,
     pub(super) sockets: Sockets,
     /// The leaders that have received the state below.
     informed: Vec<Rank>,
@@ -48,19 +47,17 @@ pub(super) struct Nodes {
 impl Nodes {
     pub(super) fn new(
         sockets: Sockets,
-        status: &StatusBoard,
-        identities: &Identities,
+        report: &Arc<Report>,
         warn_after: Duration,
         reports_to_all: bool,
     ) -> Self {
         let (informed, sent_quiet, quiet, reports) = Default::default();
         Self {
-            status: status.clone(),
-            identities: identities.clone(),
+            report: Arc::clone(report),
             sockets,
             informed,
             sent_failure: false,
-            sent_left: vec![false; identities.ranks()],
+            sent_left: vec![false; report.identities.ranks()],
             sent_quiet,
             quiet,
             reports,
@@ -84,11 +81,11 @@ impl Nodes {
     }
 
     /// Processes messages of other leaders, and sends the news of this node.
-    pub(super) fn round(&mut self, report: &Report) {
+    pub(super) fn round(&mut self) {
         for (news, over) in self.sockets.progress() {
             match news {
                 control::Report::Told(from, message) => self.receive(from, message),
-                control::Report::Lost(rank, _, how) => self.lost(rank, over, how, report),
+                control::Report::Lost(rank, _, how) => self.lost(rank, over, how),
                 control::Report::Unreached(ranks) => self.unreached(&ranks),
                 control::Report::Stranger => self.stranger(),
             }
@@ -99,12 +96,12 @@ impl Nodes {
     }
 
     fn receive(&mut self, from: Rank, message: Message) {
-        let is_rank = |rank: Rank| rank < self.identities.ranks();
+        let is_rank = |rank: Rank| rank < self.report.identities.ranks();
         match message {
             Message::Failed { by, first, cause } if is_rank(by) && is_rank(first) => {
-                self.status.fail(by, first, &cause);
+                self.report.status.fail(by, first, &cause);
             }
-            Message::Left { rank } if is_rank(rank) => self.status.leave(rank),
+            Message::Left { rank } if is_rank(rank) => self.report.status.leave(rank),
             Message::Quiet { .. } | Message::Doing(_) if self.is_here(from) => {}
             Message::Quiet { label } => {
                 self.quiet.insert(from, label);
@@ -122,11 +119,11 @@ impl Nodes {
     /// Records a quiet section of another node on the status board, if there is one.
     fn publish_quiet(&self) {
         let elsewhere = self.quiet.values().flatten().next();
-        self.status.set_quiet_elsewhere(elsewhere.map(String::as_str));
+        self.report.status.set_quiet_elsewhere(elsewhere.map(String::as_str));
     }
 
     fn send_news(&mut self) {
-        let others = self.sockets.others();
+        let (status, others) = (&self.report.status, self.sockets.others());
         if others != self.informed {
             // A new leader has received nothing yet.
             self.informed = others;
@@ -137,14 +134,13 @@ impl Nodes {
         if self.informed.is_empty() {
             return;
         }
-        if let Some(FirstFailure { by, first, cause }) = self.status.failure().filter(|_| !self.sent_failure)
-        {
+        if let Some(FirstFailure { by, first, cause }) = status.failure().filter(|_| !self.sent_failure) {
             self.sent_failure = true;
             self.sockets.endpoint.send(&Message::Failed { by, first, cause });
         }
         for rank in 0..self.sent_left.len() {
-            let is_reported_by_itself = self.reports_to_all && rank != self.status.rank();
-            if !self.sent_left[rank] && self.status.has_left(rank) && !is_reported_by_itself {
+            let is_reported_by_itself = self.reports_to_all && rank != status.rank();
+            if !self.sent_left[rank] && status.has_left(rank) && !is_reported_by_itself {
                 self.sent_left[rank] = true;
                 self.sockets.endpoint.send(&Message::Left { rank });
             }
@@ -157,16 +153,17 @@ impl Nodes {
     }
 
     fn here(&self) -> impl Iterator<Item = Doing> {
-        let positions = match (self.reports_to_all, self.status.position()) {
+        let status = &self.report.status;
+        let positions = match (self.reports_to_all, status.position()) {
             (true, own) => own..own + 1,
-            (false, _) => 0..self.status.members().len(),
+            (false, _) => 0..status.members().len(),
         };
-        positions.map(|position| self.status.doing(position))
+        positions.map(|position| status.doing(position))
     }
 
     /// Informs each leader of quiet sections on other nodes than its own.
     fn send_quiet(&mut self) {
-        if !self.status.is_quiet() && self.sent_quiet.values().all(Option::is_none) {
+        if !self.report.status.is_quiet() && self.sent_quiet.values().all(Option::is_none) {
             return;
         }
         let is_quiet = |doing: &Doing| doing.state == State::Quiet || doing.quiet.is_some();
@@ -183,20 +180,21 @@ impl Nodes {
     }
 
     fn is_here(&self, rank: Rank) -> bool {
-        self.status.members().contains(&rank)
+        self.report.status.members().contains(&rank)
     }
 
-    fn lost(&mut self, rank: Rank, over: Option<IpAddr>, how: How, report: &Report) {
+    fn lost(&mut self, rank: Rank, over: Option<IpAddr>, how: How) {
         if self.quiet.remove(&rank).is_some() {
             self.publish_quiet();
         }
-        let (own, other) = (self.identities.host_name(self.status.rank()), self.identities.host_name(rank));
+        let Report { status, identities, .. } = &*self.report;
+        let (own, other) = (identities.host_name(status.rank()), identities.host_name(rank));
         match how {
             How::Goodbye => {}
-            How::Closed if self.status.has_left(rank) || self.is_here(rank) => {}
+            How::Closed if status.has_left(rank) || self.is_here(rank) => {}
             How::Closed => {
                 let known = self.reports.get(&rank).map(|(doing, _)| doing);
-                report.died(rank, &format!("{PROCESS_ENDED} (its connection is closed)"), known);
+                self.report.died(rank, &format!("{PROCESS_ENDED} (its connection is closed)"), known);
             }
             How::Silent => {
                 let seconds = CUT_AFTER.as_secs();
@@ -204,7 +202,7 @@ impl Nodes {
                 let cause = format!(
                     "the link between {own} and {other}{over} is cut: nothing acknowledged for {seconds} s"
                 );
-                report.detected(rank, &cause);
+                self.report.detected(rank, &cause);
             }
             How::Malformed => print_line(&format!(
                 "{other} has sent invalid data, and the connection is closed: failures there are detected by \
@@ -216,7 +214,8 @@ impl Nodes {
     fn unreached(&self, ranks: &[Rank]) {
         // The hub reports it for both sides.
         if self.sockets.is_hub {
-            let name = |&rank: &Rank| self.identities.host_name(rank);
+            let Report { status, identities, .. } = &*self.report;
+            let name = |&rank: &Rank| identities.host_name(rank);
             let hosts: Vec<_> = ranks.iter().take(MOST_HOSTS).map(name).collect();
             let more = match ranks.len() - hosts.len() {
                 0 => String::new(),
@@ -226,8 +225,8 @@ impl Nodes {
                 "{} of {} other nodes could not connect to {} by TCP (is there a firewall?): {}{more}; failures \
                  there are detected by deadlines alone",
                 ranks.len(),
-                self.identities.leaders().len() - 1,
-                self.identities.host_name(self.status.rank()),
+                identities.leaders().len() - 1,
+                name(&status.rank()),
                 hosts.join(", "),
             ));
         }
@@ -237,14 +236,14 @@ impl Nodes {
         if !std::mem::replace(&mut self.has_reported_stranger, true) {
             print_line(&format!(
                 "{}: refused a connection from outside this job",
-                self.identities.host_name(self.status.rank())
+                self.report.identities.host_name(self.report.status.rank())
             ));
         }
     }
 
     /// Reads received data, so that the kernel does not reset the connections, sends queued data and a goodbye.
-    pub(super) fn close(&mut self, report: &Report) {
-        self.round(report);
+    pub(super) fn close(&mut self) {
+        self.round();
         self.sockets.close();
     }
 }

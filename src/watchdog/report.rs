@@ -20,7 +20,7 @@ pub(super) const LATER: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(super) status: StatusBoard,
-    identities: Arc<Identities>,
+    pub(super) identities: Arc<Identities>,
     /// Whether to print. In a program that continues, the library prints nothing.
     prints: bool,
     has_printed: AtomicBool,

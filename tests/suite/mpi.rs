@@ -14,13 +14,17 @@ use crate::common::disagreements::{DISAGREEMENTS, OTHER_LABELS, disagree};
 use crate::common::roles;
 
 mod attach;
+mod ending;
 
 const DEADLINE: Duration = Duration::from_secs(240);
 
 pub(crate) fn play(role: &str) -> ExitCode {
     match role {
-        "left" => return left(),
+        "left" => return ending::left(),
         "owed" => return owed(),
+        "alone" => return attach::alone(),
+        "failed rank stays" => return ending::fails(false),
+        "failed rank leaves" => return ending::fails(true),
         _ => {}
     }
     roles::play(role, |role, comm| {
@@ -68,20 +72,6 @@ fn deadlines(comm: &mut Communicator) {
     let error = comm.on_rank0("writing", || Err::<(), _>("the disk is full")).unwrap_err().to_string();
     assert!(error.ends_with(": writing: the disk is full"), "{error}");
     comm.barrier().unwrap();
-}
-
-/// Rank 0 leaves while the others wait for it. MPI stays initialised: when a rank aborts while another finalises, Open MPI 4's
-/// mpirun may hang.
-fn left() -> ExitCode {
-    let universe = unisono::mpi::initialize().expect("MPI is not initialised yet");
-    let mut comm = Communicator::attach(&universe.world()).unwrap();
-    if comm.rank() == 0 {
-        drop(comm);
-        std::thread::sleep(Duration::from_secs(5));
-    } else {
-        comm.all_reduce(&mut vec![1_u8; 1 << 20], ReduceOp::Sum).unwrap();
-    }
-    ExitCode::SUCCESS
 }
 
 /// Rank 1 enters the collective once it has an MPI message, whose sender already waits in the collective.
@@ -331,12 +321,14 @@ pub(crate) fn tests() -> Vec<Test> {
             tests.push(Test::new(format!("{role} over {world}"), test));
         }
     }
+    tests.extend(ending::tests());
     tests.extend([
         Test::new("left over shared memory", || drop(failure("left", SHARED, "rank 0 has left the world"))),
         Test::new("an MPI message makes progress while its sender waits in shared memory", || owing(SHARED)),
         Test::new("an MPI message makes progress while its sender waits for a connection", || {
             owing(CONNECTED_ALONE);
         }),
+        Test::new("a communicator of one rank of several is no world of one", attach::is_no_world_of_one),
         Test::new("nodes that do not sum to the world size are refused", wrong_nodes),
         Test::new("flight recorders of all ranks at a deadline", flight_recorders),
         Test::new("a rank that is killed leaves nothing behind", nothing_is_left),

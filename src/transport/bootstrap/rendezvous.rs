@@ -98,9 +98,14 @@ impl Rendezvous {
         Self { rank, ranks, timeout, peers }
     }
 
+    /// On rank 0, returns the rank of the first connection.
+    fn first_peer(&self) -> Rank {
+        self.ranks - self.peers.len()
+    }
+
     /// Gathers the values of this rank and of those that are connected with it.
     pub(crate) fn gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let (began, first) = (Instant::now(), self.ranks - self.peers.len());
+        let (began, first) = (Instant::now(), self.first_peer());
         let mut all = vec![None; self.peers.len()];
         loop {
             for ((rank, peer), one) in (first..).zip(&mut self.peers).zip(&mut all) {
@@ -130,7 +135,8 @@ impl Rendezvous {
             Ok(all) => framed(b"").into_iter().chain(all.iter().flat_map(|one| framed(one))).collect(),
             Err(problem) => framed(problem.to_string().as_bytes()),
         };
-        answer(&mut self.peers, &framed, ANSWER).inspect_err(|problem| refuse(&mut self.peers, problem))
+        answer(self.first_peer(), &mut self.peers, &framed, ANSWER)
+            .inspect_err(|problem| refuse(&mut self.peers, problem))
     }
 
     /// Sends this rank's value to rank 0, and returns the values of all ranks.
@@ -178,23 +184,24 @@ impl Bootstrap for Rendezvous {
     }
 }
 
-/// Sends an error to all other ranks. A rank that has ended does not receive it.
+/// Sends an error to these ranks. A rank that has ended does not receive it.
 fn refuse(peers: &mut [Peer], problem: &Error) {
-    let _ = answer(peers, &framed(problem.to_string().as_bytes()), ANSWER);
+    // Only the error, which is ignored, names the ranks.
+    let _ = answer(1, peers, &framed(problem.to_string().as_bytes()), ANSWER);
 }
 
-/// Sends an answer to all other ranks.
+/// Sends an answer to the ranks from `first` on.
 ///
 /// # Errors
 /// The ranks that do not read it, after all others have received it.
-fn answer(peers: &mut [Peer], framed: &[u8], within: Duration) -> Result<()> {
+fn answer(first: Rank, peers: &mut [Peer], framed: &[u8], within: Duration) -> Result<()> {
     let (framed, deadline) = (Arc::<[u8]>::from(framed), Instant::now() + within);
     peers.iter_mut().for_each(|peer| peer.queue(Arc::clone(&framed)));
     loop {
         // A rank that has ended is named in the next round.
         let is_blocked = |peer: &mut Peer| matches!(peer.flush(), Ok(false));
         let blocked: Vec<_> =
-            (1..).zip(&mut *peers).filter_map(|(rank, peer)| is_blocked(peer).then_some(rank)).collect();
+            (first..).zip(&mut *peers).filter_map(|(rank, peer)| is_blocked(peer).then_some(rank)).collect();
         if blocked.is_empty() {
             return Ok(());
         }
@@ -202,7 +209,7 @@ fn answer(peers: &mut [Peer], framed: &[u8], within: Duration) -> Result<()> {
             let (ranks, seconds) = (named(&blocked), within.as_secs());
             return Err(Error::Launch(format!("{ranks} did not read for {seconds} s while the world began")));
         }
-        wait(&[], blocked.iter().map(|&rank| &peers[rank - 1]));
+        wait(&[], blocked.iter().map(|&rank| &peers[rank - first]));
     }
 }
 

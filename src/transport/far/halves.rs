@@ -30,30 +30,30 @@ impl Transfer {
         self.header.size_bytes()
     }
 
-    /// Continues to send these bytes. Returns whether there was progress.
+    /// Continues to send these bytes.
     #[inline]
-    pub(super) fn send(&mut self, link: &mut dyn Link, bytes: &[u8]) -> Result<bool, Failure> {
+    pub(super) fn send(&mut self, link: &mut dyn Link, bytes: &[u8]) -> Result<Polled, Failure> {
         let polled = link.send(&self.header, Outgoing { to: self.other, bytes }, &mut self.moved)?;
         self.is_done = polled == Polled::Done;
-        Ok(polled != Polled::Idle)
+        Ok(polled)
     }
 
-    /// Continues to receive into this place, once the header is as expected. Returns whether there was progress.
+    /// Continues to receive into this place, once the header is as expected.
     #[inline]
     pub(super) fn receive(
         &mut self,
         link: &mut dyn Link,
         place: &mut [u8],
         status: &StatusBoard,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Polled, Failure> {
         if !self.is_checked {
-            let Some(theirs) = link.ahead(self.other)? else { return Ok(false) };
+            let Some(theirs) = link.ahead(self.other)? else { return Ok(Polled::Idle) };
             self.header.check(&theirs, self.other, status)?;
             self.is_checked = true;
         }
         let polled = link.receive(self.other, place, &mut self.moved)?;
         self.is_done = polled == Polled::Done;
-        Ok(polled != Polled::Idle)
+        Ok(polled)
     }
 }
 
@@ -87,14 +87,9 @@ impl Half for Sending<'_> {
     }
 
     #[inline]
-    fn is_done(&self) -> bool {
-        self.transfer.is_done
-    }
-
-    #[inline]
-    fn progress(&mut self) -> Result<bool, Failure> {
-        if self.is_done() || self.far.posts.borrow().has_unsent_to(self.other()) {
-            return Ok(false);
+    fn progress(&mut self) -> Result<Polled, Failure> {
+        if self.far.posts.borrow().has_unsent_to(self.other()) {
+            return Ok(Polled::Idle);
         }
         self.transfer.send(&mut **self.far.link.borrow_mut(), self.bytes)
     }
@@ -112,17 +107,12 @@ impl Half for Receiving<'_> {
         self.transfer.other
     }
 
-    #[inline]
-    fn is_done(&self) -> bool {
-        self.transfer.is_done
-    }
-
     /// Receives the bytes that have arrived into their place, or into a piece that stays in the cache.
     #[inline]
-    fn progress(&mut self) -> Result<bool, Failure> {
+    fn progress(&mut self) -> Result<Polled, Failure> {
         let Self { far, transfer, target, piece, consumed } = self;
-        if transfer.is_done || far.posts.borrow().has_awaited_from(transfer.other) {
-            return Ok(false);
+        if far.posts.borrow().has_awaited_from(transfer.other) {
+            return Ok(Polled::Idle);
         }
         let (mut link, status) = (far.link.borrow_mut(), &far.status);
         if let Target::Place(place) = target {
@@ -130,14 +120,15 @@ impl Half for Receiving<'_> {
         }
         let mut memory = far.piece.borrow_mut();
         let place = memory.take(PIECE.min(transfer.size_bytes() - *piece));
-        let moved = transfer.receive(&mut **link, place, status)?;
+        let polled = transfer.receive(&mut **link, place, status)?;
         let whole = transfer.moved - transfer.moved % target.wire_size_bytes();
         target.accept(*piece + *consumed, &place[*consumed..whole]);
         *consumed = whole;
-        if transfer.is_done && *piece + place.len() < transfer.size_bytes() {
+        if polled == Polled::Done && *piece + place.len() < transfer.size_bytes() {
             (*piece, *consumed) = (*piece + place.len(), 0);
             (transfer.moved, transfer.is_done) = (0, false);
+            return Ok(Polled::Moved);
         }
-        Ok(moved)
+        Ok(polled)
     }
 }

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::memory::Scratch;
 use crate::status::StatusBoard;
 use crate::transport::link::Link;
-use crate::transport::{Failure, Header, Outgoing, Target};
+use crate::transport::{Failure, Header, Outgoing, Polled, Target};
 
 /// Posted exchanges, oldest first. They complete in this order.
 #[derive(Debug, Default)]
@@ -99,13 +99,13 @@ impl Posts {
                 && !transfer.is_done
                 && !is_before(&*before, |post| &post.sent, transfer.other)
             {
-                moved |= transfer.send(link, memory.take(transfer.size_bytes()))?;
+                moved |= transfer.send(link, memory.take(transfer.size_bytes()))? != Polled::Idle;
             }
             if let Some(Message { transfer, memory }) = received
                 && !transfer.is_done
                 && !is_before(&*before, |post| &post.received, transfer.other)
             {
-                moved |= transfer.receive(link, memory.take(transfer.size_bytes()), status)?;
+                moved |= transfer.receive(link, memory.take(transfer.size_bytes()), status)? != Polled::Idle;
             }
         }
         Ok(moved)

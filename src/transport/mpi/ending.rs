@@ -46,21 +46,24 @@ pub(in crate::transport) fn end_job(status: &StatusBoard) -> ! {
 }
 
 impl World {
-    /// Ends a rank's part in a world. A rank that has failed skips operations in which the others would have to take part.
+    /// Ends a rank's part in a world. After a failure, of this rank or another, it skips operations in which all ranks would have to take part.
     pub(in crate::transport) fn end(mut self, fabric: &mut Fabric) {
-        if fabric.has_failed {
-            match self.on_failure {
-                OnFailure::EndJob => end_job(&fabric.status),
-                OnFailure::ReturnError => return fabric.leave(),
-            }
+        if fabric.has_failed && self.on_failure == OnFailure::EndJob {
+            end_job(&fabric.status);
         }
         fabric.leave();
         // The program, or the world of this group, may have finalised MPI.
-        if !matches!(sys::state(), Ok(State::Up)) {
+        if fabric.has_failed || !matches!(sys::state(), Ok(State::Up)) {
             return;
         }
         if self.owns_mpi {
             self.wait_for_all(fabric);
+        }
+        if fabric.status.failed().is_some() {
+            match self.on_failure {
+                OnFailure::EndJob => end_job(&fabric.status),
+                OnFailure::ReturnError => return,
+            }
         }
         let freed =
             self.groups.drain(..).try_for_each(|(_, comm)| comm.free()).and_then(|()| self.comm.free());
@@ -70,22 +73,19 @@ impl World {
         }
     }
 
-    /// Waits until all ranks have left, since `MPI_Finalize` has no deadline, and Open MPI 4's mpirun may deadlock if a rank that has
-    /// not arrived aborts the job.
+    /// Waits until all ranks have left or one has failed, since `MPI_Finalize` has no deadline, and Open MPI 4's mpirun may deadlock if a rank
+    /// that has not arrived aborts the job.
     fn wait_for_all(&self, Fabric { status, topology, .. }: &Fabric) {
         let Some(guard) = status.guard() else { return };
         guard.exchange_now();
         let (began, ranks) = (Instant::now(), topology.ranks());
         let near = |rank: &Rank| status.members().contains(rank);
-        while !(0..ranks).all(|rank| status.has_left(rank)) {
+        while status.failed().is_none() && !(0..ranks).all(|rank| status.has_left(rank)) {
             let only_far = (0..ranks).filter(near).all(|rank| status.has_left(rank));
             if only_far && began.elapsed() > OTHER_NODES {
                 return;
             }
             status.check_peers();
-            if status.failed().is_some() {
-                end_job(status);
-            }
             self.comm.progress();
             std::thread::sleep(NAP);
         }

@@ -156,18 +156,6 @@ impl Comm {
         copy.return_errors()
     }
 
-    /// Returns the communicator of the ranks that share memory with this one: `MPI_Comm_split_type` (§7.4.2).
-    pub(super) fn node(self) -> Result<Self> {
-        let _lock = lock();
-        let mut node = self;
-        // SAFETY: the handle is valid; all ranks of the communicator do the same.
-        check(unsafe {
-            let (kind, info) = (ffi::RSMPI_COMM_TYPE_SHARED, ffi::RSMPI_INFO_NULL);
-            call!(MPI_Comm_split_type(self.0, kind, 0, info, &raw mut node.0))
-        })?;
-        node.return_errors()
-    }
-
     /// Makes errors return codes: `MPI_Comm_set_errhandler` (§9.3.1).
     fn return_errors(self) -> Result<Self> {
         // SAFETY: the handle is valid.

@@ -1,5 +1,6 @@
 //! Messages in flight with their buffer.
 
+use std::cell::UnsafeCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use unisono_collectives::Rank;
@@ -26,23 +27,16 @@ pub(super) fn start<B: Send + 'static>(
     parts: impl FnOnce(&mut B) -> Parts<'_>,
     on_end: impl FnOnce(Result<(B, Option<Rank>)>) + Send + 'static,
 ) {
-    let buffer = Box::into_raw(Box::new(buffer));
-    // SAFETY: the box is alive, and no other code has its address.
-    let Parts { outgoing, incoming } = parts(unsafe { &mut *buffer });
-    let left = usize::from(outgoing.is_some()) + usize::from(incoming.is_some());
-    let flight = Flight { buffer, left, from: None, error: None, on_end: Some(on_end) };
-    let flight = Arc::new(Mutex::new(flight));
+    // Owned by the functions of its messages. They run only after this returns (`Messages::with`), so the last one has the only reference.
+    let flight = Arc::new(Flight { buffer: UnsafeCell::new(buffer), ended: Mutex::default(), on_end });
+    // SAFETY: no other code has access to the buffer yet.
+    let Parts { outgoing, incoming } = parts(unsafe { &mut *flight.buffer.get() });
     let part = |is_received| -> OnEnd {
         let flight = Arc::clone(&flight);
-        Box::new(move |result| {
-            let ended = flight.lock().unwrap_or_else(PoisonError::into_inner).part_ended(result, is_received);
-            if let Some((on_end, result)) = ended {
-                on_end(result);
-            }
-        })
+        Box::new(move |result| flight.part_ended(result, is_received))
     };
-    // SAFETY: the buffer stays in its box, whose address only the flight has. It opens the box when all parts have ended. If the messages are
-    // dropped before, it does so with the last of these functions, and the pointers are not used any more.
+    // SAFETY: the buffer stays in its allocation, and no other code accesses it, until the last of these functions is called or dropped. Each is
+    // called when its message has ended. If the messages are dropped before, the pointers are not used any more.
     unsafe {
         if let Some((place, from)) = incoming {
             messages.receive(options, from, place, Some(part(true)));
@@ -53,51 +47,41 @@ pub(super) fn start<B: Send + 'static>(
     }
 }
 
-/// The result of a call: its buffer, and the source of the received message.
-type Outcome<B> = Result<(B, Option<Rank>)>;
-
+/// A call whose messages have not all ended.
 struct Flight<B, F> {
-    buffer: *mut B,
-    /// The number of messages that have not ended.
-    left: usize,
+    buffer: UnsafeCell<B>,
+    ended: Mutex<Ended>,
+    on_end: F,
+}
+
+/// The results of the messages that have ended.
+#[derive(Default)]
+struct Ended {
     /// The source of the received message.
     from: Option<Rank>,
     error: Option<Error>,
-    on_end: Option<F>,
 }
 
-// SAFETY: buffer and function may be sent, and only the flight has the buffer's address.
-unsafe impl<B: Send, F: Send> Send for Flight<B, F> {}
+// SAFETY: shared references give access only to the results, which have a lock. The messages access the buffer by their own pointers, under the lock
+// that protects them. Buffer and function are taken by the owner of the last reference, to whose thread both may be sent.
+unsafe impl<B: Send, F: Send> Sync for Flight<B, F> {}
 
-impl<B, F> Flight<B, F> {
-    /// Records the end of a message. After the last one, returns the function to call and its argument.
-    fn part_ended(&mut self, result: Result<Rank>, is_received: bool) -> Option<(F, Outcome<B>)> {
+impl<B, F: FnOnce(Result<(B, Option<Rank>)>)> Flight<B, F> {
+    /// Records the end of a message. After the last one, calls the function with the buffer.
+    fn part_ended(self: Arc<Self>, result: Result<Rank>, is_received: bool) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
-            Ok(from) if is_received => self.from = Some(from),
+            Ok(from) if is_received => ended.from = Some(from),
             // A message may end because of the other one, whose error is more specific.
-            Err(error) if self.error.is_none() || !matches!(error, Error::Aborted { .. }) => {
-                self.error = Some(error);
+            Err(error) if ended.error.is_none() || !matches!(error, Error::Aborted { .. }) => {
+                ended.error = Some(error);
             }
             _ => {}
         }
-        self.left -= 1;
-        if self.left > 0 {
-            return None;
+        drop(ended);
+        if let Some(Self { buffer, ended, on_end }) = Arc::into_inner(self) {
+            let Ended { from, error } = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+            on_end(error.map_or(Ok((buffer.into_inner(), from)), Err));
         }
-        let (on_end, buffer) = (self.on_end.take()?, self.take()?);
-        Some((on_end, self.error.take().map_or(Ok((buffer, self.from)), Err)))
-    }
-
-    /// Returns the buffer, once.
-    fn take(&mut self) -> Option<B> {
-        let buffer = std::mem::replace(&mut self.buffer, std::ptr::null_mut());
-        // SAFETY: the address is that of the box, which is opened once.
-        (!buffer.is_null()).then(|| *unsafe { Box::from_raw(buffer) })
-    }
-}
-
-impl<B, F> Drop for Flight<B, F> {
-    fn drop(&mut self) {
-        drop(self.take());
     }
 }

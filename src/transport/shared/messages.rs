@@ -16,10 +16,9 @@ impl Shared {
         given: &mut usize,
     ) -> Result<Polled, Failure> {
         let mut sending = self.resume(header, outgoing, *given);
-        let moved = sending.progress()?;
-        let done = sending.is_done();
+        let polled = sending.progress()?;
         *given = sending.suspend();
-        Ok(Polled::of(moved, done))
+        Ok(polled)
     }
 
     /// Withdraws a message that was not received, before its bytes return to their owner.
@@ -44,8 +43,8 @@ impl Shared {
         let ((receiving, _), _) = self.halves(header, None, Some(incoming));
         let mut receiving = receiving.expect("there is a message");
         receiving.taken = *taken;
-        let moved = receiving.progress()?;
+        let polled = receiving.progress()?;
         *taken = receiving.taken;
-        Ok(Polled::of(moved, receiving.is_done()))
+        Ok(polled)
     }
 }

@@ -9,7 +9,7 @@ use super::reach::{Reach, access_failure};
 use crate::kernels;
 use crate::memory::Location;
 use crate::transport::half::Half;
-use crate::transport::{Failure, Header, Incoming, Target};
+use crate::transport::{Failure, Header, Incoming, Polled, Target};
 
 /// A message being received from another rank.
 #[derive(Debug)]
@@ -26,7 +26,6 @@ pub(in crate::transport) struct Receiving<'a> {
     reach: &'a mut Reach,
     /// The number of bytes of the payload that have been consumed.
     pub(super) taken: usize,
-    done: bool,
 }
 
 impl<'a> Receiving<'a> {
@@ -44,8 +43,7 @@ impl<'a> Receiving<'a> {
         }
         let (channel, size_bytes) = (own.board.channel(from, own.position), target.size_bytes());
         let expected = header.of_size(size_bytes);
-        let (taken, done) = (0, false);
-        Self { own, channel, from, other, expected, target, size_bytes, received, reach, taken, done }
+        Self { own, channel, from, other, expected, target, size_bytes, received, reach, taken: 0 }
     }
 
     /// Consumes a payload outside the slot.
@@ -81,23 +79,21 @@ impl<'a> Receiving<'a> {
     }
 
     #[inline]
-    fn take(&mut self, number: u64, message: &Message) -> Result<bool, Failure> {
+    fn take(&mut self, number: u64, message: &Message) -> Result<Polled, Failure> {
         self.channel.check(number, message, &self.expected, self.other, self.own.status)?;
         let before = self.taken;
         if self.size_bytes <= SHORT {
             self.target.accept(0, self.channel.payload(number, message, self.size_bytes));
             self.taken = self.size_bytes;
-            self.done = true;
         } else {
             self.take_long(number, message.location())?;
             if self.taken == before {
-                return Ok(false);
+                return Ok(Polled::Idle);
             }
-            self.done = self.taken == self.size_bytes;
         }
         self.channel.release(number);
         *self.received = number;
-        Ok(true)
+        Ok(Polled::of(true, self.taken == self.size_bytes))
     }
 }
 
@@ -107,18 +103,10 @@ impl Half for Receiving<'_> {
     }
 
     #[inline]
-    fn is_done(&self) -> bool {
-        self.done
-    }
-
-    #[inline]
-    fn progress(&mut self) -> Result<bool, Failure> {
-        if self.done {
-            return Ok(false);
-        }
+    fn progress(&mut self) -> Result<Polled, Failure> {
         let number = *self.received + 1;
         match self.channel.arrived(number) {
-            None => Ok(false),
+            None => Ok(Polled::Idle),
             Some(message) => self.take(number, message),
         }
     }

@@ -8,7 +8,7 @@ use super::{Outbox, Own};
 use crate::kernels;
 use crate::memory::Location;
 use crate::transport::half::Half;
-use crate::transport::{Failure, Header, Outgoing};
+use crate::transport::{Failure, Header, Outgoing, Polled};
 
 /// The size from which a kernel copy from memory that the receiver cannot access is cheaper than staging.
 pub(super) const KERNEL_BYTES: usize = 64 << 10;
@@ -39,7 +39,6 @@ pub(in crate::transport) struct Sending<'a> {
     outbox: &'a mut Outbox,
     /// The number of bytes of the payload that have been sent.
     given: usize,
-    done: bool,
 }
 
 impl<'a> Sending<'a> {
@@ -65,7 +64,7 @@ impl<'a> Sending<'a> {
             Protocol::Staged
         };
         let (channel, header) = (own.board.channel(own.position, to), header.of_size(bytes.len()));
-        Self { own, channel, to, other, header, bytes, protocol, lent: None, outbox, given: 0, done: false }
+        Self { own, channel, to, other, header, bytes, protocol, lent: None, outbox, given: 0 }
     }
 
     /// Continues a message of which [`Sending::suspend`] returned the number of bytes sent.
@@ -90,33 +89,33 @@ impl<'a> Sending<'a> {
         self.given
     }
 
-    fn progress_whole(&mut self, location: Location) -> bool {
+    fn progress_whole(&mut self, location: Location) -> Polled {
         if self.given == 0 {
             let Some(stamp) = self.outbox.next(self.own.board, (self.own.position, self.to)) else {
-                return false;
+                return Polled::Idle;
             };
             self.lent = Some(Lent::by(self.own, (location, None), false));
             self.channel.send_long(stamp, &self.header, location);
             self.outbox.sent[self.to] = stamp.number;
             self.given = self.bytes.len();
-            return true;
+            return Polled::Moved;
         }
-        self.done = self.channel.released() >= self.outbox.sent[self.to];
-        if self.done {
-            self.lent.take().into_iter().for_each(Lent::finish);
+        if self.channel.released() < self.outbox.sent[self.to] {
+            return Polled::Idle;
         }
-        self.done
+        self.lent.take().into_iter().for_each(Lent::finish);
+        Polled::Done
     }
 
     /// Sends the next piece through staging memory, or in the slot of its message if messages to other ranks use all staging memory, so that no
     /// message waits until another rank receives.
-    fn progress_staged(&mut self) -> bool {
+    fn progress_staged(&mut self) -> Polled {
         let Own { position, board, .. } = self.own;
         let free = self.outbox.free_piece(board, position);
         if free.is_none() && self.outbox.has_staged(self.to) {
-            return false;
+            return Polled::Idle;
         }
-        let Some(stamp) = self.outbox.next(board, (position, self.to)) else { return false };
+        let Some(stamp) = self.outbox.next(board, (position, self.to)) else { return Polled::Idle };
         let most = if free.is_some() { PIECE } else { SHORT };
         let bytes = &self.bytes[self.given..self.bytes.len().min(self.given + most)];
         match free {
@@ -135,8 +134,7 @@ impl<'a> Sending<'a> {
         self.outbox.sent[self.to] = stamp.number;
         self.given += bytes.len();
         // The pieces belong to the communicator, so no memory of the caller is lent.
-        self.done = self.given == self.bytes.len();
-        true
+        Polled::of(true, self.given == self.bytes.len())
     }
 }
 
@@ -146,20 +144,12 @@ impl Half for Sending<'_> {
     }
 
     #[inline]
-    fn is_done(&self) -> bool {
-        self.done
-    }
-
-    #[inline]
-    fn progress(&mut self) -> Result<bool, Failure> {
-        if self.done {
-            return Ok(false);
-        }
+    fn progress(&mut self) -> Result<Polled, Failure> {
         Ok(match self.protocol {
             Protocol::Short => {
                 let ends = (self.own.position, self.to);
-                self.done = self.outbox.send_short(self.own.board, ends, &self.header, self.bytes);
-                self.done
+                let sent = self.outbox.send_short(self.own.board, ends, &self.header, self.bytes);
+                Polled::of(sent, sent)
             }
             Protocol::Whole(location) => self.progress_whole(location),
             Protocol::Staged => self.progress_staged(),

@@ -164,6 +164,18 @@ fn living_rank_that_does_not_call_is_reported_as_missing() {
 }
 
 #[test]
+fn news_of_another_thread_is_sent_during_an_agreement() {
+    let ends = world();
+    std::thread::scope(|scope| {
+        let agreement = scope.spawn(|| ends[0]._guard.agree(PATIENCE / 5, None));
+        std::thread::sleep(4 * TICK);
+        ends[0].status.give_up(0, "on purpose");
+        until(&ends[1..], |status| status.failure().is_some());
+        assert!(!agreement.is_finished());
+    });
+}
+
+#[test]
 fn different_calls_on_several_nodes_are_reported() {
     let ends = world();
     // Not rank 0, which is in no call.

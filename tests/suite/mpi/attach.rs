@@ -1,8 +1,14 @@
-//! A communicator of MPI that cannot be a world.
+//! Communicators of MPI that are not the world of all launched processes.
+
+use std::process::ExitCode;
 
 use unisono::Communicator;
 use unisono::mpi::ffi;
 use unisono::mpi::raw::AsRaw;
+use unisono::mpi::topology::SimpleCommunicator;
+use unisono::mpi::traits::Communicator as _;
+use unisono_testing::launch;
+use unisono_testing::suite;
 
 /// A communicator between two groups of ranks.
 struct TwoGroups(ffi::MPI_Comm);
@@ -29,4 +35,24 @@ pub(super) fn two_groups_are_refused(world: &impl AsRaw<Raw = ffi::MPI_Comm>, ra
     assert_eq!(code, 0);
     let error = Communicator::attach(&TwoGroups(comm)).unwrap_err().to_string();
     assert!(error.contains("intercommunicator"), "{error}");
+}
+
+/// Each rank attaches to the communicator of itself.
+pub(super) fn alone() -> ExitCode {
+    let universe = unisono::mpi::initialize().expect("MPI is not initialised yet");
+    let comm = Communicator::attach(&SimpleCommunicator::self_comm()).unwrap();
+    println!("{} of {}", comm.ranks(), universe.world().size());
+    drop(comm);
+    ExitCode::SUCCESS
+}
+
+pub(super) fn is_no_world_of_one() {
+    // As started by Slurm.
+    let mut command = launch::mpirun(2, "env");
+    command.args(["-u", "OMPI_COMM_WORLD_SIZE", "-u", "HYDI_CONTROL_FD", "-u", "MPI_LOCALNRANKS"]);
+    command.args(["SLURM_STEP_NUM_TASKS=2", "SLURM_NTASKS=2", &launch::this_program()]);
+    suite::play(&mut command, "mpi", "alone");
+    let ended = launch::run(command, super::DEADLINE).expect_success();
+    assert!(ended.stdout.contains("1 of 2"), "{ended}");
+    assert!(!ended.stderr.contains("a world of one"), "{ended}");
 }

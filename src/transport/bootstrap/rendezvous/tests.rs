@@ -239,11 +239,11 @@ fn rank_that_does_not_read_is_named_and_the_others_receive_the_answer() {
             let mut all = vec![0; 64 << 20];
             socket.read_exact(&mut all).map(|()| all)
         });
-        let error = answer(&mut peers, &long, Duration::from_secs(2)).unwrap_err();
+        let error = answer(3, &mut peers, &long, Duration::from_secs(2)).unwrap_err();
         assert!(read.join().unwrap().unwrap() == long);
         error
     });
-    assert_eq!(error.to_string(), "rank 1 did not read for 2 s while the world began");
+    assert_eq!(error.to_string(), "rank 3 did not read for 2 s while the world began");
 }
 
 #[test]

@@ -1,11 +1,10 @@
-//! MPI's own blocking collectives in the world, in place: a baseline. Sections are those of the MPI 4.0 standard (§).
+//! MPI's own collectives, in place. Sections are those of the MPI 4.0 standard (§).
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
 use mpi::ffi;
-use unisono_collectives::partition::Partition;
-use unisono_collectives::{Chunks, Operation};
+use unisono_collectives::Operation;
 
 use super::collectives::{datatype, int, moved, reduction, unisono_mpi_in_place};
 use super::lock::lock;
@@ -15,12 +14,12 @@ use crate::error::Result;
 use crate::kernels::ReduceOp;
 
 impl Comm {
-    /// Carries out a call with these parts of ranks. Blocks without a deadline, and keeps other threads of this process out of MPI meanwhile:
-    /// groups on several threads must not overlap such calls. A non-blocking call would not measure the baseline.
+    /// Carries out a call with these elements of each rank, if the operation has parts. Blocks without a deadline, and keeps other threads of this
+    /// process out of MPI meanwhile: groups on several threads must not overlap such calls. A non-blocking call would not measure the baseline.
     ///
     /// # Panics
     /// If the buffer does not hold the elements of the call, or a part is not inside of it.
-    pub(in super::super) fn run(self, call: &Call, parts: &Partition, buffer: &mut [u8]) -> Result<()> {
+    pub(in super::super) fn run(self, call: &Call, parts: &[Range<usize>], buffer: &mut [u8]) -> Result<()> {
         assert_eq!(buffer.len(), call.size_bytes(), "the buffer of {} {}", call.count, call.dtype);
         let _lock = lock();
         if buffer.is_empty() {
@@ -30,17 +29,17 @@ impl Comm {
             return check(unsafe { call!(MPI_Barrier(self.0)) });
         }
         let rank = self.rank()?;
-        let parts: Vec<_> = (0..self.ranks()?).map(|rank| parts.elements(Chunks::one(rank))).collect();
         assert!(parts.iter().all(|part| part.end <= call.count), "the parts are inside of the buffer");
-        let own = call.bytes_of(parts[rank].clone());
-        let is_even = parts.iter().all(|part| part.len() == parts[rank].len());
+        let own_part = parts.get(rank).cloned().unwrap_or(0..0);
+        let is_even = parts.iter().all(|part| part.len() == own_part.len());
+        let own = call.bytes_of(own_part);
         // In place, MPICH 4 copies between ranges of the buffer that overlap if parts have different sizes, and aborts.
         let is_separate = call.operation == Operation::ReduceScatter && !is_even;
         let mut separate = vec![0_u64; if is_separate { own.len().div_ceil(size_of::<u64>()) } else { 0 }];
         // SAFETY: the buffer holds the elements of the call and all parts, as checked above, and is borrowed until MPI is done with it. `separate`
         // holds this rank's part, if parts have different sizes.
         unsafe {
-            self.in_place(call, (rank, &parts[..]), buffer.as_mut_ptr().cast(), separate.as_mut_ptr().cast())
+            self.in_place(call, (rank, parts), buffer.as_mut_ptr().cast(), separate.as_mut_ptr().cast())
         }?;
         match call.operation {
             Operation::ReduceScatter if is_separate => {
@@ -68,24 +67,25 @@ impl Comm {
         held: *mut c_void,
         separate: *mut c_void,
     ) -> Result<()> {
+        let own_part = parts.get(rank).cloned().unwrap_or(0..0);
         let ints = |of: fn(&Range<usize>) -> usize| {
             parts.iter().map(|part| int(of(part))).collect::<Result<Vec<_>>>()
         };
         let (all_counts, all_starts) = (ints(ExactSizeIterator::len)?, ints(|part| part.start)?);
         let (counts, starts) = (all_counts.as_ptr(), all_starts.as_ptr());
-        let (count, own_count, comm) = (int(call.count)?, all_counts[rank], self.0);
+        let (count, own_count, comm) = (int(call.count)?, int(own_part.len())?, self.0);
         let is_even = all_counts.iter().all(|&count| count == own_count);
         let kind = call.op.map_or_else(|| Ok(moved(call.dtype)), |op| datatype(call.dtype, op))?;
         // Only reductions use it.
         let op = reduction(call.op.unwrap_or(ReduceOp::Sum));
-        let part = held.wrapping_byte_add(call.bytes_of(parts[rank].clone()).start);
+        let part = held.wrapping_byte_add(call.bytes_of(own_part).start);
         let root = call.operation.root().unwrap_or(0);
         let (is_root, root) = (root == rank, root as c_int);
         let in_place = unisono_mpi_in_place();
         // The receive buffer is not const in MPI's signatures; `MPI_IN_PLACE` is never written to.
         let (sent, into) = if is_root { (in_place, in_place.cast_mut()) } else { (part.cast_const(), part) };
         let whole = if is_root { in_place } else { held.cast_const() };
-        // SAFETY: `held` has `count` elements of this type, the sum of `counts`, and the parts of all ranks are inside of it. In place, it is both
+        // SAFETY: `held` has `count` elements of this type, the sum of `counts` if there are parts, which are all inside of it. In place, it is both
         // input and output. `separate` holds this rank's part. Arguments that are significant only at the root may have any value on other ranks.
         check(unsafe {
             match call.operation {

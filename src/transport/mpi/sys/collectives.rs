@@ -1,17 +1,15 @@
-//! MPI's own non-blocking collectives on groups, and types and reductions of all of them. Sections are those of the MPI 4.0
-//! standard (§).
+//! Communicators of groups, and the types and reductions of MPI's own collectives. Sections are those of the MPI 4.0 standard (§).
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
 use mpi::ffi;
-use unisono_collectives::{Operation, Rank};
+use unisono_collectives::Rank;
 
-use super::{Comm, Request, begin, check, lock};
+use super::{Comm, check, lock};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
-use crate::transport::VendorPhase;
 
 /// The tag of group creation, which no message on the communicator uses.
 const GROUP_TAG: c_int = 3;
@@ -43,48 +41,6 @@ impl Comm {
         }
         part.return_errors()
     }
-
-    /// Starts the collective of a plan's phase, in place, on the communicator of the phase's group, in which this rank has this position:
-    /// `MPI_Ibcast` (§6.12.2), `MPI_Iallgatherv` (§6.12.5), `MPI_Ireduce` (§6.12.7) or `MPI_Ireduce_scatter` (§6.12.10).
-    ///
-    /// # Safety
-    /// `held` must stay valid, and not be accessed by others, until the collective is done.
-    pub(in super::super) unsafe fn begin(
-        self,
-        task: &VendorPhase<'_>,
-        position: usize,
-        held: &mut [u8],
-    ) -> Result<Begun> {
-        let VendorPhase { dtype, op, ref parts, .. } = *task;
-        let size_bytes = dtype.size_bytes();
-        let (kind, count) = (datatype(dtype, op)?, int(held.len() / size_bytes)?);
-        let counts: Vec<_> = parts.iter().map(|part| int(part.len() / size_bytes)).collect::<Result<_>>()?;
-        let starts: Vec<_> = parts.iter().map(|part| int(part.start / size_bytes)).collect::<Result<_>>()?;
-        let (held, in_place): (*mut c_void, _) = (held.as_mut_ptr().cast(), unisono_mpi_in_place());
-        let (op, comm) = (reduction(op), self.0);
-        // SAFETY: `held` has `count` elements of this type, which the caller keeps. `counts` and `starts` have one entry for each rank of the
-        // communicator, are inside of `held`, and are kept with the request.
-        let request = begin(|request| unsafe {
-            let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
-            match task.operation {
-                Operation::Reduce { root } => {
-                    let sent = if position == root { in_place } else { held.cast_const() };
-                    call!(MPI_Ireduce(sent, held, count, kind, op, root as c_int, comm, request))
-                }
-                Operation::Broadcast { root } => {
-                    call!(MPI_Ibcast(held, count, kind, root as c_int, comm, request))
-                }
-                Operation::ReduceScatter => {
-                    call!(MPI_Ireduce_scatter(in_place, held, counts, kind, op, comm, request))
-                }
-                Operation::AllGather => {
-                    call!(MPI_Iallgatherv(in_place, 0, kind, held, counts, starts, kind, comm, request))
-                }
-                other => unreachable!("no phase of a plan is a vendor's {other}"),
-            }
-        })?;
-        Ok(Begun { request, _counts: counts, _starts: starts })
-    }
 }
 
 /// Reduces `arrived` into `held` by MPI's reduction, without communication: `MPI_Reduce_local` (§6.9.7).
@@ -101,14 +57,6 @@ pub(in super::super) fn reduce_local(
         let (arrived, held) = (arrived.as_ptr().cast(), held.as_mut_ptr().cast());
         call!(MPI_Reduce_local(arrived, held, count, kind, reduction(op)))
     })
-}
-
-/// A non-blocking collective, with the arrays that MPI reads until it is done.
-#[derive(Debug)]
-pub(in super::super) struct Begun {
-    pub(in super::super) request: Request,
-    _counts: Vec<c_int>,
-    _starts: Vec<c_int>,
 }
 
 pub(super) fn int(count: usize) -> Result<c_int> {
