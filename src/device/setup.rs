@@ -18,6 +18,9 @@ use crate::nccl::{self, UniqueId};
 use crate::status::StatusBoard;
 use crate::transport::{Deadlines, Header};
 
+/// All-gathers the bytes of every rank, rank 0's first.
+type Gather<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>> + 'a;
+
 /// The ranks, as the set-up needs them.
 pub(crate) struct Ranks<'a> {
     pub(crate) rank: Rank,
@@ -25,8 +28,7 @@ pub(crate) struct Ranks<'a> {
     pub(crate) registry: Registry,
     /// The limits of NCCL's waits.
     pub(crate) patience: (Deadlines, StatusBoard),
-    /// All-gathers the bytes of every rank, rank 0's first.
-    pub(crate) gather: &'a mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>>,
+    pub(crate) gather: &'a mut Gather<'a>,
 }
 
 /// A rank's GPU, with its streams, slots and NCCL communicator.
