@@ -69,7 +69,8 @@ impl Measured {
     }
 }
 
-/// Before a call on an array of at least `LARGE_BYTES`, a rank writes to this many times its size: the array, and other memory.
+/// Before a call on an array of at least `LARGE_BYTES`, a rank writes to this many times its size: the array, and other memory. (The largest array is
+/// written alone, since it is meant to be larger than the caches.)
 const USED_BETWEEN: usize = 2;
 const LARGE_BYTES: usize = 256 << 10;
 /// The smallest message that is measured.
@@ -117,7 +118,7 @@ impl<'a> Bench<'a> {
             (true, _) => MIN_BYTES * comm.ranks(),
             (false, _) => effort.max_bytes,
         };
-        let array = Array::<f32>::new(memory, comm, USED_BETWEEN * largest_bytes / DType::F32.size_bytes());
+        let array = Array::<f32>::new(memory, comm, largest_bytes / DType::F32.size_bytes());
         let mut has_all = [u8::from(array.is_ok())];
         comm.call().algorithm(Choice::Auto).all_reduce(&mut has_all, ReduceOp::Min)?;
         let mut array = array?;
@@ -205,6 +206,7 @@ impl<'a> Bench<'a> {
                 // displaces older contents of the caches.
                 let used = if *array_bytes < LARGE_BYTES { count } else { USED_BETWEEN * count };
                 self.array.fill(|elements| {
+                    let used = used.min(elements.len());
                     elements[..used].rchunks_mut(count).for_each(|part| part.fill(1.0));
                 })?;
                 let (_, time_us) = self.array.timed(self.comm, &Choice::from(*algorithm), &call(count))?;

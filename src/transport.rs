@@ -56,7 +56,7 @@ pub(crate) use point_to_point::{Messages, Options as MessageOptions, Parts, Rece
 /// The longest eager message between ranks that share memory: the sender copies it and continues.
 pub(crate) use shared::SHORT as EAGER_BYTES;
 use shared::Shared;
-pub(crate) use shared::{Open, Shares};
+pub(crate) use shared::{Open, STAGING_BYTES, Shares};
 #[cfg(feature = "ucx")]
 pub use ucx::version as ucx_version;
 #[cfg(feature = "nccl")]

@@ -9,7 +9,7 @@ use unisono_collectives::model::{Link, Machine, Range};
 use unisono_collectives::named;
 
 use crate::call::Memory;
-use crate::transport::{EAGER_BYTES, FAR_SEGMENT};
+use crate::transport::{EAGER_BYTES, FAR_SEGMENT, STAGING_BYTES};
 
 #[cfg(feature = "tuning")]
 mod file;
@@ -112,7 +112,7 @@ impl Tuning {
             segment_bytes: Some(FAR_SEGMENT),
             // Only once: a copy in shared memory does not change.
             copies: inside != Reach::ShmSlice,
-            is_staged: inside == Reach::ShmSlice,
+            staging_bytes: (inside == Reach::ShmSlice).then_some(STAGING_BYTES),
             cores,
             hand_over_us: hand_over_us.unwrap_or(HAND_OVER_US),
             eager_bytes: EAGER_BYTES,

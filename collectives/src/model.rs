@@ -156,8 +156,9 @@ pub struct Machine {
     /// Whether data that would change while being sent are copied first, which takes as long as the bytes of a message of their size
     /// between ranks of a node.
     pub copies: bool,
-    /// Whether a sender copies every message between ranks of a node into shared memory, while its receiver takes it from there.
-    pub is_staged: bool,
+    /// The size of the shared memory through which a sender passes long messages to ranks of its node: it copies a message, part by part, while the
+    /// receiver takes it from there. `None` if receivers read the sender's array.
+    pub staging_bytes: Option<usize>,
     /// The number of cores that the ranks of a node share. If there are more ranks, they take turns on the cores.
     pub cores: usize,
     /// The time of a context switch from a waiting rank to the next, in microseconds, for ranks that take turns.
@@ -206,7 +207,7 @@ impl Default for Machine {
             inter: link(&ETHERNET),
             segment_bytes: Some(64 << 10),
             copies: true,
-            is_staged: false,
+            staging_bytes: None,
             cores: usize::MAX,
             hand_over_us: 1.0,
             eager_bytes: 4 << 10,

@@ -47,7 +47,7 @@ pub(super) const THOROUGH: Effort = Effort {
 /// The effort at the first use of a machine, which takes milliseconds.
 #[cfg(feature = "tuning")]
 pub(super) const QUICK: Effort = Effort {
-    max_bytes: 16 << 20,
+    max_bytes: 32 << 20,
     factor: 4,
     rounds: 1,
     warm_up: 1,

@@ -25,7 +25,7 @@ const MAX_OVERSUBSCRIBED: usize = 16;
 /// The memory that a rank needs to measure: its array, and copies of parts of it.
 const MEMORY_OF_A_RANK: u64 = 64 << 20;
 /// The approximate time to measure messages. Ranks without a core sleep during it.
-const MEASURING_TIME: Duration = Duration::from_millis(150);
+const MEASURING_TIME: Duration = Duration::from_millis(250);
 
 /// The files that this process has measured or read, by name: constants do not change while it runs.
 static KNOWN: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);

@@ -25,6 +25,7 @@ mod single_pass;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use board::STAGING_BYTES;
 use board::{Board, PIECES};
 pub(crate) use channel::SHORT;
 use channel::{SLOTS, Stamp};

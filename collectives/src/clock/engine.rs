@@ -278,10 +278,10 @@ impl Clock<'_> {
                 self.states[rank].received_us = f64::INFINITY;
             }
             let is_own = places.get() as usize == topology.ranks();
-            let is_staged = is_awaited && self.machine.is_staged && nodes == 0 && !is_own;
+            let is_staged = is_awaited && self.machine.staging_bytes.is_some() && nodes == 0 && !is_own;
             // (The time of a short message includes its copy, except for a rank that receives no message.)
             if is_staged || !is_awaited && halves.from.is_none() && !halves.is_part {
-                self.work(rank, copy_us);
+                self.work(rank, copy_us + self.switches_us(rank, size_bytes));
             }
             let message = Message { from: rank, places, nodes, size_bytes, sent_us, is_awaited };
             self.states[to].inbox.push(message);
@@ -293,6 +293,13 @@ impl Clock<'_> {
             Some(_) => self.match_next(rank),
             None => self.end(rank),
         }
+    }
+
+    /// Returns the time of the context switches of a rank while a message passes through staging memory that is smaller.
+    fn switches_us(&self, rank: Rank, size_bytes: usize) -> f64 {
+        let is_alone = self.cores[self.states[rank].core].ranks.len() == 1;
+        let switches = self.machine.staging_bytes.filter(|_| !is_alone).map_or(0, |bytes| size_bytes / bytes);
+        switches as f64 * self.machine.hand_over_us
     }
 
     /// Matches a waiting rank with its next message, if that has been sent. A message from another node leaves now.
@@ -326,8 +333,9 @@ impl Clock<'_> {
             let (link, size_bytes) = (&self.machine.intra, message.size_bytes);
             // A rank does not wait for its own message.
             let is_own = message.places.get() as usize == self.world.topology.ranks();
-            let latency_us = if is_own { link.latency_us(size_bytes) } else { 0.0 };
-            self.work(rank, link.time_among_us(size_bytes, self.held_bytes, halves.reduces) - latency_us);
+            let besides_us =
+                if is_own { -link.latency_us(size_bytes) } else { self.switches_us(rank, size_bytes) };
+            self.work(rank, link.time_among_us(size_bytes, self.held_bytes, halves.reduces) + besides_us);
             self.received(message, self.cores[core].at_us);
         }
         self.end(rank);

@@ -17,6 +17,8 @@ use crate::system::print_line;
 pub(super) const PIECE: usize = 16 << 10;
 /// The number of staging pieces per rank.
 pub(super) const PIECES: usize = 4;
+/// The size of the staging memory of a rank.
+pub(crate) const STAGING_BYTES: usize = PIECE * PIECES;
 
 /// The offset of the conditions, behind the number of the board. A multiple of their alignment.
 const CONDITIONS_AT: usize = 128;
@@ -102,7 +104,7 @@ impl Board {
 
     fn staging_at(ranks: usize, rank: usize) -> usize {
         let first = Self::channels_at(ranks) + ranks * ranks * size_of::<Channel>();
-        first.next_multiple_of(4096) + rank * PIECE * PIECES
+        first.next_multiple_of(4096) + rank * STAGING_BYTES
     }
 
     /// Touches the pages that every rank uses, if ranks are processes.

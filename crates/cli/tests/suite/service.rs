@@ -274,7 +274,7 @@ fn invalid_settings_are_reported() {
     let servers =
         table.split("servers ").nth(1).and_then(|share| share.split(' ').next()?.parse::<u32>().ok());
     assert!(table.contains("epoch 1: 90 samples"), "{table}");
-    assert!(servers.is_some_and(|percent| percent >= 90), "the servers take most of the time: {table}");
+    assert!(servers.is_some_and(|percent| percent > 50), "the servers take most of the time: {table}");
 }
 
 pub(crate) fn tests() -> Vec<Test> {
