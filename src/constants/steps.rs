@@ -1,5 +1,6 @@
 //! Collectives with a known sequence of messages on every rank.
 
+use super::MIN_BYTES;
 use super::fit::Sample;
 use crate::tuning::Reach;
 use crate::{Algorithm, Call, DType, Operation, ReduceOp};
@@ -39,15 +40,18 @@ pub(super) fn steps(reach: Reach, ranks: usize, copies: bool, size_bytes: usize)
     let levels = halvings + folds;
     let doubling = [levels + folds, folds + if copies { halvings } else { 0 }, levels];
     let whole = |algorithm, call, work| steps(algorithm, call, size_bytes, work);
-    let pass = whole(Algorithm::RoundRobin, all_reduce, [others, 0, others]);
-    let part = Sample { size_bytes: size_bytes / ranks, ..pass.sample };
-    vec![
-        // Operations that only move elements send no messages here, but a tree sends as many on its way down as on its way up.
+    // Operations that only move elements send no messages here, but a tree sends as many on its way down as on its way up.
+    let mut all = vec![
         whole(Algorithm::Tree, reduce, [levels, 0, levels]),
         whole(Algorithm::Tree, all_reduce, [2 * levels, levels, levels]),
         whole(Algorithm::RecursiveDoubling, all_reduce, doubling),
-        Steps { is_pass: true, sample: part, ..pass },
-    ]
+    ];
+    let part_bytes = size_bytes / ranks;
+    if part_bytes >= MIN_BYTES {
+        let pass = whole(Algorithm::RoundRobin, all_reduce, [others, 0, others]);
+        all.push(Steps { is_pass: true, sample: Sample { size_bytes: part_bytes, ..pass.sample }, ..pass });
+    }
+    all
 }
 
 /// Collectives in which ranks wait for each other in different orders.
