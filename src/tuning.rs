@@ -116,6 +116,9 @@ impl Tuning {
             cores,
             hand_over_us: hand_over_us.unwrap_or(HAND_OVER_US),
             eager_bytes: EAGER_BYTES,
+            // Included in the measured latency of messages.
+            step_us: 0.0,
+            call_us: 0.0,
         }
     }
 }

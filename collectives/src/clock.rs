@@ -2,7 +2,8 @@
 //!
 //! The rules are those of LogGP, with these specifics:
 //!
-//! - **Rendezvous.** A message starts when both of its ends are ready, and a step ends when both of its halves have ended.
+//! - **Rendezvous.** A message starts when both of its ends are ready, and a step ends when both of its halves have ended. The
+//!   rank is ready for its next step [`Machine::step_us`] later.
 //! - **Within a node the receiver's core does the work**: it reads the sender's memory, and copies or reduces the data. A
 //!   step has at most one receive, so no core ever has two messages to process, and a send costs a rank only the wait for
 //!   the receiver. Sending and receiving overlap, since they use two cores. The link's rates must include the contention of
@@ -86,7 +87,7 @@ pub enum Unpredictable {
 /// use unisono_collectives::{Algorithm, Operation, Topology, clock};
 ///
 /// let link = Link::uniform(2.0, 1.0).unwrap();
-/// let machine = Machine { intra: link.clone(), inter: link, one_pass: None, ..Machine::default() };
+/// let machine = Machine { intra: link.clone(), inter: link, one_pass: None, step_us: 0.0, ..Machine::default() };
 /// let four = Topology::single_node(4);
 /// let ring = clock::predict(Algorithm::Ring, Operation::AllReduce, &four, &machine, 4000, 4).unwrap();
 /// // Six steps, each of 2 us and of 1000 bytes.
@@ -97,7 +98,8 @@ pub enum Unpredictable {
 /// [`Unpredictable`] if the algorithm does not offer the operation, or has too many messages to simulate.
 ///
 /// # Panics
-/// If an element has no bytes; if the machine has no core; if the root of the operation is not a rank.
+/// If an element has no bytes; if the machine has no core; if `step_us` or `call_us` of the machine is negative or not
+/// finite; if the root of the operation is not a rank.
 pub fn predict(
     algorithm: Algorithm,
     operation: Operation,
@@ -131,7 +133,7 @@ pub fn predict(
             let steps = Execution::Messages { blocks: 1 };
             let (block, whole) = (world(block_count, steps)?, world(count, steps)?);
             let no_wire = Link::uniform(0.0, f64::MAX).expect("an infinitely fast link is valid");
-            let no_wire = Machine { inter: no_wire, ..machine.clone() };
+            let no_wire = Machine { inter: no_wire, call_us: 0.0, ..machine.clone() };
             let alone = simulate(&block, machine, (block_count, element_size_bytes))?;
             let inside_us = simulate(&block, &no_wire, (block_count, element_size_bytes))?.time_us();
             let whole = simulate(&whole, machine, (count, element_size_bytes))?;

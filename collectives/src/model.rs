@@ -166,14 +166,18 @@ pub struct Machine {
     /// The largest eager message, which is copied for its receiver, so that its sender continues. For ranks that take turns, the sender of a
     /// larger one waits for the receiver's turn.
     pub eager_bytes: usize,
+    /// The time of a step besides its messages, in microseconds.
+    pub step_us: f64,
+    /// The time of a call before its first step, in microseconds.
+    pub call_us: f64,
 }
 
 /// Ranks that share memory, on a typical current machine. Not measured: replace it by the results of `bench`.
 const SHARED_MEMORY: [Range; 4] = [
-    Range { up_to_bytes: 512, alpha_us: 0.2, move_gb_per_s: 5.0, reduce_gb_per_s: 5.0 },
-    Range { up_to_bytes: 8 << 10, alpha_us: 0.3, move_gb_per_s: 8.0, reduce_gb_per_s: 8.0 },
-    Range { up_to_bytes: 256 << 10, alpha_us: 0.45, move_gb_per_s: 12.0, reduce_gb_per_s: 10.0 },
-    Range { up_to_bytes: usize::MAX, alpha_us: 0.45, move_gb_per_s: 10.0, reduce_gb_per_s: 8.0 },
+    Range { up_to_bytes: 512, alpha_us: 0.15, move_gb_per_s: 5.0, reduce_gb_per_s: 5.0 },
+    Range { up_to_bytes: 8 << 10, alpha_us: 0.25, move_gb_per_s: 8.0, reduce_gb_per_s: 8.0 },
+    Range { up_to_bytes: 256 << 10, alpha_us: 0.4, move_gb_per_s: 12.0, reduce_gb_per_s: 10.0 },
+    Range { up_to_bytes: usize::MAX, alpha_us: 0.4, move_gb_per_s: 10.0, reduce_gb_per_s: 8.0 },
 ];
 
 /// Ranks that share memory, in a single pass without messages. Typical, not measured.
@@ -211,6 +215,8 @@ impl Default for Machine {
             cores: usize::MAX,
             hand_over_us: 1.0,
             eager_bytes: 4 << 10,
+            step_us: 0.05,
+            call_us: 0.0,
         }
     }
 }

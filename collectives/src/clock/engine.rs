@@ -60,6 +60,9 @@ pub(super) fn simulate(
     machine: &Machine,
     (count, element_size_bytes): (usize, usize),
 ) -> Result<Simulation, Unpredictable> {
+    for time_us in [machine.step_us, machine.call_us] {
+        assert!(time_us.is_finite() && time_us >= 0.0, "a machine that takes {time_us} us");
+    }
     assert!(machine.cores > 0, "a machine without a core");
     let topology = world.topology;
     let [held_bytes, held_part_bytes] =
@@ -78,13 +81,7 @@ pub(super) fn simulate(
         ports: vec![[(0.0, 0.0); 2]; topology.nodes()],
     };
     clock.place_ranks();
-    for (rank, acts) in world.simulated.iter().enumerate() {
-        if acts.is_empty() {
-            clock.states[rank].awaited_us = f64::INFINITY;
-        } else {
-            clock.wake(rank, 0.0);
-        }
-    }
+    (0..world.simulated.len()).for_each(|rank| clock.wake(rank, 0.0));
     loop {
         if let Some(core) = clock.ahead.pop() {
             clock.run(core, f64::MAX);
@@ -218,6 +215,7 @@ impl Clock<'_> {
     fn advance(&mut self, rank: Rank) {
         let act = self.act(rank).expect("a rank that has finished waits");
         match (self.states[rank].stage, act) {
+            (Stage::Begin, Act::Call) => self.work(rank, self.machine.call_us),
             (Stage::Begin, Act::Keep { count }) => {
                 self.work(rank, self.machine.intra.occupied_us(count * self.element_size_bytes));
             }
@@ -263,11 +261,10 @@ impl Clock<'_> {
     /// Sends the message of an act, if any, and begins to receive.
     fn send(&mut self, rank: Rank, halves: Halves) {
         let size_bytes = halves.sent_count * self.element_size_bytes;
+        let step_us = if halves.is_part { 0.0 } else { self.machine.step_us };
         let link = &self.machine.intra;
         let copy_us = link.time_among_us(size_bytes, self.held_bytes, false) - link.latency_us(size_bytes);
-        if halves.copies && self.machine.copies {
-            self.work(rank, copy_us);
-        }
+        self.work(rank, step_us + if halves.copies && self.machine.copies { copy_us } else { 0.0 });
         let sent_us = self.cores[self.states[rank].core].at_us;
         self.states[rank].received_us = 0.0;
         if let Some(places) = halves.to {

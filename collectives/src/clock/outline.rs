@@ -23,6 +23,8 @@ pub(super) const LIMITS: Limits = Limits { simulated: 1 << 22, compared: 1 << 24
 /// steps relative to their neighbours have equal acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
+    /// The beginning of the call.
+    Call,
     /// A copy of the whole array, whose original elements are needed later.
     Keep { count: usize },
     /// A message to another rank, from one, or both at once.
@@ -135,6 +137,7 @@ fn outline(program: &Program, (rank, ranks): (Rank, usize), elements: usize) -> 
     let receives = program.instructions.iter().filter(|(_, instruction)| is_receive(instruction));
     let receives: Vec<_> = receives.map(|(place, _)| (place.phase, place.step)).collect();
     let mut acts = Vec::with_capacity(program.instructions.len() + 1);
+    acts.push(Act::Call);
     if program.reads_original() {
         acts.push(Act::Keep { count: elements });
     }

@@ -23,6 +23,8 @@ fn uniform() -> Machine {
         cores: usize::MAX,
         hand_over_us: 0.0,
         eager_bytes: 1024,
+        step_us: 0.0,
+        call_us: 0.0,
     }
 }
 
@@ -72,6 +74,14 @@ fn times_match_closed_forms_on_a_uniform_machine() {
     let gather = Operation::Gather { root: 0 };
     let alone = predict(Algorithm::MasterWorker, gather, &one, &Machine::default(), 1 << 20, 4).unwrap();
     assert_eq!(alone.time_us, 0.0);
+}
+
+#[test]
+fn steps_and_calls_add_their_own_time() {
+    let machine = Machine { step_us: 0.5, call_us: 8.0, ..uniform() };
+    let world = Topology::single_node(8);
+    let bare = all_reduce(Algorithm::RecursiveDoubling, &world, &uniform(), 1024);
+    close(all_reduce(Algorithm::RecursiveDoubling, &world, &machine, 1024), bare + 3.0 * 0.5 + 8.0);
 }
 
 #[test]

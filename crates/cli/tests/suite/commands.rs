@@ -43,8 +43,8 @@ fn simulate_uses_the_given_links() {
         assert_eq!((row["steps"].as_u64(), row["sent_bytes"].as_u64()), (Some(6), Some(6 << 10)));
         row["predicted_us"].as_f64().expect("a time")
     };
-    // Six steps, each of 1 KiB between nodes.
-    let expected = 6.0 * (10.0 + 1.024);
+    // Six steps, each of 1 KiB between nodes, and 0.05 us for the rank.
+    let expected = 6.0 * (10.0 + 1.024 + 0.05);
     assert!((time_us("--intra 1,1 --inter 10,1") - expected).abs() < 1e-6);
     assert!(time_us("--intra 1,1 --inter 100,1") > 600.0);
 }
