@@ -10,7 +10,7 @@ use crate::tuning::Reach;
 pub(super) struct Effort {
     /// The size of the largest array.
     pub(super) max_bytes: usize,
-    /// The ratio of each message size to the previous one.
+    /// The ratio of each size to the previous one; that of the largest size may be higher.
     pub(super) factor: usize,
     /// The number of passes over all sizes. The minimum of their medians counts: other load disturbs neighbouring sizes, but rarely all
     /// passes.

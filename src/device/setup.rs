@@ -165,7 +165,7 @@ fn communicator(
     // A leader without an id still takes part in the exchange.
     let own = offered.as_ref().ok().and_then(Option::as_ref).map_or(&[][..], |id| id.as_bytes());
     let all = (ranks.gather)(own)?;
-    let begun = match (offered, <[u8; 128]>::try_from(&*all[node.member(0)])) {
+    let begun = match (offered, <[u8; UniqueId::SIZE_BYTES]>::try_from(&*all[node.member(0)])) {
         _ if node.ranks() == 1 => Ok(None),
         (Err(error), _) => Err(error.to_string()),
         (Ok(_), Err(_)) => Err(format!("rank {} offered no id", node.member(0))),
