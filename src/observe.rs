@@ -22,6 +22,7 @@ mod timeline;
 mod totals;
 
 use counters::Counters;
+use hub::name_of_world;
 pub(crate) use hub::{flush, flush_briefly, next_world};
 pub use spans::{Span, is_on, record, span};
 use timeline::Timeline;
@@ -52,11 +53,12 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// Returns the observer of a rank of a new world of this [name](next_world), if the settings enable metrics or traces.
+    /// Returns the observer of a rank of a new world, if the settings enable metrics or traces. `number` is the highest
+    /// [number](next_world) that a process has for the world.
     /// `local_rank` is the rank of this process in its node.
     pub(crate) fn of_world(
         config: &Config,
-        name: Arc<str>,
+        number: u64,
         (rank, ranks): (Rank, usize),
         local_rank: Rank,
     ) -> Result<Option<Arc<Self>>> {
@@ -64,6 +66,7 @@ impl Observer {
             return Ok(None);
         }
         hub::start(config, local_rank)?;
+        let name = name_of_world(number);
         let counters = config.metrics.is_some().then(|| Counters::new(ranks));
         let timeline = config.trace.is_some().then(|| hub::timeline(rank));
         Ok(Some(hub::keep(Self { rank, name, of_world: None, counters, timeline })))

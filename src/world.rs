@@ -46,18 +46,23 @@ impl Communicator {
 
 fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Communicator>> {
     constants::of_threads(&mut world, config)?;
-    let identities = Identities(vec![Identity::of_this_process(0); world.len()]);
+    let identities = Identities(vec![identity(&world[0], config); world.len()]);
     watch_over(&mut world, Kind::Threads, identities, None, config)?;
     Ok(world)
 }
 
+/// Returns the identity of the ranks of this process in a new world.
+fn identity(comm: &Communicator, config: &Config) -> Identity {
+    Identity { world: next_world(config), ..Identity::of_this_process(comm.status().members()[0]) }
+}
+
 /// Sets the observer of a communicator of a new world, if the settings enable metrics or traces.
-fn observe(comm: &mut Communicator, name: &Arc<str>) -> Result<()> {
+fn observe(comm: &mut Communicator, number: u64) -> Result<()> {
     let rank = comm.rank();
     // Independent of declared nodes.
     let local_rank = comm.transport_of_engine().topology().local_rank(rank);
     let world = (rank, comm.ranks());
-    let observer = Observer::of_world(comm.config(), Arc::clone(name), world, local_rank)?;
+    let observer = Observer::of_world(comm.config(), number, world, local_rank)?;
     observer.into_iter().for_each(|observer| comm.status().set_observer(observer));
     Ok(())
 }
@@ -102,8 +107,7 @@ fn on_threads<R: Send>(world: Vec<Communicator>, main: impl Fn(Communicator) -> 
 fn over_processes(transport: Fabric, config: &Config) -> Result<Communicator> {
     let mut comm = Communicator::of_process(transport, config)?;
     constants::agree(&mut comm, config)?;
-    let status = comm.status().clone();
-    let mut identity = Identity::of_this_process(status.members()[0]);
+    let mut identity = identity(&comm, config);
     let hub = hub(&comm, config, &mut identity);
     let identities = Identities(gather(&mut comm.as_bootstrap(), &identity)?);
     watch_over(slice::from_mut(&mut comm), Kind::Processes, identities, hub, config)?;
@@ -121,21 +125,20 @@ fn watch_over(
 ) -> Result<()> {
     let controls = comms[0].take_controls();
     let statuses = comms.iter().map(|comm| comm.status().clone()).collect();
+    let number = identities.0.iter().map(|identity| identity.world).max().unwrap_or(0);
     let (identities, warn_after, on_failure) = (Arc::new(identities), config.warn, config.on_failure);
     let guard = watch(Watched { statuses, identities, hub, controls, warn_after, kind, on_failure })?;
     comms.iter_mut().for_each(|comm| comm.guard(Arc::clone(&guard)));
-    let name = next_world();
     // The others would blame this rank for leaving, and its watchdog would report that instead of the error.
     let observed =
-        |comm: &mut Communicator| observe(comm, &name).inspect_err(|error| comm.fail(&error.to_string()));
+        |comm: &mut Communicator| observe(comm, number).inspect_err(|error| comm.fail(&error.to_string()));
     comms.iter_mut().try_for_each(observed)
 }
 
 /// Sets the guard of a rank of a new world whose ranks share a bootstrap. All of them call it.
 fn meet(comm: &mut Communicator, bootstrap: &mut dyn Bootstrap) -> Result<()> {
-    let identity = Identity::of_this_process(comm.status().members()[0]);
-    let identities = Identities(gather(bootstrap, &identity)?);
     let config = comm.config().clone();
+    let identities = Identities(gather(bootstrap, &identity(comm, &config))?);
     watch_over(slice::from_mut(comm), Kind::Processes, identities, None, &config)
 }
 

@@ -16,6 +16,7 @@ use crate::kernels::ReduceOp;
 use crate::method::Method;
 use crate::record::{described, elements};
 use crate::request::Request;
+use crate::status::StatusBoard;
 use crate::transport::gather;
 
 mod slots;
@@ -30,6 +31,8 @@ pub struct Planned<B> {
     operation: Operation,
     op: Option<ReduceOp>,
     per_call: PerCall,
+    /// That of the communicator that planned it.
+    status: StatusBoard,
     /// The slots of a short all-reduce in shared memory. Other calls run as if they were not planned.
     slots: Option<Slots>,
     state: State<B>,
@@ -104,8 +107,8 @@ impl Communicator {
         let is_chosen = choice.method().is_some() || choice.requested(call.size_bytes()).is_some();
         let has_slots = is_shared && !is_chosen && Slots::fit(&call, ranks);
         let slots = has_slots.then(|| Slots::new(self, &call)).transpose()?;
-        let per_call = self.per_call.clone();
-        Ok(Planned { operation, op, per_call, slots, state: State::Idle(buffer) })
+        let (per_call, status) = (self.per_call.clone(), self.status.clone());
+        Ok(Planned { operation, op, per_call, status, slots, state: State::Idle(buffer) })
     }
 
     fn agree_on_plan(&mut self, call: &Call) -> Result<()> {
@@ -136,12 +139,13 @@ impl<B: Buffer> Planned<B> {
     /// Starts the call (`MPI_Start`), on the communicator that planned it. It does not wait for other ranks.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_async`].
+    /// [`Error::Unsupported`] if another communicator has planned it. Otherwise as [`Communicator::all_reduce_async`].
     ///
     /// # Panics
     /// If it is started already.
     #[inline]
     pub fn start(&mut self, comm: &mut Communicator) -> Result<()> {
+        self.check_planned_by(comm)?;
         let state = std::mem::replace(&mut self.state, State::Failed);
         let State::Idle(buffer) = state else {
             assert!(
@@ -168,12 +172,14 @@ impl<B: Buffer> Planned<B> {
     /// Waits until the call that was started is done (`MPI_Wait`). The buffer then has the result.
     ///
     /// # Errors
-    /// As the collective; the communicator and the buffer are then lost.
+    /// [`Error::Unsupported`] if another communicator has planned it. Otherwise as the collective; the communicator and the buffer are then
+    /// lost.
     ///
     /// # Panics
     /// If it is not started.
     #[inline]
     pub fn wait(&mut self, comm: &mut Communicator) -> Result<()> {
+        self.check_planned_by(comm)?;
         match std::mem::replace(&mut self.state, State::Failed) {
             State::Started(mut buffer) => {
                 let slots = self.slots.as_mut().expect("a plan that is started in slots has them");
@@ -189,6 +195,15 @@ impl<B: Buffer> Planned<B> {
 }
 
 impl<B> Planned<B> {
+    /// A world that shrinks or grows is another communicator.
+    #[inline]
+    fn check_planned_by(&self, comm: &Communicator) -> Result<()> {
+        if self.status.is(&comm.status) {
+            return Ok(());
+        }
+        Err(Error::Unsupported("another communicator has planned this call; plan it again".into()))
+    }
+
     /// Returns whether the call is started, and not waited for.
     pub fn is_started(&self) -> bool {
         matches!(self.state, State::Started(_) | State::InFlight(_))

@@ -291,11 +291,10 @@ impl Communicator {
 
     fn message_options(&self, dtype: DType, operation: Option<&'static str>) -> MessageOptions {
         let options = &self.per_call.options;
-        let deadlines = match self.engine_owner.here() {
-            Some(engine) => engine.deadlines(options),
-            None => options.deadlines(&self.engine_owner.limits().usual).into_owned(),
-        };
-        MessageOptions { dtype, tag: options.tag, label: options.label, deadlines, operation }
+        let deadlines = options.deadlines(&self.engine_owner.limits().usual).into_owned();
+        let of_engine = self.engine_owner.here().map(|engine| engine.deadlines(options).timeout);
+        let first_timeout = of_engine.unwrap_or(deadlines.timeout);
+        MessageOptions { dtype, tag: options.tag, label: options.label, deadlines, first_timeout, operation }
     }
 
     /// Sends and receives at most one message each, and returns the sender of the received one.

@@ -134,7 +134,10 @@ impl Survivors {
                 }
                 Outcome::Finished => Ok(false),
                 Outcome::Missing(ranks) => Err(self.missing_far(&ranks)),
-                Outcome::Partitioned { lost } if lost.is_empty() => Err(self.too_few_left("too few")),
+                Outcome::Partitioned { lost } if lost.is_empty() => Err(match self.minimum {
+                    Some(_) => self.too_few_left("too few"),
+                    None => self.without_others("the ranks have not agreed who is left in time".to_owned()),
+                }),
                 Outcome::Partitioned { lost } => Err(Error::Partitioned { rank: self.status.rank(), lost }),
             },
         }

@@ -23,6 +23,8 @@ const INTERVAL: Duration = Duration::from_secs(2);
 
 static HUB: LazyLock<Mutex<Hub>> = LazyLock::new(Mutex::default);
 static TRACES: AtomicBool = AtomicBool::new(false);
+/// The number of the next observed world.
+static WORLDS: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Debug, Default)]
 struct Hub {
@@ -180,13 +182,17 @@ fn start_metrics(metrics: &Metrics, local_rank: Rank) -> Result<()> {
         .map_err(|cause| Error::Launch(format!("cannot start the thread of UNISONO_METRICS: {cause}")))
 }
 
-/// Returns the name of the next world of this process.
-pub(crate) fn next_world() -> Arc<str> {
-    static WORLDS: AtomicU64 = AtomicU64::new(0);
-    match WORLDS.fetch_add(1, Ordering::Relaxed) {
-        0 => "world".into(),
-        before => format!("world {}", before + 1).into(),
-    }
+/// Returns the number of the next world of this process, and counts it if it is observed.
+pub(crate) fn next_world(config: &Config) -> u64 {
+    let is_observed = config.metrics.is_some() || config.trace.is_some();
+    WORLDS.fetch_add(u64::from(is_observed), Ordering::Relaxed)
+}
+
+/// Returns the name of a world, by the highest number of its processes: a process that joins a world may have had fewer of them. Their next
+/// worlds have higher numbers.
+pub(super) fn name_of_world(number: u64) -> Arc<str> {
+    WORLDS.fetch_max(number + 1, Ordering::Relaxed);
+    if number == 0 { "world".into() } else { format!("world {}", number + 1).into() }
 }
 
 /// Exports the counters of an observer, even after its communicator is dropped.
@@ -246,6 +252,18 @@ mod tests {
     fn observer(rank: Rank) -> Arc<Observer> {
         let counters = Some(Counters::new(3));
         Arc::new(Observer { rank, name: "world".into(), of_world: None, counters, timeline: None })
+    }
+
+    #[test]
+    fn world_has_the_name_of_the_process_with_most_worlds() {
+        let observed = Config { trace: Some("folder".into()), ..Config::default() };
+        let first = next_world(&observed);
+        // Another process of the world has observed ten more.
+        let of_others = first + 10;
+        assert_eq!(*name_of_world(of_others), *format!("world {}", of_others + 1));
+        assert_eq!(next_world(&Config::default()), of_others + 1, "it is not observed");
+        assert_eq!(next_world(&observed), of_others + 1);
+        assert_eq!(next_world(&observed), of_others + 2);
     }
 
     #[test]

@@ -139,6 +139,12 @@ impl StatusBoard {
         self.position
     }
 
+    /// Returns whether both are of the same rank of the same communicator.
+    #[inline]
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.parent, &other.parent)
+    }
+
     pub(crate) fn ranks(&self) -> usize {
         self.layout.ranks
     }
@@ -160,7 +166,11 @@ impl StatusBoard {
         self.members.iter().position(|&member| member == rank)
     }
 
+    /// Records that this rank enters a quiet section: also in the world of a group, whose other ranks may wait for it.
     pub(crate) fn begin_quiet(&self, label: &str) {
+        if let Some(parent) = self.parent.get() {
+            parent.status.begin_quiet(label);
+        }
         let (row, hash) = (self.own(), self.intern(label));
         // First up and last down: if this process is killed in between, the count still includes the depth of the row.
         self.layout.head().quiet.fetch_add(1, Ordering::AcqRel);
@@ -177,6 +187,9 @@ impl StatusBoard {
             row.since.store(self.tick(), Ordering::Relaxed);
         }
         self.layout.head().quiet.fetch_sub(1, Ordering::AcqRel);
+        if let Some(parent) = self.parent.get() {
+            parent.status.end_quiet();
+        }
     }
 
     /// Records the quiet section of a rank that does not share this status board; `None` if there is none.

@@ -11,7 +11,7 @@ use std::fmt;
 use unisono_collectives::Rank;
 
 use super::half::Polled;
-use super::{Failure, Header, Outgoing};
+use super::{Deadlines, Failure, Header, Outgoing};
 use crate::error::Result;
 use crate::status::StatusBoard;
 
@@ -199,15 +199,17 @@ impl PointToPoint {
         (operation, number): (&'static str, u64),
         on_end: Option<OnEnd>,
     ) -> Operation {
+        let is_first = self.begun == self.pending as u64;
         self.begun += 1;
         self.pending += 1;
+        let timeout = if is_first { options.first_timeout } else { options.deadlines.timeout };
         Operation {
             ticket: self.begun,
             header,
             is_send: operation == SEND,
             operation: options.operation.unwrap_or(operation),
             number,
-            deadlines: options.deadlines,
+            deadlines: Deadlines { timeout, ..options.deadlines },
             silence: None,
             gone: None,
             on_end,

@@ -19,12 +19,15 @@ pub(crate) struct Identity {
     /// The addresses on which it listens, if it is the hub of the leaders.
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) secret: Hidden<[u64; 2]>,
+    /// The number of this world among those of the process that are observed.
+    pub(crate) world: u64,
 }
 
 impl Identity {
     pub(crate) fn of_this_process(leader: Rank) -> Self {
         let host = crate::system::host();
-        Self { host, process_id: std::process::id(), leader, addresses: Vec::new(), secret: Hidden([0; 2]) }
+        let (addresses, secret) = (Vec::new(), Hidden([0; 2]));
+        Self { host, process_id: std::process::id(), leader, addresses, secret, world: 0 }
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) fn tests() -> Vec<Test> {
         call_in_flight_of_another_rank_is_not_in_place_of_a_plan,
         plans_start_in_any_order_if_nccl_is_chosen,
         plan_that_cannot_start_keeps_its_buffer,
+        plan_of_another_communicator_is_refused,
         rule_for_the_size_applies_to_a_short_plan,
     ]
 }
@@ -128,6 +129,28 @@ fn call_in_flight_of_another_rank_is_not_in_place_of_a_plan() {
         Ok(planned[0])
     });
     assert!(ended.iter().all(|sum| matches!(sum, Ok(2.0))), "{ended:?}");
+}
+
+fn plan_of_another_communicator_is_refused() {
+    let ended = unisono::threads(2, |mut comm| -> unisono::Result<Vec<f32>> {
+        let mut group = comm.group(&[0, 1])?.expect("both are members");
+        let mut sums = Vec::new();
+        // A call in slots, and one that runs as an ordinary one.
+        for count in [1, 1000] {
+            let mut planned = comm.plan(Operation::AllReduce, Some(ReduceOp::Sum), vec![1.0_f32; count])?;
+            for started in [false, true] {
+                let refused = if started { planned.wait(&mut group) } else { planned.start(&mut group) };
+                assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+                if !started {
+                    planned.start(&mut comm)?;
+                }
+            }
+            planned.wait(&mut comm)?;
+            sums.push(planned[0]);
+        }
+        Ok(sums)
+    });
+    assert!(ended.iter().all(|sums| matches!(sums.as_deref(), Ok([2.0, 2.0]))), "{ended:?}");
 }
 
 fn plans_start_in_any_order_if_nccl_is_chosen() {

@@ -30,7 +30,7 @@ pub struct Settings {
     pub op: ReduceOp,
     /// The kind of memory that holds the array.
     pub memory: Memory,
-    /// The number of iterations of each contender at each size. By default it depends on the size.
+    /// The number of iterations of each contender at each size, at least one. By default it depends on the size.
     pub iterations: Option<usize>,
     /// The number of unmeasured iterations at the start.
     pub warm_up: usize,
@@ -172,7 +172,7 @@ impl Task<'_> {
         let worth = WORTH_BYTES / self.call.size_bytes().max(1);
         let iterations =
             self.settings.iterations.unwrap_or_else(|| worth.clamp(*ITERATIONS.start(), *ITERATIONS.end()));
-        Effort { warm_up: self.settings.warm_up, iterations, checks: self.settings.checks }
+        Effort { warm_up: self.settings.warm_up, iterations: iterations.max(1), checks: self.settings.checks }
     }
 
     /// The reason to skip a contender, if another method would run instead.

@@ -138,7 +138,7 @@ struct Groups {
 }
 
 impl Levels {
-    /// Splits the world. All ranks call it.
+    /// Splits the world. All ranks call it. Calls among nodes keep the [timeout](Communicator::set_timeout) that the communicator has now.
     ///
     /// # Errors
     /// As [`Communicator::split`].
@@ -225,10 +225,15 @@ impl Compressor {
     /// arguments.
     ///
     /// # Panics
-    /// If the compression is not [valid](Compression::is_valid).
+    /// If the compression is not [valid](Compression::is_valid), or sends the elements of more than [`u32::MAX`] by their indices.
     pub fn new(levels: &Levels, compression: Compression, shapes: &[&[usize]]) -> Self {
         assert!(compression.is_valid(), "{compression}: expected one of {}", Compression::NAMES);
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let has_indices = matches!(compression, Compression::TopK { .. } | Compression::Threshold { .. });
+        assert!(
+            !has_indices || u32::try_from(count).is_ok(),
+            "{compression}: {count} values are too many for 32-bit indices"
+        );
         let encoder: Box<dyn Encoder> = match compression {
             Compression::Int8 => Box::new(Quantized::<Int8>::new(shapes.len())),
             Compression::Int8Stochastic => Box::new(Quantized::<Int8Stochastic>::new(shapes.len())),
@@ -308,8 +313,8 @@ impl Compressor {
     }
 
     fn run(&self, levels: &Mutex<Groups>, values: &mut [f32]) -> Result<()> {
-        let State { encoder, residual, padding, is_finite, .. } = &mut *lock(&self.state);
-        assert_eq!(values.len(), residual.len(), "the array has the size of the shapes");
+        let mut state = self.state_for(values);
+        let State { encoder, residual, padding, is_finite, .. } = &mut *state;
         if values.is_empty() {
             return Ok(());
         }
@@ -333,9 +338,15 @@ impl Compressor {
         Ok(())
     }
 
+    fn state_for(&self, values: &[f32]) -> MutexGuard<'_, State> {
+        let state = lock(&self.state);
+        assert_eq!(values.len(), state.residual.len(), "the array has the size of the shapes");
+        state
+    }
+
     /// Adds a restored residual, if nothing is compressed any more.
     fn add_restored(&self, values: &mut [f32]) {
-        let state = &mut *lock(&self.state);
+        let mut state = self.state_for(values);
         if std::mem::take(&mut state.is_restored) {
             values.iter_mut().zip(&state.residual).for_each(|(value, residual)| *value += residual);
             state.residual.fill(0.0);

@@ -56,7 +56,10 @@ impl Step {
         const STEPS: usize = 16;
         let backward_us = compute_us - forward_us;
         // Both passes traverse the parameters in proportion to their number, in opposite orders.
-        let needed_us = |bucket: &Bucket| forward_us * (compute_us - bucket.full_us).max(0.0) / backward_us;
+        // Without a backward pass, all buckets are full at its end.
+        let share =
+            |bucket: &Bucket| (compute_us - bucket.full_us).max(0.0) / backward_us.max(f64::MIN_POSITIVE);
+        let needed_us = |bucket: &Bucket| forward_us * share(bucket);
         let mut landed_us = vec![0.0; buckets.len()];
         let (order, mut now_us, mut middle_us) = (launch_order(buckets), 0.0_f64, 0.0);
         for step in 0..2 * STEPS {

@@ -109,14 +109,15 @@ impl PipelineSchedule {
     /// Plans the actions of this many ranks for this many micro-batches.
     ///
     /// # Errors
-    /// If there is no rank or no micro-batch.
+    /// If there is no rank, no stage of a rank or no micro-batch.
     pub fn plan(self, ranks: usize, micro_batches: usize) -> Result<PipelinePlan, String> {
-        if ranks * micro_batches * self.stages_per_rank() == 0 {
+        let of_rank = self.stages_per_rank();
+        if ranks * of_rank * micro_batches == 0 {
             return Err(format!(
-                "a pipeline of {ranks} ranks and {micro_batches} micro-batches: expected at least one of each"
+                "a pipeline of {ranks} ranks with {of_rank} stages each and {micro_batches} micro-batches: expected at least one of each"
             ));
         }
-        let stages = ranks * self.stages_per_rank();
+        let stages = ranks * of_rank;
         let acts = (0..ranks).map(|rank| {
             let passes = self.passes((rank, ranks), micro_batches);
             passes.into_iter().flat_map(|pass| acts(pass, (rank, ranks), stages)).collect()

@@ -85,6 +85,10 @@ fn group_fails_only_with_its_members() {
     let world = StatusBoard::of_threads(4).unwrap();
     let (first, second) = (of(0, &world), of(1, &world));
     assert!(!first.is_quiet() && first.failed().is_none());
+    first.begin_quiet("checkpoint");
+    assert!(world[0].is_quiet() && second.is_quiet());
+    first.end_quiet();
+    assert!(!first.is_quiet() && !world[0].is_quiet());
     world[2].begin_quiet("validation");
     assert!(second.is_quiet());
     world[0].fail(2, 2, "it is not a member of the group");

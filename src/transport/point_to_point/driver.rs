@@ -305,12 +305,27 @@ impl Drop for EndsAll<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
     use crate::transport::Fabric;
     use crate::while_waiting::while_waiting;
 
-    const OPTIONS: Options =
-        Options { dtype: DType::U8, tag: 0, label: 0, deadlines: Deadlines::NEVER, operation: None };
+    const OPTIONS: Options = Options::OF_BYTES;
+
+    #[test]
+    fn first_timeout_applies_until_a_message_has_ended() {
+        let mut fabrics = Fabric::threads(2).unwrap();
+        let [sender, receiver] = [0, 1].map(|rank| fabrics[rank].messages());
+        let deadlines = Deadlines { timeout: Duration::from_millis(1), ..Deadlines::NEVER };
+        let options = Options { deadlines, first_timeout: Duration::from_secs(600), ..OPTIONS };
+        let receive = || receiver.run(&options, None, Some((&mut [0_u8; 3][..], Some(0))), true);
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            sender.run(&OPTIONS, Some((&[1, 2, 3][..], 1)), None, true)
+        });
+        assert_eq!(receive().unwrap(), Some(0));
+        late.join().unwrap().unwrap();
+        let error = receive().unwrap_err();
+        assert!(matches!(error, Error::Timeout { other: 0, .. }), "{error}");
+    }
 
     #[test]
     fn message_that_has_arrived_is_received_after_a_failure() {

@@ -141,7 +141,6 @@ mod tests {
     use super::super::{Arrival, Arriving, OnEnd, Options, Receive};
     use super::*;
     use crate::dtype::DType;
-    use crate::transport::Deadlines;
 
     /// A link that may or may not still write to the memory of messages.
     #[derive(Debug)]
@@ -179,9 +178,7 @@ mod tests {
             let owner = Arc::clone(&message);
             let on_end: OnEnd = Box::new(move |_| drop(owner));
             let header = Header::of_message(DType::U8, 0, (0, 0), 0);
-            let deadlines = Deadlines::NEVER;
-            let options = Options { dtype: DType::U8, tag: 0, label: 0, deadlines, operation: None };
-            let call = messages.begin(&options, header, ("receive", 0), Some(on_end));
+            let call = messages.begin(&Options::OF_BYTES, header, ("receive", 0), Some(on_end));
             let place = std::ptr::slice_from_raw_parts_mut(std::ptr::null_mut(), 0);
             let target = Arrival::Receive(Receive { call, from: Some(1), place });
             messages.peers[1].arriving = Some(Arriving { header, target, taken: 0 });

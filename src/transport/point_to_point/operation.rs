@@ -22,8 +22,23 @@ pub(crate) struct Options {
     /// The hash of the label; 0 without one.
     pub(crate) label: u64,
     pub(crate) deadlines: Deadlines,
+    /// The timeout of messages that begin before any has ended, since other ranks may still be starting.
+    pub(crate) first_timeout: Duration,
     /// The name of the call in errors, if it is not "send" or "receive".
     pub(crate) operation: Option<&'static str>,
+}
+
+#[cfg(test)]
+impl Options {
+    /// Of a message of bytes that may be late.
+    pub(crate) const OF_BYTES: Self = Self {
+        dtype: DType::U8,
+        tag: 0,
+        label: 0,
+        deadlines: Deadlines::NEVER,
+        first_timeout: Deadlines::NEVER.timeout,
+        operation: None,
+    };
 }
 
 pub(super) struct Operation {

@@ -182,6 +182,18 @@ fn non_finite_values_are_transmitted() {
 }
 
 #[test]
+fn values_whose_squares_are_too_large_are_not_dropped_in_silence() {
+    let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
+    let ended = world.on_threads(2, |mut comm| -> Result<_> {
+        let compressor = Compressor::new(&Levels::of(&mut comm)?, Compression::PowerSgd { rank: 2 }, &SHAPES);
+        let mut values: Vec<_> = gradients(comm.rank(), 0).iter().map(|value| value * 1e25).collect();
+        compressor.all_reduce(&mut comm, &mut values)?;
+        Ok(compressor.was_finite())
+    });
+    assert!(ended.unwrap().into_iter().all(|was_finite| !was_finite.unwrap()));
+}
+
+#[test]
 fn all_elements_are_sent_if_that_is_smaller() {
     for (least, sent) in [(10.0, 0), (0.1, COUNT), (0.499, 1)] {
         for (results, compressor) in reduced(&[1, 1], Compression::Threshold { least }, 1, false) {
@@ -298,6 +310,20 @@ fn different_seeds_and_calls_round_differently() {
             assert!((mean - sum(index)).abs() < bound, "{index}: {mean}, not {}", sum(index));
         }
     }
+}
+
+#[test]
+#[should_panic(expected = "the array has the size of the shapes")]
+fn array_of_another_size_is_refused_on_one_node() {
+    let mut comm = unisono::Unisono::builder().threads(1).unwrap().remove(0);
+    let compressor = Compressor::new(&Levels(None), ALL[0], &SHAPES);
+    let _ = compressor.all_reduce(&mut comm, &mut [0.0; COUNT - 1]);
+}
+
+#[test]
+#[should_panic(expected = "too many for 32-bit indices")]
+fn more_elements_than_indices_are_refused() {
+    Compressor::new(&Levels(None), Compression::TopK { fraction: 0.1 }, &[&[1 << 20, 1 << 12]]);
 }
 
 #[test]

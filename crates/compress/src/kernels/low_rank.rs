@@ -67,8 +67,11 @@ pub fn orthonormalize(factor: &mut [f32], width: usize) -> Vec<usize> {
             }
         }
         let left = norm(vector);
-        // The remainder of a dependent vector consists of rounding errors.
-        if left > length * 1e-5 || left.is_nan() {
+        if !(length.is_finite() && left.is_finite()) {
+            // Its direction is lost, also if only the squares of its values are too large.
+            vector.fill(f32::NAN);
+        } else if left > length * 1e-5 {
+            // The remainder of a dependent vector consists of rounding errors.
             vector.iter_mut().for_each(|value| *value /= left);
         } else {
             vector.fill(0.0);

@@ -194,7 +194,12 @@ impl Message {
     }
 
     fn options(&self, deadlines: Deadlines) -> MessageOptions {
-        MessageOptions { dtype: DType::U8, tag: self.tag, label: 0, deadlines, operation: None }
+        MessageOptions {
+            tag: self.tag,
+            deadlines,
+            first_timeout: deadlines.timeout,
+            ..MessageOptions::OF_BYTES
+        }
     }
 }
 
