@@ -37,12 +37,12 @@ impl Effort {
 
 /// The effort of `unisono tune`, which takes seconds.
 pub(super) const THOROUGH: Effort = Effort {
-    max_bytes: 64 << 20,
+    max_bytes: 32 << 20,
     factor: 2,
     rounds: 3,
     warm_up: 3,
-    bytes_per_size: 1 << 26,
-    iterations: 15..=200,
+    bytes_per_size: 1 << 25,
+    iterations: 5..=200,
 };
 /// The effort at the first use of a machine, which takes milliseconds.
 #[cfg(feature = "tuning")]
