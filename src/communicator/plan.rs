@@ -31,7 +31,7 @@ pub struct Planned<B> {
     operation: Operation,
     op: Option<ReduceOp>,
     per_call: PerCall,
-    /// That of the communicator that planned it.
+    /// The status board of the communicator that planned it.
     status: StatusBoard,
     /// The slots of a short all-reduce in shared memory. Other calls run as if they were not planned.
     slots: Option<Slots>,

@@ -9,6 +9,7 @@ use unisono::internals::{work, work_async};
 use unisono::{Communicator, ReduceOp, Request, Result};
 
 mod exchanges;
+mod levels;
 mod power_sgd;
 mod price;
 mod quantized;
@@ -18,6 +19,8 @@ mod wire;
 
 use crate::kernels::quantized::{Int4, Int4Stochastic, Int8, Int8Stochastic, OneBit};
 use exchanges::Exchange;
+use levels::Groups;
+pub use levels::Levels;
 use power_sgd::PowerSgd;
 pub use price::Prices;
 use quantized::Quantized;
@@ -122,38 +125,6 @@ impl FromStr for Compression {
             _ => None,
         };
         found.filter(Self::is_valid).ok_or_else(|| UnknownCompression(text.to_owned()))
-    }
-}
-
-/// The two levels of a world of several nodes: the ranks of this rank's node, and the leaders of all nodes. Compressors share it.
-#[derive(Debug, Clone)]
-pub struct Levels(Option<Arc<Mutex<Groups>>>);
-
-#[derive(Debug)]
-struct Groups {
-    /// The ranks of this rank's node, if it has several.
-    node: Option<Communicator>,
-    /// The leaders, on each of them.
-    leaders: Option<Communicator>,
-}
-
-impl Levels {
-    /// Splits the world. All ranks call it. Calls among nodes keep the [timeout](Communicator::set_timeout) that the communicator has now.
-    ///
-    /// # Errors
-    /// As [`Communicator::split`].
-    pub fn of(comm: &mut Communicator) -> Result<Self> {
-        let topology = comm.topology();
-        if topology.nodes() == 1 {
-            return Ok(Self(None));
-        }
-        let node = topology.node_of(comm.rank());
-        let is_leader = topology.local_rank(comm.rank()) == 0;
-        let has_others = topology.node(node).ranks() > 1;
-        // A rank that is alone on its node needs no group for it.
-        let node = comm.split(has_others.then_some(node), 0)?;
-        let leaders = comm.split(is_leader.then_some(0), 0)?;
-        Ok(Self(Some(Arc::new(Mutex::new(Groups { node, leaders })))))
     }
 }
 

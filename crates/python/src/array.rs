@@ -1,6 +1,7 @@
 //! Arrays: objects with a buffer, such as numpy's.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
+use std::fmt;
 use std::num::NonZero;
 
 use pyo3::buffer::PyUntypedBuffer;
@@ -21,11 +22,29 @@ pub(crate) struct Array {
     /// The array, if it is in GPU memory.
     pub(crate) on_gpu: Option<OnGpu>,
     /// Keeps the memory alive, unless the caller does.
-    _buffer: Option<PyUntypedBuffer>,
+    buffer: Option<PyUntypedBuffer>,
 }
 
 // SAFETY: only the call to which the array is lent uses the address. The buffer locks the interpreter to release itself.
 unsafe impl Send for Array {}
+
+/// The type of an array's elements.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Elements {
+    dtype: DType,
+    width: usize,
+    /// The format of a type that the library does not have.
+    pub(crate) foreign: Option<CString>,
+}
+
+impl fmt::Display for Elements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.foreign {
+            Some(format) => write!(f, "elements of format {:?}", format.to_string_lossy()),
+            None => write!(f, "elements of {}", self.dtype),
+        }
+    }
+}
 
 impl Array {
     /// Returns the array of an object. `moves` is whether the call only moves elements, which may then be of any type.
@@ -33,7 +52,7 @@ impl Array {
         if let Ok(held) = object.cast::<GpuArray>() {
             let &GpuArray { array, dtype, .. } = held.get();
             let (data, on_gpu) = (std::ptr::null_mut(), Some(array));
-            return Ok(Self { data, count: array.count, dtype, width: 1, on_gpu, _buffer: None });
+            return Ok(Self { data, count: array.count, dtype, width: 1, on_gpu, buffer: None });
         }
         if let Ok(typed) = object.cast::<TypedArray>() {
             let &TypedArray { ref bits, dtype } = typed.get();
@@ -41,7 +60,7 @@ impl Array {
             let count = bits.count * bits.width * bits.dtype.size_bytes() / dtype.size_bytes();
             return Ok(Self { count, dtype, width: 1, ..bits });
         }
-        let buffer = buffer(object)?;
+        let buffer = buffer(object, writes)?;
         if !buffer.is_c_contiguous() {
             return Err(argument("the array is not contiguous: pass numpy.ascontiguousarray(...)"));
         }
@@ -66,7 +85,7 @@ impl Array {
                 )));
             }
         };
-        Ok(Self { data, count, dtype, width, on_gpu: None, _buffer: Some(buffer) })
+        Ok(Self { data, count, dtype, width, on_gpu: None, buffer: Some(buffer) })
     }
 
     /// Returns the size of an element for the options of a call, if the library does not have the type.
@@ -82,6 +101,17 @@ impl Array {
                 u16::MAX
             ))
         })
+    }
+
+    /// Returns the type of the elements.
+    pub(crate) fn elements(&self) -> Elements {
+        let format = self.buffer.as_ref().map(|buffer| (buffer.format(), buffer.item_size()));
+        let foreign = format.filter(|&(format, size_bytes)| element(format, size_bytes).is_none());
+        Elements {
+            dtype: self.dtype,
+            width: self.width,
+            foreign: foreign.map(|(format, _)| format.to_owned()),
+        }
     }
 
     /// # Errors
@@ -157,9 +187,15 @@ impl TypedArray {
 
 /// Returns the buffer of an object. Numpy exports no buffer of dates and times, so an array of them is accessed as bytes. An array without
 /// dimensions is accessed as one of one element, since PyO3 requires a shape.
-fn buffer(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+fn buffer(object: &Bound<'_, PyAny>, writes: bool) -> PyResult<PyUntypedBuffer> {
     let is_scalar =
         object.getattr("ndim").and_then(|number| number.extract()).is_ok_and(|number: usize| number == 0);
+    // The row of a numpy scalar is a copy.
+    if is_scalar && writes && !object.getattr("flags")?.getattr("writeable")?.extract::<bool>()? {
+        return Err(argument(
+            "the array is read-only, or a scalar of numpy such as a mean, and the call writes to it: pass numpy.array(value)",
+        ));
+    }
     let row = is_scalar.then(|| object.call_method1("reshape", (1,))).transpose()?;
     let object = row.as_ref().unwrap_or(object);
     PyUntypedBuffer::get(object).or_else(|error| {

@@ -52,13 +52,13 @@ fn of_f32(array: &Array, count: usize) -> PyResult<Lent<f32>> {
 impl Compressor {
     /// Creates a compressor of tensors of these shapes, one after the other in an array.
     #[new]
-    fn new(py: Python<'_>, comm: &Comm, shapes: Vec<Vec<usize>>, format: &str) -> PyResult<Self> {
+    fn new(py: Python<'_>, comm: &Comm, shapes: Vec<Vec<usize>>, format: &str, seed: u64) -> PyResult<Self> {
         let compression: Compression =
             format.parse().map_err(|error: UnknownCompression| argument(error.to_string()))?;
         let count = arguments::elements(&shapes).map_err(argument)?;
         let levels = comm.levels(py)?;
         let shapes: Vec<_> = shapes.iter().map(Vec::as_slice).collect();
-        let inner = Some(unisono_compress::Compressor::new(&levels, compression, &shapes));
+        let inner = Some(unisono_compress::Compressor::new(&levels, compression, &shapes).with_seed(seed));
         Ok(Self { inner, count, call: Ended::default(), owner: Owner::this_process() })
     }
 

@@ -29,6 +29,7 @@ fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<request::Request>()?;
     module.add_function(wrap_pyfunction!(start::launched, module)?)?;
     module.add_function(wrap_pyfunction!(start::gathered, module)?)?;
+    module.add_function(wrap_pyfunction!(start::is_launched, module)?)?;
     module.add_function(wrap_pyfunction!(start::joined, module)?)?;
     interrupt::record_main_thread(module.py())?;
     error::add_to(module)

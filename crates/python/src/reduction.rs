@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyString};
 use unisono::ReduceOp;
 use unisono::with_type;
 
-use super::array::Array;
+use super::array::{Array, Elements};
 use super::error::argument;
 use super::interrupt::reducing;
 
@@ -38,10 +38,25 @@ pub(crate) fn reduction(op: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
     })
 }
 
+/// The library compares its own types when it makes the call.
+///
+/// # Errors
+/// If an array has elements of another type than a custom reduction.
+pub(crate) fn check_elements(op: &Bound<'_, PyAny>, array: &Array) -> PyResult<()> {
+    let Ok(reduction) = op.cast::<Reduction>() else { return Ok(()) };
+    let Reduction { op, elements: expected } = reduction.get();
+    let found = array.elements();
+    if *expected == found || (expected.foreign.is_none() && found.foreign.is_none()) {
+        return Ok(());
+    }
+    Err(argument(format!("the reduction {:?} is of {expected}, and the array has {found}", op.name())))
+}
+
 /// A reduction by a function of the program.
 #[pyclass(frozen, subclass, module = "unisono._unisono")]
 pub(crate) struct Reduction {
     op: ReduceOp,
+    elements: Elements,
 }
 
 #[pymethods]
@@ -55,6 +70,7 @@ impl Reduction {
         function: Py<PyAny>,
     ) -> PyResult<Self> {
         let example = Array::new(example, true, false)?;
+        let elements = example.elements();
         let function = Function { name: name.to_owned(), function };
         let op = match example.element_bytes()? {
             None => with_type!(example.dtype, T => {
@@ -73,7 +89,7 @@ impl Reduction {
                 )));
             }
         };
-        Ok(Self { op })
+        Ok(Self { op, elements })
     }
 
     /// Returns the name.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use unisono::Error;
+use unisono::config::Launcher;
 use unisono_bindings::{ByProgram, Settings};
 
 use super::comm::{Comm, options};
@@ -28,6 +29,12 @@ pub(crate) fn launched(
 ) -> PyResult<Comm> {
     let settings = settings(algorithm, tuning, timeout)?;
     interruptible(py, &Ended::default(), || settings.builder().detect()).map(Comm::new)
+}
+
+/// Returns whether a launcher has started this process as a rank.
+#[pyfunction]
+pub(crate) fn is_launched() -> bool {
+    Launcher::detect().starter.is_some()
 }
 
 #[pyfunction]

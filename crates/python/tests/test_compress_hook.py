@@ -44,3 +44,48 @@ assert all(torch.equal(other, flat) for other in everyone)
         2,
         **TWO_NODES,
     )
+
+
+def test_step_that_overflows_does_not_spoil_later_ones() -> None:
+    check(
+        PRELUDE
+        + MODEL
+        + """
+import unisono.torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+try:
+    unisono.torch.CompressState("int7")
+except ValueError as error:
+    assert "int7" in str(error), error
+else:
+    raise AssertionError("an unknown format is accepted")
+ddp, state = DDP(model), unisono.torch.CompressState("int8")
+ddp.register_comm_hook(state, unisono.torch.compress_hook)
+for step in range(5):
+    ddp.zero_grad()
+    # Loss scaling repeats a step with a smaller factor after an overflow.
+    (loss_of(ddp) * (float("inf") if step == 3 and rank == 0 else 1.0)).backward()
+    finite = all(parameter.grad.isfinite().all() for parameter in ddp.parameters())
+    assert finite == (step != 3), step
+"""
+        + END,
+        2,
+        **TWO_NODES,
+    )
+
+
+def test_average_of_half_precision_gradients_does_not_overflow() -> None:
+    check(
+        PRELUDE
+        + """
+import unisono.torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+model = DDP(torch.nn.Linear(1, 1, bias=False).half())
+model.register_comm_hook(None, unisono.torch.all_reduce_hook)
+model(torch.full((1, 1), 40000.0, dtype=torch.float16)).sum().backward()
+assert (model.module.weight.grad - 40000).abs() <= 64, model.module.weight.grad
+"""
+        + END
+    )

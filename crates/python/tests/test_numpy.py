@@ -234,6 +234,9 @@ refused(lambda: comm.all_to_all_v(array[:2], [1, 1], array[1:], [1, 1]), "overla
 comm.all_to_all_v(array[:1], [rank, 1 - rank], array[1:2], [rank, 1 - rank])
 refused(lambda: comm.all_to_all(np.zeros(3)), "not 2 equal blocks")
 refused(lambda: comm.all_reduce(b"1234"), "read-only")
+for call in (comm.all_reduce, comm.broadcast, lambda number: comm.receive(number, 1 - rank)):
+    refused(lambda: call(np.mean([1.0, 2.0])), "a scalar of numpy")
+assert comm.all_reduce(np.array(1.5)) == 3
 refused(lambda: comm.all_reduce(object()), "has no buffer")
 refused(lambda: comm.broadcast(np.array(["text"], object)), "Python objects")
 refused(lambda: comm.broadcast(np.zeros(1, [("a", "i4"), ("b", "2O")])), "Python objects")
@@ -256,6 +259,42 @@ def test_mismatch_is_raised_on_both_ranks() -> None:
 def test_uncaught_exception_is_named_on_the_other_rank() -> None:
     ended = run(PRELUDE + "if rank == 1:\n    raise KeyError('a batch')\ncomm.barrier()")
     assert "AbortedError" in ended[0].output and "KeyError: 'a batch'" in ended[0].output, ended
+
+
+def test_error_of_a_call_that_ends_a_rank_is_named_on_the_other_rank() -> None:
+    failing = "with comm:\n    if rank == 1:\n        comm.all_reduce(np.zeros(1), algorithm='mpi')\n    comm.barrier()"
+    ended = run(PRELUDE + failing)
+    assert ended[1].code == 1 and "AbortedError" in ended[0].output and "UnisonoError: " in ended[0].output, ended
+
+
+def test_exit_with_0_is_no_failure() -> None:
+    leaving = """
+import sys, time
+with comm:
+    if rank == 1:
+        sys.exit(0)
+    time.sleep(0.3)
+    comm.barrier()
+"""
+    ended = run(PRELUDE + leaving)
+    assert ended[1].code == 0 and "LeftError" in ended[0].output, ended
+
+
+def test_missing_rank_of_a_store_is_named_after_the_timeout() -> None:
+    program = """
+import unisono
+
+class Store(dict):
+    set, check = dict.__setitem__, lambda self, keys: all(key in self for key in keys)
+
+try:
+    unisono.from_store(Store(), 0, 2, timeout=0.2)
+except TimeoutError as error:
+    assert "rank 1 has not joined" in str(error), error
+else:
+    raise AssertionError("it does not wait for rank 1")
+"""
+    check(program, 1)
 
 
 def test_call_after_a_rank_has_ended_is_a_left_error() -> None:

@@ -116,6 +116,26 @@ else:
     )
 
 
+def test_reconfiguration_does_not_wait_for_a_call_that_a_rank_does_not_make() -> None:
+    check(
+        PRELUDE.replace("seconds=30), enable", "seconds=600), enable")
+        + """
+reconfigure(1, handles)
+works = [dist.all_reduce(torch.zeros(4), async_op=True)] if rank == 0 else []
+reconfigure(2, collected("again"))
+check_sum(size)
+for work in works:
+    try:
+        work.wait()
+    except RuntimeError as error:
+        assert "reconfigured" in str(error), error
+    else:
+        raise AssertionError("a call that rank 1 has not made succeeds")
+""",
+        2,
+    )
+
+
 def test_group_continues_without_a_killed_rank() -> None:
     ended = run(
         PRELUDE

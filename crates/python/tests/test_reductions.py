@@ -60,7 +60,9 @@ if size > 2:
     ring = lambda: comm.all_reduce(lines(rank, 9), composed, algorithm="ring")
     refused(unisono.UnisonoError, ring, "order of ranks")
 refused(unisono.UnisonoError, lambda: comm.all_reduce(np.zeros(3), divisors), "reduces elements of i64, and not of f64")
-refused(ValueError, lambda: comm.all_reduce(np.zeros(3, "c16"), composed), "elements of 8 values or bytes")
+refused(ValueError, lambda: comm.all_reduce(np.zeros(3, "c16"), composed), "and the array has elements of format")
+larger = unisono.Reduction("larger", np.maximum, np.uint16, commutative=True)
+refused(ValueError, lambda: comm.all_reduce(np.zeros(3, np.int16), larger), "and the array has elements of format")
 refused(ValueError, lambda: unisono.Reduction("odd", compose, "V12"), "and not 12")
 
 def nests(left, right):

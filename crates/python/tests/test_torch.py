@@ -41,6 +41,12 @@ for op, expected in ((dist.ReduceOp.BOR, (1 << size) - 1), (dist.ReduceOp.BXOR, 
 tensor = torch.full((2,), float(rank))
 dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
 assert (tensor == (size - 1) / 2).all()
+# Their sum is too large for the type.
+large = torch.full((size,), 40000.0, dtype=torch.float16)
+own = torch.empty(1, dtype=torch.float16)
+dist.reduce_scatter_tensor(own, large, op=dist.ReduceOp.AVG)
+dist.all_reduce(large, op=dist.ReduceOp.AVG)
+assert ((large - 40000).abs() <= 64).all() and ((own - 40000).abs() <= 64).all(), (large, own)
 
 tensor = torch.full((3,), rank)
 dist.broadcast(tensor, size - 1)

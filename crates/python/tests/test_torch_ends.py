@@ -41,6 +41,15 @@ dist.all_reduce(torch.zeros(1))
     )
 
 
+def test_missing_rank_is_named_by_all_others() -> None:
+    program = PRELUDE.replace(
+        "dist.init_process_group(",
+        "import datetime\nif rank == 1:\n    os._exit(0)\ndist.init_process_group(timeout=datetime.timedelta(seconds=3), backend=",
+    )
+    for end in run(program, 3)[::2]:
+        assert end.code == 1 and "rank 1 has not joined the process group within 3 s" in end.output, end
+
+
 def test_mismatch_is_raised_on_both_ranks() -> None:
     for program in (
         "dist.all_reduce(torch.zeros(2 + rank))",

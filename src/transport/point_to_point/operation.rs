@@ -30,7 +30,7 @@ pub(crate) struct Options {
 
 #[cfg(test)]
 impl Options {
-    /// Of a message of bytes that may be late.
+    /// A message of bytes that may be late.
     pub(crate) const OF_BYTES: Self = Self {
         dtype: DType::U8,
         tag: 0,

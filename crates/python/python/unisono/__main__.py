@@ -2,10 +2,10 @@
 
 import argparse
 import importlib.util
-import os
 import sys
 
 from . import bench
+from ._unisono import is_launched
 
 
 def main() -> int:
@@ -57,12 +57,12 @@ def _sizes(text: str) -> list[int]:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    return bench.run(options.ranks, options.sizes)
+    return bench.run(options.sizes) if is_launched() else bench.launch(options.ranks)
 
 
 def _bench_torch(options: argparse.Namespace) -> int:
     # The process that only starts ranks does not import PyTorch, which takes seconds.
-    if "WORLD_SIZE" not in os.environ:
+    if not is_launched():
         return bench.launch(options.ranks)
     from . import bench_torch
 
@@ -73,7 +73,7 @@ def _bench_vllm(options: argparse.Namespace) -> int:
     if importlib.util.find_spec("vllm") is None:
         print("bench-vllm needs vLLM: install vLLM for CPUs in this environment", file=sys.stderr)
         return 2
-    if "WORLD_SIZE" not in os.environ:
+    if not is_launched():
         return bench.launch(options.ranks)
     from . import bench_vllm
 

@@ -30,10 +30,8 @@ def size_bytes(text: str) -> int:
     return int(text) if unit is None else int(text[:-1]) << unit
 
 
-def run(ranks: int, sizes: list[int]) -> int:
-    """Measures on the ranks that a launcher has started, or starts them."""
-    if "WORLD_SIZE" not in os.environ:
-        return launch(ranks)
+def run(sizes: list[int]) -> int:
+    """Measures on the ranks that a launcher has started."""
     with init() as comm:
         columns = _columns(comm)
         if comm.rank == 0:

@@ -360,9 +360,9 @@ class Comm(Streams):
 
     def leave(self, error: BaseException | None) -> None:
         """Closes the communicator. Other ranks are informed of an error that ends this one."""
-        # The communicator may already be closed or lost, or be the copy of a forked child. Then no rank needs a report.
+        # It may already be closed or lost, or be the copy of a forked child.
         with contextlib.suppress(Exception):
-            if error is not None and not isinstance(error, _unisono.UnisonoError):
+            if _is_failure(error):
                 self.fail(f"{type(error).__name__}: {error}")
             self.close()
 
@@ -385,9 +385,16 @@ class Plan:
         self._comm.wait_plan(self._handle)
 
 
+def _is_failure(error: BaseException | None) -> bool:
+    """Returns whether an exception that ends a rank is news for the others, which know of fatal errors already."""
+    if isinstance(error, SystemExit):
+        return error.code not in (None, 0)
+    return not (error is None or isinstance(error, GeneratorExit) or (isinstance(error, _unisono.UnisonoError) and error.is_fatal))
+
+
 @atexit.register
 def _leave_all() -> None:
-    # The exception that ends the program, if one does.
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    # The exception that ends the program, if one does. An interactive session keeps the last one that it has reported.
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     for world in list(open_worlds):
         world.leave(error)

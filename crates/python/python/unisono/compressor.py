@@ -20,12 +20,12 @@ class Compressor:
     the same bits. If all ranks share a node, a call is an ordinary all-reduce.
 
     An array consists of float32 tensors of these shapes, one after the other. All ranks create the compressor with the same arguments, and
-    make the same calls.
+    make the same calls. Compressors with different seeds round independently of each other.
     """
 
-    def __init__(self, comm: Comm, shapes: Sequence[Sequence[int]], format: str) -> None:
+    def __init__(self, comm: Comm, shapes: Sequence[Sequence[int]], format: str, *, seed: int = 0) -> None:
         self._comm = comm._comm
-        self._compressor = _unisono.Compressor(self._comm, [list(shape) for shape in shapes], format)
+        self._compressor = _unisono.Compressor(self._comm, [list(shape) for shape in shapes], format, seed)
 
     def all_reduce(self, array: Any) -> Any:
         """Leaves the sum of all ranks' arrays on every rank, and returns the array."""
@@ -34,7 +34,8 @@ class Compressor:
 
     @property
     def was_finite(self) -> bool:
-        """True if all values of the last array were finite on all ranks. Non-finite values corrupt the residual."""
+        """True if all values of the last array were finite on all ranks. Non-finite values corrupt the residual. Always True on one node,
+        where nothing is compressed."""
         return self._compressor.was_finite
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -71,17 +72,28 @@ def from_store(
     """Starts a world among processes that share a key-value store.
 
     All of these processes call it. `name` prefixes the keys, and must differ from the names of other worlds in the store. The settings are
-    those of `init`.
+    those of `init`. Without a timeout, ranks wait for each other as long as the store does.
     """
     rounds = iter(range(1 << 30))
+    deadline = None if timeout is None else time.monotonic() + timeout
 
     def all_gather(own: bytes) -> list[bytes]:
         place = f"{name}/{next(rounds)}"
         # A store may not accept an empty value.
         store.set(f"{place}/{rank}", b"=" + own)
-        return [bytes(store.get(f"{place}/{other}"))[1:] for other in range(size)]
+        return [_value(store, f"{place}/{other}", other, deadline)[1:] for other in range(size)]
 
     return from_all_gather(rank, size, all_gather, algorithm=algorithm, tuning=tuning, timeout=timeout)
+
+
+def _value(store: Store, key: str, rank: int, deadline: float | None) -> bytes:
+    """Returns the value that a rank sets. Stores of PyTorch have `check`, with which the wait obeys the deadline and signals."""
+    check = getattr(store, "check", None)
+    while check is not None and deadline is not None and not check([key]):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"rank {rank} has not joined the world in time")
+        time.sleep(0.001)
+    return bytes(store.get(key))
 
 
 def from_mpi4py(

@@ -1,16 +1,14 @@
 //! Calls of collectives, for elements of any type, and options of calls.
 
-use std::num::NonZero;
-
 use pyo3::prelude::*;
-use unisono::{Communicator, DType, ReduceOp, with_type};
+use unisono::{Communicator, DType, with_type};
 use unisono_bindings::device::OnGpu;
 use unisono_bindings::{Collective, Options, arguments};
 
 use super::Comm;
 use crate::array::Array;
 use crate::error::argument;
-use crate::reduction::reduction;
+use crate::reduction::{check_elements, reduction};
 
 pub(crate) fn options<'a>(
     algorithm: Option<&str>,
@@ -37,11 +35,12 @@ impl Comm {
         if let Some(root) = root {
             arguments::rank(root, self.size, "root").map_err(argument)?;
         }
-        let op = op.map(reduction).transpose()?;
-        let operation = Collective::named(name, op, root).map_err(argument)?;
+        let chosen = op.map(reduction).transpose()?;
+        let operation = Collective::named(name, chosen, root).map_err(argument)?;
         let array = Array::new(array, operation.takes_any_type(), true)?;
+        op.map_or(Ok(()), |op| check_elements(op, &array))?;
         operation.check(array.count, self.size, options.counts).map_err(argument)?;
-        let element_bytes = element_bytes(&array, operation)?;
+        let element_bytes = array.element_bytes()?;
         Ok((operation, array, Options { element_bytes, ..options }))
     }
 
@@ -84,16 +83,4 @@ impl Comm {
     pub(super) fn group_of(&self, py: Python<'_>, group: Option<Communicator>) -> PyResult<Option<Py<Self>>> {
         group.map(|group| Py::new(py, Self::new(group))).transpose()
     }
-}
-
-/// Returns the size of the elements of a call, if the library does not have their type.
-fn element_bytes(array: &Array, operation: Collective) -> PyResult<Option<NonZero<u16>>> {
-    let size = array.element_bytes()?;
-    let (found, expected) = (size.map_or(1, NonZero::get), operation.element_bytes().map_or(1, NonZero::get));
-    if matches!(operation.op, Some(ReduceOp::Custom(_))) && found != expected {
-        return Err(argument(format!(
-            "the reduction is of elements of {expected} values or bytes, and those of the array have {found}"
-        )));
-    }
-    Ok(size)
 }

@@ -140,8 +140,11 @@ def compile_backend(path: Path) -> None:
 def _remove_unused(cache: Path) -> None:
     """Removes backends that no program has loaded for a long time, such as those for other versions of PyTorch. A removed file remains
     usable by processes that have loaded it."""
-    for backend in cache.glob(f"torch-*/{_NAME}.so"):
-        # Another process may remove it too.
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - backend.stat().st_mtime > _KEPT_S:
-                shutil.rmtree(backend.parent)
+    for folder in cache.glob("torch-*"):
+        backend = folder / f"{_NAME}.so"
+        # Another process may remove it too, another user own it, or a network file system keep a file that is loaded.
+        with contextlib.suppress(OSError):
+            # A compilation that was killed leaves a folder without a backend.
+            used = backend if backend.exists() else folder
+            if time.time() - used.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(folder)

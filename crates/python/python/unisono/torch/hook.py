@@ -41,6 +41,8 @@ class CompressState:
     def __init__(self, format: str, group: dist.ProcessGroup | None = None) -> None:
         self.format = format
         self._world = _world(group)
+        # All ranks refuse an unknown format now, and not in their second backward pass.
+        Compressor(self._world, [], format)
         self._compressors: dict[str, Compressor] = {}
         self._saved: dict[str, dict[str, Any]] = {}
         self._has_final_buckets = False
@@ -61,7 +63,11 @@ class CompressState:
         """Averages the gradients of a bucket."""
         gradients = bucket.buffer()
         if self._has_final_buckets and gradients.dtype == torch.float32:
-            self._compressor(bucket).all_reduce(gradients.div_(self._world.size))
+            name, compressor = self._compressor(bucket)
+            compressor.all_reduce(gradients.div_(self._world.size))
+            if not compressor.was_finite:
+                # As after an overflow with loss scaling. The residual would make all later gradients non-finite.
+                del self._compressors[name]
         else:
             _average(self._world, bucket)
         if self._has_final_buckets and bucket.is_last() and self._saved:
@@ -70,14 +76,14 @@ class CompressState:
         # After the first backward pass, DDP rebuilds its buckets.
         self._has_final_buckets |= bucket.is_last()
 
-    def _compressor(self, bucket: dist.GradBucket) -> Compressor:
+    def _compressor(self, bucket: dist.GradBucket) -> tuple[str, Compressor]:
         shapes = [list(parameter.shape) for parameter in bucket.parameters()]
         name = f"{bucket.index()}: {shapes}"
         if name not in self._compressors:
-            self._compressors[name] = Compressor(self._world, shapes, self.format)
+            self._compressors[name] = Compressor(self._world, shapes, self.format, seed=bucket.index())
             if saved := self._saved.pop(name, None):
                 self._compressors[name].load_state_dict(saved)
-        return self._compressors[name]
+        return name, self._compressors[name]
 
 
 def compress_hook(state: CompressState, bucket: dist.GradBucket) -> Future[torch.Tensor]:
@@ -93,7 +99,11 @@ def compress_hook(state: CompressState, bucket: dist.GradBucket) -> Future[torch
 
 def _average(world: Comm, bucket: dist.GradBucket) -> None:
     gradients = bucket.buffer()
-    world.all_reduce(torch.view_as_real(gradients) if gradients.is_complex() else gradients, "mean")
+    if gradients.dtype == torch.float16:
+        # The sum of values of which the mean is finite may be too large for the type.
+        world.all_reduce(gradients.div_(world.size))
+    else:
+        world.all_reduce(torch.view_as_real(gradients) if gradients.is_complex() else gradients, "mean")
 
 
 def _done(bucket: dist.GradBucket) -> Future[torch.Tensor]:

@@ -46,7 +46,7 @@ class Backend final : public Group {
     return submit(OpType::REDUCE, "unisono:reduce", tensors, opts, [=, this](const unisono_call& call) {
       // Ranks other than the root use a copy: the library leaves the array undefined, but PyTorch leaves it unchanged.
       const at::Tensor target = rank_ == root ? place : place.clone(at::MemoryFormat::Contiguous);
-      reduced(target, [&](void* data, size_t count, int dtype) {
+      reduced(target, op, [&](void* data, size_t count, int dtype, int op) {
         return unisono_reduce(calls(), data, count, dtype, op, root, &call);
       });
     });
@@ -78,14 +78,11 @@ class Backend final : public Group {
     return submit(OpType::ALLGATHER, "unisono:all_gather", results, opts, [this, pairs](const unisono_call& call) {
       for (const auto& [places, own] : pairs) {
         const Moved moved(own.scalar_type());
-        const auto counts = counts_of(places, moved.width);
-        const at::Tensor buffer = at::empty({sum(counts_of(places))}, own.options());
-        const int64_t start = std::accumulate(places.begin(), places.begin() + rank_, int64_t{0}, [](int64_t count, const auto& place) {
-          return count + place.numel();
-        });
-        assign(buffer.narrow(0, start, own.numel()), own);
-        const auto options = with(call, counts);
-        check(unisono_all_gather(calls(), buffer.data_ptr(), sum(counts), moved.dtype, &options));
+        const auto counts = counts_of(places), moved_counts = counts_of(places, moved.width);
+        const at::Tensor buffer = at::empty({sum(counts)}, own.options());
+        assign(buffer.narrow(0, sum(counts, rank_), own.numel()), own);
+        const auto options = with(call, moved_counts);
+        check(unisono_all_gather(calls(), buffer.data_ptr(), sum(moved_counts), moved.dtype, &options));
         divide(buffer, places);
       }
     });
@@ -248,14 +245,20 @@ class Backend final : public Group {
  private:
   // Makes a reduction on a contiguous array of a supported type, and stores the result in the tensor.
   template <typename Make>
-  static void reduced(const at::Tensor& place, Make make) {
+  void reduced(const at::Tensor& place, int op, Make make) const {
     const at::Tensor buffer = place.to(widened(place.scalar_type())).contiguous();
-    check(make(buffer.data_ptr(), buffer.numel(), dtype_of(buffer.scalar_type())));
+    if (op == UNISONO_MEAN && buffer.scalar_type() == at::kHalf) {
+      // The sum of values of which the mean is finite may be too large for the type.
+      const at::NoGradGuard unrecorded;
+      buffer.div_(size_);
+      op = UNISONO_SUM;
+    }
+    check(make(buffer.data_ptr(), buffer.numel(), dtype_of(buffer.scalar_type()), op));
     assign(place, buffer);
   }
 
   void all_reduce(const at::Tensor& place, int op, const unisono_call& call) {
-    reduced(place, [&](void* data, size_t count, int dtype) {
+    reduced(place, op, [&](void* data, size_t count, int dtype, int op) {
       return unisono_all_reduce(calls(), data, count, dtype, op, &call);
     });
   }
@@ -271,11 +274,11 @@ class Backend final : public Group {
             int64_t start = rank_ * places[pair].numel();
             if (counts.size() > 1) {
               call = with(call, counts);
-              start = std::accumulate(counts.begin(), counts.begin() + rank_, int64_t{0});
+              start = sum(counts, rank_);
             }
             // A copy, since the library overwrites its array.
             const at::Tensor buffer = joined(sources[pair]);
-            reduced(buffer, [&](void* data, size_t count, int dtype) {
+            reduced(buffer, op, [&](void* data, size_t count, int dtype, int op) {
               return unisono_reduce_scatter(calls(), data, count, dtype, op, &call);
             });
             assign(places[pair], buffer.narrow(0, start, places[pair].numel()));
@@ -343,7 +346,7 @@ class Backend final : public Group {
       return Counts(size_, rows / size_ * width);
     }
     TORCH_CHECK_VALUE(
-        sizes.size() == static_cast<size_t>(size_) && std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) == rows &&
+        sizes.size() == static_cast<size_t>(size_) && sum(Counts(sizes.begin(), sizes.end())) == rows &&
             std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size >= 0; }),
         "all_to_all: the ", what, " has ", rows, " rows, and the split sizes for ", size_, " ranks are [", c10::Join(", ", sizes), "]");
     Counts counts;

@@ -136,7 +136,8 @@ class Group : public c10d::Backend {
     return handle_;
   }
 
-  // Leaves the world, and starts a new one of the process groups with these handles, in this order, over the store of the first.
+  // Leaves the world, whose calls in flight fail, and starts a new one of the process groups with these handles, in this order, over the
+  // store of the first.
   // All of them call it with a `uuid` that this process group has not used.
   c10::intrusive_ptr<Work> reconfigure(const c10d::ReconfigureOptions& opts) override {
     auto handles = std::visit([](const auto& all) { return std::vector<std::string>(all.begin(), all.end()); }, opts.handles);
@@ -146,7 +147,9 @@ class Group : public c10d::Backend {
     TORCH_CHECK_VALUE(own != handles.end(), "reconfigure: this rank's handle is not among the ", handles.size(), " handles");
     TORCH_CHECK(!world_ || !world_->is_interrupted(), kInterrupted);
     TORCH_CHECK(uuids_.insert(opts.uuid).second, "reconfigure: the uuid ", opts.uuid, " is already used");
-    shutdown();
+    // Ranks that have left would delay the calls in flight until their own timeout.
+    leave(!world_ || world_->is_idle() ? "" : "the process group was reconfigured");
+    Waits::rethrow_raised();
     world_ = nullptr;
     rank_ = static_cast<int>(own - handles.begin());
     size_ = static_cast<int>(handles.size());

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -65,7 +66,7 @@ inline bool is_set(c10d::Store& store, const std::string& key, Clock::time_point
 }
 
 // Returns the name of a new world on all of its ranks. The store may have keys of former ranks that an elastic launcher has
-// replaced. So rank 0 chooses the name, and answers the request of each rank until all have read it.
+// replaced. So rank 0 chooses the name, and answers the request of each rank until all have read it. An error names a missing rank.
 inline std::string common_name(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, Waits& waits) {
   const std::string place = "unisono/", own = unique_name();
   const auto deadline = Clock::now() + timeout;
@@ -77,23 +78,39 @@ inline std::string common_name(c10d::Store& store, int rank, int size, std::chro
     check_joined(is_set(store, place + "answer/" + own, deadline, waits), 0);
     const auto name = text_at(store, place + "answer/" + own);
     set_text(store, c10::str(name, "/here/", rank), "here");
+    if (!is_set(store, name + "/all", deadline, waits)) {
+      int missing = 1;
+      while (missing < size && store.check({c10::str(name, "/here/", missing)})) missing++;
+      check_joined(false, missing % size);
+    }
     return name;
   }
   const auto name = place + own;
-  for (int other = 1; other < size; other++) {
-    const auto introduced = c10::str(place, "rank/", other);
-    std::string answered;
-    while (!store.check({c10::str(name, "/here/", other)})) {
+  // The ranks that have not read it, and the name by which each was answered.
+  std::map<int, std::string> missing;
+  for (int other = 1; other < size; other++) missing[other];
+  while (true) {
+    // A missing rank delays no answer to another.
+    for (auto at = missing.begin(); at != missing.end();) {
+      auto& [other, answered] = *at;
+      if (store.check({c10::str(name, "/here/", other)})) {
+        at = missing.erase(at);
+        continue;
+      }
+      const auto introduced = c10::str(place, "rank/", other);
       if (store.check({introduced})) {
         const auto now = text_at(store, introduced);
         if (now != answered) set_text(store, place + "answer/" + now, name);
         answered = now;
       }
-      check_joined(Clock::now() < deadline, other);
-      waits.run_handlers();
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      at++;
     }
+    if (missing.empty()) break;
+    check_joined(Clock::now() < deadline, missing.begin()->first);
+    waits.run_handlers();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  set_text(store, name + "/all", "here");
   return name;
 }
 

@@ -130,6 +130,12 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
     return true;
   }
 
+  // Returns whether no call is in flight.
+  bool is_idle() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return calls_.empty() && !is_busy();
+  }
+
   // Ends the thread after the calls in flight. `Waits::rethrow_raised` throws an exception of a handler.
   void close() {
     // A forked child has a copy of the queue without the thread, which keeps it.

@@ -132,7 +132,10 @@ inline Counts counts_of(const Tensors& tensors, size_t width = 1) {
   return counts;
 }
 
-inline int64_t sum(const Counts& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+// Returns the sum of the first numbers, or of all.
+inline int64_t sum(const Counts& counts, size_t first = SIZE_MAX) {
+  return std::accumulate(counts.begin(), counts.begin() + std::min(first, counts.size()), int64_t{0});
+}
 
 // Returns the concatenation of tensors.
 inline at::Tensor joined(const Tensors& tensors) {

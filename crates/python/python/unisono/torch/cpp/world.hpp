@@ -46,6 +46,12 @@ class World {
   // Returns whether this thread runs a signal handler that has interrupted a call.
   bool is_interrupted() const { return waits_.are_interrupted(); }
 
+  // Returns whether no call is in flight.
+  bool is_idle() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return queue_->is_idle() && in_flight_.are_done();
+  }
+
   // Leaves the world after the collectives in flight or, with a cause, immediately. Calls in flight then fail with this cause, on this
   // rank and on others.
   void leave(const std::string& cause) {
