@@ -1,6 +1,6 @@
 //! Records of calls and states of ranks, with texts for humans.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
@@ -212,6 +212,61 @@ impl fmt::Display for Doing {
             }
         }
     }
+}
+
+/// The last known activity of a rank, if any is, and the seconds since its node reported, if that is silent.
+pub(crate) type Known<'a> = Option<(&'a Doing, Option<f64>)>;
+
+/// The position of a call in the order of calls, in which set-up calls are first.
+pub(crate) fn place(call: &Record) -> (bool, u64) {
+    (call.sequence < FIRST_OF_SETUP, call.sequence)
+}
+
+/// Returns the call in which a rank is, or that failed.
+fn waits_in(known: Known<'_>) -> Option<&Record> {
+    let (doing, silent_s) = known?;
+    let call = doing.last.as_ref().filter(|_| silent_s.is_none())?;
+    (doing.state == State::Inside || call.stage == Stage::Failed).then_some(call)
+}
+
+/// Describes the ranks that wait in the latest call, with a line for each rank that is missing there, or for each that waits if none is. `None` if no
+/// rank is in a call. `name` returns the name of a rank with its process.
+pub(crate) fn described_wait(ranks: &[(Rank, Known<'_>)], name: impl Fn(Rank) -> String) -> Option<String> {
+    let latest = ranks.iter().filter_map(|(_, known)| waits_in(*known)).max_by_key(|call| place(call))?;
+    let is_latest = |call: &&Record| place(call) == place(latest);
+    let (there, others): (Vec<_>, Vec<_>) =
+        ranks.iter().partition(|(_, known)| waits_in(*known).as_ref().is_some_and(is_latest));
+    // A rank in an earlier call is missing in this one, and so is one of unknown state. Another may have completed it.
+    let has_made = |known: Known<'_>| {
+        let last =
+            known.filter(|(_, silent_s)| silent_s.is_none()).and_then(|(doing, _)| doing.last.as_ref());
+        last.is_some_and(|call| place(call) >= place(latest))
+    };
+    let missing: Vec<_> = others.into_iter().filter(|(_, known)| !has_made(*known)).collect();
+    let began = there.iter().filter_map(|(_, known)| waits_in(*known)).map(|call| call.began_s_ago);
+    let waited = Seconds(began.fold(0.0, f64::max));
+    let who = |ranks: &[(Rank, Known<'_>)]| named(&ranks.iter().map(|(rank, _)| *rank).collect::<Vec<_>>());
+    let (waiting, have) = (who(&there), if there.len() == 1 { "has" } else { "have" });
+    let (listed, mut text) = if missing.is_empty() {
+        (there, format!("{waiting} {have} been in {latest} for {waited}, and no rank is missing:\n"))
+    } else {
+        let (absent, are) = (who(&missing), if missing.len() == 1 { "is" } else { "are" });
+        (missing, format!("{waiting} {have} waited {waited} in {latest}, and {absent} {are} missing:\n"))
+    };
+    for (rank, known) in listed.iter().take(MOST_NAMED) {
+        let does = match known {
+            None => "is on a node that has not reported yet".to_owned(),
+            Some((doing, None)) => doing.to_string(),
+            Some((doing, Some(silent_s))) => {
+                format!("{doing}, as of {} ago, when its node reported last", Seconds(*silent_s))
+            }
+        };
+        let _ = writeln!(text, "  {} {does}", name(*rank));
+    }
+    if let more @ 1.. = listed.len().saturating_sub(MOST_NAMED) {
+        let _ = writeln!(text, "  and {more} more");
+    }
+    Some(text)
 }
 
 /// The number of ranks, or runs of ranks, that a message lists.

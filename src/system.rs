@@ -23,7 +23,7 @@ pub(crate) use network::{accept, interfaces, listen, listen_at, nonce, sort_by_n
 #[cfg(feature = "mpi")]
 pub(crate) use process::boot;
 pub(crate) use process::{
-    FAILED, Process, is_stopped, machine, print_line, private_folder, private_path, replace_file,
+    FAILED, Process, is_stopped, machine, print_line, print_once, private_folder, private_path, replace_file,
 };
 
 /// The folder in which MPIs keep the messages between ranks of a node.

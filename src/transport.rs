@@ -252,7 +252,7 @@ impl Fabric {
     }
 
     /// Returns whether exchanges can be posted, which are for ranks of other nodes. The result is identical on all ranks.
-    pub(crate) fn has_lanes(&self) -> bool {
+    pub(crate) fn can_pipeline(&self) -> bool {
         self.far.is_some()
     }
 

@@ -23,7 +23,7 @@
 //! If a node has fewer cores ([`Machine::cores`]) than ranks, the ranks take turns on them, and every turn is simulated.
 //!
 //! The clock interprets the [`Program`](crate::Program)s that would run. Short messages among ranks that share memory are eager: their senders
-//! continue. Between nodes, hierarchical plans run in lanes if the machine supports them ([`Machine::segment_bytes`]). Lanes take the time of one
+//! continue. Between nodes, hierarchical plans are pipelined if the machine supports it ([`Machine::segment_bytes`]). They take the time of one
 //! block, plus that of the slowest stage for each further block. There is no other pipelining, so an executor that splits messages into segments may
 //! be faster.
 //!
@@ -36,7 +36,7 @@
 //! 1995; the rendezvous and the ports are Unisono's.
 
 use crate::algorithm::Algorithm;
-use crate::execution::{Capabilities, CompiledPlan, Execution, LANES_DEPTH};
+use crate::execution::{Capabilities, CompiledPlan, Execution, PIPELINE_DEPTH};
 use crate::model::{Link, Machine};
 use crate::operation::Operation;
 use crate::partition::Partition;
@@ -128,7 +128,7 @@ pub fn predict(
         World::folded(program, topology, stride, count, LIMITS)
     };
     let time_us = match execution {
-        Execution::Lanes { blocks, far_steps } => {
+        Execution::Pipelined { blocks, far_steps } => {
             let block_count = count.div_ceil(blocks);
             let steps = Execution::Messages { blocks: 1 };
             let (block, whole) = (world(block_count, steps)?, world(count, steps)?);
@@ -139,8 +139,8 @@ pub fn predict(
             let whole = simulate(&whole, machine, (count, element_size_bytes))?;
             // In the node, ranks work on one block at a time. A port carries one block after the other, at the rate of the whole: buffers
             // on the way make a single block faster than a long sequence. And between the start and the end of a step between nodes,
-            // `LANES_DEPTH` blocks are in flight.
-            let step_us = (alone.time_us() - inside_us) / (LANES_DEPTH * far_steps.max(1)) as f64;
+            // `PIPELINE_DEPTH` blocks are in flight.
+            let step_us = (alone.time_us() - inside_us) / (PIPELINE_DEPTH * far_steps.max(1)) as f64;
             let port_us = whole.busiest_port_us / blocks as f64;
             let stages_us = [inside_us, alone.busiest_port_us, port_us, step_us];
             alone.time_us() + (blocks - 1) as f64 * stages_us.into_iter().fold(0.0, f64::max)

@@ -27,7 +27,7 @@ mod flow;
 mod staged;
 
 pub use compiled::CompiledPlan;
-pub(crate) use compiled::LANES_DEPTH;
+pub(crate) use compiled::PIPELINE_DEPTH;
 pub use staged::{StagedAct, StagedPlan, acts as staged_acts};
 
 /// The size of the part of a chunk that is processed at a time where ranks share memory. A few of them fit a core's cache.
@@ -60,9 +60,9 @@ pub enum Execution {
         /// The number of passes, one for each block.
         blocks: usize,
     },
-    /// Multi-level plans in lanes, pipelined over blocks: while one block is between nodes, others are reduced and distributed
+    /// Multi-level plans, pipelined over blocks: while one block is between nodes, others are reduced and distributed
     /// inside them. (Luo et al., "HAN: a hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.)
-    Lanes {
+    Pipelined {
         /// The number of blocks.
         blocks: usize,
         /// The number of steps between nodes.
@@ -78,7 +78,7 @@ impl Execution {
             Self::Messages { blocks }
             | Self::SinglePass { blocks }
             | Self::Moves { blocks }
-            | Self::Lanes { blocks, .. } => blocks,
+            | Self::Pipelined { blocks, .. } => blocks,
         }
     }
 }
@@ -90,7 +90,7 @@ pub struct Capabilities {
     /// Whether all ranks access each other's memory.
     pub is_shared: bool,
     /// Whether exchanges between nodes can be posted and completed later.
-    pub has_lanes: bool,
+    pub can_pipeline: bool,
     /// The largest eager message between ranks that share memory.
     pub eager_bytes: usize,
     /// The segment size of links between nodes; 0 without segments.
@@ -103,12 +103,12 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Returns the capabilities of a modelled machine. In one node, ranks share memory if it has a [single pass](Machine::one_pass). Between
-    /// nodes there are lanes if it has a [segment size](Machine::segment_bytes).
+    /// nodes, plans are pipelined if it has a [segment size](Machine::segment_bytes).
     pub fn of(machine: &Machine, topology: &Topology) -> Self {
         let nodes = topology.nodes();
         Self {
             is_shared: machine.one_pass.is_some() && nodes == 1,
-            has_lanes: machine.segment_bytes.is_some() && nodes > 1,
+            can_pipeline: machine.segment_bytes.is_some() && nodes > 1,
             eager_bytes: machine.eager_bytes,
             segment_bytes: machine.segment_bytes.unwrap_or(0),
             ..Self::default()

@@ -151,7 +151,7 @@ pub struct Machine {
     /// share.
     pub inter: Link,
     /// The segment size of links between nodes, if these progress while a rank does other work. Hierarchical plans then run in
-    /// [lanes](crate::Execution::Lanes). `None` if a rank must wait for its messages.
+    /// [pipelined blocks](crate::Execution::Pipelined). `None` if a rank must wait for its messages.
     pub segment_bytes: Option<usize>,
     /// Whether data that would change while being sent are copied first, which takes as long as the bytes of a message of their size
     /// between ranks of a node.

@@ -11,7 +11,7 @@ use crate::transport::{EAGER_BYTES, FAR_SEGMENT, Fabric};
 pub(super) fn capabilities(transport: &Fabric, ranks: usize, call: &Call, method: Method) -> Capabilities {
     Capabilities {
         is_shared: transport.is_shared_by(ranks),
-        has_lanes: transport.has_lanes(),
+        can_pipeline: transport.can_pipeline(),
         eager_bytes: EAGER_BYTES,
         segment_bytes: FAR_SEGMENT,
         accumulates: call.op.is_some_and(|op| Accumulator::of(call.dtype, op).is_some()),

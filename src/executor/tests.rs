@@ -186,7 +186,7 @@ fn every_program_of_a_plan_can_be_bound() {
     let everywhere = [
         messages,
         Capabilities { is_shared: true, ..messages },
-        Capabilities { has_lanes: true, ..messages },
+        Capabilities { can_pipeline: true, ..messages },
         Capabilities { by_vendor: true, ..messages },
     ];
     let nodes = [(2, 2), (3, 1), (4, 2)].map(|(nodes, local)| Topology::uniform(nodes, local));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use unisono_collectives::Rank;
 
 use super::dump::Dump;
-use crate::record::{FIRST_OF_SETUP, MOST_NAMED, Record, Seconds, Stage, State, named};
+use crate::record::{Record, Seconds, Stage, State, described_wait, named, place};
 
 /// An error of reading flight recorders.
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +91,7 @@ impl Flight {
     /// Returns the findings as sentences, the most important first.
     pub fn findings(&self) -> Vec<String> {
         let first = self.failed().into_iter().chain(self.mismatch());
-        first.chain(self.stuck()).chain(self.missing()).collect()
+        first.chain([self.waits()]).chain(self.missing()).collect()
     }
 
     /// Returns the ranks that failed first, as recorded on each node.
@@ -105,7 +105,7 @@ impl Flight {
 
     /// Returns the first sequence number with different calls.
     fn mismatch(&self) -> Option<String> {
-        let mut calls: BTreeMap<Place, Vec<(&Record, Vec<Rank>)>> = BTreeMap::new();
+        let mut calls: BTreeMap<_, Vec<(&Record, Vec<Rank>)>> = BTreeMap::new();
         for (&rank, dump) in &self.dumps {
             for record in &dump.records {
                 let called = calls.entry(place(record)).or_default();
@@ -121,37 +121,12 @@ impl Flight {
         Some(format!("ranks disagree: {}", called.join(", but ")))
     }
 
-    /// Describes which rank waits for which.
-    fn stuck(&self) -> Vec<String> {
-        let last = |dump: &Dump| dump.doing.last.as_ref().map(place);
-        let Some(furthest) = self.dumps.values().filter_map(last).max() else {
-            return vec!["no rank has made a call".to_owned()];
-        };
-        let (there, behind): (Vec<_>, Vec<_>) =
-            self.dumps.values().partition(|dump| last(dump) == Some(furthest));
-        let calls = there.iter().filter_map(|dump| Some((dump.doing.last.as_ref()?, dump.rank)));
-        let waiting: Vec<_> = calls.clone().filter(|(call, _)| call.stage != Stage::Done).collect();
-        let Some((call, _)) = waiting.first() else {
-            let (calls, ranks): (Vec<_>, Vec<_>) = calls.unzip();
-            let completed = if behind.is_empty() { "all ranks".to_owned() } else { named(&ranks) };
-            let first = format!("{completed} have ended {}, and wait for no other rank", calls[0].name());
-            let others = behind.iter().map(|dump| format!("{} {}", self.name(dump.rank), whereabouts(dump)));
-            return [first].into_iter().chain(others).collect();
-        };
-        let since = Seconds(waiting.iter().map(|(call, _)| call.began_s_ago).fold(0.0, f64::max));
-        if behind.is_empty() {
-            return in_one_call(&waiting, since);
-        }
-        let ranks: Vec<_> = waiting.iter().map(|(_, rank)| *rank).collect();
-        let late = |dump: &&Dump| {
-            let (name, call, ranks) = (self.name(dump.rank), call.name(), named(&ranks));
-            let have = if waiting.len() == 1 { "has" } else { "have" };
-            format!(
-                "{name} has not called {call}, in which {ranks} {have} waited for {since}; it {}",
-                whereabouts(dump)
-            )
-        };
-        behind.iter().map(late).collect()
+    /// Describes the ranks that wait, and the missing ones.
+    fn waits(&self) -> String {
+        let ranks: Vec<_> =
+            self.dumps.iter().map(|(&rank, dump)| (rank, Some((&dump.doing, None)))).collect();
+        let text = described_wait(&ranks, |rank| self.name(rank));
+        text.map_or_else(|| "no rank is in a call".to_owned(), |text| text.trim_end().to_owned())
     }
 
     fn missing(&self) -> Option<String> {
@@ -197,56 +172,6 @@ impl Flight {
             None => format!("rank {rank}"),
             Some(dump) => format!("rank {rank} (process {} on {})", dump.doing.process_id, dump.doing.host),
         }
-    }
-}
-
-/// The position of a call in the order of calls, in which set-up calls are first.
-type Place = (bool, u64);
-
-fn place(record: &Record) -> Place {
-    (record.sequence < FIRST_OF_SETUP, record.sequence)
-}
-
-/// Describes ranks that are all in the same call: their steps, and the ranks that do not wait.
-fn in_one_call(waiting: &[(&Record, Rank)], since: Seconds) -> Vec<String> {
-    let call = waiting[0].0.name();
-    let mut steps: BTreeMap<(usize, usize), Vec<Rank>> = BTreeMap::new();
-    for (call, rank) in waiting {
-        steps.entry((call.phase, call.step)).or_default().push(*rank);
-    }
-    let steps: Vec<_> = steps
-        .into_iter()
-        .map(|((phase, step), at)| format!("{} at step {step} of phase {phase}", named(&at)))
-        .collect();
-    let mut findings = vec![format!(
-        "all ranks with a flight recorder have been in {call} for {since}: {}",
-        steps.join(", ")
-    )];
-    let waits: Vec<_> = waiting.iter().filter_map(|(call, rank)| Some((rank, call.waits_for?))).collect();
-    let not_waiting: Vec<_> =
-        waiting.iter().filter(|(call, _)| call.waits_for.is_none()).map(|(_, rank)| *rank).collect();
-    if !not_waiting.is_empty() && !waits.is_empty() {
-        let why = match not_waiting.len() {
-            1 => "waits for no other rank: it computes, or is stopped",
-            _ => "wait for no other rank: they compute, or are stopped",
-        };
-        findings.push(format!("{} {why}", named(&not_waiting)));
-    }
-    findings.extend(waits.chunks(MOST_NAMED).next().map(|waits| {
-        let waits: Vec<_> = waits.iter().map(|(rank, other)| format!("{rank} for {other}")).collect();
-        format!("waits between ranks: {}", waits.join(", "))
-    }));
-    findings
-}
-
-/// Describes the activity of a rank that is behind the others.
-fn whereabouts(dump: &Dump) -> String {
-    match (&dump.doing.last, dump.doing.state) {
-        (Some(last), State::Outside | State::Inside) if last.stage != Stage::Running => {
-            let ago = Seconds(last.ended_s_ago.unwrap_or(dump.doing.since_s));
-            format!("last called {}, which ended {ago} before", last.name())
-        }
-        _ => dump.doing.to_string(),
     }
 }
 

@@ -1,12 +1,13 @@
 //! The identity and state of processes, printing, and replacement of files.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,14 @@ const STARTED: usize = 22;
 pub(crate) fn print_line(text: &str) {
     let lines: String = text.lines().map(|line| format!("unisono: {line}\n")).collect();
     let _ = std::io::stderr().write_all(lines.as_bytes());
+}
+
+/// Prints a line unless this process has printed it: an MPI program has a world for each of its communicators.
+pub(crate) fn print_once(line: &str) {
+    static PRINTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if PRINTED.lock().unwrap_or_else(PoisonError::into_inner).insert(line.to_owned()) {
+        print_line(line);
+    }
 }
 
 /// A process, identified with its start time since process ids are reused.

@@ -45,7 +45,7 @@ impl Fabric {
         if !connects && joined.is_shared() {
             return Ok((joined.alone()?, config));
         }
-        joined.warn_if_not_shared("the network");
+        joined.warn_if_not_shared("the network", &config);
         let links = network::connect(bootstrap, &joined, &config)?.map_err(Error::Launch)?;
         Ok((joined.over(bootstrap, links)?, config))
     }
@@ -106,7 +106,7 @@ mod tests {
                 let config = config.clone();
                 scope.spawn(|| {
                     let (fabric, _) = Fabric::processes(&mut OnMachines(pair), Ok(config)).unwrap();
-                    assert!(fabric.has_lanes(), "the ranks share no memory");
+                    assert!(fabric.can_pipeline(), "the ranks share no memory");
                 });
             }
         });

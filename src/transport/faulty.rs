@@ -4,7 +4,7 @@
 //!
 //! Links keep messages in order, as shared memory and MPI do. A link that drops a message therefore drops all later ones, like a cut
 //! cable: its sender continues, and its receiver times out. Point-to-point messages use separate links. Single passes over shared memory,
-//! MPI's own collectives, and exchanges in lanes between nodes are only delayed.
+//! MPI's own collectives, and pipelined exchanges between nodes are only delayed.
 
 use std::time::Duration;
 

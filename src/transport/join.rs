@@ -45,7 +45,7 @@ pub(super) fn join(
     warnings::print(bootstrap, (local_ranks.len(), node_cores), config, own_warnings)?;
     let local_ranks = declared.map_or(local_ranks.clone(), |declared| local_ranks.on_node_of(declared));
     let node = match config.inside {
-        Inside::SharedMemory => node::share(bootstrap, &local_ranks, config.kernel_copies, &status)?,
+        Inside::SharedMemory => node::share(bootstrap, &local_ranks, config, &status)?,
         Inside::Messages => Ok(None),
     };
     Ok(Joined { topology, node_cores, status, node })
@@ -59,11 +59,12 @@ impl Joined {
     }
 
     /// Warns on one rank of the node if its ranks cannot share memory, and names the link of their messages.
-    pub(super) fn warn_if_not_shared(&self, link: &str) {
-        if let Err(why) = &self.node
+    pub(super) fn warn_if_not_shared(&self, link: &str, config: &Config) {
+        if config.warnings
+            && let Err(why) = &self.node
             && self.topology.local_rank(self.status.rank()) == 0
         {
-            system::print_line(&format!("{why}: their messages go over {link}"));
+            system::print_once(&format!("{why}: their messages go over {link}"));
         }
     }
 

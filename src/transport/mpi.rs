@@ -118,7 +118,7 @@ fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, C
     };
     let declared = config.nodes.as_ref().filter(|declared| declared.ranks() == ranks);
     let joined = join(&mut bootstrap, (topology, declared), &config, warnings)?;
-    joined.warn_if_not_shared("MPI");
+    joined.warn_if_not_shared("MPI", &config);
     let links = match own_links(&mut bootstrap, &joined, &config)? {
         Some(links) => links,
         None => world.links(ranks, config.segment_bytes),
@@ -171,7 +171,7 @@ fn own_links(bootstrap: &mut dyn Bootstrap, joined: &Joined, config: &Config) ->
         Err(why) if is_requested => Err(Error::Launch(why)),
         Err(why) => {
             if bootstrap.rank() == 0 && config.warnings {
-                system::print_line(&format!("messages between nodes go through MPI, since {why}"));
+                system::print_once(&format!("messages between nodes go through MPI, since {why}"));
             }
             Ok(None)
         }

@@ -29,7 +29,7 @@ pub(super) fn connect(
         match links(bootstrap, controls, |bootstrap| ucx::link(bootstrap, is_far))? {
             Err(why) if config.network == Network::Auto => {
                 if bootstrap.rank() == 0 && config.warnings {
-                    system::print_line(&format!("messages between nodes go over TCP, since {why}"));
+                    system::print_once(&format!("messages between nodes go over TCP, since {why}"));
                 }
             }
             Err(why) => return Ok(Err(format!("UNISONO_NETWORK is ucx, but {why}"))),

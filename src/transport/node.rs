@@ -16,7 +16,7 @@ use super::bootstrap::{Bootstrap, gather};
 use super::shared::Shared;
 use super::shared::board::Board;
 use super::shared::reach::{Processes, Reach, can_read, is_kernel_fast};
-use crate::config::KernelCopies;
+use crate::config::{Config, KernelCopies};
 use crate::error::Result;
 use crate::memory::Pages;
 use crate::status::StatusBoard;
@@ -94,7 +94,7 @@ pub(super) type Sharing = std::result::Result<Option<Shared>, String>;
 pub(super) fn share(
     bootstrap: &mut dyn Bootstrap,
     local_ranks: &LocalRanks,
-    copies: KernelCopies,
+    config: &Config,
     status: &StatusBoard,
 ) -> Result<Sharing> {
     let (position, ranks) = (local_ranks.position, local_ranks.len());
@@ -109,7 +109,7 @@ pub(super) fn share(
         // A single rank sends no messages over the board.
         if ranks > 1 { board.touch().map(|()| board) } else { Ok(board) }
     })?;
-    let by_kernel = by_kernel(bootstrap, local_ranks, copies)?;
+    let by_kernel = by_kernel(bootstrap, local_ranks, config)?;
     if ranks == 1 {
         return Ok(Ok(None));
     }
@@ -125,9 +125,9 @@ pub(super) fn share(
 
 /// Returns whether the kernel copies between the ranks of a node. The result is identical on all of them. One rank prints the reason if the
 /// kernel refuses.
-fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: KernelCopies) -> Result<bool> {
+fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, config: &Config) -> Result<bool> {
     // All ranks have the same setting.
-    if copies == KernelCopies::Off {
+    if config.kernel_copies == KernelCopies::Off {
         return Ok(false);
     }
     // Some systems allow only a parent to read, unless the process permits it.
@@ -139,11 +139,12 @@ fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: Ke
     let needs_no_kernel = local_ranks.are_one_process();
     let can_read =
         needs_no_kernel || can_read(local_ranks.process_ids[next], addresses[next], readable_by(next));
-    let is_slow = can_read && !needs_no_kernel && copies == KernelCopies::Auto && !is_kernel_fast();
+    let is_slow =
+        can_read && !needs_no_kernel && config.kernel_copies == KernelCopies::Auto && !is_kernel_fast();
     let found = local_ranks.gather(bootstrap, &(can_read, is_slow))?;
     if let Some(first) = found.iter().position(|(can_read, _)| !can_read) {
-        if first == local_ranks.position {
-            system::print_line(&format!(
+        if first == local_ranks.position && config.warnings {
+            system::print_once(&format!(
                 "the kernel does not allow processes of {} to read each other's memory (process_vm_readv): {}; arrays that are \
                  not registered are copied twice",
                 system::host(),

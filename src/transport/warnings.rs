@@ -4,8 +4,6 @@ use super::bootstrap::{Bootstrap, gather};
 use crate::config::{Config, warn_of_unread_settings};
 use crate::error::Result;
 use crate::system;
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
 /// Prints warnings, each on one rank, unless disabled. Rank 0 also prints its `own` ones. `node` is the number of ranks and cores of this
 /// node. All ranks call it.
@@ -23,10 +21,10 @@ pub(super) fn print(
     let applies_by_rank = gather(bootstrap, &applies)?;
     let first = |kind: usize| applies_by_rank.iter().position(|applies| applies[kind]) == Some(rank);
     if first(0) {
-        print_once(&oversubscription(node.0, node.1));
+        system::print_once(&oversubscription(node.0, node.1));
     }
     if let Some(files) = files.filter(|_| first(1)) {
-        print_once(&format!(
+        system::print_once(&format!(
             "a process may have {files} files open on {}, and a rank of {ranks} should be allowed {} and one for each registered \
              array: raise `ulimit -n` (containers: --ulimit nofile=N)",
             system::host(),
@@ -35,17 +33,9 @@ pub(super) fn print(
     }
     if rank == 0 && config.warnings {
         warn_of_unread_settings();
-        own.iter().for_each(|line| print_once(line));
+        own.iter().for_each(|line| system::print_once(line));
     }
     Ok(())
-}
-
-/// Prints a warning unless this process has printed it: an MPI program has a world for each of its communicators.
-fn print_once(line: &str) {
-    static PRINTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    if PRINTED.lock().unwrap_or_else(PoisonError::into_inner).insert(line.to_owned()) {
-        system::print_line(line);
-    }
 }
 
 /// Returns a warning for an oversubscribed node.

@@ -1,12 +1,9 @@
 //! Warnings about long waits, with the missing and the waiting ranks.
 
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use unisono_collectives::Rank;
-
 use super::identity::Identities;
-use crate::record::{Doing, MOST_NAMED, Seconds, State, named};
+use crate::record::{Doing, State, described_wait};
 
 /// The longest interval between checks of all ranks, which are costly for thousands of ranks.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -42,8 +39,8 @@ impl Warnings {
     /// Returns the warning that is due, if any. Each rank has its activity and, if its node is silent, the seconds of silence.
     pub(super) fn due(&mut self, ranks: &[(Doing, Option<f64>)], identities: &Identities) -> Option<String> {
         let now = ranks.iter().filter(|(_, silent_s)| silent_s.is_none()).map(|(doing, _)| doing);
-        let inside = || now.clone().filter(|doing| doing.state == State::Inside);
-        let longest = inside().max_by(|one, other| one.since_s.total_cmp(&other.since_s))?;
+        let inside = now.filter(|doing| doing.state == State::Inside);
+        let longest = inside.max_by(|one, other| one.since_s.total_cmp(&other.since_s))?;
         if self.sequence != Some(longest.sequence()) {
             self.sequence = Some(longest.sequence());
             self.next_s = self.first_s;
@@ -54,52 +51,19 @@ impl Warnings {
         while self.next_s <= longest.since_s {
             self.next_s *= 2.0;
         }
-        // A rank in an earlier call is missing in this one, and so is one of unknown state.
-        let latest = inside().map(Doing::sequence).max()?;
-        let known = |rank| ranks.iter().find(|(doing, _)| doing.rank == rank);
-        let is_there = |(doing, silent_s): &(Doing, Option<f64>)| {
-            silent_s.is_none() && doing.state == State::Inside && doing.sequence() == latest
+        let known = |rank| {
+            let found = ranks.iter().find(|(doing, _)| doing.rank == rank);
+            (rank, found.map(|(doing, silent_s)| (doing, *silent_s)))
         };
-        let all = (0..identities.ranks()).map(|rank| (rank, known(rank)));
-        let (there, missing): (Vec<_>, Vec<_>) = all.partition(|(_, state)| state.is_some_and(is_there));
-        Some(describe(&there, &missing, identities))
+        let all: Vec<_> = (0..identities.ranks()).map(known).collect();
+        described_wait(&all, |rank| identities.whole_name(rank))
     }
-}
-
-/// A rank, and its last known activity.
-type RankState<'a> = (Rank, Option<&'a (Doing, Option<f64>)>);
-
-fn describe(there: &[RankState<'_>], missing: &[RankState<'_>], identities: &Identities) -> String {
-    let inside = || there.iter().filter_map(|(_, state)| Some(&(*state)?.0));
-    let waited = Seconds(inside().map(|doing| doing.since_s).fold(0.0, f64::max));
-    let call = inside().find_map(|doing| doing.last.as_ref()).map(ToString::to_string).unwrap_or_default();
-    let (named, mut text) = if missing.is_empty() {
-        (there, format!("all ranks have been in {call} for {waited}, and wait for each other:\n"))
-    } else {
-        let have = if there.len() == 1 { "has" } else { "have" };
-        let are = if missing.len() == 1 { "is" } else { "are" };
-        let name = |state: &[RankState<'_>]| named(&state.iter().map(|(rank, _)| *rank).collect::<Vec<_>>());
-        let (waiting, absent) = (name(there), name(missing));
-        (missing, format!("{waiting} {have} waited {waited} in {call}, and {absent} {are} missing:\n"))
-    };
-    for (rank, state) in named.iter().take(MOST_NAMED) {
-        let does = match state {
-            None => "is on a node that has not reported yet".to_owned(),
-            Some((doing, None)) => doing.to_string(),
-            Some((doing, Some(silent_s))) => {
-                format!("{doing}, as of {} ago, when its node reported last", Seconds(*silent_s))
-            }
-        };
-        let _ = writeln!(text, "  {} {does}", identities.whole_name(*rank));
-    }
-    if let more @ 1.. = named.len().saturating_sub(MOST_NAMED) {
-        let _ = writeln!(text, "  and {more} more");
-    }
-    text
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use unisono_collectives::Rank;
+
     use super::super::identity::Identity;
     use super::*;
     use crate::record::{Record, Stage};
@@ -218,7 +182,12 @@ pub(super) mod tests {
     fn deadlocked_ranks_are_named() {
         let ranks = [doing(0, State::Inside, 17, 60.0), doing(1, State::Inside, 17, 60.0)];
         let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &identities(2)).unwrap();
-        assert!(text.contains("all ranks have been in all-reduce #17 of 8 f32, by ring for 60 s"), "{text}");
+        assert!(
+            text.contains(
+                "ranks 0, 1 have been in all-reduce #17 of 8 f32, by ring for 60 s, and no rank is missing:"
+            ),
+            "{text}"
+        );
         assert!(text.contains("rank 0 (host h0, pid 100) has been in all-reduce"), "{text}");
     }
 }

@@ -362,9 +362,12 @@ fn flight_recorders() {
     assert_eq!(files.len(), 3, "{files:?}");
     let findings = Flight::read(folder.path()).unwrap().findings();
     assert!(findings[0].contains("failed: ") && findings[0].contains("for rank 0"), "{findings:#?}");
-    let late = findings.iter().find(|finding| finding.starts_with("rank 0 (process "));
+    let late = findings.iter().find(|finding| finding.starts_with("ranks 1, 2 have waited "));
     let late = late.unwrap_or_else(|| panic!("{findings:#?}"));
-    assert!(late.contains("has not called all-reduce #0, in which ranks 1, 2 have waited for "), "{late}");
+    assert!(
+        late.contains(" in all-reduce #0 ") && late.contains("rank 0 is missing:\n  rank 0 (process "),
+        "{late}"
+    );
 }
 
 fn wrong_nodes() {

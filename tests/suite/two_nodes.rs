@@ -29,7 +29,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
 }
 
 fn disagree(comm: &mut Communicator) {
-    // Large enough for a pipelined run in lanes.
+    // Large enough for a pipelined run.
     let count = if comm.rank() == 1 { 999_999 } else { 1_000_000 };
     comm.set_timeout(Duration::from_secs(30));
     let called = comm.all_reduce(&mut vec![1_f32; count], ReduceOp::Sum);

@@ -15,7 +15,7 @@
 //!
 //! **Source**: Kielmann, Hofman, Bal, Plaat and Bhoedjang, "MagPIe: MPI's collective communication operations for clustered wide
 //! area systems", PPoPP 1999 (each message crosses a slow link once); TensorFlow's `HierarchicalCopyAllReduce` does the same in
-//! one machine. In lanes ([`Execution::Lanes`](crate::Execution::Lanes)) it is pipelined over blocks: Luo et al., "HAN: a
+//! one machine. Between nodes it is [pipelined](crate::Execution::Pipelined) over blocks: Luo et al., "HAN: a
 //! hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.
 
 use super::{Descriptor, Levels, Role, butterfly, tree};

@@ -18,8 +18,8 @@
 //!
 //! **Source**: Cho, Finkler, Kung and Hunter, "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network
 //! hierarchy", SysML 2019; also Jia et al., "Highly scalable deep learning training system with mixed-precision" (2018), section
-//! 3.3, with a reduce-scatter in place of its reduce. In lanes ([`Execution::Lanes`](crate::Execution::Lanes)) it is pipelined
-//! over blocks: Luo et al., "HAN: a hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.
+//! 3.3, with a reduce-scatter in place of its reduce. Between nodes it is
+//! [pipelined](crate::Execution::Pipelined) over blocks: Luo et al., "HAN: a hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.
 
 use super::{Descriptor, Levels, Role, butterfly, ring};
 use crate::operation::Operation;

@@ -174,7 +174,7 @@ fn outline(program: &Program, (rank, ranks): (Rank, usize), elements: usize) -> 
             }
             Instruction::Lend { .. } => {}
             Instruction::Post(..) | Instruction::Complete | Instruction::Vendor { .. } => {
-                unreachable!("lanes are predicted from one block, and a vendor not at all")
+                unreachable!("a pipeline is predicted from one block, and a vendor not at all")
             }
         }
     }

@@ -264,29 +264,29 @@ fn rails_keep_the_port_busy_where_a_flat_ring_waits() {
 }
 
 #[test]
-fn slowest_stage_determines_the_time_of_lanes() {
-    // On 2 nodes of 2, whose ports are as busy as without lanes; the rest, 4 messages of n/2 in the node, overlaps.
+fn slowest_stage_determines_the_time_of_a_pipeline() {
+    // On 2 nodes of 2, whose ports are as busy as without a pipeline; the rest, 4 messages of n/2 in the node, overlaps.
     let world = Topology::uniform(2, 2);
     let size_bytes = 16 << 20;
     let whole_us = 16.0 * 1024.0 * KIB_US;
     let in_turn = Machine { intra: Link::uniform(0.0, 8.0 * GB_PER_S).unwrap(), ..uniform() };
-    let lanes = Machine { segment_bytes: Some(1), ..in_turn.clone() };
+    let pipelined = Machine { segment_bytes: Some(1), ..in_turn.clone() };
     let time = |machine| all_reduce(Algorithm::Rail, &world, machine, size_bytes);
     close(time(&in_turn), whole_us / 8.0 + ALPHA_US + whole_us);
     // 32 blocks: the first one passes all stages, and the wire is never idle from then on.
     let block_us = whole_us / 32.0;
-    close(time(&lanes), block_us / 8.0 + ALPHA_US + block_us + 31.0 * block_us);
+    close(time(&pipelined), block_us / 8.0 + ALPHA_US + block_us + 31.0 * block_us);
     // If the nodes are slower than the wire, they determine the time.
-    let slow = Machine { intra: Link::uniform(0.0, GB_PER_S / 8.0).unwrap(), ..lanes.clone() };
+    let slow = Machine { intra: Link::uniform(0.0, GB_PER_S / 8.0).unwrap(), ..pipelined.clone() };
     close(time(&slow), 8.0 * whole_us + ALPHA_US + block_us);
     // A single block runs as before, and so do plans that are not hierarchical.
     let time = |algorithm, machine, size_bytes| all_reduce(algorithm, &world, machine, size_bytes);
-    assert_eq!(time(Algorithm::Rail, &lanes, 4096), time(Algorithm::Rail, &in_turn, 4096));
-    assert_eq!(time(Algorithm::Ring, &lanes, size_bytes), time(Algorithm::Ring, &in_turn, size_bytes));
+    assert_eq!(time(Algorithm::Rail, &pipelined, 4096), time(Algorithm::Rail, &in_turn, 4096));
+    assert_eq!(time(Algorithm::Ring, &pipelined, size_bytes), time(Algorithm::Ring, &in_turn, size_bytes));
 }
 
 #[test]
-fn blocks_in_lanes_are_no_faster_on_the_wire_than_the_whole() {
+fn pipelined_blocks_are_no_faster_on_the_wire_than_the_whole() {
     let world = Topology::uniform(2, 1);
     let range = |up_to_bytes, gb_per_s| Range {
         up_to_bytes,

@@ -12,8 +12,8 @@ use crate::world::{Rank, Topology};
 
 mod lower;
 
-use lower::lanes;
-pub(crate) use lower::lanes::DEPTH as LANES_DEPTH;
+use lower::pipelined;
+pub(crate) use lower::pipelined::DEPTH as PIPELINE_DEPTH;
 
 /// The plan of one rank for one collective, with everything computed once for calls of all sizes.
 #[derive(Debug, Clone)]
@@ -145,11 +145,11 @@ impl CompiledPlan {
     }
 
     fn over_links(&self, flow: &Flow, size_bytes: usize, capabilities: &Capabilities) -> Execution {
-        let &Capabilities { has_lanes, segment_bytes, .. } = capabilities;
+        let &Capabilities { can_pipeline, segment_bytes, .. } = capabilities;
         let chunk_bytes = size_bytes / self.plan.chunk_count();
-        let far_steps = flow.far_steps.filter(|_| has_lanes);
-        match far_steps.zip(lanes::blocks(chunk_bytes, segment_bytes)) {
-            Some((far_steps, blocks)) => Execution::Lanes { blocks, far_steps },
+        let far_steps = flow.far_steps.filter(|_| can_pipeline);
+        match far_steps.zip(pipelined::blocks(chunk_bytes, segment_bytes)) {
+            Some((far_steps, blocks)) => Execution::Pipelined { blocks, far_steps },
             None => Execution::Messages { blocks: 1 },
         }
     }

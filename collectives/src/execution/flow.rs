@@ -22,7 +22,7 @@ pub(super) struct Flow {
     pub(super) moves_directly: bool,
     /// Whether each message is a single chunk, so that a block of it is contiguous.
     pub(super) sends_single_chunks: bool,
-    /// The number of steps between nodes, if all of them fit [lanes](super::Execution::Lanes).
+    /// The number of steps between nodes, if all of them fit a [pipeline](super::Execution::Pipelined).
     pub(super) far_steps: Option<usize>,
 }
 
@@ -156,7 +156,7 @@ fn sends_single_chunks(plan: &Plan) -> bool {
     steps.flat_map(Step::accessed).all(|chunks| chunks.count() == 1)
 }
 
-/// Returns the number of steps between nodes, if the plans fit lanes: all have the same number of these steps, which send the current
+/// Returns the number of steps between nodes, if the plans fit a pipeline: all have the same number of these steps, which send the current
 /// contents of the buffer, and no intra-node step sends chunks that it receives into.
 fn far_steps(plans: &[Plan]) -> Option<usize> {
     let phases = || plans.iter().flat_map(Plan::phases);

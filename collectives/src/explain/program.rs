@@ -10,7 +10,7 @@ use crate::program::{Incoming, Instruction, Outgoing, Part, Program};
 use crate::schedule::{Combine, Source};
 use crate::world::Topology;
 
-/// The largest number of instructions to draw: lanes repeat themselves from then on.
+/// The largest number of instructions to draw: pipelined blocks repeat themselves from then on.
 const DRAWN: usize = 24;
 
 /// Draws the programs of all ranks (rank 0's first), with a description of the `execution` from which they result.
@@ -60,8 +60,10 @@ fn kind(execution: Execution) -> String {
         Execution::Moves { .. } => {
             format!("a single pass over memory, {blocks}: each rank moves its own chunk between buffers")
         }
-        Execution::Lanes { .. } => {
-            format!("lanes, {blocks}: while one is between nodes, others are reduced and distributed inside")
+        Execution::Pipelined { .. } => {
+            format!(
+                "pipelined, {blocks}: while one is between nodes, others are reduced and distributed inside"
+            )
         }
     }
 }

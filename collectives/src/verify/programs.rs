@@ -24,7 +24,7 @@ use crate::world::Rank;
 /// let compiled: Vec<_> = (0..4)
 ///     .map(|rank| CompiledPlan::new(Algorithm::Rail, Operation::AllReduce, &world, rank).unwrap())
 ///     .collect();
-/// let network = Capabilities { has_lanes: true, ..Capabilities::default() };
+/// let network = Capabilities { can_pipeline: true, ..Capabilities::default() };
 /// let mut programs: Vec<_> = compiled.iter().map(|plan| plan.program(1 << 20, 4, &network)).collect();
 /// let plans: Vec<_> = compiled.iter().map(|compiled| compiled.plan().clone()).collect();
 /// assert_eq!(verify_programs(&programs, &plans, Operation::AllReduce), []);

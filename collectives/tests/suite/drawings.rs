@@ -40,7 +40,7 @@ fn wide_world_is_drawn_in_part() {
     expect_file!["golden/tree-broadcast-12.txt"].assert_eq(&drawing);
 }
 
-/// Returns the programs for an operation on elements of four bytes: over memory on one node, in lanes on
+/// Returns the programs for an operation on elements of four bytes: over memory on one node, pipelined on
 /// several.
 fn draw_programs(algorithm: Algorithm, operation: Operation, topology: &Topology, count: usize) -> String {
     let capabilities = Capabilities::of(&Machine::default(), topology);

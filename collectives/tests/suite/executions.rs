@@ -8,7 +8,7 @@ use unisono_collectives::{Algorithm, Chunks, Defect, Operation, Plan, Program, T
 const EVERYWHERE: [Capabilities; 5] = {
     let messages = Capabilities {
         is_shared: false,
-        has_lanes: false,
+        can_pipeline: false,
         eager_bytes: 4096,
         segment_bytes: 65_280,
         accumulates: false,
@@ -20,7 +20,7 @@ const EVERYWHERE: [Capabilities; 5] = {
         messages,
         shared,
         wide,
-        Capabilities { has_lanes: true, ..messages },
+        Capabilities { can_pipeline: true, ..messages },
         Capabilities { by_vendor: true, ..messages },
     ]
 };
@@ -49,7 +49,7 @@ fn kind(execution: Execution) -> (&'static str, bool) {
         Execution::ByVendor => "by vendor",
         Execution::SinglePass { .. } => "single pass",
         Execution::Moves { .. } => "moves",
-        Execution::Lanes { .. } => "lanes",
+        Execution::Pipelined { .. } => "pipelined",
     };
     (kind, execution.blocks() > 1)
 }
@@ -91,8 +91,8 @@ fn every_program_in_every_small_world_is_correct() {
     }
     kinds.sort_unstable();
     let both = |kind| [(kind, false), (kind, true)];
-    let vendor_and_eager = [("by vendor", false), ("eager", false), ("lanes", true)];
-    let expected = [&vendor_and_eager[..], &both("messages"), &both("moves"), &both("single pass")];
+    let (first, last) = ([("by vendor", false), ("eager", false)], [("pipelined", true)]);
+    let expected = [&first[..], &both("messages"), &both("moves"), &last, &both("single pass")];
     assert_eq!(kinds, expected.concat());
 }
 

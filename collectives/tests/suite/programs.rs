@@ -97,7 +97,7 @@ impl Sample {
 fn samples() -> Vec<Sample> {
     let messages = Capabilities { eager_bytes: 4096, segment_bytes: 65_280, ..Capabilities::default() };
     let shared = Capabilities { is_shared: true, ..messages };
-    let lanes = Capabilities { has_lanes: true, ..messages };
+    let pipelined = Capabilities { can_pipeline: true, ..messages };
     let (three, four) = (Topology::single_node(3), Topology::single_node(4));
     let nodes = Topology::uniform(2, 2);
     use Algorithm::{HierarchicalCopy, MasterWorker, Rail, RecursiveDoubling, Ring, RoundRobin, Tree};
@@ -112,8 +112,8 @@ fn samples() -> Vec<Sample> {
         Sample::new((RoundRobin, AllGather), &three, 600_000, &shared),
         Sample::new((RoundRobin, AllToAll), &three, 600_000, &shared),
         Sample::new((MasterWorker, Broadcast { root: 1 }), &four, 400_000, &shared),
-        Sample::new((HierarchicalCopy, AllReduce), &nodes, 60_000, &lanes),
-        Sample::new((Rail, AllReduce), &nodes, 60_000, &lanes),
+        Sample::new((HierarchicalCopy, AllReduce), &nodes, 60_000, &pipelined),
+        Sample::new((Rail, AllReduce), &nodes, 60_000, &pipelined),
         Sample::in_order((RecursiveDoubling, AllReduce), &four, 8, &shared),
         Sample::in_order((RecursiveDoubling, Scan), &four, 8, &shared),
         Sample::in_order((RecursiveDoubling, AllReduce), &three, 60_000, &messages),

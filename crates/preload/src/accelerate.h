@@ -3,6 +3,7 @@
 #ifndef ACCELERATE_H
 #define ACCELERATE_H
 
+#include <math.h>
 #include <mpi.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -183,7 +184,7 @@ bool may_round(const struct type *type, int op);
 const struct type *type_of(MPI_Datatype handle);
 /* Returns whether elements of a type are contiguous bytes in the order in which MPI sends them. The first call for a type packs an element. */
 bool is_contiguous(MPI_Datatype handle, MPI_Comm comm);
-/* Returns whether a valid type is committed. */
+/* Returns whether a handle is that of a type that is committed. It may be of no type. */
 bool is_committed(MPI_Datatype handle);
 /* Returns the number of a reduction, or NONE. */
 int reduction_of(MPI_Op op);
@@ -417,7 +418,7 @@ const struct row *report_rows(void);
 void report_print(void);
 
 /* Must be called when a call is done or refused. */
-static inline void call_ended(const struct call *call)
+static inline void call_ended(const struct call *call, bool has_failed)
 {
     if (!call->is_in_trial && !report_is_wanted)
         return;
@@ -425,7 +426,8 @@ static inline void call_ended(const struct call *call)
     if (report_is_wanted)
         report_call(call, now);
     if (call->is_in_trial)
-        trial_call_ended(call, now);
+        /* A side whose calls fail at once is not fast. */
+        trial_call_ended(call, has_failed ? INFINITY : now);
 }
 
 #pragma GCC visibility pop

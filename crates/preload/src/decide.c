@@ -13,7 +13,7 @@ static bool leave(struct call *call, enum why why)
     return false;
 }
 
-/* Returns the size of an element of any type, or -1 if the type is invalid. MPI_Type_size has no size for a type of 2 GiB or more, and
+/* Returns the size of an element of any type, or -1 if the type is invalid or not committed. MPI_Type_size has no size for a type of 2 GiB or more, and
  * MPI 3, over which a library compiled with MPI 4 may run, has no MPI_Type_size_c. */
 static MPI_Count size_of(MPI_Datatype handle)
 {
@@ -21,7 +21,7 @@ static MPI_Count size_of(MPI_Datatype handle)
     if (type != NULL)
         return type->size_bytes;
     MPI_Count bytes;
-    return handle != MPI_DATATYPE_NULL && PMPI_Type_size_x(handle, &bytes) == MPI_SUCCESS && bytes != MPI_UNDEFINED ? bytes : -1;
+    return is_committed(handle) && PMPI_Type_size_x(handle, &bytes) == MPI_SUCCESS && bytes != MPI_UNDEFINED ? bytes : -1;
 }
 
 /* An error that MPI reports itself: the class, or the communicator whose error handler is called, depends on the MPI. */
@@ -32,7 +32,7 @@ static int error_in(struct buffer buffer)
 {
     if (buffer.count < 0)
         return MPI_ERR_COUNT;
-    if (size_of(buffer.type) < 0 || !is_committed(buffer.type))
+    if (size_of(buffer.type) < 0)
         return MPI_ERR_TYPE;
     if (buffer.address == MPI_IN_PLACE)
         return BY_MPI;

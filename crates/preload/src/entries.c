@@ -22,12 +22,21 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
     return code;
 }
 
+#if MPI_VERSION >= 4
+/* MPI carries out the calls of a program that has only sessions. */
+int MPI_Session_init(MPI_Info info, MPI_Errhandler handler, MPI_Session *session)
+{
+    bind_mpi();
+    return PMPI_Session_init(info, handler, session);
+}
+#endif
+
 /* The result of a call that Unisono does not carry out: MPI does, if it is valid. */
 #define BY_MPI(call, code) ((call).error == MPI_SUCCESS ? by_mpi(&(call), code) : refused(&(call)))
 
 static int by_mpi(const struct call *call, int code)
 {
-    call_ended(call);
+    call_ended(call, code != MPI_SUCCESS);
     return code;
 }
 

@@ -56,14 +56,14 @@ static int class_of(const char *text)
 
 int refused(const struct call *call)
 {
-    call_ended(call);
+    call_ended(call, true);
     PMPI_Comm_call_errhandler(call->comm, call->error);
     return call->error;
 }
 
 int result_of(const struct call *call, int code)
 {
-    call_ended(call);
+    call_ended(call, code != UNISONO_OK);
     int error = call->error;
     if (code != UNISONO_OK) {
         error = code == UNISONO_ERROR_MEMORY ? MPI_ERR_NO_MEM : class_of(unisono_last_error());

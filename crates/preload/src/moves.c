@@ -10,7 +10,7 @@ static int cannot(const struct call *call, int error)
 {
     bool is_memory = error == MPI_ERR_NO_MEM;
     unisono_fail(call->world->unisono, is_memory ? "a rank has no memory to pack values" : "a rank cannot pack the values that it sends");
-    call_ended(call);
+    call_ended(call, true);
     if (is_memory)
         PMPI_Comm_call_errhandler(call->comm, error);
     return error;

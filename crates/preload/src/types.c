@@ -111,7 +111,9 @@ static bool is_packed_unchanged(MPI_Datatype handle, int bytes, MPI_Comm comm, b
     *is_known = PMPI_Pack_size(1, handle, comm, &room) == MPI_SUCCESS;
     if (!*is_known || room < bytes)
         return false;
-    unsigned char *element = malloc((size_t)bytes), *packed = malloc((size_t)room);
+    /* All ranks must find the same for a reduction, whose elements are short. */
+    void *(*allocate)(size_t) = bytes <= STAGE_BYTES ? allocated : malloc;
+    unsigned char *element = allocate((size_t)bytes), *packed = allocate((size_t)room);
     *is_known = element != NULL && packed != NULL;
     bool is = *is_known;
     for (int shift = 0; is && shift < 32 && (shift == 0 || bytes >> shift > 0); shift += 8) {
@@ -137,15 +139,36 @@ static bool is_dense(MPI_Datatype handle, int *bytes)
     return lower == 0 && true_lower == 0 && extent == *bytes && true_extent == *bytes;
 }
 
+/* Returns whether MPI accepts a type in a call. Functions of types would call the error handler of another communicator than the program's. */
+static bool is_accepted(MPI_Datatype handle)
+{
+    /* It reads no values. MPICH does not check the type of no elements. */
+    return PMPI_Send(&committed, 1, handle, MPI_PROC_NULL, 0, quiet_comm()) == MPI_SUCCESS;
+}
+
+/* Returns whether a handle, which may be of no type, was one of a committed type at its first use by this thread since others. */
+static bool was_accepted(MPI_Datatype handle)
+{
+    static _Thread_local MPI_Datatype last;
+    static _Thread_local bool was_accepted;
+    if (handle != last || !was_accepted) {
+        last = handle;
+        was_accepted = is_accepted(handle);
+    }
+    return was_accepted;
+}
+
 /* Returns the value of the attribute of a derived type, or NULL if the type is not committed. MPI tells that only in a call. */
 static const char *state_of(MPI_Datatype handle)
 {
     void *state;
     int is_there = 0;
+    if (!was_accepted(handle))
+        return NULL;
     if (PMPI_Type_get_attr(handle, of_type, &state, &is_there) == MPI_SUCCESS && is_there)
         return state;
-    /* It reads no values. MPICH does not check the type of no elements. */
-    if (PMPI_Send(&committed, 1, handle, MPI_PROC_NULL, 0, quiet_comm()) != MPI_SUCCESS)
+    /* A new type may have the handle of one that was freed. */
+    if (!is_accepted(handle))
         return NULL;
     PMPI_Type_set_attr(handle, of_type, &committed);
     return &committed;

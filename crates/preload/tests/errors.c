@@ -55,7 +55,7 @@ static void type_of_an_invalid_call(void)
 }
 
 /* MPIs do not refuse all of these calls. */
-enum { REFUSED_BY_MPI = 9, INVALID_CALLS = 18, MOVES = 3 };
+enum { REFUSED_BY_MPI = 9, INVALID_CALLS = 19, MOVES = 3 };
 
 /* Makes an invalid call, and returns the class of its error. */
 static int invalid_call(int number, MPI_Comm comm, int *class)
@@ -69,7 +69,7 @@ static int invalid_call(int number, MPI_Comm comm, int *class)
     const int classes[INVALID_CALLS] = {
         MPI_ERR_OP,   MPI_ERR_ROOT,  MPI_ERR_COUNT, MPI_ERR_TYPE,   MPI_ERR_ROOT,   MPI_ERR_COUNT, MPI_ERR_TYPE,
         MPI_ERR_TYPE, MPI_ERR_COUNT, MPI_ERR_COUNT, MPI_ERR_BUFFER, MPI_ERR_BUFFER, MPI_ERR_COUNT, MPI_ERR_COUNT,
-        MPI_ERR_TYPE, MPI_ERR_ROOT,  MPI_ERR_COUNT, MPI_ERR_BUFFER,
+        MPI_ERR_TYPE, MPI_ERR_ROOT,  MPI_ERR_COUNT, MPI_ERR_BUFFER, MPI_ERR_TYPE,
     };
     *class = classes[number];
     switch (number) {
@@ -107,8 +107,10 @@ static int invalid_call(int number, MPI_Comm comm, int *class)
         return MPI_Scatter(from, 1, MPI_DOUBLE, to, 1, MPI_DOUBLE, ranks, comm);
     case 16:
         return MPI_Scan(from, to, -1, MPI_DOUBLE, MPI_SUM, comm);
-    default:
+    case 17:
         return MPI_Exscan(NULL, to, 1, MPI_DOUBLE, MPI_SUM, comm);
+    default:
+        return MPI_Bcast(from, 1, (MPI_Datatype)0, 0, comm);
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::record::FIRST_OF_SETUP;
 use crate::status::{Doing, Failed};
 
 fn record(sequence: u64, stage: Stage) -> Record {
@@ -54,8 +55,8 @@ fn missing_rank_is_named_with_its_last_call() {
     assert_eq!(
         flight.findings(),
         [
-            "rank 3 (process 73 on node1) has not called all-reduce #17 \"bucket 17\", in which ranks 0 to 2 have waited for \
-          61 s; it last called all-reduce #16 \"bucket 16\", which ended 60 s before"
+            "ranks 0 to 2 have waited 61 s in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring, and rank 3 is missing:\n  \
+             rank 3 (process 73 on node1) has been outside collectives for 61 s; its last call was all-reduce #16 \"bucket 16\""
         ]
     );
     let table = flight.table();
@@ -87,12 +88,12 @@ fn quiet_left_and_idle_ranks_are_distinguished() {
     }
     let findings = flight(dumps).findings();
     let ends = [
-        "it has been in the quiet section \"validation\" for 61 s; its last call was all-reduce #16 \"bucket 16\"",
-        "it left 61 s ago; its last call was all-reduce #16 \"bucket 16\"",
-        "it has made no call in 61 s",
+        "rank 0 has waited 61 s in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring, and ranks 1 to 3 are missing:",
+        "rank 1 (process 71 on node1) has been in the quiet section \"validation\" for 61 s; its last call was all-reduce #16 \"bucket 16\"",
+        "rank 2 (process 72 on node1) left 61 s ago; its last call was all-reduce #16 \"bucket 16\"",
+        "rank 3 (process 73 on node1) has made no call in 61 s",
     ];
-    assert_eq!(findings.len(), 3);
-    assert!(findings.iter().zip(ends).all(|(finding, end)| finding.ends_with(end)), "{findings:#?}");
+    assert_eq!(findings, [ends.join("\n  ")]);
 }
 
 #[test]
@@ -131,10 +132,12 @@ fn steps_and_waits_within_one_call_are_listed() {
     assert_eq!(
         findings,
         [
-            "all ranks with a flight recorder have been in all-reduce #17 \"bucket 17\" for 61 s: rank 3 at step 1 of phase 0, ranks 0, 1 \
-             at step 2 of phase 0",
-            "rank 3 waits for no other rank: it computes, or is stopped",
-            "waits between ranks: 0 for 3, 1 for 0",
+            "ranks 0, 1, 3 have been in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring for 61 s, and no rank is missing:\n  \
+             rank 0 (process 70 on node1) has been in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring for 61 s, at step 2, waiting \
+             for rank 3\n  \
+             rank 1 (process 71 on node1) has been in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring for 61 s, at step 2, waiting \
+             for rank 0\n  \
+             rank 3 (process 73 on node1) has been in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring for 61 s, at step 1",
             "there is no flight recorder of rank 2: it ended before it could write one, or its node has another folder",
         ]
     );
@@ -144,16 +147,23 @@ fn steps_and_waits_within_one_call_are_listed() {
 fn completed_calls_are_reported_and_set_up_calls_come_first() {
     let done = |rank| dump(rank, record(16, Stage::Done));
     let findings = flight((0..4).map(done).collect()).findings();
-    assert_eq!(findings, ["all ranks have ended all-reduce #16 \"bucket 16\", and wait for no other rank"]);
+    assert_eq!(findings, ["no rank is in a call"]);
 
     let mut setting_up = dump(1, Record { label: None, ..record(FIRST_OF_SETUP + 1, Stage::Running) });
     setting_up.doing.state = State::Inside;
     let findings = flight(vec![dump(0, record(0, Stage::Running)), setting_up]).findings();
+    assert!(findings[0].starts_with("rank 0 has waited 61 s in all-reduce #0 "), "{findings:#?}");
     assert!(
-        findings[0].contains("rank 1 (process 71 on node1) has not called all-reduce #0"),
+        findings[0].contains("rank 1 is missing") && findings[0].contains("all-reduce #1 of the set-up"),
         "{findings:#?}"
     );
-    assert!(findings[0].contains("all-reduce #1 of the set-up"), "{findings:#?}");
+
+    let rooted = [dump(0, record(17, Stage::Done)), dump(1, record(17, Stage::Running))];
+    let findings = flight(rooted.into()).findings();
+    assert!(
+        findings[0].starts_with("rank 1 has been in all-reduce #17 "),
+        "rank 0 has completed it: {findings:#?}"
+    );
 }
 
 #[test]

@@ -57,7 +57,7 @@ const NEVER: [(&str, &[&str], &[&str]); 29] = [
     (
         "src/",
         &["executor.rs", "executor/bound", "executor/format", "executor/run"],
-        &["Algorithm", "is_shared_by", "has_lanes"],
+        &["Algorithm", "is_shared_by", "can_pipeline"],
     ),
     ("src/", &["nccl"], &["Plan", "Schedule", "Step"]),
     ("src/", &["gpu", "device"], &["Step", "candle_core"]),

@@ -6,8 +6,8 @@ use crate::program::{Instruction, Part, Place, Program};
 use crate::world::Rank;
 
 mod eager;
-pub(super) mod lanes;
 mod passes;
+pub(super) mod pipelined;
 
 impl CompiledPlan {
     /// Returns the program of a rank with this plan, of the same algorithm for the same operation.
@@ -23,8 +23,8 @@ impl CompiledPlan {
                 in_blocks(blocks, passes::reduction(self.operation, (rank, plan), owned))
             }
             Execution::Moves { blocks } => passes::moves(self.operation, (rank, self.ranks), blocks),
-            Execution::Lanes { blocks, far_steps } => {
-                Program { rounds: 1, ..in_blocks(blocks, lanes::lower(plan, blocks, far_steps)) }
+            Execution::Pipelined { blocks, far_steps } => {
+                Program { rounds: 1, ..in_blocks(blocks, pipelined::lower(plan, blocks, far_steps)) }
             }
         }
     }

@@ -167,17 +167,10 @@ impl Config {
                 (is_undecided, "--wire auto", "stages would choose differently: name one format"),
                 (is_across, "--overlap across", "a stage's update ends before its next pass"),
             ],
+            // It refuses settings of gradients itself.
             Strategy::CentralStorage => vec![
-                (is_invariant, "--order world-invariant", "ranks add their gradients in turn"),
-                (self.local_steps.is_some(), "--local-steps", "there is one copy of the parameters"),
-                (self.wire != Wires::One(Wire::F32), "--wire", "no gradient travels"),
+                (is_undecided, "--wire auto", "no gradient travels"),
                 (names_algorithm, "--algorithm", "ranks add gradients in memory that they share"),
-                (
-                    self.shard_optimizer,
-                    "--shard-optimizer",
-                    "there is one optimizer state, and each rank updates its part, anyway",
-                ),
-                (is_across, "--overlap across", "an update ends before the next pass"),
             ],
             Strategy::ParameterServer => vec![
                 (is_undecided, "--wire auto", "it compares all-reduces: name one format"),

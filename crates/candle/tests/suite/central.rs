@@ -127,8 +127,8 @@ fn run_resumed_on_as_many_ranks_has_the_same_bits() {
 fn options_without_effect_are_refused() {
     let central = settings(Some(Strategy::CentralStorage));
     for (settings, said) in [
-        (Config { shard_optimizer: true, ..central.clone() }, "does not go with --shard-optimizer"),
-        (Config { order: Order::Tree, ..central.clone() }, "does not go with --order world-invariant"),
+        (Config { shard_optimizer: true, ..central.clone() }, "remove --shard-optimizer"),
+        (Config { order: Order::Tree, ..central.clone() }, "remove --order world-invariant"),
         (
             Config { algorithm: Some(Algorithm::Tree.into()), ..central.clone() },
             "does not go with --algorithm",

@@ -37,7 +37,7 @@ fn explain_prints_one_drawing_under_mpirun() {
     assert_eq!(count(&stdout, "tree: all-reduce over 5 ranks"), 1);
     let how = ["explain", "rail", "--ranks", "4", "--nodes", "2", "--program", "--bytes", "16M"];
     let stdout = unisono(&how).expect_success().stdout;
-    assert_eq!(count(&stdout, "lanes, in 32 blocks"), 1, "{stdout}");
+    assert_eq!(count(&stdout, "pipelined, in 32 blocks"), 1, "{stdout}");
     let ended = unisono(&["explain", "ring", "--ranks", "4", "--operation", "broadcast"]);
     assert_eq!(ended.status.code(), Some(2));
     assert!(ended.stderr.contains("ring does not support broadcast"), "{}", ended.stderr);

@@ -17,6 +17,9 @@ def main() -> int:
     tensors = commands.add_parser("bench-torch", help="compare torch.distributed over Unisono and gloo: collectives and training steps")
     tensors.add_argument("--sizes", type=_sizes, default="8,4K,64K,1M,16M", help="sizes of tensors in bytes (default: %(default)s)")
     tensors.add_argument("--steps", action=argparse.BooleanOptionalAction, default=True, help="measure training steps (default: yes)")
+    tensors.add_argument(
+        "--parameters", choices=["10M", "100M"], default="10M", help="size of the GPT that steps train (default: %(default)s)"
+    )
     tensors.add_argument("--only", action="append", metavar="TEXT", help="measure only rows whose name contains this text; may be repeated")
     tensors.add_argument("--rounds", type=_count, default=7, help="rounds, whose median is printed (default: %(default)s)")
     # Tests of the command need no accurate measurements.

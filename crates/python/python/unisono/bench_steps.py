@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, Optimizer
 
 from . import torch as unisono_torch
-from .bench_models import BLOCKS, GPT_BATCH, HEADS, gpt, gpt_inputs, loss_of, mlp, mlp_inputs
+from .bench_models import GPT_BATCH, Shape, gpt, gpt_inputs, loss_of, mlp, mlp_inputs
 
 Group = dist.ProcessGroup
 Step = Callable[[], torch.Tensor | None]
@@ -77,65 +77,65 @@ def _hook(groups: dict[str, Group]) -> Programs:
     return _ddp(mlp, mlp_inputs, views=False, groups=groups) | {"unisono": hooked}
 
 
-def _fsdp(kind: torch.dtype, groups: dict[str, Group]) -> Programs:
+def _fsdp(kind: torch.dtype, shape: Shape, groups: dict[str, Group]) -> Programs:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     inputs = gpt_inputs(dist.get_rank())
 
     def sharded(group: Group) -> Step:
-        model, mesh = gpt(), DeviceMesh.from_group(group, "cpu")
+        model, mesh = gpt(shape), DeviceMesh.from_group(group, "cpu")
         for part in [*model, model]:
             fully_shard(part, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=kind))
         return _training(model, inputs)
 
-    return _both(groups, sharded, lambda: _training(gpt().to(kind), inputs))
+    return _both(groups, sharded, lambda: _training(gpt(shape).to(kind), inputs))
 
 
-def _zero(groups: dict[str, Group]) -> Programs:
+def _zero(shape: Shape, groups: dict[str, Group]) -> Programs:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     inputs = gpt_inputs(dist.get_rank())
 
     def divided(group: Group) -> Step:
-        model = DistributedDataParallel(gpt(), process_group=group)
+        model = DistributedDataParallel(gpt(shape), process_group=group)
         optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=Adam, process_group=group, lr=1e-4)
         return _training(model, inputs, optimizer)
 
     def alone() -> Step:
-        model = gpt()
+        model = gpt(shape)
         return _training(model, inputs, Adam(model.parameters(), lr=1e-4))
 
     return _both(groups, divided, alone)
 
 
-def _tensor_parallel(groups: dict[str, Group]) -> Programs:
+def _tensor_parallel(shape: Shape, groups: dict[str, Group]) -> Programs:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     ranks = dist.get_world_size()
-    if HEADS % ranks:
-        raise ValueError(f"the number of ranks must divide {HEADS}, the number of heads, got `{ranks}`")
+    if shape.heads % ranks:
+        raise ValueError(f"the number of ranks must divide {shape.heads}, the number of heads, got `{ranks}`")
 
     def divided(group: Group) -> Step:
-        model, mesh = gpt(), DeviceMesh.from_group(group, "cpu")
+        model, mesh = gpt(shape), DeviceMesh.from_group(group, "cpu")
         plan = {name: ColwiseParallel() for name in ("query", "key", "value", "up")} | {name: RowwiseParallel() for name in ("out", "down")}
         for block in model[1:-1]:
             parallelize_module(block, mesh, plan)
         # All ranks work on the same samples.
         return _training(model, gpt_inputs(0, GPT_BATCH * ranks))
 
-    return _both(groups, divided, lambda: _training(gpt(), gpt_inputs(0)))
+    return _both(groups, divided, lambda: _training(gpt(shape), gpt_inputs(0)))
 
 
-def _pipeline(schedule_name: str, groups: dict[str, Group]) -> Programs:
+def _pipeline(schedule_name: str, shape: Shape, groups: dict[str, Group]) -> Programs:
     """Trains with one stage on each rank. A rank computes as much as alone, in micro-batches of half the size."""
     from torch.distributed import pipelining
 
     ranks, rank = dist.get_world_size(), dist.get_rank()
-    if ranks > BLOCKS:
-        raise ValueError(f"at most {BLOCKS} ranks, the number of blocks of the model, got `{ranks}`")
+    if ranks > shape.blocks:
+        raise ValueError(f"at most {shape.blocks} ranks, the number of blocks of the model, got `{ranks}`")
 
     def staged(group: Group) -> Step:
-        whole = gpt()
+        whole = gpt(shape)
         bounds = [len(whole) * stage // ranks for stage in range(ranks + 1)]
         part = whole[bounds[rank] : bounds[rank + 1]]
         stage = pipelining.PipelineStage(part, rank, ranks, torch.device("cpu"), group=group)
@@ -154,14 +154,15 @@ def _pipeline(schedule_name: str, groups: dict[str, Group]) -> Programs:
 
         return step
 
-    return _both(groups, staged, lambda: _training(gpt(), gpt_inputs(0)))
+    return _both(groups, staged, lambda: _training(gpt(shape), gpt_inputs(0)))
 
 
-STEPS: dict[str, Callable[[dict[str, Group]], Programs]] = {
-    "DDP of an MLP": lambda groups: _ddp(mlp, mlp_inputs, views=False, groups=groups),
-    "DDP of an MLP, bucket views": lambda groups: _ddp(mlp, mlp_inputs, views=True, groups=groups),
-    "DDP of an MLP, hook over gloo": _hook,
-    "DDP of a GPT": lambda groups: _ddp(gpt, gpt_inputs, views=False, groups=groups),
+# Each creates the programs of a row for a GPT of this shape.
+STEPS: dict[str, Callable[[Shape, dict[str, Group]], Programs]] = {
+    "DDP of an MLP": lambda _shape, groups: _ddp(mlp, mlp_inputs, views=False, groups=groups),
+    "DDP of an MLP, bucket views": lambda _shape, groups: _ddp(mlp, mlp_inputs, views=True, groups=groups),
+    "DDP of an MLP, hook over gloo": lambda _shape, groups: _hook(groups),
+    "DDP of a GPT": lambda shape, groups: _ddp(partial(gpt, shape), gpt_inputs, views=False, groups=groups),
     "FSDP2 of a GPT": partial(_fsdp, torch.float32),
     "FSDP2 of a GPT, bfloat16": partial(_fsdp, torch.bfloat16),
     "ZeRO of a GPT": _zero,

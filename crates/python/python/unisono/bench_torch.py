@@ -19,6 +19,7 @@ from . import init
 from . import torch as unisono_torch
 from .bench import broadcast_text, calls_per_round, median_times, processor
 from .bench_calls import CALLS, MESSAGES_PER_CALL, WITHOUT_ARRAY, Call
+from .bench_models import SHAPES
 from .bench_steps import ALONE, ROUNDING, SILENT, STEPS, Programs
 from .comm import Comm
 
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         if calls and steps:
             _print(comm, "")
         if steps:
-            _print_steps(comm, groups, steps, options.rounds, options.round_s)
+            _print_steps(comm, groups, steps, options)
         dist.destroy_process_group()
         # Rank 0's folder, which has the store, is removed after this.
         comm.barrier()
@@ -86,12 +87,15 @@ def _call_cell(comm: Comm, groups: dict[str, dist.ProcessGroup], name: str, size
     return f"{_ratio(seconds)} ({_figure(seconds['unisono'] * 1e6 / MESSAGES_PER_CALL.get(name, 1))})"
 
 
-def _print_steps(comm: Comm, groups: dict[str, dist.ProcessGroup], names: list[str], rounds: int, round_s: float) -> None:
-    _print(comm, f"steps of training: unisono / gloo (ms of unisono), ms of the others, {_conditions(comm, rounds)}")
+def _print_steps(comm: Comm, groups: dict[str, dist.ProcessGroup], names: list[str], options: argparse.Namespace) -> None:
+    rounds, of_gpt = options.rounds, f"GPT of {options.parameters} parameters"
+    _print(comm, f"steps of training: unisono / gloo (ms of unisono), ms of the others, {of_gpt}, {_conditions(comm, rounds)}")
     _print(comm, f"{'':<{_NAME_WIDTH}}" + "".join(f"{column:>{_WIDTH}}" for column in ("unisono", SILENT, ALONE, "of linear")))
     for name in names:
         try:
-            row = _step_cells(comm, name, _run_on_all("all programs", partial(STEPS[name], groups)), rounds, round_s)
+            row = _step_cells(
+                comm, name, _run_on_all("all programs", partial(STEPS[name], SHAPES[options.parameters], groups)), rounds, options.round_s
+            )
         except NotRunError as error:
             row = [f"  not run: {error}"]
         _print(comm, f"{name:<{_NAME_WIDTH}}" + "".join(f"{cell:>{_WIDTH}}" for cell in row))

@@ -104,13 +104,13 @@ impl Dispatcher {
     pub(super) fn next(&self, worker: Rank, asks_to_stop: bool) -> Message {
         let mut state = self.state();
         state.asks_to_stop |= asks_to_stop;
-        let lane = worker - self.first;
-        let next = state.next(worker, lane, &self.rate);
+        let series = worker - self.first;
+        let next = state.next(worker, series, &self.rate);
         if next.kind != Kind::Wait {
             return next;
         }
         drop(self.wait(state, PATIENCE));
-        self.state().next(worker, lane, &self.rate)
+        self.state().next(worker, series, &self.rate)
     }
 
     /// Records that a share is applied, and that its gradient missed this many updates.
@@ -174,7 +174,7 @@ impl Dispatcher {
 }
 
 impl State {
-    fn next(&mut self, worker: Rank, lane: usize, rate: &Rate) -> Message {
+    fn next(&mut self, worker: Rank, series: usize, rate: &Rate) -> Message {
         if self.is_over {
             return Message { asks_to_stop: self.has_stopped.into(), ..Message::new(Kind::Done) };
         }
@@ -188,9 +188,9 @@ impl State {
                 ..Message::new(Kind::Evaluate)
             };
         }
-        // The rate depends on the steps that are complete, not on the step of the share, because a lane may be far ahead.
+        // The rate depends on the steps that are complete, not on the step of the share, because a series may be far ahead.
         let step = self.before + self.queue.steps_made() as u64;
-        match self.queue.take(worker, lane) {
+        match self.queue.take(worker, series) {
             None => Message::new(Kind::Wait),
             Some(share) => {
                 let (last, factor) = self.last;

@@ -13,14 +13,14 @@ pub(super) struct ShareId {
     pub(super) number: usize,
 }
 
-/// The shares of an epoch. Shares with the same number in their steps form a *lane*. A worker processes the shares of its lane one after the other,
-/// so that their data can be prefetched. When its lane has none left, it processes the next share of the lane that is furthest behind. Worker numbers
+/// The shares of an epoch. Shares with the same number in their steps form a *series*. A worker processes the shares of its series one after the other,
+/// so that their data can be prefetched. When its series has none left, it processes the next share of the series that is furthest behind. Worker numbers
 /// are arbitrary.
 #[derive(Debug)]
 pub(super) struct Queue {
     staleness: Staleness,
-    /// The next step of each lane.
-    lanes: Vec<usize>,
+    /// By series.
+    next_steps: Vec<usize>,
     /// The first step that may not begin yet.
     pub(super) until: usize,
     /// The shares of lost workers.
@@ -48,56 +48,57 @@ impl Queue {
     /// Creates an empty queue of steps with this many shares.
     pub(super) fn new(shares: usize, staleness: Staleness) -> Self {
         let (returned, in_work) = (VecDeque::new(), BTreeMap::new());
-        Self { staleness, lanes: vec![0; shares], until: 0, returned, in_work, applied: 0 }
+        Self { staleness, next_steps: vec![0; shares], until: 0, returned, in_work, applied: 0 }
     }
 
     /// Begins an epoch whose first `skipped` steps are complete.
     pub(super) fn begin(&mut self, skipped: usize) {
-        self.lanes.fill(skipped);
+        self.next_steps.fill(skipped);
         self.until = skipped;
-        self.applied = skipped * self.lanes.len();
+        self.applied = skipped * self.next_steps.len();
     }
 
     /// Permits no further steps to begin.
     pub(super) fn close(&mut self) {
-        let furthest = self.lanes.iter().max().copied().unwrap_or(0);
+        let furthest = self.next_steps.iter().max().copied().unwrap_or(0);
         self.until = self.until.min(furthest);
     }
 
     /// Returns whether all shares of the permitted steps are applied.
     pub(super) fn is_done(&self) -> bool {
-        self.applied == self.until * self.lanes.len()
+        self.applied == self.until * self.next_steps.len()
     }
 
     /// Returns the number of completed steps of this epoch: the number of applied shares, divided by the shares of a step.
     pub(super) fn steps_made(&self) -> usize {
-        self.applied / self.lanes.len()
+        self.applied / self.next_steps.len()
     }
 
-    /// Returns the next share for this worker, which must have none and prefers this lane. Returns `None` if the worker has to wait.
-    pub(super) fn take(&mut self, worker: usize, lane: usize) -> Option<ShareId> {
-        let share = self.returned.front().copied().or_else(|| self.next(lane))?;
+    /// Returns the next share for this worker, which must have none and prefers this series. Returns `None` if the worker has to wait.
+    pub(super) fn take(&mut self, worker: usize, series: usize) -> Option<ShareId> {
+        let share = self.returned.front().copied().or_else(|| self.next(series))?;
         if !self.may_begin() {
             return None;
         }
         if self.returned.pop_front().is_none() {
-            self.lanes[share.number] += 1;
+            self.next_steps[share.number] += 1;
         }
         self.in_work.insert(worker, InWork { share, since: self.applied });
         Some(share)
     }
 
-    /// Returns the next share of this lane or, if it has none, of the lane that is furthest behind. Only steps that may begin count.
-    fn next(&self, lane: usize) -> Option<ShareId> {
+    /// Returns the next share of this series or, if it has none, of the series that is furthest behind. Only steps that may begin count.
+    fn next(&self, series: usize) -> Option<ShareId> {
         // Without staleness a step begins when the previous one is complete.
         let last = match self.staleness {
             Staleness::Steps(0) => self.until.min(self.steps_made() + 1),
             _ => self.until,
         };
-        let may_begin = |&lane: &usize| self.lanes.get(lane).is_some_and(|&step| step < last);
-        let others = (0..self.lanes.len()).filter(may_begin).min_by_key(|&lane| self.lanes[lane]);
-        let number = Some(lane).filter(may_begin).or(others)?;
-        Some(ShareId { step: self.lanes[number], number })
+        let may_begin = |&series: &usize| self.next_steps.get(series).is_some_and(|&step| step < last);
+        let others =
+            (0..self.next_steps.len()).filter(may_begin).min_by_key(|&series| self.next_steps[series]);
+        let number = Some(series).filter(may_begin).or(others)?;
+        Some(ShareId { step: self.next_steps[number], number })
     }
 
     /// Returns whether another share may begin without a gradient exceeding its staleness bound. In the worst case, all other shares in work are
@@ -107,7 +108,7 @@ impl Queue {
         match self.staleness {
             Staleness::Steps(0) | Staleness::Unbounded => true,
             Staleness::Steps(steps) => {
-                let most = usize::try_from(steps).unwrap_or(usize::MAX).saturating_mul(self.lanes.len());
+                let most = usize::try_from(steps).unwrap_or(usize::MAX).saturating_mul(self.next_steps.len());
                 let suits = |work: &InWork| self.applied + others <= work.since.saturating_add(most);
                 others <= most && self.in_work.values().all(suits)
             }
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn worker_finishes_its_lane_then_helps_the_slowest_lane() {
+    fn worker_finishes_its_series_then_helps_the_slowest() {
         let mut queue = Queue::new(3, Staleness::Unbounded);
         queue.begin(0);
         queue.until = 4;
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!((0..4).map(|_| take(&mut queue, 1)).collect::<Vec<_>>(), [(0, 1), (1, 1), (2, 1), (3, 1)]);
         assert_eq!(take(&mut queue, 0), (0, 0));
         assert_eq!([take(&mut queue, 1), take(&mut queue, 1)], [(0, 2), (1, 0)]);
-        // A worker that has joined with a number beyond the lanes.
+        // A worker that has joined with a number beyond the series.
         assert_eq!(take(&mut queue, 7), (1, 2));
         assert_eq!((queue.steps_made(), queue.is_done()), (2, false));
     }

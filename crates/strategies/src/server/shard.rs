@@ -50,7 +50,7 @@ fn per_share(settings: &OptimizerSettings, shares: usize) -> (OptimizerSettings,
     )
 }
 
-/// A set of shares, stored as runs of consecutive steps of each lane, by the lane and the end of the run. Workers process the shares of a lane in
+/// A set of shares, stored as runs of consecutive steps of each series, by the series and the end of the run. Workers process the shares of a series in
 /// order, so the set does not grow with the number of steps.
 #[derive(Debug, Default)]
 struct Arrived(BTreeMap<(usize, usize), usize>);
@@ -58,7 +58,7 @@ struct Arrived(BTreeMap<(usize, usize), usize>);
 impl Arrived {
     /// Adds a share. Returns whether it is new.
     fn insert(&mut self, ShareId { step, number }: ShareId) -> bool {
-        let next = self.0.range((number, step + 1)..).next().filter(|((lane, _), _)| *lane == number);
+        let next = self.0.range((number, step + 1)..).next().filter(|((series, _), _)| *series == number);
         let next = next.map(|(&key, &start)| (key, start));
         if next.is_some_and(|(_, start)| start <= step) {
             return false;

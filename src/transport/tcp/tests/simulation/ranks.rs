@@ -29,7 +29,7 @@ pub(super) struct Sample {
     bound: Vec<Bound>,
     inputs: Vec<Vec<f32>>,
     expected: Vec<Vec<f32>>,
-    has_lanes: bool,
+    can_pipeline: bool,
 }
 
 impl Sample {
@@ -38,7 +38,7 @@ impl Sample {
         let call = Call::new(operation, operation.reduces().then_some(ReduceOp::Sum), DType::F32, count);
         let capabilities = Capabilities {
             is_shared: false,
-            has_lanes: true,
+            can_pipeline: true,
             eager_bytes: 0,
             segment_bytes: FAR_SEGMENT,
             accumulates: false,
@@ -60,8 +60,8 @@ impl Sample {
         let expected =
             program::run(&programs, &inputs, |left, right| left + right).expect("it has no defect");
         let mut instructions = programs.iter().flat_map(|program| &program.instructions);
-        let has_lanes = instructions.any(|(_, instruction)| matches!(instruction, Instruction::Post(..)));
-        Self { call, method, bound, inputs, expected, has_lanes }
+        let can_pipeline = instructions.any(|(_, instruction)| matches!(instruction, Instruction::Post(..)));
+        Self { call, method, bound, inputs, expected, can_pipeline }
     }
 
     pub(super) fn ranks(&self) -> usize {
@@ -117,7 +117,7 @@ pub(super) fn samples() -> Vec<Sample> {
         Sample::new(Rail, AllReduce, (2, 2), 60_000),
         Sample::new(Rail, AllReduce, (3, 2), 40_000),
     ];
-    assert!(samples.iter().any(|sample| sample.has_lanes), "some post exchanges");
+    assert!(samples.iter().any(|sample| sample.can_pipeline), "some post exchanges");
     samples
 }
 

@@ -1,4 +1,4 @@
-//! Multi-level plans in lanes, pipelined over blocks: while one block of an array is between nodes, others are reduced and
+//! Multi-level plans, pipelined over blocks: while one block of an array is between nodes, others are reduced and
 //! distributed inside them. (Luo et al., "HAN: a hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.)
 //!
 //! A network link idles whenever no message is in flight, so a step between nodes is posted long before its result is needed, and
