@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Protocol
 
 from . import _unisono
@@ -75,7 +76,9 @@ def from_store(
     those of `init`. Without a timeout, ranks wait for each other as long as the store does.
     """
     rounds = iter(range(1 << 30))
-    deadline = None if timeout is None else time.monotonic() + timeout
+    of_store = getattr(store, "timeout", None)
+    limit = of_store.total_seconds() if timeout is None and isinstance(of_store, timedelta) else timeout
+    deadline = None if limit is None else time.monotonic() + limit
 
     def all_gather(own: bytes) -> list[bytes]:
         place = f"{name}/{next(rounds)}"
