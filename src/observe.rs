@@ -22,8 +22,8 @@ mod timeline;
 mod totals;
 
 use counters::Counters;
-use hub::name_of_world;
 pub(crate) use hub::{flush, flush_briefly, next_world};
+use hub::{is_observed, name_of_world};
 pub use spans::{Span, is_on, record, span};
 use timeline::Timeline;
 
@@ -54,15 +54,14 @@ pub(crate) struct Observer {
 
 impl Observer {
     /// Returns the observer of a rank of a new world, if the settings enable metrics or traces. `number` is the highest
-    /// [number](next_world) that a process has for the world.
-    /// `local_rank` is the rank of this process in its node.
+    /// [number](next_world) that a process has for the world, and `local_rank` the rank of this process in its node.
     pub(crate) fn of_world(
         config: &Config,
         number: u64,
         (rank, ranks): (Rank, usize),
         local_rank: Rank,
     ) -> Result<Option<Arc<Self>>> {
-        if config.metrics.is_none() && config.trace.is_none() {
+        if !is_observed(config) {
             return Ok(None);
         }
         hub::start(config, local_rank)?;

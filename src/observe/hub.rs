@@ -182,10 +182,14 @@ fn start_metrics(metrics: &Metrics, local_rank: Rank) -> Result<()> {
         .map_err(|cause| Error::Launch(format!("cannot start the thread of UNISONO_METRICS: {cause}")))
 }
 
+/// Returns whether the settings enable metrics or traces.
+pub(super) fn is_observed(config: &Config) -> bool {
+    config.metrics.is_some() || config.trace.is_some()
+}
+
 /// Returns the number of the next world of this process, and counts it if it is observed.
 pub(crate) fn next_world(config: &Config) -> u64 {
-    let is_observed = config.metrics.is_some() || config.trace.is_some();
-    WORLDS.fetch_add(u64::from(is_observed), Ordering::Relaxed)
+    WORLDS.fetch_add(u64::from(is_observed(config)), Ordering::Relaxed)
 }
 
 /// Returns the name of a world, by the highest number of its processes: a process that joins a world may have had fewer of them. Their next

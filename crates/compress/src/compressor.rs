@@ -18,6 +18,7 @@ mod sparse;
 mod wire;
 
 use crate::kernels::quantized::{Int4, Int4Stochastic, Int8, Int8Stochastic, OneBit};
+use crate::kernels::sparse::assert_indices;
 use exchanges::Exchange;
 use levels::Groups;
 pub use levels::Levels;
@@ -201,10 +202,9 @@ impl Compressor {
         assert!(compression.is_valid(), "{compression}: expected one of {}", Compression::NAMES);
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let has_indices = matches!(compression, Compression::TopK { .. } | Compression::Threshold { .. });
-        assert!(
-            !has_indices || u32::try_from(count).is_ok(),
-            "{compression}: {count} values are too many for 32-bit indices"
-        );
+        if has_indices {
+            assert_indices(count);
+        }
         let encoder: Box<dyn Encoder> = match compression {
             Compression::Int8 => Box::new(Quantized::<Int8>::new(shapes.len())),
             Compression::Int8Stochastic => Box::new(Quantized::<Int8Stochastic>::new(shapes.len())),

@@ -3,7 +3,6 @@
 #ifndef ACCELERATE_H
 #define ACCELERATE_H
 
-#include <math.h>
 #include <mpi.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -184,7 +183,7 @@ bool may_round(const struct type *type, int op);
 const struct type *type_of(MPI_Datatype handle);
 /* Returns whether elements of a type are contiguous bytes in the order in which MPI sends them. The first call for a type packs an element. */
 bool is_contiguous(MPI_Datatype handle, MPI_Comm comm);
-/* Returns whether a handle is that of a type that is committed. It may be of no type. */
+/* Returns whether a handle, which may be invalid, is that of a committed type. */
 bool is_committed(MPI_Datatype handle);
 /* Returns the number of a reduction, or NONE. */
 int reduction_of(MPI_Op op);
@@ -426,8 +425,8 @@ static inline void call_ended(const struct call *call, bool has_failed)
     if (report_is_wanted)
         report_call(call, now);
     if (call->is_in_trial)
-        /* A side whose calls fail at once is not fast. */
-        trial_call_ended(call, has_failed ? INFINITY : now);
+        /* A side whose calls fail at once is not fast. The time is finite, since it is translated to another clock and compared on all ranks. */
+        trial_call_ended(call, has_failed ? 1e30 : now);
 }
 
 #pragma GCC visibility pop

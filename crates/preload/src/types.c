@@ -146,7 +146,7 @@ static bool is_accepted(MPI_Datatype handle)
     return PMPI_Send(&committed, 1, handle, MPI_PROC_NULL, 0, quiet_comm()) == MPI_SUCCESS;
 }
 
-/* Returns whether a handle, which may be of no type, was one of a committed type at its first use by this thread since others. */
+/* Returns whether MPI accepts a type. The answer for the last type of this thread is kept. */
 static bool was_accepted(MPI_Datatype handle)
 {
     static _Thread_local MPI_Datatype last;

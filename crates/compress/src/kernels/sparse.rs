@@ -38,14 +38,13 @@ pub fn count_from(residual: &mut [f32], values: &mut [f32], least: f32) -> usize
 /// # Panics
 /// As [`Largest::encode`].
 pub fn encode_from(values: &mut [f32], least: f32, pairs: &mut Vec<Pair>) {
-    assert_indices(values);
+    assert_indices(values.len());
     pairs.clear();
     let all = Threshold::all_from(magnitude(least));
     Level::best().run(Select(values, all, pairs));
 }
 
-fn assert_indices(values: &[f32]) {
-    let count = values.len();
+pub(crate) fn assert_indices(count: usize) {
     assert!(u32::try_from(count).is_ok(), "{count} values are too many for 32-bit indices");
 }
 

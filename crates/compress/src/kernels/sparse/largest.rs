@@ -52,7 +52,7 @@ impl Largest {
         most: usize,
         pairs: &mut Vec<Pair>,
     ) -> Result<(), usize> {
-        assert_indices(residual);
+        assert_indices(residual.len());
         let most = most.min(residual.len());
         let near = magnitude((1.0 - self.margin) * self.least);
         let limit = 4 * most + GROUP;
