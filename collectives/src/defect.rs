@@ -24,9 +24,9 @@ pub enum Defect {
     #[error("rank {rank}, step {step}: sends chunks {sent} while chunks {replaced} are being replaced")]
     Overlap { rank: Rank, step: usize, sent: Chunks, replaced: Chunks },
 
-    /// The two ends of a message name ranges of different lengths.
+    /// The two ends of a message name ranges of different lengths, or values that are not reduced would get another chunk's place.
     #[error("rank {to}, step {step}: receives chunks {received}, but rank {from} sends chunks {sent}")]
-    LengthMismatch { from: Rank, to: Rank, step: usize, sent: Chunks, received: Chunks },
+    Mismatch { from: Rank, to: Rank, step: usize, sent: Chunks, received: Chunks },
 
     /// A rank waits for a message, or for one to be received, but the other rank has finished.
     #[error("rank {rank}, step {step}: waits for rank {other}, which has finished")]

@@ -32,7 +32,7 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 /// # Panics
 /// If the plans are not those of all ranks, or are defective ([`crate::verify()`] describes how).
 pub fn explain(name: &str, operation: Operation, topology: &Topology, plans: &[Plan]) -> String {
-    let rounds = Rounds::of(operation, topology, plans);
+    let rounds = Rounds::of(operation, topology, plans, (DRAWN_RANKS, DRAWN_CHUNKS + 1));
     let mut drawing = Drawing { plans, full: rounds.full, rows: Vec::new(), phase: None };
     drawing.state("start".to_owned(), &rounds.start);
     for (arrivals, buffers) in &rounds.rounds {
@@ -45,7 +45,7 @@ pub fn explain(name: &str, operation: Operation, topology: &Topology, plans: &[P
 /// The number of contributions in each chunk, by rank.
 type Buffers = Vec<Vec<usize>>;
 
-/// The messages of a collective by round, and the buffers after each.
+/// The messages of a collective by round, and the drawn buffers after each.
 struct Rounds {
     /// The number of contributions of a complete chunk.
     full: usize,
@@ -54,7 +54,9 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn of(operation: Operation, topology: &Topology, plans: &[Plan]) -> Self {
+    /// Records the buffers of the first `drawn.0` ranks, up to `drawn.1` chunks of each: those of all ranks would need memory in proportion to the
+    /// cube of their number.
+    fn of(operation: Operation, topology: &Topology, plans: &[Plan], drawn: (usize, usize)) -> Self {
         let ranks = topology.ranks();
         assert_eq!(plans.len(), ranks, "one plan for each rank");
         let programs: Vec<_> = plans.iter().map(Program::of_plan).collect();
@@ -62,13 +64,17 @@ impl Rounds {
             let chunks = 0..programs[rank].chunk_count;
             chunks.map(|chunk| usize::from(operation.begins_with(rank, chunk))).collect()
         };
-        let start: Buffers = (0..ranks).map(contributions).collect();
-        let mut record = Record(Vec::new());
+        let mut start: Buffers = (0..ranks).map(contributions).collect();
+        let mut record = Record { drawn, messages: Vec::new() };
         Interpreter::new(&programs, &mut record, start.clone()).run();
-        record.0.sort_by_key(|(arrival, _)| (arrival.round, arrival.to));
+        record.messages.sort_by_key(|(arrival, _)| (arrival.round, arrival.to));
+        start.truncate(drawn.0);
+        start.iter_mut().for_each(|buffer| buffer.truncate(drawn.1));
         let (mut buffers, mut rounds) = (start.clone(), Vec::new());
-        for round in record.0.chunk_by(|(one, _), (other, _)| one.round == other.round) {
-            round.iter().for_each(|(arrival, buffer)| buffers[arrival.to].clone_from(buffer));
+        for round in record.messages.chunk_by(|(one, _), (other, _)| one.round == other.round) {
+            for (arrival, buffer) in round.iter().filter(|(arrival, _)| arrival.to < drawn.0) {
+                buffers[arrival.to].clone_from(buffer);
+            }
             rounds.push((round.iter().map(|(arrival, _)| *arrival).collect(), buffers.clone()));
         }
         Self { full: if operation.reduces() { ranks } else { 1 }, start, rounds }
@@ -135,8 +141,12 @@ enum Row {
     Cells(String, Vec<String>),
 }
 
-/// Counts contributions, and records every message with the receiver's counts afterwards.
-struct Record(Vec<(Arrival, Vec<usize>)>);
+/// Counts contributions, and records every message with the drawn part of the receiver's counts afterwards.
+struct Record {
+    /// The number of ranks and of chunks.
+    drawn: (usize, usize),
+    messages: Vec<(Arrival, Vec<usize>)>,
+}
 
 impl Values for Record {
     /// The number of contributions in a rank's chunk.
@@ -147,7 +157,8 @@ impl Values for Record {
     }
 
     fn received(&mut self, message: Arrival, buffer: &[usize]) {
-        self.0.push((message, buffer.to_vec()));
+        let chunks = if message.to < self.drawn.0 { buffer.len().min(self.drawn.1) } else { 0 };
+        self.messages.push((message, buffer[..chunks].to_vec()));
     }
 }
 
@@ -178,7 +189,7 @@ impl Drawing<'_> {
             let bars: String = buffer.iter().take(DRAWN_CHUNKS).map(|&count| bar(count, self.full)).collect();
             if buffer.len() > DRAWN_CHUNKS { bars + "…" } else { bars }
         };
-        self.rows.push(Row::Cells(label, buffers.iter().take(DRAWN_RANKS).map(bars).collect()));
+        self.rows.push(Row::Cells(label, buffers.iter().map(bars).collect()));
     }
 
     /// Returns the text for the messages that a rank sends and receives in a round.

@@ -38,7 +38,7 @@ const STYLE: &str = "\
 /// # Panics
 /// If the plans are not those of all ranks, or are defective ([`crate::verify()`] describes how).
 pub fn explain_svg(name: &str, operation: Operation, topology: &Topology, plans: &[Plan]) -> String {
-    let Rounds { full, start, rounds } = Rounds::of(operation, topology, plans);
+    let Rounds { full, start, rounds } = Rounds::of(operation, topology, plans, (usize::MAX, usize::MAX));
     let column = start.iter().map(Vec::len).max().unwrap_or(0) * BAR.0;
     let column = if topology.nodes() > 1 { column.max(NODE_LABEL) } else { column };
     let left = |rank: Rank| MARGIN + rank * (column + GAP.0);

@@ -253,7 +253,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
         self.changes += 1;
         if sent.part.chunks.count() != part.chunks.count() {
             let (sent, received) = (sent.part.chunks, part.chunks);
-            self.defects.push(Defect::LengthMismatch { from, to: rank, step, sent, received });
+            self.defects.push(Defect::Mismatch { from, to: rank, step, sent, received });
             return false;
         }
         self.put(rank, part, values, combine);

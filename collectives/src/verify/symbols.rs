@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::defect::Defect;
 use crate::operation::Operation;
-use crate::program::{Event, Values};
+use crate::program::{Arrival, Event, Values};
 use crate::world::Rank;
 
 /// A value, as an index into [`Symbols`]: messages move indices, while the values stay in place.
@@ -17,6 +17,8 @@ pub(crate) struct Symbols {
     /// The contributors of each value, as bit sets of 64 ranks per word, one value after the other.
     contributors: Vec<u64>,
     words: usize,
+    /// Whether each value stays in its chunk. Chunks may have different lengths, except in an all-to-all.
+    keeps_places: bool,
     pub(crate) defects: Vec<Defect>,
 }
 
@@ -41,7 +43,13 @@ impl Symbols {
         // Undefined contents are the contribution of a rank that does not exist, so they can never count as correct.
         let nonexistent = ranks;
         let words = nonexistent / 64 + 1;
-        let mut symbols = Self { values: Vec::new(), contributors: Vec::new(), words, defects: Vec::new() };
+        let mut symbols = Self {
+            values: Vec::new(),
+            contributors: Vec::new(),
+            words,
+            keeps_places: operation != Operation::AllToAll,
+            defects: Vec::new(),
+        };
         let mut input = |rank: Rank, cell: usize| {
             let chunk = cell / blocks;
             let contributor = if operation.begins_with(rank, chunk) { rank } else { nonexistent };
@@ -107,6 +115,13 @@ impl Values for Symbols {
             _ => None,
         };
         *held = self.push(Value { chunk, order, run });
+    }
+
+    fn received(&mut self, message: Arrival, _: &[Symbol]) {
+        let Arrival { from, to, step, sent, received, combine, .. } = message;
+        if self.keeps_places && !combine.reduces() && sent != received {
+            self.defects.push(Defect::Mismatch { from, to, step, sent, received });
+        }
     }
 }
 

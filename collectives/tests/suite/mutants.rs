@@ -194,9 +194,7 @@ fn defects_have_the_right_kind() {
     assert!(matches!(defects[..], [Defect::Overlap { rank: 0, step: 0, .. }]), "{defects:?}");
 
     let longer = mutate(&ring, 0, |steps| steps[0].send.as_mut().unwrap().chunks = Chunks::new(0, 2));
-    assert!(
-        find_defects(&longer).iter().any(|defect| matches!(defect, Defect::LengthMismatch { from: 0, .. }))
-    );
+    assert!(find_defects(&longer).iter().any(|defect| matches!(defect, Defect::Mismatch { from: 0, .. })));
 
     let outside = mutate(&ring, 0, |steps| steps[0].send.as_mut().unwrap().chunks = Chunks::new(3, 5));
     assert!(matches!(find_defects(&outside)[..], [Defect::NoSuchChunk { rank: 0, step: 0, .. }]));

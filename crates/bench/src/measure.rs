@@ -133,8 +133,11 @@ pub fn measure(
     for &operation in &settings.operations {
         // A barrier has no array.
         let sizes = if operation == Operation::Barrier { &[0][..] } else { &settings.sizes_bytes };
-        for &size_bytes in sizes {
-            let call = operation.call(settings.dtype, settings.op, size_bytes, comm.ranks());
+        let call = |&bytes: &usize| operation.call(settings.dtype, settings.op, bytes, comm.ranks());
+        let mut calls: Vec<_> = sizes.iter().map(call).collect();
+        // Small sizes may be rounded to the same number of elements.
+        calls.dedup_by_key(|call| call.count);
+        for call in calls {
             let task = Task { operation, call, settings };
             if operation == Operation::SendRecv {
                 let others = settings.contenders.iter().filter(|&choice| *choice != Choice::Auto);
@@ -289,7 +292,13 @@ fn measure_call<T: Element + From<u8>>(comm: &mut Communicator, task: &Task<'_>)
     let is_measurable = settings.overlap && settings.memory != Memory::Device;
     for contender in contenders.iter_mut().filter(|contender| is_measurable && contender.unable.is_none()) {
         if operation != Operation::Barrier {
-            contender.overlap_percent = overlap::percent::<T>(comm, &contender.choice, call, effort)?;
+            let choice = &contender.choice;
+            contender.overlap_percent = if settings.memory == Memory::Registered {
+                let buffer = comm.alloc::<T>(call.count)?;
+                overlap::percent(comm, choice, call, effort, buffer)?
+            } else {
+                overlap::percent(comm, choice, call, effort, vec![T::from(0); call.count])?
+            };
         }
     }
     Ok(contenders)

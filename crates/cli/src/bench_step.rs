@@ -160,6 +160,13 @@ fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<MemoryEs
             "--{option} has no effect without --model {models}: remove it, or add --model {models}"
         )));
     }
+    if matches!(args.wire, Wire::Compressed(_)) && comm.topology().nodes() == 1 {
+        return Err(TrainError::Setting(format!(
+            "--wire {} compresses between nodes, but all ranks share a node: start ranks on several nodes, or declare nodes, such as \
+             UNISONO_NODES=1,1",
+            args.wire
+        )));
+    }
     if args.bucket_bytes == BucketBytes::Fixed(0) {
         return Err(TrainError::Setting("--bucket-bytes must be at least 1, got `0`".to_owned()));
     }

@@ -7,8 +7,8 @@ use unisono_collectives::model::Machine;
 use unisono_collectives::{explain, explain_programs, explain_svg, names};
 use unisono_steps::pipeline::PipelineSchedule;
 
+use super::Failure;
 use super::values::{MOST_RANKS, Sizes, named, sizes, whole};
-use super::{Failure, is_reporter};
 
 #[derive(Debug, ClapArgs)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -60,6 +60,8 @@ struct Pipeline {
 
 /// The maximum number of stages and micro-batches. Larger drawings are unreadable.
 const MOST_STAGES: usize = 256;
+/// The maximum number of ranks in an SVG document, which grows with the cube of their number: 64 ranks of a ring have 65 MB.
+const MOST_SVG_RANKS: usize = 64;
 const ELEMENT_SIZE_BYTES: usize = 4;
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -75,6 +77,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             args.nodes
         )));
     }
+    if args.svg && ranks > MOST_SVG_RANKS {
+        return Err(Failure::BadInput(format!("--svg draws at most {MOST_SVG_RANKS} ranks, got `{ranks}`")));
+    }
     let sizes: Vec<_> = (0..args.nodes).map(|node| (ranks + node) / args.nodes).rev().collect();
     let topology = Topology::from_node_sizes(&sizes);
     let operation = args.operation;
@@ -86,32 +91,28 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             others.join(", ")
         )));
     };
-    if is_reporter() {
-        let name = algorithm.name();
-        if args.program {
-            let capabilities = Capabilities::of(&Machine::default(), &topology);
-            let compile = |rank| CompiledPlan::new(algorithm, operation, &topology, rank);
-            let compiled: Vec<_> = (0..ranks).filter_map(compile).collect();
-            for size_bytes in &args.bytes.0 {
-                let count = size_bytes.div_ceil(ELEMENT_SIZE_BYTES);
-                let program = |plan: &CompiledPlan| plan.program(count, ELEMENT_SIZE_BYTES, &capabilities);
-                let execution = compiled[0].execution(count, ELEMENT_SIZE_BYTES, &capabilities);
-                let programs: Vec<_> = compiled.iter().map(program).collect();
-                print!("{}", explain_programs(name, operation, &topology, execution, &programs));
-            }
-        } else {
-            let draw = if args.svg { explain_svg } else { explain };
-            print!("{}", draw(name, operation, &topology, &plans));
+    let name = algorithm.name();
+    if args.program {
+        let capabilities = Capabilities::of(&Machine::default(), &topology);
+        let compile = |rank| CompiledPlan::new(algorithm, operation, &topology, rank);
+        let compiled: Vec<_> = (0..ranks).filter_map(compile).collect();
+        for size_bytes in &args.bytes.0 {
+            let count = size_bytes.div_ceil(ELEMENT_SIZE_BYTES);
+            let program = |plan: &CompiledPlan| plan.program(count, ELEMENT_SIZE_BYTES, &capabilities);
+            let execution = compiled[0].execution(count, ELEMENT_SIZE_BYTES, &capabilities);
+            let programs: Vec<_> = compiled.iter().map(program).collect();
+            print!("{}", explain_programs(name, operation, &topology, execution, &programs));
         }
+    } else {
+        let draw = if args.svg { explain_svg } else { explain };
+        print!("{}", draw(name, operation, &topology, &plans));
     }
     Ok(())
 }
 
 fn draw_pipeline(args: &Pipeline) -> Result<(), Failure> {
     let plan = args.schedule.plan(args.stages, args.micro_batches).map_err(Failure::BadInput)?;
-    if is_reporter() {
-        print!("{}", plan.draw());
-    }
+    print!("{}", plan.draw());
     Ok(())
 }
 

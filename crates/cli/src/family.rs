@@ -159,8 +159,9 @@ fn descendants() -> io::Result<Vec<Process>> {
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         // A process that has ended in the meantime has no parent.
-        let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        if let Some(process) = process(pid, &status) {
+        let status = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The system cuts a long name, perhaps within a character.
+        if let Some(process) = process(pid, &String::from_utf8_lossy(&status)) {
             children.entry(process.parent).or_default().push(process);
         }
     }

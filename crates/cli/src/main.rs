@@ -195,6 +195,7 @@ impl Command {
     fn is_of_one_process(&self) -> bool {
         match self {
             Self::Completions(_)
+            | Self::Explain(_)
             | Self::HangReport(_)
             | Self::Simulate(_)
             | Self::Trace(_)

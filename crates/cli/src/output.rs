@@ -6,12 +6,15 @@
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write as _};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
 #[cfg(feature = "candle")]
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use signal_hook::low_level::exit;
+
+use super::world::STOP;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
@@ -46,13 +49,25 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::print_error(&format!($($text)*)) };
 }
 
-/// Writes to standard output, or ends the process.
+/// Whether the reader of standard output has closed the pipe of a command that continues.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Writes to standard output, or ends the process. A command that saves its work when it is stopped is stopped instead if the reader has closed the
+/// pipe, and its further output is dropped.
 pub(super) fn out(text: fmt::Arguments<'_>) {
+    if IS_CLOSED.load(Ordering::Relaxed) {
+        return;
+    }
     // A single write, because other ranks may print at the same moment.
     let text = text.to_string();
     let mut stdout = io::stdout().lock();
-    if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        end(&error);
+    let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) else { return };
+    match STOP.get().filter(|_| error.kind() == ErrorKind::BrokenPipe) {
+        Some(stop) => {
+            IS_CLOSED.store(true, Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
+        }
+        None => end(&error),
     }
 }
 

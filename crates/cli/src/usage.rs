@@ -40,7 +40,9 @@ pub(super) fn command() -> Command {
         let is_valued = argument.get_action().takes_values() && !argument.is_positional();
         if is_valued { argument.allow_negative_numbers(true) } else { argument }
     };
-    let command = Cli::command().mut_subcommands(|command| command.mut_args(negative));
+    let command = Cli::command().mut_subcommands(|command| {
+        command.mut_args(negative).mut_subcommands(|nested| nested.mut_args(negative))
+    });
     #[cfg(feature = "candle")]
     let command = command.mut_subcommand("train", |train| {
         train.mut_args(|argument| {
@@ -51,10 +53,16 @@ pub(super) fn command() -> Command {
     command
 }
 
-/// Returns the name of the subcommand and a space, or nothing if there is no such subcommand.
-fn asked(command: &Command, words: &[OsString]) -> String {
-    let known = words.iter().skip(1).find_map(|word| command.find_subcommand(word));
-    known.map_or_else(String::new, |command| format!("{} ", command.get_name()))
+/// Returns the names of the subcommand and of its own one, each with a space, as far as there are any.
+fn asked(mut command: &Command, words: &[OsString]) -> String {
+    let mut names = String::new();
+    for word in words.iter().skip(1) {
+        if let Some(known) = command.find_subcommand(word) {
+            names = format!("{names}{} ", known.get_name());
+            command = known;
+        }
+    }
+    names
 }
 
 /// Formats clap's error in one line, without the usage and the hint at `--help`.
@@ -181,10 +189,12 @@ mod tests {
             "bench --iterations -5",
             "explain ring --ranks -3",
             "supervise --wait-s -1 -- true",
+            "explain pipeline --micro-batches 2 --stages -3",
         ] {
             let message = refused(typed);
             assert!(message.contains("`: expected a whole number "), "{typed}: {message}");
         }
+        assert!(refused("simulate step --parameters x").ends_with("see unisono simulate step --help"));
         assert!(refused("bench --bytes -8").contains("or MIN:MAX"));
         assert!(refused("bench -x").starts_with("unexpected argument `-x` found; "));
     }

@@ -3,7 +3,9 @@
 use std::error::Error;
 use std::iter;
 use std::ops::Deref;
+use std::panic::resume_unwind;
 use std::pin::pin;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use http::Uri;
@@ -11,7 +13,7 @@ use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use prost::Message;
 use tokio::net::TcpStream;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
@@ -157,6 +159,15 @@ impl Background {
     pub(super) fn start(builder: &mut Builder) -> Result<Self, DataError> {
         let runtime = builder.enable_all().build();
         runtime.map(|runtime| Self(Some(runtime))).map_err(|error| DataError::Thread { error })
+    }
+
+    /// Waits for a future, also on a thread of another runtime, which may not wait in a second one.
+    pub(super) fn wait<F: Future<Output: Send> + Send>(&self, future: F) -> F::Output {
+        if Handle::try_current().is_err() {
+            return self.block_on(future);
+        }
+        let waiting = || self.block_on(future);
+        thread::scope(|scope| scope.spawn(waiting).join()).unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 

@@ -63,7 +63,7 @@ pub(super) fn connect(
         Pool::new(&service.servers, token)?
     };
     let described = until(options, describe(&pool, patience), || waits(&pool, patience));
-    let (address, description) = runtime.block_on(described)?;
+    let (address, description) = runtime.wait(described)?;
     let unreadable = |error| server_error(&address, format!("its description cannot be read: {error}"));
     let kind: Kind = serde_json::from_str(&description.kind).map_err(unreadable)?;
     let schema: Schema = serde_json::from_str(&description.schema).map_err(unreadable)?;
@@ -224,7 +224,7 @@ impl Split for Served {
             );
             return Err(DataError::other(problem));
         }
-        part("servers", || client.runtime.block_on(client.ask(request, samples.len(), bytes)))
+        part("servers", || client.runtime.wait(client.ask(request, samples.len(), bytes)))
     }
 }
 

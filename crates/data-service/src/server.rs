@@ -78,7 +78,7 @@ impl Server {
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(2).max_blocking_threads(settings.threads).thread_name("data server");
         let runtime = Background::start(&mut builder)?;
-        let (listener, address) = runtime.block_on(listen(&settings.listen))?;
+        let (listener, address) = runtime.wait(listen(&settings.listen))?;
         let served = Arc::new(Served {
             dataset,
             identity: description.identity(),
@@ -103,7 +103,7 @@ impl Server {
             let address = settings.advertise.unwrap_or_else(|| address.to_string());
             let request = JoinRequest { description: Some(served.description.clone()), address };
             let membership = Membership { other, token: settings.token, request };
-            let channel = runtime.block_on(membership.begin(options))?;
+            let channel = runtime.wait(membership.begin(options))?;
             runtime.spawn(membership.keep(channel, Arc::clone(&notice)));
         }
         Ok(Self { runtime, served, address, stopping, serving, notice })
@@ -138,7 +138,7 @@ impl Server {
     pub fn stop(mut self) -> Counts {
         self.stopping.notify_one();
         // A client may keep its connection open, so a timeout is not an error.
-        let _ = self.runtime.block_on(async { tokio::time::timeout(GRACE, &mut self.serving).await });
+        let _ = self.runtime.wait(async { tokio::time::timeout(GRACE, &mut self.serving).await });
         self.counts()
     }
 }

@@ -86,10 +86,28 @@ fn caught<T>(decode: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 /// Decodes a file as [`ImageReader::decode`] does, unless its header claims no pixels.
 fn decoded(bytes: &[u8]) -> Result<DynamicImage, String> {
     let unreadable = |error: ImageError| broken(&error);
+    // The decoder fills the missing part with grey, without an error.
+    if image::guess_format(bytes).is_ok_and(|format| format == ImageFormat::Jpeg) && !is_whole_jpeg(bytes) {
+        return Err(broken(&"the file ends within the image"));
+    }
     let (mut decoder, mut limits) = (decoder(bytes)?, limits(bytes));
     limits.reserve(decoder.total_bytes()).map_err(unreadable)?;
     decoder.set_limits(limits).map_err(unreadable)?;
     DynamicImage::from_decoder(decoder).map_err(unreadable)
+}
+
+/// Returns whether an end marker follows the start of the first scan. Segments before it are skipped, since a thumbnail has an end marker of its own.
+fn is_whole_jpeg(bytes: &[u8]) -> bool {
+    const START_OF_SCAN: u8 = 0xda;
+    const END: [u8; 2] = [0xff, 0xd9];
+    let mut at = 2;
+    while let Some(&[0xff, kind, high, low]) = bytes.get(at..).and_then(<[u8]>::first_chunk)
+        && kind != START_OF_SCAN
+    {
+        // Any number of 0xff may precede a marker.
+        at += if kind == 0xff { 1 } else { 2 + usize::from(u16::from_be_bytes([high, low])) };
+    }
+    bytes.get(at..).is_some_and(|scans| scans.windows(2).any(|pair| pair == END))
 }
 
 /// Returns the decoder of a file whose header has been read. Some formats allow sides of 0, to which no image can be resized.

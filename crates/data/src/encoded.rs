@@ -200,11 +200,10 @@ impl EncodedImages {
         size_of::<u32>() + self.values()
     }
 
-    /// Adds to a hash everything that determines the decoded images: besides [the properties](Self::hash) of their files, the time of the last change
+    /// Adds to a hash everything that determines the decoded images, except their shape: besides [the properties](Self::hash) of their files, the time of the last change
     /// of their inodes. Programs that copy files can preserve the modification time, but not this one.
     pub(super) fn hash_state(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
         self.hash(hasher)?;
-        self.shape.iter().for_each(|side| hasher.update(&side.to_le_bytes()));
         for path in self.store.paths(&self.samples) {
             let file = fs::metadata(path).map_err(DataError::read(path))?;
             hasher.update(&file.ctime().to_le_bytes());

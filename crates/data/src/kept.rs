@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::byte_file::{amount, room};
 use crate::snapshot::{FORMAT, Plan, SnapshotOptions};
-use crate::{DataError, Dataset, EncodedImages, Source, Split};
+use crate::{DataError, Dataset, EncodedImages, Kind, Source, Split};
 
 const ABOUT: &str = "snapshot.json";
 
@@ -85,7 +85,7 @@ impl Dataset {
                 "a snapshot of {source} would have no effect: its samples are not decoded in every epoch"
             )));
         };
-        let key = key(train, test, options)?;
+        let key = key(&self.kind, [train, test], options)?;
         let directory = options.directory.join(&key);
         let plan = |name, images: &EncodedImages| Plan {
             directory: &directory,
@@ -118,12 +118,12 @@ impl Dataset {
 }
 
 /// Returns a hash of everything that determines the records of a snapshot.
-fn key(train: &EncodedImages, test: &EncodedImages, options: &SnapshotOptions) -> Result<String, DataError> {
+fn key(kind: &Kind, splits: [&EncodedImages; 2], options: &SnapshotOptions) -> Result<String, DataError> {
     let mut hasher = Xxh3::new();
     hasher.update(FORMAT.as_bytes());
+    hasher.update(&serde_json::to_vec(kind).expect("words and numbers"));
     hasher.update(options.compression.to_string().as_bytes());
-    train.hash_state(&mut hasher)?;
-    test.hash_state(&mut hasher)?;
+    splits.iter().try_for_each(|split| split.hash_state(&mut hasher))?;
     Ok(format!("{:016x}", hasher.digest()))
 }
 

@@ -23,7 +23,7 @@ mod shard;
 use shard::Shard;
 
 /// Part of the key of every snapshot. It changes with the content and the format of records.
-pub(crate) const FORMAT: &str = concat!(env!("CARGO_PKG_VERSION"), " snapshot 2");
+pub(crate) const FORMAT: &str = concat!(env!("CARGO_PKG_VERSION"), " snapshot 3");
 
 /// The size of a shard in bytes before compression: small enough to share shards among processes, and large enough for efficient reads.
 const SHARD_BYTES: usize = 16 << 20;

@@ -51,10 +51,11 @@ pub fn measure(
     mut report: impl FnMut(Row),
 ) -> Result<()> {
     let levels = Levels::of(comm)?;
-    for &size_bytes in sizes_bytes {
-        let count = (size_bytes / size_of::<f32>()).max(1);
+    let mut counts: Vec<_> = sizes_bytes.iter().map(|bytes| (bytes / size_of::<f32>()).max(1)).collect();
+    counts.dedup();
+    for count in counts {
         let iterations = iterations.unwrap_or_else(|| {
-            (WORTH_BYTES / size_bytes.max(1)).clamp(*ITERATIONS.start(), *ITERATIONS.end())
+            (WORTH_BYTES / (count * size_of::<f32>())).clamp(*ITERATIONS.start(), *ITERATIONS.end())
         });
         let rows = count.isqrt();
         let shapes: [&[usize]; 2] = [&[rows, count / rows], &[count % rows]];

@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use unisono::{Call, Choice, Communicator, Element, Error, Request, Result};
+use unisono::{Buffer, Call, Choice, Communicator, Error, Request, Result};
 
 use super::{Effort, slowest};
 
@@ -13,20 +13,22 @@ const MOST_ITERATIONS: usize = 100;
 /// The units of work that are timed, to compute how many take as long as a call.
 const UNITS: u64 = 1 << 16;
 
-/// Returns the fraction of the call that computation hides, in percent; `None` if it has no asynchronous form here. All ranks call
-/// it and get the same result.
-pub(super) fn percent<T: Element + From<u8>>(
+/// Returns the fraction of a call on `buffer` that computation hides, in percent; `None` if it has no asynchronous form here. All
+/// ranks call it and get the same result.
+pub(super) fn percent<B: Buffer<Element: From<u8>>>(
     comm: &mut Communicator,
     choice: &Choice,
     call: &Call,
     effort: Effort,
+    mut buffer: B,
 ) -> Result<Option<f64>> {
     let effort = Effort { iterations: effort.iterations.min(MOST_ITERATIONS), ..effort };
-    let mut buffer = vec![T::from(1); call.count];
+    buffer.fill(1.into());
+    let mut buffer = Some(buffer);
     let mut timed = |comm: &mut Communicator, starts: bool, units: u64| -> Result<f64> {
         comm.barrier()?;
         let began = Instant::now();
-        let taken = std::mem::take(&mut buffer);
+        let taken = buffer.take().expect("an iteration returns the buffer");
         let request = if starts {
             let mut comm = comm.call().algorithm(choice.clone());
             Ok(comm.call_async(call.operation, call.op, taken)?)
@@ -34,7 +36,7 @@ pub(super) fn percent<T: Element + From<u8>>(
             Err(taken)
         };
         work(units);
-        buffer = request.map_or_else(Ok, Request::wait)?;
+        buffer = Some(request.map_or_else(Ok, Request::wait)?);
         Ok(began.elapsed().as_secs_f64() * 1e6)
     };
     let mut median_us = |comm: &mut Communicator, starts, units| -> Result<f64> {

@@ -1,8 +1,11 @@
 //! Initialises parameters from a file.
 
+use std::collections::HashMap;
+use std::fs;
 use std::path::Path;
 
-use candle_core::{DType, Device, Error, Result, bail, safetensors};
+use candle_core::safetensors::{BufferedSafetensors, Load};
+use candle_core::{DType, Device, Error, Result, bail};
 
 use super::Parameters;
 use crate::error::text;
@@ -16,13 +19,16 @@ impl Parameters {
     /// keep their values. A program that expects none must check the result.
     ///
     /// # Errors
-    /// If the file cannot be read, has no parameter of the model, has several candidates for a name, or has values that are not finite.
+    /// If the file cannot be read, has no parameter of the model, has several candidates for a name, or has values for it that are integers or not
+    /// finite.
     #[must_use = "these parameters were not in the file"]
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Vec<String>> {
         let path = path.as_ref();
         let unreadable =
             |why| format!("cannot read `{}` as a safetensors file: {}", path.display(), text(why));
-        let arrays = safetensors::load(path, &Device::Cpu).map_err(|why| Error::Msg(unreadable(why)))?;
+        let file = fs::read(path).map_err(Error::from).and_then(BufferedSafetensors::new);
+        let file = file.map_err(|why| Error::Msg(unreadable(why)))?;
+        let arrays: HashMap<_, _> = file.tensors().into_iter().collect();
         let all = self.all();
         let (mut fitting, mut left) = (Vec::new(), Vec::new());
         for array in &all {
@@ -41,9 +47,13 @@ impl Parameters {
                     (one, _) => one.map(|name| &arrays[name]),
                 },
             };
-            match found.filter(|found| found.dims() == array.parameter.shape) {
+            match found.filter(|found| found.shape() == array.parameter.shape) {
                 Some(found) => {
-                    let values = found.to_dtype(DType::F32)?;
+                    if !DType::try_from(found.dtype()).is_ok_and(|dtype| dtype.is_float()) {
+                        let (dtype, path) = (found.dtype(), path.display());
+                        bail!("{name} is of the type {dtype:?} in `{path}`: expected floating-point values")
+                    }
+                    let values = found.load(&Device::Cpu)?.to_dtype(DType::F32)?;
                     let spoiled = with_values(&values, |values| {
                         values.iter().copied().find(|value| !value.is_finite())
                     })?;
@@ -71,9 +81,7 @@ impl Parameters {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
-    use candle_core::Tensor;
+    use candle_core::{Tensor, safetensors};
 
     use super::*;
 
@@ -98,8 +106,13 @@ mod tests {
             ("a.weight", numbers(&[1.0, 2.0])),
             ("model.b.weight", half),
             ("c", numbers(&[5.0; 3])),
-            ("more", numbers(&[6.0])),
+            ("more", numbers(&[6.0]).to_dtype(DType::I64).unwrap()),
         ]);
+        let mut bytes = fs::read(saved.path()).unwrap();
+        // Candle has no tensors of this type.
+        let start = bytes.windows(5).position(|text| text == br#""I64""#).expect("the type of `more`");
+        bytes[start..start + 5].copy_from_slice(br#""U64""#);
+        fs::write(saved.path(), bytes).unwrap();
         assert_eq!(parameters.load(saved.path()).unwrap(), ["c"]);
         let [a, b, c] = all.map(|tensor| tensor.to_vec1::<f32>().unwrap());
         assert_eq!((a, b, c), (vec![1.0, 2.0], vec![3.0, 4.0], before));
@@ -115,6 +128,8 @@ mod tests {
             |arrays: &[(&str, Tensor)]| parameters.load(file(arrays).path()).unwrap_err().to_string();
         let other = refused(&[("bias", numbers(&[1.0, 2.0]))]);
         assert!(other.contains("has no parameter of the model: expected names such as `scale`"), "{other}");
+        let integers = refused(&[("scale", numbers(&[1.0, 2.0]).to_dtype(DType::I64).unwrap())]);
+        assert!(integers.contains("scale is of the type I64 in `"), "{integers}");
         let two = ["scale", "a.weight", "b.weight"].map(|name| (name, numbers(&[1.0, 2.0])));
         let two = refused(&two);
         assert!(two.contains("weight may be `") && two.contains("expected one name"), "{two}");
@@ -122,7 +137,7 @@ mod tests {
         assert!(spoiled.contains("weight holds NaN in `") && spoiled.contains("finite values"), "{spoiled}");
         assert_eq!(scale.to_vec1::<f32>().unwrap(), before, "an error changes nothing");
         let text = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(text.path(), "no tensors").unwrap();
+        fs::write(text.path(), "no tensors").unwrap();
         let broken = parameters.load(text.path()).unwrap_err().to_string();
         assert!(broken.contains("as a safetensors file"), "{broken}");
     }

@@ -66,12 +66,17 @@ impl Statistics {
         Ok([&[count], &*first, &*second].concat())
     }
 
-    /// Adds the statistics of a pass, given its [sums](Self::local) over all ranks, to the running ones, and returns its moments.
+    /// Adds the statistics of a pass, given its [sums](Self::local) over all ranks, to the running ones, and returns its moments. One value has no
+    /// variance: a pass with it gets the running statistics.
     pub(super) fn moments(&self, sums: &[f64]) -> Result<Moments> {
         let count = sums[0];
         if count < 2.0 {
+            // An epoch may end with a single sample.
+            if self.has_passed()? {
+                return self.running();
+            }
             bail!(
-                "{} is given {count} values per channel over all ranks: a variance needs at least 2",
+                "{} is given {count} values per channel over all ranks in its first pass: a variance needs at least 2",
                 self.name
             );
         }
@@ -98,6 +103,13 @@ impl Statistics {
             }
         })?;
         Ok(Moments { count, mean, inverse: inverse(&variance) })
+    }
+
+    /// Returns whether the running statistics are those of a pass.
+    fn has_passed(&self) -> Result<bool> {
+        let differs =
+            |tensor, initial| with_values(tensor, |values| values.iter().any(|&value| value != initial));
+        Ok(differs(&self.mean, 0.0)? || differs(&self.variance, 1.0)?)
     }
 
     /// Returns the running statistics as moments. Their count is infinite, so that a single value does not change them.

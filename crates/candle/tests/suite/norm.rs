@@ -294,6 +294,21 @@ fn mistakes_end_with_an_error_on_all_ranks() {
     assert!(single.iter().all(|text| text.contains("a variance needs at least 2")), "{single:?}");
 }
 
+/// An epoch may end with a single sample, whose values are normalised by the running statistics.
+fn single_sample_uses_the_running_statistics() {
+    for after in unisono::threads(2, |mut comm| {
+        let mut mirror = Mirror::new(&mut comm, uses(1), sgd(), &BucketSettings::default(), None).unwrap();
+        let mut step = |rows: usize| {
+            let batch = [(comm.rank() == 0 || rows > 1).then(|| samples(0..rows))];
+            mirror.step(&mut comm, Share::of(&batch), 0.0, |_| true).unwrap();
+            values(mirror.replica())
+        };
+        (step(4), step(1))
+    }) {
+        assert_eq!(after.0, after.1);
+    }
+}
+
 /// Returns the positions that each of three layers drops in a step of a rank, for a model with this seed.
 fn dropped(seed: u64, before: usize, rank: u64, saved: Option<Vec<f32>>) -> (Vec<Vec<f32>>, Vec<f32>) {
     let parameters = Parameters::new(seed);
@@ -356,6 +371,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ranks_may_have_different_numbers_of_passes,
         incompatible_settings_are_refused,
         mistakes_end_with_an_error_on_all_ranks,
+        single_sample_uses_the_running_statistics,
         dropout_mask_is_reproducible_and_differs_by_seed_layer_step_and_rank,
     ]
 }

@@ -111,6 +111,10 @@ fn spawn(
                 // A full disk ends the log, but not the job.
                 let _ = log.write_all(&line[prefix.len()..]);
             }
+            // Another rank's line would continue this one. Without a prefix, it may be a prompt.
+            if !prefix.is_empty() && !line.ends_with(b"\n") && !line.ends_with(b"\r") {
+                line.push(b'\n');
+            }
             // Without a reader, this thread closes the pipe. The rank then gets the error of a direct write.
             if to.write_all(&line).and_then(|()| to.flush()).is_err() {
                 return;

@@ -242,6 +242,8 @@ impl Args {
         let workers = (topology.ranks() - servers) as f64;
         // The time in which all workers together compute as many shares as a step has.
         let asynchronous_us = workers / share.shares_per_us(topology, servers, machine);
+        // Each server updates its share of the parameters.
+        let own_update_ms = update_ms / servers as f64;
         let row = |strategy, step_us: f64| Row {
             ranks: topology.ranks(),
             nodes: topology.nodes(),
@@ -252,8 +254,8 @@ impl Args {
             step_ms: step_us / 1e3,
             compute_ms,
             hidden_communication_ms: 0.0,
-            exposed_communication_ms: (step_us / 1e3 - compute_ms - update_ms).max(0.0),
-            update_ms,
+            exposed_communication_ms: (step_us / 1e3 - compute_ms - own_update_ms).max(0.0),
+            update_ms: own_update_ms,
             samples_per_s: workers * self.batch_size as f64 / (step_us / 1e6),
             efficiency: workers * (compute_ms + update_ms) * 1e3 / (step_us * topology.ranks() as f64),
             hidden_percent: None,

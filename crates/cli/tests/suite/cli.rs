@@ -133,7 +133,10 @@ fn invalid_arguments_are_refused_once() {
         &["bench", "--algorithm", "ring,rail+nccl"],
         "rail+nccl works on GPU memory, not on --memory slice",
     );
-    refused(2, &["bench", "--wire", "int8"], "all ranks share a node: start ranks on several nodes");
+    for command in ["bench", "bench-step"] {
+        refused(2, &[command, "--wire", "int8"], "all ranks share a node: start ranks on several nodes");
+    }
+    refused(2, &["explain", "ring", "--ranks", "65", "--svg"], "--svg draws at most 64 ranks, got `65`");
     refused(2, &["bench", "--dtype", "bf16", "--algorithm", "auto,mpi"], "MPI has no bf16");
     for (arguments, said) in [
         (&["--bytes", "8:4"][..], "or MIN:MAX[:FACTOR]"),

@@ -142,10 +142,19 @@ fn a_broken_file_is_named_when_it_is_read() {
     let bytes = bytes.into_inner();
     directory.file("a/3.png", &bytes[..bytes.len() / 2]);
     directory.file("a/4.png", "text");
+    let mut bytes = std::io::Cursor::new(vec![]);
+    GrayImage::from_fn(64, 64, |x, y| image::Luma([(x * y) as u8]))
+        .write_to(&mut bytes, ImageFormat::Jpeg)
+        .unwrap();
+    directory.file("a/6.png", bytes.get_ref());
+    directory.file("a/7.png", &bytes.get_ref()[..bytes.get_ref().len() * 2 / 3]);
     let data = read(directory.path(), &Options::default(), None).unwrap();
     let refusal = |sample| data.train.batch(&[sample], Pass::Evaluation).unwrap_err().to_string();
     let cut = refusal(3);
     assert!(cut.contains("a/3.png`: cannot be decoded"), "{cut}");
+    assert_eq!(data.train.batch(&[6], Pass::Evaluation).unwrap().samples, 1);
+    let cut = refusal(7);
+    assert!(cut.contains("a/7.png`: cannot be decoded: the file ends within the image"), "{cut}");
     let text = refusal(4);
     assert!(
         text.contains("a/4.png`: is of an unknown format: expected PNG, JPEG, WebP, BMP or GIF"),

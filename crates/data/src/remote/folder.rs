@@ -150,6 +150,13 @@ pub(super) struct Version {
     pub(super) modified: i64,
 }
 
+impl Version {
+    /// Returns whether the server sent neither an ETag nor a time. Objects of the same size are then not distinguished.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.etag.is_none() && self.modified == 0
+    }
+}
+
 /// The versions in a mirror, one JSON object per line. Of several lines with the same path, the last is valid. Objects that were fetched before a
 /// process was killed need not be fetched again.
 pub(super) struct Manifest {

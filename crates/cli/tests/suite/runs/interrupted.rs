@@ -1,5 +1,6 @@
 //! Interrupts runs with Ctrl-C.
 
+use std::io::{self, BufRead as _, BufReader};
 use std::process::Stdio;
 
 use super::*;
@@ -58,10 +59,26 @@ fn interrupted(train: &[&str]) {
     assert_eq!(names_in(&kept).last(), Some(&newest));
 }
 
+/// The reader of the output ends after one line, as `head` does.
+fn run_is_saved_when_its_reader_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let kept = directory.path().join("kept");
+    let (reader, writer) = io::pipe().unwrap();
+    let mut command = Command::new(UNISONO);
+    command.args(["train", "--threads", "2", "--data", digits(), "--epochs", "1000"]);
+    command.arg("--checkpoint-dir").arg(&kept).stdin(Stdio::null()).stdout(writer).stderr(Stdio::null());
+    let mut run = Guarded(command.spawn().unwrap());
+    drop(command);
+    BufReader::new(reader).read_line(&mut String::new()).unwrap();
+    assert_eq!(run.ended(MINUTE).code(), Some(75));
+    assert!(newest(&kept).is_some());
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         ctrl_c_saves_a_run_of_threads_and_exits_with_75,
         ctrl_c_under_launch_saves_the_run_and_exits_with_75,
-        signal_ends_a_rank_that_waits_for_others_to_begin
+        signal_ends_a_rank_that_waits_for_others_to_begin,
+        run_is_saved_when_its_reader_ends
     ]
 }
