@@ -262,16 +262,15 @@ impl Engine {
         self.settle(done.map(|()| ran))
     }
 
-    /// All-gathers the same number of elements from each rank, in the order of ranks, by a fixed algorithm, with the timeout of the
-    /// surrounding call, which settles the result.
-    pub(crate) fn gather<T: Element>(&mut self, own: &[T], timeout: Option<Duration>) -> Result<Vec<T>> {
+    /// All-gathers the same number of elements from each rank, in the order of ranks, by a fixed algorithm. The surrounding call settles
+    /// the result.
+    pub(crate) fn gather<T: Element>(&mut self, own: &[T], options: &Options) -> Result<Vec<T>> {
         let (rank, ranks) = (self.transport.rank(), self.topology.ranks());
         let mut all = vec![T::zeroed(); own.len() * ranks];
         all[rank * own.len()..][..own.len()].copy_from_slice(own);
         let call = Call::new(Operation::AllGather, None, T::DTYPE, all.len());
         let bytes = bytemuck::cast_slice_mut(&mut all);
-        let options = Options { timeout, ..Options::default() };
-        self.run_planned(&Algorithm::Butterfly.into(), &options, &call, bytes)?;
+        self.run_planned(&Algorithm::Butterfly.into(), options, &call, bytes)?;
         Ok(all)
     }
 

@@ -64,7 +64,7 @@ impl NodeFacts {
 /// # Errors
 /// As [`Communicator::all_reduce`].
 pub fn gather<T: Serialize + DeserializeOwned>(comm: &mut Communicator, own: &T) -> Result<Vec<T>> {
-    crate::transport::gather(&mut comm.as_bootstrap(), own)
+    crate::transport::gather(&mut comm.as_bootstrap("gather"), own)
 }
 
 /// Runs `work`, which consists of calls of other communicators, on this thread, after all calls in flight: an all-reduce of

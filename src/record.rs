@@ -161,6 +161,10 @@ pub struct Doing {
     pub since_s: f64,
     /// The label of its quiet section.
     pub quiet: Option<String>,
+    /// Whether its program may make other calls during the current one: that runs on the communication thread, or other threads use
+    /// groups.
+    #[serde(default)]
+    pub continues: bool,
     /// Its wait in a call of a group of these ranks. It is known if the rank uses the group on the thread of its last call here.
     #[serde(default)]
     pub group: Option<GroupWait>,

@@ -40,7 +40,7 @@ mod warnings;
 
 pub(crate) use bootstrap::{
     Arrival, Arrivals, Joining, LEAST_TO_BEGIN, LONGEST, MAX_TIME, NAP, Peer, REACH, Rendezvous, bind,
-    connected_at, first, gather, gather_results, is_displaced, look_up,
+    connected_at, first, gather, gather_results, is_displaced, listen, look_up,
 };
 pub use bootstrap::{Bootstrap, gather_padded};
 pub(crate) use failure::Failure;

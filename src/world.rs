@@ -109,7 +109,7 @@ fn over_processes(transport: Fabric, config: &Config) -> Result<Communicator> {
     constants::agree(&mut comm, config)?;
     let mut identity = identity(&comm, config);
     let hub = hub(&comm, config, &mut identity);
-    let identities = Identities(gather(&mut comm.as_bootstrap(), &identity)?);
+    let identities = Identities(gather(&mut comm.as_bootstrap("begin"), &identity)?);
     watch_over(slice::from_mut(&mut comm), Kind::Processes, identities, hub, config)?;
     comm.begin();
     Ok(comm)

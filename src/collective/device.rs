@@ -70,7 +70,8 @@ impl Engine {
         let usual = self.limits.usual;
         let patience =
             (Deadlines { timeout: timeout.unwrap_or(usual.timeout), ..usual }, self.status.clone());
-        let gather = &mut |own: &[u8]| gather_padded(own, |own| self.gather(own, timeout));
+        let options = Options { timeout, ..Options::default() };
+        let gather = &mut |own: &[u8]| gather_padded(own, |own| self.gather(own, &options));
         Gpu::new(context, Ranks { rank, topology: &topology, registry, patience, gather })
     }
 

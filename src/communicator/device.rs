@@ -245,7 +245,7 @@ impl Communicator {
         let device = self.device();
         let rank = self.rank();
         let own = device.as_ref().map(drop).map_err(|why| format!("rank {rank}: {why}"));
-        gather_results(&mut self.as_bootstrap(), &own)?.map_err(Error::Unsupported)?;
+        gather_results(&mut self.as_bootstrap("device"), &own)?.map_err(Error::Unsupported)?;
         self.on_gpu(&device?, |_, gpu| Ok(gpu.route()))
     }
 

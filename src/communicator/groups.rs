@@ -6,7 +6,7 @@ use unisono_collectives::Rank;
 
 use super::Communicator;
 use super::bootstrap::GroupBootstrap;
-use crate::config::{Config, Constants, Inside};
+use crate::config::{Config, Constants, Inside, Network};
 use crate::error::{Error, Place, Result};
 use crate::transport::{Fabric, gather};
 
@@ -39,7 +39,7 @@ impl Communicator {
     /// As [`Communicator::all_reduce`]. If a group cannot be set up, for lack of memory for example, this communicator is lost too,
     /// with [`Error::Failed`](crate::Error::Failed). The other ranks may have set up their groups.
     pub fn split(&mut self, color: Option<usize>, key: i64) -> Result<Option<Self>> {
-        let all = gather(&mut self.as_bootstrap(), &(color, key))?;
+        let all = gather(&mut self.as_bootstrap("split"), &(color, key))?;
         let mut members: Vec<_> = (0..self.ranks()).filter(|&rank| all[rank].0 == color).collect();
         members.sort_by_key(|&rank| all[rank].1);
         let group = self.of_members(members);
@@ -61,7 +61,7 @@ impl Communicator {
             assert!(!ranks[..place].contains(&rank), "rank {rank} appears twice in {ranks:?}");
         }
         let place = ranks.iter().position(|&rank| rank == self.rank());
-        let all = gather(&mut self.as_bootstrap(), &ranks.to_vec())?;
+        let all = gather(&mut self.as_bootstrap("group"), &ranks.to_vec())?;
         self.check_same("group", &all, |rank| format!("group of {:?}", all[rank]))?;
         self.split(place.map(|_| 0), place.unwrap_or(0) as i64)
     }
@@ -86,11 +86,17 @@ impl Communicator {
     /// Returns a communicator of this rank and the ranks that pass the same members. All ranks call it.
     fn of_members(&mut self, members: Vec<Rank>) -> Result<Self> {
         self.groups += 1;
-        let config = self.config_among(&members, &self.name_of_group(&members));
+        // A group takes the link that its world has chosen. Not all groups might choose it, and all ranks must make the same number of all-gathers.
+        let network = match self.config.network {
+            Network::Auto if self.transport.ends_with("ucx") => Network::Ucx,
+            Network::Auto if self.transport.ends_with("tcp") => Network::Tcp,
+            network => network,
+        };
+        let config = Config { network, ..self.config_among(&members, &self.name_of_group(&members)) };
         let (transport, config) = match self.engine_owner.engine().transport.group(&members, &config) {
             Some(group) => (group?, config),
             None => Fabric::processes(
-                &mut GroupBootstrap { world: &mut *self, members: members.clone() },
+                &mut GroupBootstrap { world: &mut *self, members: members.clone(), function: "split" },
                 Ok(config),
             )?,
         };

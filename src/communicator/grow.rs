@@ -31,7 +31,7 @@ impl Communicator {
             return Err(Error::Unsupported("a world of declared nodes cannot grow".to_owned()));
         }
         let own = format!("grow by {more} at {}", path.display());
-        let all = gather(&mut self.as_bootstrap(), &own)?;
+        let all = gather(&mut self.as_bootstrap("grow"), &own)?;
         self.check_same("grow", &all, |rank| all[rank].clone())?;
         let timeout = self.per_call.options.timeout.unwrap_or(self.engine_owner.limits().usual.timeout);
         let joining = self.on_rank0(WAITS_FOR_JOINS, || {
@@ -72,7 +72,7 @@ impl Growing<'_> {
 
     /// Gathers the contributions of the ranks, or the reason for which the first of them refuses, and sends either to the processes that join.
     fn gather(&mut self, contribution: &Result<Vec<Vec<u8>>, String>) -> Result<Vec<Vec<u8>>> {
-        let gathered = gather_results(&mut self.world.as_bootstrap(), contribution);
+        let gathered = gather_results(&mut self.world.as_bootstrap("grow"), contribution);
         self.is_refused = matches!(gathered, Ok(Err(_)));
         let in_order = |mut gathered: Vec<Vec<_>>| {
             let joining = gathered[0].split_off(1);

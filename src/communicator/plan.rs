@@ -116,7 +116,7 @@ impl Communicator {
         // The hashes are compared, since the status board forgets the names of old labels.
         let name = || self.status.label(label).unwrap_or_else(|| format!("{label:016x}"));
         let own = ((codes(call).bits(), call.count as u64, label), (label != 0).then(name));
-        let all = gather(&mut self.as_bootstrap(), &own)?;
+        let all = gather(&mut self.as_bootstrap("plan"), &own)?;
         let (calls, labels): (Vec<_>, Vec<_>) = all.into_iter().unzip();
         let called = |rank: Rank| {
             let (codes, count, _) = calls[rank];

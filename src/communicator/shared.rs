@@ -44,10 +44,10 @@ impl Communicator {
             )));
         }
         let size_bytes = count.checked_mul(size_of::<T>()).expect("the size overflows");
-        let all = gather(&mut self.as_bootstrap(), &size_bytes)?;
+        let all = gather(&mut self.as_bootstrap("alloc_shared"), &size_bytes)?;
         self.check_same("alloc_shared", &all, |rank| format!("alloc_shared of {} bytes", all[rank]))?;
         let rank = self.rank();
-        let among_all = |own: [u64; 3]| gather(&mut self.as_bootstrap(), &own);
+        let among_all = |own: [u64; 3]| gather(&mut self.as_bootstrap("alloc_shared"), &own);
         let pages = common(among_all, rank == 0, size_bytes, |pages, _| Ok(pages))?;
         pages.map(|pages| Shared::new(pages, count)).map_err(|(other, cause)| {
             let cause = std::io::Error::from(cause);

@@ -3,7 +3,6 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
 
 use unisono_collectives::Rank;
 
@@ -11,10 +10,9 @@ use super::Communicator;
 use crate::config::OnFailure;
 use crate::control::{Gathered, Outcome};
 use crate::error::{Error, Result};
-use crate::record::State;
 use crate::status::{Gone, Guard, PIECE_BYTES, PieceNumber, StatusBoard};
 use crate::system::is_stopped;
-use crate::transport::{Bootstrap, Deadlines, Fabric, WaitFailure, Waiting};
+use crate::transport::{Bootstrap, Deadlines, Fabric, Failure, Poll, Waiting};
 
 impl Communicator {
     /// Returns the former number of each rank, in the communicator that [`Communicator::shrink`] consumed; empty for a communicator
@@ -127,7 +125,7 @@ impl Survivors {
         (self.attempt, self.pieces, self.lost_member) = (self.attempt + 1, 0, None);
         match &self.connections {
             None => self.join_on_board().map(|()| true),
-            Some(guard) => match guard.agree(self.deadlines.timeout, self.minimum) {
+            Some(guard) => match guard.agree(self.deadlines, self.minimum) {
                 Outcome::Agreed(view) => {
                     self.members = view.members;
                     Ok(true)
@@ -186,7 +184,7 @@ impl Survivors {
         match &self.connections {
             None => self.all_gather(&[]).map(drop),
             Some(guard) => {
-                let gathered = guard.finish(self.deadlines.timeout);
+                let gathered = guard.finish(self.deadlines);
                 self.gathered(gathered).map(drop)
             }
         }
@@ -228,37 +226,27 @@ impl Survivors {
 
     /// Waits until `missing` returns `None`, and not a missing rank with the number of ranks after it.
     fn wait(&self, mut missing: impl FnMut() -> Option<(Rank, usize)>) -> Result<()> {
-        let rank = self.status.rank();
-        let deadlines = Deadlines { quiet: self.deadlines.timeout, ..self.deadlines };
-        let mut waiting = Waiting::new(0, &deadlines, &self.status).after_failure();
         let mut before = None;
-        loop {
-            let Some((other, more)) = missing() else { return Ok(()) };
-            if before.replace((other, more)) != Some((other, more)) {
-                waiting.renew();
+        let poll = || {
+            Ok(match missing() {
+                None => Poll::Done(()),
+                Some(now) if before == Some(now) => Poll::WaitsFor(now.0),
+                now => {
+                    before = now;
+                    Poll::Progress
+                }
+            })
+        };
+        let waiting = Waiting::new(0, &self.deadlines, &self.status).after_failure();
+        waiting.until(poll, |_, _| Ok(())).map_err(|failure| match failure {
+            Failure::Timeout { other, waited } => {
+                let (rank, process_id) = (self.status.rank(), self.status.process_id(other));
+                let is_stopped = is_stopped(process_id);
+                Error::Missing { rank, other, process_id: Some(process_id), is_stopped, waited }
             }
-            match waiting.pause() {
-                Ok(_) => {}
-                Err(WaitFailure::Failed(error)) => return Err(error),
-                Err(WaitFailure::Overdue(waited)) if waited < self.patience(other) => {}
-                // It may have arrived while this rank was descheduled.
-                Err(WaitFailure::Overdue(waited)) => match missing() {
-                    None => return Ok(()),
-                    Some((other, _)) => {
-                        let process_id = self.status.process_id(other);
-                        let is_stopped = is_stopped(process_id);
-                        let process_id = Some(process_id);
-                        return Err(Error::Missing { rank, other, process_id, is_stopped, waited });
-                    }
-                },
-            }
-        }
-    }
-
-    fn patience(&self, rank: Rank) -> Duration {
-        let Deadlines { timeout, quiet } = self.deadlines;
-        let position = self.status.position_of(rank).expect("all ranks share the status board");
-        if self.status.doing(position).state == State::Quiet { timeout.max(quiet) } else { timeout }
+            Failure::Error(error) => error,
+            failure => unreachable!("nothing else is checked: {failure:?}"),
+        })
     }
 }
 
@@ -276,7 +264,7 @@ impl Bootstrap for Survivors {
     /// As [`Survivors::join`]; any error if a member has [ended](Survivors::has_lost_member).
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         if let Some(guard) = &self.connections {
-            let gathered = guard.gather(own.to_vec(), self.deadlines.timeout);
+            let gathered = guard.gather(own.to_vec(), self.deadlines);
             return self.gathered(gathered);
         }
         let mut all = vec![Vec::new(); self.members.len()];

@@ -121,7 +121,7 @@ pub(crate) fn agree(comm: &mut Communicator, config: &Config) -> Result<()> {
         0 => known(comm.transport_of_engine(), cores, config).map_err(|error| error.to_string()),
         _ => Ok(None),
     };
-    let (cores, known) = gather(&mut comm.as_bootstrap(), &(cores, own))?.swap_remove(0);
+    let (cores, known) = gather(&mut comm.as_bootstrap("constants"), &(cores, own))?.swap_remove(0);
     let text = match known.map_err(Error::Setting)? {
         Some(text) => text,
         None => measured(comm, cores, config)?,

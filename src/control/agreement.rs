@@ -66,6 +66,8 @@ pub(super) struct Agreement {
     /// The time when this member last learned that another is lost.
     last_loss_at: Time,
     call: Option<Call>,
+    /// Whether another member has completed the last all-gather of the latest view, perhaps before this one calls again.
+    is_finished: bool,
     /// Votes for other members, and of this member for itself, with the numbers of their views.
     pub(super) outgoing: VecDeque<(Rank, u64, Vote)>,
     /// The result of the latest agreement, until it is taken.
@@ -99,6 +101,10 @@ impl Agreement {
 
     /// Starts the agreement on the next view, which ends with an `outcome`.
     pub(super) fn call(&mut self, now: Time, patience: Time, minimum: Option<usize>) {
+        if self.is_finished {
+            self.outcome = Some(Outcome::Finished);
+            return;
+        }
         self.call = Some(Call {
             minimum,
             patience,
@@ -178,16 +184,24 @@ impl Agreement {
         self.advance(now);
     }
 
-    /// Ends the agreement, since another member has completed the last all-gather of the latest view.
+    /// Ends the agreement in progress, or the next one, since another member has completed the last all-gather of the latest view.
     pub(super) fn finish(&mut self) {
+        self.is_finished = true;
         if self.call.take().is_some() {
             self.outcome = Some(Outcome::Finished);
         }
     }
 
-    fn extend_deadline(&mut self, now: Time) {
+    pub(super) fn extend_deadline(&mut self, now: Time) {
         if let Some(call) = &mut self.call {
             call.deadline = now.saturating_add(call.patience);
+        }
+    }
+
+    /// Excludes time in which this process did not run.
+    pub(super) fn delay(&mut self, gap: Time) {
+        if let Some(call) = &mut self.call {
+            call.deadline = call.deadline.saturating_add(gap);
         }
     }
 
@@ -391,7 +405,7 @@ impl Agreement {
     fn agree(&mut self, members: &[Rank], now: Time) {
         self.exclude(members, &[], now);
         self.view = View { number: self.view.number + 1, members: members.to_vec() };
-        self.call = None;
+        (self.call, self.is_finished) = (None, false);
         self.outcome = Some(Outcome::Agreed(self.view.clone()));
     }
 }

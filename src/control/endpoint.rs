@@ -200,8 +200,14 @@ impl Endpoint {
         self.gather_in((self.agreement.view.number, gathering::LAST_ROUND), now, patience, Vec::new());
     }
 
+    /// Renews the deadline of the agreement or the all-gather in progress.
+    pub(crate) fn wait_longer(&mut self, now: Time) {
+        self.agreement.extend_deadline(now);
+        self.gathering.extend_deadline(now);
+    }
+
     fn gather_in(&mut self, (number, round): (u64, u64), now: Time, patience: Time, bytes: Vec<u8>) {
-        self.gathering.begin(self.setup.own, (number, round), bytes.clone(), now.saturating_add(patience));
+        self.gathering.begin(self.setup.own, (number, round), bytes.clone(), (now, patience));
         let message = Message::Gather { number, round, bytes };
         self.agreement.view.members.clone().into_iter().for_each(|rank| self.send_to(rank, &message));
         self.gathering.advance(&self.agreement, now);
@@ -228,6 +234,8 @@ impl Endpoint {
         if gap > Time::ZERO && *began < now {
             *began += gap;
             self.links.values_mut().for_each(|link| link.delay(gap));
+            self.agreement.delay(gap);
+            self.gathering.delay(gap);
         }
         self.last = now;
     }
@@ -373,7 +381,11 @@ impl Endpoint {
         if now >= self.keepalive_at {
             self.keepalive_at = now + KEEPALIVE;
             if self.setup.keeps_alive {
-                self.send(&Message::Keepalive);
+                // A stopped process reads nothing. Once its kernel has no space left, it would acknowledge nothing either, as if the connection were
+                // cut. The kernel's own probes detect a cut meanwhile.
+                let hears = |link: &Link| link.peer.is_some() && now <= link.received_at + SILENCE;
+                let to = self.links.iter().filter(|(_, link)| hears(link));
+                self.actions.extend(to.map(|(&id, _)| Action::Send(id, Message::Keepalive.to_bytes())));
             } else {
                 attending.iter().for_each(|&(rank, _)| self.send_to(rank, &Message::Keepalive));
             }

@@ -193,6 +193,9 @@ impl Simulation {
             }
         }
         let member = &mut self.members[rank];
+        if std::mem::take(&mut member.calls_again) {
+            self.queue.push(now + Time::from_millis(1), rank, Happening::Call);
+        }
         if member.endpoint.is_none() {
             // Its process has ended.
             let has_crashed = member.fate == member::Fate::Crashed;

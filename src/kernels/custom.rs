@@ -205,6 +205,10 @@ impl Definition {
     /// Reduces `arrived` into `held`. Both consist of whole elements, aligned if they have a type.
     pub(crate) fn reduce(&self, combine: Combine, held: &mut [u8], arrived: &[u8]) {
         assert_eq!(held.len(), arrived.len(), "both arrays must have the same size");
+        // Functions of programs may expect an element.
+        if held.is_empty() {
+            return;
+        }
         if combine != Combine::ReduceBefore {
             return (self.reduce)(held, arrived);
         }
@@ -243,6 +247,7 @@ mod tests {
 
     /// Concatenates strings of hexadecimal digits.
     fn concatenate(left: &mut [u64], right: &[u64]) {
+        assert!(!left.is_empty());
         for (left, &right) in left.iter_mut().zip(right) {
             let digits = right.checked_ilog2().map_or(0, |bit| bit / 4 + 1);
             *left = *left << (4 * digits) | right;

@@ -271,9 +271,15 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // A forked child has a copy of a block that its parent still uses.
-        let Some(file) = self.file.take().filter(|_| std::process::id() == self.process_id) else { return };
+        let Some(file) = self.file.take() else { return };
         let start = self.as_ptr() as usize;
+        if std::process::id() != self.process_id {
+            // The parent of this forked child still uses the memory. The child's own table may have been locked when it was forked.
+            if let Ok(mut segments) = SEGMENTS.try_write() {
+                segments.retain(|segment| segment.start != start);
+            }
+            return;
+        }
         let mut segments = SEGMENTS.write().unwrap_or_else(PoisonError::into_inner);
         let segment = segments.extract_if(.., |segment| segment.start == start).next();
         // Ranks that have mapped the file keep the mapping until they evict it for others. They read zeros from now on. The file keeps its size:

@@ -241,6 +241,7 @@ impl StatusBoard {
             Some(call) => (State::Outside, call.ended.max(changed)),
             None => (State::NotYet, changed),
         };
+        let continues = row.in_flight.load(Ordering::Acquire) || row.uses_threads.load(Ordering::Relaxed);
         let quiet = is_quiet.then(|| row.label(row.quiet_label.load(Ordering::Relaxed))).flatten();
         Doing {
             rank,
@@ -249,6 +250,7 @@ impl StatusBoard {
             state,
             since_s: seconds_between(since, now),
             quiet,
+            continues,
             group: row.in_group.read(now),
             last: last.map(|last| last.record(now, |hash| self.label_of(row, hash))),
         }
@@ -278,6 +280,20 @@ impl StatusBoard {
     /// Sets whether the calls of this rank run on its communication thread.
     pub(crate) fn set_in_flight(&self, in_flight: bool) {
         self.own().in_flight.store(in_flight, Ordering::Release);
+    }
+
+    /// Records the start of a non-blocking message of this rank.
+    pub(crate) fn message_begins(&self) {
+        self.own().messages.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn message_ends(&self) {
+        self.own().messages.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Returns whether the rank at a position has non-blocking messages in flight.
+    pub(crate) fn has_messages(&self, position: usize) -> bool {
+        self.layout.row(position).messages.load(Ordering::Acquire) > 0
     }
 
     /// Returns the latest calls of the rank at a position, oldest first.

@@ -106,6 +106,10 @@ pub(super) struct Row {
     pub(super) thread: AtomicU64,
     /// Whether its calls run on its communication thread, while its program continues.
     pub(super) in_flight: AtomicBool,
+    /// Whether it has used a group on another thread than this communicator.
+    pub(super) uses_threads: AtomicBool,
+    /// The number of its non-blocking messages that have not ended.
+    pub(super) messages: AtomicU32,
     pub(super) in_group: InGroup,
     labels: [Named; LABELS],
     pub(super) ring: Ring,

@@ -18,6 +18,7 @@ mod rendezvous;
 mod resolver;
 mod unix;
 
+pub(crate) use address::listen;
 pub(crate) use arrivals::{Arrival, Arrivals, REACH, introduce, is_displaced};
 pub(crate) use peer::{MAX_TIME, NAP, Peer};
 pub(crate) use rendezvous::{Joining, LONGEST, Rendezvous, first};

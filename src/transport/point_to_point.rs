@@ -202,6 +202,9 @@ impl PointToPoint {
         let is_first = self.begun == self.pending as u64;
         self.begun += 1;
         self.pending += 1;
+        if on_end.is_some() {
+            self.status.message_begins();
+        }
         let timeout = if is_first { options.first_timeout } else { options.deadlines.timeout };
         Operation {
             ticket: self.begun,

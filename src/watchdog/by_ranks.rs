@@ -14,6 +14,7 @@ use super::sockets::Sockets;
 use super::{Kind, TICK, Watched};
 use crate::control::{Endpoint, Gathered, Outcome};
 use crate::status::{Guard, StatusBoard};
+use crate::transport::Deadlines;
 
 /// The time between the rounds of an agreement.
 const NAP: Duration = Duration::from_millis(1);
@@ -62,12 +63,15 @@ impl ByRanks {
         Ok(Self { report, warn_after, process_id: std::process::id(), rounds, _world })
     }
 
-    /// Starts an operation of the protocol with `begin`, and runs the protocol until `result` returns one.
+    /// Starts an operation of the protocol with `begin`, and runs the protocol until `result` returns one. A quiet section of a rank renews its
+    /// deadline, up to the deadline of such sections.
     fn meet<R>(
         &self,
+        quiet: Duration,
         begin: impl FnOnce(&mut Endpoint, Duration),
         result: impl Fn(&mut Endpoint) -> Option<R>,
     ) -> R {
+        let since = Instant::now();
         let mut rounds = self.lock();
         let Sockets { endpoint, began, .. } = &mut rounds.nodes().sockets;
         // The next round sends the resulting messages.
@@ -75,6 +79,10 @@ impl ByRanks {
         loop {
             let nodes = rounds.nodes();
             nodes.round();
+            if self.report.status.is_quiet() && since.elapsed() < quiet {
+                let Sockets { endpoint, began, .. } = &mut nodes.sockets;
+                endpoint.wait_longer(began.elapsed());
+            }
             if let Some(result) = result(&mut nodes.sockets.endpoint) {
                 // The resulting messages are sent before the caller continues.
                 nodes.round();
@@ -140,16 +148,16 @@ impl Guard for ByRanks {
         self.lock().checks.nodes.is_some()
     }
 
-    fn agree(&self, patience: Duration, minimum: Option<usize>) -> Outcome {
-        self.meet(|protocol, now| protocol.call(now, patience, minimum), Endpoint::take_outcome)
+    fn agree(&self, Deadlines { timeout, quiet }: Deadlines, minimum: Option<usize>) -> Outcome {
+        self.meet(quiet, |protocol, now| protocol.call(now, timeout, minimum), Endpoint::take_outcome)
     }
 
-    fn gather(&self, bytes: Vec<u8>, patience: Duration) -> Gathered {
-        self.meet(|protocol, now| protocol.gather(now, patience, bytes), Endpoint::take_gathered)
+    fn gather(&self, bytes: Vec<u8>, Deadlines { timeout, quiet }: Deadlines) -> Gathered {
+        self.meet(quiet, |protocol, now| protocol.gather(now, timeout, bytes), Endpoint::take_gathered)
     }
 
-    fn finish(&self, patience: Duration) -> Gathered {
-        self.meet(|protocol, now| protocol.finish(now, patience), Endpoint::take_gathered)
+    fn finish(&self, Deadlines { timeout, quiet }: Deadlines) -> Gathered {
+        self.meet(quiet, |protocol, now| protocol.finish(now, timeout), Endpoint::take_gathered)
     }
 }
 

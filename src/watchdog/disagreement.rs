@@ -39,7 +39,7 @@ pub(super) fn deadlock(ranks: &[(Doing, Option<f64>)]) -> Option<(Rank, String)>
     let wait = |rank: Rank| {
         let doing = known.get(&rank)?;
         if doing.state == State::Inside {
-            let last = doing.last.as_ref().filter(|_| doing.since_s > SETTLED_S)?;
+            let last = doing.last.as_ref().filter(|_| doing.since_s > SETTLED_S && !doing.continues)?;
             return Some((last.to_string(), last.waits_for?));
         }
         let group = doing.group.as_ref().filter(|group| group.since_s > SETTLED_S)?;
@@ -90,6 +90,9 @@ mod tests {
         assert_eq!(deadlock(&among_themselves), None, "they can go on without rank 0");
         let in_one_call = [waits(0, 2, group), waits(2, 0, group)];
         assert_eq!(deadlock(&in_one_call), None);
+        let mut in_flight = ring.clone();
+        in_flight[2].0.continues = true;
+        assert_eq!(deadlock(&in_flight), None, "rank 2 may still call the barrier");
         let mut lately = ring.clone();
         lately[2].0.since_s = 0.5;
         assert_eq!(deadlock(&lately), None);

@@ -109,6 +109,7 @@ pub(super) mod tests {
                 state,
                 since_s,
                 quiet: None,
+                continues: false,
                 group: None,
                 last,
             },

@@ -1,5 +1,6 @@
 //! Messages from one rank to another, over threads.
 
+use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,6 +18,8 @@ pub(crate) fn tests() -> Vec<Test> {
         received_values_equal_sent_values,
         mismatch_names_both_sides_on_the_receiver,
         receive_during_a_collective_of_the_sender_is_a_mismatch,
+        receive_during_a_collective_in_flight_is_not_a_mismatch,
+        buffer_whose_destructor_panics_ends_no_other_message,
         missing_rank_is_an_error,
         receive_any_serves_ranks_round_robin,
         messages_of_a_rank_that_left_are_received,
@@ -266,6 +269,57 @@ fn messages_do_not_involve_other_ranks() {
         let mut ranks = [1_u64];
         comm.all_reduce(&mut ranks, ReduceOp::Sum).unwrap();
         assert_eq!(ranks, [3]);
+    });
+}
+
+/// The sender computes while its collective is in flight, for longer than a rank is silent before its calls are compared.
+fn receive_during_a_collective_in_flight_is_not_a_mismatch() {
+    unisono::threads(2, |mut comm| {
+        let mut message = [7.0_f32; 3];
+        if comm.rank() == 1 {
+            let sum = comm.all_reduce_async(vec![1.0_f32; 8], ReduceOp::Sum).unwrap();
+            std::thread::sleep(Duration::from_secs(1));
+            comm.send(&message, 0).unwrap();
+            assert_eq!(sum.wait().unwrap(), [2.0; 8]);
+        } else {
+            comm.receive(&mut message, 1).unwrap();
+            comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum).unwrap();
+        }
+    });
+}
+
+/// A buffer whose destructor panics.
+struct Fragile([u8; 1]);
+
+impl Deref for Fragile {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for Fragile {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "on purpose");
+    }
+}
+
+fn buffer_whose_destructor_panics_ends_no_other_message() {
+    unisono::threads(2, |mut comm| {
+        if comm.rank() == 1 {
+            return comm.fail("on purpose");
+        }
+        let fragile = comm.receive_async(Fragile([0]), 1).unwrap();
+        let other = comm.receive_async(vec![0_u8], 1).unwrap();
+        assert!(matches!(fragile.wait().map(drop), Err(Error::Aborted { .. })));
+        assert!(matches!(other.wait(), Err(Error::Aborted { .. })));
     });
 }
 

@@ -389,4 +389,13 @@ fn no_rank_continues_after_a_failed_call() {
     assert!(apart.iter().all(Option::is_some), "{apart:?}");
     let groups = failed(|comm| comm.group(&[comm.rank()]).map(drop));
     assert_eq!(groups.each_ref().map(code), [Some(ErrorCode::Mismatch); 2]);
+    let functions = failed(|comm| match comm.rank() {
+        0 => comm.split(Some(0), 0).map(drop),
+        _ => comm.alloc_shared::<u8>(8).map(drop),
+    });
+    let names = |error: &&Option<Error>| {
+        let text = error.as_ref().map_or(String::new(), ToString::to_string);
+        text.contains("split") && text.contains("alloc_shared")
+    };
+    assert!(functions.iter().any(|error| names(&error)), "{functions:?}");
 }

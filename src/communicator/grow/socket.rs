@@ -11,7 +11,7 @@ use crate::control::Claim;
 use crate::error::{Error, Result};
 use crate::transport::{
     Arrival, Arrivals, LONGEST, MAX_TIME, NAP, Peer, REACH, Rendezvous, bind, connected_at, first,
-    is_displaced, look_up,
+    is_displaced, listen, look_up,
 };
 use crate::while_waiting;
 
@@ -84,19 +84,23 @@ pub(super) struct JoinListener {
 
 impl JoinListener {
     pub(super) fn at(address: &Path, secret: &[u8]) -> io::Result<Self> {
-        let (listener, is_path): (OwnedFd, _) = match tcp(address, REACH) {
+        let addresses = tcp(address, REACH).transpose()?;
+        let is_path = addresses.is_none();
+        let listeners: Vec<OwnedFd> = match addresses {
+            None => vec![bind(address)?.into()],
             Some(addresses) => {
-                let listener = TcpListener::bind(&addresses?[..])?;
-                if secret.is_empty() && !listener.local_addr()?.ip().is_loopback() {
+                let listeners = listen(&address.to_string_lossy(), &addresses)?;
+                let is_public =
+                    |one: &TcpListener| one.local_addr().is_ok_and(|local| !local.ip().is_loopback());
+                if secret.is_empty() && listeners.iter().any(is_public) {
                     return Err(io::Error::other(
                         "set UNISONO_SECRET, the same on all ranks and processes that join",
                     ));
                 }
-                (listener.into(), false)
+                listeners.into_iter().map(OwnedFd::from).collect()
             }
-            None => (bind(address)?.into(), true),
         };
-        Ok(Self { arrivals: Arrivals::new([listener], secret)?, address: address.to_owned(), is_path })
+        Ok(Self { arrivals: Arrivals::new(listeners, secret)?, address: address.to_owned(), is_path })
     }
 
     /// Waits for this many processes that have the secret and, at a path, belong to this user.

@@ -24,6 +24,8 @@ pub(super) struct Gathering {
     /// The view and round of the latest all-gather.
     at: (u64, u64),
     deadline: Option<Time>,
+    /// The time from an extension to the deadline.
+    patience: Time,
     arrived: BTreeMap<(u64, u64), BTreeMap<Rank, Vec<u8>>>,
     pub(super) result: Option<Gathered>,
 }
@@ -33,16 +35,25 @@ impl Gathering {
         if self.at.0 == view { self.at.1.saturating_add(1) } else { 1 }
     }
 
-    /// Begins a round of a view. It ends [`SILENCE`] after the deadline of the caller.
-    pub(super) fn begin(&mut self, own: Rank, at: (u64, u64), bytes: Vec<u8>, deadline: Time) {
-        self.at = at;
-        self.deadline = Some(deadline.saturating_add(SILENCE));
+    /// Begins a round of a view. It ends after the `patience` of the caller and [`SILENCE`].
+    pub(super) fn begin(&mut self, own: Rank, at: (u64, u64), bytes: Vec<u8>, (now, patience): (Time, Time)) {
+        (self.at, self.patience) = (at, patience.saturating_add(SILENCE));
+        self.deadline = Some(now.saturating_add(self.patience));
         self.arrived.retain(|at, _| *at >= self.at);
         self.arrived.entry(self.at).or_default().insert(own, bytes);
     }
 
     pub(super) fn is_last(&self) -> bool {
         self.at.1 == LAST_ROUND
+    }
+
+    pub(super) fn extend_deadline(&mut self, now: Time) {
+        self.deadline = self.deadline.map(|_| now.saturating_add(self.patience));
+    }
+
+    /// Excludes time in which this process did not run.
+    pub(super) fn delay(&mut self, gap: Time) {
+        self.deadline = self.deadline.map(|deadline| deadline.saturating_add(gap));
     }
 
     /// Completes the last round, since another member has completed it.

@@ -32,6 +32,8 @@ pub(super) struct Member {
     calls: bool,
     view: (u64, Vec<Rank>),
     is_last_round: bool,
+    /// Whether the program calls for another view after its driver has handled further events.
+    pub(super) calls_again: bool,
     sends_left: Option<u32>,
     leaves_since: Option<Time>,
 }
@@ -57,6 +59,7 @@ impl Member {
             calls: schedule.calls_at(rank).is_some(),
             view: (0, Vec::new()),
             is_last_round: false,
+            calls_again: false,
             sends_left: schedule.crash_at_send(rank),
             leaves_since: None,
         }
@@ -137,8 +140,8 @@ impl Member {
                     return true;
                 }
                 Some(Gathered::Failed(_)) => {
-                    endpoint.call(now, schedule.patience, schedule.minimum);
-                    return true;
+                    self.calls_again = true;
+                    return false;
                 }
                 Some(Gathered::Missing(ranks)) => Fate::Missing(ranks),
                 None => return false,

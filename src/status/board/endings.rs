@@ -170,10 +170,13 @@ impl StatusBoard {
         }
     }
 
-    /// Lets the guard of this rank send changes to the other nodes.
+    /// Lets the guards of this rank, here and in the world of which these ranks are a group, send changes to the other nodes.
     pub(crate) fn exchange_now(&self) {
         if let Some(guard) = self.guard() {
             guard.exchange_now();
+        }
+        if let Some(parent) = self.parent.get() {
+            parent.status.exchange_now();
         }
     }
 }

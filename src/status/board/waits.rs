@@ -33,9 +33,11 @@ impl StatusBoard {
     pub(super) fn publish_wait(&self, Parent { status: world, ranks }: &Parent) {
         let (own, of_world, now) = (self.own(), world.own(), now_us());
         let (wait, thread) = (&of_world.in_group, own.thread.load(Ordering::Relaxed));
-        if now.saturating_sub(wait.at.load(Ordering::Relaxed)) < PUBLISH_US
-            || thread != of_world.thread.load(Ordering::Relaxed)
-        {
+        if thread != of_world.thread.load(Ordering::Relaxed) {
+            of_world.uses_threads.store(true, Ordering::Relaxed);
+            return;
+        }
+        if now.saturating_sub(wait.at.load(Ordering::Relaxed)) < PUBLISH_US {
             return;
         }
         let Some(last) = own.ring.last().filter(|last| last.progress.stage() == Stage::Running) else {

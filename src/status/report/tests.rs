@@ -37,6 +37,7 @@ fn dump(rank: Rank, last: Record) -> Dump {
             state,
             since_s: 61.0,
             quiet: None,
+            continues: false,
             group: None,
             last: Some(last.clone()),
         },

@@ -79,7 +79,7 @@ pub(super) fn resolve(address: &str, rank: Rank, timeout: Duration) -> Result<Re
 /// Listens at all of these addresses that belong to this machine, since other machines may reach only one of them. It listens at their port
 /// on any address if none does, as behind a gateway, or if a name has only loopback addresses: many systems give their own name such an
 /// address, and other machines its real one.
-pub(super) fn listen(address: &str, resolved: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
+pub(crate) fn listen(address: &str, resolved: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
     let is_name = address.parse::<SocketAddr>().is_err() && !address.starts_with("localhost:");
     if !is_name || resolved.iter().any(|at| !at.ip().is_loopback()) {
         match listen_at(resolved.iter().copied()) {

@@ -53,13 +53,14 @@ impl Header {
         if self.tag() == 0 { String::new() } else { format!(" with tag {}", self.tag()) }
     }
 
-    /// Returns the failure if this rank waits for rank `other` in a message, while `other` waits for this rank in a collective that this rank has not
-    /// started. That is a deadlock, unless this rank can start the collective during the message.
+    /// Returns the failure if this rank waits for rank `other` in a message, while the program of `other` waits for this rank in a collective that this
+    /// rank has not started. That is a deadlock, unless this rank can start the collective during the message, or messages of `other` are in flight.
     pub(in crate::transport) fn deadlock(&self, other: Rank, status: &StatusBoard) -> Option<Failure> {
         let position = status.position_of(other)?;
         let Doing { state, last, .. } = status.doing(position);
         let waits = |call: &Record| call.waits_for == Some(status.rank()) && !call.is_of_setup();
         let theirs = last.filter(|call| state == State::Inside && waits(call))?;
+        status.blocking_call(other, theirs.sequence).filter(|_| !status.has_messages(position))?;
         let begun = status.doing(status.position()).last.filter(|call| !call.is_of_setup());
         let has_begun = begun.is_some_and(|last| last.sequence >= theirs.sequence);
         let mismatch =
@@ -122,6 +123,13 @@ mod tests {
             panic!("a mismatch");
         };
         assert_eq!((ours.as_str(), theirs.as_str()), ("message #0 of 10 f32", "barrier #0"));
+        statuses[1].set_in_flight(true);
+        assert!(message.deadlock(1, &statuses[0]).is_none(), "its program continues");
+        statuses[1].set_in_flight(false);
+        statuses[1].message_begins();
+        assert!(message.deadlock(1, &statuses[0]).is_none(), "this may be its message");
+        statuses[1].message_ends();
+        assert!(message.deadlock(1, &statuses[0]).is_some());
         // This rank has completed its part, and the other has not detected that yet.
         barrier.note(&statuses[0], 0).end(true);
         assert!(message.deadlock(1, &statuses[0]).is_none());

@@ -5,6 +5,7 @@
 //! error that ends it.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -192,7 +193,8 @@ impl Messages {
         }
         drop(state);
         for (on_end, result) in finished {
-            on_end(result);
+            // A panic of a buffer's destructor ends no other message.
+            let _ = catch_unwind(AssertUnwindSafe(|| on_end(result)));
         }
         result
     }

@@ -22,7 +22,10 @@ impl PointToPoint {
         }
         self.pending -= 1;
         match call.on_end {
-            Some(on_end) => self.finished.push((on_end, result)),
+            Some(on_end) => {
+                self.status.message_ends();
+                self.finished.push((on_end, result));
+            }
             None => self.ended.push((call.ticket, result)),
         }
     }

@@ -81,7 +81,14 @@ impl<B, F: FnOnce(Result<(B, Option<Rank>)>)> Flight<B, F> {
         drop(ended);
         if let Some(Self { buffer, ended, on_end }) = Arc::into_inner(self) {
             let Ended { from, error } = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
-            on_end(error.map_or(Ok((buffer.into_inner(), from)), Err));
+            match error {
+                None => on_end(Ok((buffer.into_inner(), from))),
+                Some(error) => {
+                    on_end(Err(error));
+                    // The destructor of the program's buffer may panic.
+                    drop(buffer);
+                }
+            }
         }
     }
 }

@@ -17,6 +17,9 @@ use crate::watchdog::Identity;
 
 const RANKS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(20);
+const DEADLINES: Deadlines = Deadlines { timeout: PATIENCE, quiet: PATIENCE };
+/// Long enough for a message, and too short for a rank that comes after it.
+const SHORT: Deadlines = Deadlines { timeout: Duration::from_millis(300), quiet: PATIENCE };
 
 /// Returns the two ends of a connection.
 fn connection() -> (TcpStream, TcpStream) {
@@ -143,9 +146,9 @@ fn survivors_of_several_nodes_agree_and_gather() {
     let ends: Vec<_> = all.into_iter().map(end).collect();
     let began = Instant::now();
     let gathered = survivors(&ends, |rank, guard| {
-        let Outcome::Agreed(view) = guard.agree(PATIENCE, None) else { panic!("they agree") };
-        let gathered = guard.gather(vec![rank as u8; rank + 1], PATIENCE);
-        assert_eq!(guard.finish(PATIENCE), Gathered::All(Vec::new()));
+        let Outcome::Agreed(view) = guard.agree(DEADLINES, None) else { panic!("they agree") };
+        let gathered = guard.gather(vec![rank as u8; rank + 1], DEADLINES);
+        assert_eq!(guard.finish(DEADLINES), Gathered::All(Vec::new()));
         (view.members, gathered)
     });
     for (members, gathered) in gathered {
@@ -158,7 +161,7 @@ fn survivors_of_several_nodes_agree_and_gather() {
 #[test]
 fn living_rank_that_does_not_call_is_reported_as_missing() {
     let ends = world();
-    let outcomes = survivors(&ends[..3], |_, guard| guard.agree(Duration::from_millis(300), None));
+    let outcomes = survivors(&ends[..3], |_, guard| guard.agree(SHORT, None));
     assert!(outcomes.contains(&Outcome::Missing(vec![3])), "{outcomes:?}");
     assert!(!outcomes.iter().any(|outcome| matches!(outcome, Outcome::Agreed(_))), "{outcomes:?}");
 }
@@ -167,7 +170,8 @@ fn living_rank_that_does_not_call_is_reported_as_missing() {
 fn news_of_another_thread_is_sent_during_an_agreement() {
     let ends = world();
     std::thread::scope(|scope| {
-        let agreement = scope.spawn(|| ends[0]._guard.agree(PATIENCE / 5, None));
+        let agreement =
+            scope.spawn(|| ends[0]._guard.agree(Deadlines { timeout: PATIENCE / 5, ..DEADLINES }, None));
         std::thread::sleep(4 * TICK);
         ends[0].status.give_up(0, "on purpose");
         until(&ends[1..], |status| status.failure().is_some());
@@ -198,6 +202,35 @@ fn quiet_section_is_visible_on_all_nodes_until_it_ends() {
     ends[1].status.end_quiet();
     ends[1].status.exchange_now();
     until(&ends, |status| !status.is_quiet());
+}
+
+#[test]
+fn agreement_and_all_gather_wait_for_a_quiet_section() {
+    let ends = world();
+    ends[1].status.begin_quiet("validation");
+    ends[1].status.exchange_now();
+    until(&ends, StatusBoard::is_quiet);
+    let gathered = survivors(&ends, |rank, guard| {
+        if rank == 1 {
+            std::thread::sleep(4 * SHORT.timeout);
+        }
+        let Outcome::Agreed(_) = guard.agree(SHORT, None) else { panic!("they agree") };
+        if rank == 1 {
+            std::thread::sleep(4 * SHORT.timeout);
+        }
+        guard.gather(vec![rank as u8], SHORT)
+    });
+    assert!(gathered.iter().all(|gathered| matches!(gathered, Gathered::All(_))), "{gathered:?}");
+}
+
+#[test]
+fn quiet_section_of_a_group_is_visible_in_its_world() {
+    let ends = world();
+    let group = StatusBoard::of_one();
+    group.set_parent(ends[1].status.clone(), [1].into());
+    group.begin_quiet("validation");
+    group.exchange_now();
+    until(&ends, StatusBoard::is_quiet);
 }
 
 #[test]
