@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PySlice;
@@ -22,6 +24,9 @@ use calls::message;
 pub(crate) use calls::options;
 use handle::closed;
 pub(crate) use handle::release;
+
+/// The time in which a call of another thread must end before `close` ends it.
+const TO_END: Duration = Duration::from_secs(1);
 
 /// One rank's handle to a world of ranks, or to a group of them.
 #[pyclass(frozen, module = "unisono._unisono")]
@@ -334,10 +339,15 @@ impl Comm {
         })
     }
 
-    /// Leaves the world. A call that a signal handler has interrupted ends.
+    /// Leaves the world. A call that a signal handler has interrupted ends, and so does one of another thread that takes long.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.owner.check().map_err(argument)?;
-        if is_interrupted(&self.ended) {
+        // A call of another thread, which holds the communicator, may wait for a rank that never comes.
+        let end = Instant::now() + TO_END;
+        while self.inner.try_lock().is_err() && Instant::now() < end {
+            py.detach(|| sleep(Duration::from_millis(1)));
+        }
+        if is_interrupted(&self.ended) || self.inner.try_lock().is_err() {
             return self.fail(py, "the communicator is closed");
         }
         interruptible(py, &self.ended, || {

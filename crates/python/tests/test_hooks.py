@@ -25,6 +25,8 @@ last = dist.all_reduce(four, async_op=True)
 future.wait()
 last.wait()
 assert all((tensor == size).all() for tensor in (one, two, three, four)), (one, two, three, four)
+first, second = (dist.all_reduce(tensor, async_op=True) for tensor in (one, two))
+first.get_future().then(lambda _: second.get_future().wait()).wait()
 dist.all_reduce(one, async_op=True).get_future().then(lambda _: dist.destroy_process_group()).wait()
 """,
         **nodes,

@@ -156,6 +156,32 @@ del comm
     )
 
 
+def test_close_ends_a_call_of_another_thread() -> None:
+    check(
+        PRELUDE
+        + """
+import threading, time
+
+group = comm.split(0)
+
+def listen():
+    try:
+        group.receive(np.zeros(3), 1 - rank)
+    except unisono.UnisonoError as error:
+        assert "closed" in str(error), error
+
+listener = threading.Thread(target=listen)
+listener.start()
+time.sleep(0.5)
+began = time.monotonic()
+group.close()
+listener.join()
+assert time.monotonic() - began < 20
+comm.barrier()
+"""
+    )
+
+
 def test_is_done_returns_while_another_thread_waits() -> None:
     check(
         PRELUDE

@@ -89,6 +89,16 @@ for count in range(41):
     if count == 0:
         before = resident_mib()
 assert resident_mib() - before < 100, (before, resident_mib())
+if rank == 1:
+    last = torch.zeros(40 << 20)
+    work = dist.irecv(last, 0)
+    work.wait()
+    before = resident_mib()
+    # The tensor's memory, although the work is kept.
+    del last
+    assert before - resident_mib() > 100, (before, resident_mib())
+else:
+    dist.send(torch.ones(40 << 20), 1)
 dist.barrier()
 dist.destroy_process_group()
 """

@@ -41,6 +41,22 @@ dist.all_reduce(torch.zeros(1))
     )
 
 
+def test_group_may_end_after_a_message_whose_receiver_has_it() -> None:
+    ended = run(
+        PRELUDE
+        + """
+for _ in range(20):
+    if rank == 0:
+        dist.isend(torch.ones(1 << 20), 1)
+    else:
+        dist.recv(torch.zeros(1 << 20), 0)
+dist.barrier()
+"""
+        + END
+    )
+    assert all((rank.code, "flight" in rank.output) == (0, False) for rank in ended), ended
+
+
 def test_missing_rank_is_named_by_all_others() -> None:
     program = PRELUDE.replace(
         "dist.init_process_group(",

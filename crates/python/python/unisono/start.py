@@ -92,10 +92,12 @@ def from_store(
 def _value(store: Store, key: str, rank: int, deadline: float | None) -> bytes:
     """Returns the value that a rank sets. Stores of PyTorch have `check`, with which the wait obeys the deadline and signals."""
     check = getattr(store, "check", None)
+    pause = 0.001
     while check is not None and deadline is not None and not check([key]):
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank {rank} has not joined the world in time")
-        time.sleep(0.001)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
     return bytes(store.get(key))
 
 

@@ -9,6 +9,17 @@
 
 #include "group.hpp"
 
+// The names of these functions since PyTorch 2.15. It forwards the new names to the old ones, but not while a signal handler runs that has
+// interrupted such a call.
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+#define _allgather_base all_gather_single
+#define allgather_into_tensor_coalesced all_gather_single_coalesced
+#define gather_into_tensor gather_single
+#define _reduce_scatter_base reduce_scatter_single
+#define reduce_scatter_tensor_coalesced reduce_scatter_single_coalesced
+#define alltoall_base all_to_all_single
+#endif
+
 namespace unisono {
 
 // Collectives. Each checks its arguments before it returns.
@@ -57,7 +68,7 @@ class Backend final : public Group {
     const auto places = rank_ == root ? dense(tensors) : written(tensors);
     return submit(OpType::BROADCAST, "unisono:broadcast", tensors, opts, [=, this](const unisono_call& call) {
       for (const auto& place : places) {
-        const at::Tensor buffer = place.contiguous();
+        const at::Tensor buffer = packed(place);
         const Moved moved(buffer.scalar_type());
         check(unisono_broadcast(calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
         if (rank_ != root) assign(place, buffer);
@@ -114,7 +125,7 @@ class Backend final : public Group {
     }
     return submit(OpType::_ALLGATHER_BASE, "unisono:all_gather_single", outputs, opts, [this, places, owns](const unisono_call& call) {
       for (size_t pair = 0; pair < places.size(); pair++) {
-        const at::Tensor buffer = places[pair].contiguous();
+        const at::Tensor buffer = packed(places[pair]);
         const Moved moved(buffer.scalar_type());
         assign(buffer.view(-1).narrow(0, rank_ * owns[pair].numel(), owns[pair].numel()), owns[pair]);
         check(unisono_all_gather(calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, &call));
@@ -215,9 +226,9 @@ class Backend final : public Group {
     const auto to = rows(source, input_sizes, "input"), from = rows(place, output_sizes, "output");
     check_exchange(source, place, to, from);
     return submit(OpType::ALLTOALL_BASE, "unisono:all_to_all", {output}, opts, [=, this](const unisono_call& call) {
-      const at::Tensor received = place.contiguous();
+      const at::Tensor received = packed(place);
       // The library reads one array while it writes the other.
-      const at::Tensor sent = source.is_alias_of(place) ? source.clone(at::MemoryFormat::Contiguous) : source.contiguous();
+      const at::Tensor sent = source.is_alias_of(place) ? source.clone(at::MemoryFormat::Contiguous) : packed(source);
       exchange(sent, to, received, from, call);
       assign(place, received);
     });
@@ -246,7 +257,7 @@ class Backend final : public Group {
   // Makes a reduction on a contiguous array of a supported type, and stores the result in the tensor.
   template <typename Make>
   void reduced(const at::Tensor& place, int op, Make make) const {
-    const at::Tensor buffer = place.to(widened(place.scalar_type())).contiguous();
+    const at::Tensor buffer = packed(place.to(widened(place.scalar_type())));
     if (op == UNISONO_MEAN && buffer.scalar_type() == at::kHalf) {
       // The sum of values of which the mean is finite may be too large for the type.
       const at::NoGradGuard unrecorded;
@@ -297,7 +308,7 @@ class Backend final : public Group {
     const Moved moved(single.scalar_type());
     const size_t count = single.numel() * moved.width;
     if (rank_ != root) {
-      const at::Tensor buffer = single.contiguous();
+      const at::Tensor buffer = packed(single);
       check(gathers ? unisono_send(calls(), buffer.data_ptr(), count, moved.dtype, root, &call)
                     : unisono_receive(calls(), buffer.data_ptr(), count, moved.dtype, root, &call));
       if (!gathers) assign(single, buffer);
@@ -305,7 +316,9 @@ class Backend final : public Group {
     }
     Tensors buffers;
     std::vector<unisono_request*> requests(size_);
-    for (const auto& tensor : all) buffers.push_back(tensor.contiguous());
+    for (const auto& tensor : all) buffers.push_back(packed(tensor));
+    // Before messages arrive in this memory, which the tensors may share.
+    if (gathers) assign(buffers[root], single);
     try {
       for (int other = 0; other < size_; other++) {
         if (other == root) continue;
@@ -313,13 +326,13 @@ class Backend final : public Group {
         check(gathers ? unisono_receive_async(calls(), data, count, moved.dtype, other, &call, &requests[other])
                       : unisono_send_async(calls(), data, count, moved.dtype, other, &call, &requests[other]));
       }
-      gathers ? assign(buffers[root], single) : assign(single, buffers[root]);
     } catch (...) {
       // Started messages use this memory.
       unisono_wait_all(requests.size(), requests.data());
       throw;
     }
     check(unisono_wait_all(requests.size(), requests.data()));
+    if (!gathers) assign(single, buffers[root]);
     for (int other = 0; other < size_ && gathers; other++) assign(all[other], buffers[other]);
   }
 

@@ -99,14 +99,14 @@ class Group : public c10d::Backend {
   // Messages.
 
   c10::intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override {
-    const at::Tensor buffer = dense(tensors.at(0)).contiguous();
+    const at::Tensor buffer = packed(dense(tensors.at(0)));
     return start(OpType::SEND, buffer, {}, to, tag, [to](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
       return unisono_send_async(comm, message.data(), count, dtype, to, call, message.request());
     });
   }
 
   c10::intrusive_ptr<Work> recv(Tensors& tensors, int from, int tag) override {
-    const at::Tensor target = written(tensors.at(0)), buffer = target.contiguous();
+    const at::Tensor target = written(tensors.at(0)), buffer = packed(target);
     return start(OpType::RECV, buffer, target, from, tag, [from](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
       return unisono_receive_async(comm, message.data(), count, dtype, from, call, message.request());
     });
@@ -114,7 +114,7 @@ class Group : public c10d::Backend {
 
   c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override {
     TORCH_CHECK_VALUE(size_ > 1, "a process group of one rank has no messages to receive");
-    const at::Tensor target = written(tensors.at(0)), buffer = target.contiguous();
+    const at::Tensor target = written(tensors.at(0)), buffer = packed(target);
     return start(
         OpType::RECVANYSOURCE, buffer, target, -1, tag, [](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
           return unisono_receive_any_async(comm, message.data(), count, dtype, message.source(), call, message.request());

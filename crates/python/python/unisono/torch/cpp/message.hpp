@@ -55,9 +55,8 @@ class Message final : public HookedWork {
 
   int sourceRank() const override { return source_; }
 
-  std::vector<at::Tensor> result() override {
-    return target_.defined() ? std::vector<at::Tensor>{target_} : std::vector<at::Tensor>{};
-  }
+  // Lets an end with a failure be none of the process group.
+  void give_up() { is_given_up_ = true; }
 
  private:
   // Longer than the deadline of any message.
@@ -70,18 +69,18 @@ class Message final : public HookedWork {
     complete_by([&] {
       check(unisono_wait(&request_));
       if (target_.defined() && !target_.is_same(buffer_)) target_.copy_(buffer_);
-    });
+    }, is_given_up_);
     buffer_.reset();
+    target_.reset();
     is_done_ = true;
   }
 
   Waits& waits_;
-  at::Tensor buffer_;
-  const at::Tensor target_;
+  at::Tensor buffer_, target_;
   int source_;
   unisono_request* request_ = nullptr;
   std::mutex turn_;
-  std::atomic<bool> is_done_{false};
+  std::atomic<bool> is_done_{false}, is_given_up_{false};
 };
 
 // The messages in flight. They are kept until they are done, since the library uses their memory even if the program drops their
@@ -104,6 +103,10 @@ class Messages {
 
   bool are_done() {
     return std::all_of(kept_.begin(), kept_.end(), [](const auto& message) { return message->isCompleted(); });
+  }
+
+  void give_up() {
+    for (const auto& message : kept_) message->give_up();
   }
 
   // Waits until all messages are done, successful or not.

@@ -29,6 +29,7 @@ class Call final : public HookedWork {
   std::vector<at::Tensor> result() override { return outputs_; }
 
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    run_in_callback();
     std::unique_lock<std::mutex> lock(future_mutex_);
     if (future_) return future_;
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
@@ -41,6 +42,9 @@ class Call final : public HookedWork {
 
  private:
   friend class CallQueue;
+
+  // Runs the call if this thread runs a callback of an earlier one: a wait for the future would not run it.
+  void run_in_callback();
 
   // Makes the call, and releases its captured objects.
   void run(Waits& waits) {
@@ -128,6 +132,12 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
       lock.lock();
     }
     return true;
+  }
+
+  // Returns whether this thread runs a callback of a call.
+  bool is_in_callback() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return runs_callback();
   }
 
   // Returns whether no call is in flight.
@@ -255,6 +265,10 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   bool is_asleep_ = false, is_closed_ = false;
   std::thread thread_;
 };
+
+inline void Call::run_in_callback() {
+  if (!is_done_ && queue_->is_in_callback()) queue_->run_until(*this, std::chrono::milliseconds(0));
+}
 
 inline bool Call::wait(std::chrono::milliseconds timeout) {
   if (!is_done_) {

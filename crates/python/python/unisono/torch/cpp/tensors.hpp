@@ -35,6 +35,14 @@ inline at::Tensor written(const at::Tensor& tensor) {
   return result;
 }
 
+// Returns a contiguous tensor at an address that is aligned for its elements, which may be the tensor itself. Views of bytes may have any
+// address.
+inline at::Tensor packed(const at::Tensor& tensor) {
+  const at::Tensor result = tensor.contiguous();
+  const auto address = reinterpret_cast<uintptr_t>(result.const_data_ptr());
+  return address % result.element_size() == 0 ? result : result.clone();
+}
+
 inline Tensors each(const Tensors& tensors, at::Tensor (*of)(const at::Tensor&)) {
   Tensors result;
   result.reserve(tensors.size());

@@ -64,7 +64,13 @@ class World {
     queue_->close();
     const std::lock_guard<std::mutex> lock(mutex_);
     if (calls_ == nullptr) return;
-    const bool are_done = in_flight_.are_done();
+    bool are_done = in_flight_.are_done();
+    // The thread that drives messages may not have detected yet that the receiver has one.
+    for (int naps = 0; !are_done && cause.empty() && naps < 100; naps++) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      are_done = in_flight_.are_done();
+    }
+    if (cause.empty()) in_flight_.give_up();
     if (!cause.empty()) unisono_fail(calls_, cause.c_str());
     if (!are_done) unisono_fail(messages_, cause.empty() ? kShutDown : cause.c_str());
     in_flight_.settle();
