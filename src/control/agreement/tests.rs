@@ -2,6 +2,8 @@
 
 use super::*;
 
+const PATIENCE: Time = Time::from_secs(30);
+
 /// Three members, and the messages in flight between them.
 struct Members {
     all: Vec<Agreement>,
@@ -46,7 +48,7 @@ impl Members {
 #[test]
 fn no_lower_ballot_is_promised_after_a_higher_one() {
     let mut members = Members::new();
-    (0..3).for_each(|rank| members.act(rank, |member, now| member.call(now, Time::from_secs(30), None)));
+    (0..3).for_each(|rank| members.act(rank, |member, now| member.call(now, PATIENCE, None)));
     let pairs = || (0..3).flat_map(|from| (0..3).map(move |to| (from, to)));
     pairs().for_each(|(from, to)| members.deliver(from, to));
     // Rank 0's ballot, and the promises. Its proposal does not arrive yet.
@@ -74,4 +76,29 @@ fn longest_patience_has_no_deadline() {
     members.deliver(1, 0);
     members.act(0, Agreement::advance);
     assert_eq!(members.outcome(0), None, "it waits for rank 2");
+}
+
+/// The all-gather of a member fails, and before its program calls again, it learns that another member has completed it.
+#[test]
+fn completion_that_becomes_known_between_two_calls_ends_the_next_one() {
+    let mut member = Agreement::new(1, 3);
+    member.agree(&[0, 1, 2], Time::ZERO);
+    assert!(matches!(member.outcome.take(), Some(Outcome::Agreed(_))));
+    member.finish();
+    assert_eq!(member.outcome, None);
+    member.fail(0, Evidence::Dead, Time::ZERO);
+    member.call(Time::ZERO, PATIENCE, None);
+    assert_eq!(member.outcome.take(), Some(Outcome::Finished));
+}
+
+#[test]
+fn time_in_which_the_process_did_not_run_is_not_waited() {
+    let mut member = Agreement::new(1, 3);
+    member.call(Time::ZERO, PATIENCE, None);
+    let later = 100 * PATIENCE;
+    member.delay(later);
+    member.advance(later);
+    assert_eq!(member.outcome, None);
+    member.advance(later + PATIENCE);
+    assert!(matches!(member.outcome, Some(Outcome::Missing(_))));
 }
