@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 use unisono_collectives::Rank;
 
@@ -125,7 +126,7 @@ impl Survivors {
         (self.attempt, self.pieces, self.lost_member) = (self.attempt + 1, 0, None);
         match &self.connections {
             None => self.join_on_board().map(|()| true),
-            Some(guard) => match guard.agree(self.deadlines, self.minimum) {
+            Some(guard) => match guard.agree(self.both_deadlines(), self.minimum) {
                 Outcome::Agreed(view) => {
                     self.members = view.members;
                     Ok(true)
@@ -139,6 +140,10 @@ impl Survivors {
                 Outcome::Partitioned { lost } => Err(Error::Partitioned { rank: self.status.rank(), lost }),
             },
         }
+    }
+
+    fn both_deadlines(&self) -> (Duration, Duration) {
+        (self.deadlines.timeout, self.deadlines.quiet)
     }
 
     fn too_few_left(&self, left: impl Display) -> Error {
@@ -184,7 +189,7 @@ impl Survivors {
         match &self.connections {
             None => self.all_gather(&[]).map(drop),
             Some(guard) => {
-                let gathered = guard.finish(self.deadlines);
+                let gathered = guard.finish(self.both_deadlines());
                 self.gathered(gathered).map(drop)
             }
         }
@@ -264,7 +269,7 @@ impl Bootstrap for Survivors {
     /// As [`Survivors::join`]; any error if a member has [ended](Survivors::has_lost_member).
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         if let Some(guard) = &self.connections {
-            let gathered = guard.gather(own.to_vec(), self.deadlines);
+            let gathered = guard.gather(own.to_vec(), self.both_deadlines());
             return self.gathered(gathered);
         }
         let mut all = vec![Vec::new(); self.members.len()];

@@ -28,7 +28,7 @@ pub(crate) enum Outcome {
 }
 
 /// The agreement that this member has started.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Call {
     minimum: Option<usize>,
     patience: Time,
@@ -105,15 +105,8 @@ impl Agreement {
             self.outcome = Some(Outcome::Finished);
             return;
         }
-        self.call = Some(Call {
-            minimum,
-            patience,
-            deadline: now.saturating_add(patience),
-            promised: (0, 0),
-            acknowledged: None,
-            pending: None,
-            proposal: None,
-        });
+        let deadline = now.saturating_add(patience);
+        self.call = Some(Call { minimum, patience, deadline, ..Call::default() });
         // A member that others have lost meanwhile may be silent here too.
         self.last_loss_at = now;
         self.announce();
@@ -195,13 +188,6 @@ impl Agreement {
     pub(super) fn extend_deadline(&mut self, now: Time) {
         if let Some(call) = &mut self.call {
             call.deadline = now.saturating_add(call.patience);
-        }
-    }
-
-    /// Excludes time in which this process did not run.
-    pub(super) fn delay(&mut self, gap: Time) {
-        if let Some(call) = &mut self.call {
-            call.deadline = call.deadline.saturating_add(gap);
         }
     }
 

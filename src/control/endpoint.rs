@@ -234,8 +234,7 @@ impl Endpoint {
         if gap > Time::ZERO && *began < now {
             *began += gap;
             self.links.values_mut().for_each(|link| link.delay(gap));
-            self.agreement.delay(gap);
-            self.gathering.delay(gap);
+            self.wait_longer(now);
         }
         self.last = now;
     }

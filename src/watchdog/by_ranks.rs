@@ -14,7 +14,6 @@ use super::sockets::Sockets;
 use super::{Kind, TICK, Watched};
 use crate::control::{Endpoint, Gathered, Outcome};
 use crate::status::{Guard, StatusBoard};
-use crate::transport::Deadlines;
 
 /// The time between the rounds of an agreement.
 const NAP: Duration = Duration::from_millis(1);
@@ -148,15 +147,15 @@ impl Guard for ByRanks {
         self.lock().checks.nodes.is_some()
     }
 
-    fn agree(&self, Deadlines { timeout, quiet }: Deadlines, minimum: Option<usize>) -> Outcome {
+    fn agree(&self, (timeout, quiet): (Duration, Duration), minimum: Option<usize>) -> Outcome {
         self.meet(quiet, |protocol, now| protocol.call(now, timeout, minimum), Endpoint::take_outcome)
     }
 
-    fn gather(&self, bytes: Vec<u8>, Deadlines { timeout, quiet }: Deadlines) -> Gathered {
+    fn gather(&self, bytes: Vec<u8>, (timeout, quiet): (Duration, Duration)) -> Gathered {
         self.meet(quiet, |protocol, now| protocol.gather(now, timeout, bytes), Endpoint::take_gathered)
     }
 
-    fn finish(&self, Deadlines { timeout, quiet }: Deadlines) -> Gathered {
+    fn finish(&self, (timeout, quiet): (Duration, Duration)) -> Gathered {
         self.meet(quiet, |protocol, now| protocol.finish(now, timeout), Endpoint::take_gathered)
     }
 }

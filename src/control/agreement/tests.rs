@@ -96,7 +96,7 @@ fn time_in_which_the_process_did_not_run_is_not_waited() {
     let mut member = Agreement::new(1, 3);
     member.call(Time::ZERO, PATIENCE, None);
     let later = 100 * PATIENCE;
-    member.delay(later);
+    member.extend_deadline(later);
     member.advance(later);
     assert_eq!(member.outcome, None);
     member.advance(later + PATIENCE);

@@ -51,11 +51,6 @@ impl Gathering {
         self.deadline = self.deadline.map(|_| now.saturating_add(self.patience));
     }
 
-    /// Excludes time in which this process did not run.
-    pub(super) fn delay(&mut self, gap: Time) {
-        self.deadline = self.deadline.map(|deadline| deadline.saturating_add(gap));
-    }
-
     /// Completes the last round, since another member has completed it.
     pub(super) fn finish(&mut self) {
         if self.is_last() && self.deadline.take().is_some() {

@@ -3,12 +3,12 @@
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use unisono_collectives::Rank;
 
 use super::StatusBoard;
 use crate::control::{Gathered, Outcome};
-use crate::transport::Deadlines;
 
 /// Checks the ranks of a world, for the ranks of this process, while it is held.
 pub(crate) trait Guard: Debug + Send + Sync {
@@ -40,19 +40,20 @@ pub(crate) trait Guard: Debug + Send + Sync {
     }
 
     /// Agrees with the other ranks of a world of several nodes on the survivors. Fails when no rank has called it or failed until the
-    /// deadline. `minimum` survivors, if given, continue independently of the others.
-    fn agree(&self, _deadlines: Deadlines, _minimum: Option<usize>) -> Outcome {
+    /// deadline, which is the timeout, or the second one while a rank is in a quiet section. `minimum` survivors, if given, continue
+    /// independently of the others.
+    fn agree(&self, _deadlines: (Duration, Duration), _minimum: Option<usize>) -> Outcome {
         unreachable!("these ranks have no connections")
     }
 
     /// Gathers the bytes of all survivors. All of them call it.
-    fn gather(&self, _bytes: Vec<u8>, _deadlines: Deadlines) -> Gathered {
+    fn gather(&self, _bytes: Vec<u8>, _deadlines: (Duration, Duration)) -> Gathered {
         unreachable!("these ranks have no connections")
     }
 
     /// Completes the set-up of the world of the survivors. If it succeeds on one of them, it succeeds on all that are left, here or
     /// as the [outcome](Outcome::Finished) of the next agreement.
-    fn finish(&self, _deadlines: Deadlines) -> Gathered {
+    fn finish(&self, _deadlines: (Duration, Duration)) -> Gathered {
         unreachable!("these ranks have no connections")
     }
 }

@@ -17,9 +17,9 @@ use crate::watchdog::Identity;
 
 const RANKS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(20);
-const DEADLINES: Deadlines = Deadlines { timeout: PATIENCE, quiet: PATIENCE };
+const DEADLINES: (Duration, Duration) = (PATIENCE, PATIENCE);
 /// Long enough for a message, and too short for a rank that comes after it.
-const SHORT: Deadlines = Deadlines { timeout: Duration::from_millis(300), quiet: PATIENCE };
+const SHORT: (Duration, Duration) = (Duration::from_millis(300), PATIENCE);
 
 /// Returns the two ends of a connection.
 fn connection() -> (TcpStream, TcpStream) {
@@ -170,8 +170,7 @@ fn living_rank_that_does_not_call_is_reported_as_missing() {
 fn news_of_another_thread_is_sent_during_an_agreement() {
     let ends = world();
     std::thread::scope(|scope| {
-        let agreement =
-            scope.spawn(|| ends[0]._guard.agree(Deadlines { timeout: PATIENCE / 5, ..DEADLINES }, None));
+        let agreement = scope.spawn(|| ends[0]._guard.agree((PATIENCE / 5, PATIENCE), None));
         std::thread::sleep(4 * TICK);
         ends[0].status.give_up(0, "on purpose");
         until(&ends[1..], |status| status.failure().is_some());
@@ -212,11 +211,11 @@ fn agreement_and_all_gather_wait_for_a_quiet_section() {
     until(&ends, StatusBoard::is_quiet);
     let gathered = survivors(&ends, |rank, guard| {
         if rank == 1 {
-            std::thread::sleep(4 * SHORT.timeout);
+            std::thread::sleep(4 * SHORT.0);
         }
         let Outcome::Agreed(_) = guard.agree(SHORT, None) else { panic!("they agree") };
         if rank == 1 {
-            std::thread::sleep(4 * SHORT.timeout);
+            std::thread::sleep(4 * SHORT.0);
         }
         guard.gather(vec![rank as u8], SHORT)
     });
