@@ -168,6 +168,8 @@ struct State {
     padding: Vec<Range<usize>>,
     /// Whether the residual was restored and not used since.
     is_restored: bool,
+    /// Whether the last sums contain residuals.
+    has_sent: bool,
     /// Whether the last values were finite.
     is_finite: bool,
 }
@@ -220,6 +222,7 @@ impl Compressor {
             residual: vec![0.0; count],
             padding: Vec::new(),
             is_restored: false,
+            has_sent: false,
             is_finite: true,
         };
         Self { levels: levels.clone(), state: Arc::new(Mutex::new(state)) }
@@ -285,7 +288,7 @@ impl Compressor {
 
     fn run(&self, levels: &Mutex<Groups>, values: &mut [f32]) -> Result<()> {
         let mut state = self.state_for(values);
-        let State { encoder, residual, padding, is_finite, .. } = &mut *state;
+        let State { encoder, residual, padding, has_sent, is_finite, .. } = &mut *state;
         if values.is_empty() {
             return Ok(());
         }
@@ -294,6 +297,7 @@ impl Compressor {
             node.reduce(values, ReduceOp::Sum, 0)?;
         }
         if let Some(leaders) = leaders {
+            *has_sent = true;
             *is_finite = encoder.all_reduce(leaders, values, residual)?;
             for range in padding {
                 values[range.clone()].fill(0.0);
@@ -318,7 +322,8 @@ impl Compressor {
     /// Adds a restored residual, if nothing is compressed any more.
     fn add_restored(&self, values: &mut [f32]) {
         let mut state = self.state_for(values);
-        if std::mem::take(&mut state.is_restored) {
+        state.has_sent = std::mem::take(&mut state.is_restored);
+        if state.has_sent {
             values.iter_mut().zip(&state.residual).for_each(|(value, residual)| *value += residual);
             state.residual.fill(0.0);
         }
@@ -337,10 +342,13 @@ impl Compressor {
         lock(&self.state).residual.clone()
     }
 
-    /// Adds the sums of the last call, which no rank uses, to the residual of this rank, the leader of its node. One rank calls it, after
-    /// it has waited for the call's request.
+    /// Adds the sums of the last call, which no rank uses, to the residual of this rank, the leader of its node, unless they contain no
+    /// residuals. One rank calls it, after it has waited for the call's request.
     pub fn keep(&self, sums: &[f32]) {
-        let State { residual, is_restored, .. } = &mut *lock(&self.state);
+        let State { residual, is_restored, has_sent, .. } = &mut *lock(&self.state);
+        if !std::mem::take(has_sent) {
+            return;
+        }
         *is_restored = true;
         residual.iter_mut().zip(sums).for_each(|(residual, sum)| *residual += sum);
     }

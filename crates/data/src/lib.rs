@@ -79,6 +79,7 @@ pub use encoded::EncodedImages;
 pub use error::{DataError, with_causes};
 pub use kept::SnapshotReport;
 pub use normalization::{Normalization, Normalize};
+pub use once::sync_directory;
 pub use pipeline::{Depth, Pipeline, Threads};
 pub use pixels::Image;
 pub use random::Random;

@@ -121,7 +121,17 @@ fn write(
     file.sync_all().map_err(unwritten)?;
     fs::rename(part, path).map_err(unwritten)?;
     let directory = path.parent().expect("a file is in a directory");
-    File::open(directory).and_then(|directory| directory.sync_all()).map_err(unwritten)
+    sync_directory(directory).map_err(unwritten)
+}
+
+/// Flushes the names in a directory to the disk. Some network file systems, and shared folders of virtual machines, have no such operation for
+/// directories, and return `EINVAL`.
+#[doc(hidden)]
+pub fn sync_directory(directory: &Path) -> io::Result<()> {
+    match File::open(directory)?.sync_all() {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        synced => synced,
+    }
 }
 
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
@@ -180,6 +190,14 @@ mod tests {
         let error = make_all(&path, content, fail).unwrap_err();
         assert_eq!(error.to_string(), "no more");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn directory_of_a_file_system_that_cannot_flush_it_is_no_error() {
+        let refused = File::open("/proc").unwrap().sync_all().unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        sync_directory(Path::new("/proc")).unwrap();
+        assert_eq!(sync_directory(Path::new("/missing")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

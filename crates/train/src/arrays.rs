@@ -57,6 +57,18 @@ pub fn scatter(
     arrays: Vec<Tensor>,
     wants: impl Fn(&str) -> bool,
 ) -> Result<(Vec<Tensor>, Vec<String>), TrainError> {
+    let mut kept = Vec::new();
+    let unwanted = scatter_each(comm, arrays, wants, |tensor| kept.push(tensor))?;
+    Ok((kept, unwanted))
+}
+
+/// As [`scatter`], but calls `keep` with each array before the next one arrives. A rank that keeps a part of each never holds all of them.
+pub(crate) fn scatter_each(
+    comm: &mut Communicator,
+    arrays: Vec<Tensor>,
+    wants: impl Fn(&str) -> bool,
+    mut keep: impl FnMut(Tensor),
+) -> Result<Vec<String>, TrainError> {
     let rank = comm.rank();
     let described: Vec<_> = arrays.iter().map(|tensor| (&tensor.name, &tensor.shape)).collect();
     let described: Vec<(String, Vec<usize>)> = compare::broadcast(comm, &described)?;
@@ -64,7 +76,7 @@ pub fn scatter(
     let request = |name: &str| if wants(name) { (1 << 32) + rank as u64 } else { 0 };
     let mut requests: Vec<u64> = described.iter().map(|(name, _)| request(name)).collect();
     comm.all_reduce(&mut requests, ReduceOp::Sum)?;
-    let (mut arrays, mut kept, mut unwanted) = (arrays.into_iter(), Vec::new(), Vec::new());
+    let (mut arrays, mut unwanted) = (arrays.into_iter(), Vec::new());
     for ((name, shape), requested) in described.into_iter().zip(requests) {
         let is_own = wants(&name);
         let count = if is_own { shape.iter().product() } else { 0 };
@@ -81,10 +93,10 @@ pub fn scatter(
             }
         }
         if is_own {
-            kept.push(Tensor { name, shape, values });
+            keep(Tensor { name, shape, values });
         }
     }
-    Ok((kept, unwanted))
+    Ok(unwanted)
 }
 
 impl Parts<'_> {

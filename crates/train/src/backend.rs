@@ -80,7 +80,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Returns the sum of the squares of a completed gradient's elements.
     fn square_sum(&mut self, index: usize) -> Result<f64, TrainError>;
 
-    /// Keeps the residuals of compressed gradients that a step without targets has sent.
+    /// Keeps the compressed gradients that a step without an update has sent.
     fn keep_residuals(&mut self) -> Result<(), TrainError> {
         Ok(())
     }

@@ -32,8 +32,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-pub use load::{Loaded, load, load_newest};
-pub(super) use load::{is_one, newest_state};
+pub use load::{Loaded, load, load_newest, newest_state};
+pub(super) use load::{is_one, newest_step};
 pub use store::Store;
 
 /// A named array.
@@ -156,7 +156,7 @@ pub enum CheckpointError {
         "`{tensor}` holds {found} after step {step}, which is not saved: expected finite values; older checkpoints are untouched"
     )]
     NotFinite { tensor: String, found: f32, step: u64 },
-    /// The checkpoint is in place, but an older one could not be deleted.
+    /// An older checkpoint could not be deleted. After a save, this is only a warning.
     #[error("cannot remove the old checkpoint `{}`: {error}; remove it by hand", path.display())]
     Remove { path: PathBuf, error: io::Error },
     /// The state cannot be stored. Saving detects this, so that loading does not fail later.

@@ -32,8 +32,13 @@ pub(super) fn parameters(comm: &mut Communicator, own: &[Parameter]) -> Result<(
 /// [`TrainError::ModelsDiffer`]; [`TrainError::Setting`] on every rank if two parameters have the same name.
 pub fn model(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainError> {
     parameters(comm, own)?;
-    let mut names = HashSet::new();
-    match own.iter().find_map(|Parameter { name, .. }| (!names.insert(name)).then_some(name)) {
+    distinct(own.iter().map(|parameter| &parameter.name))
+}
+
+/// Checks that no two parameters of a model have the same name, by which they are saved.
+pub(super) fn distinct<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<(), TrainError> {
+    let mut found = HashSet::new();
+    match names.find(|&name| !found.insert(name)) {
         Some(name) => Err(TrainError::Setting(format!(
             "two parameters of the model are called `{name}`: expected a different name for each"
         ))),

@@ -13,7 +13,7 @@ pub type Steps<B> = Box<dyn Iterator<Item = Result<Vec<Option<B>>, DataError>> +
 /// The behaviour if some ranks have no more data for a step and others have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutOfData {
-    /// The epoch ends on all ranks before that step.
+    /// The epoch ends on all ranks before that step. If gradients are compressed, those of the other ranks count in the next step.
     Stop,
     /// Ranks without data continue with zero gradient and zero weight until the last rank runs out.
     JoinWithZeros,

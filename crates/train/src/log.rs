@@ -40,6 +40,11 @@ impl Log {
         self.since = Instant::now();
     }
 
+    /// Writes buffered curves to the file.
+    pub(crate) fn flush(&mut self) -> Result<(), TrainError> {
+        self.file.as_mut().map_or(Ok(()), EventFile::flush).map_err(|error| TrainError::Log { error })
+    }
+
     /// Writes the curves of an event after this many steps of the run, if the event has any.
     pub(crate) fn write(&mut self, step: u64, event: &Event) -> Result<(), TrainError> {
         let Some(file) = &mut self.file else { return Ok(()) };
@@ -80,10 +85,8 @@ impl Log {
             }
             Event::Resumed { .. } | Event::Stragglers(_) | Event::Notice(_) => return Ok(()),
         }
-        let is_epoch = matches!(event, Event::Epoch(_));
-        let written = file.scalars(step, &curves);
-        let written = written.and_then(|()| if is_epoch { file.flush() } else { Ok(()) });
-        written.map_err(|error| TrainError::Log { error })
+        file.scalars(step, &curves).map_err(|error| TrainError::Log { error })?;
+        if matches!(event, Event::Epoch(_)) { self.flush() } else { Ok(()) }
     }
 }
 

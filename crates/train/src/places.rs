@@ -70,7 +70,8 @@ pub fn check_outputs(
 
 /// Describes the run whose checkpoints are in a directory, if there are any.
 fn run_in(directory: &Path) -> Result<Option<String>, TrainError> {
-    let Some((step, progress)) = checkpoint::newest_state::<Progress>(directory)? else { return Ok(None) };
+    let Some(step) = checkpoint::newest_step(directory)? else { return Ok(None) };
+    let progress = checkpoint::newest_state::<Progress>(directory).ok().flatten();
     let described = progress.and_then(|Progress { description, .. }| {
         let word = |name: &str| description[name].as_str().map(str::to_owned);
         Some(format!("{} on {}, ", word("model")?, word("data")?))

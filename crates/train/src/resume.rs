@@ -1,11 +1,13 @@
 //! Converts a run's state to a checkpoint and back.
 
+use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::ops::Range;
+use std::path::{self, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::arrays::scatter;
+use crate::arrays::{scatter, scatter_each};
 use crate::checkpoint::{
     self, Checkpoint, Loaded, Lowest, OF_RANK, PassedOver, Tensor, moment_name, numbered, of_rank,
 };
@@ -122,8 +124,9 @@ impl Resumed {
         let Some((progress, path)) = compare::broadcast(comm, &found.as_ref().map(state))? else {
             return Ok(None);
         };
+        // The checkpoint may be a symbolic link to another directory.
         let parent =
-            |found: &Loaded<Progress>| Some(fs::canonicalize(&found.path).ok()?.parent()?.to_path_buf());
+            |found: &Loaded<Progress>| fs::canonicalize(path::absolute(&found.path).ok()?.parent()?).ok();
         let directory = found.as_ref().and_then(parent);
         let (passed_over, arrays) = found.map_or((Vec::new(), None), |loaded| {
             (loaded.passed_over, Some((loaded.checkpoint.parameters, loaded.checkpoint.optimizer)))
@@ -206,12 +209,18 @@ impl Resumed {
         comm: &mut Communicator,
         mirror: &mut Mirror<R>,
     ) -> Result<(), TrainError> {
-        let (_, saved) = self.arrays.take().unwrap_or_default();
+        let (_, arrays) = self.arrays.take().unwrap_or_default();
         let (rank, is_local) = (comm.rank(), mirror.rounds.is_some());
         let is_own = |name: &str| numbered(name, OF_RANK).is_none_or(|of| is_local && of == rank);
         let restores = mirror.buckets().map(|buckets| buckets.restores(comm));
         let restores = |name: &str| is_own(name) && restores.as_ref().is_none_or(|restores| restores(name));
-        let (saved, _) = scatter(comm, saved, restores)?;
+        let (parts, mut saved) = (own_parts(mirror)?, Vec::new());
+        scatter_each(comm, arrays, restores, |mut tensor| {
+            if let Some(values) = parts.get(&tensor.name).and_then(|own| tensor.values.get(own.clone())) {
+                tensor.values = values.to_vec();
+            }
+            saved.push(tensor);
+        })?;
         let restored = self.restore_own(rank, &saved, mirror);
         agree(comm, restored.map_err(|error| self.explain(error)))?;
         if let Some(buckets) = mirror.buckets() {
@@ -220,7 +229,7 @@ impl Resumed {
         Ok(())
     }
 
-    /// Restores this rank's optimizer and the velocities of its outer steps.
+    /// Restores this rank's optimizer and the velocities of its outer steps. `saved` has only [this rank's parts](own_parts).
     fn restore_own<R: Replica>(
         &self,
         rank: Rank,
@@ -228,15 +237,14 @@ impl Resumed {
         mirror: &mut Mirror<R>,
     ) -> Result<(), TrainError> {
         let parameters = mirror.replica().parameters().to_vec();
-        let own: Vec<_> = (0..parameters.len()).map(|index| mirror.own(index)).collect();
         mirror.restore_optimizer(self.progress.updates, &mut |moment, index, values| {
             let Parameter { name, is_trained, .. } = &parameters[index];
             let count = if *is_trained { parameters[index].count() } else { 0 };
             // If the saved run had fewer ranks, the state of rank 0's optimizer is used.
             let of_rank = find(saved, &moment_name(name, &of_rank(moment, rank)));
-            let of_rank = of_rank.ok().filter(|found| found.values.len() == count);
+            let of_rank = of_rank.ok().filter(|found| sized(found, count).is_ok());
             let found = of_rank.map_or_else(|| find(saved, &moment_name(name, moment)), Ok)?;
-            values.copy_from_slice(&sized(found, count)?[own[index].clone()]);
+            values.copy_from_slice(sized(found, count)?);
             Ok(())
         })?;
         mirror.steps = self.progress.step;
@@ -254,6 +262,20 @@ impl Resumed {
             error => error,
         }
     }
+}
+
+/// Returns the elements of each array of optimizer state that this rank holds, by the array's name. Empty if it holds all of them.
+fn own_parts<R: Replica>(mirror: &mut Mirror<R>) -> Result<HashMap<String, Range<usize>>, TrainError> {
+    if !mirror.is_divided() {
+        return Ok(HashMap::new());
+    }
+    let parameters = mirror.replica().parameters().to_vec();
+    let own: Vec<_> = (0..parameters.len()).map(|index| mirror.own(index)).collect();
+    let state = mirror.optimizer()?.state();
+    let part = |(moment, index, _): (_, usize, _)| {
+        (moment_name(&parameters[index].name, moment), own[index].clone())
+    };
+    Ok(state.map(part).collect())
 }
 
 /// Restores a replica's values from these arrays, by name.
@@ -283,9 +305,9 @@ fn not_here(name: &str) -> TrainError {
     TrainError::Setting(format!("there is a parameter called {name}, and none here"))
 }
 
-/// Returns the values of an array if there are `expected` many.
+/// Returns the values of an array, or of a part of it, if the whole array has `expected` many.
 fn sized(saved: &Tensor, expected: usize) -> Result<&[f32], TrainError> {
-    let found = saved.values.len();
+    let found: usize = saved.shape.iter().product();
     if found == expected {
         return Ok(&saved.values);
     }

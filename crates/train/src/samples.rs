@@ -126,47 +126,13 @@ mod tests {
     use crate::sampled::Sampled;
     use unisono_data::Depth;
 
-    type Loader<S> = Sampled<(S, S), Vec<<S as Samples>::Sample>>;
-
-    fn loader(rank: usize, ranks: usize) -> Loader<Vec<usize>> {
-        let shares = Shares { rank, ranks, global_batch: 24, micro_batch: 5, fixed_passes: None };
-        Sampled::of_samples(((0..101).collect(), (0..70).collect()), 7, shares, Threads::Auto, Depth::Auto)
-            .up_to_epoch(3)
-    }
-
-    fn seen(loader: &mut Loader<Vec<usize>>, epoch: usize, skipped: usize) -> Vec<usize> {
-        loader.epoch(epoch, skipped).unwrap().flat_map(Result::unwrap).flatten().flatten().collect()
-    }
-
-    #[test]
-    fn every_sample_is_used_once_per_epoch_in_a_new_order() {
-        for ranks in [1, 2, 3, 30] {
-            let mut loaders: Vec<_> = (0..ranks).map(|rank| loader(rank, ranks)).collect();
-            let epochs = [1, 2, 3].map(|epoch| {
-                loaders.iter_mut().flat_map(|loader| seen(loader, epoch, 0)).collect::<Vec<_>>()
-            });
-            assert_ne!(epochs[0], epochs[1]);
-            for mut epoch in epochs {
-                epoch.sort_unstable();
-                assert!(epoch.into_iter().eq(0..101), "{ranks} ranks");
-            }
-        }
-    }
-
-    #[test]
-    fn resumed_run_continues_on_another_number_of_ranks() {
-        let before = loader(0, 1).epoch(2, 0).unwrap().take(2).flat_map(Result::unwrap).flatten().flatten();
-        let after = (0..3).flat_map(|rank| seen(&mut loader(rank, 3), 2, 2));
-        let mut all: Vec<usize> = before.chain(after).collect();
-        all.sort_unstable();
-        assert!(all.into_iter().eq(0..101));
-    }
-
     #[test]
     fn evaluations_use_the_held_out_samples_in_order() {
-        let mut loader = loader(0, 1);
-        assert_eq!(loader.held_out(), 2);
-        assert!(loader.evaluation(0..2).unwrap().flat_map(Result::unwrap).eq(0..70));
+        let samples: (Vec<usize>, Vec<usize>) = ((0..101).collect(), (0..70).collect());
+        let shares = Shares { rank: 0, ranks: 1, global_batch: 24, micro_batch: 5, fixed_passes: None };
+        let mut feed = Sampled::of_samples(samples, 7, shares, Threads::Auto, Depth::Auto);
+        assert_eq!(feed.held_out(), 2);
+        assert!(feed.evaluation(0..2).unwrap().flat_map(Result::unwrap).eq(0..70));
     }
 
     #[test]

@@ -105,11 +105,17 @@ impl RunState {
             if is_best {
                 store.keep(step);
             }
+            self.log.flush()?;
             store.save_in_background(checkpoint).map_err(not_saved)?;
         }
         self.saved = (step, Instant::now());
         self.log.restart();
         Ok(())
+    }
+
+    /// Writes buffered curves. A run that resumes from a checkpoint does not repeat the curves before it.
+    pub fn flush_log(&mut self) -> Result<(), TrainError> {
+        self.log.flush()
     }
 
     /// Returns the learning rate of the next step. `samples` returns the number of samples in the steps of the epoch.

@@ -110,7 +110,8 @@ impl<R: Replica> Mirror<R> {
     /// fill, together with the number of targets, so that the mean is weighted correctly for any shares. Then all ranks make the same update. Called
     /// by all ranks.
     ///
-    /// `goes_on` receives the sums before the update and decides whether to make it. It must return the same on all ranks.
+    /// `goes_on` receives the sums before the update and decides whether to make it. It must return the same on all ranks. Without an update,
+    /// gradients that were compressed count in a later step.
     ///
     /// # Errors
     /// Errors of the collectives. [`TrainError::Replica`]. [`TrainError::NotFinite`] if a gradient to clip is not finite, or a parameter is not
@@ -204,7 +205,7 @@ impl<R: Replica> Mirror<R> {
             if self.rounds.as_mut().is_some_and(Rounds::step) {
                 self.end_round(comm)?;
             }
-        } else if sums.tally.targets == 0.0 {
+        } else {
             self.backend.keep_residuals()?;
         }
         self.backend.finish(comm, &mut values(&mut self.replica))?;

@@ -12,6 +12,7 @@ use crate::{
     Buckets, EpochReport, Event, Feed, Mirror, OutOfData, Progress, Replica, Resumed, RunSettings, Share,
     StepReport, Steps, Summary, Test, Times, TrainError, agree,
 };
+use unisono::internals::gather;
 use unisono::{Communicator, Ran, ReduceOp};
 
 mod callback;
@@ -71,7 +72,10 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             world.settle(restored)?;
         }
         let mut parameters = mirror.replica().parameters().iter().map(super::Parameter::count).sum();
+        let names: Vec<_> = mirror.replica().parameters().iter().map(|found| found.name.clone()).collect();
         if let Some(mut parts) = mirror.replica().parts() {
+            // All ranks return this error: the models of all replicas are the same.
+            compare::distinct(gather(parts.comm, &names)?.iter().flatten())?;
             parameters = parts.sum(parameters as f64)? as usize;
         }
         let comm = &mut *world.all;

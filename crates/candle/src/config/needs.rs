@@ -163,7 +163,9 @@ impl Config {
         needs.gradients += f64::from(waiting) * needs.parameters;
         needs.batches = NUMBER * ready + needs.batches.max(NUMBER * measured * size.activations);
         if self.checkpoint_dir.is_some() {
-            needs.checkpoint = needs.parameters + needs.optimizer;
+            // With local steps, rank 0 gathers a different state from every rank.
+            let states = if self.local_steps.is_some() { computing } else { 1 };
+            needs.checkpoint = needs.parameters + states as f64 * needs.optimizer;
         }
         if self.local_steps.is_some() && self.outer != Outer::Average {
             // The values at the start of a round, and the velocity.
@@ -189,6 +191,20 @@ mod tests {
         let needs =
             MemoryEstimate { parameters: 3.0, gradients: 4.0, checkpoint: 5.0, ..MemoryEstimate::default() };
         assert_eq!((needs.of_node(4, false), needs.of_node(4, true)), (28.0, 33.0));
+    }
+
+    #[test]
+    fn checkpoint_of_local_steps_has_the_optimizer_state_of_every_rank() {
+        let options = Options { train_samples: 100, test_samples: 10, ..Options::default() };
+        let dataset = unisono_data::load(&Source::Digits, &options).unwrap();
+        let needs = |local_steps| {
+            let own = Config { local_steps, checkpoint_dir: Some("runs".into()), ..Config::default() };
+            let shares = own.shares(Strategy::Mirrored, (0, 4), 64);
+            own.needs(Strategy::Mirrored, 4, shares, &dataset)
+        };
+        let (usual, local) = (needs(None), needs(Some(8)));
+        assert!(usual.optimizer > 0.0);
+        assert_eq!(local.checkpoint, usual.checkpoint + 3.0 * usual.optimizer);
     }
 
     #[test]

@@ -14,9 +14,11 @@ use serde_json::json;
 use unisono::{Communicator, Rank, Unisono};
 use unisono_data::{Dataset, Source};
 use unisono_strategies::{ParameterServer, ServerSettings, Strategy};
+use unisono_train::checkpoint::newest_state;
 use unisono_train::internals::{check_outputs, refusal};
 use unisono_train::{
-    Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire, Wires, agree,
+    Parameter, Progress, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire, Wires,
+    agree,
 };
 
 pub(super) struct Prepared<R> {
@@ -83,8 +85,9 @@ impl Config {
         servers.check_joins(rank)?;
         // The other ranks are already in the run, and have made all decisions that ranks make together.
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
-        let resumed = self.find(&mut alone)?;
-        let global_batch = resumed.map(|resumed| resumed.progress.global_batch).or(self.global_batch);
+        let directory = self.checkpoint_dir.as_ref().filter(|_| self.resume);
+        let progress = directory.map(|directory| newest_state::<Progress>(directory)).transpose()?.flatten();
+        let global_batch = progress.map(|progress| progress.global_batch).or(self.global_batch);
         let own =
             Self { strategy: Some(strategy), global_batch, log_dir: None, ..self.without_checkpoints() };
         let place = Some((rank, ranks));

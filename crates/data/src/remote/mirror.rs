@@ -17,6 +17,7 @@ use super::Wanted;
 use super::folder::{Folder, Manifest, Version, cannot};
 use super::server::{Address, changed, describe};
 use crate::byte_file::{amount, room};
+use crate::once::sync_directory;
 use crate::source::Cache;
 
 const AT_ONCE: usize = 8;
@@ -230,8 +231,7 @@ impl Mirror {
             .filter_map(|version| Some(files.join(&version.path).parent()?.to_owned()))
             .collect();
         for folder in folders {
-            let synced = File::open(&folder).and_then(|folder| folder.sync_all());
-            synced.map_err(|error| cannot("write", &folder, &error))?;
+            sync_directory(&folder).map_err(|error| cannot("write", &folder, &error))?;
         }
         manifest.add(versions).map_err(|error| cannot("write", &self.folder.manifest(), &error))
     }

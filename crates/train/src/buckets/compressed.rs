@@ -67,7 +67,7 @@ impl Buckets {
         unsent
     }
 
-    /// Adds the sums of a step without targets, which consist of residuals, to the residual of rank 0, because no update uses them.
+    /// Adds the sums of a step without an update, which contain residuals, to the residual of rank 0.
     pub(crate) fn keep_residuals(&mut self) -> Result<(), Error> {
         for bucket in 0..self.buckets.len() {
             self.complete(bucket)?;

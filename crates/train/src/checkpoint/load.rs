@@ -52,21 +52,35 @@ pub struct Loaded<S> {
 /// [`CheckpointError::NoneWhole`] if there are checkpoints and all are damaged;
 /// [`CheckpointError::Read`] if the directory cannot be read.
 pub fn load_newest<S: DeserializeOwned>(directory: &Path) -> Result<Option<Loaded<S>>, CheckpointError> {
+    newest(directory, load)
+}
+
+/// Reads the newest checkpoint that `read` can read.
+pub(super) fn newest<S>(
+    directory: &Path,
+    read: impl Fn(&Path) -> Result<Checkpoint<S>, CheckpointError>,
+) -> Result<Option<Loaded<S>>, CheckpointError> {
     if is_one(directory) {
-        let checkpoint = load(directory)?;
+        let checkpoint = read(directory)?;
         return Ok(Some(Loaded { checkpoint, path: directory.into(), passed_over: Vec::new() }));
     }
-    let mut passed_over = Vec::new();
-    for (_, path) in checkpoints(directory)?.into_iter().rev() {
-        match load(&path) {
-            Ok(checkpoint) => return Ok(Some(Loaded { checkpoint, path, passed_over })),
-            Err(error) => passed_over.push(PassedOver { path, why: error.to_string() }),
+    let mut found = checkpoints(directory)?;
+    loop {
+        let mut passed_over = Vec::new();
+        for (_, path) in found.iter().rev().cloned() {
+            match read(&path) {
+                Ok(checkpoint) => return Ok(Some(Loaded { checkpoint, path, passed_over })),
+                Err(error) => passed_over.push(PassedOver { path, why: error.to_string() }),
+            }
         }
+        // A run may have saved newer ones in the meantime, and deleted these.
+        let now = checkpoints(directory)?;
+        if now == found {
+            let none = CheckpointError::NoneWhole { directory: directory.into(), passed_over };
+            return if found.is_empty() { Ok(None) } else { Err(none) };
+        }
+        found = now;
     }
-    if passed_over.is_empty() {
-        return Ok(None);
-    }
-    Err(CheckpointError::NoneWhole { directory: directory.into(), passed_over })
 }
 
 /// Loads one checkpoint from its directory.
@@ -83,12 +97,21 @@ pub fn load<S: DeserializeOwned>(path: &Path) -> Result<Checkpoint<S>, Checkpoin
     })
 }
 
-/// Returns the step of the newest checkpoint in a directory, and its state if it can be read. Returns `None` if there is no checkpoint.
-pub(crate) fn newest_state<S: DeserializeOwned>(
-    directory: &Path,
-) -> Result<Option<(u64, Option<S>)>, CheckpointError> {
-    let newest = checkpoints(directory)?.pop();
-    Ok(newest.map(|(step, path)| (step, content(&path).ok().map(|content| content.state))))
+/// Returns the state of the newest checkpoint, as [`load_newest`], without reading its arrays.
+///
+/// # Errors
+/// As [`load_newest`].
+pub fn newest_state<S: DeserializeOwned>(directory: &Path) -> Result<Option<S>, CheckpointError> {
+    let read = |path: &Path| {
+        let Content { step, state, .. } = content(path)?;
+        Ok(Checkpoint { step, state, parameters: Vec::new(), optimizer: Vec::new() })
+    };
+    Ok(newest(directory, read)?.map(|found| found.checkpoint.state))
+}
+
+/// Returns the step of the newest checkpoint in a directory, also of a damaged one.
+pub(crate) fn newest_step(directory: &Path) -> Result<Option<u64>, CheckpointError> {
+    Ok(checkpoints(directory)?.pop().map(|(step, _)| step))
 }
 
 /// Returns whether a directory is itself a checkpoint, rather than a directory of checkpoints.

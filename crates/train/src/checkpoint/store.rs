@@ -10,6 +10,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use unisono_data::sync_directory;
 
 use super::load::{
     Content, FORMAT, OPTIMIZER, PARAMETERS, REPLACED, STATE, checkpoints, name, replaced_name,
@@ -26,8 +27,6 @@ const PARTIAL: &str = ".partial";
 pub struct Store {
     writer: Writer,
     writing: Option<JoinHandle<Result<(), CheckpointError>>>,
-    /// The steps that have, or had, a checkpoint.
-    saved: BTreeSet<u64>,
     _lock: File,
 }
 
@@ -49,7 +48,7 @@ impl Store {
         // A later change of the working directory must not move the checkpoints.
         let directory = fs::canonicalize(directory).map_err(unusable(directory))?;
         let lock = lock(&directory)?;
-        let writer = Writer { directory, keep, best: None };
+        let mut writer = Writer { directory, keep, best: None, saved: BTreeSet::new() };
         writer.restore_replaced()?;
         writer.remove_partial()?;
         // The lock file may have existed already, so this checks that new files can be created.
@@ -57,15 +56,15 @@ impl Store {
         let tried = fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial));
         tried.map_err(unusable(&writer.directory))?;
         if let Some(parent) = writer.directory.parent().filter(|_| is_new) {
-            sync(parent).map_err(unusable(parent))?;
+            sync_directory(parent).map_err(unusable(parent))?;
         }
         let saved = checkpoints(&writer.directory)?;
         if let Some((_, other)) = saved.iter().find(|(_, path)| !path.is_dir()) {
             let why = "it is not a directory: move or delete it";
             return Err(unusable(other)(io::Error::new(io::ErrorKind::NotADirectory, why)));
         }
-        let saved = saved.into_iter().map(|(step, _)| step).collect();
-        Ok(Self { writer, writing: None, saved, _lock: lock })
+        writer.saved = saved.into_iter().map(|(step, _)| step).collect();
+        Ok(Self { writer, writing: None, _lock: lock })
     }
 
     /// Deletes all checkpoints in the directory, of any run.
@@ -73,18 +72,20 @@ impl Store {
     /// # Errors
     /// [`CheckpointError::Remove`] names the one that cannot be deleted.
     pub fn clear(&mut self) -> Result<(), CheckpointError> {
-        self.saved.clear();
-        self.writer.remove_all(checkpoints(&self.writer.directory)?)
+        self.writer.saved.clear();
+        checkpoints(&self.writer.directory)?
+            .into_iter()
+            .try_for_each(|(step, path)| self.writer.remove(step, path))
     }
 
     /// Returns whether the step has, or had, a checkpoint.
     pub fn has(&self, step: u64) -> bool {
-        self.saved.contains(&step)
+        self.writer.saved.contains(&step)
     }
 
     /// Forgets the checkpoints of later steps, which are damaged or belong to another run if a run resumes from this one.
     pub(crate) fn forget_after(&mut self, step: u64) {
-        self.saved.retain(|&saved| saved <= step);
+        self.writer.saved.retain(|&saved| saved <= step);
     }
 
     /// Keeps the checkpoint of this step, however old, instead of the one kept so far.
@@ -94,8 +95,8 @@ impl Store {
 
     /// Saves a checkpoint and returns its directory. It replaces one of the same step.
     ///
-    /// Then deletes the oldest checkpoints beyond the number to keep. Checkpoints of later steps are kept. If a run resumes from an older checkpoint,
-    /// they are damaged or belong to another run.
+    /// Then deletes the oldest checkpoints beyond the number to keep, and warns of those that cannot be deleted. Checkpoints of later steps are kept. If
+    /// a run resumes from an older checkpoint, they are damaged or belong to another run, and are not counted.
     ///
     /// # Errors
     /// [`CheckpointError`] of this checkpoint or of the one saved in the background. In the latter case this one is not saved. Older ones are
@@ -126,7 +127,7 @@ impl Store {
     {
         checkpoint.check();
         self.wait()?;
-        self.saved.insert(checkpoint.step);
+        self.writer.saved.insert(checkpoint.step);
         let writer = self.writer.clone();
         let thread = thread::Builder::new().name("checkpoint".into());
         let spawned = thread.spawn(move || writer.save(&checkpoint));
@@ -189,6 +190,8 @@ struct Writer {
     keep: usize,
     /// The step of a checkpoint that is kept in addition to the newest.
     best: Option<u64>,
+    /// The steps that have, or had, a checkpoint of this run.
+    saved: BTreeSet<u64>,
 }
 
 impl Writer {
@@ -200,23 +203,31 @@ impl Writer {
         let path = self.directory.join(name(checkpoint.step));
         let placed = write(&partial, checkpoint).and_then(|()| {
             self.place(&partial, checkpoint.step).map_err(CheckpointError::write(&path))?;
-            sync(&self.directory).map_err(CheckpointError::write(&self.directory))
+            sync_directory(&self.directory).map_err(CheckpointError::write(&self.directory))
         });
         if let Err(error) = placed {
             // Frees space for the next attempt. If this fails too, the first error is the one to report.
             let _ = fs::remove_dir_all(&partial);
             return Err(error);
         }
-        self.remove_partial()?;
-        let older = checkpoints(&self.directory)?;
-        let older = older.into_iter().filter(|(step, _)| *step < checkpoint.step).rev().skip(self.keep - 1);
-        self.remove_all(older.filter(|(step, _)| Some(*step) != self.best))
+        // The checkpoint is in place, so nothing is lost if another one stays.
+        warn(self.remove_partial());
+        warn(self.remove_before(checkpoint.step));
+        Ok(())
     }
 
-    fn remove_all(&self, found: impl IntoIterator<Item = (u64, PathBuf)>) -> Result<(), CheckpointError> {
-        found.into_iter().try_for_each(|(step, path)| {
-            self.remove(step, &path).map_err(|error| CheckpointError::Remove { path, error })
-        })
+    /// Deletes the checkpoints before those to keep, of which the newest is that of this step.
+    fn remove_before(&self, step: u64) -> Result<(), CheckpointError> {
+        let mut kept = 1;
+        let older = checkpoints(&self.directory)?.into_iter().rev().filter(|(other, _)| *other < step);
+        let surplus = older.skip_while(|(other, _)| {
+            let is_kept = kept < self.keep;
+            kept += usize::from(self.saved.contains(other));
+            is_kept
+        });
+        let surplus = surplus.filter(|(other, _)| Some(*other) != self.best);
+        surplus.for_each(|(other, path)| warn(self.remove(other, path)));
+        Ok(())
     }
 
     /// Returns a name that is not a checkpoint's, so that its contents are never mistaken for one.
@@ -225,10 +236,13 @@ impl Writer {
     }
 
     /// Deletes a checkpoint. Renames it first, so that it is no longer valid from the first deleted file on.
-    fn remove(&self, step: u64, path: &Path) -> io::Result<()> {
+    fn remove(&self, step: u64, path: PathBuf) -> Result<(), CheckpointError> {
         let partial = self.partial(step);
-        fs::rename(path, &partial)?;
-        delete(&partial)
+        let removed = match fs::rename(&path, &partial) {
+            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => delete_in_place(&path),
+            renamed => renamed.and_then(|()| delete(&partial)),
+        };
+        removed.map_err(|error| CheckpointError::Remove { path, error })
     }
 
     /// Gives a complete checkpoint its name. If the name exists, exchanges the two directories.
@@ -247,6 +261,8 @@ impl Writer {
                     let _ = fs::rename(&replaced, &path);
                 })
             }
+            // A process that is killed now leaves no checkpoint of this step.
+            Err(Errno::XDEV) => delete_in_place(&path).and_then(|()| fs::rename(partial, &path)),
             exchanged => Ok(exchanged?),
         }
     }
@@ -270,7 +286,7 @@ impl Writer {
             if file_name.starts_with(".step-")
                 && [PARTIAL, REPLACED].iter().any(|end| file_name.ends_with(end))
             {
-                delete(&path).map_err(|error| CheckpointError::Remove { path, error })?;
+                warn(delete(&path).map_err(|error| CheckpointError::Remove { path, error }));
             }
         }
         Ok(())
@@ -295,7 +311,7 @@ where
     // JSON has no NaN, so a state with one would not be read back.
     serde_json::from_str::<Content<S>>(&content).map_err(wrong)?;
     files::write_framed(&directory.join(STATE), &content)?;
-    sync(directory).map_err(CheckpointError::write(directory))
+    sync_directory(directory).map_err(CheckpointError::write(directory))
 }
 
 /// Deletes a directory that is no checkpoint any more.
@@ -308,6 +324,18 @@ fn delete(directory: &Path) -> io::Result<()> {
     }
 }
 
-fn sync(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+/// Deletes a checkpoint that cannot be renamed. Overlayfs renames no directory of a lower layer. The checkpoint is invalid from the first deleted file
+/// on.
+fn delete_in_place(directory: &Path) -> io::Result<()> {
+    match fs::remove_file(directory.join(STATE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => delete(directory),
+    }
+}
+
+/// Reports a failed deletion. The next save tries again.
+fn warn(deleted: Result<(), CheckpointError>) {
+    if let Err(error) = deleted {
+        tracing::warn!("{error}");
+    }
 }

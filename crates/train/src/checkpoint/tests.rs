@@ -131,6 +131,21 @@ fn checkpoint_with_a_flipped_bit_is_skipped() {
 }
 
 #[test]
+fn newest_checkpoint_is_found_while_a_run_deletes_the_listed_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = std::cell::RefCell::new(Store::open(directory.path(), 1).unwrap());
+    store.borrow_mut().save(checkpoint(1)).unwrap();
+    let loaded = load::newest(directory.path(), |path| {
+        if path.ends_with("step-0000000001") {
+            store.borrow_mut().save(checkpoint(2)).unwrap();
+        }
+        load::<State>(path)
+    });
+    assert_same(&loaded.unwrap().unwrap().checkpoint, &checkpoint(2));
+    assert_eq!(newest_state::<State>(directory.path()).unwrap(), Some(checkpoint(2).state));
+}
+
+#[test]
 fn checkpoint_with_a_missing_file_is_skipped_and_no_intact_one_is_an_error() {
     let (directory, newer) = saved(&[1, 2]);
     for name in FILES {
@@ -245,6 +260,32 @@ fn saving_a_step_again_replaces_it_and_keeps_later_ones() {
     let path = store.save(again.clone()).unwrap();
     assert_eq!(names(directory.path()), [".lock", "step-0000000002", "step-0000000003"]);
     assert_same(&load(&path).unwrap(), &again);
+}
+
+#[test]
+fn damaged_checkpoint_is_not_counted_among_those_to_keep() {
+    let (directory, damaged) = saved(&[400, 450, 500]);
+    fs::remove_file(damaged.join(OPTIMIZER)).unwrap();
+    let mut store = Store::open(directory.path(), 2).unwrap();
+    // The run resumed from step 450.
+    store.forget_after(450);
+    store.save(checkpoint(550)).unwrap();
+    assert_eq!(names(directory.path()), [".lock", "step-0000000450", "step-0000000500", "step-0000000550"]);
+    store.save(checkpoint(600)).unwrap();
+    assert_eq!(names(directory.path()), [".lock", "step-0000000550", "step-0000000600"]);
+}
+
+#[test]
+fn checkpoint_is_saved_although_an_older_one_cannot_be_deleted() {
+    let directory = tempfile::tempdir().unwrap();
+    // A file is not deleted as a directory, not even by root.
+    let file = |name: &str| fs::write(directory.path().join(name), "").unwrap();
+    file(".step-0000000009-1.partial");
+    let mut store = Store::open(directory.path(), 1).unwrap();
+    file("step-0000000001");
+    [2, 3].into_iter().for_each(|step| drop(store.save(checkpoint(step)).unwrap()));
+    let left = format!(".step-0000000001-{}.partial", std::process::id());
+    assert_eq!(names(directory.path()), [".lock", &left, ".step-0000000009-1.partial", "step-0000000003"]);
 }
 
 #[test]

@@ -167,6 +167,44 @@ fn epoch_without_progress_is_reported_once() {
 }
 
 #[test]
+fn checkpoint_may_be_a_symbolic_link() {
+    let [directory, elsewhere] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (name, target) = (directory.path().join("step-0000000002"), elsewhere.path().join("moved"));
+    unisono::threads(1, |mut comm| {
+        let mut state = open(&mut comm, Some(directory.path()));
+        state.progress.step = 2;
+        let saved = checkpoint(2, state.progress.clone());
+        state.save(Some(saved)).unwrap();
+        drop(state);
+        std::fs::rename(&name, &target).unwrap();
+        std::os::unix::fs::symlink(&target, &name).unwrap();
+        for found in [directory.path(), &name] {
+            let resumed = Resumed::find(&mut comm, found).unwrap().unwrap();
+            assert!(resumed.is_in(directory.path()) && !resumed.is_in(elsewhere.path()), "{resumed:?}");
+        }
+    });
+}
+
+#[test]
+fn curves_before_a_checkpoint_are_written_before_it() {
+    let [directory, curves] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    unisono::threads(1, |mut comm| {
+        let log_directory = Some(curves.path().to_owned());
+        let settings = RunSettings { log_directory, ..settings(Some(directory.path())) };
+        let mut state = RunState::open(&mut comm, settings, None).unwrap();
+        state.progress.step = 2;
+        let evaluation = Test { tally: sums(1.0), ..Test::default() }.evaluation(1, 2);
+        state.emit(Event::Evaluation(evaluation), &mut |_| ()).unwrap();
+        let saved = checkpoint(2, state.progress.clone());
+        state.save(Some(saved)).unwrap();
+        // The process could be killed here.
+        let file = std::fs::read_dir(curves.path()).unwrap().next().unwrap().unwrap();
+        let written = std::fs::read(file.path()).unwrap();
+        assert!(String::from_utf8_lossy(&written).contains("evaluation/test loss"));
+    });
+}
+
+#[test]
 fn resumed_run_saves_the_description_of_its_settings() {
     let directory = tempfile::tempdir().unwrap();
     unisono::threads(1, |mut comm| {

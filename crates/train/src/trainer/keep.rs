@@ -71,6 +71,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             _ => own,
         };
         let hash = compare::broadcast(self.world.all, &format!("{hash:016x}"))?;
+        self.state.flush_log()?;
         let saved = self.world.all.quiet("saving a checkpoint", |_| match store.zip(whole) {
             Some((mut store, whole)) => store.save(whole).map(drop).map_err(not_saved),
             None => Ok(()),

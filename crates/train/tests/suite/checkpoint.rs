@@ -12,15 +12,26 @@ use unisono_train::checkpoint::{Checkpoint, Store, Tensor, load_newest};
 
 const SAVE: &str = "save-in-a-loop";
 const OUTGROW: &str = "outgrow-the-limit";
+const OVERLAY: &str = "save-over-a-lower-layer";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![killed_process_leaves_complete_checkpoints, failed_write_keeps_older_checkpoints]
+    let overlay = Test::new(
+        "checkpoints_of_a_lower_layer_are_replaced_and_deleted",
+        checkpoints_of_a_lower_layer_are_replaced_and_deleted,
+    );
+    let mut all = tests![killed_process_leaves_complete_checkpoints, failed_write_keeps_older_checkpoints];
+    all.push(overlay.unless(no_overlay));
+    all
 }
 
 /// Runs a process that saves to the directory in its argument.
 pub(crate) fn play(role: &str) -> ExitCode {
     let directory = std::env::args().nth(1).expect("a directory");
-    let save = if role == SAVE { save_in_a_loop } else { outgrow_the_limit };
+    let save = match role {
+        SAVE => save_in_a_loop,
+        OVERLAY => save_over_a_lower_layer,
+        _ => outgrow_the_limit,
+    };
     save(Path::new(&directory))
 }
 
@@ -140,4 +151,49 @@ fn failed_write_keeps_older_checkpoints() {
     let loaded = load_newest::<u64>(directory).unwrap().expect("one was saved");
     assert_eq!((loaded.checkpoint, loaded.passed_over), (checkpoint(1, 100), vec![]));
     assert_eq!(names(directory).len(), 2, "the lock and one checkpoint");
+}
+
+/// Returns a command that runs a program, given as further arguments, with an overlay of the folder `lower` at `merged` in this directory.
+fn overlaid(directory: &Path) -> Command {
+    for name in ["lower", "upper", "work", "merged"] {
+        fs::create_dir_all(directory.join(name)).unwrap();
+    }
+    let mount = "mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work,userxattr merged";
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", &format!("{mount} && exec \"$0\" \"$@\"")]);
+    command.current_dir(directory);
+    command
+}
+
+/// Returns the reason why the kernel does not permit an overlay of two folders, if it does not.
+fn no_overlay() -> Option<String> {
+    let directory = tempfile::tempdir().unwrap();
+    match overlaid(directory.path()).arg("true").output() {
+        Ok(check) if check.status.success() => None,
+        Ok(check) => Some(String::from_utf8_lossy(&check.stderr).trim().to_owned()),
+        Err(error) => Some(format!("`unshare` does not start: {error}")),
+    }
+}
+
+/// Continues a run whose checkpoints are in the image of a container. Overlayfs renames none of them.
+fn save_over_a_lower_layer(directory: &Path) -> ExitCode {
+    let mut store = Store::open(directory, 1).expect("it can be opened");
+    store.save(checkpoint(2, 200)).expect("it replaces the one of the lower layer");
+    assert_eq!(load_newest(directory).unwrap().unwrap().checkpoint, checkpoint(2, 200));
+    store.save(checkpoint(3, 200)).expect("the older ones can be deleted");
+    assert_eq!(names(directory).len(), 2, "the lock and one checkpoint");
+    ExitCode::SUCCESS
+}
+
+fn checkpoints_of_a_lower_layer_are_replaced_and_deleted() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = overlaid(directory.path());
+    let mut store = Store::open(&directory.path().join("lower/run"), 2).unwrap();
+    for step in [1, 2] {
+        store.save(checkpoint(step, 100)).unwrap();
+    }
+    drop(store);
+    suite::play(&mut command, "checkpoint", OVERLAY).arg(this_program()).arg("merged/run");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,7 +1,5 @@
 //! Gradients that are compressed between nodes. Each node consists of threads of this process.
 
-use std::iter;
-
 use unisono::{Topology, Unisono};
 use unisono_compress::Compression;
 use unisono_train::metrics::VisitOutputs;
@@ -168,27 +166,56 @@ fn compressed_gradient_that_is_not_finite_is_named_on_all_ranks() {
     }
 }
 
-fn steps_without_samples_do_not_lose_residuals() {
-    let learned = |without: usize| {
+fn steps_without_an_update_do_not_lose_residuals() {
+    // The gradient of the weight is zero for samples of zeros, so their steps send only its residual.
+    let zeros = || Some(vec![vec![0.0; COLUMNS]; 16]);
+    let learned = |without: usize, is_made: bool| {
         let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
         let ended = world.on_threads(2, |mut comm| -> Result<_, TrainError> {
             let rule = Sgd { momentum: 0.0, nesterov: false };
             let optimizer = OptimizerSettings { weight_decay: 0.0, ..OptimizerSettings::new(rule) };
             let mut mirror = Mirror::new(&mut comm, Products::new(), optimizer, &wire("topk:0.1"), None)?;
-            // The gradient of the weight is zero for samples of zeros, so their steps send only its residual.
-            let zeros = Some(vec![vec![0.0; COLUMNS]; 16]);
-            let first = iter::once(Some(samples(comm.rank(), 0)));
-            for batch in first.chain(iter::repeat_n(None, without)).chain(iter::repeat_n(zeros, 40)) {
-                mirror.step(&mut comm, Share::of(&[batch]), 0.02, |_| true)?;
+            let first = [Some(samples(comm.rank(), 0))];
+            mirror.step(&mut comm, Share::of(&first), 0.02, |_| true)?;
+            for _ in 0..without {
+                // Steps without samples, or steps that are not made because rank 1 has no samples.
+                let batch = [zeros().filter(|_| !is_made && comm.rank() == 0)];
+                mirror.step(&mut comm, Share::of(&batch), 0.02, |_| is_made)?;
+            }
+            for _ in 0..40 {
+                mirror.step(&mut comm, Share::of(&[zeros()]), 0.02, |_| true)?;
             }
             Ok(mirror.replica().values[1].clone())
         });
         ended.unwrap().swap_remove(0).unwrap()
     };
-    let (expected, found) = (learned(0), learned(5));
+    let expected = learned(0, true);
     let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
-    let apart = expected.iter().zip(&found).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
-    assert!(largest > 0.0 && apart < 0.01 * largest, "{apart} of {largest}");
+    for is_made in [true, false] {
+        let found = learned(5, is_made);
+        let apart = expected.iter().zip(&found).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+        assert!(largest > 0.0 && apart < 0.01 * largest, "{apart} of {largest}, made: {is_made}");
+    }
+}
+
+fn step_that_is_not_made_has_no_effect_where_nothing_is_compressed() {
+    let hash_after = |nodes: &[usize], settings: &BucketSettings| {
+        let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
+        let ended = world.on_threads(2, |mut comm| -> Result<_, TrainError> {
+            let mut mirror = Mirror::new(&mut comm, Products::new(), sgd(), settings, None)?;
+            for step in 0..6 {
+                let batch = [Some(samples(comm.rank(), step))];
+                mirror.step(&mut comm, Share::of(&batch), 0.02, |_| step != 2)?;
+            }
+            mirror.hash()
+        });
+        ended.unwrap().swap_remove(0).unwrap()
+    };
+    let late = BucketSettings { uncompressed_steps: 4, ..wire("int8") };
+    let late_and_last = BucketSettings { uncompressed_steps: 5, ..wire("int8") };
+    assert_eq!(hash_after(&[2], &wire("int8")), hash_after(&[2], &wire("f32")));
+    assert_eq!(hash_after(&[1, 1], &late_and_last), hash_after(&[1, 1], &wire("f32")));
+    assert_ne!(hash_after(&[1, 1], &late), hash_after(&[1, 1], &wire("f32")));
 }
 
 fn wire_formats_round_trip_through_text() {
@@ -208,7 +235,8 @@ pub(crate) fn tests() -> Vec<Test> {
         compression_within_one_node_has_the_bits_of_f32,
         first_steps_can_be_uncompressed,
         compressed_gradient_that_is_not_finite_is_named_on_all_ranks,
-        steps_without_samples_do_not_lose_residuals,
+        steps_without_an_update_do_not_lose_residuals,
+        step_that_is_not_made_has_no_effect_where_nothing_is_compressed,
         wire_formats_round_trip_through_text,
     ]
 }

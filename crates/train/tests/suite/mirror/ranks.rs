@@ -76,6 +76,10 @@ fn differing_models_are_reported_with_parameter_names() {
 fn model_with_two_parameters_of_the_same_name_is_refused() {
     let refused = refused(|_, line| line.parameters[UNUSED].name = "bias".to_owned());
     assert_all(&refused, &["two parameters of the model are called `bias`"]);
+
+    let is_shared = |_, line: &mut Line| line.parameters[UNUSED].name = "shared".to_owned();
+    let refused = errors_in_parts(4, is_shared, |_, _, _| ());
+    assert_all(&refused, &["two parameters of the model are called `shared`"]);
 }
 
 /// A line that runs a function in each pass of one rank. Passes are counted from 1. It may be a part of a model.
@@ -181,6 +185,9 @@ fn errors_in_parts(
 ) -> Vec<String> {
     unisono::threads(ranks, |mut comm| {
         let (rank, mut line) = (comm.rank(), Line::new());
+        if rank % 2 == 0 {
+            line.parameters.iter_mut().for_each(|parameter| parameter.name.insert_str(0, "first."));
+        }
         change(rank, &mut line);
         let others = comm.split(Some(rank / 2), 0).unwrap();
         let odd = Odd { line, others, passes: 0, does: |pass, line: &mut Line| does(rank, pass, line) };
