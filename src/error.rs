@@ -126,7 +126,7 @@ pub enum Error {
     Failed {
         /// This rank.
         rank: Rank,
-        /// The error of MPI, CUDA, NCCL or the system.
+        /// The error of MPI, CUDA, NCCL or the system, or of the function of a reduction in C.
         #[source]
         cause: Box<Error>,
     },

@@ -84,9 +84,9 @@ pub use gpu::DeviceArray;
 pub use kernels::{Custom, ReduceOp, copy};
 pub use memory::{Registered, Shared, SharedCounters};
 pub use method::{Method, Vendor};
-#[doc(hidden)]
-pub use request::panic_text;
 pub use request::{Request, wait_all, wait_any};
+#[doc(hidden)]
+pub use request::{fail_reduction, panic_text};
 pub use run::{refuse, run, run_threads};
 pub use select::Choice;
 pub use transport::Bootstrap;

@@ -1,13 +1,14 @@
 //! Non-blocking calls: requests, and the communication thread.
 
 use std::any::Any;
+use std::panic::resume_unwind;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) use background::EngineOwner;
 
 use crate::error::Result;
-use crate::status::StatusBoard;
+use crate::status::{StatusBoard, forget_panic, keep_panic};
 use crate::while_waiting;
 
 mod background;
@@ -235,6 +236,25 @@ fn wait_until_ready<'a, T>(
 #[doc(hidden)]
 pub fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
     panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied())
+}
+
+/// The panic of [`fail_reduction`], with the cause.
+struct ReductionFailed(String);
+
+/// Ends a call of this thread from the function of a custom reduction of `unisono-c`, on all ranks. Unlike a panic, it prints nothing, since the call
+/// returns the cause.
+#[doc(hidden)]
+pub fn fail_reduction(cause: String) -> ! {
+    // Other ranks get it as soon as this thread unwinds.
+    keep_panic(cause.clone());
+    resume_unwind(Box::new(ReductionFailed(cause)))
+}
+
+/// Returns the cause for which [`fail_reduction`] has ended a call; the panic if another one did.
+pub(crate) fn cause_of_reduction(panic: Box<dyn Any + Send>) -> Result<String, Box<dyn Any + Send>> {
+    let ReductionFailed(cause) = *panic.downcast()?;
+    forget_panic();
+    Ok(cause)
 }
 
 /// Locks a mutex whose value is consistent even after a panic.

@@ -36,6 +36,11 @@ pub(crate) fn keep_panic(text: String) {
     PANIC.set(Some(text));
 }
 
+/// Forgets the text of a panic that is returned as an error.
+pub(crate) fn forget_panic() {
+    PANIC.set(None);
+}
+
 /// Returns the cause of failure of a rank whose thread panics.
 pub(crate) fn panicked() -> String {
     let text = PANIC.try_with(|last| last.borrow().clone()).ok().flatten();

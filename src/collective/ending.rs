@@ -37,6 +37,11 @@ impl Engine {
         self.check_alive().expect_err("this rank has failed")
     }
 
+    /// Marks this communicator as lost because the function of a reduction has failed. Returns the error of the call.
+    pub(crate) fn fail_by_reduction(&mut self, cause: String) -> Error {
+        self.record_error(Error::Launch(cause))
+    }
+
     /// Marks this communicator as lost because of rank `first`, and informs the other ranks.
     fn lose(&mut self, first: Rank, cause: String) {
         if self.failure.is_none() {

@@ -1,5 +1,7 @@
 //! The non-blocking forms of the collectives.
 
+use std::any::Any;
+
 use unisono_collectives::{Operation, Rank};
 
 use super::Communicator;
@@ -7,9 +9,9 @@ use crate::call::Call;
 use crate::codes::OF_BARRIER;
 use crate::collective::{Engine, Options};
 use crate::dtype::Buffer;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
-use crate::request::Request;
+use crate::request::{Request, cause_of_reduction};
 use crate::select::Choice;
 
 impl Communicator {
@@ -198,6 +200,13 @@ impl Communicator {
         self.work_async(buffer, move |engine, options, buffer| {
             engine.run(&choice, options, &call, bytes(buffer)).map(drop)
         })
+    }
+
+    /// Returns the error of a blocking call that [`fail_reduction`](crate::fail_reduction) has ended, and loses this communicator; the panic if
+    /// another one ended the call.
+    #[doc(hidden)]
+    pub fn error_of_reduction(&mut self, panic: Box<dyn Any + Send>) -> Result<Error, Box<dyn Any + Send>> {
+        cause_of_reduction(panic).map(|cause| self.engine_owner.engine().fail_by_reduction(cause))
     }
 
     /// Runs `work` on this thread, after all calls in flight. If it fails, so does this communicator.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Progress, Request, lock, panic_text, wait_until_ready};
+use super::{Progress, Request, cause_of_reduction, lock, panic_text, wait_until_ready};
 use crate::collective::{Engine, Limits};
 use crate::error::{Error, Result};
 use crate::status::StatusBoard;
@@ -89,9 +89,12 @@ impl EngineOwner {
             let began = Instant::now();
             engine.limits = limits;
             let ran = catch_unwind(AssertUnwindSafe(|| call(engine, &mut buffer)));
-            let ran = ran.unwrap_or_else(|panic| {
-                let why = panic_text(&*panic).map_or(String::new(), |text| format!(": {text}"));
-                Err(engine.fail(&format!("a collective in flight panicked{why}")))
+            let ran = ran.unwrap_or_else(|panic| match cause_of_reduction(panic) {
+                Ok(cause) => Err(engine.fail_by_reduction(cause)),
+                Err(panic) => {
+                    let why = panic_text(&*panic).map_or(String::new(), |text| format!(": {text}"));
+                    Err(engine.fail(&format!("a collective in flight panicked{why}")))
+                }
             });
             match ran {
                 Ok(()) => outcome.end(began, Ok(buffer)),

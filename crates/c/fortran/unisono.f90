@@ -119,12 +119,17 @@ module unisono
     integer(c_int) :: end_job = 0
     ! 1: the UNISONO_... variables of the environment are ignored.
     integer(c_int) :: ignore_environment = 0
+    ! 1: UNISONO_METRICS and UNISONO_TRACE have no effect on this world. An additional world needs it if its ranks have other
+    ! numbers
+    ! than in the first one, since a process would write to the files of another one.
+    integer(c_int) :: unobserved = 0
   end type
 
   abstract interface
     ! Reduces `right` into `left`, element by element: `left[i] = left[i] ∘ right[i]`, for `count` elements. Returns 0, or
-    ! anything else if it failed, which loses the communicator. It is called on the thread that makes the call, or on the
-    ! communicator's thread for a non-blocking call; and on several threads at once if several communicators are used at once.
+    ! anything else if it failed, which loses the communicator: the call returns UNISONO_ERROR_FAILED on this rank. It is called on
+    ! the thread that makes the call, or on the communicator's thread for a non-blocking call; and on several threads at once if
+    ! several communicators are used at once.
     integer(c_int) function unisono_reduce_function(context, left, right, count) bind(c)
       import
       type(c_ptr), value :: context

@@ -166,8 +166,9 @@ typedef struct {
 } unisono_call;
 
 // Reduces `right` into `left`, element by element: `left[i] = left[i] ∘ right[i]`, for `count` elements. Returns 0, or anything else if
-// it failed, which loses the communicator. It is called on the thread that makes the call, or on the communicator's thread
-// for a non-blocking call; and on several threads at once if several communicators are used at once.
+// it failed, which loses the communicator: the call returns UNISONO_ERROR_FAILED on this rank. It is called on the thread that makes
+// the call, or on the communicator's thread for a non-blocking call; and on several threads at once if several communicators are used
+// at once.
 typedef int (*unisono_reduce_function)(void *context, void *left, const void *right, size_t count);
 
 // Settings of a world. Set all bytes to 0, and then the fields that differ from the defaults. A null pointer selects the defaults.
@@ -184,6 +185,9 @@ typedef struct {
   int end_job;
   // 1: the UNISONO_... variables of the environment are ignored.
   int ignore_environment;
+  // 1: UNISONO_METRICS and UNISONO_TRACE have no effect on this world. An additional world needs it if its ranks have other numbers
+  // than in the first one, since a process would write to the files of another one.
+  int unobserved;
 } unisono_settings;
 
 // A callback that runs during waits. It returns NULL to continue the wait, or the cause for which the wait ends.

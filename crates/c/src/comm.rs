@@ -90,9 +90,13 @@ pub(crate) unsafe fn on_handle(comm: *mut Comm, body: impl FnOnce(&mut Comm) -> 
     guarded(|| {
         // SAFETY: as the caller promises.
         let comm = unsafe { live(comm)? };
-        catch_unwind(AssertUnwindSafe(|| with_callback(|| body(comm)))).unwrap_or_else(|panic| {
-            comm.inner.fail(panic_text(&*panic).unwrap_or("a defect of unisono"));
-            resume_unwind(panic)
+        let ran = catch_unwind(AssertUnwindSafe(|| with_callback(|| body(comm))));
+        ran.unwrap_or_else(|panic| match comm.inner.error_of_reduction(panic) {
+            Ok(error) => Err(error.into()),
+            Err(panic) => {
+                comm.inner.fail(panic_text(&*panic).unwrap_or("a defect of unisono"));
+                resume_unwind(panic)
+            }
         })
     })
 }

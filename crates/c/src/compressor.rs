@@ -59,6 +59,7 @@ pub unsafe extern "C" fn unisono_compressor_create(
         let shapes: Vec<_> =
             shapes.iter().map(|shape| if shape[1] == 1 { &shape[..1] } else { &shape[..] }).collect();
         let count = arguments::elements(&shapes).map_err(argument)?;
+        compression.check(count).map_err(argument)?;
         let levels = match levels {
             Some(levels) => levels,
             None => levels.insert(Levels::of(comm)?),

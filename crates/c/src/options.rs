@@ -10,7 +10,6 @@ use unisono_bindings::{NO_PARTS, arguments};
 
 use super::comm::text;
 use super::errors::{Result, argument};
-use super::values;
 
 /// Settings of a world. Set all bytes to 0, and then the fields that differ from the defaults. A null pointer selects the defaults.
 /// Unset fields come from the environment (UNISONO_TIMEOUT_S and others).
@@ -28,6 +27,9 @@ pub struct Settings {
     pub end_job: c_int,
     /// 1: the UNISONO_... variables of the environment are ignored.
     pub ignore_environment: c_int,
+    /// 1: UNISONO_METRICS and UNISONO_TRACE have no effect on this world. An additional world needs it if its ranks have other numbers
+    /// than in the first one, since a process would write to the files of another one.
+    pub unobserved: c_int,
 }
 
 /// Options of one call. Set all bytes to 0, and then the fields that differ from those of the communicator. A null pointer selects
@@ -60,7 +62,8 @@ pub(crate) unsafe fn builder(settings: *const Settings) -> Result<Builder> {
     let on_failure = if settings.end_job == 0 { OnFailure::ReturnError } else { OnFailure::EndJob };
     let common = unisono_bindings::Settings { algorithm, tuning: tuning.map(PathBuf::from), timeout };
     let builder = common.builder().on_failure(on_failure);
-    Ok(if settings.ignore_environment == 0 { builder } else { builder.ignore_environment() })
+    let builder = if settings.ignore_environment == 0 { builder } else { builder.ignore_environment() };
+    Ok(if settings.unobserved == 0 { builder } else { builder.unobserved() })
 }
 
 /// Returns the number of elements of each rank's part, if the call sets them.
@@ -69,7 +72,9 @@ pub(crate) unsafe fn builder(settings: *const Settings) -> Result<Builder> {
 /// The pointer must be null or to options that outlive the result, whose counts are null or one for each of `ranks` ranks.
 pub(crate) unsafe fn counts<'a>(options: *const Call, ranks: usize) -> Option<&'a [usize]> {
     // SAFETY: as the caller promises.
-    unsafe { options.as_ref().and_then(|options| values::counts(options.counts, ranks)) }
+    let counts = unsafe { options.as_ref()?.counts };
+    // SAFETY: as the caller promises.
+    (!counts.is_null()).then(|| unsafe { std::slice::from_raw_parts(counts, ranks) })
 }
 
 /// Makes a call without parts of ranks.
@@ -103,6 +108,8 @@ pub(crate) unsafe fn call<R>(
     make: impl FnOnce(&mut Communicator) -> unisono::Result<R>,
 ) -> Result<R> {
     // SAFETY: as the caller promises.
+    let counts = unsafe { counts(options, comm.ranks()) };
+    // SAFETY: as the caller promises.
     let Some(options) = (unsafe { options.as_ref() }) else {
         let Some(size) = element_bytes else { return Ok(make(comm)?) };
         return Ok(make(&mut comm.call().element_bytes(size))?);
@@ -110,8 +117,6 @@ pub(crate) unsafe fn call<R>(
     // SAFETY: as the caller promises.
     let (algorithm, label) = unsafe { (algorithm(options.algorithm)?, text(options.label, "the label")?) };
     let timeout = timeout(options.timeout_s)?;
-    // SAFETY: as the caller promises.
-    let counts = unsafe { values::counts(options.counts, comm.ranks()) };
     let tag = u32::try_from(options.tag);
     let tag = tag.map_err(|_| argument(format!("the tag is {}: it must be 0 or more", options.tag)))?;
     let options = unisono_bindings::Options { algorithm, label, timeout, element_bytes, counts, tag };

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use unisono::{Custom, DType, ReduceOp, with_type};
+use unisono::{Custom, DType, ReduceOp, fail_reduction, with_type};
 
 use super::comm::{out, required_text};
 use super::errors::{Result, argument, guarded};
@@ -32,8 +32,9 @@ pub const UNISONO_LOGICAL_OR: i32 = 9;
 pub const UNISONO_LOGICAL_XOR: i32 = 10;
 
 /// Reduces `right` into `left`, element by element: `left[i] = left[i] ∘ right[i]`, for `count` elements. Returns 0, or anything else if
-/// it failed, which loses the communicator. It is called on the thread that makes the call, or on the communicator's thread
-/// for a non-blocking call; and on several threads at once if several communicators are used at once.
+/// it failed, which loses the communicator: the call returns UNISONO_ERROR_FAILED on this rank. It is called on the thread that makes
+/// the call, or on the communicator's thread for a non-blocking call; and on several threads at once if several communicators are used
+/// at once.
 pub type Reduce = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -69,14 +70,15 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// # Panics
-    /// If the function fails. A reduction ends a call by a panic.
+    /// Calls the function. An error ends the call of the library.
     fn call<T>(&self, left: &mut [T], right: &[T], count: usize) {
         let (left, right) = (left.as_mut_ptr().cast(), right.as_ptr().cast());
         // SAFETY: both arrays have this many elements, which the library guarantees to reductions, and the function accesses only
         // these, as the caller of `unisono_reduction_create` promises.
         let code = unsafe { (self.reduce)(self.context, left, right, count) };
-        assert!(code == 0, "the function of the reduction `{}` returned {code}", self.name);
+        if code != 0 {
+            fail_reduction(format!("the function of the reduction `{}` returned {code}", self.name));
+        }
     }
 }
 

@@ -33,15 +33,6 @@ pub(crate) fn dtype(number: i32) -> Result<DType> {
         .ok_or_else(|| argument(format!("{number} is not an element type: use UNISONO_F32 and so on")))
 }
 
-/// Returns the counts of `ranks` ranks; `None` if the pointer is null.
-///
-/// # Safety
-/// The pointer must be null or to one count for each rank, all of which outlive the result.
-pub(crate) unsafe fn counts<'a>(counts: *const usize, ranks: usize) -> Option<&'a [usize]> {
-    // SAFETY: as the caller promises.
-    (!counts.is_null()).then(|| unsafe { std::slice::from_raw_parts(counts, ranks) })
-}
-
 /// Returns a list of the program.
 ///
 /// # Safety

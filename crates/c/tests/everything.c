@@ -319,6 +319,38 @@ static void reductions(void)
     CHECK(bits == 1 || ranks == 1);
 }
 
+static int fails_on_rank_0(void *context, void *left, const void *right, size_t count)
+{
+    (void)left, (void)right, (void)count;
+    return *(const int *)context == 0 ? 7 : 0;
+}
+
+/* An error of a reduction's function ends the call on all ranks, which get its rank and cause. */
+static void failing_reductions(void)
+{
+    enum { MANY = 20000 };
+    static float values[MANY];
+    const unisono_call ring = {.algorithm = "ring"};
+    int fails = -1;
+    OK(unisono_reduction_create("fails", UNISONO_F32, 0, 1, fails_on_rank_0, &rank, &fails));
+    for (int blocks = 0; blocks < 2 && ranks > 1; blocks++) {
+        unisono_comm *group = NULL;
+        unisono_request *request = NULL;
+        int code = UNISONO_OK;
+        OK(unisono_split(comm, 0, rank, &group));
+        if (blocks) {
+            code = unisono_all_reduce(group, values, MANY, UNISONO_F32, fails, &ring);
+        } else {
+            OK(unisono_all_reduce_async(group, values, MANY, UNISONO_F32, fails, &ring, &request));
+            code = unisono_wait(&request);
+        }
+        CHECK(code == (rank == 0 ? UNISONO_ERROR_FAILED : UNISONO_ERROR_ABORTED) && unisono_failed_rank() == 0);
+        CHECK(strstr(unisono_last_error(), "the function of the reduction `fails` returned 7") != NULL);
+        CHECK(unisono_barrier(group, NULL) == UNISONO_ERROR_ABORTED && unisono_failed_rank() == 0);
+        unisono_free(group);
+    }
+}
+
 enum { TAGS = 20, TAGGED = 3000 };
 
 static int looks;
@@ -520,6 +552,9 @@ static void compressors(void)
     CHECK(unisono_compressor_create(comm, "int7", rows, columns, 2, &none) == UNISONO_ERROR_ARGUMENT && none == NULL);
     const size_t huge[] = {SIZE_MAX / 2 + 1, SIZE_MAX / 2 + 1}, ones[] = {1, 1};
     CHECK(unisono_compressor_create(comm, "int8", huge, ones, 2, &none) == UNISONO_ERROR_ARGUMENT && none == NULL);
+    const size_t many = (size_t)1 << 32;
+    CHECK(unisono_compressor_create(comm, "topk:0.1", &many, ones, 1, &none) == UNISONO_ERROR_ARGUMENT && none == NULL);
+    CHECK(unisono_compressor_create(comm, "threshold:1", &many, ones, 1, &none) == UNISONO_ERROR_ARGUMENT && none == NULL);
     CHECK(unisono_compressor_state_count(NULL) == 0);
 }
 
@@ -696,6 +731,7 @@ int main(void)
     plans();
     each_type();
     reductions();
+    failing_reductions();
     messages();
     groups();
     shrinks();

@@ -18,7 +18,6 @@ mod sparse;
 mod wire;
 
 use crate::kernels::quantized::{Int4, Int4Stochastic, Int8, Int8Stochastic, OneBit};
-use crate::kernels::sparse::assert_indices;
 use exchanges::Exchange;
 use levels::Groups;
 pub use levels::Levels;
@@ -91,6 +90,19 @@ impl Compression {
             Self::PowerSgd { rank } => (1..=MOST_RANK).contains(&rank),
             _ => true,
         }
+    }
+
+    /// Checks that it can send an array of this many elements.
+    ///
+    /// # Errors
+    /// If it sends elements by their indices, and there are more than [`u32::MAX`].
+    pub fn check(&self, count: usize) -> std::result::Result<(), String> {
+        let has_indices = matches!(self, Self::TopK { .. } | Self::Threshold { .. });
+        if has_indices && u32::try_from(count).is_err() {
+            let most = u32::MAX;
+            return Err(format!("{self} sends elements by 32-bit indices: at most {most}, and not {count}"));
+        }
+        Ok(())
     }
 }
 
@@ -199,14 +211,11 @@ impl Compressor {
     /// arguments.
     ///
     /// # Panics
-    /// If the compression is not [valid](Compression::is_valid), or sends the elements of more than [`u32::MAX`] by their indices.
+    /// If the compression is not [valid](Compression::is_valid), or [cannot send](Compression::check) so many elements.
     pub fn new(levels: &Levels, compression: Compression, shapes: &[&[usize]]) -> Self {
         assert!(compression.is_valid(), "{compression}: expected one of {}", Compression::NAMES);
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
-        let has_indices = matches!(compression, Compression::TopK { .. } | Compression::Threshold { .. });
-        if has_indices {
-            assert_indices(count);
-        }
+        compression.check(count).unwrap_or_else(|error| panic!("{error}"));
         let encoder: Box<dyn Encoder> = match compression {
             Compression::Int8 => Box::new(Quantized::<Int8>::new(shapes.len())),
             Compression::Int8Stochastic => Box::new(Quantized::<Int8Stochastic>::new(shapes.len())),

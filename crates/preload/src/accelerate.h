@@ -77,6 +77,8 @@ struct world {
     int rank, ranks;
     /* The number of nodes, and the number of this rank's node, in the order of their first ranks. */
     int nodes, node;
+    /* Whether a rank has another number than in MPI_COMM_WORLD. */
+    bool is_renumbered;
     /* The calls before its start, and the choices since then. */
     int first_calls;
     struct choices *choices;
@@ -143,6 +145,8 @@ struct block {
 /* Makes functions of MPI visible to this library, if a module of the program has loaded them privately, as Python modules do. Called
  * before MPI's own initialisation. Ends the program if there are none. */
 void bind_mpi(void);
+/* Reports on rank 0 a library that intercepts MPI too, and comes after this library. Called once MPI is initialised. */
+void check_later_tool(void);
 /* Returns whether MPI accepts arrays in GPU memory, and the program may have some, since CUDA's driver is loaded. */
 bool takes_gpu_arrays(void);
 
@@ -172,17 +176,17 @@ struct type {
 };
 
 void types_begin(void);
-/* Returns whether Unisono carries out a reduction of a type's values. It sums complex numbers part by part. For integers that it does not have,
- * it carries out bitwise operations byte by byte. */
-bool is_reduced(const struct type *type, int op);
 /* Returns whether MPI's own function may carry out a reduction of a predefined type's values. */
 bool is_reduced_by_mpi(const struct type *type, int op);
+/* Returns whether Unisono carries out such a reduction. It sums complex numbers part by part. For integers that it does not have, it carries out
+ * bitwise operations byte by byte. */
+bool is_reduced(const struct type *type, int op);
 /* Returns whether a reduction may depend on the order in which values are combined. */
 bool may_round(const struct type *type, int op);
 /* Returns a predefined type; NULL for any other. */
 const struct type *type_of(MPI_Datatype handle);
 /* Returns whether elements of a type are contiguous bytes in the order in which MPI sends them. The first call for a type packs an element. */
-bool is_contiguous(MPI_Datatype handle, MPI_Comm comm);
+bool is_contiguous(MPI_Datatype handle);
 /* Returns whether a handle, which may be invalid, is that of a committed type. */
 bool is_committed(MPI_Datatype handle);
 /* Returns the number of a reduction, or NONE. */
@@ -267,7 +271,10 @@ extern struct settings settings;
 
 /* Prepares this process, once MPI is initialised. All ranks call it. */
 void worlds_begin(void);
-/* Returns the world of a communicator, which may not have started; NULL if there is no such communicator. */
+/* Returns the error of a call on a communicator that does not exist, for which MPI has called the error handler; otherwise MPI_SUCCESS. It is
+ * also MPI_SUCCESS for MPI_COMM_NULL, which MPI's own function reports. */
+int error_of_comm(MPI_Comm comm);
+/* Returns the world of a communicator, which may not have started. */
 struct world *world_of(MPI_Comm comm);
 /* The number of freed communicators with a world. Cached lookups compare it, since handles are reused. */
 extern atomic_uint worlds_freed;
@@ -276,7 +283,7 @@ void world_start(struct world *world, MPI_Comm comm);
 /* The reason of the first world of this process that did not start; empty if all did. */
 extern char start_error[];
 /* The rank and the number of ranks of a communicator, without a world, since a rank with an invalid call may be the only one that needs
- * them. An intercommunicator counts as one rank; 0 ranks if there is no such communicator. */
+ * them. An intercommunicator counts as one rank; MPI_COMM_NULL has 0 ranks. */
 struct place {
     int rank, ranks;
 };
@@ -381,8 +388,8 @@ void discard(struct packed *packed);
 /* Allocates memory. The program ends if there is none. */
 void *allocated(size_t bytes);
 /* A communicator of this rank alone, which returns errors to this library: for questions that MPI answers only in calls. */
-MPI_Comm quiet_comm(void);
-void quiet_comm_end(void);
+extern MPI_Comm quiet_comm;
+void quiet_comm_begin(void);
 /* Returns the code of MPI's function for an invalid call, after calling the error handler of the communicator. */
 int refused(const struct call *call);
 /* Returns the code of MPI's function for a code of unisono.h, after calling the error handler of the communicator for an error. */

@@ -71,10 +71,11 @@ static const int ALIAS_ERRORS[FUNCTIONS] = {
 
 static bool arguments_are_checked;
 
+/* Only once a call of the program has such buffers, since Intel MPI ends the program in spite of MPI_ERRORS_RETURN. */
 static void try_alias(void)
 {
     int value = 0;
-    arguments_are_checked = PMPI_Reduce(&value, &value, 1, MPI_INT, MPI_SUM, 0, quiet_comm()) != MPI_SUCCESS;
+    arguments_are_checked = PMPI_Reduce(&value, &value, 1, MPI_INT, MPI_SUM, 0, quiet_comm) != MPI_SUCCESS;
 }
 
 /* Returns whether MPI checks arguments in this run. */
@@ -124,8 +125,9 @@ static int error_in_reduction(enum function function, struct buffer from, struct
 static bool refuse(struct call *call, int error)
 {
     int is_inter;
-    if (call->comm == MPI_COMM_NULL || PMPI_Comm_test_inter(call->comm, &is_inter) != MPI_SUCCESS)
+    if (call->comm == MPI_COMM_NULL)
         return leave(call, INVALID);
+    PMPI_Comm_test_inter(call->comm, &is_inter);
     /* An intercommunicator has other roots, and ignored counts and buffers. */
     if (is_inter)
         return leave(call, INTERCOMMUNICATOR);
@@ -161,8 +163,6 @@ static bool decides(struct call *call, int late)
             return refuse(call, MPI_ERR_ROOT);
     }
     struct world *world = call->world = world_of(call->comm);
-    if (world == NULL)
-        return leave(call, INVALID);
     if (world->unisono == NULL && world->why != FEW_CALLS)
         return leave(call, world->why);
     if (is_too_large(call, world->ranks))
@@ -256,7 +256,7 @@ static bool is_for_function(const struct call *call, MPI_Datatype handle, const 
     if (type != NULL)
         return is_reduced_by_mpi(type, call->op);
     MPI_Count bytes = size_of(handle);
-    return call->op == USER_DEFINED && bytes > 0 && bytes <= STAGE_BYTES / 2 && is_contiguous(handle, call->comm);
+    return call->op == USER_DEFINED && bytes > 0 && bytes <= STAGE_BYTES / 2 && is_contiguous(handle);
 }
 
 bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, const struct buffer *to, MPI_Op op,
@@ -343,7 +343,7 @@ bool decides_move(struct call *call, enum function function, MPI_Comm comm, cons
 
 bool decides_part(struct call *call, enum function function, MPI_Comm comm, const struct buffer *part, const struct buffer *whole, int root)
 {
-    bool is_root = place_in(comm).rank == root;
+    bool is_root = is_accelerated(function) && place_in(comm).rank == root;
     return decides_move(call, function, comm, is_root ? part : NULL, is_root ? whole : part, root);
 }
 

@@ -40,10 +40,19 @@ static int by_mpi(const struct call *call, int code)
     return code;
 }
 
+/* Ends a call on a communicator that does not exist, so that the error handler is called once. */
+#define CHECK_COMM(function, comm)                                                    \
+    do {                                                                              \
+        int error = is_accelerated(function) ? error_of_comm(comm) : MPI_SUCCESS;     \
+        if (error != MPI_SUCCESS)                                                     \
+            return error;                                                             \
+    } while (0)
+
 int MPI_Barrier(MPI_Comm comm)
 {
     if (is_left_to_mpi(BARRIER, settings.named))
         return PMPI_Barrier(comm);
+    CHECK_COMM(BARRIER, comm);
     struct call call;
     if (decides_barrier(&call, comm))
         return result_of(&call, carry_barrier(&call));

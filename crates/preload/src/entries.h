@@ -7,6 +7,7 @@
     {                                                                                                          \
         if (is_for_mpi(function, comm, BUFFER(from, count, type), BUFFER(to, count, type), op, root))          \
             return PMPI(name)(from, to, count, type, op, UNPACKED argument comm);                              \
+        CHECK_COMM(function, comm);                                                                            \
         struct call call;                                                                                      \
         struct buffer into = { to, count, type };                                                              \
         if (decides_reduction(&call, function, comm, from, &into, op, root))                                   \
@@ -28,6 +29,7 @@ REDUCTION(Reduce, REDUCE, root, (int root,), (root,))
         if (is_for_mpi(function, comm, BUFFER(from, from_count, from_type), BUFFER(to, to_count, to_type),     \
                        MPI_OP_NULL, 0))                                                                        \
             return PMPI(name)(from, from_count, from_type, to, to_count, to_type, comm);                       \
+        CHECK_COMM(function, comm);                                                                            \
         struct call call;                                                                                      \
         struct buffer given = BUFFER(from, from_count, from_type), gotten = BUFFER(to, to_count, to_type);     \
         if (decides_move(&call, function, comm, &given, &gotten, 0))                                           \
@@ -64,6 +66,7 @@ int MPI(Reduce_scatter)(const void *from, void *to, const COUNT counts[], MPI_Da
 {
     if (is_left_to_mpi(REDUCE_SCATTER, settings.functions) || MPI(are_counts_for_mpi)(from, to, counts, type, op, comm))
         return PMPI(Reduce_scatter)(from, to, counts, type, op, comm);
+    CHECK_COMM(REDUCE_SCATTER, comm);
     struct call call;
     int ranks = is_accelerated(REDUCE_SCATTER) ? place_in(comm).ranks : 0;
     struct buffer part = { to, MPI(same_count)(counts, ranks), type };
@@ -76,6 +79,7 @@ int MPI(Bcast)(void *buffer, COUNT count, MPI_Datatype type, int root, MPI_Comm 
 {
     if (is_for_mpi(BCAST, comm, BUFFER(buffer, count, type), BUFFER(buffer, count, type), MPI_OP_NULL, root))
         return PMPI(Bcast)(buffer, count, type, root, comm);
+    CHECK_COMM(BCAST, comm);
     struct call call;
     struct buffer values = { buffer, count, type };
     if (decides_move(&call, BCAST, comm, NULL, &values, root))
@@ -90,6 +94,7 @@ int MPI(Bcast)(void *buffer, COUNT count, MPI_Datatype type, int root, MPI_Comm 
     {                                                                                                          \
         if (is_part_for_mpi(function, comm, BUFFER of_part, BUFFER of_whole, root))                            \
             return PMPI(name)(from, from_count, from_type, to, to_count, to_type, root, comm);                 \
+        CHECK_COMM(function, comm);                                                                            \
         struct call call;                                                                                      \
         struct buffer part = BUFFER of_part, whole = BUFFER of_whole;                                          \
         if (decides_part(&call, function, comm, &part, &whole, root))                                          \
@@ -138,6 +143,7 @@ int MPI(Allgatherv)(const void *from, COUNT from_count, MPI_Datatype from_type, 
     bool is_left = is_left_to_mpi(ALLGATHERV, settings.functions);
     if (is_left || MPI(are_for_mpi)(comm, BUFFER(from, from_count, from_type), BUFFER(to, 0, to_type), counts, displacements))
         return PMPI(Allgatherv)(from, from_count, from_type, to, counts, displacements, to_type, comm);
+    CHECK_COMM(ALLGATHERV, comm);
     struct call call;
     int ranks = is_accelerated(ALLGATHERV) ? place_in(comm).ranks : 0, code;
     struct block *blocks = MPI(blocks)(counts, displacements, ranks);

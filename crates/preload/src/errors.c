@@ -16,26 +16,13 @@ void *allocated(size_t bytes)
     return memory;
 }
 
-static MPI_Comm quiet = MPI_COMM_NULL;
+MPI_Comm quiet_comm;
 
-static void quiet_comm_begin(void)
+void quiet_comm_begin(void)
 {
     /* Unlike a duplicate, it has no attributes of the program. */
-    PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &quiet);
-    PMPI_Comm_set_errhandler(quiet, MPI_ERRORS_RETURN);
-}
-
-MPI_Comm quiet_comm(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, quiet_comm_begin);
-    return quiet;
-}
-
-void quiet_comm_end(void)
-{
-    if (quiet != MPI_COMM_NULL)
-        PMPI_Comm_free(&quiet);
+    PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &quiet_comm);
+    PMPI_Comm_set_errhandler(quiet_comm, MPI_ERRORS_RETURN);
 }
 
 /* Returns an error class with this text, which MPI_Error_string returns. All errors of Unisono share it, with the text of the last one. */

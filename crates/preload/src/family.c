@@ -1,11 +1,12 @@
 /* The MPI of the program. This library is compiled for the handles of one MPI. Under another MPI, no function may pass them on. */
 
-/* For dladdr. */
+/* For dladdr1 and RTLD_NEXT. */
 #define _GNU_SOURCE
 
 #include "accelerate.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +127,42 @@ static const struct family *family_of_program(void)
     return strncmp(version, "Open MPI", strlen("Open MPI")) == 0 ? &OPEN_MPI_FAMILY : &MPICH_FAMILY;
 }
 
+/* Finds the file that defines a function, and its base address, which is NULL if none does: a program that takes the address of a library's
+ * function has an undefined symbol with another address. */
+static Dl_info definer_of(void *function)
+{
+    Dl_info info = { 0 };
+    ElfW(Sym) *symbol = NULL;
+    bool is_defined = function != NULL && dladdr1(function, &info, (void **)&symbol, RTLD_DL_SYMENT) != 0 && symbol != NULL &&
+                      symbol->st_shndx != SHN_UNDEF;
+    return is_defined ? info : (Dl_info){ 0 };
+}
+
+/* Reports another library that intercepts MPI. Only the first one of them gets MPI_Init, and none calls the next one. */
+static void warn_of(const Dl_info *other, const char *place, const char *effect)
+{
+    fprintf(stderr, "unisono: `%s` intercepts MPI_Init %s %s: %s; use only one of them\n", other->dli_fname, place, OWN->library, effect);
+}
+
+/* Reports a library or a program that gets MPI_Init instead of this library. */
+static void check_earlier_tool(void)
+{
+    static const char here;
+    Dl_info own, first = definer_of(function_of_mpi("MPI_Init"));
+    bool is_other = first.dli_fbase != NULL && dladdr(&here, &own) != 0 && first.dli_fbase != own.dli_fbase;
+    if (is_other && is_first_rank())
+        warn_of(&first, "before", "Unisono carries out no calls");
+}
+
+void check_later_tool(void)
+{
+    int rank;
+    Dl_info next = definer_of(dlsym(RTLD_NEXT, "MPI_Init")), mpi = definer_of(function_of_mpi("PMPI_Init"));
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == 0 && next.dli_fbase != NULL && mpi.dli_fbase != NULL && next.dli_fbase != mpi.dli_fbase)
+        warn_of(&next, "after", "it does not see the start of MPI");
+}
+
 /* Runs before main. If the program's MPI belongs to another family, the program, which has not started yet, is executed again without
  * this library. The version functions take no handles and may be called before MPI_Init. */
 __attribute__((constructor)) static void check_family(int argc, char **argv)
@@ -135,8 +172,10 @@ __attribute__((constructor)) static void check_family(int argc, char **argv)
     if (function_of_mpi("PMPI_Init") == NULL)
         return;
     const struct family *family = family_of_program();
-    if (family == OWN)
+    if (family == OWN) {
+        check_earlier_tool();
         return;
+    }
     if (is_first_rank())
         fprintf(stderr, "unisono: the program uses %s: preload %s instead of %s; it runs without acceleration\n", family->name,
                 family->library, OWN->library);

@@ -129,7 +129,7 @@ static int unpack_blocks(const struct call *call, char *bytes, void *to, MPI_Dat
 /* Converts blocks in elements to blocks in bytes: in place if they are contiguous there, and packed otherwise. */
 static size_t as_bytes(struct block *bytes, const struct block *blocks, const struct call *call, MPI_Datatype type)
 {
-    bool is_packed = !is_contiguous(type, call->comm);
+    bool is_packed = !is_contiguous(type);
     int size_bytes;
     size_t all = 0;
     PMPI_Type_size(type, &size_bytes);

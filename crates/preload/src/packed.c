@@ -7,7 +7,7 @@
 int pack(struct packed *packed, struct buffer buffer, MPI_Comm comm, bool has_values)
 {
     *packed = (struct packed){ .bytes = buffer.address, .buffer = buffer, .comm = comm };
-    if (is_contiguous(buffer.type, comm))
+    if (is_contiguous(buffer.type))
         return MPI_SUCCESS;
     int room, position = 0;
     int code = PMPI_Pack_size((int)buffer.count, buffer.type, comm, &room);

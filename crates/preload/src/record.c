@@ -124,9 +124,9 @@ bool record_begin(void)
     if (rank != 0 || name == NULL || *name == '\0')
         return true;
     record_name = absolute(name);
-    new_name = allocated(strlen(record_name) + sizeof(".new"));
-    strcat(strcpy(new_name, record_name), ".new");
-    /* It is opened again at the end, since other runs may record under the same name meanwhile. */
+    new_name = allocated(strlen(record_name) + 32);
+    /* Other runs may record under the same name. */
+    sprintf(new_name, "%s.%ld.new", record_name, (long)getpid());
     FILE *file = fopen(new_name, "we");
     bool is_possible = file != NULL && fclose(file) == 0 && remove(new_name) == 0;
     if (!is_possible)
@@ -204,8 +204,10 @@ static void write_all(const struct decision *of_all, int all)
         fputs(LAST_LINE, file);
     }
     bool has_failed = file == NULL || ferror(file) != 0;
-    if (file == NULL || fclose(file) != 0 || has_failed || rename(new_name, record_name) != 0)
+    if (file == NULL || fclose(file) != 0 || has_failed || rename(new_name, record_name) != 0) {
         fprintf(stderr, "unisono: the decisions are not recorded: %s\n", strerror(errno));
+        remove(new_name);
+    }
 }
 
 void record_write(void)

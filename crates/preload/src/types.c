@@ -105,10 +105,10 @@ const struct type *type_of(MPI_Datatype handle)
 
 /* Returns whether packing leaves an element unchanged. Each byte is set to bits of its position, and each round tests eight bits.
  * `*is_known` is set to false if no element can be packed. */
-static bool is_packed_unchanged(MPI_Datatype handle, int bytes, MPI_Comm comm, bool *is_known)
+static bool is_packed_unchanged(MPI_Datatype handle, int bytes, bool *is_known)
 {
     int room;
-    *is_known = PMPI_Pack_size(1, handle, comm, &room) == MPI_SUCCESS;
+    *is_known = PMPI_Pack_size(1, handle, quiet_comm, &room) == MPI_SUCCESS;
     if (!*is_known || room < bytes)
         return false;
     /* All ranks must find the same for a reduction, whose elements are short. */
@@ -120,7 +120,7 @@ static bool is_packed_unchanged(MPI_Datatype handle, int bytes, MPI_Comm comm, b
         int position = 0;
         for (int i = 0; i < bytes; i++)
             element[i] = (unsigned char)(i >> shift);
-        *is_known = PMPI_Pack(element, 1, handle, packed, room, &position, comm) == MPI_SUCCESS;
+        *is_known = PMPI_Pack(element, 1, handle, packed, room, &position, quiet_comm) == MPI_SUCCESS;
         is = *is_known && position == bytes && memcmp(element, packed, (size_t)bytes) == 0;
     }
     free(element);
@@ -143,7 +143,7 @@ static bool is_dense(MPI_Datatype handle, int *bytes)
 static bool is_accepted(MPI_Datatype handle)
 {
     /* It reads no values. MPICH does not check the type of no elements. */
-    return PMPI_Send(&committed, 1, handle, MPI_PROC_NULL, 0, quiet_comm()) == MPI_SUCCESS;
+    return PMPI_Send(&committed, 1, handle, MPI_PROC_NULL, 0, quiet_comm) == MPI_SUCCESS;
 }
 
 /* Returns whether MPI accepts a type. The answer for the last type of this thread is kept. */
@@ -179,7 +179,7 @@ bool is_committed(MPI_Datatype handle)
     return type_of(handle) != NULL || state_of(handle) != NULL;
 }
 
-bool is_contiguous(MPI_Datatype handle, MPI_Comm comm)
+bool is_contiguous(MPI_Datatype handle)
 {
     const struct type *type = type_of(handle);
     int bytes;
@@ -188,8 +188,8 @@ bool is_contiguous(MPI_Datatype handle, MPI_Comm comm)
     const char *state = state_of(handle);
     if (state != &committed)
         return state == &contiguous;
-    bool is_known = true, is = is_dense(handle, &bytes) && is_packed_unchanged(handle, bytes, comm, &is_known);
-    /* If this rank's call is invalid, the ranks must still agree on later calls. */
+    bool is_known = true, is = is_dense(handle, &bytes) && is_packed_unchanged(handle, bytes, &is_known);
+    /* If this rank lacks memory, the ranks must still agree on later calls. */
     if (is_known)
         PMPI_Type_set_attr(handle, of_type, is ? &contiguous : &spread);
     return is;
@@ -198,24 +198,6 @@ bool is_contiguous(MPI_Datatype handle, MPI_Comm comm)
 static bool is_logical(int op)
 {
     return op == UNISONO_LOGICAL_AND || op == UNISONO_LOGICAL_OR || op == UNISONO_LOGICAL_XOR;
-}
-
-bool is_reduced(const struct type *type, int op)
-{
-    bool is_of_bits = op == UNISONO_BIT_AND || op == UNISONO_BIT_OR || op == UNISONO_BIT_XOR;
-    switch (type->kind) {
-    case COMPLEX:
-        return type->dtype != NONE && op == UNISONO_SUM;
-    case FLOATING:
-        /* MPI decides whether it reduces the bits or the truth value of a float. */
-        return type->dtype != NONE && op < UNISONO_BIT_AND;
-    case SIGNED:
-    case UNSIGNED:
-    case FORTRAN:
-        return op < MAXLOC && (type->dtype != NONE || is_of_bits) && !(type->kind == FORTRAN && is_logical(op));
-    default:
-        return false;
-    }
 }
 
 bool is_reduced_by_mpi(const struct type *type, int op)
@@ -231,12 +213,20 @@ bool is_reduced_by_mpi(const struct type *type, int op)
     case COMPLEX:
         return op == UNISONO_SUM || op == UNISONO_PRODUCT;
     case FLOATING:
+        /* MPI decides whether it reduces the bits or the truth value of a float. */
         return op < UNISONO_BIT_AND;
     case FORTRAN:
         return op < MAXLOC && !is_logical(op);
     default:
         return op < MAXLOC;
     }
+}
+
+bool is_reduced(const struct type *type, int op)
+{
+    bool is_of_bits = op == UNISONO_BIT_AND || op == UNISONO_BIT_OR || op == UNISONO_BIT_XOR;
+    bool is_of_parts = type->kind != COMPLEX || op == UNISONO_SUM;
+    return is_reduced_by_mpi(type, op) && op != USER_DEFINED && (type->dtype != NONE || is_of_bits) && is_of_parts;
 }
 
 bool may_round(const struct type *type, int op)

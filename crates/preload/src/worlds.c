@@ -78,7 +78,7 @@ static int process_ends(MPI_Comm comm, int keyval, void *attribute, void *extra)
     for (struct world *world = worlds; world != NULL; world = world->next)
         leave(world);
     progress_end();
-    quiet_comm_end();
+    PMPI_Comm_free(&quiet_comm);
     PMPI_Group_free(&of_job);
     free(nodes_of_job);
     return MPI_SUCCESS;
@@ -102,12 +102,16 @@ void worlds_begin(void)
     PMPI_Comm_group(MPI_COMM_WORLD, &of_job);
     nodes_begin();
     types_begin();
-    settings = settings_agreed();
+    struct settings agreed = settings_agreed();
+    quiet_comm_begin();
     progress_begin();
     report_begin();
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, comm_is_freed, &of_comm, NULL);
     PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, process_ends, &of_process, NULL);
     PMPI_Comm_set_attr(MPI_COMM_SELF, of_process, NULL);
+    /* Last, since threads with sessions may call functions meanwhile. */
+    settings = agreed;
+    check_later_tool();
 }
 
 /* The bootstrap of a new world. */
@@ -196,7 +200,8 @@ static bool can_all(const struct world *world, MPI_Comm comm, const char *proble
 
 static const char *start(struct world *world, MPI_Comm comm)
 {
-    unisono_settings settings = { 0 };
+    /* Processes would write metrics and traces to the files of others. */
+    unisono_settings settings = { .unobserved = world->is_renumbered };
     /* MPI waits for ever, so programs may rely on it. */
     if (getenv("UNISONO_TIMEOUT_S") == NULL)
         settings.timeout_s = 1e9;
@@ -246,6 +251,8 @@ static enum why place(struct world *world, MPI_Comm comm)
     if (numbers == NULL)
         return OTHER_PROCESSES;
     find_nodes(world, numbers);
+    for (int rank = 0; rank < world->ranks; rank++)
+        world->is_renumbered |= numbers[rank] != rank;
     free(numbers);
     return world->nodes == 1 || settings.several_nodes ? FEW_CALLS : LEFT_BY_SETTING;
 }
@@ -268,8 +275,7 @@ static struct world *looked_up(MPI_Comm comm)
 {
     int is_there;
     struct world *world = NULL;
-    if (PMPI_Comm_get_attr(comm, of_comm, &world, &is_there) != MPI_SUCCESS)
-        return NULL;
+    PMPI_Comm_get_attr(comm, of_comm, &world, &is_there);
     if (!is_there)
         world = new_world(comm);
     progress_of_this_thread();
@@ -283,6 +289,12 @@ static struct world *looked_up(MPI_Comm comm)
 static bool is_last(MPI_Comm comm)
 {
     return last.world != NULL && last.comm == comm && last.freed == atomic_load_explicit(&worlds_freed, memory_order_relaxed);
+}
+
+int error_of_comm(MPI_Comm comm)
+{
+    int is_inter;
+    return comm == MPI_COMM_NULL || is_last(comm) ? MPI_SUCCESS : PMPI_Comm_test_inter(comm, &is_inter);
 }
 
 struct world *world_of(MPI_Comm comm)
@@ -299,8 +311,7 @@ struct place place_in(MPI_Comm comm)
         return none;
     if (is_last(comm))
         return (struct place){ last.world->rank, last.world->ranks };
-    if (PMPI_Comm_test_inter(comm, &is_inter) != MPI_SUCCESS)
-        return none;
+    PMPI_Comm_test_inter(comm, &is_inter);
     if (is_inter)
         return of_groups;
     PMPI_Comm_rank(comm, &place.rank);

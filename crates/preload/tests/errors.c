@@ -54,6 +54,51 @@ static void type_of_an_invalid_call(void)
     MPI_Op_free(&add);
 }
 
+static int errors_handled;
+
+static void count_error(MPI_Comm *comm, int *code, ...)
+{
+    (void)comm, (void)code;
+    errors_handled++;
+}
+
+/* A call on a communicator that does not exist calls the error handler once. MPI calls that of MPI_COMM_WORLD or MPI_COMM_SELF. */
+static void error_handler_is_called_once(void)
+{
+    const MPI_Comm own[] = { MPI_COMM_WORLD, MPI_COMM_SELF }, invalid[] = { MPI_COMM_NULL, (MPI_Comm)0 };
+    MPI_Errhandler handler;
+    MPI_Op add;
+    MPI_Datatype pair;
+    int values[128] = { 0 }, counts[1] = { 1 }, starts[1] = { 0 };
+    MPI_Comm_create_errhandler(count_error, &handler);
+    MPI_Op_create(add_pairs, 1, &add);
+    MPI_Type_contiguous(2, MPI_INT, &pair);
+    MPI_Type_commit(&pair);
+    for (int i = 0; i < 2; i++)
+        MPI_Comm_set_errhandler(own[i], handler);
+    for (int i = 0; i < 2; i++) {
+        errors_handled = 0;
+        MPI_Allreduce(values, values + 64, 1, MPI_INT, MPI_SUM, invalid[i]);
+        check(errors_handled == 1, "an all-reduce without a communicator calls the error handler several times");
+        MPI_Allreduce(values, values + 64, 1, pair, add, invalid[i]);
+        check(errors_handled == 2, "a reduction of pairs without a communicator calls the error handler several times");
+        MPI_Bcast(values, 1, MPI_INT, 1, invalid[i]);
+        check(errors_handled == 3, "a broadcast without a communicator calls the error handler several times");
+        MPI_Gather(values, 1, MPI_INT, values + 64, 1, MPI_INT, 0, invalid[i]);
+        check(errors_handled == 4, "a gather without a communicator calls the error handler several times");
+        MPI_Allgatherv(values, 1, MPI_INT, values + 64, counts, starts, MPI_INT, invalid[i]);
+        check(errors_handled == 5, "an all-gather without a communicator calls the error handler several times");
+        MPI_Reduce_scatter(values, values + 64, counts, MPI_INT, MPI_SUM, invalid[i]);
+        check(errors_handled == 6, "a reduce-scatter without a communicator calls the error handler several times");
+    }
+    for (int i = 0; i < 2; i++)
+        MPI_Comm_set_errhandler(own[i], MPI_ERRORS_ARE_FATAL);
+    MPI_Type_free(&pair);
+    MPI_Op_free(&add);
+    MPI_Errhandler_free(&handler);
+    errors_handled = 0;
+}
+
 /* MPIs do not refuse all of these calls. */
 enum { REFUSED_BY_MPI = 9, INVALID_CALLS = 19, MOVES = 3 };
 
@@ -317,15 +362,6 @@ static void lengths(int first, int calls, int expected)
     }
 }
 
-/* Without memory to pack values, every rank's error handler is called. */
-static int errors_handled;
-
-static void count_error(MPI_Comm *comm, int *code, ...)
-{
-    (void)comm, (void)code;
-    errors_handled++;
-}
-
 /* Exhausts the memory, once no rank is in an earlier call, which would fail too. Returns the previous limit. The heap keeps some memory
  * for small values, which every program needs. */
 static struct rlimit without_memory(MPI_Comm comm)
@@ -386,6 +422,7 @@ static void contiguous_without_memory(void)
     free(values);
 }
 
+/* Without memory to pack values, every rank's error handler is called. */
 static void no_memory(void)
 {
     enum { COUNT = 1 << 26 };
@@ -453,6 +490,7 @@ int main(int argc, char **argv)
     if (strcmp(mode, "aliases") != 0) {
         errors();
         type_of_an_invalid_call();
+        error_handler_is_called_once();
         types_that_are_not_committed();
         invalid_first_calls(strcmp(mode, "off") == 0 || strcmp(mode, "lengths") == 0 ? REFUSED_BY_MPI : INVALID_CALLS);
     }

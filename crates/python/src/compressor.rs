@@ -56,6 +56,7 @@ impl Compressor {
         let compression: Compression =
             format.parse().map_err(|error: UnknownCompression| argument(error.to_string()))?;
         let count = arguments::elements(&shapes).map_err(argument)?;
+        compression.check(count).map_err(argument)?;
         let levels = comm.levels(py)?;
         let shapes: Vec<_> = shapes.iter().map(Vec::as_slice).collect();
         let inner = Some(unisono_compress::Compressor::new(&levels, compression, &shapes).with_seed(seed));

@@ -47,7 +47,12 @@ def test_unknown_formats_and_huge_tensors_are_refused() -> None:
     check(
         PRELUDE
         + """
-for shape, format, expected in (((3,), "int7", "int7"), ((1 << 40, 1 << 40), "int8", "exceed the address space")):
+for shape, format, expected in (
+    ((3,), "int7", "int7"),
+    ((1 << 40, 1 << 40), "int8", "exceed the address space"),
+    ((1 << 32,), "topk:0.1", "32-bit indices"),
+    ((1 << 32,), "threshold:1", "32-bit indices"),
+):
     try:
         unisono.Compressor(comm, [shape], format)
     except ValueError as error:

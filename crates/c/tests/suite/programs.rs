@@ -142,6 +142,7 @@ fn everything_with(
     command.env(meet_in, folder.path()).env("UNISONO_WARNINGS", "off").envs(settings.iter().copied());
     let ended = launch::run(command, DEADLINE).expect_success();
     assert_eq!(ended.stdout.matches(&format!("of {ranks}: all right\n")).count(), ranks, "{ended:?}");
+    assert!(!ended.stderr.contains("panicked"), "{ended:?}");
 }
 
 /// Checks that the library starts no thread, and that the others soon get an error.

@@ -15,6 +15,7 @@ use unisono_testing::suite::{self, Test};
 
 use crate::UNISONO;
 
+mod beside;
 mod choice;
 mod nodes;
 
@@ -37,7 +38,7 @@ struct Installed {
 
 pub(crate) fn tests() -> Vec<Test> {
     type Run = fn(&Installed, &'static str);
-    let tests: [(&str, Run); 21] = [
+    let tests: [(&str, Run); 23] = [
         ("every_call_gives_what_mpi_gives", every_call),
         ("the_setting_chooses", setting),
         ("reductions_by_mpi_s_function_give_what_mpi_gives", operations),
@@ -59,6 +60,8 @@ pub(crate) fn tests() -> Vec<Test> {
         ("a_program_without_mpi_runs", no_mpi),
         ("a_program_of_another_mpi_runs_without_the_library", other_mpi),
         ("worlds_start_after_reused_handles_and_invalid_calls", alone),
+        ("metrics_of_other_processes_are_kept", beside::metrics),
+        ("other_tools_are_reported", beside::tools),
     ];
     let of_mpi = |mpi: &'static str| {
         let may_run =
@@ -199,6 +202,7 @@ fn every_call(installed: &Installed, mpi: &'static str) {
     let program = installed.c(mpi, "calls.c");
     for ranks in 1..=most_ranks(mpi) {
         let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
+        assert!(!ended.stderr.contains("MPI_Init"), "there is no other tool: {ended:?}");
         for function in ALL.split(',') {
             let by = if ranks == 1 { "MPI: one rank" } else { "  unisono" };
             assert!(reports(&ended, function, by), "{function} is not carried out by{by}: {ended:?}");

@@ -321,7 +321,7 @@ fn array_of_another_size_is_refused_on_one_node() {
 }
 
 #[test]
-#[should_panic(expected = "too many for 32-bit indices")]
+#[should_panic(expected = "topk:0.1 sends elements by 32-bit indices")]
 fn more_elements_than_indices_are_refused() {
     Compressor::new(&Levels(None), Compression::TopK { fraction: 0.1 }, &[&[1 << 20, 1 << 12]]);
 }

@@ -44,7 +44,7 @@ pub fn encode_from(values: &mut [f32], least: f32, pairs: &mut Vec<Pair>) {
     Level::best().run(Select(values, all, pairs));
 }
 
-pub(crate) fn assert_indices(count: usize) {
+fn assert_indices(count: usize) {
     assert!(u32::try_from(count).is_ok(), "{count} values are too many for 32-bit indices");
 }
 

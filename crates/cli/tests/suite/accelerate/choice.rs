@@ -134,7 +134,11 @@ pub(super) fn replay(installed: &Installed, mpi: &'static str) {
     let path = file.to_str().unwrap();
     let mut records = choices(installed, mpi, 2, (TRIED, 0), &[("UNISONO_ACCELERATE_RECORD", "decisions")]);
     records.current_dir(folder);
+    // Another run has begun to write decisions under the same name.
+    let other = folder.join("decisions.new");
+    fs::write(&other, "of another run").unwrap();
     is_right(launch::run(records, DEADLINE), 2);
+    assert_eq!(fs::read_to_string(other).unwrap(), "of another run");
     let text = fs::read_to_string(&file).unwrap();
     assert_eq!(text.lines().count(), 2 + CLASSES, "{text}");
     // One library executes each class from the first call, even if the other one is faster.
