@@ -59,9 +59,7 @@ use shared::Shared;
 pub(crate) use shared::{Open, STAGING_BYTES, Shares};
 #[cfg(feature = "ucx")]
 pub use ucx::version as ucx_version;
-#[cfg(feature = "nccl")]
-pub(crate) use waiting::Poll;
-pub(crate) use waiting::{Deadlines, WaitFailure, Waiting};
+pub(crate) use waiting::{Deadlines, Poll, WaitFailure, Waiting};
 use waiting::{spins, usable_cores};
 
 #[derive(Debug)]
