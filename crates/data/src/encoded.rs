@@ -200,8 +200,8 @@ impl EncodedImages {
         size_of::<u32>() + self.values()
     }
 
-    /// Adds to a hash everything that determines the decoded images, except their shape: besides [the properties](Self::hash) of their files, the time of the last change
-    /// of their inodes. Programs that copy files can preserve the modification time, but not this one.
+    /// Adds to a hash everything that determines the decoded images, except their shape: besides [the properties](Self::hash) of their files, the time
+    /// of the last change of their inodes. Programs that copy files can preserve the modification time, but not this one.
     pub(super) fn hash_state(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
         self.hash(hasher)?;
         for path in self.store.paths(&self.samples) {
