@@ -86,8 +86,10 @@ impl Communicator {
     /// Returns a communicator of this rank and the ranks that pass the same members. All ranks call it.
     fn of_members(&mut self, members: Vec<Rank>) -> Result<Self> {
         self.groups += 1;
-        // A group takes the link that its world has chosen. Not all groups might choose it, and all ranks must make the same number of all-gathers.
+        // Without MPI, a group takes the link that its world has chosen. Not all groups might choose it, and all ranks must make the same number of
+        // all-gathers.
         let network = match self.config.network {
+            Network::Auto if self.has_mpi || self.config.nodes.is_some() => Network::Auto,
             Network::Auto if self.transport.ends_with("ucx") => Network::Ucx,
             Network::Auto if self.transport.ends_with("tcp") => Network::Tcp,
             network => network,

@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
@@ -124,6 +124,7 @@ impl Survivors {
     /// without this one; [`Error::Failed`] if too few are left.
     pub(crate) fn join(&mut self) -> Result<bool> {
         (self.attempt, self.pieces, self.lost_member) = (self.attempt + 1, 0, None);
+        let since = Instant::now();
         match &self.connections {
             None => self.join_on_board().map(|()| true),
             Some(guard) => match guard.agree(self.both_deadlines(), self.minimum) {
@@ -132,7 +133,7 @@ impl Survivors {
                     Ok(true)
                 }
                 Outcome::Finished => Ok(false),
-                Outcome::Missing(ranks) => Err(self.missing_far(&ranks)),
+                Outcome::Missing(ranks) => Err(self.missing_far(&ranks, since)),
                 Outcome::Partitioned { lost } if lost.is_empty() => Err(match self.minimum {
                     Some(_) => self.too_few_left("too few"),
                     None => self.without_others("the ranks have not agreed who is left in time".to_owned()),
@@ -156,8 +157,8 @@ impl Survivors {
         Error::Failed { rank: self.status.rank(), cause: Box::new(Error::Launch(cause)) }
     }
 
-    fn missing_far(&self, ranks: &[Rank]) -> Error {
-        let (rank, waited) = (self.status.rank(), self.deadlines.timeout);
+    fn missing_far(&self, ranks: &[Rank], since: Instant) -> Error {
+        let (rank, waited) = (self.status.rank(), since.elapsed());
         Error::Missing { rank, other: ranks[0], process_id: None, is_stopped: false, waited }
     }
 
@@ -189,17 +190,18 @@ impl Survivors {
         match &self.connections {
             None => self.all_gather(&[]).map(drop),
             Some(guard) => {
+                let since = Instant::now();
                 let gathered = guard.finish(self.both_deadlines());
-                self.gathered(gathered).map(drop)
+                self.gathered(gathered, since).map(drop)
             }
         }
     }
 
     /// Returns the bytes of all members, gathered over their connections.
-    fn gathered(&mut self, gathered: Gathered) -> Result<Vec<Vec<u8>>> {
+    fn gathered(&mut self, gathered: Gathered, since: Instant) -> Result<Vec<Vec<u8>>> {
         match gathered {
             Gathered::All(all) => Ok(all),
-            Gathered::Missing(ranks) => Err(self.missing_far(&ranks)),
+            Gathered::Missing(ranks) => Err(self.missing_far(&ranks, since)),
             Gathered::Failed(rank) => {
                 self.lost_member = Some(rank);
                 Err(has_ended(rank))
@@ -269,8 +271,9 @@ impl Bootstrap for Survivors {
     /// As [`Survivors::join`]; any error if a member has [ended](Survivors::has_lost_member).
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         if let Some(guard) = &self.connections {
+            let since = Instant::now();
             let gathered = guard.gather(own.to_vec(), self.both_deadlines());
-            return self.gathered(gathered);
+            return self.gathered(gathered, since);
         }
         let mut all = vec![Vec::new(); self.members.len()];
         let mut rest = own;

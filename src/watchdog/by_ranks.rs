@@ -77,11 +77,11 @@ impl ByRanks {
         begin(endpoint, began.elapsed());
         loop {
             let nodes = rounds.nodes();
-            nodes.round();
             if self.report.status.is_quiet() && since.elapsed() < quiet {
                 let Sockets { endpoint, began, .. } = &mut nodes.sockets;
                 endpoint.wait_longer(began.elapsed());
             }
+            nodes.round();
             if let Some(result) = result(&mut nodes.sockets.endpoint) {
                 // The resulting messages are sent before the caller continues.
                 nodes.round();

@@ -394,5 +394,5 @@ fn no_rank_continues_after_a_failed_call() {
         _ => comm.alloc_shared::<u8>(8).map(drop),
     });
     let text = format!("{functions:?}");
-    assert!(text.contains("Mismatch") && text.contains("split") && text.contains("alloc_shared"), "{text}");
+    assert!(text.contains("split") && text.contains("alloc_shared"), "{text}");
 }

@@ -1,7 +1,7 @@
 //! Communicators.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -342,12 +342,13 @@ impl Comm {
     /// Leaves the world. A call that a signal handler has interrupted ends, and so does one of another thread that takes long.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.owner.check().map_err(argument)?;
-        // A call of another thread, which holds the communicator, may wait for a rank that never comes.
+        let is_in_call = || matches!(self.inner.try_lock(), Err(TryLockError::WouldBlock));
         let end = Instant::now() + TO_END;
-        while self.inner.try_lock().is_err() && Instant::now() < end {
+        // A call of another thread may wait for a rank that never comes.
+        while !is_interrupted(&self.ended) && is_in_call() && Instant::now() < end {
             py.detach(|| sleep(Duration::from_millis(1)));
         }
-        if is_interrupted(&self.ended) || self.inner.try_lock().is_err() {
+        if is_interrupted(&self.ended) || is_in_call() {
             return self.fail(py, "the communicator is closed");
         }
         interruptible(py, &self.ended, || {

@@ -105,8 +105,9 @@ impl RunState {
             if is_best {
                 store.keep(step);
             }
-            self.log.flush()?;
+            let flushed = self.log.flush();
             store.save_in_background(checkpoint).map_err(not_saved)?;
+            flushed?;
         }
         self.saved = (step, Instant::now());
         self.log.restart();

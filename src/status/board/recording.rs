@@ -35,7 +35,10 @@ impl StatusBoard {
         label: u64,
         size_bytes: usize,
     ) -> Recording<'_> {
-        self.own().thread.store(this_thread(), Ordering::Relaxed);
+        let row = self.own();
+        if !row.in_flight.load(Ordering::Relaxed) {
+            row.thread.store(this_thread(), Ordering::Relaxed);
+        }
         let is_long = size_bytes >= LONG_BYTES;
         let begin = |time| self.ring().begin(sequence, count, codes.bits(), label, time);
         let Some(observer) = self.observer() else {

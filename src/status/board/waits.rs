@@ -33,6 +33,10 @@ impl StatusBoard {
     pub(super) fn publish_wait(&self, Parent { status: world, ranks }: &Parent) {
         let (own, of_world, now) = (self.own(), world.own(), now_us());
         let (wait, thread) = (&of_world.in_group, own.thread.load(Ordering::Relaxed));
+        // The communication thread makes the call.
+        if own.in_flight.load(Ordering::Relaxed) {
+            return;
+        }
         if thread != of_world.thread.load(Ordering::Relaxed) {
             of_world.uses_threads.store(true, Ordering::Relaxed);
             return;

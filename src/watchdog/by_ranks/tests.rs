@@ -229,7 +229,8 @@ fn quiet_section_of_a_group_is_visible_in_its_world() {
     group.set_parent(ends[1].status.clone(), [1].into());
     group.begin_quiet("validation");
     group.exchange_now();
-    until(&ends, StatusBoard::is_quiet);
+    // Rank 1 makes no checks, which would send it too.
+    until(&ends[2..], StatusBoard::is_quiet);
 }
 
 #[test]

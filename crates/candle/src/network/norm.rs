@@ -102,8 +102,8 @@ impl SyncBatchNorm {
     /// height x width x channels`. Call it once in every training pass, in the same order on all ranks.
     ///
     /// # Errors
-    /// If the last dimension is not the number of channels. In training, if a pass has only one value per channel over all ranks, or if ranks are at
-    /// different layers. Errors of the collective.
+    /// If the last dimension is not the number of channels. In training, if the first pass has only one value per channel over all ranks, or if ranks are
+    /// at different layers. Errors of the collective.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         chain(&self.parameters, &[self], x)
     }

@@ -214,8 +214,8 @@ fn stopped_ranks_are_not_failures() {
 fn no_descendant_is_left_running() {
     let directory = tempfile::tempdir().unwrap();
     // The system cuts the name of the process within its last letter.
-    let script = "exec >/dev/null 2>&1; sleep=$0/${RANK}123456789abcdé; cp $(command -v sleep) $sleep; setsid $sleep 100 & \
-                  echo $! > $0/$RANK";
+    let script = "exec >/dev/null 2>&1; name=$0/${RANK}123456789abcdé; cp $(readlink -f /bin/sh) $name; mkfifo $0/pipe-$RANK; \
+                  setsid $name -c 'read line <> $0' $0/pipe-$RANK 100 & echo $! > $0/$RANK";
     let ended = launch::run(launcher("-n 2", script, directory.path()), DEADLINE).expect_success();
     assert_eq!(ended.stderr, "launch: killed 2 processes that the ranks left behind\n");
     for rank in ["0", "1"] {

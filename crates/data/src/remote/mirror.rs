@@ -74,7 +74,7 @@ impl Mirror {
         let mut manifest = Manifest::open(path.clone()).map_err(kept)?;
         let is_missing = |object: &&Object| !manifest.has(&object.version, &self.file(object));
         let missing: Vec<_> = objects.iter().filter(is_missing).cloned().collect();
-        if missing.is_empty() && objects.iter().any(|object| object.version.is_unknown()) {
+        if objects.iter().any(|object| object.version.is_unknown() && !is_missing(&object)) {
             report(
                 "the server reports no versions, so the copies in the cache are used: remove them if the objects have changed",
             );

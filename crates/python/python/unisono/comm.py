@@ -349,7 +349,7 @@ class Comm(Streams):
         self._comm.fail(cause)
 
     def close(self) -> None:
-        """Leaves the world: other ranks that still wait for this one get a LeftError."""
+        """Leaves the world: other ranks that wait for this one get a LeftError. Another thread's call fails after a second."""
         self._comm.close()
 
     def __enter__(self) -> Self:

@@ -249,10 +249,11 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         let checkpoint = self.holdings.checkpoint(&self.replica, &self.state.progress)?;
         unisono_train::load(&mut self.replica, &checkpoint.parameters)?;
         let hash = hash_with_buffers(&mut self.replica)?;
-        self.state.flush_log()?;
+        let flushed = self.state.flush_log();
         if let Some(mut store) = self.state.store.take() {
             store.save(checkpoint).map_err(not_saved)?;
         }
+        flushed?;
         // Servers and workers have no collective that could gather their resident memory.
         Ok(self.state.summary(last, format!("{hash:016x}"), None))
     }

@@ -64,22 +64,20 @@ pub(super) fn newest<S>(
         let checkpoint = read(directory)?;
         return Ok(Some(Loaded { checkpoint, path: directory.into(), passed_over: Vec::new() }));
     }
-    let mut found = checkpoints(directory)?;
-    loop {
+    'listed: loop {
         let mut passed_over = Vec::new();
-        for (_, path) in found.iter().rev().cloned() {
+        for (_, path) in checkpoints(directory)?.into_iter().rev() {
             match read(&path) {
                 Ok(checkpoint) => return Ok(Some(Loaded { checkpoint, path, passed_over })),
+                // A run has deleted it in the meantime, after it saved a newer one.
+                Err(_) if !path.exists() => continue 'listed,
                 Err(error) => passed_over.push(PassedOver { path, why: error.to_string() }),
             }
         }
-        // A run may have saved newer ones in the meantime, and deleted these.
-        let now = checkpoints(directory)?;
-        if now == found {
-            let none = CheckpointError::NoneWhole { directory: directory.into(), passed_over };
-            return if found.is_empty() { Ok(None) } else { Err(none) };
+        if passed_over.is_empty() {
+            return Ok(None);
         }
-        found = now;
+        return Err(CheckpointError::NoneWhole { directory: directory.into(), passed_over });
     }
 }
 
@@ -97,7 +95,7 @@ pub fn load<S: DeserializeOwned>(path: &Path) -> Result<Checkpoint<S>, Checkpoin
     })
 }
 
-/// Returns the state of the newest checkpoint, as [`load_newest`], without reading its arrays.
+/// Returns the state of the newest checkpoint, as [`load_newest`], but does not read its arrays, which may be damaged.
 ///
 /// # Errors
 /// As [`load_newest`].

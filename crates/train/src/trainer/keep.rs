@@ -71,12 +71,12 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             _ => own,
         };
         let hash = compare::broadcast(self.world.all, &format!("{hash:016x}"))?;
-        self.state.flush_log()?;
+        let flushed = self.state.flush_log();
         let saved = self.world.all.quiet("saving a checkpoint", |_| match store.zip(whole) {
             Some((mut store, whole)) => store.save(whole).map(drop).map_err(not_saved),
             None => Ok(()),
         });
-        agree(self.world.all, saved)?;
+        agree(self.world.all, saved.and(flushed))?;
         let memory_bytes = bytes_per_rank(self.world.all)?;
         Ok(self.state.summary(last, hash, memory_bytes))
     }

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "hooks.hpp"
@@ -267,7 +268,11 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 };
 
 inline void Call::run_in_callback() {
-  if (!is_done_ && queue_->is_in_callback()) queue_->run_until(*this, std::chrono::milliseconds(0));
+  if (is_done_ || !queue_->is_in_callback()) return;
+  // PyTorch requests a future with the interpreter's lock held, for which hooks and handlers of other threads wait.
+  std::optional<pybind11::gil_scoped_release> released;
+  if (PyGILState_Check() != 0) released.emplace();
+  queue_->run_until(*this, std::chrono::milliseconds(0));
 }
 
 inline bool Call::wait(std::chrono::milliseconds timeout) {
