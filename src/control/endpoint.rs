@@ -382,8 +382,8 @@ impl Endpoint {
             if self.setup.keeps_alive {
                 // A stopped process reads nothing. Once its kernel has no space left, it would acknowledge nothing either, as if the connection were
                 // cut. The kernel's own probes detect a cut meanwhile.
-                let hears = |link: &Link| link.peer.is_some() && now <= link.received_at + SILENCE;
-                let to = self.links.iter().filter(|(_, link)| hears(link));
+                let is_responsive = |link: &Link| link.peer.is_some() && now <= link.received_at + SILENCE;
+                let to = self.links.iter().filter(|(_, link)| is_responsive(link));
                 self.actions.extend(to.map(|(&id, _)| Action::Send(id, Message::Keepalive.to_bytes())));
             } else {
                 attending.iter().for_each(|&(rank, _)| self.send_to(rank, &Message::Keepalive));

@@ -21,7 +21,7 @@ use unisono_train::{
 use super::output::Format;
 use super::train::failure;
 use super::values::{count, named};
-use super::world::World;
+use super::world::{SHARE_A_NODE, World};
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -162,8 +162,7 @@ fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<MemoryEs
     }
     if matches!(args.wire, Wire::Compressed(_)) && comm.topology().nodes() == 1 {
         return Err(TrainError::Setting(format!(
-            "--wire {} compresses between nodes, but all ranks share a node: start ranks on several nodes, or declare nodes, such as \
-             UNISONO_NODES=1,1",
+            "--wire {} compresses between nodes, but {SHARE_A_NODE}",
             args.wire
         )));
     }

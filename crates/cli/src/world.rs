@@ -15,6 +15,10 @@ use super::{Failure, is_reporter, refused};
 /// The flag by which signals stop the command, if it handles them.
 pub(super) static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
+/// The reason and the remedy where formats between nodes would have no effect.
+pub(super) const SHARE_A_NODE: &str =
+    "all ranks share a node: start ranks on several nodes, or declare nodes, such as UNISONO_NODES=1,1";
+
 /// Options that choose the ranks.
 #[derive(Debug, Args)]
 pub(super) struct World {

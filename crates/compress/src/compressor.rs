@@ -211,7 +211,7 @@ impl Compressor {
     /// arguments.
     ///
     /// # Panics
-    /// If the compression is not [valid](Compression::is_valid), or [cannot send](Compression::check) so many elements.
+    /// If the compression is not [valid](Compression::is_valid), or does not support [an array of this size](Compression::check).
     pub fn new(levels: &Levels, compression: Compression, shapes: &[&[usize]]) -> Self {
         assert!(compression.is_valid(), "{compression}: expected one of {}", Compression::NAMES);
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();

@@ -6,6 +6,7 @@ use unisono_bench::compressed::{Row, check_memory, measure};
 use super::Args;
 use super::rows::Rows;
 use crate::Failure;
+use crate::world::SHARE_A_NODE;
 
 type Column = super::rows::Column<Row>;
 
@@ -16,8 +17,7 @@ pub(super) fn on_rank(comm: &mut Communicator, args: &Args) -> Result<(), Failur
     let is_root = comm.rank() == 0;
     let (ranks, nodes, transport) = (comm.ranks(), comm.topology().nodes(), comm.transport());
     if nodes == 1 {
-        let why = "--wire compares formats between nodes, but all ranks share a node: start ranks on several nodes, or \
-                   declare nodes, such as UNISONO_NODES=1,1";
+        let why = format!("--wire compares formats between nodes, but {SHARE_A_NODE}");
         return Err(Failure::refusal(is_root, why));
     }
     if let Some(why) = check_memory(comm, &args.wire, &args.bytes.0)? {

@@ -21,6 +21,14 @@ fn open(comm: &mut Communicator, directory: Option<&Path>) -> RunState {
     RunState::open(comm, settings(directory), None).unwrap()
 }
 
+/// Runs to step 2, and saves it.
+fn save_step_2(comm: &mut Communicator, directory: &Path) {
+    let mut state = open(comm, Some(directory));
+    state.progress.step = 2;
+    let saved = checkpoint(2, state.progress.clone());
+    state.save(Some(saved)).unwrap();
+}
+
 /// Resumes the run whose checkpoints are in the directory.
 fn resume(comm: &mut Communicator, directory: &Path, settings: RunSettings) -> RunState {
     let resumed = Resumed::find(comm, directory).unwrap();
@@ -92,11 +100,7 @@ fn checkpoint_with_the_lowest_loss_is_kept_besides_the_newest() {
 fn damaged_checkpoint_is_not_the_one_with_the_lowest_loss() {
     let directory = tempfile::tempdir().unwrap();
     unisono::threads(1, |mut comm| {
-        let mut state = open(&mut comm, Some(directory.path()));
-        state.progress.step = 2;
-        let saved = checkpoint(2, state.progress.clone());
-        state.save(Some(saved)).unwrap();
-        drop(state);
+        save_step_2(&mut comm, directory.path());
         std::fs::create_dir(directory.path().join("step-0000000003")).unwrap();
         let mut state = resume(&mut comm, directory.path(), settings(Some(directory.path())));
         [2.0, 1.0].into_iter().for_each(|loss| state.count_step(sums(loss)));
@@ -171,11 +175,7 @@ fn checkpoint_may_be_a_symbolic_link() {
     let [directory, elsewhere] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let (name, target) = (directory.path().join("step-0000000002"), elsewhere.path().join("moved"));
     unisono::threads(1, |mut comm| {
-        let mut state = open(&mut comm, Some(directory.path()));
-        state.progress.step = 2;
-        let saved = checkpoint(2, state.progress.clone());
-        state.save(Some(saved)).unwrap();
-        drop(state);
+        save_step_2(&mut comm, directory.path());
         std::fs::rename(&name, &target).unwrap();
         std::os::unix::fs::symlink(&target, &name).unwrap();
         for found in [directory.path(), &name] {

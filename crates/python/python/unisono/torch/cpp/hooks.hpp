@@ -76,9 +76,9 @@ class HookedWork : public c10d::Work {
   // Returns the process group, unless it is destroyed. A wait holds it, since a signal handler may drop it meanwhile.
   c10::intrusive_ptr<c10d::Backend> group() const { return group_.lock(); }
 
-  // Completes the work. `make` makes its call, whose exception is the result, and a failure of the process group unless it is given up.
+  // Completes the work. `make` makes its call, whose exception is the result, and a failure of the process group unless the work is abandoned.
   template <typename Make>
-  void complete_by(Make make, bool is_given_up = false) {
+  void complete_by(Make make, bool is_abandoned = false) {
     std::exception_ptr error;
     try {
       // As for the outputs of any call, autograd does not track the change of the tensors' values.
@@ -89,7 +89,7 @@ class HookedWork : public c10d::Work {
       error = std::current_exception();
     } catch (...) {
       error = std::current_exception();
-      if (!is_given_up) hooks_.failed.run();
+      if (!is_abandoned) hooks_.failed.run();
     }
     finish(error);
     // The hooks run after the completion, since PyTorch polls a new work once and then waits for the hook.

@@ -55,8 +55,8 @@ class Message final : public HookedWork {
 
   int sourceRank() const override { return source_; }
 
-  // Lets an end with a failure be none of the process group.
-  void give_up() { is_given_up_ = true; }
+  // A later failure of this message is not reported as a failure of the process group.
+  void abandon() { is_abandoned_ = true; }
 
  private:
   // Longer than the deadline of any message.
@@ -69,7 +69,7 @@ class Message final : public HookedWork {
     complete_by([&] {
       check(unisono_wait(&request_));
       if (target_.defined() && !target_.is_same(buffer_)) target_.copy_(buffer_);
-    }, is_given_up_);
+    }, is_abandoned_);
     buffer_.reset();
     target_.reset();
     is_done_ = true;
@@ -80,7 +80,7 @@ class Message final : public HookedWork {
   int source_;
   unisono_request* request_ = nullptr;
   std::mutex turn_;
-  std::atomic<bool> is_done_{false}, is_given_up_{false};
+  std::atomic<bool> is_done_{false}, is_abandoned_{false};
 };
 
 // The messages in flight. They are kept until they are done, since the library uses their memory even if the program drops their
@@ -105,8 +105,8 @@ class Messages {
     return std::all_of(kept_.begin(), kept_.end(), [](const auto& message) { return message->isCompleted(); });
   }
 
-  void give_up() {
-    for (const auto& message : kept_) message->give_up();
+  void abandon() {
+    for (const auto& message : kept_) message->abandon();
   }
 
   // Waits until all messages are done, successful or not.

@@ -70,8 +70,11 @@ class World {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       are_done = in_flight_.are_done();
     }
-    if (cause.empty()) in_flight_.give_up();
-    if (!cause.empty()) unisono_fail(calls_, cause.c_str());
+    if (cause.empty()) {
+      in_flight_.abandon();
+    } else {
+      unisono_fail(calls_, cause.c_str());
+    }
     if (!are_done) unisono_fail(messages_, cause.empty() ? kShutDown : cause.c_str());
     in_flight_.settle();
     unisono_free(std::exchange(messages_, nullptr));
