@@ -241,7 +241,7 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
 /// The panic of [`fail_reduction`], with the cause.
 struct ReductionFailed(String);
 
-/// Ends a call of this thread from the function of a custom reduction of `unisono-c`, on all ranks. Unlike a panic, it prints nothing, since the call
+/// Ends a call of this thread from the function of a custom reduction of a binding, on all ranks. Unlike a panic, it prints nothing, since the call
 /// returns the cause.
 #[doc(hidden)]
 pub fn fail_reduction(cause: String) -> ! {

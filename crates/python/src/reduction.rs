@@ -4,8 +4,7 @@ use std::cell::RefCell;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
-use unisono::ReduceOp;
-use unisono::with_type;
+use unisono::{ReduceOp, fail_reduction, with_type};
 
 use super::array::{Array, Elements};
 use super::error::argument;
@@ -109,10 +108,7 @@ struct Function {
 }
 
 impl Function {
-    /// Calls the function with copies, which it may keep.
-    ///
-    /// # Panics
-    /// If it raises, or returns another number of bytes. A reduction ends a call by a panic.
+    /// Calls the function with copies, which it may keep. If it raises, or returns another number of bytes, the call fails.
     fn reduce(&self, left: &mut [u8], right: &[u8]) {
         let reduced = Python::attach(|py| {
             let operands = (PyBytes::new(py, left), PyBytes::new(py, right));
@@ -132,7 +128,7 @@ impl Function {
         if let Err(raised) = reduced {
             let text = format!("the function of the reduction {:?} raised {raised}", self.name);
             RAISED.set(Some(raised));
-            panic!("{text}");
+            fail_reduction(text);
         }
     }
 }

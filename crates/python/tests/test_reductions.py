@@ -6,7 +6,7 @@ from ranks import PRELUDE, TWO_NODES, check
 
 @pytest.mark.parametrize(("ranks", "network"), [(1, "shm"), (2, "shm"), (3, "shm"), (2, "tcp")])
 def test_custom_reduction_keeps_the_order_of_ranks(ranks: int, network: str) -> None:
-    check(
+    outputs = check(
         PRELUDE
         + """
 line = np.dtype([("a", "u4"), ("b", "u4")])
@@ -88,3 +88,4 @@ if size > 1:
         ranks,
         **(TWO_NODES if network == "tcp" else {}),
     )
+    assert all("panicked" not in output for output in outputs), outputs

@@ -49,12 +49,12 @@ impl Comm {
             let mut inner = self.lock();
             let comm = inner.as_mut().ok_or_else(closed)?;
             catch_unwind(AssertUnwindSafe(|| body(comm))).unwrap_or_else(|panic| {
+                let error = comm.error_of_reduction(panic).unwrap_or_else(|panic| {
+                    comm.fail("a defect of unisono");
+                    resume_unwind(panic)
+                });
                 by_reduction = raised();
-                match &by_reduction {
-                    Some(raised) => comm.fail(&raised.to_string()),
-                    None => comm.fail("a defect of unisono"),
-                }
-                if by_reduction.is_none() { resume_unwind(panic) } else { Err(closed()) }
+                Err(error)
             })
         });
         if let Some(raised) = by_reduction {
