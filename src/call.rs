@@ -112,7 +112,6 @@ named! {
 }
 
 impl Memory {
-    /// The kinds in host memory.
     pub(crate) const HOST: [Self; 2] = [Self::Slice, Self::Registered];
 }
 

@@ -91,11 +91,6 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    pub(crate) fn set_timeout(&mut self, timeout: Duration) {
-        self.usual.timeout = timeout;
-        self.first.timeout = timeout;
-    }
-
     #[inline]
     pub(crate) fn of(&self, sequence: u64) -> &Deadlines {
         if (1..FIRST_OF_SETUP).contains(&sequence) { &self.usual } else { &self.first }
@@ -113,7 +108,6 @@ pub(crate) struct Options {
     pub(crate) timeout: Option<Duration>,
     /// The parts of ranks; without it, they differ by at most one element.
     pub(crate) parts: Option<Partition>,
-    /// The tag of a point-to-point message.
     pub(crate) tag: u32,
 }
 
@@ -197,7 +191,7 @@ impl Engine {
             _ => self.run_planned(choice, options, call, buffer),
         };
         match planned {
-            Ok(place) => Ok(self.recent[place].ran),
+            Ok(place) => Ok(self.recent.kinds[place].ran),
             Err(error) => self.settle(Err(error)),
         }
     }
@@ -217,9 +211,9 @@ impl Engine {
         // A barrier has no parts, even if the options give parts for other calls.
         let parts = options.parts.as_ref().filter(|_| call.operation.has_parts());
         let place = self.choose(choice, call, parts);
-        self.check_vendor(self.recent[place].ran.method, call)?;
+        self.check_vendor(self.recent.kinds[place].ran.method, call)?;
         let Self { transport, status, limits, executor, recent, calls, is_in_call, .. } = self;
-        let Recent { ran, codes, bound, .. } = &recent[place];
+        let Recent { ran, codes, bound, .. } = &recent.kinds[place];
         let header = calls.next(1, call.count, *codes, options.label_of(call.operation));
         let deadlines = &options.deadlines(limits.of(header.sequence()));
         let recording = header.note(status, buffer.len());
@@ -255,7 +249,7 @@ impl Engine {
         let recording = header.note(status, sent.len() + received.len());
         let task = Task { header: &header, method, deadlines };
         *is_in_call = true;
-        let done = executor.run_between(&bound, &task, (sent, received), transport);
+        let done = executor.run_any(&bound, &task, (Some(sent), received), transport);
         *is_in_call = false;
         recording.end(done.is_ok());
         let ran = Ran { method, why: selection.why, link: method.link(transport.name()) };
@@ -334,7 +328,7 @@ impl Engine {
     pub(crate) fn selection(&mut self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> Ran {
         let parts = parts.filter(|_| call.operation.has_parts());
         let place = self.choose(choice, call, parts);
-        self.recent[place].ran
+        self.recent.kinds[place].ran
     }
 }
 

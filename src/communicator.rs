@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 #[cfg(feature = "nccl")]
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use unisono_collectives::model::Machine;
 use unisono_collectives::partition::Partition;
@@ -26,7 +27,6 @@ use crate::transport::{Fabric, Messages};
 use crate::tuning::Tuning;
 
 mod all_to_all_v;
-mod bootstrap;
 mod choice;
 mod deadlines;
 #[cfg(feature = "nccl")]
@@ -46,7 +46,6 @@ pub(crate) use choice::check_phases;
 #[cfg(feature = "nccl")]
 pub use device::DeviceRequest;
 pub(crate) use grow::{Growing, join};
-use lateness::Interval;
 pub use lateness::{Lateness, Times};
 pub use per_call::CallBuilder;
 use per_call::PerCall;
@@ -88,8 +87,8 @@ pub struct Communicator {
     status: StatusBoard,
     /// The options of the next calls; the defaults unless a [`CallBuilder`] is alive.
     per_call: PerCall,
-    /// The time and the values of the last call of [`Communicator::lateness`].
-    interval: Interval,
+    /// The start of the interval that the next [`Communicator::lateness`] reports, and the time for which this rank had waited before.
+    interval: (Instant, Duration),
     /// The guard of this rank. It is dropped after the engine, since it also guards `MPI_Finalize`, which waits for other ranks.
     guard: Option<Arc<dyn Guard>>,
     /// Also the settings of groups of these ranks.

@@ -233,22 +233,10 @@ fn wrong(name: &str, value: &str, expected: &str) -> Error {
     Error::Setting(format!("the environment variable {name} is {value:?}, and should be {expected}"))
 }
 
-/// Locations of NCCL, from the environment.
+/// Returns the file or folder of NCCL that the user has set, and the Python virtual environment of this process.
 #[cfg(feature = "nccl")]
-#[derive(Debug)]
-pub(crate) struct NcclPlaces {
-    /// The file or folder set by the user.
-    pub(crate) given: Option<PathBuf>,
-    /// The Python virtual environment of this process.
-    pub(crate) virtual_environment: Option<PathBuf>,
-}
-
-#[cfg(feature = "nccl")]
-impl NcclPlaces {
-    pub(crate) fn from_environment() -> Self {
-        let path = |name| std::env::var_os(name).map(PathBuf::from);
-        Self { given: path(variables::NCCL), virtual_environment: path("VIRTUAL_ENV") }
-    }
+pub(crate) fn nccl_places() -> [Option<PathBuf>; 2] {
+    [variables::NCCL, "VIRTUAL_ENV"].map(|name| std::env::var_os(name).map(PathBuf::from))
 }
 
 /// Returns all `UNISONO_…` variables in the environment with their values, for printing. The value of the secret is left out.

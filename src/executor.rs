@@ -3,6 +3,8 @@
 //! A program is [bound](Bound) once per kind of call. It determines the actions of a rank and their order. The executor adds formats of
 //! elements, copies of data that must not change while in transit, and the block size that fits a core's cache.
 
+use std::collections::VecDeque;
+
 use unisono_collectives::program::Place;
 
 use crate::error::{self, Error, Result};
@@ -68,39 +70,33 @@ impl Executor {
         buffer: &mut [u8],
         transport: &mut Fabric,
     ) -> Result<()> {
-        #[cfg(feature = "mpi")]
-        let _driven = transport.driven();
         if bound.is_short {
+            #[cfg(feature = "mpi")]
+            let _driven = transport.driven();
             return run::short(bound, task, buffer, transport);
         }
-        self.run_any(bound, task, buffer, transport)
+        self.run_any(bound, task, (None, buffer), transport)
     }
 
-    /// Runs a program that sends from a separate array, and receives into this rank's buffer.
-    pub(crate) fn run_between(
+    /// Runs a program, which sends from `input` if that is separate from the buffer.
+    pub(crate) fn run_any(
         &mut self,
         bound: &Bound,
         task: &Task<'_>,
-        (input, buffer): (&[u8], &mut [u8]),
+        (input, buffer): (Option<&[u8]>, &mut [u8]),
         transport: &mut Fabric,
     ) -> Result<()> {
         #[cfg(feature = "mpi")]
         let _driven = transport.driven();
-        Run::new(bound, task, (buffer, &mut [], input, &mut self.work)).run(transport)
-    }
-
-    fn run_any(
-        &mut self,
-        bound: &Bound,
-        task: &Task<'_>,
-        buffer: &mut [u8],
-        transport: &mut Fabric,
-    ) -> Result<()> {
         let Self { widened, original, work } = self;
         if bound.by_vendor {
             task.agree(transport)?;
         }
-        let original = if bound.reads_original { original.copy_of(buffer)? } else { &mut [] };
+        let original: &[u8] = match input {
+            Some(input) => input,
+            None if bound.reads_original => original.copy_of(buffer)?,
+            None => &[],
+        };
         let (held, narrow) = match bound.format.accumulator {
             // A pass widens block by block.
             Some(_) if !bound.has_passes => {
@@ -108,6 +104,7 @@ impl Executor {
             }
             _ => (buffer, &mut [][..]),
         };
-        Run::new(bound, task, (held, narrow, original, work)).run(transport)
+        let posted = VecDeque::new();
+        Run { bound, task, held, narrow, original, work, round: 0, posted }.run(transport)
     }
 }

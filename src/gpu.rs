@@ -12,14 +12,11 @@ use crate::transport::{Deadlines, WaitFailure, Waiting};
 mod array;
 #[allow(unsafe_code, reason = "contexts of other libraries")]
 mod contexts;
-#[allow(unsafe_code, reason = "the driver's memory pool")]
-mod pool;
 #[allow(unsafe_code, reason = "addresses of device memory")]
 mod span;
 
 pub use array::DeviceArray;
-pub(crate) use contexts::Current;
-pub(crate) use pool::keep_freed;
+pub(crate) use contexts::{Current, keep_freed};
 pub(crate) use span::{Span, lend, nothing, zeros};
 
 /// `CU_STREAM_PER_THREAD`, the handle of another stream on each thread.
@@ -35,7 +32,7 @@ pub(crate) fn cuda(what: &'static str) -> impl FnOnce(DriverError) -> Error {
 /// # Errors
 /// [`Error::Unsupported`] if there is no driver or no GPU, with the remedy.
 pub(crate) fn context(local_rank: usize) -> Result<Arc<CudaContext>> {
-    driver::check()?;
+    check_driver()?;
     let none = |why: String| {
         let hint = "nvidia-smi lists the GPUs, and CUDA_VISIBLE_DEVICES may hide some";
         Error::Unsupported(format!("no GPU can be used: {why}; {hint}"))
@@ -100,33 +97,22 @@ pub(crate) fn wait_for(
     Ok(())
 }
 
+/// # Errors
+/// [`Error::Unsupported`] if the CUDA driver cannot be loaded, with the remedy.
 #[allow(unsafe_code, reason = "loading the driver to test for its presence")]
-mod driver {
-    use crate::error::{Error, Result};
-
-    /// # Errors
-    /// [`Error::Unsupported`] if there is no driver, with the remedy.
-    pub(super) fn check() -> Result<()> {
-        if is_there() {
-            return Ok(());
-        }
-        Err(Error::Unsupported(
-            "arrays on a GPU need NVIDIA's driver (libcuda.so.1), which this machine lacks: use arrays in host memory".to_owned(),
-        ))
-    }
-
-    /// Returns whether the CUDA driver can be loaded.
-    #[cfg(not(feature = "cuda"))]
-    fn is_there() -> bool {
-        // SAFETY: this only loads the driver's library, whose initialisers have no effect on the process.
-        unsafe { cudarc::driver::sys::is_culib_present() }
-    }
-
-    /// Returns true: a program with candle's kernels is linked with the driver, and would not have started without it.
+fn check_driver() -> Result<()> {
+    // A program with candle's kernels is linked with the driver, and would not have started without it.
     #[cfg(feature = "cuda")]
-    fn is_there() -> bool {
-        true
+    let is_there = true;
+    // SAFETY: this only loads the driver's library, whose initialisers have no effect on the process.
+    #[cfg(not(feature = "cuda"))]
+    let is_there = unsafe { cudarc::driver::sys::is_culib_present() };
+    if is_there {
+        return Ok(());
     }
+    Err(Error::Unsupported(
+        "arrays on a GPU need NVIDIA's driver (libcuda.so.1), which this machine lacks: use arrays in host memory".to_owned(),
+    ))
 }
 
 #[cfg(test)]

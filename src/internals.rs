@@ -67,16 +67,7 @@ pub fn gather<T: Serialize + DeserializeOwned>(comm: &mut Communicator, own: &T)
     crate::transport::gather(&mut comm.as_bootstrap("gather"), own)
 }
 
-/// Runs `work`, which consists of calls of other communicators, on this thread, after all calls in flight: an all-reduce of
-/// `unisono-compress`, for example.
-///
-/// # Errors
-/// The errors of `work`. A fatal error also loses `comm`.
-pub fn work<R>(comm: &mut Communicator, work: impl FnOnce() -> Result<R>) -> Result<R> {
-    comm.work(work)
-}
-
-/// Runs `work` as [`work`] does, on the communication thread.
+/// Runs `work` as [`Communicator::work`] does, on the communication thread.
 ///
 /// # Errors
 /// As [`Communicator::all_reduce_async`].

@@ -21,6 +21,7 @@ mod unique_id;
 mod version;
 
 pub use library::{Library, library};
+pub(crate) use result::name;
 pub(crate) use safe::Communicator;
 pub use unique_id::UniqueId;
 pub use version::Version;

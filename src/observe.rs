@@ -22,9 +22,10 @@ mod timeline;
 mod totals;
 
 use counters::Counters;
+pub use hub::is_on;
 pub(crate) use hub::{flush, flush_briefly, next_world};
 use hub::{is_observed, name_of_world};
-pub use spans::{Span, is_on, record, span};
+pub use spans::{Span, record, span};
 use timeline::Timeline;
 
 /// A call that has ended.

@@ -1,21 +1,18 @@
-//! System limits of this process, with remedies: open files, memory, access to other processes.
+//! Clocks, and system limits of this process with remedies: open files, memory, access to other processes.
 
 use std::io;
 use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::size;
 
-mod clock;
 mod memory;
 mod network;
 mod process;
 
-pub(crate) use clock::now_ns;
-#[cfg(feature = "tuning")]
-pub(crate) use clock::thread_time_ns;
 pub use memory::{AvailableMemory, MemoryLimit};
 #[cfg(any(feature = "mpi", feature = "ucx"))]
 pub(crate) use network::has_rdma;
@@ -36,6 +33,24 @@ const FILES_OF_ONE: u64 = 96;
 const FILES_FOR_A_RANK: u64 = 3;
 /// The largest limit to request: some programs loop over all possible file descriptors.
 const ENOUGH_FILES: u64 = 65_536;
+
+/// Returns the monotonic clock in nanoseconds, which is the same for all processes of a node.
+#[inline]
+pub(crate) fn now_ns() -> u64 {
+    read_ns(ClockId::Monotonic)
+}
+
+/// Returns the processor time of this thread in nanoseconds.
+#[cfg(feature = "tuning")]
+pub(crate) fn thread_time_ns() -> u64 {
+    read_ns(ClockId::ThreadCPUTime)
+}
+
+#[inline]
+fn read_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
 
 /// Returns the number of GPUs that NVIDIA's driver reports on this node.
 pub fn gpus() -> usize {
@@ -75,20 +90,6 @@ pub fn host() -> String {
 
 /// Returns the remedy for a failed allocation, as the end of a sentence.
 pub(crate) fn advice(cause: &io::Error) -> String {
-    let limits = || {
-        if let Some(most) = getrlimit(Resource::As).current {
-            return format!(
-                "a process is limited to {} of address space: raise `ulimit -v`",
-                size::approximate(most)
-            );
-        }
-        match MemoryLimit::of_this_process() {
-            Some(limit) => format!("{limit}: request more, or start fewer ranks on a node"),
-            None => {
-                "the machine does not have that much: use less, or start fewer ranks on a node".to_owned()
-            }
-        }
-    };
     let advice = match cause.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE) => {
             let most = open_files().map_or_else(|| "no more".to_owned(), |most| most.to_string());
@@ -98,7 +99,14 @@ pub(crate) fn advice(cause: &io::Error) -> String {
             )
         }
         Some(Errno::NFILE) => "the whole machine has too many files open: raise fs.file-max".to_owned(),
-        Some(Errno::NOMEM) => limits(),
+        Some(Errno::NOMEM) => match (getrlimit(Resource::As).current, MemoryLimit::of_this_process()) {
+            (Some(most), _) => {
+                let most = size::approximate(most);
+                format!("a process is limited to {most} of address space: raise `ulimit -v`")
+            }
+            (_, Some(limit)) => format!("{limit}: request more, or start fewer ranks on a node"),
+            _ => "the machine does not have that much: use less, or start fewer ranks on a node".to_owned(),
+        },
         _ => return String::new(),
     };
     format!("; {advice}")

@@ -93,7 +93,7 @@ impl Fabric {
         let mut fabric = Self {
             rank: status.rank(),
             topology,
-            name: node.as_ref().map_or("", Shared::name),
+            name: node.as_ref().map_or("", |node| if node.reach.0.is_some() { "shm" } else { "threads" }),
             node_cores,
             is_oversubscribed: false,
             spins: 0,
@@ -136,7 +136,6 @@ impl Fabric {
         None
     }
 
-    /// Returns whether MPI is initialised under this fabric.
     pub(crate) fn has_mpi(&self) -> bool {
         #[cfg(feature = "mpi")]
         return self.mpi.is_some();
@@ -152,7 +151,6 @@ impl Fabric {
         self.faults = Some(Box::new(Faults::new(self.rank, self.topology.ranks(), chaos)));
     }
 
-    /// Returns the name of the transport, as in tables.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
@@ -186,7 +184,6 @@ impl Fabric {
         self.mpi.as_ref().and_then(|mpi| mpi.driven())
     }
 
-    /// Returns the number of polls before a wait yields.
     pub(crate) fn spins(&self) -> u32 {
         self.spins
     }
@@ -223,7 +220,6 @@ impl Fabric {
         self.node.as_ref().map_or(Registry::Threads, |node| node.registry)
     }
 
-    /// Returns the state that the ranks of this node publish to each other.
     #[inline]
     pub(crate) fn status(&self) -> &StatusBoard {
         &self.status
@@ -286,7 +282,7 @@ impl Fabric {
 
     /// Returns whether cross memory attach works between processes of this node; `None` if no processes share memory.
     pub(crate) fn kernel_copies(&self) -> Option<bool> {
-        self.node.as_ref()?.kernel_copies()
+        self.node.as_ref()?.reach.kernel_copies()
     }
 
     pub(crate) fn is_shared_by(&self, ranks: usize) -> bool {

@@ -96,6 +96,25 @@ impl Tuning {
         self
     }
 
+    /// Returns the constants of the text of a tuning file; the default ones for an empty text.
+    pub(crate) fn of_text(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        #[cfg(feature = "tuning")]
+        return text.parse().map_err(|error: InvalidFile| error.to_string());
+        #[cfg(not(feature = "tuning"))]
+        Err("this program was built without the feature `tuning`, and reads no file".to_owned())
+    }
+
+    /// Returns the text of a tuning file with these constants; empty without the feature that reads one, where they are the default ones.
+    pub(crate) fn text(&self) -> String {
+        #[cfg(feature = "tuning")]
+        return write(&Reach::ALL.map(|reach| (reach, self.section(reach).clone())));
+        #[cfg(not(feature = "tuning"))]
+        String::new()
+    }
+
     /// Returns the cost model of a world over the transport of this name, with arrays in this kind of memory, on nodes with
     /// this many cores.
     pub fn machine(&self, transport: &str, memory: Memory, cores: usize) -> Machine {

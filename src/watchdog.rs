@@ -7,6 +7,7 @@
 //!
 //! In a program that gets errors instead, the library starts no thread: waiting ranks make the same [`Checks`] themselves.
 
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -37,7 +38,7 @@ mod warning;
 
 use by_ranks::ByRanks;
 use checks::Checks;
-pub(crate) use identity::{Hub, Identities, Identity};
+pub(crate) use identity::{Identities, Identity};
 use nodes::Nodes;
 use report::{LATER, Report, keep_panics};
 use signals::Signals;
@@ -60,7 +61,8 @@ pub(crate) struct Watched {
     /// The status boards of the ranks of this process. The watchdog uses the first.
     pub(crate) statuses: Vec<StatusBoard>,
     pub(crate) identities: Arc<Identities>,
-    pub(crate) hub: Option<Hub>,
+    /// The listening sockets of the hub, to which the leaders of other nodes connect.
+    pub(crate) hub: Vec<TcpListener>,
     /// The connections with ranks of other nodes, of a rank that makes the checks itself.
     pub(crate) controls: Vec<(Rank, OwnedFd)>,
     /// The length of a wait before the first warning.
@@ -148,7 +150,7 @@ impl Drop for Watchdog {
         let ended = self.thread.take().map(JoinHandle::join);
         debug_assert!(matches!(ended, Some(Ok(()))), "a watchdog does not panic");
         // The job ends, before this process can do anything else.
-        if self.kind == Kind::Processes && self.reports[0].status.failed().is_some() {
+        if self.kind == Kind::Processes && self.reports[0].status.failure().is_some() {
             self.reports.iter().for_each(|report| report.aborted());
             flush_briefly(GRACE);
             signal_hook::low_level::exit(FAILED);
@@ -190,7 +192,7 @@ impl Rounds {
 
     /// Sleeps until an event, at most for a tick. A signal ends the sleep too.
     fn wait(&self) {
-        let woken = self.wake_up.file().into_iter().map(|file| (file, false));
+        let woken = self.wake_up.event.get().into_iter().map(|file| (file, false));
         let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let mut files: Vec<_> = woken
             .chain(self.checks.waits_on())
@@ -213,7 +215,7 @@ impl Rounds {
         }
         let is_same_end = self.is_same_end();
         self.checks.round(is_same_end, is_same_end && self.is_ended_from_outside());
-        if self.status().failed().is_some() {
+        if self.status().failure().is_some() {
             self.failed();
         }
         self.end_if_terminated();
@@ -236,7 +238,7 @@ impl Rounds {
     fn end_if_terminated(&self) {
         let Some((at, signal)) = self.terminated else { return };
         let passed = at.elapsed();
-        if passed > TERMINATION && self.status().failed().is_none() {
+        if passed > TERMINATION && self.status().failure().is_none() {
             if self.is_ended_from_outside() {
                 signals::end_by(signal);
             }

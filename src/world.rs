@@ -1,6 +1,7 @@
 //! Creates worlds of processes (by MPI or a bootstrap) or threads, and sets their guards.
 
 use std::io;
+use std::net::TcpListener;
 use std::slice;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -12,7 +13,7 @@ use crate::constants;
 use crate::error::{Error, Result};
 use crate::observe::{Observer, next_world};
 use crate::transport::{Bootstrap, Fabric, gather};
-use crate::watchdog::{Hub, Identities, Identity, Kind, Watched, watch};
+use crate::watchdog::{Identities, Identity, Kind, Watched, watch};
 
 mod builder;
 mod grow;
@@ -47,7 +48,7 @@ impl Communicator {
 fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Communicator>> {
     constants::of_threads(&mut world, config)?;
     let identities = Identities(vec![identity(&world[0], config); world.len()]);
-    watch_over(&mut world, Kind::Threads, identities, None, config)?;
+    watch_over(&mut world, Kind::Threads, identities, Vec::new(), config)?;
     Ok(world)
 }
 
@@ -120,7 +121,7 @@ fn watch_over(
     comms: &mut [Communicator],
     kind: Kind,
     identities: Identities,
-    hub: Option<Hub>,
+    hub: Vec<TcpListener>,
     config: &Config,
 ) -> Result<()> {
     let controls = comms[0].take_controls();
@@ -139,19 +140,20 @@ fn watch_over(
 fn meet(comm: &mut Communicator, bootstrap: &mut dyn Bootstrap) -> Result<()> {
     let config = comm.config().clone();
     let identities = Identities(gather(bootstrap, &identity(comm, &config))?);
-    watch_over(slice::from_mut(comm), Kind::Processes, identities, None, &config)
+    watch_over(slice::from_mut(comm), Kind::Processes, identities, Vec::new(), &config)
 }
 
 /// Opens rank 0's port for the other nodes, if there are any and a failure ends the job. Otherwise no rank opens a port.
-fn hub(comm: &Communicator, config: &Config, identity: &mut Identity) -> Option<Hub> {
+fn hub(comm: &Communicator, config: &Config, identity: &mut Identity) -> Vec<TcpListener> {
     let has_nodes = comm.status().members().len() < comm.ranks();
-    let is_hub = config.watchdog && config.on_failure == OnFailure::EndJob && comm.rank() == 0 && has_nodes;
-    let hub = is_hub.then(|| Hub::open(identity, &crate::config::Interfaces::from_environment()));
-    hub.transpose().unwrap_or_else(|error| {
+    if !config.watchdog || config.on_failure != OnFailure::EndJob || comm.rank() != 0 || !has_nodes {
+        return Vec::new();
+    }
+    identity.listen(&crate::config::Interfaces::from_environment()).unwrap_or_else(|error| {
         crate::system::print_line(&format!(
             "rank 0 cannot listen for the other nodes ({error}): failures there are detected by deadlines \
              alone"
         ));
-        None
+        Vec::new()
     })
 }

@@ -1,7 +1,7 @@
 //! The cost of a collective, counted from its plans.
 
 use crate::plan::Plan;
-use crate::program::{Instruction, Interpreter, Nothing, Program};
+use crate::program::{Elementwise, Instruction, Interpreter, Program};
 
 /// The counted steps and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +37,11 @@ impl Cost {
 /// If a plan names ranks or chunks that do not exist.
 pub fn count(plans: &[Plan]) -> Option<Cost> {
     let chunk_count = plans.first()?.chunk_count();
-    let nothing = vec![vec![(); chunk_count]; plans.len()];
+    let empty = vec![vec![Vec::new(); chunk_count]; plans.len()];
     let programs: Vec<_> = plans.iter().map(Program::of_plan).collect();
-    let mut values = Nothing;
-    let mut interpreter = Interpreter::new(&programs, &mut values, nothing);
-    interpreter.run();
+    let nothing = |(), ()| {};
+    let mut values = Elementwise::<()>(&nothing);
+    let interpreter = Interpreter::run(&programs, &mut values, empty);
     if !interpreter.defects.is_empty() {
         return None;
     }

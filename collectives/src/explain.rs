@@ -2,8 +2,8 @@
 
 use crate::cost;
 use crate::operation::Operation;
-use crate::plan::{Phase, Plan};
-use crate::program::{Arrival, Event, Interpreter, Program, Values};
+use crate::plan::Plan;
+use crate::program::{Arrival, Event, Interpreter, Program, Values, steps};
 use crate::schedule::Chunks;
 use crate::world::{Rank, Topology};
 
@@ -66,7 +66,7 @@ impl Rounds {
         };
         let mut start: Buffers = (0..ranks).map(contributions).collect();
         let mut record = Record { drawn, messages: Vec::new() };
-        Interpreter::new(&programs, &mut record, start.clone()).run();
+        Interpreter::run(&programs, &mut record, start.clone());
         record.messages.sort_by_key(|(arrival, _)| (arrival.round, arrival.to));
         start.truncate(drawn.0);
         start.iter_mut().for_each(|buffer| buffer.truncate(drawn.1));
@@ -207,7 +207,8 @@ impl Drawing<'_> {
 
     /// Draws a line where the first message of a later phase arrives.
     fn name_new_phase(&mut self, arrivals: &[Arrival]) {
-        let last = arrivals.last().map(|event| phase_of(&self.plans[event.to], event.step));
+        let last = arrivals.last().and_then(|event| steps(&self.plans[event.to]).nth(event.step));
+        let last = last.map(|(place, ..)| place.name);
         if last.is_some() && last != self.phase {
             self.phase = last;
             self.rows.extend(last.map(Row::Phase));
@@ -235,9 +236,4 @@ impl Drawing<'_> {
         };
         line("", &names) + &self.rows.iter().map(draw).collect::<String>()
     }
-}
-
-fn phase_of(plan: &Plan, step: usize) -> &'static str {
-    let steps = |phase: &Phase| std::iter::repeat_n(phase.name, phase.schedule.steps().len());
-    plan.phases().iter().flat_map(steps).nth(step).expect("the step is in the plan")
 }

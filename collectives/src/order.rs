@@ -18,9 +18,7 @@ pub(crate) fn in_rank_order(mut plans: Vec<Plan>, operation: Operation) -> Optio
     let input = |rank: Rank| vec![Some((rank, rank + 1)); plans[rank].chunk_count()];
     let inputs = (0..plans.len()).map(input).collect();
     let mut runs = Runs { sides: HashMap::new(), is_consistent: true };
-    let mut interpreter = Interpreter::new(&programs, &mut runs, inputs);
-    interpreter.run();
-    let buffers = interpreter.buffers;
+    let buffers = Interpreter::run(&programs, &mut runs, inputs).buffers;
     let is_in_order = |(rank, buffer): (Rank, &Vec<Option<(Rank, Rank)>>)| {
         buffer.iter().enumerate().all(|(chunk, run)| {
             let expected = required(operation, plans.len(), rank, chunk);

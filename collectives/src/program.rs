@@ -26,7 +26,7 @@ mod values;
 
 pub(crate) use run::Interpreter;
 pub use run::run;
-pub(crate) use values::{Arrival, Event, Nothing, Values};
+pub(crate) use values::{Arrival, Elementwise, Event, Values};
 
 /// The instructions of one rank for one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -197,18 +197,13 @@ impl Program {
     /// Returns the instruction that a rank runs after `before` others, with the block of its round; `None` at the end.
     fn instruction(&self, before: usize) -> Option<Instruction> {
         let round = before.checked_div(self.instructions.len()).filter(|&round| round < self.rounds)?;
-        let (_, instruction) = self.instructions[before % self.instructions.len()];
-        Some(instruction.later(round * (self.blocks / self.rounds)))
+        let (_, mut instruction) = self.instructions[before % self.instructions.len()];
+        instruction.parts_mut().for_each(|part| part.block += round * (self.blocks / self.rounds));
+        Some(instruction)
     }
 }
 
 impl Instruction {
-    /// Returns this instruction for a later block.
-    fn later(mut self, blocks: usize) -> Self {
-        self.parts_mut().for_each(|part| part.block += blocks);
-        self
-    }
-
     pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
         let parts = match self {
             Self::Exchange(send, receive) | Self::Post(send, receive) => {

@@ -28,7 +28,6 @@ mod choose;
 /// The largest number of kinds of call that are recorded as agreed on. All ranks clear the record at the same call.
 const MAX_KINDS: usize = 4096;
 
-/// A call on an array in GPU memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeviceCall<'a> {
     pub(crate) call: &'a Call,

@@ -1,7 +1,6 @@
 //! A cache of recent kinds of call and their plans.
 
 use std::collections::HashMap;
-use std::ops::Index;
 
 use unisono_collectives::partition::Partition;
 
@@ -20,7 +19,6 @@ const MAX_OPERATIONS: usize = 1 << 18;
 pub(super) struct Kind {
     choice: Choice,
     call: Call,
-    /// The parts of ranks, if they are given.
     parts: Option<Partition>,
 }
 
@@ -36,7 +34,7 @@ impl Kind {
 /// by comparisons, without hashing.
 #[derive(Debug, Default)]
 pub(super) struct RecentCalls {
-    kinds: Vec<Recent>,
+    pub(super) kinds: Vec<Recent>,
     /// The number of operations of their programs.
     operations: usize,
     places: HashMap<Kind, usize>,
@@ -80,14 +78,6 @@ impl RecentCalls {
     fn change_to(&mut self, place: usize) {
         self.kinds[self.latest].next = place;
         self.latest = place;
-    }
-}
-
-impl Index<usize> for RecentCalls {
-    type Output = Recent;
-
-    fn index(&self, place: usize) -> &Recent {
-        &self.kinds[place]
     }
 }
 

@@ -17,7 +17,7 @@ impl Communicator {
     /// A local operation: it does not wait for calls in flight, which keep their timeout.
     pub fn set_timeout(&mut self, timeout: Duration) {
         let mut limits = self.engine_owner.limits();
-        limits.set_timeout(timeout);
+        (limits.usual.timeout, limits.first.timeout) = (timeout, timeout);
         self.engine_owner.set_limits(limits);
     }
 

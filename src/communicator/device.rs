@@ -168,7 +168,6 @@ impl Communicator {
         })
     }
 
-    /// Runs a call by the method that a choice selects.
     pub(crate) fn run_on_device<T: Element>(
         &mut self,
         choice: &Choice,
@@ -249,7 +248,6 @@ impl Communicator {
         self.on_gpu(&device?, |_, gpu| Ok(gpu.route()))
     }
 
-    /// Runs `work` with this rank's GPU, which all ranks set up together on first use.
     pub(crate) fn on_gpu<R>(
         &mut self,
         context: &Arc<CudaContext>,

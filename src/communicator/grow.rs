@@ -16,7 +16,6 @@ mod socket;
 use socket::JoinListener;
 pub(crate) use socket::join;
 
-/// The label of rank 0's waits for processes that join.
 const WAITS_FOR_JOINS: &str = "waiting for processes that join";
 
 impl Communicator {

@@ -173,7 +173,9 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
     pub fn barrier_async(&mut self) -> Result<Request<()>> {
-        self.run_async(Choice::from(OF_BARRIER), Call::barrier(), (), |()| &mut [])
+        self.work_async((), |engine, options, ()| {
+            engine.run(&Choice::from(OF_BARRIER), options, &Call::barrier(), &mut []).map(drop)
+        })
     }
 
     /// Starts an operation on a buffer, by the algorithm chosen for it or for all calls; public for `unisono-bindings`.
@@ -186,19 +188,8 @@ impl Communicator {
     ) -> Result<Request<B>> {
         let call = self.checked::<B::Element>(operation, op, buffer.len());
         let choice = self.choice_of_call()?.on_host(operation).clone();
-        self.run_async(choice, call, buffer, |buffer| bytemuck::cast_slice_mut(buffer))
-    }
-
-    /// Passes a call to the communication thread. `bytes` returns the elements of a buffer.
-    fn run_async<B: Send + 'static>(
-        &mut self,
-        choice: Choice,
-        call: Call,
-        buffer: B,
-        bytes: fn(&mut B) -> &mut [u8],
-    ) -> Result<Request<B>> {
         self.work_async(buffer, move |engine, options, buffer| {
-            engine.run(&choice, options, &call, bytes(buffer)).map(drop)
+            engine.run(&choice, options, &call, bytemuck::cast_slice_mut(buffer)).map(drop)
         })
     }
 
@@ -209,8 +200,10 @@ impl Communicator {
         cause_of_reduction(panic).map(|cause| self.engine_owner.engine().fail_by_reduction(cause))
     }
 
-    /// Runs `work` on this thread, after all calls in flight. If it fails, so does this communicator.
-    pub(crate) fn work<R>(&mut self, work: impl FnOnce() -> Result<R>) -> Result<R> {
+    /// Runs `work`, which consists of calls of other communicators, on this thread, after all calls in flight. If it fails, so does this
+    /// communicator. Public for `unisono-compress`.
+    #[doc(hidden)]
+    pub fn work<R>(&mut self, work: impl FnOnce() -> Result<R>) -> Result<R> {
         let engine = self.engine_owner.engine();
         engine.begin()?;
         let done = work();

@@ -11,13 +11,6 @@ use crate::error::Result;
 /// The factor by which a straggler is busier than the other ranks.
 const STANDS_OUT: f64 = 1.2;
 
-/// The start of the interval that the next [`Communicator::lateness`] reports.
-#[derive(Debug)]
-pub(super) struct Interval {
-    pub(super) at: Instant,
-    pub(super) waited: Duration,
-}
-
 /// The time for which a rank was busy, and the time for which it waited for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
@@ -110,9 +103,9 @@ impl Communicator {
         // Completes the calls in flight first, so that their waits count.
         self.engine_owner.engine();
         let (now, waited_so_far) = (Instant::now(), self.status.waited());
-        let passed = now - self.interval.at;
-        let waited = waited_so_far.saturating_sub(self.interval.waited).min(passed);
-        self.interval = Interval { at: now, waited: waited_so_far };
+        let (began, waited_before) = std::mem::replace(&mut self.interval, (now, waited_so_far));
+        let passed = now - began;
+        let waited = waited_so_far.saturating_sub(waited_before).min(passed);
         self.compare_times(Times { busy: passed - waited, waited })
     }
 

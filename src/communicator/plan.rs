@@ -214,10 +214,8 @@ impl<B> Planned<B> {
     /// # Panics
     /// If the call is started, or has failed.
     pub fn into_buffer(self) -> B {
-        match self.state {
-            State::Idle(buffer) => buffer,
-            _ => panic!("{IN_FLIGHT}"),
-        }
+        let State::Idle(buffer) = self.state else { panic!("{IN_FLIGHT}") };
+        buffer
     }
 }
 
@@ -229,19 +227,15 @@ impl<B: Deref> Deref for Planned<B> {
     /// # Panics
     /// As [`Planned::into_buffer`].
     fn deref(&self) -> &B::Target {
-        match &self.state {
-            State::Idle(buffer) => buffer,
-            _ => panic!("{IN_FLIGHT}"),
-        }
+        let State::Idle(buffer) = &self.state else { panic!("{IN_FLIGHT}") };
+        buffer
     }
 }
 
 impl<B: DerefMut> DerefMut for Planned<B> {
     fn deref_mut(&mut self) -> &mut B::Target {
-        match &mut self.state {
-            State::Idle(buffer) => buffer,
-            _ => panic!("{IN_FLIGHT}"),
-        }
+        let State::Idle(buffer) = &mut self.state else { panic!("{IN_FLIGHT}") };
+        buffer
     }
 }
 

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use unisono_collectives::Rank;
 
 use super::Communicator;
-use super::lateness::Interval;
 use super::per_call::PerCall;
 use crate::collective::{Engine, Limits};
 use crate::config::Config;
@@ -77,7 +76,7 @@ impl Communicator {
             topology,
             status: transport.status().clone(),
             per_call: PerCall::default(),
-            interval: Interval { at: Instant::now(), waited: Duration::ZERO },
+            interval: (Instant::now(), Duration::ZERO),
             messages: engine.messages.clone(),
             engine_owner: EngineOwner::new(engine),
         };

@@ -1,6 +1,5 @@
 //! Faults to inject, for tests.
 
-/// The faults that a transport injects.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Chaos {
     pub(crate) seed: u64,

@@ -1,7 +1,7 @@
 //! The number of cores that a rank uses.
 
 use rustix::process::{Pid, getppid};
-use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::thread::sched_getaffinity;
 
 /// The number of threads of the trainer's tensor operations.
 const TENSOR_THREADS: &str = "RAYON_NUM_THREADS";
@@ -34,6 +34,5 @@ fn share(local_ranks: usize) -> usize {
 }
 
 fn usable(process: Option<Pid>) -> Option<usize> {
-    let set = sched_getaffinity(process).ok()?;
-    Some((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).count())
+    sched_getaffinity(process).ok().map(|set| set.count() as usize)
 }

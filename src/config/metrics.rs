@@ -8,7 +8,6 @@ use crate::error::Result;
 
 const EXPECTED: &str = "a folder, or host:port such as 127.0.0.1:9400 with a port from 1 to 65535";
 
-/// The destination of the metrics of each rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Metrics {
     /// A file per rank in this folder.

@@ -25,7 +25,6 @@ pub(super) struct Effort {
 const MAX_NETWORK_BYTES: usize = 8 << 20;
 
 impl Effort {
-    /// Returns the size of the largest message that is measured.
     pub(super) fn largest_bytes(&self, reach: Reach, ranks: usize) -> usize {
         match reach {
             // The array has a message for every rank.

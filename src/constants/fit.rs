@@ -37,11 +37,8 @@ pub(super) fn link(samples: &[Sample]) -> Result<Link, InvalidLink> {
     let mut ranges = Vec::new();
     let mut from = 0;
     for up_to_bytes in BOUNDS.into_iter().chain([usize::MAX]) {
-        let inside: Vec<_> = samples
-            .iter()
-            .copied()
-            .filter(|sample| sample.size_bytes >= from && sample.size_bytes <= up_to_bytes)
-            .collect();
+        let is_inside = |sample: &&Sample| (from..=up_to_bytes).contains(&sample.size_bytes);
+        let inside: Vec<_> = samples.iter().filter(is_inside).copied().collect();
         // A sample at a bound belongs to both adjacent ranges, so that they meet there. It does not suffice for a range of its own.
         if inside.iter().any(|sample| sample.size_bytes > from) {
             ranges.push(range(up_to_bytes, &inside));

@@ -22,7 +22,7 @@ fn known(transport: &Fabric, cores: usize, config: &Config) -> Result<Option<Str
         Constants::File(file) => {
             let text = std::fs::read_to_string(file);
             let text = text.map_err(|error| invalid(format!("cannot read `{}`: {error}", file.display())))?;
-            parsed(&text).map_err(|error| invalid(format!("`{}`, {error}", file.display())))?;
+            Tuning::of_text(&text).map_err(|error| invalid(format!("`{}`, {error}", file.display())))?;
             Ok(Some(text))
         }
         Constants::Measured { kept_in } => Ok(cached_text(transport, cores, config, kept_in.as_deref())),
@@ -74,7 +74,7 @@ pub(crate) fn of_threads(world: &mut [Communicator], config: &Config) -> Result<
         Some(text) => text,
         None => measured_by_threads(world.len(), cores, config)?,
     };
-    let tuning = parsed(&text).map_err(invalid)?;
+    let tuning = Tuning::of_text(&text).map_err(invalid)?;
     world.iter_mut().for_each(|comm| comm.set_tuning(&tuning));
     Ok(())
 }
@@ -126,20 +126,10 @@ pub(crate) fn agree(comm: &mut Communicator, config: &Config) -> Result<()> {
         Some(text) => text,
         None => measured(comm, cores, config)?,
     };
-    comm.set_constants((parsed(&text).map_err(invalid)?, cores));
+    comm.set_constants((Tuning::of_text(&text).map_err(invalid)?, cores));
     Ok(())
 }
 
 fn invalid(what: String) -> Error {
     Error::Setting(format!("UNISONO_TUNING: {what}"))
-}
-
-fn parsed(text: &str) -> std::result::Result<Tuning, String> {
-    if text.is_empty() {
-        return Ok(Tuning::default());
-    }
-    #[cfg(feature = "tuning")]
-    return text.parse().map_err(|error: crate::tuning::InvalidFile| error.to_string());
-    #[cfg(not(feature = "tuning"))]
-    Err("this program was built without the feature `tuning`, and reads no file".to_owned())
 }

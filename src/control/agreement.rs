@@ -42,7 +42,7 @@ struct Call {
 }
 
 /// A proposal of this member.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Proposal {
     ballot: Ballot,
     /// The members that had not failed when it began. It begins again when one of them fails.
@@ -356,10 +356,7 @@ impl Agreement {
             return;
         }
         let ballot = (call.promised.0 + 1, self.own);
-        let (promises, acknowledged) = Default::default();
-        let members = None;
-        call.proposal =
-            Some(Proposal { ballot, participants: participants.clone(), promises, members, acknowledged });
+        call.proposal = Some(Proposal { ballot, participants: participants.clone(), ..Proposal::default() });
         let dead = self.failures.with(Evidence::Dead);
         self.exclude(&participants, &dead, now);
         participants.into_iter().for_each(|to| self.send(to, Vote::Prepare { ballot }));

@@ -85,7 +85,7 @@ pub(crate) enum Report {
     Stranger,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Endpoint {
     setup: Setup,
     links: BTreeMap<LinkId, Link>,
@@ -101,8 +101,7 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     pub(crate) fn new(setup: Setup) -> Self {
         let agreement = Agreement::new(setup.own, setup.ranks);
-        let (links, gathering, actions, keepalive_at, last) = Default::default();
-        Self { setup, links, agreement, gathering, actions, keepalive_at, began: None, last }
+        Self { setup, agreement, ..Self::default() }
     }
 
     pub(crate) fn handle(&mut self, now: Time, event: Event<'_>) {
@@ -327,14 +326,13 @@ impl Endpoint {
     fn advance_handshake(&mut self, now: Time, id: LinkId, message: Message) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let Some(handshake) = &mut link.handshake else { return };
-        match handshake.handle(message) {
+        let Setup { own, accepts, .. } = &self.setup;
+        let admit = |Claim { from, to, tag }| {
+            let is_expected = to == *own && tag == TAG && accepts.contains(&from);
+            if is_expected { Ok(()) } else { Err("it is not expected".to_owned()) }
+        };
+        match handshake.handle(message, admit) {
             Reply::Send(answer) => self.actions.push_back(Action::Send(id, answer.to_bytes())),
-            Reply::Claimed(Claim { from, to, tag })
-                if to == self.setup.own && tag == TAG && self.setup.accepts.contains(&from) =>
-            {
-                let accept = handshake.accepted();
-                self.actions.push_back(Action::Send(id, accept.to_bytes()));
-            }
             Reply::Done(claim, confirm) => {
                 let rank = link.to.unwrap_or(claim.from);
                 (link.peer, link.handshake) = (Some(rank), None);

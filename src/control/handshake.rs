@@ -27,10 +27,9 @@ const VERSION: u32 = 5;
 #[derive(Debug, PartialEq)]
 pub(crate) enum Reply {
     Send(Message),
-    /// The other side is authenticated. [Accept](Handshake::accepted) this claim, or refuse it.
-    Claimed(Claim),
     /// Both sides are authenticated, for this claim. Send the message, if any.
     Done(Claim, Option<Message>),
+    /// The accepting side refuses the claim, for this reason.
     Refused(String),
     WrongSecret,
     /// The other side uses another protocol, or another version of this one.
@@ -63,8 +62,6 @@ enum State {
     Accepting { own: Nonce },
     /// Accepts: has sent `Challenge`.
     Challenged { nonces: [Nonce; 2] },
-    /// Accepts: the claim is verified.
-    Claimed { claim: Claim, nonces: [Nonce; 2] },
     /// Accepts: has sent `Accept`.
     Accepted { claim: Claim },
     /// Has succeeded or failed.
@@ -83,7 +80,12 @@ impl Handshake {
         Self { secret: Hidden(secret.into()), state: State::Accepting { own: nonce } }
     }
 
-    pub(crate) fn handle(&mut self, message: Message) -> Reply {
+    /// Handles a message of the other side. `admit` returns the reason if it refuses a claim, whose proof is valid.
+    pub(crate) fn handle(
+        &mut self,
+        message: Message,
+        admit: impl FnOnce(Claim) -> Result<(), String>,
+    ) -> Reply {
         let state = std::mem::replace(&mut self.state, State::Ended);
         let (state, step) = match (state, message) {
             (State::Accepting { own }, Message::Hello { version: VERSION, nonce }) => {
@@ -99,7 +101,11 @@ impl Handshake {
                 if !self.is_proof("connects", nonces, claim, proof) {
                     return Reply::WrongSecret;
                 }
-                (State::Claimed { claim, nonces }, Reply::Claimed(claim))
+                if let Err(why) = admit(claim) {
+                    return Reply::Refused(why);
+                }
+                let proof = self.proof("accepts", nonces, claim);
+                (State::Accepted { claim }, Reply::Send(Message::Accept { proof }))
             }
             (State::Proved { claim, nonces }, Message::Accept { proof }) => {
                 let is_valid = self.is_proof("accepts", nonces, claim, proof);
@@ -114,15 +120,6 @@ impl Handshake {
         };
         self.state = state;
         step
-    }
-
-    /// Returns the message that accepts a claim.
-    pub(crate) fn accepted(&mut self) -> Message {
-        let State::Claimed { claim, nonces } = self.state else {
-            panic!("a claim is accepted once, after it was verified");
-        };
-        self.state = State::Accepted { claim };
-        Message::Accept { proof: self.proof("accepts", nonces, claim) }
     }
 
     /// Returns whether the other side may already use the connection.
@@ -157,6 +154,10 @@ mod tests {
 
     const CLAIM: Claim = Claim { from: 1, to: 0, tag: 4 };
 
+    fn handle(side: &mut Handshake, message: Message) -> Reply {
+        side.handle(message, |_| Ok(()))
+    }
+
     fn sent(step: Reply) -> Message {
         match step {
             Reply::Send(message) => message,
@@ -168,18 +169,32 @@ mod tests {
     fn until_proof(of_connect: &[u8], of_accept: &[u8]) -> (Handshake, Handshake, Message) {
         let (mut connects, hello) = Handshake::connect(of_connect, CLAIM, [1, 2]);
         let mut accepts = Handshake::accept(of_accept, [3, 4]);
-        let challenge = sent(accepts.handle(hello));
-        let prove = sent(connects.handle(challenge));
+        let challenge = sent(handle(&mut accepts, hello));
+        let prove = sent(handle(&mut connects, challenge));
         (connects, accepts, prove)
     }
 
     #[test]
     fn both_sides_authenticate_with_the_same_secret() {
         let (mut connects, mut accepts, prove) = until_proof(b"secret", b"secret");
-        assert_eq!(accepts.handle(prove), Reply::Claimed(CLAIM));
-        let accept = accepts.accepted();
-        assert_eq!(connects.handle(accept), Reply::Done(CLAIM, Some(Message::Confirm)));
-        assert_eq!(accepts.handle(Message::Confirm), Reply::Done(CLAIM, None));
+        let mut claimed = None;
+        let accept = sent(accepts.handle(prove, |claim| {
+            claimed = Some(claim);
+            Ok(())
+        }));
+        assert_eq!(claimed, Some(CLAIM));
+        assert!(accepts.has_accepted());
+        assert_eq!(handle(&mut connects, accept), Reply::Done(CLAIM, Some(Message::Confirm)));
+        assert_eq!(handle(&mut accepts, Message::Confirm), Reply::Done(CLAIM, None));
+    }
+
+    #[test]
+    fn refused_claim_ends_the_handshake() {
+        let (_, mut accepts, prove) = until_proof(b"secret", b"secret");
+        let refuse = |_| Err("it is not expected".to_owned());
+        assert_eq!(accepts.handle(prove, refuse), Reply::Refused("it is not expected".to_owned()));
+        assert!(!accepts.has_accepted());
+        assert_eq!(handle(&mut accepts, Message::Confirm), Reply::Malformed);
     }
 
     #[test]
@@ -192,12 +207,12 @@ mod tests {
     #[test]
     fn wrong_secret_is_detected_by_the_other_side() {
         let (_, mut accepts, prove) = until_proof(b"guess", b"secret");
-        assert_eq!(accepts.handle(prove), Reply::WrongSecret);
+        assert_eq!(handle(&mut accepts, prove), Reply::WrongSecret);
         // An impostor that accepts without a check.
         let (mut connects, ..) = until_proof(b"secret", b"secret");
         let (_, mut impostor, prove) = until_proof(b"guess", b"guess");
-        assert_eq!(impostor.handle(prove), Reply::Claimed(CLAIM));
-        assert_eq!(connects.handle(impostor.accepted()), Reply::WrongSecret);
+        let accept = sent(handle(&mut impostor, prove));
+        assert_eq!(handle(&mut connects, accept), Reply::WrongSecret);
     }
 
     #[test]
@@ -205,22 +220,22 @@ mod tests {
         let (_, mut accepts, prove) = until_proof(b"secret", b"secret");
         let Message::Prove { proof, .. } = prove else { unreachable!() };
         let changed = Message::Prove { claim: Claim { from: 2, ..CLAIM }, proof };
-        assert_eq!(accepts.handle(changed), Reply::WrongSecret);
+        assert_eq!(handle(&mut accepts, changed), Reply::WrongSecret);
         let mut another = Handshake::accept(b"secret", [5, 6]);
         let (_, hello) = Handshake::connect(b"secret", CLAIM, [1, 2]);
-        sent(another.handle(hello));
-        assert_eq!(another.handle(Message::Prove { claim: CLAIM, proof }), Reply::WrongSecret);
+        sent(handle(&mut another, hello));
+        assert_eq!(handle(&mut another, Message::Prove { claim: CLAIM, proof }), Reply::WrongSecret);
         let (mut connects, _, _) = until_proof(b"secret", b"secret");
-        assert_eq!(connects.handle(Message::Accept { proof }), Reply::WrongSecret);
+        assert_eq!(handle(&mut connects, Message::Accept { proof }), Reply::WrongSecret);
     }
 
     #[test]
     fn out_of_order_message_ends_the_handshake() {
         let mut accepts = Handshake::accept(b"secret", [3, 4]);
-        assert_eq!(accepts.handle(Message::Goodbye), Reply::Malformed);
+        assert_eq!(handle(&mut accepts, Message::Goodbye), Reply::Malformed);
         let (_, hello) = Handshake::connect(b"secret", CLAIM, [1, 2]);
-        assert_eq!(accepts.handle(hello), Reply::Malformed, "it has ended");
+        assert_eq!(handle(&mut accepts, hello), Reply::Malformed, "it has ended");
         let old = Message::Hello { version: VERSION - 1, nonce: [0; 2] };
-        assert_eq!(Handshake::accept(b"secret", [3, 4]).handle(old), Reply::Malformed);
+        assert_eq!(handle(&mut Handshake::accept(b"secret", [3, 4]), old), Reply::Malformed);
     }
 }

@@ -38,19 +38,13 @@ impl Inside {
             return Self::Host(format!("rank {rank} has no NCCL"));
         }
         let nodes = (0..topology.nodes()).map(|node| topology.node(node));
-        let obstacle = |members: &[Rank]| pairs(members).find_map(|(one, other)| between(facts, one, other));
-        match nodes.filter_map(|node| obstacle(node.members())).next() {
-            Some(why) => Self::Host(why),
-            None => Self::Nccl,
-        }
+        let obstacle = |members: &[Rank]| {
+            let later = |place: usize| members[place + 1..].iter();
+            let mut places = members.iter().enumerate();
+            places.find_map(|(place, &one)| later(place).find_map(|&other| between(facts, one, other)))
+        };
+        nodes.filter_map(|node| obstacle(node.members())).next().map_or(Self::Nccl, Self::Host)
     }
-}
-
-fn pairs(members: &[Rank]) -> impl Iterator<Item = (Rank, Rank)> {
-    members
-        .iter()
-        .enumerate()
-        .flat_map(|(place, &one)| members[place + 1..].iter().map(move |&other| (one, other)))
 }
 
 /// Returns the reason why two ranks of a node cannot be in one NCCL communicator, if there is one.

@@ -110,7 +110,6 @@ impl Gpu {
         Arc::clone(&self.aside)
     }
 
-    /// Returns NCCL's communicator of this node.
     pub(crate) fn nccl(&mut self) -> &mut nccl::Communicator {
         self.nccl.as_mut().expect("plans with NCCL are only for ranks that have a communicator")
     }

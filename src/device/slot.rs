@@ -21,9 +21,7 @@ const PORTABLE: u32 = 1;
 enum Holder {
     /// None, or the GPU, which copies them up. The next copy down waits for that on the GPU.
     Free,
-    /// The GPU, which copies them down.
     ComingDown,
-    /// The host.
     Host,
 }
 
@@ -92,7 +90,6 @@ impl Slot {
         Ok(is_fetched)
     }
 
-    /// Returns the segment's bytes.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         assert_eq!(self.holder, Holder::Host, "the segment has arrived");
         let memory = self.memory.as_mut().expect("a fetched segment has memory");

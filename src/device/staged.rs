@@ -16,14 +16,12 @@ use crate::gpu::{Span, cuda};
 use crate::kernels::ReduceOp;
 use crate::transport::Fabric;
 
-/// A pipelined collective.
 pub(crate) struct Pipeline<'a> {
     pub(crate) gpu: &'a mut Gpu,
     pub(crate) staged: &'a StagedPlan,
     /// The call of the whole array. Every segment is a separate call.
     pub(crate) call: &'a Call,
     pub(crate) task: Task<'a>,
-    /// The reduction of the vendor's collectives.
     pub(crate) vendor_op: Option<ReduceOp>,
     /// The program of the last segment on the host, and its number of elements, which most segments share.
     pub(crate) bound: Option<(usize, Bound)>,

@@ -53,18 +53,12 @@ pub(super) enum Op {
     Post(Box<Halves>),
     Complete,
     Pass(Box<Pass>),
-    /// A vendor's collective in place of a phase of the plan.
-    Vendor {
-        phase: usize,
-    },
-    /// Widens the elements of a block, before the first other operation on it.
-    Widen {
-        block: usize,
-    },
-    /// Divides and rounds the elements of a block, after the last other operation on it.
-    Finish {
-        block: usize,
-    },
+    /// A vendor's collective in place of this phase of the plan.
+    Vendor(usize),
+    /// Widens the elements of this block, before the first other operation on it.
+    Widen(usize),
+    /// Divides and rounds the elements of this block, after the last other operation on it.
+    Finish(usize),
 }
 
 pub(super) type Halves = (Option<Send>, Option<Receive>);
@@ -137,7 +131,7 @@ impl Bound {
         let (rank, ranks) = (compiled.rank(), compiled.ranks());
         // A vendor's collectives add elements in the wider format, without rounding.
         let by_vendor = method.in_nodes() == Some(Vendor::Mpi);
-        let format = Format::of(call, by_vendor || compiled.accumulates());
+        let format = Format::of(call, by_vendor || call.op.is_some() && compiled.accumulates());
         let mut bound = Self {
             call: *call,
             rank,
@@ -190,7 +184,7 @@ impl Bound {
             }
             Instruction::Vendor { phase, steps } => {
                 *rest = rest.get(steps..).ok_or("a vendor replaces more steps than there are")?;
-                Op::Vendor { phase }
+                Op::Vendor(phase)
             }
             Instruction::Send(send) => Op::Send(self.send(send)),
             Instruction::Exchange(None, Some(receive)) => Op::Receive(self.receive(receive)?),
@@ -247,7 +241,7 @@ impl Bound {
             }
             Op::Complete => posted.pop_front().ok_or("a completion without a posted exchange"),
             // Conversions are inserted afterwards.
-            Op::Pass(_) | Op::Vendor { .. } | Op::Widen { .. } | Op::Finish { .. } => Ok(0),
+            Op::Pass(_) | Op::Vendor(_) | Op::Widen(_) | Op::Finish(_) => Ok(0),
         };
         self.ops.iter().map(block).collect()
     }
@@ -260,11 +254,11 @@ impl Bound {
         let ops = std::mem::take(&mut self.ops).into_iter().zip(blocks).enumerate();
         for (at, ((place, op), &block)) in ops {
             if begun.insert(block) {
-                self.ops.push((place, Op::Widen { block }));
+                self.ops.push((place, Op::Widen(block)));
             }
             self.ops.push((place, op));
             if last[&block] == at {
-                self.ops.push((place, Op::Finish { block }));
+                self.ops.push((place, Op::Finish(block)));
             }
         }
     }

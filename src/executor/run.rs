@@ -52,24 +52,15 @@ pub(super) struct Run<'a> {
     /// The user's buffer, if elements are accumulated in a wider format.
     pub(super) narrow: &'a mut [u8],
     /// The input in wire format, if it is needed.
-    original: &'a [u8],
+    pub(super) original: &'a [u8],
     /// Staging for data that would change while in transit, and for blocks that a pass widens.
     pub(super) work: &'a mut Scratch,
     pub(super) round: usize,
     /// The receives of exchanges that are not completed, oldest first.
-    posted: VecDeque<Option<&'a Receive>>,
+    pub(super) posted: VecDeque<Option<&'a Receive>>,
 }
 
 impl<'a> Run<'a> {
-    #[inline]
-    pub(super) fn new(
-        bound: &'a Bound,
-        task: &'a Task<'a>,
-        (held, narrow, original, work): (&'a mut [u8], &'a mut [u8], &'a [u8], &'a mut Scratch),
-    ) -> Self {
-        Self { bound, task, held, narrow, original, work, round: 0, posted: VecDeque::new() }
-    }
-
     #[inline]
     pub(super) fn run(mut self, transport: &mut Fabric) -> Result<()> {
         let bound = self.bound;
@@ -98,9 +89,9 @@ impl<'a> Run<'a> {
             Op::Post(halves) => self.post(halves, transport)?,
             Op::Complete => self.complete(transport)?,
             Op::Pass(pass) => self.pass(pass, transport)?,
-            Op::Vendor { phase } => self.by_vendor(*phase, transport)?,
-            Op::Widen { block } => self.widen(*block),
-            Op::Finish { block } => self.finish(*block),
+            Op::Vendor(phase) => self.by_vendor(*phase, transport)?,
+            Op::Widen(block) => self.widen(*block),
+            Op::Finish(block) => self.finish(*block),
         }
         Ok(())
     }

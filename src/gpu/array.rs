@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUpointer_attribute};
 use cudarc::driver::{CudaContext, CudaStream, DevicePtrMut, DeviceSlice, SyncOnDrop, result};
 
 use super::contexts::{Current, of_stream, primary};
-use super::{cuda, driver};
+use super::{check_driver, cuda};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 
@@ -56,7 +56,7 @@ impl<T: Element> DeviceArray<T> {
     /// Until all work that is queued on the stream with this array is done, the address has `count` elements, other streams leave them
     /// alone, and the stream exists. They belong to the primary context of a GPU, as those of the CUDA runtime do.
     pub unsafe fn new(address: u64, count: usize, stream: *mut c_void) -> Result<Self> {
-        driver::check()?;
+        check_driver()?;
         let before = Current::get();
         // SAFETY: as the caller promises.
         let found = || unsafe { of_stream(stream.cast(), &before) }.map_err(cuda("the GPU's context"));

@@ -1,10 +1,10 @@
-//! The contexts of GPUs, and the context that is current on a thread.
+//! The contexts of GPUs, the context that is current on a thread, and the pool for stream-ordered allocations of a GPU's memory.
 
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::sys::{self, CUcontext, CUstream};
+use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute, CUmemPool_attribute, CUstream};
 use cudarc::driver::{CudaContext, DriverError, result};
 
 /// The handles up to this one are default streams, which belong to the thread's current context.
@@ -40,6 +40,23 @@ pub(super) unsafe fn of_stream(stream: CUstream, current: &Current) -> Result<Ar
         sys::cuCtxGetDevice(&raw mut device).result()?;
     }
     primary(device as usize)
+}
+
+/// Makes the pool keep freed memory for later allocations, up to the end of the process.
+///
+/// By default the driver returns it to the system whenever the host waits for a stream, so each step of a training run maps all its
+/// memory again. On an H100, allocating 100 arrays of 505 MB in total then takes 1.4 ms, against 0.2 ms if memory is kept.
+pub(crate) fn keep_freed(context: &CudaContext) -> Result<(), DriverError> {
+    let has_pools = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
+    if context.attribute(has_pools)? == 0 {
+        return Ok(());
+    }
+    let (mut pool, mut most) = (ptr::null_mut(), u64::MAX);
+    // SAFETY: it writes a handle to the address, which is valid during the call.
+    unsafe { sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()) }.result()?;
+    let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the default pool of a device lives as long as the device, and the attribute is a `cuuint64_t`, which the call only reads.
+    unsafe { result::mem_pool::set_attribute(pool, threshold, (&raw mut most).cast()) }
 }
 
 /// The context that is current on this thread. Dropping it makes that context current again.

@@ -16,7 +16,15 @@ const BLOCK: usize = 16 << 10;
 /// Copies of this size and more claim nothing: their lines leave the caches before they are written again.
 const TOO_LARGE: usize = 8 << 20;
 
-static PAYS: LazyLock<bool> = LazyLock::new(pays);
+static PAYS: LazyLock<bool> = LazyLock::new(|| {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let vendor = std::arch::x86_64::__cpuid(0);
+        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+});
 
 /// Takes cache lines over from the core that wrote them: it writes one byte of each, unchanged.
 ///
@@ -49,15 +57,4 @@ pub(crate) fn take(to: &mut [u8], from: &mut [u8]) {
         claim(from);
         copy(to, from);
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn pays() -> bool {
-    let vendor = std::arch::x86_64::__cpuid(0);
-    [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn pays() -> bool {
-    false
 }

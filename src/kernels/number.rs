@@ -29,7 +29,6 @@ impl Bits for u8 {}
 impl Bits for u32 {}
 impl Bits for u64 {}
 
-/// A binary operation on elements.
 pub(super) trait Operator<T> {
     fn apply(one: T, other: T) -> T;
 }

@@ -56,14 +56,14 @@ impl<T: Element> Deref for Registered<T> {
     fn deref(&self) -> &[T] {
         // SAFETY: the block is aligned to a page and holds `count` elements, and any bytes are valid elements. Other ranks write to it only in a
         // collective call, which borrows what it lends.
-        unsafe { std::slice::from_raw_parts(self.block.as_ptr().cast(), self.count) }
+        unsafe { std::slice::from_raw_parts(self.block.pages.as_ptr().cast(), self.count) }
     }
 }
 
 impl<T: Element> DerefMut for Registered<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as for `deref`; the block is borrowed mutably, and no other code of this process accesses it.
-        unsafe { std::slice::from_raw_parts_mut(self.block.as_ptr().cast(), self.count) }
+        unsafe { std::slice::from_raw_parts_mut(self.block.pages.as_ptr().cast(), self.count) }
     }
 }
 
@@ -254,10 +254,6 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    fn as_ptr(&self) -> *mut u8 {
-        self.pages.as_ptr()
-    }
-
     pub(crate) fn size_bytes(&self) -> usize {
         self.pages.size_bytes()
     }
@@ -265,14 +261,14 @@ impl Block {
     /// Returns the whole block. Other ranks access it only while it is lent to them.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: the block owns the pages, and all of their bytes are initialised.
-        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.size_bytes()) }
+        unsafe { std::slice::from_raw_parts_mut(self.pages.as_ptr(), self.size_bytes()) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
         let Some(file) = self.file.take() else { return };
-        let start = self.as_ptr() as usize;
+        let start = self.pages.as_ptr() as usize;
         if std::process::id() != self.process_id {
             // The parent of this forked child still uses the memory. The child's own table may have been locked when it was forked.
             if let Ok(mut segments) = SEGMENTS.try_write() {

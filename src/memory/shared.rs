@@ -1,6 +1,5 @@
 //! Memory that the ranks of a node share.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -13,6 +12,7 @@ use crate::dtype::Element;
 ///
 /// The program determines the rank that reads or writes each element at any time. [`crate::Communicator::wait_until`] and collectives
 /// order the accesses.
+#[derive(Debug)]
 pub struct Shared<T> {
     pages: Pages,
     count: usize,
@@ -93,11 +93,5 @@ impl SharedCounters {
         self.0.check(&(index..index + 1));
         // SAFETY: the counter is inside the mapping and aligned, and this array is accessed only by atomic counters.
         unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(index)) }
-    }
-}
-
-impl<T> fmt::Debug for Shared<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("count", &self.count).finish_non_exhaustive()
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Elements {
 }
 
 /// Returns NCCL's function for an operation, if there is one.
-pub(super) fn name(operation: Operation) -> Option<&'static str> {
+pub(crate) fn name(operation: Operation) -> Option<&'static str> {
     match operation {
         Operation::AllReduce => Some("ncclAllReduce"),
         Operation::Reduce { .. } => Some("ncclReduce"),
@@ -188,7 +188,6 @@ impl Functions {
     }
 }
 
-/// Copies a text of NCCL; empty if the pointer is null.
 fn text(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();

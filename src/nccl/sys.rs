@@ -29,13 +29,6 @@ impl<T> Pointer for Option<T> {
     type To = T;
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Missing {
-    pub(super) name: &'static str,
-    /// The version that introduced it.
-    pub(super) since: &'static str,
-}
-
 macro_rules! table {
     ($($name:ident $since:literal,)*) => {
         /// All functions that Unisono uses, resolved.
@@ -49,13 +42,13 @@ macro_rules! table {
             /// Resolves all functions in a library that stays loaded.
             ///
             /// # Errors
-            /// The functions that the library lacks.
+            /// The names of the functions that the library lacks, and the versions that introduced them.
             ///
             /// # Safety
             /// Functions of these names must have the signatures that `nccl.h` declares. The library must not be closed
             /// while the result is used.
             #[allow(non_snake_case, reason = "NCCL's names")]
-            pub(super) unsafe fn resolve(library: &libloading::Library) -> Result<Self, Vec<Missing>> {
+            pub(super) unsafe fn resolve(library: &libloading::Library) -> Result<Self, Vec<[&'static str; 2]>> {
                 $(
                     // SAFETY: the caller promises that the function has this signature.
                     let $name: raw::$name = unsafe { library.get(stringify!($name)) }.map_or(None, |symbol| *symbol);
@@ -63,7 +56,7 @@ macro_rules! table {
                 if let ($(Some($name),)*) = ($($name,)*) {
                     return Ok(Self { $($name,)* });
                 }
-                let all = [$(($name.is_none(), Missing { name: stringify!($name), since: $since }),)*];
+                let all = [$(($name.is_none(), [stringify!($name), $since]),)*];
                 Err(all.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, missing)| missing).collect())
             }
         }

@@ -182,7 +182,6 @@ fn start_metrics(metrics: &Metrics, local_rank: Rank) -> Result<()> {
         .map_err(|cause| Error::Launch(format!("cannot start the thread of UNISONO_METRICS: {cause}")))
 }
 
-/// Returns whether the settings enable metrics or traces.
 pub(super) fn is_observed(config: &Config) -> bool {
     config.metrics.is_some() || config.trace.is_some()
 }
@@ -213,8 +212,9 @@ pub(super) fn timeline(rank: Rank) -> Arc<Timeline> {
     Arc::clone(hub().timelines.entry(rank).or_insert_with(|| Timeline::new(rank)))
 }
 
+/// Returns whether this process records a trace. Check it before computing an expensive name.
 #[inline]
-pub(super) fn traces() -> bool {
+pub fn is_on() -> bool {
     TRACES.load(Ordering::Relaxed)
 }
 

@@ -29,7 +29,7 @@ pub struct Span(Option<(Cow<'static, str>, Instant)>);
 /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
 /// ```
 pub fn span(name: impl Into<Cow<'static, str>>) -> Span {
-    Span(hub::traces().then(|| (name.into(), Instant::now())))
+    Span(hub::is_on().then(|| (name.into(), Instant::now())))
 }
 
 impl Drop for Span {
@@ -40,14 +40,9 @@ impl Drop for Span {
     }
 }
 
-/// Returns whether this process records a trace. Check it before computing an expensive name.
-pub fn is_on() -> bool {
-    hub::traces()
-}
-
 /// Records a span that the caller has measured, as [`span`] does.
 pub fn record(name: impl Into<Cow<'static, str>>, began: Instant, ended: Instant) {
-    if hub::traces()
+    if hub::is_on()
         && let Some(timeline) = of_thread().or_else(hub::first_timeline)
     {
         timeline.span(name.into(), began, ended);

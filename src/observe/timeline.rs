@@ -21,7 +21,8 @@ const MOST_EVENTS: usize = 1 << 16;
 const ORIGIN_UNIX_S: i128 = 1_767_225_600;
 
 thread_local! {
-    static THREAD: Arc<Thread> = Arc::new(Thread::current());
+    /// The system's number of this thread, which needs a system call, and its name.
+    static THREAD: Arc<(u64, String)> = Arc::new(this_thread());
     /// The timeline of the rank whose calls this thread makes.
     static CURRENT: RefCell<Option<Arc<Timeline>>> = const { RefCell::new(None) };
 }
@@ -66,24 +67,14 @@ struct Kept {
 struct Event {
     began_ns: u64,
     ended_ns: u64,
-    thread: Arc<Thread>,
+    /// The number and the name of the thread, which may have ended.
+    thread: Arc<(u64, String)>,
     what: What,
 }
 
-/// A thread, which may have ended.
-#[derive(Debug)]
-struct Thread {
-    /// The system's number, which needs a system call.
-    number: u64,
-    name: String,
-}
-
-impl Thread {
-    fn current() -> Self {
-        let number = rustix::thread::gettid().as_raw_nonzero().get() as u64;
-        let name = std::thread::current().name().map_or_else(|| format!("thread {number}"), str::to_owned);
-        Self { number, name }
-    }
+fn this_thread() -> (u64, String) {
+    let number = rustix::thread::gettid().as_raw_nonzero().get() as u64;
+    (number, std::thread::current().name().map_or_else(|| format!("thread {number}"), str::to_owned))
 }
 
 #[derive(Debug)]
@@ -101,7 +92,6 @@ impl Timeline {
         Arc::new(Self { rank, started, kept })
     }
 
-    /// Records a call that this thread has made.
     pub(super) fn call(
         self: &Arc<Self>,
         communicator: &Arc<str>,
@@ -158,7 +148,7 @@ impl Timeline {
         let mut lines = vec![self.name("process_name", self.rank as u64, &process)];
         // The system reuses the numbers of threads that have ended.
         let threads: BTreeMap<_, _> =
-            kept.events.iter().map(|event| (event.thread.number, &event.thread.name)).collect();
+            kept.events.iter().map(|event| (event.thread.0, &event.thread.1)).collect();
         lines.extend(threads.into_iter().map(|(number, name)| self.name("thread_name", number, name)));
         lines.extend(kept.events.iter().map(|event| self.line(event)));
         drop(kept);
@@ -200,7 +190,7 @@ impl Timeline {
             }
         };
         json!({
-            "ph": "X", "pid": self.rank, "tid": thread.number, "cat": category, "name": name, "ts": ts, "dur": dur,
+            "ph": "X", "pid": self.rank, "tid": thread.0, "cat": category, "name": name, "ts": ts, "dur": dur,
             "args": arguments,
         })
     }

@@ -92,21 +92,10 @@ impl StatusBoard {
         (0..first.members.len()).map(view).collect()
     }
 
-    /// Returns the status board with this number, on zeroed memory that all `members` have mapped; `None` if the memory has another
-    /// board or is not available. The first of the members calls it first.
-    pub(crate) fn shared(
-        pages: Pages,
-        number: u64,
-        ranks: usize,
-        members: &[Rank],
-        position: usize,
-    ) -> Option<Self> {
+    /// Returns the status board on memory that all `members` have mapped, and that was zero before the first of them used it; `None` if
+    /// the memory is not available.
+    pub(crate) fn shared(pages: Pages, ranks: usize, members: &[Rank], position: usize) -> Option<Self> {
         let layout = Layout::new(pages, ranks, members.len())?;
-        if position == 0 {
-            layout.head().number.store(number, Ordering::Release);
-        } else if layout.head().number.load(Ordering::Acquire) != number {
-            return None;
-        }
         let status = Self::view(Arc::new(layout), members.into(), position);
         status.enter().ok().map(|()| status)
     }
@@ -192,17 +181,16 @@ impl StatusBoard {
         }
     }
 
-    /// Records the quiet section of a rank that does not share this status board; `None` if there is none.
-    pub(crate) fn set_quiet_elsewhere(&self, label: Option<&str>) {
-        let elsewhere = &self.layout.head().elsewhere;
-        label.map_or_else(|| elsewhere.clear(), |label| elsewhere.set(label));
+    /// Records whether a rank that does not share this status board is in a quiet section.
+    pub(crate) fn set_quiet_elsewhere(&self, is_quiet: bool) {
+        self.layout.head().quiet_elsewhere.store(is_quiet, Ordering::Release);
     }
 
     /// Returns whether a rank of the world is known to be in a quiet section.
     pub(crate) fn is_quiet(&self) -> bool {
         let head = self.layout.head();
         let of_world = || self.parent.get().is_some_and(|parent| parent.status.is_quiet());
-        head.quiet.load(Ordering::Acquire) > 0 || head.elsewhere.is_set() || of_world()
+        head.quiet.load(Ordering::Acquire) > 0 || head.quiet_elsewhere.load(Ordering::Acquire) || of_world()
     }
 
     /// Reads the clock, in microseconds, for all users of [`StatusBoard::about_now`].

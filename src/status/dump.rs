@@ -3,13 +3,13 @@
 use std::fs::DirBuilder;
 use std::io::{Error, Result};
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-use super::board::StatusBoard;
+use super::board::{FirstFailure, StatusBoard};
 use crate::config::flight_dirs;
 use crate::record::{Doing, Record};
 use crate::system::{host, print_line, private_folder, replace_file};
@@ -54,7 +54,7 @@ impl Dump {
             ranks: status.ranks(),
             why: why.to_owned(),
             at_unix_s: since_1970.as_secs_f64(),
-            failed: status.failed().map(|(rank, cause)| Failed { rank, cause }),
+            failed: status.failure().map(|FirstFailure { by: rank, cause, .. }| Failed { rank, cause }),
             doing: status.doing(position),
             records: status.records(position),
         }
@@ -82,11 +82,10 @@ impl Dump {
 
     /// Writes it into a folder, which is created if necessary. It replaces an earlier dump of the rank atomically. Only the
     /// owner can read it: labels and causes may be confidential.
-    fn write(&self, folder: &Path) -> Result<PathBuf> {
+    fn write(&self, folder: &Path) -> Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let path = folder.join(Self::file_name(self.rank));
-        replace_file(&path, &serde_json::to_vec(self).map_err(Error::other)?, 0o600)?;
-        Ok(path)
+        let text = serde_json::to_vec(self).map_err(Error::other)?;
+        replace_file(&folder.join(Self::file_name(self.rank)), &text, 0o600)
     }
 }
 
@@ -112,8 +111,8 @@ fn make_room(folder: &Path, temporary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the dump of the rank at a position of a status board, and returns the file. Any process may call it.
-pub(crate) fn dump(status: &StatusBoard, position: usize, why: &str) -> Result<PathBuf> {
+/// Writes the dump of the rank at a position of a status board. Any process may call it.
+pub(crate) fn dump(status: &StatusBoard, position: usize, why: &str) -> Result<()> {
     let folder = status.flight_dir();
     let room = make_room(&folder, &std::env::temp_dir());
     room.and_then(|()| Dump::of(status, position, why).write(&folder)).map_err(|error| {
@@ -128,7 +127,7 @@ pub(crate) fn dump(status: &StatusBoard, position: usize, why: &str) -> Result<P
 /// Writes the dump of this rank after it failed. The first rank that fails also writes the dumps of the other ranks of its status
 /// board, since these may be unable to, and prints the folder.
 pub(crate) fn dump_failed(status: &StatusBoard, why: &str) {
-    let is_first = status.failed().is_some_and(|(by, _)| by == status.rank());
+    let is_first = status.failure().is_some_and(|failure| failure.by == status.rank());
     let own = dump(status, status.position(), why);
     if is_first {
         let others = (0..status.members().len()).filter(|&position| position != status.position());
@@ -144,7 +143,7 @@ pub(crate) fn dump_all(status: &StatusBoard, why: &str) {
 }
 
 /// Prints the folder of the dumps.
-fn tell(status: &StatusBoard, all: Result<PathBuf>) {
+fn tell(status: &StatusBoard, all: Result<()>) {
     if let Err(error) = all {
         return print_line(&error.to_string());
     }
@@ -192,9 +191,8 @@ mod tests {
         let folder = folder.path().join("new");
         let statuses = statuses(&folder);
         statuses[0].fail(1, 1, "it panicked");
-        let file = dump(&statuses[1], 0, "requested").unwrap();
-        assert_eq!(file, folder.join("rank-0.json"));
-        let read = Dump::from_json(&std::fs::read(file).unwrap()).unwrap();
+        dump(&statuses[1], 0, "requested").unwrap();
+        let read = Dump::from_json(&std::fs::read(folder.join("rank-0.json")).unwrap()).unwrap();
         assert_eq!((read.rank, read.ranks, read.why.as_str()), (0, 2, "requested"));
         assert_eq!(read.failed, Some(Failed { rank: 1, cause: "it panicked".to_owned() }));
         assert_eq!((read.doing.state, read.doing.process_id), (State::Inside, std::process::id()));

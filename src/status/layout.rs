@@ -31,18 +31,10 @@ impl<const MOST: usize> Text<MOST> {
     /// Writes a text, truncated to the available space.
     pub(super) fn set(&self, text: &str) {
         let text = &text.as_bytes()[..text.floor_char_boundary(MOST)];
-        self.clear();
-        self.bytes.iter().zip(text).for_each(|(place, &byte)| place.store(byte, Ordering::Relaxed));
-        self.length.store(text.len() as u32 + 1, Ordering::Release);
-    }
-
-    pub(super) fn clear(&self) {
         self.length.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
-    }
-
-    pub(super) fn is_set(&self) -> bool {
-        self.length.load(Ordering::Acquire) != 0
+        self.bytes.iter().zip(text).for_each(|(place, &byte)| place.store(byte, Ordering::Relaxed));
+        self.length.store(text.len() as u32 + 1, Ordering::Release);
     }
 
     pub(super) fn get(&self) -> Option<String> {
@@ -56,8 +48,6 @@ impl<const MOST: usize> Text<MOST> {
 /// The first part of a status board.
 #[repr(C, align(128))]
 pub(super) struct Head {
-    /// The number of the status board, which identifies its memory.
-    pub(super) number: AtomicU64,
     /// The rank that reported the first failure, plus one; 0 without a failure.
     pub(super) failed: AtomicU32,
     /// The rank that caused the failure, which may be the reporter, plus one. It is written before the cause; 0 if the reporter was killed before.
@@ -69,8 +59,8 @@ pub(super) struct Head {
     /// The number of ranks whose processes have ended, as far as detected.
     pub(super) gone: AtomicU32,
     pub(super) cause: Text<CAUSE>,
-    /// The label of a quiet section of a rank that does not share this status board, if there is one.
-    pub(super) elsewhere: Text<LABEL>,
+    /// Whether a rank that does not share this status board is in a quiet section.
+    pub(super) quiet_elsewhere: AtomicBool,
     /// The approximate time, in microseconds.
     pub(super) tick: CachePadded<AtomicU64>,
 }
@@ -267,8 +257,6 @@ mod tests {
         assert_eq!(layout.head().cause.get(), Some("é".repeat(CAUSE / 2)));
         layout.head().cause.set("");
         assert_eq!(layout.head().cause.get(), Some(String::new()));
-        layout.head().cause.clear();
-        assert_eq!(layout.head().cause.get(), None);
     }
 
     #[test]

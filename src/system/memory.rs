@@ -76,8 +76,12 @@ impl MemoryLimit {
             };
             Some((root, path.trim_start_matches('/').to_owned()))
         };
-        let limits = groups.lines().filter_map(group).flat_map(|(root, path)| above(&root, &path));
-        limits.filter_map(|folder| Self::of(&folder)).min_by_key(Self::free_bytes)
+        // The limits of its ancestors apply too. In a container, its own group is the root, independent of its path outside.
+        let limit = |(root, path): (PathBuf, String)| {
+            let folders = Path::new(&path).ancestors().map(|part| root.join(part));
+            folders.filter_map(|folder| Self::of(&folder)).min_by_key(Self::free_bytes)
+        };
+        groups.lines().filter_map(group).filter_map(limit).min_by_key(Self::free_bytes)
     }
 
     fn of(folder: &Path) -> Option<Self> {
@@ -96,13 +100,6 @@ impl MemoryLimit {
         let shared = value("total_shmem").or_else(|| value("shmem")).unwrap_or(0);
         Some(Self { limit_bytes, used_bytes: own + shared })
     }
-}
-
-/// Returns a control group and its ancestors. In a container, its own group is the root, independent of its path outside.
-fn above(root: &Path, path: &str) -> Vec<PathBuf> {
-    let mut folders: Vec<_> = Path::new(path).ancestors().map(|part| root.join(part)).collect();
-    folders.dedup();
-    folders
 }
 
 impl fmt::Display for MemoryLimit {

@@ -28,8 +28,7 @@ pub(crate) fn has_rdma() -> bool {
 
 /// Returns a random number for a secret or a handshake.
 pub(crate) fn nonce() -> [u64; 2] {
-    let random = || RandomState::new().hash_one(std::process::id());
-    [random(), random()]
+    std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()))
 }
 
 /// Listens on the preferred interfaces, or on all that other hosts may reach if none is preferred, with a port for each.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::half::Exchange as _;
+use super::half::{Half as _, Polled};
 use super::link::Link;
 use super::shared::Shared;
 use super::waiting::{IN_FLIGHT_GRACE, Poll};
@@ -116,9 +116,9 @@ impl Far {
         let waiting = self.napping(Waiting::new(self.spins, deadlines, &self.status), &nap);
         let mut peer_check = PeerCheck { far: self, header, gone_since: None };
         let poll = || {
-            let received = exchange.0.progress()? || self.progress_posted()?;
-            let sent = exchange.1.progress()?;
-            Ok(Poll::of(&exchange, received || sent))
+            let received = exchange.0.progress()? != Polled::Idle || self.progress_posted()?;
+            let sent = exchange.1.progress()? != Polled::Idle;
+            Ok(Poll::of(exchange.awaits(), received || sent))
         };
         waiting.until(poll, |other, waiting| {
             peer_check.poll(other, waiting)?;
@@ -151,11 +151,7 @@ impl Far {
         let mut peer_check = PeerCheck { far: self, header, gone_since: None };
         let poll = || {
             let moved = self.progress_posted()?;
-            Ok(match self.posts.borrow().awaits() {
-                None => Poll::Done(()),
-                Some(_) if moved => Poll::Progress,
-                Some(other) => Poll::WaitsFor(other),
-            })
+            Ok(Poll::of(self.posts.borrow().awaits(), moved))
         };
         waiting.until(poll, |other, waiting| peer_check.poll(other, waiting))?;
         self.posts.get_mut().end(target);

@@ -1,54 +1,47 @@
-//! The two halves of an exchange.
+//! The halves of an exchange.
 
 use unisono_collectives::Rank;
 
 use super::Failure;
 use super::waiting::Poll;
 
-/// A message that is sent or received.
+/// A message that is sent or received, or several that progress together.
 pub(super) trait Half {
-    /// Returns the rank at the other end.
-    fn other(&self) -> Rank;
+    /// Returns the rank at the other end of the first message that is not complete.
+    fn awaits(&self) -> Option<Rank>;
 
-    /// Makes progress without blocking. It is not called again once the half is [complete](Polled::Done).
+    /// Makes progress without blocking. It is not called again for a message that is [complete](Polled::Done).
     fn progress(&mut self) -> Result<Polled, Failure>;
 }
 
-/// Halves that progress together. A half is absent once it is complete.
-pub(super) trait Exchange {
-    /// Returns the rank at the other end of the first half, if any is left.
-    fn awaits(&self) -> Option<Rank>;
-
-    /// Makes progress without blocking. Returns whether there was any.
-    fn progress(&mut self) -> Result<bool, Failure>;
-}
-
-impl<H: Half> Exchange for Option<H> {
+/// A message that is absent once it is complete.
+impl<H: Half> Half for Option<H> {
     #[inline]
     fn awaits(&self) -> Option<Rank> {
-        self.as_ref().map(Half::other)
+        self.as_ref().and_then(Half::awaits)
     }
 
     #[inline]
-    fn progress(&mut self) -> Result<bool, Failure> {
-        let Some(half) = self else { return Ok(false) };
+    fn progress(&mut self) -> Result<Polled, Failure> {
+        let Some(half) = self else { return Ok(Polled::Idle) };
         let polled = half.progress()?;
         if polled == Polled::Done {
             *self = None;
         }
-        Ok(polled != Polled::Idle)
+        Ok(polled)
     }
 }
 
-impl<A: Exchange, B: Exchange> Exchange for (A, B) {
+impl<A: Half, B: Half> Half for (A, B) {
     #[inline]
     fn awaits(&self) -> Option<Rank> {
         self.0.awaits().or_else(|| self.1.awaits())
     }
 
     #[inline]
-    fn progress(&mut self) -> Result<bool, Failure> {
-        Ok(self.0.progress()? | self.1.progress()?)
+    fn progress(&mut self) -> Result<Polled, Failure> {
+        let both = [self.0.progress()?, self.1.progress()?];
+        Ok(Polled::of(both != [Polled::Idle; 2], false))
     }
 }
 
@@ -72,10 +65,10 @@ impl Polled {
 }
 
 impl Poll<()> {
-    /// Returns the state of an exchange, of which a half has `moved`.
+    /// Returns the state of an exchange, of which a half has `moved`, and which `awaits` a rank unless it is complete.
     #[inline]
-    pub(super) fn of(exchange: &impl Exchange, moved: bool) -> Self {
-        match exchange.awaits() {
+    pub(super) fn of(awaits: Option<Rank>, moved: bool) -> Self {
+        match awaits {
             None => Self::Done(()),
             Some(_) if moved => Self::Progress,
             Some(other) => Self::WaitsFor(other),

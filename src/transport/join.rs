@@ -93,9 +93,9 @@ impl Joined {
         let nodes = gather(bootstrap, &(sharing, fabric.is_oversubscribed))?;
         let (sharing, is_oversubscribed): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         fabric.is_oversubscribed = is_oversubscribed.contains(&true);
-        fabric.name = name(&sharing, links.collectives.name());
+        fabric.name = name(&sharing, links.name);
         if !far.is_empty() {
-            let Links { collectives, messages, controls } = links;
+            let Links { collectives, messages, controls, .. } = links;
             fabric.far = Some(Far::new(collectives, far, fabric.status.clone(), fabric.spins));
             (fabric.messages, fabric.controls) = (Some(messages), controls);
         }
@@ -106,10 +106,10 @@ impl Joined {
 /// Returns the name of a world whose nodes are connected by a link, given the number of ranks that share memory with every rank,
 /// including itself.
 fn name(sharing: &[usize], link: &'static str) -> &'static str {
-    match (sharing.iter().max(), link) {
-        (None | Some(1), _) => link,
-        (Some(&most), _) if most == sharing.len() => "shm",
-        (Some(_), _) => beside_memory(link),
+    match sharing.iter().max() {
+        None | Some(1) => link,
+        Some(&most) if most == sharing.len() => "shm",
+        Some(_) => beside_memory(link),
     }
 }
 

@@ -25,9 +25,6 @@ pub(crate) const FAR_SEGMENT: usize = (64 << 10) - 256;
 /// Messages from a rank to another arrive in the order in which they are sent. At any time, at most one message to each rank and one from
 /// each rank is in transit.
 pub(super) trait Link: fmt::Debug + Send {
-    /// Returns the name in tables.
-    fn name(&self) -> &'static str;
-
     /// Continues to send a message. `given` is initially 0, and its meaning is defined by the link. The bytes must stay valid and unchanged
     /// until the message is sent.
     fn send(&mut self, header: &Header, outgoing: Outgoing<'_>, given: &mut usize)
@@ -66,9 +63,14 @@ pub(super) trait Link: fmt::Debug + Send {
     }
 }
 
+/// The result of connecting ranks. The inner error is the reason why they cannot connect, identical on all of them.
+pub(super) type Connected<T> = crate::error::Result<Result<T, String>>;
+
 /// The links of a rank: one for collectives and one for point-to-point messages, neither of which waits for the other.
 #[derive(Debug)]
 pub(super) struct Links {
+    /// The name in tables.
+    pub(super) name: &'static str,
     pub(super) collectives: Box<dyn Link>,
     pub(super) messages: Box<dyn Link>,
     /// Connections over which the guard of this rank exchanges states and failures with other nodes.

@@ -3,6 +3,7 @@
 //! MPI only carries bytes between two ranks; reductions are Unisono's. All waits poll with deadlines. Only set-up,
 //! finalisation and MPI's own collectives (a baseline) block inside MPI.
 
+use std::ops::Range;
 use std::thread::ThreadId;
 
 use unisono_collectives::{Group, Rank, Topology};
@@ -12,11 +13,11 @@ use super::bootstrap::{gather, gather_padded};
 use super::join::{Joined, join, topology};
 use super::link::Links;
 use super::{Bootstrap, Fabric, network};
+use crate::call::Call;
 use crate::config::{Config, Inside, Launcher, Network, OnFailure};
 use crate::error::{Error, Result};
 use crate::system;
 
-mod collectives;
 mod ending;
 mod launch;
 mod link;
@@ -81,7 +82,7 @@ pub(crate) fn attach(raw: ::mpi::ffi::MPI_Comm, config: Result<Config>) -> Resul
 
 /// Checks the state of MPI in this process, with the error for the other state in which it can be used.
 fn check_state(expected: State, other: &str) -> Result<()> {
-    match sys::state()? {
+    match sys::state() {
         state if state == expected => Ok(()),
         State::Over => Err(Error::Launch(OVER.into())),
         State::NotYet | State::Up => Err(Error::Launch(other.into())),
@@ -96,13 +97,11 @@ fn new(parent: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, 
 /// Returns the fabric over a communicator that belongs to Unisono.
 fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, Config)> {
     let mut bootstrap = OfComm { comm, rank: comm.rank()?, ranks: comm.ranks()? };
-    let (config, warning) = match agree(&mut bootstrap, config, &library_version()) {
-        Ok(agreed) => agreed,
-        Err(error) => {
-            comm.free()?;
-            return Err(error);
-        }
-    };
+    let agreed = agree(&mut bootstrap, config, &library_version());
+    if agreed.is_err() {
+        comm.free()?;
+    }
+    let (config, warning) = agreed?;
     // Nodes as launchers see them: one machine may have several host names, and PID namespaces only prevent that ranks share memory.
     let topology = topology(&gather(&mut bootstrap, &(system::host(), system::boot()))?);
     let ranks = topology.ranks();
@@ -113,7 +112,7 @@ fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, C
         groups: Vec::new(),
         reductions: Reductions::tested(comm)?,
         owns_mpi,
-        only_thread: (!sys::any_thread_may_call()?).then(|| std::thread::current().id()),
+        only_thread: (!sys::any_thread_may_call()).then(|| std::thread::current().id()),
         on_failure: config.on_failure,
     };
     let declared = config.nodes.as_ref().filter(|declared| declared.ranks() == ranks);
@@ -121,7 +120,12 @@ fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, C
     joined.warn_if_not_shared("MPI", &config);
     let links = match own_links(&mut bootstrap, &joined, &config)? {
         Some(links) => links,
-        None => world.links(ranks, config.segment_bytes),
+        None => {
+            let link =
+                |tag| Box::new(ByMpi::new(comm, (tag, config.segment_bytes), ranks, world.only_thread));
+            let (collectives, messages) = (link(OF_COLLECTIVES), link(OF_MESSAGES));
+            Links { name: "mpi", collectives, messages, controls: Vec::new() }
+        }
     };
     let mut fabric = joined.over(&mut bootstrap, links)?;
     fabric.mpi = Some(Box::new(world));
@@ -136,10 +140,29 @@ impl World {
         over(comm, false, Ok(config.clone())).map(|(group, _)| group)
     }
 
-    /// Returns the links through MPI in a world of this many ranks, with segments of at most this size.
-    pub(super) fn links(&self, ranks: usize, segment_bytes: usize) -> Links {
-        let link = |tag| Box::new(ByMpi::new(self.comm, (tag, segment_bytes), ranks, self.only_thread));
-        Links { collectives: link(OF_COLLECTIVES), messages: link(OF_MESSAGES), controls: Vec::new() }
+    /// As [`Fabric::by_vendor`].
+    pub(super) fn vendor(
+        &mut self,
+        group: Option<&Group>,
+        call: &Call,
+        parts: &[Range<usize>],
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        sys::check_thread(self.only_thread);
+        let comm = match group {
+            None => self.comm,
+            Some(group) => self.of_group(group)?,
+        };
+        comm.run(call, parts, buffer)
+    }
+
+    fn of_group(&mut self, group: &Group) -> Result<Comm> {
+        if let Some((_, existing)) = self.groups.iter().find(|(known, _)| known == group) {
+            return Ok(*existing);
+        }
+        let comm = self.comm.of_group(group.members())?;
+        self.groups.push((group.clone(), comm));
+        Ok(comm)
     }
 
     /// # Errors

@@ -3,7 +3,6 @@
 //! All ranks of the world make the same all-gathers regardless of events on their nodes, since a bootstrap offers no all-gathers of a part
 //! of the ranks.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::AtomicU64;
 
 use rustix::fd::AsRawFd as _;
@@ -15,7 +14,7 @@ use unisono_collectives::{Rank, Topology};
 use super::bootstrap::{Bootstrap, gather};
 use super::shared::Shared;
 use super::shared::board::Board;
-use super::shared::reach::{Processes, Reach, can_read, is_kernel_fast};
+use super::shared::reach::{Processes, Reach, can_read, inode, is_kernel_fast};
 use crate::config::{Config, KernelCopies};
 use crate::error::Result;
 use crate::memory::Pages;
@@ -79,9 +78,8 @@ pub(super) fn status(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) ->
     let ranks = bootstrap.ranks();
     let size_bytes = StatusBoard::size_bytes(ranks, local_ranks.len());
     let gather = |own: [u64; 3]| local_ranks.gather(bootstrap, &own);
-    let shared = common(gather, local_ranks.position == 0, size_bytes, |pages, number| {
-        StatusBoard::shared(pages, number, ranks, &local_ranks.members, local_ranks.position)
-            .ok_or(Errno::NOENT)
+    let shared = common(gather, local_ranks.position == 0, size_bytes, |pages, _| {
+        StatusBoard::shared(pages, ranks, &local_ranks.members, local_ranks.position).ok_or(Errno::NOENT)
     })?;
     shared.or_else(|_| StatusBoard::alone(local_ranks.rank(), ranks))
 }
@@ -98,14 +96,10 @@ pub(super) fn share(
     status: &StatusBoard,
 ) -> Result<Sharing> {
     let (position, ranks) = (local_ranks.position, local_ranks.len());
-
     let size_bytes = Board::size_bytes(ranks);
     let gather = |own: [u64; 3]| local_ranks.gather(bootstrap, &own);
-    let board = common(gather, position == 0, size_bytes, |pages, number| {
-        let board = match position {
-            0 => Board::new(pages, ranks, number),
-            _ => Board::existing(pages, ranks, number).ok_or(Errno::NOENT)?,
-        };
+    let board = common(gather, position == 0, size_bytes, |pages, _| {
+        let board = Board::new(pages, ranks);
         // A single rank sends no messages over the board.
         if ranks > 1 { board.touch().map(|()| board) } else { Ok(board) }
     })?;
@@ -161,7 +155,7 @@ fn readable_by(position: usize) -> u64 {
     0x756e_6973_6f6e_6f00 + position as u64
 }
 
-/// Creates memory that ranks of a node share, and applies `make` to it and its number on each rank. `gather` is an all-gather among these
+/// Creates memory that ranks of a node share, and applies `make` to it and its inode on each rank. `gather` is an all-gather among these
 /// ranks. On failure, it returns the first rank that failed and the reason, since later ones fail because of it.
 pub(crate) fn common<T>(
     mut gather: impl FnMut([u64; 3]) -> Result<Vec<[u64; 3]>>,
@@ -170,15 +164,22 @@ pub(crate) fn common<T>(
     make: impl Fn(Pages, u64) -> rustix::io::Result<T>,
 ) -> Result<std::result::Result<T, (Rank, Errno)>> {
     // The memory has no name, so no file remains.
-    let number = RandomState::new().hash_one(0);
     let (file, own) = match is_first.then(|| Pages::shared(size_bytes)) {
-        Some(Ok((file, pages))) => (Some(file), Some(make(pages, number))),
+        Some(Ok((file, pages))) => (Some(file), Some(Ok(pages))),
         Some(Err(error)) => (None, Some(Err(error))),
         None => (None, None),
     };
+    let process_id = std::process::id();
     let file_number = file.as_ref().map_or(u64::MAX, |file| file.as_raw_fd() as u64);
-    let [process_id, file_number, number] = gather([u64::from(std::process::id()), file_number, number])?[0];
-    let common = own.unwrap_or_else(|| make(Pages::of_process(process_id as i32, file_number)?, number));
+    let number =
+        file.as_ref().and_then(|file| rustix::fs::fstat(file).ok()).map_or(0, |status| status.st_ino);
+    let [process_id, file_number, number] = gather([process_id.into(), file_number, number])?[0];
+    let open = || {
+        let pages = Pages::of_process(process_id as i32, file_number)?;
+        // In a container, the id may denote another process here.
+        if inode(process_id as i32, file_number) == Some(number) { Ok(pages) } else { Err(Errno::NOENT) }
+    };
+    let common = own.unwrap_or_else(open).and_then(|pages| make(pages, number));
     // The file stays open until all ranks have mapped it.
     let error = common.as_ref().map_or_else(|error| error.raw_os_error() as u64, |_| 0);
     let errors = gather([error, 0, 0])?;
@@ -192,12 +193,10 @@ pub(crate) fn common<T>(
 /// Returns the error text for ranks of a node that cannot share memory.
 fn cannot_share(cause: Errno, size_bytes: usize) -> String {
     let cause = std::io::Error::from(cause);
-    let advice = match system::advice(&cause) {
-        advice if advice.is_empty() => {
-            "; check that /proc is mounted, and that they run as one user in one container".to_owned()
-        }
-        advice => advice,
-    };
+    let mut advice = system::advice(&cause);
+    if advice.is_empty() {
+        advice += "; check that /proc is mounted, and that they run as one user in one container";
+    }
     format!(
         "processes of {} cannot share memory ({} between them): {cause}{advice}",
         system::host(),

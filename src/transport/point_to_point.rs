@@ -103,20 +103,9 @@ impl PointToPoint {
     fn new(links: Links, status: StatusBoard) -> Self {
         let peers = (0..status.ranks()).map(|_| Peer::default()).collect();
         let from_any = (0, status.rank());
-        let (awaited, ended, finished) = Default::default();
-        Self {
-            status,
-            links,
-            peers,
-            awaited,
-            held_bytes: 0,
-            begun: 0,
-            pending: 0,
-            from_any,
-            ended,
-            finished,
-            failure: None,
-        }
+        let (awaited, ended, finished, failure) = Default::default();
+        let (held_bytes, begun, pending) = (0, 0, 0);
+        Self { status, links, peers, awaited, held_bytes, begun, pending, from_any, ended, finished, failure }
     }
 
     /// Returns whether no operation is in flight.

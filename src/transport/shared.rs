@@ -7,7 +7,7 @@
 
 use unisono_collectives::Rank;
 
-use super::half::Exchange as _;
+use super::half::{Half as _, Polled};
 use super::waiting::Poll;
 use super::{Deadlines, Failure, Header, Incoming, Outgoing, Waiting};
 use crate::error::Error;
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     positions: Vec<Option<usize>>,
     board: Board,
     pub(super) status: StatusBoard,
-    reach: Reach,
+    pub(super) reach: Reach,
     /// The allocator of this rank's registered memory.
     pub(super) registry: Registry,
     /// The number of polls of this rank before it yields; 0 until its fabric sets it.
@@ -72,7 +72,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 /// The state of the messages that a rank has sent.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Outbox {
     /// The number of messages sent to each position.
     sent: Vec<u64>,
@@ -142,8 +142,7 @@ impl Shared {
         let ranks = members.len();
         let mut positions = vec![None; members.iter().max().map_or(0, |last| last + 1)];
         members.iter().enumerate().for_each(|(position, &rank)| positions[rank] = Some(position));
-        let outbox =
-            Outbox { sent: vec![0; ranks], released: vec![0; ranks], staged: [None; PIECES], next_piece: 0 };
+        let outbox = Outbox { sent: vec![0; ranks], released: vec![0; ranks], ..Outbox::default() };
         // A pass sets the starts of the other ranks. The start of this rank is never read, and must not seem to be elsewhere.
         let starts = vec![Start::Mapped { start: std::ptr::null_mut(), is_copy: false }; ranks];
         let received = vec![0; ranks];
@@ -182,23 +181,12 @@ impl Shared {
         let size_bytes = Board::size_bytes(ranks);
         let pages = crate::memory::Pages::untouched(size_bytes)
             .map_err(|error| Error::Memory { size_bytes, cause: error.into() })?;
-        let board = Board::new(pages, ranks, 0);
+        let board = Board::new(pages, ranks);
         let end = |(position, status)| {
             let members = (0..ranks).collect();
             Self::new(position, members, (board.clone(), status), Reach(None))
         };
         Ok(statuses.into_iter().enumerate().map(end).collect())
-    }
-
-    /// Returns whether cross memory attach is used for memory that is not registered; `None` if it is not
-    /// needed.
-    pub(super) fn kernel_copies(&self) -> Option<bool> {
-        self.reach.kernel_copies()
-    }
-
-    /// Returns the name in tables.
-    pub(super) fn name(&self) -> &'static str {
-        if self.reach.0.is_some() { "shm" } else { "threads" }
     }
 
     /// Returns whether a rank of the world shares this memory.
@@ -285,8 +273,8 @@ impl Shared {
         let (mut exchange, checks) = self.halves(header, outgoing, incoming);
         exchange.1.progress()?;
         let poll = || {
-            let moved = exchange.progress()?;
-            Ok(Poll::of(&exchange, moved))
+            let moved = exchange.progress()? != Polled::Idle;
+            Ok(Poll::of(exchange.awaits(), moved))
         };
         let waiting = Waiting::new(spins, deadlines, checks.own.status);
         waiting.until(poll, |other, waiting| checks.poll(other, waiting))
@@ -345,7 +333,7 @@ impl Checks<'_> {
     pub(super) fn poll(&self, other: Rank, waiting: &Waiting<'_>) -> Result<(), Failure> {
         let status = self.own.status;
         if waiting.is_long() {
-            self.check_unexpected(waiting.polls())?;
+            self.check_unexpected(waiting.polls as usize)?;
             self.header.check_called(other, status)?;
         }
         Failure::left(other, status).map_or(Ok(()), Err)

@@ -73,10 +73,6 @@ impl<S: Socket> Tcp<S> {
 }
 
 impl<S: Socket> Link for Tcp<S> {
-    fn name(&self) -> &'static str {
-        "tcp"
-    }
-
     fn send(
         &mut self,
         header: &Header,
@@ -103,7 +99,8 @@ impl<S: Socket> Link for Tcp<S> {
     }
 
     fn nap(&self, most: Duration) {
-        stream::wait(self.streams.iter().flatten(), most);
+        let awaited = self.streams.iter().flatten().map(|stream| (&stream.socket, stream.events()));
+        S::wait(awaited.filter(|(_, events)| !events.is_empty()), most);
     }
 
     fn lost(&self, other: Rank) -> Option<String> {

@@ -64,7 +64,7 @@ pub(crate) enum WaitFailure {
 ///
 /// A yield switches to another rank in about a microsecond, where spinning would use up the time slice.
 pub(crate) struct Waiting<'a> {
-    polls: u32,
+    pub(super) polls: u32,
     spins: u32,
     times: Option<Times>,
     /// Whether there was progress since the clock was read.
@@ -257,11 +257,6 @@ impl<'a> Waiting<'a> {
     /// Returns whether the other rank has been silent for much longer than a message takes.
     pub(super) fn is_long(&self) -> bool {
         self.silence() > AWAKE
-    }
-
-    /// Returns the number of polls so far.
-    pub(super) fn polls(&self) -> usize {
-        self.polls as usize
     }
 
     /// Returns the time that the other rank has been silent, at the last reading of the clock.

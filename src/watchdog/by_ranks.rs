@@ -122,7 +122,7 @@ impl Guard for ByRanks {
     /// Prints nothing: the calls of this rank return errors. The failure of a group is not a failure of its world.
     fn fail(&self, status: &StatusBoard, first: Rank, cause: &str) {
         let rank = status.rank();
-        if status.failed().is_none_or(|(by, _)| by == rank) {
+        if status.failure().is_none_or(|failure| failure.by == rank) {
             status.fail(rank, first, cause);
         }
         status.exchange_now();

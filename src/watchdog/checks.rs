@@ -75,7 +75,7 @@ impl Checks {
         if let Some(nodes) = self.nodes.as_mut().filter(|_| !is_whole_end) {
             nodes.round();
         }
-        if self.report.status.failed().is_none() {
+        if self.report.status.failure().is_none() {
             self.check_calls();
         }
     }
@@ -94,14 +94,11 @@ impl Checks {
 
     /// Returns a deadlock that has lasted longer than any report of another node is valid.
     fn lasting(&mut self, found: Option<(Rank, String)>) -> Option<(Rank, String)> {
-        let Some((_, cause)) = &found else {
-            self.deadlock = None;
-            return None;
+        let since = match (&self.deadlock, &found) {
+            (Some((before, since)), Some((_, cause))) if before == cause => *since,
+            _ => Instant::now(),
         };
-        if self.deadlock.as_ref().is_none_or(|(before, _)| before != cause) {
-            self.deadlock = Some((cause.clone(), Instant::now()));
-        }
-        let since = self.deadlock.as_ref().map(|(_, since)| *since)?;
+        self.deadlock = found.as_ref().map(|(_, cause)| (cause.clone(), since));
         found.filter(|_| since.elapsed() > LASTING)
     }
 

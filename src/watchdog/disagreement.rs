@@ -14,10 +14,9 @@ const SETTLED_S: f64 = 1.0;
 /// silent, the seconds of silence.
 pub(super) fn disagreement(ranks: &[(Doing, Option<f64>)]) -> Option<String> {
     let is_inside = |doing: &&Doing| doing.state == State::Inside && doing.since_s > SETTLED_S;
-    let inside =
-        || ranks.iter().filter(|(_, silent_s)| silent_s.is_none()).map(|(doing, _)| doing).filter(is_inside);
+    let now = ranks.iter().filter(|(_, silent_s)| silent_s.is_none()).map(|(doing, _)| doing);
     let mut first = HashMap::new();
-    inside().find_map(|other| {
+    now.filter(is_inside).find_map(|other| {
         let one = *first.entry(other.sequence()).or_insert(other);
         let (call, called) = (one.last.as_ref()?, other.last.as_ref()?);
         let differ = !call.is_same_call(called);
@@ -65,7 +64,7 @@ pub(super) fn deadlock(ranks: &[(Doing, Option<f64>)]) -> Option<(Rank, String)>
 
 #[cfg(test)]
 mod tests {
-    use super::super::warning::tests::doing;
+    use super::super::warning::doing;
     use super::*;
     use crate::record::GroupWait;
 

@@ -1,4 +1,4 @@
-//! The identity of each rank, which ranks exchange when a communicator is created, and the ports of the hub.
+//! The identity of each rank, which ranks exchange when a communicator is created.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -29,21 +29,15 @@ impl Identity {
         let (addresses, secret) = (Vec::new(), Hidden([0; 2]));
         Self { host, process_id: std::process::id(), leader, addresses, secret, world: 0 }
     }
-}
 
-/// The listening sockets of the hub, to which the leaders of other nodes connect: one on each interface.
-#[derive(Debug)]
-pub(crate) struct Hub(pub(super) Vec<TcpListener>);
-
-impl Hub {
-    /// Listens where other hosts may reach this one, and writes the addresses to the identity.
+    /// Makes this rank the hub of the leaders: it listens on each interface at which other hosts may reach this one.
     ///
     /// # Errors
     /// The system's error, and if `UNISONO_INTERFACE` names no interface of this machine.
-    pub(crate) fn open(identity: &mut Identity, interfaces: &Interfaces) -> io::Result<Self> {
+    pub(crate) fn listen(&mut self, interfaces: &Interfaces) -> io::Result<Vec<TcpListener>> {
         let (listeners, addresses) = interfaces.listen()?;
-        (identity.addresses, identity.secret) = (addresses, Hidden(nonce()));
-        Ok(Self(listeners))
+        (self.addresses, self.secret) = (addresses, Hidden(nonce()));
+        Ok(listeners)
     }
 }
 

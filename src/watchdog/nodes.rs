@@ -116,10 +116,9 @@ impl Nodes {
         }
     }
 
-    /// Records a quiet section of another node on the status board, if there is one.
+    /// Records on the status board whether there is a quiet section on another node.
     fn publish_quiet(&self) {
-        let elsewhere = self.quiet.values().flatten().next();
-        self.report.status.set_quiet_elsewhere(elsewhere.map(String::as_str));
+        self.report.status.set_quiet_elsewhere(self.quiet.values().any(Option::is_some));
     }
 
     fn send_news(&mut self) {
@@ -154,10 +153,8 @@ impl Nodes {
 
     fn here(&self) -> impl Iterator<Item = Doing> {
         let status = &self.report.status;
-        let positions = match (self.reports_to_all, status.position()) {
-            (true, own) => own..own + 1,
-            (false, _) => 0..status.members().len(),
-        };
+        let own = status.position();
+        let positions = if self.reports_to_all { own..own + 1 } else { 0..status.members().len() };
         positions.map(|position| status.doing(position))
     }
 

@@ -9,7 +9,7 @@ use unisono_collectives::Rank;
 
 use super::identity::Identities;
 use crate::record::{Doing, Stage};
-use crate::status::{StatusBoard, dump_all, keep_panic};
+use crate::status::{FirstFailure, StatusBoard, dump_all, keep_panic};
 use crate::system::print_line;
 
 /// The delay of reports after the first cause. The output of each rank takes its own path to the launcher, and should arrive in
@@ -63,8 +63,9 @@ impl Report {
 
     /// Reports that this rank ends because another has failed.
     pub(super) fn aborted(&self) {
-        let (own, failed) = (self.status.rank(), self.status.failed());
-        if let Some((by, cause)) = failed.filter(|(by, _)| *by != own)
+        let own = self.status.rank();
+        if let Some(FirstFailure { by, cause, .. }) = self.status.failure()
+            && by != own
             && self.may_print()
         {
             print_line(&format!("rank {own}: aborted because rank {by} failed: {cause}"));
@@ -77,7 +78,7 @@ impl Report {
         let rank = self.status.rank();
         let is_first = self.status.fail(rank, first, cause);
         // Without a cause, another rank is about to record its own.
-        if !is_first && self.status.failed().is_none_or(|(by, _)| by != rank) {
+        if !is_first && self.status.failure().is_none_or(|failure| failure.by != rank) {
             if self.prints {
                 std::thread::sleep(LATER);
                 self.aborted();

@@ -1,13 +1,13 @@
 //! The driver of the control protocol: the connections between nodes, and the clock.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpListener};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::identity::{Hub, Identities, Identity};
+use super::identity::{Identities, Identity};
 use crate::control::{Action, CONNECT, Endpoint, Event, Hidden, LinkId, MOST_STRANGERS, Report, Setup};
 use crate::system::{accept, nonce};
 
@@ -30,14 +30,12 @@ pub(super) struct Sockets {
     pub(super) began: Instant,
     pub(super) is_hub: bool,
     /// The listening sockets of the hub, while leaders may still connect.
-    hub: Option<Hub>,
+    hub: Vec<TcpListener>,
     /// The number of connections that the hub expects: one from each leader over each of its addresses.
     expected: usize,
     /// The first reason why a connection could not be accepted.
     failure: Option<String>,
     sockets: BTreeMap<LinkId, Socket>,
-    /// The rank at the other end of each connection that is not established yet.
-    dialled: BTreeMap<LinkId, Rank>,
     /// The connections whose end was reported to the protocol.
     gone: Vec<LinkId>,
     next: LinkId,
@@ -45,7 +43,7 @@ pub(super) struct Sockets {
 
 impl Sockets {
     /// Returns the connections of a leader with rank 0, which is the hub; `None` for a rank without connections.
-    pub(super) fn of_leader(own: Rank, identities: &Identities, hub: Option<Hub>) -> Option<Self> {
+    pub(super) fn of_leader(own: Rank, identities: &Identities, hub: Vec<TcpListener>) -> Option<Self> {
         let leaders = identities.leaders();
         let (&first, others) = leaders.split_first()?;
         let Identity { addresses, secret, .. } = &identities.0[first];
@@ -66,9 +64,8 @@ impl Sockets {
             // Over all paths: any of them may be cut, and it is unknown which one MPI uses.
             for &address in addresses {
                 // A failure counts as a connection that is not established.
-                if let Ok(socket) = Socket::to(address) {
-                    let link = sockets.insert(socket);
-                    sockets.dialled.insert(link, first);
+                if let Ok(socket) = Socket::to(first, address) {
+                    sockets.insert(socket);
                 }
             }
         }
@@ -84,7 +81,7 @@ impl Sockets {
             return Ok(None);
         }
         let setup = Setup { own, ranks, ..Setup::default() };
-        let mut sockets = Self::new(setup, None);
+        let mut sockets = Self::new(setup, Vec::new());
         for (rank, socket) in controls {
             let link = sockets.insert(Socket::connected(socket.into())?);
             sockets.handle(Event::Trusted { link, rank });
@@ -92,12 +89,12 @@ impl Sockets {
         Ok(Some(sockets))
     }
 
-    fn new(setup: Setup, hub: Option<Hub>) -> Self {
-        let (failure, sockets, dialled, gone) = Default::default();
+    fn new(setup: Setup, hub: Vec<TcpListener>) -> Self {
+        let (failure, sockets, gone) = Default::default();
         let expected = setup.expected;
         let endpoint = Endpoint::new(setup);
-        let (began, is_hub) = (Instant::now(), hub.is_some());
-        Self { endpoint, began, is_hub, hub, expected, failure, sockets, dialled, gone, next: 0 }
+        let (began, is_hub) = (Instant::now(), !hub.is_empty());
+        Self { endpoint, began, is_hub, hub, expected, failure, sockets, gone, next: 0 }
     }
 
     fn insert(&mut self, socket: Socket) -> LinkId {
@@ -112,7 +109,7 @@ impl Sockets {
 
     /// Returns the descriptors to poll, and whether for writability too.
     pub(super) fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
-        let listeners = self.hub.iter().flat_map(|hub| &hub.0).map(|listener| (listener.as_fd(), false));
+        let listeners = self.hub.iter().map(|listener| (listener.as_fd(), false));
         listeners.chain(self.sockets.values().map(|socket| (socket.stream.as_fd(), socket.wants_to_write())))
     }
 
@@ -130,14 +127,13 @@ impl Sockets {
         let news = self.flush();
         if self.others().len() == self.expected || self.began.elapsed() > 2 * CONNECT {
             // No other connection is expected, or a path is blocked.
-            self.hub = None;
+            self.hub.clear();
         }
         news
     }
 
     fn accept(&mut self) {
-        let listeners = self.hub.as_ref().map_or(&[][..], |hub| &hub.0);
-        let accepted = accept(listeners, MOST_STRANGERS, &mut self.failure);
+        let accepted = accept(&self.hub, MOST_STRANGERS, &mut self.failure);
         for socket in accepted.into_iter().filter_map(|socket| Socket::connected(socket.into()).ok()) {
             let link = self.insert(socket);
             self.handle(Event::Opened { link, to: None, nonce: nonce() });
@@ -147,14 +143,12 @@ impl Sockets {
     fn progress_of(&mut self, link: LinkId) {
         let Some(socket) = self.sockets.get_mut(&link) else { return };
         let now = self.began.elapsed();
-        if socket.connects() {
-            let to = self.dialled.remove(&link);
-            self.endpoint.handle(now, Event::Opened { link, to, nonce: nonce() });
+        if let Some(to) = socket.connects() {
+            self.endpoint.handle(now, Event::Opened { link, to: Some(to), nonce: nonce() });
         }
         let is_known = self.endpoint.knows(link);
         socket.read(is_known, |bytes| self.endpoint.handle(now, Event::Received { link, bytes }));
         if let Some(how) = socket.ended {
-            self.dialled.remove(&link);
             self.gone.push(link);
             self.endpoint.handle(now, Event::Ended { link, how });
         }
@@ -190,8 +184,8 @@ impl Sockets {
     /// Sends a goodbye on all connections, as far as there is buffer space.
     pub(super) fn close(&mut self) {
         let deadline = Instant::now() + LAST_ANSWER;
-        let is_connecting = |this: &Self| !this.dialled.is_empty() || this.endpoint.is_connecting();
-        while is_connecting(self) && Instant::now() < deadline {
+        let dials = |this: &Self| this.sockets.values().any(|socket| socket.dials.is_some());
+        while (dials(self) || self.endpoint.is_connecting()) && Instant::now() < deadline {
             drop(self.progress());
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,6 +1,5 @@
 //! The event that wakes a watchdog.
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -10,7 +9,8 @@ use super::file::OwnFile;
 /// Wakes a watchdog, and signals it to end.
 #[derive(Debug)]
 pub(super) struct WakeUp {
-    event: OwnFile,
+    /// If the program has closed it, the watchdog wakes up at its next tick.
+    pub(super) event: OwnFile,
     ends: AtomicBool,
 }
 
@@ -40,10 +40,5 @@ impl WakeUp {
         if let Some(event) = self.event.get() {
             let _ = rustix::io::read(event, &mut [0; 8]);
         }
-    }
-
-    /// Returns the file to poll; `None` if the program has closed it. The watchdog then detects events at its next tick.
-    pub(super) fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.event.get()
     }
 }

@@ -61,7 +61,10 @@ impl Warnings {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(super) use tests::doing;
+
+#[cfg(test)]
+mod tests {
     use unisono_collectives::Rank;
 
     use super::super::identity::Identity;

@@ -40,24 +40,18 @@ pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
     let chunk_count = among_leaders(0).chunk_count();
     let whole = |schedule: crate::Schedule| schedule.refined(chunk_count, |chunk| chunk * chunk_count);
 
-    let inwards = Phase {
-        name: "reduce in the node",
-        group: node.clone(),
-        schedule: whole(broadcast.reversed()),
-        vendor: Some(VendorCall { operation: Operation::Reduce { root: 0 }, parts: Vec::new() }),
+    let in_node = |name, schedule, operation| {
+        let vendor = Some(VendorCall { operation, parts: Vec::new() });
+        Phase { name, group: node.clone(), schedule: whole(schedule), vendor }
     };
+    let inwards = in_node("reduce in the node", broadcast.reversed(), Operation::Reduce { root: 0 });
     let across = (topology.local_rank(rank) == 0).then(|| Phase {
         name: "all-reduce among leaders",
         group: topology.leaders(),
         schedule: among_leaders(topology.node_of(rank)),
         vendor: None,
     });
-    let outwards = Phase {
-        name: "copy in the node",
-        group: node,
-        schedule: whole(broadcast),
-        vendor: Some(VendorCall { operation: Operation::Broadcast { root: 0 }, parts: Vec::new() }),
-    };
+    let outwards = in_node("copy in the node", broadcast, Operation::Broadcast { root: 0 });
     Plan::new(chunk_count, [Some(inwards), across, Some(outwards)].into_iter().flatten())
 }
 

@@ -58,18 +58,12 @@ pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
         vendor: None,
     });
 
-    let inwards = Phase {
-        name: "reduce-scatter in the node",
-        group: node.clone(),
-        schedule: gather.reversed(),
-        vendor: Some(VendorCall { operation: Operation::ReduceScatter, parts: parts.clone() }),
+    let in_node = |name, schedule, operation| {
+        let vendor = Some(VendorCall { operation, parts: parts.clone() });
+        Phase { name, group: node.clone(), schedule, vendor }
     };
-    let outwards = Phase {
-        name: "all-gather in the node",
-        group: node.clone(),
-        schedule: gather,
-        vendor: Some(VendorCall { operation: Operation::AllGather, parts }),
-    };
+    let inwards = in_node("reduce-scatter in the node", gather.reversed(), Operation::ReduceScatter);
+    let outwards = in_node("all-gather in the node", gather, Operation::AllGather);
     Plan::new(chunk_count, std::iter::once(inwards).chain(rails).chain([outwards]))
 }
 

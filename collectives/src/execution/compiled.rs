@@ -7,7 +7,7 @@ use crate::operation::Operation;
 use crate::order;
 use crate::plan::Plan;
 use crate::program::Program;
-use crate::schedule::{Chunks, Source};
+use crate::schedule::Source;
 use crate::world::{Rank, Topology};
 
 mod lower;
@@ -24,7 +24,6 @@ pub struct CompiledPlan {
     ranks: usize,
     /// `None` if the plans of other ranks are unknown.
     flow: Option<Flow>,
-    accumulates: bool,
 }
 
 impl CompiledPlan {
@@ -62,16 +61,14 @@ impl CompiledPlan {
         rank: Rank,
     ) -> Self {
         let flow = Some(Flow::of(algorithm, operation, topology));
-        let accumulates = accumulates(&plan);
-        Self { plan, operation, rank, ranks: topology.ranks(), flow, accumulates }
+        Self { plan, operation, rank, ranks: topology.ranks(), flow }
     }
 
     /// Returns a part of this plan, such as the phases that a vendor does not carry out. Since the parts of other ranks may differ, it is
     /// executed by plain messages.
     #[must_use]
     pub fn part(&self, plan: Plan) -> Self {
-        let accumulates = accumulates(&plan);
-        Self { plan, flow: None, accumulates, ..*self }
+        Self { plan, flow: None, ..*self }
     }
 
     /// Returns the plan.
@@ -89,15 +86,21 @@ impl CompiledPlan {
         self.ranks
     }
 
-    /// Returns the chunks that each rank reduces, if each chunk is reduced by a single rank.
-    fn owned(&self) -> Option<&[Chunks]> {
-        self.flow.as_ref()?.owned.as_deref()
-    }
-
     /// Returns whether this rank reduces into a sum that it has reduced into before and not sent since. If elements are rounded when they are
     /// sent, such a sum is accumulated in a wider format. Any other sum may be rounded at every addition, with the same result.
     pub fn accumulates(&self) -> bool {
-        self.accumulates
+        let mut is_unsent_sum = vec![false; self.plan.chunk_count()];
+        self.plan.phases().iter().flat_map(|phase| phase.schedule.steps()).any(|step| {
+            if let Some(send) = step.send.filter(|send| send.source == Source::Current) {
+                is_unsent_sum[send.chunks.range()].fill(false);
+            }
+            let Some(receive) = step.receive else { return false };
+            let target = &mut is_unsent_sum[receive.chunks.range()];
+            let reduces = receive.combine.reduces();
+            let again = reduces && target.contains(&true);
+            target.fill(reduces);
+            again
+        })
     }
 
     /// Returns the program of this rank for arrays of `count` elements of `element_size_bytes`.
@@ -153,21 +156,6 @@ impl CompiledPlan {
             None => Execution::Messages { blocks: 1 },
         }
     }
-}
-
-fn accumulates(plan: &Plan) -> bool {
-    let mut is_unsent_sum = vec![false; plan.chunk_count()];
-    plan.phases().iter().flat_map(|phase| phase.schedule.steps()).any(|step| {
-        if let Some(send) = step.send.filter(|send| send.source == Source::Current) {
-            is_unsent_sum[send.chunks.range()].fill(false);
-        }
-        let Some(receive) = step.receive else { return false };
-        let target = &mut is_unsent_sum[receive.chunks.range()];
-        let reduces = receive.combine.reduces();
-        let again = reduces && target.contains(&true);
-        target.fill(reduces);
-        again
-    })
 }
 
 #[cfg(test)]

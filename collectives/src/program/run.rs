@@ -12,9 +12,6 @@ use crate::partition::elements;
 use crate::schedule::{Chunks, Combine, SENDS_AHEAD, Source};
 use crate::world::Rank;
 
-/// The sender and the receiver.
-type Pair = (Rank, Rank);
-
 /// The messages from one rank to another.
 #[derive(Debug)]
 struct Channel<V> {
@@ -37,7 +34,6 @@ struct State {
     received: bool,
     /// The message that each `Post` has announced, oldest first.
     announced: VecDeque<Option<Incoming>>,
-    /// The number of barriers that the rank has reached.
     barriers: usize,
     is_at_barrier: bool,
 }
@@ -49,7 +45,8 @@ pub(crate) struct Interpreter<'a, V: Values> {
     inputs: Vec<Vec<V::Value>>,
     pub(crate) buffers: Vec<Vec<V::Value>>,
     states: Vec<State>,
-    channels: HashMap<Pair, Channel<V::Value>>,
+    /// By sender and receiver.
+    channels: HashMap<(Rank, Rank), Channel<V::Value>>,
     /// The number of state changes of any rank.
     changes: usize,
     /// The rank that accessed a cell of a rank's buffer, by pass.
@@ -79,9 +76,7 @@ pub fn run<T: Copy>(
     let cut = |(input, program): (&Vec<T>, &Program)| program.cells(input);
     let cells = inputs.iter().zip(programs).map(cut).collect();
     let mut elementwise = Elementwise(&reduce);
-    let mut interpreter = Interpreter::new(programs, &mut elementwise, cells);
-    interpreter.run();
-    let Interpreter { buffers, defects, .. } = interpreter;
+    let Interpreter { buffers, defects, .. } = Interpreter::run(programs, &mut elementwise, cells);
     if defects.is_empty() {
         Ok(buffers.into_iter().map(|cells| cells.concat()).collect())
     } else {
@@ -103,8 +98,9 @@ impl Program {
 }
 
 impl<'a, V: Values> Interpreter<'a, V> {
-    pub(crate) fn new(programs: &'a [Program], values: &'a mut V, inputs: Vec<Vec<V::Value>>) -> Self {
-        Self {
+    /// Runs until no rank can continue, and reports those that have not finished.
+    pub(crate) fn run(programs: &'a [Program], values: &'a mut V, inputs: Vec<Vec<V::Value>>) -> Self {
+        let mut all = Self {
             programs,
             blocks: programs.first().map_or(1, |program| program.blocks),
             values,
@@ -116,24 +112,21 @@ impl<'a, V: Values> Interpreter<'a, V> {
             accessed: HashMap::new(),
             lent: HashMap::new(),
             defects: Vec::new(),
-        }
-    }
-
-    /// Runs until no rank can continue, and reports those that have not finished.
-    pub(crate) fn run(&mut self) {
+        };
         let mut before = None;
         // A waiting rank may have changed the state of others: by a send, a receive or a barrier.
-        while before != Some(self.changes) {
-            before = Some(self.changes);
-            for rank in 0..self.programs.len() {
-                while self.defects.is_empty() && self.step(rank) {
-                    self.changes += 1;
+        while before != Some(all.changes) {
+            before = Some(all.changes);
+            for rank in 0..programs.len() {
+                while all.defects.is_empty() && all.step(rank) {
+                    all.changes += 1;
                 }
             }
         }
-        if self.defects.is_empty() {
-            self.defects = self.stuck();
+        if all.defects.is_empty() {
+            all.defects = all.stuck();
         }
+        all
     }
 
     fn instruction(&self, rank: Rank) -> Option<Instruction> {

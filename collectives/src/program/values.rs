@@ -7,7 +7,6 @@ pub(crate) trait Values {
     /// The value of one block of one chunk on one rank.
     type Value: Clone;
 
-    /// Reduces an arrived value into a held one.
     fn reduce(&mut self, at: Event, held: &mut Self::Value, arrived: &Self::Value);
 
     /// Is called for each message that a rank has received, with the rank's buffer afterwards.
@@ -35,17 +34,8 @@ pub(crate) struct Arrival {
     pub(crate) combine: Combine,
 }
 
-/// Values without contents, for counting.
-pub(crate) struct Nothing;
-
-impl Values for Nothing {
-    type Value = ();
-
-    fn reduce(&mut self, _: Event, (): &mut (), (): &()) {}
-}
-
 /// Arrays that are reduced element by element.
-pub(crate) struct Elementwise<'a, T>(pub(super) &'a dyn Fn(T, T) -> T);
+pub(crate) struct Elementwise<'a, T>(pub(crate) &'a dyn Fn(T, T) -> T);
 
 impl<T: Copy> Values for Elementwise<'_, T> {
     type Value = Vec<T>;

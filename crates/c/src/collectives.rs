@@ -16,7 +16,6 @@ use super::reductions;
 use super::requests::{Request, start_on};
 use super::values::{self, lent};
 
-/// The array of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct Array {
     pub(crate) data: *mut c_void,
@@ -24,7 +23,6 @@ pub(crate) struct Array {
     pub(crate) dtype: c_int,
 }
 
-/// Returns the rank that is the root of a call.
 pub(crate) fn root(comm: &Communicator, root: c_int) -> Result<usize> {
     arguments::rank(root, comm.ranks(), "root").map_err(argument)
 }

@@ -15,8 +15,8 @@ use unisono::cudarc::driver::{CudaSlice, CudaStream, DriverError};
 
 use crate::error::failed;
 use crate::tensors::TensorOptimizer;
-use unisono::{Communicator, DeviceRequest, Error, ReduceOp, Registered, Request};
-use unisono_train::internals::{Backend, Ledger, Place, Run, Update, Values, refusal};
+use unisono::{Communicator, DeviceRequest, Error, ReduceOp};
+use unisono_train::internals::{Backend, CommBuffer, Ledger, Place, Run, Update, Values, refusal};
 use unisono_train::optimizer::{Factors, Optimizer, OptimizerSettings, Restore};
 use unisono_train::{
     BucketSettings, BucketSize, Fill, Gradients, LossSums, Parameter, Pass, ReplicaError, Sums, Times,
@@ -29,10 +29,9 @@ pub(crate) struct Gpu {
     /// Candle's stream.
     stream: Arc<CudaStream>,
     ledger: Ledger,
-    buckets: Vec<Lent<CudaSlice<f32>, DeviceRequest<CudaSlice<f32>>>>,
+    buckets: Vec<Bucket>,
     /// The sums other than gradients. They are computed and needed on the host, so they are reduced there.
-    aside: Lent<Registered<f32>, Request<Registered<f32>>>,
-    has_others: bool,
+    aside: CommBuffer<f32>,
     /// The gradients of this step's earlier passes, by the index of the parameter.
     waiting: Vec<Option<Tensor>>,
     /// The summed gradients of each bucket, from completion to the end of the step.
@@ -46,10 +45,10 @@ pub(crate) struct Gpu {
     optimizer_on_host: Optimizer,
 }
 
-/// An array, held here or by an all-reduce.
-struct Lent<A, R> {
-    here: Option<A>,
-    request: Option<R>,
+/// A bucket, held here or by an all-reduce.
+struct Bucket {
+    here: Option<CudaSlice<f32>>,
+    request: Option<DeviceRequest<CudaSlice<f32>>>,
 }
 
 impl fmt::Debug for Gpu {
@@ -89,7 +88,7 @@ impl Gpu {
             let memory = comm.alloc_device::<f32>(count)?;
             // Either stream may fill it with zeros, and candle's stream may write to it afterwards.
             comm.synchronize(memory.stream())?;
-            buckets.push(Lent { here: Some(memory), request: None });
+            buckets.push(Bucket { here: Some(memory), request: None });
         }
         let factors: Vec<Factors> =
             parameters.iter().map(|found| (optimizer.factors)(&found.name, &found.shape)).collect();
@@ -101,8 +100,7 @@ impl Gpu {
             stream,
             ledger,
             buckets,
-            aside: Lent { here: Some(comm.alloc(Sums::COUNT)?), request: None },
-            has_others: comm.ranks() > 1,
+            aside: CommBuffer::new(comm, None, Sums::COUNT, true)?,
             waiting: vec![None; parameters.len()],
             landed: Vec::new(),
             exposed: Duration::ZERO,
@@ -121,12 +119,9 @@ impl Gpu {
     }
 
     fn send_sums(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
-        let mut sums = self.aside.here.take().expect("the sums are back");
-        self.ledger.own.write(&mut sums);
-        if self.has_others {
-            self.aside.request = Some(comm.call().label("sums").all_reduce_async(sums, ReduceOp::Sum)?);
-        } else {
-            self.aside.here = Some(sums);
+        self.ledger.own.write(self.aside.values_mut());
+        if comm.ranks() > 1 {
+            self.aside.lend(|sums| comm.call().label("sums").all_reduce_async(sums, ReduceOp::Sum))?;
         }
         Ok(())
     }
@@ -178,7 +173,7 @@ impl Gpu {
     /// Launches all full buckets that are not yet launched, in order.
     fn launch(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
         while let Some(full) = self.ledger.full() {
-            if self.has_others {
+            if comm.ranks() > 1 {
                 let bucket = &mut self.buckets[full];
                 let memory = bucket.here.take().expect("the bucket is not yet launched");
                 bucket.request = Some(comm.all_reduce_device_async(memory, ReduceOp::Sum, &self.stream)?);
@@ -212,12 +207,10 @@ impl Backend for Gpu {
     }
 
     fn sums(&mut self) -> Result<Sums, TrainError> {
-        if let Some(request) = self.aside.request.take() {
-            let waits_since = Instant::now();
-            self.aside.here = Some(request.wait()?);
-            self.exposed += waits_since.elapsed();
-        }
-        Ok(Sums::read(self.aside.here.as_ref().expect("the sums are back")))
+        let waits_since = Instant::now();
+        self.aside.complete()?;
+        self.exposed += waits_since.elapsed();
+        Ok(Sums::read(self.aside.values()))
     }
 
     /// Waits for all gradients at once.

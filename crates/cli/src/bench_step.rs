@@ -251,7 +251,6 @@ fn measure(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<Row, Tra
     })
 }
 
-/// Returns the parts of a mirrored step in milliseconds.
 fn times<R: Replica>(
     comm: &mut Communicator,
     mirror: &mut Mirror<R>,
@@ -259,15 +258,12 @@ fn times<R: Replica>(
     args: &Args,
     steps: usize,
 ) -> Result<[f64; 5], TrainError> {
-    match (args.local_steps, args.overlap) {
-        (None, Overlap::Auto | Overlap::Beside | Overlap::InTurn) => medians(comm, mirror, batches, steps),
-        // Measures whole rounds, because only the last step of each communicates.
-        (Some(round), _) => {
-            let steps = steps.next_multiple_of(round.get() as usize);
-            means(comm, mirror, batches, steps)
-        }
-        (None, Overlap::Across) => means(comm, mirror, batches, steps),
+    if args.local_steps.is_none() && args.overlap != Overlap::Across {
+        return medians(comm, mirror, batches, steps);
     }
+    // Measures whole rounds of local steps, because only the last step of each communicates.
+    let round = args.local_steps.map_or(1, |round| round.get() as usize);
+    means(comm, mirror, batches, steps.next_multiple_of(round))
 }
 
 /// Measures the parts of each step on the slowest rank, and returns the medians over this many steps in milliseconds.

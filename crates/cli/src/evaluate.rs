@@ -15,7 +15,7 @@ use super::features::source;
 use super::output::Format;
 use super::train::CacheArgs;
 use super::world::World;
-use super::{Failure, output, train};
+use super::{Failure, train};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -43,7 +43,6 @@ pub(super) struct Args {
 /// The results, which are identical on any number of ranks.
 #[derive(Debug, Serialize)]
 struct Line {
-    event: &'static str,
     /// The mean over targets, in nats.
     loss: f64,
     /// Top-1 accuracy, 0 to 1.
@@ -72,7 +71,6 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
     let Evaluated { test: Test { tally, metrics }, skipped_samples, notice } = evaluated;
     notice.iter().for_each(|notice| eprintln!("unisono: {notice}"));
     let line = Line {
-        event: "evaluated",
         loss: tally.mean_loss(),
         accuracy: tally.accuracy(),
         targets: tally.targets as u64,
@@ -82,7 +80,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
         parameters_hash: saved.parameters_hash()?,
     };
     match args.format == Format::Json {
-        true => output::row(&line),
+        true => train::print_json("evaluated", &line),
         false => println!(
             "{} after {} steps, {}, on {} ({}): loss {:.4}{} of {} targets{}",
             saved.description.model,

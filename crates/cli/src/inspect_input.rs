@@ -11,7 +11,7 @@ use unisono_data::pipeline::StageReport;
 use unisono_train::{Feed, Sampled, Shares, explain_bottleneck};
 
 use super::Failure;
-use super::output::{self, Format};
+use super::output::Format;
 use super::train::{self, InputOptions};
 
 /// The input pipeline, as `unisono train` with the same options has it on one rank.
@@ -30,7 +30,6 @@ const EPOCHS: &str = "Number of passes over the training samples; from the secon
 
 #[derive(Debug, Serialize)]
 struct Line {
-    event: &'static str,
     epoch: usize,
     samples: usize,
     batch_size: usize,
@@ -55,10 +54,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for epoch in 1..=settings.epochs {
         let samples_per_s =
             measure(&mut feed, epoch, samples).map_err(|error| train::failure(error.into()))?;
-        let (event, stages) = ("input", feed.stages());
-        let line = Line { event, epoch, samples, batch_size: batch, samples_per_s, stages };
+        let line = Line { epoch, samples, batch_size: batch, samples_per_s, stages: feed.stages() };
         match is_json {
-            true => output::row(&line),
+            true => train::print_json("input", &line),
             false => println!("{}", table(&line)),
         }
     }
@@ -74,7 +72,7 @@ fn measure(feed: &mut Sampled, epoch: usize, samples: usize) -> Result<f64, Data
     Ok(samples as f64 / began.elapsed().as_secs_f64())
 }
 
-fn table(Line { epoch, samples, batch_size, samples_per_s, stages, .. }: &Line) -> String {
+fn table(Line { epoch, samples, batch_size, samples_per_s, stages }: &Line) -> String {
     let mut lines = vec![
         format!(
             "epoch {epoch}: {samples} samples in batches of {batch_size}; upper bound for training: {samples_per_s:.0} samples/s"

@@ -25,7 +25,7 @@ mod tensorflow;
 pub(super) use args::DataOptions;
 pub(super) use args::{Args, CacheArgs, InputOptions, USUAL};
 use report::Reporter;
-pub(super) use report::measured;
+pub(super) use report::{measured, print_json};
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let settings = &args.options.settings;

@@ -5,7 +5,7 @@ use std::ops::{DerefMut, Range};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use unisono::internals::{work, work_async};
+use unisono::internals::work_async;
 use unisono::{Communicator, ReduceOp, Request, Result};
 
 mod exchanges;
@@ -268,7 +268,7 @@ impl Compressor {
     /// If the array does not have the size of the shapes.
     pub fn all_reduce(&self, comm: &mut Communicator, values: &mut [f32]) -> Result<()> {
         match &self.levels.0 {
-            Some(levels) => work(comm, || self.run(levels, values)),
+            Some(levels) => comm.work(|| self.run(levels, values)),
             None => {
                 self.add_restored(values);
                 comm.all_reduce(values, ReduceOp::Sum).map(drop)

@@ -80,7 +80,6 @@ pub(super) struct BatchRequest {
     /// The [identity](Description::identity) of the data set.
     #[prost(fixed64, tag = "1")]
     pub(super) identity: u64,
-    /// Set for held-out samples.
     #[prost(bool, tag = "2")]
     pub(super) is_held_out: bool,
     /// The training pass; `None` for evaluation.
@@ -235,7 +234,6 @@ pub(super) struct Servers {
     /// A random number drawn when this server started, which identifies it under several addresses.
     #[prost(fixed64, tag = "1")]
     pub(super) instance: u64,
-    /// The addresses of the other servers.
     #[prost(string, repeated, tag = "2")]
     pub(super) addresses: Vec<String>,
     /// The maximum number of batches that this server makes concurrently.

@@ -26,10 +26,7 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     let (mut records, skips_damaged) = (Records::default(), options.on_bad_sample.skips());
     let wanted = (|name: &str| name.contains("tfrec"), "file with `tfrec` in its name");
     let parts = divided(path, wanted, "records", |file| records.add(file, skips_damaged))?;
-    let classes = match options.classes {
-        Some(classes) => classes,
-        None => records.count_classes(skips_damaged)?,
-    };
+    let classes = options.classes.map_or_else(|| records.count_classes(skips_damaged), Ok)?;
     records.classes = classes;
     // The classes are numbered by the writer of the records.
     EncodedImages::dataset(records, parts, options, (classes, Schema::default()), None)
@@ -189,18 +186,13 @@ struct Features {
     feature: HashMap<String, Feature>,
 }
 
+/// One of the lists.
 #[derive(Clone, PartialEq, Message)]
 struct Feature {
-    #[prost(oneof = "Values", tags = "1, 3")]
-    values: Option<Values>,
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-enum Values {
-    #[prost(message, tag = "1")]
-    Bytes(BytesList),
-    #[prost(message, tag = "3")]
-    Integers(Int64List),
+    #[prost(message, optional, tag = "1")]
+    bytes: Option<BytesList>,
+    #[prost(message, optional, tag = "3")]
+    integers: Option<Int64List>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -226,15 +218,12 @@ impl Example {
         Self::decode(record).map_err(|error| format!("does not contain a `tf.train.Example`: {error}"))
     }
 
-    fn values(&self, name: &str) -> Option<&Values> {
-        self.features.as_ref()?.feature.get(name)?.values.as_ref()
+    fn feature(&self, name: &str) -> Option<&Feature> {
+        self.features.as_ref()?.feature.get(name)
     }
 
     fn integer(&self, names: [&str; 2]) -> Option<i64> {
-        names.iter().find_map(|name| match self.values(name) {
-            Some(Values::Integers(list)) => list.value.first().copied(),
-            _ => None,
-        })
+        names.iter().find_map(|name| self.feature(name)?.integers.as_ref()?.value.first().copied())
     }
 
     fn label(&self) -> Result<u32, String> {
@@ -244,10 +233,7 @@ impl Example {
 
     /// Returns the image. Bytes in no known format are grey levels, with the height and width in the example, or of a square image.
     fn image(&self) -> Result<Raw, String> {
-        let bytes = IMAGE.iter().find_map(|name| match self.values(name) {
-            Some(Values::Bytes(list)) => list.value.first(),
-            _ => None,
-        });
+        let bytes = IMAGE.iter().find_map(|name| self.feature(name)?.bytes.as_ref()?.value.first());
         let bytes = bytes.ok_or_else(|| self.lacks(IMAGE, "bytes"))?;
         if is_encoded(bytes) {
             return Ok(Raw::Encoded(bytes.clone()));

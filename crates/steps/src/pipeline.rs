@@ -93,7 +93,6 @@ pub enum Act {
 pub struct PipelinePlan {
     schedule: PipelineSchedule,
     micro_batches: usize,
-    /// The actions of each rank, in order.
     ranks: Vec<Vec<Act>>,
 }
 

@@ -26,7 +26,7 @@ pub use grid::Grid;
 pub use stage::{Activations, Stage, StageOutput};
 
 use links::Links;
-use sums::{Adding, Sums};
+use sums::{Adding, Sum};
 
 /// The stages of one rank of a pipeline, as a [`Replica`].
 ///
@@ -38,7 +38,7 @@ pub struct Pipeline<S> {
     parameters: Vec<Parameter>,
     /// The index of each stage's first parameter.
     first: Vec<usize>,
-    sums: Vec<Sums>,
+    sums: Vec<Vec<Sum>>,
     comm: Communicator,
     links: Links,
     plan: Option<PipelinePlan>,
@@ -76,7 +76,7 @@ impl<S: Stage> Pipeline<S> {
             first.push(parameters.len());
             parameters.extend_from_slice(stage.parameters());
         }
-        let sums = stages.iter().map(|stage| Sums::of(stage.parameters())).collect();
+        let sums = stages.iter().map(|stage| stage.parameters().iter().map(Sum::of).collect()).collect();
         let links = Links::of(&mut comm)?;
         Ok(Self {
             schedule,
@@ -104,13 +104,10 @@ impl<S: Stage> Pipeline<S> {
         }
     }
 
-    fn is_last(&self, stage: usize) -> bool {
-        stage + 1 == self.comm.ranks() * self.stages.len()
-    }
-
     /// Checks that the last stage returns a loss, and any other stage activations.
     fn check(&self, stage: usize, output: StageOutput) -> Result<StageOutput, ReplicaError> {
-        match (&output, self.is_last(stage)) {
+        let is_last = stage + 1 == self.comm.ranks() * self.stages.len();
+        match (&output, is_last) {
             (StageOutput::Loss(_), true) | (StageOutput::Activations(_), false) => Ok(output),
             (StageOutput::Loss(_), false) => {
                 Err(format!("stage {stage} gives a loss, but it is not the last one").into())

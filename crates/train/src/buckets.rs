@@ -72,7 +72,6 @@ pub struct Buckets {
     aside: Option<CommBuffer<f32>>,
     tree: Option<Tree>,
     settings: BucketSettings,
-    has_others: bool,
     /// The all-reduce of a bucket that is not divided.
     way: Way,
     is_beside: bool,
@@ -148,7 +147,6 @@ impl Buckets {
             aside: (!rides_along).then(|| CommBuffer::new(comm, None, Sums::COUNT, is_beside)).transpose()?,
             tree: (settings.order == Order::Tree).then(Tree::default),
             settings: settings.clone(),
-            has_others: ranks > 1,
             waited: Duration::ZERO,
             way,
             is_beside,
@@ -261,10 +259,8 @@ impl Buckets {
     }
 
     fn assert_launched(&self, bucket: usize) {
-        assert!(
-            self.ledger.is_launched(bucket),
-            "bucket {bucket} is not on its way: the last pass has not ended"
-        );
+        let launched = &self.ledger.order[..self.ledger.launched];
+        assert!(launched.contains(&bucket), "bucket {bucket} is not on its way: the last pass has not ended");
     }
 
     /// Returns the error of an earlier collective, if one has failed.
@@ -278,7 +274,6 @@ impl Buckets {
         result.inspect_err(|error| self.lost = Some(error.to_string()))
     }
 
-    /// Waits for the sums other than gradients, if they have a separate message.
     fn complete_aside(&mut self) -> Result<(), Error> {
         self.check()?;
         if let Some(aside) = &mut self.aside {
@@ -320,7 +315,7 @@ impl Buckets {
             return Ok(());
         };
         own.write(aside.values_mut());
-        if self.has_others { aside.launch(comm, self.way) } else { Ok(()) }
+        if comm.ranks() > 1 { aside.launch(comm, self.way) } else { Ok(()) }
     }
 
     /// Launches, in order, all buckets that are full and not yet launched.
@@ -330,12 +325,10 @@ impl Buckets {
             let bucket = &mut self.buckets[full];
             let compressor = bucket.compressor.as_ref().filter(|_| compresses);
             // A compressor adds restored residuals, also if there is no other rank.
-            if (self.has_others || compressor.is_some()) && self.settings.local_steps.is_none() {
+            if (comm.ranks() > 1 || compressor.is_some()) && self.settings.local_steps.is_none() {
                 match (&mut bucket.narrow, compressor) {
                     (None, None) => bucket.gradients.launch(comm, bucket.way)?,
-                    (None, Some(compressor)) => {
-                        bucket.gradients.launch_compressed(comm, compressor)?;
-                    }
+                    (None, Some(compressor)) => bucket.gradients.launch_compressed(comm, compressor)?,
                     (Some(narrow), _) => narrow.launch(comm, bucket.way, bucket.gradients.values())?,
                 }
                 bucket.is_back = false;

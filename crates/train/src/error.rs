@@ -128,13 +128,11 @@ fn places(ranks: &[Rank], parameters: &[String]) -> String {
 }
 
 impl TrainError {
-    pub(super) fn in_step(self, step: u64) -> Self {
-        match self {
-            Self::NotFinite { of, parameter, found, rank, .. } => {
-                Self::NotFinite { of, parameter, found, rank, step }
-            }
-            error => error,
+    pub(super) fn in_step(mut self, in_step: u64) -> Self {
+        if let Self::NotFinite { step, .. } = &mut self {
+            *step = in_step;
         }
+        self
     }
 
     /// Returns whether all ranks detected the same error at the same time, so that none waits for another.

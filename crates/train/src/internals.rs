@@ -21,7 +21,7 @@ pub use crate::places::{check_outputs, check_run};
 /// Ranks exchange their results, so that every rank receives the error of any other.
 pub use crate::compare::{broadcast, hash_with_buffers, lowest, model};
 
-/// Parameter servers send the buckets of a mirrored step in its arrays, and keep the state of a run as a trainer does.
+/// Parameter servers send the buckets of a mirrored step in its arrays, as a GPU its sums, and keep the state of a run as a trainer does.
 pub use crate::buckets::{CommBuffer, HalfBytes, Plan, WithoutGradient};
 pub use crate::state::{RunState, not_saved};
 

@@ -40,7 +40,6 @@ impl Log {
         self.since = Instant::now();
     }
 
-    /// Writes buffered curves to the file.
     pub(crate) fn flush(&mut self) -> Result<(), TrainError> {
         self.file.as_mut().map_or(Ok(()), EventFile::flush).map_err(|error| TrainError::Log { error })
     }

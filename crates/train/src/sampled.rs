@@ -27,7 +27,6 @@ pub struct Sampled<S = Dataset, B = Batch> {
     order: (usize, Vec<usize>),
     ahead: Option<Ahead<B>>,
     epochs: Epochs<Vec<Option<B>>>,
-    /// The threads of the latest epoch.
     threads_before: Option<Threads>,
     /// The last epoch that will be requested, if known.
     last_epoch: Option<usize>,

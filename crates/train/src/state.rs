@@ -132,17 +132,13 @@ impl RunState {
         (rate, steps, times): (f64, Option<usize>, Times),
         on_event: &mut dyn FnMut(Event),
     ) -> Result<(), TrainError> {
-        self.count_step(tally);
-        let Progress { epoch, step_in_epoch: step, .. } = self.progress;
-        let (loss, targets) = (tally.mean_loss(), tally.targets);
-        self.emit(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), on_event)
-    }
-
-    fn count_step(&mut self, tally: LossSums) {
         if self.settings.early_stopping.is_none() {
             self.record_loss(tally.mean_loss());
         }
         self.progress.count_step(tally);
+        let Progress { epoch, step_in_epoch: step, .. } = self.progress;
+        let (loss, targets) = (tally.mean_loss(), tally.targets);
+        self.emit(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), on_event)
     }
 
     /// Keeps the last checkpoint, however old, if the loss of the next step is the lowest so far. A run that diverges to finite values therefore does

@@ -42,7 +42,6 @@ pub struct StepReport {
 #[derive(Debug)]
 pub struct Mirror<R> {
     replica: R,
-    /// The buckets and the optimizer.
     backend: Box<dyn Backend>,
     clip_norm: Option<f64>,
     pub(super) rounds: Option<Rounds>,
@@ -50,7 +49,6 @@ pub struct Mirror<R> {
     is_averaged: bool,
     /// Whether the result does not depend on the number of ranks.
     is_tree: bool,
-    /// The number of completed steps of the run.
     pub(super) steps: u64,
     without: WithoutGradient,
 }

@@ -40,7 +40,6 @@ pub struct Trainer<'a, R: Replica, F> {
     resumed: Option<Resumed>,
     stragglers: Stragglers,
     damage: Damage,
-    /// Whether the user was told that training waits for input.
     is_starvation_said: bool,
 }
 

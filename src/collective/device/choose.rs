@@ -8,6 +8,7 @@ use crate::device::Inside;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
 use crate::method::{Method, Vendor, is_for_vendors, those_for_vendors};
+use crate::nccl;
 use crate::select::Choice;
 
 /// Up to this size the number of messages between nodes dominates; above it, the number of ranks that share the network.
@@ -47,7 +48,6 @@ pub(super) fn choose(
     allowed.map(|()| Some((method, Why::AskedFor))).map_err(refused)
 }
 
-/// Returns the default method.
 fn usual(call: &Call, by_nccl: bool, in_nodes: bool) -> Option<(Method, Why)> {
     let nccl_in = |role| Method::InNodes(Algorithm::usual(role), Vendor::Nccl);
     if by_nccl {
@@ -78,14 +78,8 @@ fn can_all_be_nccl(call: &Call, topology: &Topology) -> Result<(), String> {
             those_for_vendors()
         ));
     }
-    match call.operation {
-        Operation::AllReduce
-        | Operation::Reduce { .. }
-        | Operation::Broadcast { .. }
-        | Operation::ReduceScatter
-        | Operation::AllGather => can_reduce(call),
-        other => Err(format!("NCCL has no {other}")),
-    }
+    nccl::name(call.operation).ok_or_else(|| format!("NCCL has no {}", call.operation))?;
+    can_reduce(call)
 }
 
 fn can_be_in_nodes(call: &Call, topology: &Topology) -> Result<(), String> {

@@ -12,14 +12,14 @@ impl Communicator {
     pub(crate) fn set_as_rank_0(&mut self, bootstrap: &mut dyn Bootstrap) -> Result<()> {
         let (tuning, cores) = &self.constants;
         let (limits, minimum_ranks) = (self.engine_owner.limits(), self.minimum_ranks);
-        let own = (limits, self.choice.to_string(), text(tuning), *cores, minimum_ranks);
+        let own = (limits, self.choice.to_string(), tuning.text(), *cores, minimum_ranks);
         let (limits, choice, tuning, cores, minimum_ranks): (Limits, String, _, _, _) =
             gather(bootstrap, &own)?.swap_remove(0);
         let other = || Error::Launch("rank 0 has another version of unisono".to_owned());
         self.engine_owner.set_limits(limits);
         self.minimum_ranks = minimum_ranks;
         self.choice = choice.parse().map_err(|_| other())?;
-        self.set_constants((read(&tuning).ok_or_else(other)?, cores));
+        self.set_constants((Tuning::of_text(&tuning).map_err(|_| other())?, cores));
         Ok(())
     }
 
@@ -39,28 +39,6 @@ impl Communicator {
 fn with_free_gpus(gpus: &[Option<usize>]) -> Vec<usize> {
     let mut free = (0..).filter(|gpu| !gpus.contains(&Some(*gpu)));
     gpus.iter().map(|gpu| gpu.unwrap_or_else(|| free.next().expect("numbers do not end"))).collect()
-}
-
-#[cfg(feature = "tuning")]
-fn text(tuning: &Tuning) -> String {
-    let section = |reach| (reach, tuning.section(reach).clone());
-    crate::tuning::write(&crate::tuning::Reach::ALL.map(section))
-}
-
-#[cfg(feature = "tuning")]
-fn read(text: &str) -> Option<Tuning> {
-    text.parse().ok()
-}
-
-/// Without the feature that reads constants, a grown world has the default ones, on all ranks.
-#[cfg(not(feature = "tuning"))]
-fn text(_: &Tuning) -> String {
-    String::new()
-}
-
-#[cfg(not(feature = "tuning"))]
-fn read(_: &str) -> Option<Tuning> {
-    Some(Tuning::default())
 }
 
 #[cfg(test)]

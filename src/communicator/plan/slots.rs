@@ -32,9 +32,7 @@ const POLLS: u32 = 1000;
 pub(super) struct Slots {
     memory: SharedCounters,
     call: Call,
-    /// Describes the call.
     text: String,
-    op: ReduceOp,
     kernel: Kernel,
     rank: Rank,
     ranks: usize,
@@ -65,7 +63,6 @@ impl Slots {
             memory: comm.alloc_counters(2 * ranks * stride)?,
             call: *call,
             text: format!("planned {}", describe(&codes(call), call.count as u64)),
-            op,
             kernel: kernels::kernel(call.dtype, op),
             rank,
             ranks,
@@ -124,7 +121,7 @@ impl Slots {
             }
         }
         result.copy_from_slice(&bytemuck::cast_slice(&self.sum)[..result.len()]);
-        if self.op == ReduceOp::Mean {
+        if self.call.op == Some(ReduceOp::Mean) {
             kernels::divide(self.call.dtype, result, self.ranks);
         }
         Ok(())

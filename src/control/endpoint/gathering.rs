@@ -10,7 +10,7 @@ pub(super) const LAST_ROUND: u64 = u64::MAX;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Gathered {
-    /// The bytes of every member, in the order of their ranks. The last round of a view has none.
+    /// The bytes of every member, in the order of their ranks. They are meaningless in the last round of a view.
     All(Vec<Vec<u8>>),
     /// This member has failed, or has called for another view.
     Failed(Rank),
@@ -72,9 +72,7 @@ impl Gathering {
         let members = &agreement.view.members;
         let here = self.arrived.entry(self.at).or_default();
         let missing: Vec<_> = members.iter().copied().filter(|rank| !here.contains_key(rank)).collect();
-        let result = if missing.is_empty() && self.at.1 == LAST_ROUND {
-            Gathered::All(Vec::new())
-        } else if missing.is_empty() {
+        let result = if missing.is_empty() {
             Gathered::All(members.iter().filter_map(|rank| here.remove(rank)).collect())
         } else if let Some(rank) = agreement.withdrawn_member() {
             Gathered::Failed(rank)

@@ -4,7 +4,7 @@ use unisono_collectives::Rank;
 
 use super::{Frames, Handshake, Time};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Link {
     /// The rank at the other end, once it is authenticated.
     pub(super) peer: Option<Rank>,
@@ -25,16 +25,7 @@ impl Link {
     }
 
     pub(super) fn trusted(rank: Rank, now: Time) -> Self {
-        Self {
-            peer: Some(rank),
-            to: None,
-            handshake: None,
-            frames: Frames::default(),
-            since: now,
-            received_at: now,
-            has_received: true,
-            got_goodbye: false,
-        }
+        Self { peer: Some(rank), since: now, received_at: now, has_received: true, ..Self::default() }
     }
 
     /// Returns whether the other side may already use the connection. It would then mistake an end without a goodbye for the death

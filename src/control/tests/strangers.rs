@@ -65,7 +65,7 @@ impl Strangers {
             }
             _ => {
                 let (mut connects, hello) = hello();
-                let prove = connects.handle(Message::Challenge { nonce: [0, 0] });
+                let prove = connects.handle(Message::Challenge { nonce: [0, 0] }, |_| Ok(()));
                 let Reply::Send(prove) = prove else { unreachable!("it answers a challenge") };
                 vec![hello.to_bytes(), prove.to_bytes()]
             }

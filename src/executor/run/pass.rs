@@ -20,22 +20,15 @@ impl Run<'_> {
         let Self { bound, task, held, work, round, .. } = self;
         let ranges = |rank| pass.bytes(rank, bound, *round);
         let shares = Shares { ranges, share_bytes: pass.share_bytes, read: pass.read, written: pass.written };
-        let access = Access { pass, bound, round: *round };
-        transport.single_pass(task.header, held, shares, task.deadlines, |open| access.run(open, work))
+        let run = |open: &mut Open<'_>| pass.run(bound, *round, open, work);
+        transport.single_pass(task.header, held, shares, task.deadlines, run)
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Access<'a> {
-    pass: &'a Pass,
-    bound: &'a Bound,
-    round: usize,
-}
-
-impl Access<'_> {
+impl Pass {
     #[inline]
-    fn run(self, open: &mut Open<'_>, work: &mut Scratch) -> Result<()> {
-        let Self { pass: Pass { reduced, moves, .. }, bound, .. } = self;
+    fn run(&self, bound: &Bound, round: usize, open: &mut Open<'_>, work: &mut Scratch) -> Result<()> {
+        let Self { reduced, moves, .. } = self;
         let Call { dtype, op, .. } = bound.call;
         let size_bytes = open.own().len();
         // With two ranks, one loop reduces and distributes.
@@ -54,25 +47,30 @@ impl Access<'_> {
         for start in (0..size_bytes).step_by(at_a_time) {
             let part = start..size_bytes.min(start + at_a_time);
             if !reduced.is_empty() {
-                self.reduce(open, &part, work)?;
+                self.reduce(bound, open, &part, work)?;
             }
             for one in moves {
                 match *one {
                     Move::Get { from } => open.get(from, part.clone())?,
                     Move::Put { to } => open.put(to, part.clone())?,
-                    Move::Swap { with, block } => self.swap(open, with, block)?,
+                    Move::Swap { with, block } => self.swap(bound, round, open, with, block)?,
                 }
             }
         }
         Ok(())
     }
 
-    fn reduce(self, open: &mut Open<'_>, part: &Range<usize>, work: &mut Scratch) -> Result<()> {
-        let Self { pass: Pass { reduced, .. }, bound, .. } = self;
+    fn reduce(
+        &self,
+        bound: &Bound,
+        open: &mut Open<'_>,
+        part: &Range<usize>,
+        work: &mut Scratch,
+    ) -> Result<()> {
         if let Some(accumulator) = bound.format.accumulator {
-            return self.reduce_widened(accumulator, open, part, work);
+            return self.reduce_widened(bound, accumulator, open, part, work);
         }
-        for &(other, combine) in reduced {
+        for &(other, combine) in &self.reduced {
             let (held, theirs) = open.both(other, part.clone());
             bound.format.target(held, combine).accept(0, theirs);
         }
@@ -84,16 +82,16 @@ impl Access<'_> {
 
     /// Reduces in the wider format. The result is bitwise equal to one by messages: the sum is rounded once, and the mean once more.
     fn reduce_widened(
-        self,
+        &self,
+        bound: &Bound,
         accumulator: Accumulator,
         open: &mut Open<'_>,
         part: &Range<usize>,
         work: &mut Scratch,
     ) -> Result<()> {
-        let Self { pass: Pass { reduced, .. }, bound, .. } = self;
         let held = work.reserve(part.len() / bound.format.wire_size_bytes * bound.format.held_size_bytes)?;
         (accumulator.codec.decode)(held, &open.own()[part.clone()]);
-        for &(other, _) in reduced {
+        for &(other, _) in &self.reduced {
             let (_, theirs) = open.both(other, part.clone());
             (accumulator.reduce)(held, theirs);
         }
@@ -106,10 +104,9 @@ impl Access<'_> {
     }
 
     /// Swaps a block with another rank, which swaps the other block.
-    fn swap(self, open: &mut Open<'_>, with: Rank, block: usize) -> Result<()> {
-        let Self { pass, bound, round } = self;
-        let theirs = pass.bytes(with, bound, round);
-        let half = pass.bytes_of_blocks(with, block..block + 1, bound, round);
+    fn swap(&self, bound: &Bound, round: usize, open: &mut Open<'_>, with: Rank, block: usize) -> Result<()> {
+        let theirs = self.bytes(with, bound, round);
+        let half = self.bytes_of_blocks(with, block..block + 1, bound, round);
         let half = half.start - theirs.start..half.end - theirs.start;
         open.swap(with, theirs, half)
     }

@@ -52,16 +52,10 @@ impl Communicator {
         let elements = Elements { start: address as *mut u8, count, dtype: data_type(dtype) };
         let on = On { comm: self.comm, stream: stream.cu_stream().cast() };
         self.settled = false;
-        let made = make(self.library.functions(), elements, on);
-        self.complete(call, made)
-    }
-
-    /// Returns once NCCL has enqueued a call: the caller's next work on the stream must come after it.
-    fn complete(&mut self, call: &'static str, made: Result<Progress>) -> Result<()> {
-        let enqueued = match made {
-            Ok(Progress::Done) => Ok(()),
+        let enqueued = match make(self.library.functions(), elements, on) {
+            // The caller's next work on the stream must come after the call.
             Ok(Progress::Begun) => self.settle(call),
-            Err(error) => Err(error),
+            made => made.map(drop),
         };
         self.settled = enqueued.is_ok();
         self.or_abort(enqueued)

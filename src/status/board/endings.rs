@@ -71,11 +71,6 @@ impl StatusBoard {
         Some(FirstFailure { by: rank, first: rank, cause: PROCESS_ENDED.to_owned() })
     }
 
-    /// Returns the rank that reported the first failure and the cause, as [`Self::failure`].
-    pub(crate) fn failed(&self) -> Option<(Rank, String)> {
-        self.failure().map(|failed| (failed.by, failed.cause))
-    }
-
     /// Returns a cause if the reporter of a failure was killed before it could write one; `None` if it may still write it.
     fn lost_cause(&self) -> Option<String> {
         let may_be_dead = self.members.iter().any(|&rank| self.has_died(rank));

@@ -39,18 +39,14 @@ impl StatusBoard {
         if !row.in_flight.load(Ordering::Relaxed) {
             row.thread.store(this_thread(), Ordering::Relaxed);
         }
-        let is_long = size_bytes >= LONG_BYTES;
-        let begin = |time| self.ring().begin(sequence, count, codes.bits(), label, time);
-        let Some(observer) = self.observer() else {
-            let now = if is_long { self.tick() } else { self.about_now() };
-            return Recording { status: self, slot: begin((now, is_long)), observed: None };
-        };
-        let is_sample = !is_long && observer.times_next(codes);
+        let (is_long, observer) = (size_bytes >= LONG_BYTES, self.observer());
+        let is_sample = !is_long && observer.is_some_and(|observer| observer.times_next(codes));
         let is_timed = is_long || is_sample;
         let began_ns = if is_timed { now_ns() } else { 0 };
         let now = if is_timed { self.tick_at(began_ns) } else { self.about_now() };
-        let observed = Some(Observed { observer, size_bytes, began_ns, is_sample });
-        Recording { status: self, slot: begin((now, is_timed)), observed }
+        let slot = self.ring().begin(sequence, count, codes.bits(), label, (now, is_timed));
+        let observed = observer.map(|observer| Observed { observer, size_bytes, began_ns, is_sample });
+        Recording { status: self, slot, observed }
     }
 
     /// Records the rank for which the call waits, and the time since the last check.

@@ -97,12 +97,9 @@ impl PendingConnection {
     /// Handles the messages that have arrived. Returns the outcome of the handshake once it has ended.
     fn advance(&mut self, admit: &mut impl FnMut(Claim) -> Result<(), String>) -> io::Result<Option<Reply>> {
         while let Some(frame) = self.peer.poll(LONGEST_HELLO)? {
-            let answer = match self.handshake.handle(decoded(&frame)?) {
+            let answer = match self.handshake.handle(decoded(&frame)?, &mut *admit) {
                 Reply::Send(answer) => answer,
-                Reply::Claimed(claim) => match admit(claim) {
-                    Ok(()) => self.handshake.accepted(),
-                    Err(why) => return self.refuse(why).map(|()| Some(Reply::Malformed)),
-                },
+                Reply::Refused(why) => return self.refuse(why).map(|()| Some(Reply::Malformed)),
                 Reply::WrongSecret => {
                     // An empty socket buffer accepts the message at once.
                     let _ = self.refuse(WRONG_SECRET.to_owned());
@@ -127,18 +124,12 @@ fn decoded(frame: &[u8]) -> io::Result<Message> {
         .map_err(|_| io::Error::other("another program, or another version of unisono, answers"))
 }
 
-/// Checks that the process at the other end of a Unix socket runs as the same user.
+/// Checks that the process at the other end of a Unix socket runs as the same user. The kernel reports a process of another PID namespace as
+/// process 0, which rustix's type cannot hold.
 fn check_user(socket: &OwnedFd) -> io::Result<()> {
-    let is_unix = sockopt::socket_domain(socket)? == AddressFamily::UNIX;
-    if is_unix && user_of_peer(socket)? != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other("the process runs as another user"));
+    if sockopt::socket_domain(socket)? != AddressFamily::UNIX {
+        return Ok(());
     }
-    Ok(())
-}
-
-/// Returns the user of the process at the other end of a Unix socket. The kernel reports a process of another PID namespace as process 0, which
-/// rustix's type cannot hold.
-fn user_of_peer(socket: &OwnedFd) -> io::Result<libc::uid_t> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of_val(&peer) as libc::socklen_t;
     let (level, name, value) = (libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast());
@@ -146,7 +137,8 @@ fn user_of_peer(socket: &OwnedFd) -> io::Result<libc::uid_t> {
     if unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut bytes) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(peer.uid)
+    let is_same = peer.uid == rustix::process::geteuid().as_raw();
+    if is_same { Ok(()) } else { Err(io::Error::other("the process runs as another user")) }
 }
 
 /// Returns whether the other side has closed a connection without an answer: it has ended, or strangers have displaced this side.
@@ -168,7 +160,7 @@ pub(crate) fn introduce(
     peer.queue(hello.to_bytes());
     loop {
         let frame = peer.receive(LONGEST_HELLO, deadline, || Ok(()))?;
-        let (answer, is_done) = match handshake.handle(decoded(&frame)?) {
+        let (answer, is_done) = match handshake.handle(decoded(&frame)?, |_| Ok(())) {
             Reply::Send(answer) => (answer, false),
             Reply::Done(_, Some(confirm)) => (confirm, true),
             Reply::Refused(why) => return Ok(Err(why)),

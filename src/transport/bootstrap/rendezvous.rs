@@ -1,7 +1,5 @@
 //! A bootstrap of ranks that are connected with rank 0, over TCP or Unix sockets. Rank 0 gathers the values of the others, and sends all
 //! values to each of them.
-//!
-//! Both sides prove that they know a secret. Nothing is encrypted.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};

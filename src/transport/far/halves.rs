@@ -82,13 +82,13 @@ impl<'a> Sending<'a> {
 }
 
 impl Half for Sending<'_> {
-    fn other(&self) -> Rank {
-        self.transfer.other
+    fn awaits(&self) -> Option<Rank> {
+        Some(self.transfer.other)
     }
 
     #[inline]
     fn progress(&mut self) -> Result<Polled, Failure> {
-        if self.far.posts.borrow().has_unsent_to(self.other()) {
+        if self.far.posts.borrow().has_unsent_to(self.transfer.other) {
             return Ok(Polled::Idle);
         }
         self.transfer.send(&mut **self.far.link.borrow_mut(), self.bytes)
@@ -103,8 +103,8 @@ impl<'a> Receiving<'a> {
 }
 
 impl Half for Receiving<'_> {
-    fn other(&self) -> Rank {
-        self.transfer.other
+    fn awaits(&self) -> Option<Rank> {
+        Some(self.transfer.other)
     }
 
     /// Receives the bytes that have arrived into their place, or into a piece that stays in the cache.

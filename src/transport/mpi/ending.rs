@@ -39,7 +39,7 @@ pub(in crate::transport) fn end_job(status: &StatusBoard) -> ! {
     if deadline.is_err() {
         signal_hook::low_level::exit(FAILED);
     }
-    if status.failed().is_some_and(|(by, _)| by != status.rank()) {
+    if status.failure().is_some_and(|failure| failure.by != status.rank()) {
         std::thread::sleep(ABORT);
     }
     Comm::world().abort(FAILED)
@@ -53,13 +53,13 @@ impl World {
         }
         fabric.leave();
         // The program, or the world of this group, may have finalised MPI.
-        if fabric.has_failed || !matches!(sys::state(), Ok(State::Up)) {
+        if fabric.has_failed || sys::state() != State::Up {
             return;
         }
         if self.owns_mpi {
             self.wait_for_all(fabric);
         }
-        if fabric.status.failed().is_some() {
+        if fabric.status.failure().is_some() {
             match self.on_failure {
                 OnFailure::EndJob => end_job(&fabric.status),
                 OnFailure::ReturnError => return,
@@ -80,7 +80,7 @@ impl World {
         guard.exchange_now();
         let (began, ranks) = (Instant::now(), topology.ranks());
         let near = |rank: &Rank| status.members().contains(rank);
-        while status.failed().is_none() && !(0..ranks).all(|rank| status.has_left(rank)) {
+        while status.failure().is_none() && !(0..ranks).all(|rank| status.has_left(rank)) {
             let only_far = (0..ranks).filter(near).all(|rank| status.has_left(rank));
             if only_far && began.elapsed() > OTHER_NODES {
                 return;

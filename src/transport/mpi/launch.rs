@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use super::sys::{Comm, end_process, header_version, library_version};
+use super::sys::{Comm, header_version, library_version};
 use crate::config::{Config, Launcher, OnFailure, Starter};
 use crate::error::{Error, Result};
 use crate::size;
@@ -21,14 +21,11 @@ pub(super) fn before_mpi(config: &Result<Config>) -> Result<Sender<()>> {
     if config.on_failure == OnFailure::EndJob {
         system::raise_open_files();
     }
-    let library_warning = check_library(&header_version(), &library_version())?;
+    let library_warning = library_fits()?;
     if config.warnings {
-        if let Some(warning) = library_warning.filter(|_| launcher.rank.is_none_or(|rank| rank == 0)) {
-            print_line(&warning);
-        }
-        if let Some(warning) = shared_folder(launcher).filter(|_| launcher.local_rank == Some(0)) {
-            print_line(&warning);
-        }
+        let of_job = library_warning.filter(|_| launcher.rank.is_none_or(|rank| rank == 0));
+        let of_node = shared_folder(launcher).filter(|_| launcher.local_rank == Some(0));
+        of_job.iter().chain(&of_node).for_each(|warning| print_line(warning));
     }
     Ok(watch(launcher, config.timeout))
 }
@@ -54,36 +51,28 @@ fn watch(launcher: Launcher, timeout: Duration) -> Sender<()> {
             return;
         }
         print_line(&format!("{}; this process gives up", report(timeout)));
-        end_process(FAILED)
+        signal_hook::low_level::exit(FAILED)
     };
     // Without a thread there is no timeout, which is no reason to fail.
     let _ = std::thread::Builder::new().name("unisono launch".into()).spawn(watch);
     done
 }
 
-/// Families of MPIs with a common ABI.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Family {
-    OpenMpi,
-    /// MPICH and its derivatives, which share an ABI.
-    Mpich,
+/// Returns the `mpirun` of the MPI with this version, if it is known. MPICH and its derivatives share one, and an ABI.
+fn mpirun_of(version: &str) -> Option<Starter> {
+    let children = ["MPICH", "Intel", "MVAPICH", "CRAY", "ParaStation"];
+    if version.starts_with("Open MPI") {
+        Some(Starter::OpenMpi)
+    } else {
+        children.iter().any(|child| version.contains(child)).then_some(Starter::Mpich)
+    }
 }
 
-impl Family {
-    fn of(version: &str) -> Option<Self> {
-        let children = ["MPICH", "Intel", "MVAPICH", "CRAY", "ParaStation"];
-        if version.starts_with("Open MPI") {
-            Some(Self::OpenMpi)
-        } else {
-            children.iter().any(|child| version.contains(child)).then_some(Self::Mpich)
-        }
-    }
-
-    fn srun(self) -> &'static str {
-        match self {
-            Self::OpenMpi => "srun --mpi=pmix",
-            Self::Mpich => "srun --mpi=pmi2",
-        }
+fn srun_of(version: &str) -> &'static str {
+    match mpirun_of(version) {
+        Some(Starter::OpenMpi) => "srun --mpi=pmix",
+        Some(_) => "srun --mpi=pmi2",
+        None => "srun",
     }
 }
 
@@ -93,7 +82,7 @@ fn check_library(compiled: &str, running: &str) -> Result<Option<String>> {
         return Ok(None);
     }
     let text = format!("this program was compiled for {compiled}, and runs with {running}");
-    match (Family::of(compiled), Family::of(running)) {
+    match (mpirun_of(compiled), mpirun_of(running)) {
         (Some(one), Some(other)) if one != other => Err(Error::Launch(format!(
             "{text}, which has a different ABI: recompile it (MPICC names the compiler), or check LD_LIBRARY_PATH and \
              LD_PRELOAD"
@@ -142,15 +131,12 @@ fn check_launch(rank: usize, ranks: usize, launcher: Launcher, library: &str) ->
         return Ok(());
     }
     let launched = launcher.ranks.map_or_else(|| "several".to_owned(), |launched| launched.to_string());
-    let family = Family::of(library);
-    let advice = match (starter, family) {
-        (Starter::Slurm, Some(family)) => {
-            format!(
-                "start it by `{}` (`srun --mpi=list` lists the options), or by the mpirun of {library}",
-                family.srun()
-            )
-        }
-        (Starter::OpenMpi, Some(Family::Mpich)) | (Starter::Mpich, Some(Family::OpenMpi)) => format!(
+    let advice = match (starter, mpirun_of(library)) {
+        (Starter::Slurm, Some(_)) => format!(
+            "start it by `{}` (`srun --mpi=list` lists the options), or by the mpirun of {library}",
+            srun_of(library)
+        ),
+        (Starter::OpenMpi | Starter::Mpich, Some(own)) if own != starter => format!(
             "the launcher belongs to another MPI: start it by the mpirun of {library}, or compile it for the launcher's (MPICC \
              names the compiler)"
         ),
@@ -171,7 +157,7 @@ pub(crate) fn alone_in_job(ranks: usize, launcher: Launcher) -> Option<String> {
     if !matches!(launcher.starter, None | Some(Starter::Slurm)) {
         return None;
     }
-    let srun = Family::of(&library_version()).map_or("srun", Family::srun);
+    let srun = srun_of(&library_version());
     Some(format!(
         "this Slurm job has {tasks} tasks, but this process is a world of one: if all were meant, start it by `{srun}` or mpirun"
     ))

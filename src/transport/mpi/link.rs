@@ -89,10 +89,6 @@ impl ByMpi {
 }
 
 impl Link for ByMpi {
-    fn name(&self) -> &'static str {
-        "mpi"
-    }
-
     fn send(
         &mut self,
         header: &Header,
@@ -130,12 +126,11 @@ impl Link for ByMpi {
         check_thread(self.only_thread);
         let peer = &mut self.peers[from];
         if let First::Awaited = peer.first {
-            let Some(probed) = self.comm.probe(from, self.tag).map_err(Failure::Error)? else {
-                return Ok(None);
-            };
+            let place = || std::ptr::from_mut(peer.received.take(FIRST));
             // SAFETY: the link owns the memory, and no code reads or changes it before the request is done.
-            let request = unsafe { probed.begin_receive(peer.received.take(FIRST)) };
-            peer.first = First::Arriving(request.map_err(Failure::Error)?);
+            let request = unsafe { self.comm.begin_arrived(from, self.tag, place) };
+            let Some(request) = request.map_err(Failure::Error)? else { return Ok(None) };
+            peer.first = First::Arriving(request);
         }
         if let First::Arriving(request) = &mut peer.first {
             if !request.is_done().map_err(Failure::Error)? {

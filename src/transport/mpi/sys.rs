@@ -2,7 +2,10 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::ThreadId;
 
+use mpi::environment::{self, Threading};
 use mpi::ffi;
 use unisono_collectives::Rank;
 
@@ -15,34 +18,50 @@ macro_rules! call {
 
 mod blocking;
 mod collectives;
-mod lock;
 
 pub(super) use collectives::reduce_local;
-pub(super) use lock::{check_thread, may_call};
-use lock::{lock, unless_locked};
 
 /// A tag that no message uses.
 const NO_TAG: c_int = 7;
+
+/// A lock around MPI calls: `MPI_THREAD_SERIALIZED` allows one at a time, and groups may be used on several threads.
+static LOCK: Mutex<()> = Mutex::new(());
+
+pub(super) fn may_call(only: Option<ThreadId>) -> bool {
+    only.is_none_or(|only| only == std::thread::current().id())
+}
+
+/// # Panics
+/// If MPI allows calls from another thread only.
+pub(super) fn check_thread(only: Option<ThreadId>) {
+    assert!(
+        may_call(only),
+        "this MPI allows calls from one thread only: use the communicator on the thread that made it, or initialise MPI \
+         with MPI_THREAD_SERIALIZED"
+    );
+}
+
+/// Locks MPI for a call. A function that holds the lock calls none that takes it.
+#[inline]
+fn lock() -> MutexGuard<'static, ()> {
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Returns an error for a return code other than `MPI_SUCCESS`, with its text by `MPI_Error_string` (§9.4).
 fn check((call, code): (&'static str, c_int)) -> Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
         return Ok(());
     }
-    let text = text(ffi::MPI_MAX_ERROR_STRING as usize, |buffer, length| {
-        // SAFETY: the buffer has the size that MPI requires.
-        unsafe { ffi::MPI_Error_string(code, buffer, length) }
-    });
-    Err(Error::Mpi { call, code, text: text.unwrap_or_else(|| "no text".to_owned()) })
+    let (mut text, mut length) = ([0_u8; ffi::MPI_MAX_ERROR_STRING as usize + 1], 0);
+    // SAFETY: the buffer has the size that MPI requires.
+    unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast(), &raw mut length) };
+    let text = CStr::from_bytes_until_nul(&text).unwrap_or_default().to_string_lossy().into_owned();
+    Err(Error::Mpi { call, code, text: if text.is_empty() { "no text".to_owned() } else { text } })
 }
 
-/// Returns the name and version of the MPI library: `MPI_Get_library_version` (§9.1.1).
+/// Returns the name and version of the MPI library.
 pub(crate) fn library_version() -> String {
-    let text = text(ffi::MPI_MAX_LIBRARY_VERSION_STRING as usize, |buffer, length| {
-        // SAFETY: the buffer has the size that MPI requires. The function may be called at any time.
-        unsafe { ffi::MPI_Get_library_version(buffer, length) }
-    });
-    plain_version(&text.unwrap_or_default())
+    plain_version(environment::library_version().unwrap_or_default().trim_end_matches('\0'))
 }
 
 /// Returns the name and version of the MPI header that this program was compiled with; empty if unknown.
@@ -65,22 +84,6 @@ unsafe extern "C" {
     safe fn unisono_mpi_of_header() -> *const c_char;
 }
 
-/// Ends this process immediately, without waiting for its other threads.
-pub(super) fn end_process(exit_code: i32) -> ! {
-    // SAFETY: no code of this process runs after it.
-    unsafe { libc::_exit(exit_code) }
-}
-
-/// Returns the text that a function writes into a buffer of `size_bytes`, together with its length.
-fn text(size_bytes: usize, write: impl FnOnce(*mut c_char, *mut c_int) -> c_int) -> Option<String> {
-    let mut buffer = vec![0_u8; size_bytes + 1];
-    let mut length = 0;
-    let code = write(buffer.as_mut_ptr().cast(), &raw mut length);
-    let written = buffer.get(..usize::try_from(length).ok()?)?;
-    (code == ffi::MPI_SUCCESS as c_int)
-        .then(|| String::from_utf8_lossy(written).trim_end_matches('\0').to_owned())
-}
-
 /// The state of MPI in this process, which can be initialised and finalised once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
@@ -89,19 +92,12 @@ pub(super) enum State {
     Over,
 }
 
-/// Returns the state of MPI in this process: `MPI_Initialized` and `MPI_Finalized` (§11.2.3).
-pub(super) fn state() -> Result<State> {
-    let (mut initialized, mut finalized) = (0, 0);
-    // SAFETY: both functions may be called at any time.
-    unsafe {
-        check(call!(MPI_Initialized(&raw mut initialized)))?;
-        check(call!(MPI_Finalized(&raw mut finalized)))?;
-    }
-    Ok(match (initialized != 0, finalized != 0) {
+pub(super) fn state() -> State {
+    match (environment::is_initialized(), environment::is_finalized()) {
         (_, true) => State::Over,
         (true, false) => State::Up,
         (false, false) => State::NotYet,
-    })
+    }
 }
 
 /// Initialises MPI with `MPI_THREAD_SERIALIZED`: `MPI_Init_thread` (§11.2.1).
@@ -120,13 +116,9 @@ pub(super) fn finalize() -> Result<()> {
     check(unsafe { call!(MPI_Finalize()) })
 }
 
-/// Returns whether any thread may call MPI, one at a time: `MPI_Query_thread` (§11.6).
-pub(super) fn any_thread_may_call() -> Result<bool> {
-    let mut provided = 0;
-    // SAFETY: MPI is initialised.
-    check(unsafe { call!(MPI_Query_thread(&raw mut provided)) })?;
-    // SAFETY: a constant of the library.
-    Ok(provided >= unsafe { ffi::RSMPI_THREAD_SERIALIZED })
+/// Returns whether any thread may call MPI, one at a time. MPI is initialised.
+pub(super) fn any_thread_may_call() -> bool {
+    environment::threading_support() >= Threading::Serialized
 }
 
 /// A communicator handle. Copies refer to the same communicator.
@@ -230,55 +222,53 @@ impl Comm {
             call!(MPI_Irecv(bytes.cast(), size, kind, from, tag, self.0, request))
         })
     }
-}
 
-impl Comm {
     /// Drives MPI's progress by probing for a message that no rank sends: `MPI_Iprobe` (§3.8.1). Errors are ignored, since the next call
     /// returns them too.
     pub(super) fn progress(self) {
-        unless_locked(|| {
-            let mut found = 0;
-            // SAFETY: `found` lives to the end of the call.
-            unsafe {
-                let any = ffi::RSMPI_ANY_SOURCE;
-                ffi::MPI_Iprobe(any, NO_TAG, self.0, &raw mut found, ffi::RSMPI_STATUS_IGNORE);
-            }
-            debug_assert_eq!(found, 0, "no message has this tag");
-        });
+        // Another thread in an MPI call drives it too.
+        let locked = LOCK.try_lock();
+        if matches!(locked, Err(TryLockError::WouldBlock)) {
+            return;
+        }
+        let mut found = 0;
+        // SAFETY: `found` lives to the end of the call.
+        unsafe {
+            let any = ffi::RSMPI_ANY_SOURCE;
+            ffi::MPI_Iprobe(any, NO_TAG, self.0, &raw mut found, ffi::RSMPI_STATUS_IGNORE);
+        }
+        debug_assert_eq!(found, 0, "no message has this tag");
     }
 
-    /// Returns a message from a rank that has arrived and matches no posted receive: `MPI_Improbe` (§3.8.2).
-    pub(super) fn probe(self, from: Rank, tag: c_int) -> Result<Option<Probed>> {
-        let _lock = lock();
+    /// Starts to receive a message from a rank, if one has arrived that matches no posted receive: `MPI_Improbe` (§3.8.2) and `MPI_Imrecv`
+    /// (§3.8.3). `place` returns the bytes for it.
+    ///
+    /// # Safety
+    /// As for [`Comm::begin_receive`].
+    pub(super) unsafe fn begin_arrived(
+        self,
+        from: Rank,
+        tag: c_int,
+        place: impl FnOnce() -> *mut [u8],
+    ) -> Result<Option<Request>> {
         let (mut found, mut message) = (0, MaybeUninit::uninit());
+        let locked = lock();
         // SAFETY: all outputs live to the end of the call.
         check(unsafe {
             let (from, ignored) = (from as c_int, ffi::RSMPI_STATUS_IGNORE);
             call!(MPI_Improbe(from, tag, self.0, &raw mut found, message.as_mut_ptr(), ignored))
         })?;
+        drop(locked);
         if found == 0 {
             return Ok(None);
         }
-        // SAFETY: a message was found, so it is written.
-        Ok(Some(Probed(unsafe { message.assume_init() })))
-    }
-}
-
-/// A message matched by a probe, which only this handle can receive.
-#[derive(Debug)]
-pub(super) struct Probed(ffi::MPI_Message);
-
-impl Probed {
-    /// Starts a non-blocking receive of at most this many bytes of the message: `MPI_Imrecv` (§3.8.3).
-    ///
-    /// # Safety
-    /// As for [`Comm::begin_receive`].
-    pub(super) unsafe fn begin_receive(mut self, bytes: *mut [u8]) -> Result<Request> {
-        // SAFETY: the caller keeps the bytes; the message was found and is received once.
-        begin(|request| unsafe {
+        let bytes = place();
+        // SAFETY: the caller keeps the bytes; a message was found, so it is written, and it is received once.
+        let request = begin(|request| unsafe {
             let (kind, size) = (ffi::RSMPI_UINT8_T, bytes.len() as c_int);
-            call!(MPI_Imrecv(bytes.cast(), size, kind, &raw mut self.0, request))
-        })
+            call!(MPI_Imrecv(bytes.cast(), size, kind, message.as_mut_ptr(), request))
+        });
+        request.map(Some)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The links for messages. At any time, at most one message to each rank and one from each rank is in transit.
+//! The links for messages.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::transport::shared::Shared;
 use crate::transport::waiting::IN_FLIGHT_GRACE;
 use crate::transport::{Fabric, Failure, Header, Messages, Outgoing, spins};
 
-/// The links of a rank for messages. They are separate from the links for collectives, so that neither delays the other.
+/// The links of a rank for messages, over its node and between nodes.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     /// The memory shared with the ranks of this node.
@@ -147,10 +147,6 @@ mod tests {
     struct Holding(bool);
 
     impl Link for Holding {
-        fn name(&self) -> &'static str {
-            "holding"
-        }
-
         fn send(&mut self, _: &Header, _: Outgoing<'_>, _: &mut usize) -> Result<Polled, Failure> {
             Ok(Polled::Idle)
         }

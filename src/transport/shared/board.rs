@@ -20,9 +20,6 @@ pub(super) const PIECES: usize = 4;
 /// The size of the staging memory of a rank.
 pub(crate) const STAGING_BYTES: usize = PIECE * PIECES;
 
-/// The offset of the conditions, behind the number of the board. A multiple of their alignment.
-const CONDITIONS_AT: usize = 128;
-
 /// Longer than most copies and reductions take. After this time, memory is revoked from a rank that still accesses it.
 const LONGEST_ACCESS: Duration = Duration::from_secs(2);
 /// The interval of attempts to revoke it.
@@ -68,10 +65,6 @@ impl Board {
         2 * Self::staging_at(ranks, ranks)
     }
 
-    fn on(pages: Pages, ranks: usize) -> Self {
-        Self { base: pages.as_ptr(), pages: Arc::new(pages), ranks }
-    }
-
     /// Returns the board for point-to-point messages, on the second half of the same pages.
     pub(super) fn for_messages(&self) -> Self {
         let start = Self::staging_at(self.ranks, self.ranks);
@@ -80,26 +73,14 @@ impl Board {
         Self { base: unsafe { self.base.add(start) }, ..self.clone() }
     }
 
-    /// Creates a board on zeroed memory; called once per memory.
-    pub(in crate::transport) fn new(pages: Pages, ranks: usize, number: u64) -> Self {
-        let board = Self::on(pages, ranks);
-        assert!(
-            Self::size_bytes(ranks) <= board.pages.size_bytes(),
-            "a board of {ranks} ranks fits its memory"
-        );
-        board.number().store(number, Ordering::Release);
-        board
-    }
-
-    /// Returns the board with this number that another rank created on this memory, if there is one.
-    pub(in crate::transport) fn existing(pages: Pages, ranks: usize, number: u64) -> Option<Self> {
-        let fits = Self::size_bytes(ranks) <= pages.size_bytes();
-        let board = Self::on(pages, ranks);
-        (fits && board.number().load(Ordering::Acquire) == number).then_some(board)
+    /// Returns the board on memory that was zero before the first rank used it.
+    pub(in crate::transport) fn new(pages: Pages, ranks: usize) -> Self {
+        assert!(Self::size_bytes(ranks) <= pages.size_bytes(), "a board of {ranks} ranks fits its memory");
+        Self { base: pages.as_ptr(), pages: Arc::new(pages), ranks }
     }
 
     fn channels_at(ranks: usize) -> usize {
-        CONDITIONS_AT + ranks * size_of::<Condition>()
+        ranks * size_of::<Condition>()
     }
 
     fn staging_at(ranks: usize, rank: usize) -> usize {
@@ -140,16 +121,10 @@ impl Board {
         unsafe { &*self.base.add(offset).cast() }
     }
 
-    /// Returns the number of the board, which distinguishes it from other memory.
-    fn number(&self) -> &AtomicU64 {
-        // SAFETY: the layout begins with the number, which is an atomic.
-        unsafe { self.at(0) }
-    }
-
     pub(super) fn condition(&self, rank: usize) -> &Condition {
         assert!(rank < self.ranks);
-        // SAFETY: the layout has a condition for each rank; it is atomics and a post, which is a cell.
-        unsafe { self.at(CONDITIONS_AT + rank * size_of::<Condition>()) }
+        // SAFETY: the layout begins with a condition for each rank; it is atomics and a post, which is a cell.
+        unsafe { self.at(rank * size_of::<Condition>()) }
     }
 
     pub(super) fn channel(&self, from: usize, to: usize) -> &Channel {

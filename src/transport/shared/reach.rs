@@ -7,7 +7,7 @@ use crate::transport::{Failure, Header, Target};
 
 mod processes;
 
-pub(in crate::transport) use processes::{Processes, can_read, is_kernel_fast};
+pub(in crate::transport) use processes::{Processes, can_read, inode, is_kernel_fast};
 
 /// The number of bytes that the kernel copies at a time for further work, so that they stay in the core's cache.
 pub(super) const KERNEL_BLOCK_BYTES: usize = 128 << 10;
@@ -47,7 +47,7 @@ impl Reach {
     }
 
     /// Returns whether the kernel copies from and to memory that is not registered; `None` if it is not needed.
-    pub(super) fn kernel_copies(&self) -> Option<bool> {
+    pub(in crate::transport) fn kernel_copies(&self) -> Option<bool> {
         self.0.as_ref().map(|processes| processes.by_kernel)
     }
 
@@ -66,17 +66,20 @@ impl Reach {
         size_bytes: usize,
         target: &mut Target<'_>,
     ) -> Result<()> {
-        if self.0.is_some() && location.segment == Location::ADDRESS {
-            let Target::Place(place) = target else { unreachable!("messages to be reduced are staged") };
-            return self.by_kernel().fetch(from, location.offset, place);
+        match self.start(from, location, size_bytes, false)? {
+            Start::Mapped { start, .. } => {
+                // SAFETY: the sender lends these bytes until the message is released, and does not change them before.
+                target.accept(0, unsafe { std::slice::from_raw_parts(start, size_bytes) });
+                Ok(())
+            }
+            Start::Elsewhere(address) => {
+                let Target::Place(place) = target else { unreachable!("messages to be reduced are staged") };
+                self.by_kernel().fetch(from, address, place)
+            }
         }
-        let bytes = self.pointer(from, location, size_bytes)?;
-        // SAFETY: the sender lends these bytes until the message is released, and does not change them before.
-        target.accept(0, unsafe { std::slice::from_raw_parts(bytes, size_bytes) });
-        Ok(())
     }
 
-    /// Returns the address of `size_bytes` bytes that another rank lends, possibly of a copy.
+    /// Returns the address of `size_bytes` bytes that another rank lends, possibly of a copy. It is valid while they are lent.
     pub(super) fn start(
         &mut self,
         of: usize,
@@ -84,22 +87,16 @@ impl Reach {
         size_bytes: usize,
         is_copy: bool,
     ) -> Result<Start> {
-        if self.0.is_some() && location.segment == Location::ADDRESS {
-            return Ok(Start::Elsewhere(location.offset));
-        }
-        Ok(Start::Mapped { start: self.pointer(of, location, size_bytes)?, is_copy })
+        let start = match &mut self.0 {
+            None => location.offset as *mut u8,
+            Some(_) if location.segment == Location::ADDRESS => return Ok(Start::Elsewhere(location.offset)),
+            Some(processes) => processes.pointer(of, location, size_bytes)?,
+        };
+        Ok(Start::Mapped { start, is_copy })
     }
 
     /// Returns the processes whose memory only the kernel can access.
     pub(super) fn by_kernel(&self) -> &Processes {
         self.0.as_ref().expect("threads access all memory")
-    }
-
-    /// Returns the local address of `size_bytes` bytes of another rank, valid while they are lent.
-    fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
-        match &mut self.0 {
-            None => Ok(location.offset as *mut u8),
-            Some(processes) => processes.pointer(of, location, size_bytes),
-        }
     }
 }

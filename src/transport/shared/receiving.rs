@@ -98,8 +98,8 @@ impl<'a> Receiving<'a> {
 }
 
 impl Half for Receiving<'_> {
-    fn other(&self) -> Rank {
-        self.other
+    fn awaits(&self) -> Option<Rank> {
+        Some(self.other)
     }
 
     #[inline]

@@ -139,8 +139,8 @@ impl<'a> Sending<'a> {
 }
 
 impl Half for Sending<'_> {
-    fn other(&self) -> Rank {
-        self.other
+    fn awaits(&self) -> Option<Rank> {
+        Some(self.other)
     }
 
     #[inline]

@@ -177,7 +177,7 @@ fn refused_access_is_due_to_the_rank_that_has_ended() {
 #[test]
 fn message_in_transit_is_sent_once_when_its_memory_is_detached() {
     let registry = Registry::Processes;
-    let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
+    let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2);
     let process_ids = vec![std::process::id() as i32; 2];
     let line = |(position, status)| {
         let reach = Reach(Some(Processes::new(process_ids.clone(), false)));

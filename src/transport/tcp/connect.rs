@@ -14,12 +14,11 @@ use unisono_collectives::Rank;
 use super::{Stream, Tcp};
 use crate::config::Interfaces;
 use crate::control::Claim;
-use crate::error::Result;
 use crate::system;
 use crate::transport::bootstrap::{
     Arrival, Arrivals, Bootstrap, Peer, gather_results, introduce, is_displaced,
 };
-use crate::transport::link::Link;
+use crate::transport::link::{Connected, Link};
 
 /// The longest time that the system may take to reach an address.
 const REACH: Duration = Duration::from_secs(3);
@@ -32,13 +31,12 @@ const AT_ONCE: usize = 16;
 /// The tag of claims of these connections.
 pub(super) const TAG: u64 = u64::from_be_bytes(*b"messages");
 
-/// Connects this rank with all ranks that are `far`. All ranks of the world call it. If ranks cannot connect, it returns the
-/// reason, identical on all ranks.
+/// Connects this rank with all ranks that are `far`. All ranks of the world call it.
 pub(in crate::transport) fn link(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
     interfaces: &Interfaces,
-) -> Result<Result<Box<dyn Link>, String>> {
+) -> Connected<Box<dyn Link>> {
     let ranks = bootstrap.ranks();
     let sockets = sockets(bootstrap, far, interfaces)?;
     let tcp = |sockets: Vec<(Rank, OwnedFd)>| {
@@ -51,13 +49,12 @@ pub(in crate::transport) fn link(
     Ok(sockets.map(tcp))
 }
 
-/// Returns a connection with every rank that is `far`. All ranks of the world call it. If ranks cannot connect, it returns the reason,
-/// identical on all ranks.
+/// Returns a connection with every rank that is `far`. All ranks of the world call it.
 pub(in crate::transport) fn sockets(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
     interfaces: &Interfaces,
-) -> Result<Result<Vec<(Rank, OwnedFd)>, String>> {
+) -> Connected<Vec<(Rank, OwnedFd)>> {
     let (own, ranks) = (bootstrap.rank(), bootstrap.ranks());
     let (listeners, addresses) = match interfaces.listen() {
         Ok((listeners, addresses)) => (listeners, Ok((system::nonce(), addresses))),

@@ -2,7 +2,6 @@
 
 use std::net::TcpStream;
 use std::ops::Range;
-use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -23,7 +22,7 @@ const AHEAD: usize = 8 << 10;
 
 #[derive(Debug)]
 pub(super) struct Stream<S = TcpStream> {
-    socket: S,
+    pub(super) socket: S,
     /// The bytes received with a header.
     ahead: Box<[u8]>,
     /// The part of `ahead` that has not been consumed.
@@ -126,7 +125,8 @@ impl<S: Socket> Stream<S> {
         }
     }
 
-    fn events(&self) -> PollFlags {
+    /// Returns the events after which an attempt must be repeated.
+    pub(super) fn events(&self) -> PollFlags {
         let mut events = PollFlags::empty();
         if self.lost.is_none() {
             events.set(PollFlags::IN, self.waits_to_receive);
@@ -134,10 +134,4 @@ impl<S: Socket> Stream<S> {
         }
         events
     }
-}
-
-/// Sleeps until one of the connections can make progress, at most for this time.
-pub(super) fn wait<'a, S: Socket + 'a>(streams: impl Iterator<Item = &'a Stream<S>>, most: Duration) {
-    let waiting = streams.map(|stream| (&stream.socket, stream.events()));
-    S::wait(waiting.filter(|(_, events)| !events.is_empty()), most);
 }

@@ -10,20 +10,18 @@ use super::inbox::Lost;
 use super::library::library;
 use super::line::Line;
 use super::worker::Worker;
-use crate::error::Result;
 use crate::transport::bootstrap::{Bootstrap, gather_results};
-use crate::transport::link::Link;
+use crate::transport::link::{Connected, Link};
 
 /// The time that a rank waits for the greetings of all others.
 const CONNECT: Duration = Duration::from_secs(30);
 const NAP: Duration = Duration::from_millis(1);
 
-/// Connects this rank with all ranks that are `far`. All ranks of the world call it. If ranks cannot connect, it returns the reason,
-/// identical on all ranks.
+/// Connects this rank with all ranks that are `far`. All ranks of the world call it.
 pub(in crate::transport) fn link(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
-) -> Result<Result<Box<dyn Link>, String>> {
+) -> Connected<Box<dyn Link>> {
     let (own, ranks) = (bootstrap.rank(), bootstrap.ranks());
     let opened = library().and_then(|library| {
         let worker = Worker::new(library, (own, ranks));
@@ -43,7 +41,7 @@ pub(in crate::transport) fn link(
     let far: Vec<_> = (0..ranks).filter(|&rank| rank != own && far(rank)).collect();
     let greeted = greet(&worker, &far, &addresses);
     let all = gather_results(bootstrap, &greeted.map_err(of_own))?;
-    Ok(all.map(|_| Box::new(Line::new(worker, own, ranks)) as Box<dyn Link>))
+    Ok(all.map(|_| Box::new(Line::new(worker, ranks)) as Box<dyn Link>))
 }
 
 /// Greets these ranks, and waits for their greetings, since UCX reports some errors only when a message is sent.
@@ -64,11 +62,10 @@ fn greet(worker: &Worker, far: &[Rank], addresses: &[Vec<u8>]) -> Result<(), Str
         {
             greetings.pop_front();
         }
-        if let Some((other, lost)) = far.iter().find_map(|&other| Some((other, worker.inbox().lost(other)?)))
-        {
+        if let Some((other, lost)) = far.iter().find_map(|&other| Some((other, worker.inbox.lost(other)?))) {
             return Err(cannot(other, &lost));
         }
-        let missing = far.iter().find(|&&other| !worker.inbox().has_greeted(other));
+        let missing = far.iter().find(|&&other| !worker.inbox.has_greeted(other));
         let Some(&other) = missing.or(greetings.front().map(|(other, _)| other)) else { return Ok(()) };
         if began.elapsed() > CONNECT {
             return Err(cannot(other, &format_args!("it was silent for {} s", CONNECT.as_secs())));

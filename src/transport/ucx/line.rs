@@ -18,12 +18,10 @@ const HEADER: usize = size_of::<Header>();
 /// The number of pieces of a message in transit at a time, in each direction.
 const WINDOW: usize = 4;
 
-/// A rank's messages. A payload is sent and received in place, in pieces: short ones with their header, and long ones once the receiver has a
-/// place for them.
+/// A rank's messages. Their payloads are sent and received in place, in pieces.
 #[derive(Debug)]
 pub(super) struct Line {
     worker: Worker,
-    own: Rank,
     /// By rank of the world.
     peers: Vec<Peer>,
 }
@@ -74,19 +72,19 @@ impl Peer {
     fn send(
         &mut self,
         worker: &Worker,
-        own: Rank,
         (header, to, bytes): (&Header, Rank, &[u8]),
         given: &mut usize,
     ) -> Result<bool, Status> {
         let before = *given;
         // UCX may accept pieces for a rank that has left, and report that they are sent.
-        let is_lost = worker.inbox().lost(to).is_some();
+        let is_lost = worker.inbox.lost(to).is_some();
+        let from = worker.inbox.own as u32;
         while *given < HEADER + bytes.len() && self.sends.len() < WINDOW && !is_lost {
             let start = given.saturating_sub(HEADER);
             let piece = &bytes[start..bytes.len().min(start + PIECE)];
             let envelope = self.envelopes[self.number as usize % WINDOW].get();
             // SAFETY: the piece that used this envelope before is sent, since at most `WINDOW` are in transit.
-            unsafe { envelope.write(Envelope { header: *header, from: own as u32, number: self.number }) };
+            unsafe { envelope.write(Envelope { header: *header, from, number: self.number }) };
             // SAFETY: the envelope is written again after `WINDOW` more pieces. The link's user keeps the bytes until the message is done,
             // that is, until all its requests are done.
             let request = unsafe { worker.send(to, envelope, piece) }?;
@@ -108,7 +106,7 @@ impl Peer {
     ) -> Result<bool, Lost> {
         while self.receives.len() < WINDOW {
             let first = self.arriving.as_mut().and_then(|(_, first)| first.take());
-            let next = || worker.inbox().take(from).map(|(_, payload)| payload);
+            let next = || worker.inbox.take(from).map(|(_, payload)| payload);
             let is_needed = self.posted < place.len();
             let Some(payload) = first.or_else(|| if is_needed { next() } else { None }) else { break };
             let end = place.len().min(self.posted + PIECE);
@@ -159,8 +157,8 @@ impl Peer {
 }
 
 impl Line {
-    pub(super) fn new(worker: Worker, own: Rank, ranks: usize) -> Self {
-        Self { worker, own, peers: (0..ranks).map(|_| Peer::default()).collect() }
+    pub(super) fn new(worker: Worker, ranks: usize) -> Self {
+        Self { worker, peers: (0..ranks).map(|_| Peer::default()).collect() }
     }
 
     /// Makes an attempt, and another one after progress of UCX. Returns whether there was any for the message.
@@ -169,7 +167,7 @@ impl Line {
         other: Rank,
         mut attempt: impl FnMut(&mut Peer, &Worker) -> Result<bool, Lost>,
     ) -> bool {
-        let Self { worker, peers, .. } = self;
+        let Self { worker, peers } = self;
         let peer = &mut peers[other];
         for _ in 0..2 {
             if peer.is_broken {
@@ -179,7 +177,7 @@ impl Line {
                 Ok(true) => return true,
                 Ok(false) => {}
                 Err(lost) => {
-                    worker.inbox().lose(other, lost);
+                    worker.inbox.lose(other, lost);
                     peer.is_broken = true;
                 }
             }
@@ -192,32 +190,26 @@ impl Line {
 }
 
 impl Link for Line {
-    fn name(&self) -> &'static str {
-        "ucx"
-    }
-
     fn send(
         &mut self,
         header: &Header,
         Outgoing { to, bytes }: Outgoing<'_>,
         given: &mut usize,
     ) -> Result<Polled, Failure> {
-        let own = self.own;
-        let moved = self.attempt(to, |peer, worker| {
-            peer.send(worker, own, (header, to, bytes), given).map_err(Lost::Failed)
-        });
+        let message = (header, to, bytes);
+        let moved = self.attempt(to, |peer, worker| peer.send(worker, message, given).map_err(Lost::Failed));
         let peer = &self.peers[to];
         let is_done = !peer.is_broken && *given == HEADER + bytes.len() && peer.sends.is_empty();
         Ok(Polled::of(moved, is_done))
     }
 
     fn ahead(&mut self, from: Rank) -> Result<Option<Header>, Failure> {
-        let Self { worker, peers, .. } = self;
+        let Self { worker, peers } = self;
         let peer = &mut peers[from];
         if peer.arriving.is_none() {
-            let piece = worker.inbox().take(from).or_else(|| {
+            let piece = worker.inbox.take(from).or_else(|| {
                 worker.progress();
-                worker.inbox().take(from)
+                worker.inbox.take(from)
             });
             peer.arriving = piece.map(|(envelope, payload)| (envelope.header, Some(payload)));
         }
@@ -240,12 +232,12 @@ impl Link for Line {
     }
 
     fn lost(&self, other: Rank) -> Option<String> {
-        self.worker.inbox().lost(other).map(|lost| lost.to_string())
+        self.worker.inbox.lost(other).map(|lost| lost.to_string())
     }
 
     /// Closes the connection, which ends all its requests.
     fn withdraw(&mut self, other: Rank) {
-        let Self { worker, peers, .. } = self;
+        let Self { worker, peers } = self;
         let Peer { sends, receives, is_broken, .. } = &mut peers[other];
         *is_broken = true;
         let requests = sends.drain(..).chain(receives.drain(..)).filter_map(|(request, _)| request);

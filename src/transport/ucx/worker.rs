@@ -38,7 +38,7 @@ pub(super) struct Worker {
     /// By rank.
     endpoints: Box<[Cell<Option<NonNull<c_void>>>]>,
     /// UCX holds its address.
-    inbox: Rc<Inbox>,
+    pub(super) inbox: Rc<Inbox>,
     is_stuck: Cell<bool>,
     /// The process that created it. A forked child has a copy, which belongs to its parent.
     process: u32,
@@ -137,10 +137,6 @@ impl Worker {
             check(unsafe { (self.functions.ucp_worker_set_am_recv_handler)(self.worker, &raw const param) })?;
         }
         Ok(())
-    }
-
-    pub(super) fn inbox(&self) -> &Inbox {
-        &self.inbox
     }
 
     pub(super) fn address(&self) -> Result<Vec<u8>, Status> {

@@ -51,7 +51,7 @@ fn end((rank, controls): (Rank, Vec<(Rank, OwnedFd)>)) -> End {
     let watched = Watched {
         statuses: vec![status.clone()],
         identities,
-        hub: None,
+        hub: Vec::new(),
         controls,
         warn_after: Duration::from_millis(400),
         kind: Kind::Processes,
@@ -148,7 +148,7 @@ fn survivors_of_several_nodes_agree_and_gather() {
     let gathered = survivors(&ends, |rank, guard| {
         let Outcome::Agreed(view) = guard.agree(DEADLINES, None) else { panic!("they agree") };
         let gathered = guard.gather(vec![rank as u8; rank + 1], DEADLINES);
-        assert_eq!(guard.finish(DEADLINES), Gathered::All(Vec::new()));
+        assert!(matches!(guard.finish(DEADLINES), Gathered::All(_)));
         (view.members, gathered)
     });
     for (members, gathered) in gathered {

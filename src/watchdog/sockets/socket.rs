@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use unisono_collectives::Rank;
 
 use crate::control::{How, LONGEST, Message, PREFIX};
 
@@ -23,7 +24,8 @@ const MOST_READ: usize = PREFIX + LONGEST;
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) stream: TcpStream,
-    pub(super) is_connected: bool,
+    /// The rank to which it connects, until the connection is established.
+    pub(super) dials: Option<Rank>,
     /// The address of the side that accepts.
     pub(super) over: IpAddr,
     unsent: VecDeque<u8>,
@@ -31,12 +33,12 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn to(address: SocketAddr) -> std::io::Result<Self> {
+    pub(super) fn to(rank: Rank, address: SocketAddr) -> std::io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
         match rustix::net::connect(&socket, &address) {
-            Ok(()) | Err(Errno::INPROGRESS) => Self::new(TcpStream::from(socket), address.ip(), false),
+            Ok(()) | Err(Errno::INPROGRESS) => Self::new(TcpStream::from(socket), address.ip(), Some(rank)),
             Err(error) => Err(error.into()),
         }
     }
@@ -44,40 +46,38 @@ impl Socket {
     pub(super) fn connected(stream: TcpStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         let over = stream.local_addr()?.ip().to_canonical();
-        Self::new(stream, over, true)
+        Self::new(stream, over, None)
     }
 
-    fn new(stream: TcpStream, over: IpAddr, is_connected: bool) -> std::io::Result<Self> {
+    fn new(stream: TcpStream, over: IpAddr, dials: Option<Rank>) -> std::io::Result<Self> {
         stream.set_nodelay(true)?;
         sockopt::set_tcp_user_timeout(&stream, CUT_AFTER.as_millis() as u32)?;
         sockopt::set_socket_keepalive(&stream, true)?;
         sockopt::set_tcp_keepidle(&stream, PROBE)?;
         sockopt::set_tcp_keepintvl(&stream, PROBE)?;
         sockopt::set_tcp_keepcnt(&stream, PROBES)?;
-        Ok(Self { stream, is_connected, over, unsent: VecDeque::new(), ended: None })
+        Ok(Self { stream, dials, over, unsent: VecDeque::new(), ended: None })
     }
 
     pub(super) fn wants_to_write(&self) -> bool {
-        !self.is_connected || !self.unsent.is_empty()
+        self.dials.is_some() || !self.unsent.is_empty()
     }
 
-    /// Checks whether the connection has been established. Returns whether it has just been.
-    pub(super) fn connects(&mut self) -> bool {
-        if !self.is_connected {
-            match sockopt::socket_error(&self.stream) {
-                Ok(Ok(())) => self.is_connected = self.stream.peer_addr().is_ok(),
-                _ => self.ended = Some(How::Closed),
-            }
-            return self.is_connected;
+    /// Checks whether the connection has been established. Returns the rank at the other end if it has just been.
+    pub(super) fn connects(&mut self) -> Option<Rank> {
+        self.dials?;
+        if !matches!(sockopt::socket_error(&self.stream), Ok(Ok(()))) {
+            self.ended = Some(How::Closed);
+            return None;
         }
-        false
+        self.dials.take_if(|_| self.stream.peer_addr().is_ok())
     }
 
     /// Passes received data to `receive`, in pieces; only one piece if the other side is not authenticated yet.
     pub(super) fn read(&mut self, is_known: bool, mut receive: impl FnMut(&[u8])) {
         let mut piece = [0; PIECE];
         let mut room = if is_known { MOST_READ } else { PIECE };
-        while self.is_connected && room > 0 {
+        while self.dials.is_none() && room > 0 {
             let ended = match self.stream.read(&mut piece) {
                 Ok(0) => How::Closed,
                 Ok(count) => {
@@ -108,7 +108,7 @@ impl Socket {
 
     /// Passes queued data to the kernel, as far as there is buffer space.
     pub(super) fn flush(&mut self) {
-        while self.is_connected && self.ended.is_none() && !self.unsent.is_empty() {
+        while self.dials.is_none() && self.ended.is_none() && !self.unsent.is_empty() {
             match self.stream.write(self.unsent.as_slices().0) {
                 Ok(count) => drop(self.unsent.drain(..count)),
                 Err(error) if waits(&error) => break,

@@ -14,12 +14,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Returns a hub whose world has another node, that of rank 1.
 fn hub() -> (Sockets, Identities) {
     let mut identities = Identities(vec![Identity::of_this_process(0), Identity::of_this_process(1)]);
-    let hub = Hub::open(&mut identities.0[0], &Interfaces::default()).unwrap();
-    (Sockets::of_leader(0, &identities, Some(hub)).expect("there is another leader"), identities)
+    let hub = identities.0[0].listen(&Interfaces::default()).unwrap();
+    (Sockets::of_leader(0, &identities, hub).expect("there is another leader"), identities)
 }
 
 fn leader(identities: &Identities) -> Sockets {
-    Sockets::of_leader(1, identities, None).unwrap()
+    Sockets::of_leader(1, identities, Vec::new()).unwrap()
 }
 
 /// Returns the events on all connections until `is_enough`.
@@ -49,10 +49,10 @@ fn connected(hub: &mut Sockets, identities: &Identities) -> Sockets {
 fn leaders_of_many_nodes_connect_at_once() {
     let nodes = 100;
     let mut identities = Identities((0..nodes).map(Identity::of_this_process).collect());
-    let hub = Hub::open(&mut identities.0[0], &Interfaces::default()).unwrap();
-    let mut hub = Sockets::of_leader(0, &identities, Some(hub)).unwrap();
+    let hub = identities.0[0].listen(&Interfaces::default()).unwrap();
+    let mut hub = Sockets::of_leader(0, &identities, hub).unwrap();
     let mut leaders: Vec<_> =
-        (1..nodes).map(|rank| Sockets::of_leader(rank, &identities, None).unwrap()).collect();
+        (1..nodes).map(|rank| Sockets::of_leader(rank, &identities, Vec::new()).unwrap()).collect();
     let connected = |hub: &Sockets| hub.others().into_iter().collect::<std::collections::BTreeSet<_>>();
     let began = Instant::now();
     while connected(&hub).len() < nodes - 1 {
@@ -67,7 +67,7 @@ fn reason_for_which_connections_are_not_accepted_is_reported() {
     let (mut hub, _) = hub();
     // Each attempt fails at a socket that does not listen, as at the limit of open files.
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    hub.hub.as_mut().unwrap().0.push(socket.into());
+    hub.hub.push(socket.into());
     assert!(hub.progress().is_empty());
     assert!(hub.failure.unwrap().starts_with("Invalid argument"));
 }

@@ -19,7 +19,8 @@ impl CompiledPlan {
             Execution::Messages { blocks } => in_blocks(blocks, step_by_step(plan)),
             Execution::ByVendor => in_blocks(1, with_vendors(plan)),
             Execution::SinglePass { blocks } => {
-                let owned = self.owned().expect("the execution of a direct reduction");
+                let owned = self.flow.as_ref().and_then(|flow| flow.owned.as_deref());
+                let owned = owned.expect("the execution of a direct reduction");
                 in_blocks(blocks, passes::reduction(self.operation, (rank, plan), owned))
             }
             Execution::Moves { blocks } => passes::moves(self.operation, (rank, self.ranks), blocks),

@@ -99,10 +99,7 @@ fn cores(node: &NodeFacts) -> Finding {
 /// Returns whether `share`, the number of cores whose CPU time this process may use, is less than the number that it may run
 /// on.
 fn is_limited(share: usize) -> bool {
-    use rustix::thread::{CpuSet, sched_getaffinity};
-
-    let count = |set: CpuSet| (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).count();
-    sched_getaffinity(None).is_ok_and(|set| share < count(set))
+    rustix::thread::sched_getaffinity(None).is_ok_and(|set| share < set.count() as usize)
 }
 
 fn sharing(comm: &Communicator, node: &NodeFacts) -> Option<Finding> {

@@ -254,16 +254,11 @@ impl Config {
         }
         let kept = self.checkpoints();
         check_outputs(comm, kept.as_ref(), self.resume, self.log_dir.as_deref())?;
-        let resumed = self.find(comm)?;
+        let directory = self.checkpoint_dir.as_ref().filter(|_| self.resume);
+        let resumed = directory.map(|directory| Resumed::find(comm, directory)).transpose()?.flatten();
         let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
         let usual = self.batch_size.saturating_mul(self.workers(strategy, ranks));
         Ok((resumed, self.global_batch.or(before).unwrap_or(usual)))
-    }
-
-    /// Returns the run to resume, if there is one. Called by all ranks.
-    fn find(&self, comm: &mut Communicator) -> Result<Option<Resumed>, TrainError> {
-        let directory = self.checkpoint_dir.as_ref().filter(|_| self.resume);
-        Ok(directory.map(|directory| Resumed::find(comm, directory)).transpose()?.flatten())
     }
 
     pub(super) fn shares(

@@ -2,8 +2,6 @@
 //!
 //! **Source**: Radford et al., "Language models are unsupervised multitask learners", 2019, implemented as `GPT2LMHeadModel` of `transformers`.
 
-use std::fmt;
-
 use candle_core::{IndexOp, Result, Tensor, bail};
 use candle_nn::{Init, LayerNorm, Module};
 use serde::Deserialize;
@@ -80,17 +78,12 @@ impl TryFrom<Entries> for Gpt2Config {
 /// (`wte.weight`, `h.0.attn.c_attn.weight`, …), so [`Parameters::load`] reads them. There is no dropout.
 ///
 /// Parameters that are not loaded are uniform around 0, with standard deviation 0.02.
+#[derive(Debug)]
 pub struct Gpt2 {
     tokens: Tensor,
     positions: Tensor,
     blocks: Vec<Block>,
     norm: Norm,
-}
-
-impl fmt::Debug for Gpt2 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gpt2").field("blocks", &self.blocks.len()).finish_non_exhaustive()
-    }
 }
 
 impl Gpt2 {
@@ -133,6 +126,7 @@ impl Module for Gpt2 {
 }
 
 /// Attention, then a perceptron, each added to its input.
+#[derive(Debug)]
 struct Block {
     heads: usize,
     norms: [Norm; 2],
@@ -171,6 +165,7 @@ impl Block {
 }
 
 /// A layer norm whose bias is added separately: candle's layer norm with a bias has no derivative.
+#[derive(Debug)]
 struct Norm {
     scale: LayerNorm,
     bias: Tensor,

@@ -98,7 +98,6 @@ impl Place for Machine {
 }
 
 impl Machine {
-    /// Creates the logs of the ranks.
     pub(super) fn prepare(&self) -> io::Result<()> {
         self.output.prepare(self.first..self.first + self.here)
     }

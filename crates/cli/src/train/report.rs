@@ -186,7 +186,8 @@ fn straggler(report: &StragglerReport, slowest: &Straggler) -> String {
     )
 }
 
-fn print_json<T: Serialize>(event: &'static str, figures: &T) {
+/// Writes an event with these figures as a line of JSON.
+pub(crate) fn print_json<T: Serialize>(event: &'static str, figures: &T) {
     output::row(&Line { event, figures });
 }
 

@@ -20,9 +20,6 @@ pub use draws::Draws;
 /// The number of elements that share their scales.
 const BLOCK: usize = 256;
 
-/// The bits of a magnitude. As integers they are ordered like the magnitudes, with infinity and NaN above.
-const MAGNITUDE: u32 = u32::MAX >> 1;
-
 /// A code of elements, with the scales of a block.
 pub trait Code: Copy + 'static {
     /// The bits per element, which divide 8.
@@ -147,9 +144,10 @@ impl<C: Code> Loop<Result<(), usize>> for Encode<'_, C> {
 /// Encodes the values from index `start`. Returns whether all are finite; otherwise nothing is changed.
 #[inline(always)]
 fn encode_block<C: Code>(values: &mut [f32], encoded: &mut [u8], draws: Draws, start: usize) -> bool {
+    // As integers, the bits of magnitudes are ordered like these, with infinity and NaN above.
     let mut largest = 0;
     for value in &*values {
-        largest = largest.max(value.to_bits() & MAGNITUDE);
+        largest = largest.max(value.abs().to_bits());
     }
     let largest = f32::from_bits(largest);
     if !largest.is_finite() {

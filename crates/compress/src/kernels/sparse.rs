@@ -88,12 +88,10 @@ pub fn merge(first: &[Pair], second: &[Pair], sum: &mut Vec<Pair>) {
     sum.extend_from_slice(right);
 }
 
-/// The bits of a magnitude. As integers they are ordered as the magnitudes are, and those of infinity and NaN are larger.
-const MAGNITUDE: u32 = u32::MAX >> 1;
-
+/// Returns the bits of the magnitude. As integers they are ordered as the magnitudes are, and those of infinity and NaN are larger.
 #[inline(always)]
 fn magnitude(value: f32) -> u32 {
-    value.to_bits() & MAGNITUDE
+    value.abs().to_bits()
 }
 
 /// The number of values that are tested together. Nearly always, none of them is selected.
@@ -132,7 +130,6 @@ fn add(sums: &mut [f32], values: &mut [f32]) {
     values.fill(0.0);
 }
 
-/// Returns the blocks of two arrays.
 fn blocks<'a>(sums: &'a mut [f32], values: &'a mut [f32]) -> Zip<ChunksMut<'a, f32>, ChunksMut<'a, f32>> {
     assert_eq!(sums.len(), values.len(), "a residual for each value");
     sums.chunks_mut(BLOCK).zip(values.chunks_mut(BLOCK))

@@ -15,17 +15,17 @@ use crate::bad::OnBadSample;
 use crate::batch::{Inputs, Pass};
 use crate::dataset::Kind;
 
-fn bytes(bytes: &[u8]) -> Values {
-    Values::Bytes(BytesList { value: vec![bytes.to_vec()] })
+fn bytes(bytes: &[u8]) -> Feature {
+    Feature { bytes: Some(BytesList { value: vec![bytes.to_vec()] }), ..Feature::default() }
 }
 
-fn integer(number: i64) -> Values {
-    Values::Integers(Int64List { value: vec![number] })
+fn integer(number: i64) -> Feature {
+    Feature { integers: Some(Int64List { value: vec![number] }), ..Feature::default() }
 }
 
 /// Returns a record with these features.
-fn example<const N: usize>(features: [(&str, Values); N]) -> Vec<u8> {
-    let feature = features.map(|(name, values)| (name.to_owned(), Feature { values: Some(values) }));
+fn example<const N: usize>(features: [(&str, Feature); N]) -> Vec<u8> {
+    let feature = features.map(|(name, feature)| (name.to_owned(), feature));
     Example { features: Some(Features { feature: feature.into() }) }.encode_to_vec()
 }
 

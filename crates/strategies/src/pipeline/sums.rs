@@ -2,21 +2,17 @@
 
 use unisono_train::{Fill, Gradients, LossSums, Parameter};
 
-/// The sum over all micro-batches before the last, for each parameter.
+/// The sum over all micro-batches before the last, for a parameter.
 #[derive(Debug)]
-pub(super) struct Sums(Vec<Sum>);
-
-#[derive(Debug)]
-struct Sum {
+pub(super) struct Sum {
     values: Vec<f32>,
     is_empty: bool,
 }
 
-impl Sums {
-    pub(super) fn of(parameters: &[Parameter]) -> Self {
+impl Sum {
+    pub(super) fn of(parameter: &Parameter) -> Self {
         // Zeroed memory takes no space until it is written to.
-        let sum = |parameter: &Parameter| Sum { values: vec![0.0; parameter.count()], is_empty: true };
-        Self(parameters.iter().map(sum).collect())
+        Self { values: vec![0.0; parameter.count()], is_empty: true }
     }
 }
 
@@ -26,14 +22,14 @@ pub(super) struct Adding<'a> {
     pub(super) gradients: Option<&'a mut dyn Gradients>,
     /// The index of the stage's first parameter.
     pub(super) first: usize,
-    pub(super) sums: &'a mut Sums,
+    pub(super) sums: &'a mut [Sum],
 }
 
 impl Adding<'_> {
     /// Reports the sums of parameters for which the last micro-batch has no gradient.
     pub(super) fn rest(self) {
         let Some(gradients) = self.gradients else { return };
-        for (index, sum) in self.sums.0.iter_mut().enumerate().filter(|(_, sum)| !sum.is_empty) {
+        for (index, sum) in self.sums.iter_mut().enumerate().filter(|(_, sum)| !sum.is_empty) {
             gradients.put(self.first + index, &mut |target, fill| fill.write(target, &sum.values));
             sum.is_empty = true;
         }
@@ -45,7 +41,7 @@ impl Gradients for Adding<'_> {
     fn record_loss(&mut self, _: LossSums) {}
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
-        let sum = &mut self.sums.0[index];
+        let sum = &mut self.sums[index];
         let Some(gradients) = &mut self.gradients else {
             write(&mut sum.values, if sum.is_empty { Fill::Set } else { Fill::Add });
             sum.is_empty = false;

@@ -244,7 +244,6 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         WorkersReport { epoch: self.state.progress.epoch, workers, staleness: state.staleness.clone() }
     }
 
-    /// Saves the last step.
     fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
         let checkpoint = self.holdings.checkpoint(&self.replica, &self.state.progress)?;
         unisono_train::load(&mut self.replica, &checkpoint.parameters)?;

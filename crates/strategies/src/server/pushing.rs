@@ -176,7 +176,6 @@ impl Pushing {
         Ok(report)
     }
 
-    /// Sends a message to all servers.
     pub(super) fn send_all(&mut self, message: Message) -> Result<(), TrainError> {
         let mut links = self.links.iter_mut().enumerate();
         links.try_for_each(|(server, link)| link.send(message).map_err(lost(server)))
@@ -188,7 +187,6 @@ impl Pushing {
         }
     }
 
-    /// Announces the gradients of a share to all servers.
     fn announce(&mut self) -> Result<(), TrainError> {
         let task = self.task.expect("a share has begun");
         self.send_all(Message { kind: Kind::Push, tally: self.ledger.own.tally, ..task })

@@ -18,7 +18,6 @@ pub(super) struct Host {
     pub(super) late: Late,
     /// Whether a step may begin before the previous one has updated all parameters.
     pub(super) is_across: bool,
-    /// The number of steps that have ended.
     pub(super) steps: u64,
 }
 
@@ -34,7 +33,10 @@ impl Host {
 
     /// Defers the update of a bucket's parameters or, if the optimizer is sharded, the wait for them.
     fn leave(&mut self, bucket: usize, by: Update) {
-        self.late.leave(&self.buckets.ledger().plan.members[bucket], by);
+        for &index in &self.buckets.ledger().plan.members[bucket] {
+            self.late.is_left[index] = true;
+        }
+        self.late.by = by;
     }
 }
 
@@ -222,11 +224,6 @@ impl Late {
         Self { is_left: vec![false; parameters], ..Self::default() }
     }
 
-    fn leave(&mut self, parameters: &[usize], by: Update) {
-        parameters.iter().for_each(|&index| self.is_left[index] = true);
-        self.by = by;
-    }
-
     fn first(&self) -> Option<usize> {
         self.is_left.iter().position(|&is_left| is_left)
     }
@@ -259,7 +256,6 @@ struct Bringing<'a> {
     filling: Filling<'a>,
     optimizer: &'a mut Optimizer,
     late: &'a mut Late,
-    /// The error that prevented an update.
     failure: Option<TrainError>,
 }
 

@@ -10,7 +10,6 @@ use unisono_compress::{Compressor, Levels};
 
 /// The prefix of the name of a residual of a parameter's gradient. The node's number follows.
 const RESIDUAL: &str = "residual of node ";
-/// The name of the encoder state of a parameter's gradient.
 const ENCODER_STATE: &str = "encoding";
 
 /// Returns a compressor for each bucket, if the wire format has one. All ranks call it.

@@ -182,10 +182,6 @@ impl Ledger {
         (self.pass.is_last() && self.missing[next] == 0).then_some(next)
     }
 
-    pub(crate) fn is_launched(&self, bucket: usize) -> bool {
-        self.order[..self.launched].contains(&bucket)
-    }
-
     /// Returns the error for a parameter in which a rank has found a value that is not finite or too large.
     pub fn not_finite(
         &self,

@@ -18,7 +18,7 @@ impl Buckets {
         self.ledger.divide(comm, self.buckets.iter().map(|bucket| bucket.gradients.count()));
         let carries_sums = self.aside.is_none();
         for bucket in self.buckets.iter_mut().skip(usize::from(carries_sums)) {
-            if bucket.compressor.is_some() || self.tree.is_some() || !self.has_others {
+            if bucket.compressor.is_some() || self.tree.is_some() || comm.ranks() == 1 {
                 continue;
             }
             let all_reduce =
@@ -66,7 +66,7 @@ impl Buckets {
         operation: Operation,
     ) -> Result<(), Error> {
         self.check()?;
-        if !self.has_others {
+        if comm.ranks() == 1 {
             return Ok(());
         }
         let bucket = &mut self.buckets[bucket];

@@ -191,7 +191,6 @@ pub(super) fn read_framed(path: &Path) -> Result<String, CheckpointError> {
     }
 }
 
-/// Returns whether the size of a state is below the limit.
 pub(super) fn fits(content: &str) -> bool {
     frame(content).len() as u64 <= MOST_TEXT_BYTES
 }

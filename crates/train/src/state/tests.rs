@@ -43,6 +43,10 @@ fn sums(loss: f64) -> LossSums {
     LossSums { targets: 1.0, loss, correct: 0.0 }
 }
 
+fn make_step(state: &mut RunState, tally: LossSums) {
+    state.complete_step(tally, (0.1, None, Times::default()), &mut |_| ()).unwrap();
+}
+
 #[test]
 fn a_step_is_due_for_one_save() {
     let directory = tempfile::tempdir().unwrap();
@@ -72,7 +76,7 @@ fn checkpoint_with_the_lowest_loss_is_kept_besides_the_newest() {
                 let saved = checkpoint(step, state.progress.clone());
                 state.save(Some(saved)).unwrap();
             }
-            state.count_step(sums(loss));
+            make_step(state, sums(loss));
         }
     };
     unisono::threads(1, |mut comm| {
@@ -103,7 +107,7 @@ fn damaged_checkpoint_is_not_the_one_with_the_lowest_loss() {
         save_step_2(&mut comm, directory.path());
         std::fs::create_dir(directory.path().join("step-0000000003")).unwrap();
         let mut state = resume(&mut comm, directory.path(), settings(Some(directory.path())));
-        [2.0, 1.0].into_iter().for_each(|loss| state.count_step(sums(loss)));
+        [2.0, 1.0].into_iter().for_each(|loss| make_step(&mut state, sums(loss)));
         assert_eq!(state.progress.lowest, Some(Lowest { step: 2, loss: 2.0 }));
     });
 }
@@ -155,7 +159,7 @@ fn only_steps_of_less_than_a_quarter_of_the_batch_have_a_lower_rate() {
 fn epoch_without_progress_is_reported_once() {
     unisono::threads(1, |mut comm| {
         let (mut state, mut notices) = (open(&mut comm, None), Vec::new());
-        state.count_step(LossSums { targets: 2.0, loss: 4.0, correct: 0.0 });
+        make_step(&mut state, LossSums { targets: 2.0, loss: 4.0, correct: 0.0 });
         for (epoch, loss) in [(1, 1.8), (2, 1.95), (3, 7.0)] {
             let report = EpochReport { epoch, loss, ..EpochReport::default() };
             let receive = &mut |event| {

@@ -51,22 +51,18 @@ impl<'a> World<'a> {
     }
 
     /// Converts the ranks in an error of [the replicas](World::replicas) to their numbers among all ranks.
-    pub(super) fn explain(&self, error: TrainError) -> TrainError {
+    pub(super) fn explain(&self, mut error: TrainError) -> TrainError {
         let Some((_, members)) = &self.alike else { return error };
-        match error {
-            TrainError::ReplicasDiffer { step, mut ranks, parameters } => {
+        match &mut error {
+            TrainError::ReplicasDiffer { ranks, .. } => {
                 ranks.iter_mut().for_each(|rank| *rank = members[*rank]);
-                TrainError::ReplicasDiffer { step, ranks, parameters }
             }
-            TrainError::NotFinite { of, parameter, found, rank, step } => {
-                TrainError::NotFinite { of, parameter, found, rank: members[rank], step }
+            TrainError::NotFinite { rank, .. } => *rank = members[*rank],
+            TrainError::ModelsDiffer { message, .. } => {
+                *message += &format!("; these are numbers among ranks {members:?}, which hold the same part");
             }
-            TrainError::ModelsDiffer { ranks, message } => {
-                let message =
-                    format!("{message}; these are numbers among ranks {members:?}, which hold the same part");
-                TrainError::ModelsDiffer { ranks, message }
-            }
-            error => error,
+            _ => {}
         }
+        error
     }
 }

@@ -6,9 +6,8 @@ use std::ops::Range;
 use mpi::ffi;
 use unisono_collectives::Operation;
 
-use super::collectives::{datatype, int, moved, reduction, unisono_mpi_in_place};
-use super::lock::lock;
-use super::{Comm, check};
+use super::collectives::{datatype, int, reduction, unisono_mpi_in_place};
+use super::{Comm, check, lock};
 use crate::call::Call;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
@@ -75,7 +74,7 @@ impl Comm {
         let (counts, starts) = (all_counts.as_ptr(), all_starts.as_ptr());
         let (count, own_count, comm) = (int(call.count)?, int(own_part.len())?, self.0);
         let is_even = all_counts.iter().all(|&count| count == own_count);
-        let kind = call.op.map_or_else(|| Ok(moved(call.dtype)), |op| datatype(call.dtype, op))?;
+        let kind = datatype(call.dtype, call.op)?;
         // Only reductions use it.
         let op = reduction(call.op.unwrap_or(ReduceOp::Sum));
         let part = held.wrapping_byte_add(call.bytes_of(own_part).start);

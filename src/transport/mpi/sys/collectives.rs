@@ -51,7 +51,7 @@ pub(in super::super) fn reduce_local(
     op: ReduceOp,
 ) -> Result<()> {
     assert_eq!(held.len(), arrived.len(), "two arrays of the same size");
-    let (kind, count) = (datatype(dtype, op)?, int(held.len() / dtype.size_bytes())?);
+    let (kind, count) = (datatype(dtype, Some(op))?, int(held.len() / dtype.size_bytes())?);
     // SAFETY: both arrays hold `count` elements of this type, and neither is kept.
     check(unsafe {
         let (arrived, held) = (arrived.as_ptr().cast(), held.as_mut_ptr().cast());
@@ -87,31 +87,25 @@ pub(super) fn reduction(op: ReduceOp) -> ffi::MPI_Op {
     }
 }
 
-/// Returns the MPI type of an element (§3.2.2). MPI has none for half precision.
-pub(super) fn datatype(dtype: DType, op: ReduceOp) -> Result<ffi::MPI_Datatype> {
+/// Returns the MPI type of an element that is reduced by an operation, or only moved (§3.2.2). MPI has none for half precision.
+pub(super) fn datatype(dtype: DType, op: Option<ReduceOp>) -> Result<ffi::MPI_Datatype> {
     // SAFETY: constants of the library.
-    let kind = unsafe {
-        match dtype {
-            DType::F32 => Some(ffi::RSMPI_FLOAT),
-            DType::F64 => Some(ffi::RSMPI_DOUBLE),
-            DType::I32 => Some(ffi::RSMPI_INT32_T),
-            DType::I64 => Some(ffi::RSMPI_INT64_T),
-            DType::U8 => Some(ffi::RSMPI_UINT8_T),
-            DType::U32 => Some(ffi::RSMPI_UINT32_T),
-            DType::U64 => Some(ffi::RSMPI_UINT64_T),
-            DType::F16 | DType::BF16 => None,
-        }
-    };
-    kind.ok_or_else(|| {
-        Error::Unsupported(format!("MPI's own collectives have no {op} of {dtype}; choose another algorithm"))
-    })
-}
-
-/// Returns the MPI type of an element that is only moved.
-pub(super) fn moved(dtype: DType) -> ffi::MPI_Datatype {
-    // SAFETY: a constant of the library.
-    let half = unsafe { ffi::RSMPI_UINT16_T };
-    datatype(dtype, ReduceOp::Sum).unwrap_or(half)
+    unsafe {
+        Ok(match (dtype, op) {
+            (DType::F32, _) => ffi::RSMPI_FLOAT,
+            (DType::F64, _) => ffi::RSMPI_DOUBLE,
+            (DType::I32, _) => ffi::RSMPI_INT32_T,
+            (DType::I64, _) => ffi::RSMPI_INT64_T,
+            (DType::U8, _) => ffi::RSMPI_UINT8_T,
+            (DType::U32, _) => ffi::RSMPI_UINT32_T,
+            (DType::U64, _) => ffi::RSMPI_UINT64_T,
+            (DType::F16 | DType::BF16, None) => ffi::RSMPI_UINT16_T,
+            (DType::F16 | DType::BF16, Some(op)) => {
+                let why = format!("have no {op} of {dtype}; choose another algorithm");
+                return Err(Error::Unsupported(format!("MPI's own collectives {why}")));
+            }
+        })
+    }
 }
 
 unsafe extern "C" {

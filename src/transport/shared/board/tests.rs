@@ -10,7 +10,7 @@ use crate::memory::Registered;
 #[test]
 fn withdrawal_does_not_wait_for_a_dead_rank() {
     let status = StatusBoard::of_threads(2).unwrap().remove(0);
-    let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
+    let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2);
     // The rank dies inside.
     std::mem::forget(board.enter(1, std::iter::once(0)).unwrap());
     status.set_gone(1);
@@ -22,7 +22,7 @@ fn withdrawal_does_not_wait_for_a_dead_rank() {
 #[test]
 fn memory_is_revoked_from_a_process_that_is_stopped_inside() {
     let status = StatusBoard::of_threads(2).unwrap().remove(0);
-    let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
+    let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2);
     let registry = Registry::Processes;
     let mut array = Registered::<u8>::new(registry, 4096).unwrap();
     array.fill(7);
@@ -46,7 +46,7 @@ fn memory_is_revoked_from_a_process_that_is_stopped_inside() {
 #[test]
 fn revocation_is_retried_at_an_interval() {
     let status = StatusBoard::of_threads(2).unwrap().remove(0);
-    let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
+    let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2);
     let _inside = board.enter(1, std::iter::once(0)).unwrap();
     let (attempts, began) = (Cell::new(0), Instant::now());
     board.withdraw((0, &[0, 1]), &status, || {
@@ -60,7 +60,7 @@ fn revocation_is_retried_at_an_interval() {
 fn position_on_the_board_is_not_a_position_on_the_status_board() {
     // Ranks 2 and 3 are a declared node on a machine of four ranks.
     let status = StatusBoard::of_threads(4).unwrap().remove(2);
-    let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
+    let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2);
     std::mem::forget(board.enter(1, std::iter::once(0)).unwrap());
     status.set_gone(1);
     let began = Instant::now();

@@ -111,7 +111,7 @@ fn failed(size_bytes: usize, cause: io::Error) -> Error {
 }
 
 /// Returns the identity of the file, if it exists.
-fn inode(process_id: i32, file: u64) -> Option<u64> {
+pub(in crate::transport) fn inode(process_id: i32, file: u64) -> Option<u64> {
     rustix::fs::stat(Pages::path(process_id, file)).ok().map(|status| status.st_ino)
 }
 

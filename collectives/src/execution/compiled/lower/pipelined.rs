@@ -84,14 +84,12 @@ fn by_chunks(
     let place = Place { name: phase.name, phase: number, step };
     let step = phase.schedule.steps().get(step).copied().unwrap_or_default();
     let each = |chunks: Chunks| chunks.range().map(Chunks::one);
-    let sends =
-        step.send.into_iter().flat_map(|send| each(send.chunks).map(move |chunks| Send { chunks, ..send }));
-    let receives = step
-        .receive
-        .into_iter()
-        .flat_map(|receive| each(receive.chunks).map(move |chunks| Receive { chunks, ..receive }));
-    let mut sends = sends.map(|send| sent(phase, send, block));
-    let mut receives = receives.map(|receive| received(phase, receive, block));
+    let send = |half: Send| each(half.chunks).map(move |chunks| sent(phase, Send { chunks, ..half }, block));
+    let receive = |half: Receive| {
+        each(half.chunks).map(move |chunks| received(phase, Receive { chunks, ..half }, block))
+    };
+    let mut sends = step.send.into_iter().flat_map(send);
+    let mut receives = step.receive.into_iter().flat_map(receive);
     let instructions = std::iter::from_fn(|| match (sends.next(), receives.next()) {
         (None, None) => None,
         (send, receive) => Some((place, instruction(send, receive))),
