@@ -114,9 +114,8 @@ impl<'a> Bench<'a> {
     /// [`Error::Memory`], on all ranks, if one of them cannot allocate the array.
     fn new(comm: &'a mut Communicator, effort: &'a Effort, reach: Reach, memory: Memory) -> Result<Self> {
         let largest_bytes = match (comm.is_oversubscribed(), reach) {
-            (_, Reach::Network) => effort.largest_bytes(reach, comm.ranks()) * comm.ranks(),
-            (true, _) => MIN_BYTES * comm.ranks(),
-            (false, _) => effort.max_bytes,
+            (true, reach) if reach != Reach::Network => MIN_BYTES * comm.ranks(),
+            _ => effort.array_bytes(reach, comm.ranks()),
         };
         let array = Array::<f32>::new(memory, comm, largest_bytes / DType::F32.size_bytes());
         let mut has_all = [u8::from(array.is_ok())];

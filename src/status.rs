@@ -17,7 +17,7 @@ mod report;
 mod ring;
 
 pub(crate) use attempts::{PIECE_BYTES, PieceNumber};
-pub(crate) use board::{FirstFailure, Gone, Guard, PROCESS_ENDED, Recording, StatusBoard};
+pub(crate) use board::{FirstFailure, Gone, Guard, PROCESS_ENDED, Recording, SHRINKING, StatusBoard};
 pub use dump::{Dump, Failed};
 pub(crate) use dump::{dump, dump_all, dump_failed};
 #[cfg(feature = "nccl")]

@@ -11,7 +11,7 @@ use super::Communicator;
 use crate::config::OnFailure;
 use crate::control::{Gathered, Outcome};
 use crate::error::{Error, Result};
-use crate::status::{Gone, Guard, PIECE_BYTES, PieceNumber, StatusBoard};
+use crate::status::{Gone, Guard, PIECE_BYTES, PieceNumber, SHRINKING, StatusBoard};
 use crate::system::is_stopped;
 use crate::transport::{Bootstrap, Deadlines, Fabric, Failure, Poll, Waiting};
 
@@ -51,10 +51,10 @@ impl Communicator {
     /// [`Error::Unsupported`], before anything happens, if this world cannot shrink.
     pub(crate) fn survivors(&mut self) -> Result<Survivors> {
         self.check_can_change("shrink")?;
-        const CAUSE: &str = "it called `shrink`";
-        self.end_calls_in_flight(self.rank, CAUSE);
+        self.end_calls_in_flight(self.rank, SHRINKING);
+        self.status.set_shrinks(self.rank);
         let engine = self.engine_owner.engine();
-        engine.revoke(CAUSE);
+        engine.revoke(SHRINKING);
         let deadlines = engine.limits.usual;
         let mut survivors = Survivors::over(self.status.clone(), deadlines);
         survivors.minimum = self.minimum_ranks;

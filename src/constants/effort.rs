@@ -25,11 +25,20 @@ pub(super) struct Effort {
 const MAX_NETWORK_BYTES: usize = 8 << 20;
 
 impl Effort {
+    /// Returns the size of the largest array that is measured.
+    pub(super) fn array_bytes(&self, reach: Reach, ranks: usize) -> usize {
+        // Without shared memory, the array has a message for every rank.
+        let messages = if reach.shares_memory() { 1 } else { ranks };
+        self.largest_bytes(reach, ranks) * messages
+    }
+
+    /// Returns the size of the largest message that is measured.
     pub(super) fn largest_bytes(&self, reach: Reach, ranks: usize) -> usize {
-        match reach {
-            // The array has a message for every rank.
-            Reach::Network => MAX_NETWORK_BYTES.min(self.max_bytes / ranks).max(4 * MIN_BYTES),
-            _ => self.max_bytes,
+        let most_bytes = if reach == Reach::Network { MAX_NETWORK_BYTES } else { self.max_bytes };
+        if reach.shares_memory() {
+            most_bytes
+        } else {
+            most_bytes.min(self.max_bytes / ranks).max(4 * MIN_BYTES)
         }
     }
 }

@@ -62,3 +62,20 @@ pub(super) const ORDERS: [TimedCall; 5] = [
     (Algorithm::Butterfly, all_reduce),
     (Algorithm::Ring, all_reduce),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::super::effort::THOROUGH;
+    use super::*;
+
+    #[test]
+    fn array_of_a_measurement_holds_all_its_messages() {
+        for reach in Reach::ALL {
+            for ranks in 2..70 {
+                let all = steps(reach, ranks, true, THOROUGH.largest_bytes(reach, ranks));
+                let most_bytes = all.iter().map(|steps| steps.array_bytes).max();
+                assert!(most_bytes <= Some(THOROUGH.array_bytes(reach, ranks)), "{reach:?}, {ranks} ranks");
+            }
+        }
+    }
+}

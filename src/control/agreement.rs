@@ -93,6 +93,11 @@ impl Agreement {
         self.view.members.iter().copied().find(has_withdrawn)
     }
 
+    /// Returns the other members that have called for a view.
+    pub(super) fn callers(&self) -> impl Iterator<Item = Rank> {
+        self.ready.keys().copied()
+    }
+
     /// Returns the other candidates during an agreement, and whether each has called.
     pub(super) fn attending(&self) -> Vec<(Rank, bool)> {
         let others = self.candidates().into_iter().filter(|&rank| rank != self.own && self.call.is_some());

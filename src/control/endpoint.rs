@@ -164,6 +164,11 @@ impl Endpoint {
         self.actions.extend(used.map(|(&id, _)| Action::Send(id, Message::Goodbye.to_bytes())));
     }
 
+    /// Returns the other members that have started an agreement.
+    pub(crate) fn callers(&self) -> impl Iterator<Item = Rank> {
+        self.agreement.callers()
+    }
+
     /// Starts an agreement on the next view, in which `minimum` survivors, if given, may continue independently of the others. It
     /// ends with an [outcome](Self::take_outcome), at the latest when no member has called or failed for `patience`.
     pub(crate) fn call(&mut self, now: Time, patience: Time, minimum: Option<usize>) {

@@ -10,6 +10,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 
 use crate::system::MemoryLimit;
 
@@ -59,6 +60,10 @@ impl Pages {
     pub(crate) fn shared(size_bytes: usize) -> Result<(OwnedFd, Self)> {
         check_available(size_bytes)?;
         let size_bytes = whole_pages(size_bytes);
+        // Beyond the limit, the system would end the process by a signal.
+        if getrlimit(Resource::Fsize).current.is_some_and(|most| size_bytes as u64 > most) {
+            return Err(Errno::FBIG);
+        }
         let file = rustix::fs::memfd_create("unisono", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, size_bytes as u64)?;
         let pages = Self::of_file(&file)?;

@@ -26,7 +26,7 @@ mod recording;
 mod survivors;
 mod waits;
 
-pub(crate) use endings::{FirstFailure, PROCESS_ENDED};
+pub(crate) use endings::{FirstFailure, PROCESS_ENDED, SHRINKING};
 pub(crate) use guard::Guard;
 pub(crate) use recording::Recording;
 pub(crate) use survivors::Gone;

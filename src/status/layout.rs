@@ -56,8 +56,8 @@ pub(super) struct Head {
     pub(super) terminating: AtomicU32,
     /// The number of quiet sections of the ranks of this status board, including nested ones.
     pub(super) quiet: AtomicU32,
-    /// The number of ranks whose processes have ended, as far as detected.
-    pub(super) gone: AtomicU32,
+    /// The number of ranks whose processes have ended, as far as detected, and of ranks that have called `shrink`.
+    pub(super) lost: AtomicU32,
     pub(super) cause: Text<CAUSE>,
     /// Whether a rank that does not share this status board is in a quiet section.
     pub(super) quiet_elsewhere: AtomicBool,

@@ -17,6 +17,10 @@ const POLLS_BETWEEN_CLOCK_READS: u32 = 256;
 /// After this time a rank sleeps between polls, since the message is not merely in transit.
 pub(super) const AWAKE: Duration = Duration::from_millis(200);
 const NAP: Duration = Duration::from_micros(50);
+/// The longest time between polls of a wait that has lasted for seconds.
+const LONGEST_NAP: Duration = Duration::from_millis(5);
+/// A nap is this part of the wait so far, so that a long wait uses little of its core, and its end is noticed late by as little.
+const NAPS_PER_WAIT: u32 = 2000;
 /// Polls before sleeping in a wait known to be long.
 const POLLS_AWAKE: u32 = 50;
 /// Yields before a sleep that the awaited event ends, since other ranks that share the core may have work.
@@ -283,7 +287,7 @@ impl<'a> Waiting<'a> {
         let is_over = times.silence.is_over(now, *self.deadlines);
         match &self.nap {
             Some(nap) if sleeps => nap(),
-            None if sleeps => clock::sleep(NAP),
+            None if sleeps => clock::sleep((silent / NAPS_PER_WAIT).clamp(NAP, LONGEST_NAP)),
             _ => {}
         }
         if self.is_long() {

@@ -90,6 +90,7 @@ impl Nodes {
                 control::Report::Stranger => self.stranger(),
             }
         }
+        self.sockets.endpoint.callers().for_each(|rank| self.report.status.set_shrinks(rank));
         self.send_news();
         // Sends without delay.
         drop(self.sockets.flush());

@@ -31,6 +31,9 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("five ranks become four, three and one", one_by_one),
         Test::new("uninformed ranks follow the first that shrinks", nobody_has_failed),
         Test::new("a group continues without one of its ranks", groups),
+        Test::new("a group ends when a member shrinks its world", || {
+            all_succeed(unisono::threads(3, play_member));
+        }),
         Test::new("choice, timeout and settings are inherited", inherited),
         Test::new("a living rank that does not shrink is named", missing),
         Test::new("a program that ends with its ranks is refused", refused),
@@ -95,6 +98,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
         "connected" => lose(comm, &[&[1]], || launch::kill_this_process()),
         "absent" => machines::play_absent(comm),
         "group" => machines::play_group(comm),
+        "member" => play_member(comm),
         "minimum" => machines::play_minimum(comm),
         "stops" => machines::play_stops(comm),
         "one by one" => lose(comm, &[&[1], &[0, 2]], || launch::kill_this_process()),
@@ -216,6 +220,27 @@ fn groups() {
         Ok(())
     });
     all_succeed(ended);
+}
+
+/// Rank 2 fails. Rank 1 shrinks the world while rank 0 waits for it in a group.
+fn play_member(mut comm: Communicator) -> Result<()> {
+    comm.set_timeout(TIMEOUT);
+    let mut group = comm.group(&[0, 1])?;
+    sum(&mut comm)?;
+    match (comm.rank(), &mut group) {
+        (0, Some(group)) => {
+            let error = failure(group);
+            assert!(error.to_string().contains("it called `shrink`"), "{error}");
+        }
+        (1, _) => drop(failure(&mut comm)),
+        _ => {
+            comm.fail("on purpose");
+            return Ok(());
+        }
+    }
+    assert_eq!(sum(&mut comm.shrink()?)?, 2);
+    println!("2 are left");
+    Ok(())
 }
 
 fn inherited() {

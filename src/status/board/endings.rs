@@ -12,9 +12,14 @@ use super::{Parent, StatusBoard};
 const LEFT: u8 = 1;
 /// Its process has ended. A rank that has left its world may still be in a group.
 const GONE: u8 = 2;
+/// It has called `shrink`, which ends its groups.
+const SHRINKS: u8 = 4;
 
 /// The cause of the failure of a rank whose process has ended although it has not left.
 pub(crate) const PROCESS_ENDED: &str = "its process was killed, has crashed or called exit";
+
+/// The cause of the end of a communicator whose rank has called `shrink`.
+pub(crate) const SHRINKING: &str = "it called `shrink`";
 
 /// The first failure of a rank of the world.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,16 +46,16 @@ impl StatusBoard {
     }
 
     /// Returns the first failure here or, in a group, the first failure of its world if that concerns a member, or the first member
-    /// whose process has ended.
+    /// that is lost.
     pub(crate) fn failure(&self) -> Option<FirstFailure> {
         let head = self.layout.head();
         match head.failed.load(Ordering::Acquire).checked_sub(1) {
             Some(by) => {
-                let cause = head.cause.get().or_else(|| self.lost_cause())?;
+                let cause = head.cause.get().or_else(|| self.lost_cause(by as Rank))?;
                 let first = head.first.load(Ordering::Relaxed).checked_sub(1).unwrap_or(by);
                 Some(FirstFailure { by: by as Rank, first: first as Rank, cause })
             }
-            None => self.failure_in_world().or_else(|| self.gone_member()),
+            None => self.failure_in_world().or_else(|| self.lost_member()),
         }
     }
 
@@ -63,18 +68,21 @@ impl StatusBoard {
         Some(FirstFailure { by: by.or(first)?, first: first.or(by)?, cause })
     }
 
-    /// Returns the failure of a member of this group whose process has ended. The world does not report it if the rank had left the
-    /// world, or if another rank had failed there before.
-    fn gone_member(&self) -> Option<FirstFailure> {
-        let Parent { status, ranks } = self.parent.get().filter(|parent| parent.status.has_gone_ranks())?;
-        let rank = (0..ranks.len()).find(|&rank| status.is_gone(ranks[rank]) && !self.has_left(rank))?;
-        Some(FirstFailure { by: rank, first: rank, cause: PROCESS_ENDED.to_owned() })
+    /// Returns the failure of a member of this group whose process has ended, or which has called `shrink`. The world does not report it if
+    /// the rank had left the world, or if another rank had failed there before.
+    fn lost_member(&self) -> Option<FirstFailure> {
+        let Parent { status, ranks } = self.parent.get().filter(|parent| parent.status.has_lost_ranks())?;
+        let causes = [(GONE, PROCESS_ENDED), (SHRINKS, SHRINKING)];
+        let lost = |rank: Rank| causes.into_iter().find(|(bit, _)| status.has_bit(ranks[rank], *bit));
+        let mut members = (0..ranks.len()).filter(|&rank| !self.has_left(rank));
+        members.find_map(|rank| {
+            lost(rank).map(|(_, cause)| FirstFailure { by: rank, first: rank, cause: cause.to_owned() })
+        })
     }
 
     /// Returns a cause if the reporter of a failure was killed before it could write one; `None` if it may still write it.
-    fn lost_cause(&self) -> Option<String> {
-        let may_be_dead = self.members.iter().any(|&rank| self.has_died(rank));
-        may_be_dead
+    fn lost_cause(&self, by: Rank) -> Option<String> {
+        self.has_died(by)
             .then(|| "the process that reported it was killed before it could report the cause".to_owned())
     }
 
@@ -105,8 +113,7 @@ impl StatusBoard {
     /// Records that the process of a rank of the world has ended, and ends its quiet sections.
     pub(crate) fn set_gone(&self, rank: Rank) {
         let head = self.layout.head();
-        if self.layout.ended(rank).fetch_or(GONE, Ordering::AcqRel) & GONE == 0 {
-            head.gone.fetch_add(1, Ordering::AcqRel);
+        if self.set_lost(rank, GONE) {
             if let Some(position) = self.position_of(rank) {
                 let depth = self.layout.row(position).quiet_depth.swap(0, Ordering::AcqRel);
                 head.quiet.fetch_sub(depth, Ordering::AcqRel);
@@ -114,21 +121,35 @@ impl StatusBoard {
         }
     }
 
+    /// Records that a rank of the world has called `shrink`.
+    pub(crate) fn set_shrinks(&self, rank: Rank) {
+        self.set_lost(rank, SHRINKS);
+    }
+
+    /// Sets the bit of a lost rank. Returns whether it was not set.
+    fn set_lost(&self, rank: Rank, bit: u8) -> bool {
+        let is_new = self.layout.ended(rank).fetch_or(bit, Ordering::AcqRel) & bit == 0;
+        if is_new {
+            self.layout.head().lost.fetch_add(1, Ordering::AcqRel);
+        }
+        is_new
+    }
+
     /// Returns whether the process of a rank is known to have ended without leaving. It then accesses no memory any more.
     pub(crate) fn has_died(&self, rank: Rank) -> bool {
-        !self.has_left(rank) && self.is_gone(rank)
+        !self.has_left(rank) && self.has_bit(rank, GONE)
     }
 
-    /// Returns whether the process of a rank is known to have ended.
-    fn is_gone(&self, rank: Rank) -> bool {
+    /// Returns whether the bit of a rank is set, here or in the world of which these ranks are a group.
+    fn has_bit(&self, rank: Rank, bit: u8) -> bool {
         let in_world =
-            || self.parent.get().is_some_and(|Parent { status, ranks }| status.is_gone(ranks[rank]));
-        self.layout.ended(rank).load(Ordering::Acquire) & GONE != 0 || in_world()
+            || self.parent.get().is_some_and(|Parent { status, ranks }| status.has_bit(ranks[rank], bit));
+        self.layout.ended(rank).load(Ordering::Acquire) & bit != 0 || in_world()
     }
 
-    fn has_gone_ranks(&self) -> bool {
-        let in_world = || self.parent.get().is_some_and(|parent| parent.status.has_gone_ranks());
-        self.layout.head().gone.load(Ordering::Acquire) > 0 || in_world()
+    fn has_lost_ranks(&self) -> bool {
+        let in_world = || self.parent.get().is_some_and(|parent| parent.status.has_lost_ranks());
+        self.layout.head().lost.load(Ordering::Acquire) > 0 || in_world()
     }
 
     /// Reports that this rank cannot continue because of rank `first`, which may be itself. Its guard, if it has one, informs the other nodes.

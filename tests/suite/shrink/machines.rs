@@ -13,6 +13,7 @@ pub(super) fn tests() -> Vec<Test> {
     ];
     for (name, role, line, ranks) in [
         ("a group of machines continues without one of them", "group", "2 of the group are left", 2),
+        ("a group of machines ends when a member shrinks its world", "member", "2 are left", 2),
         ("fewer machines than the minimum do not continue", "minimum", "too few are left", 2),
         ("a remote rank that is stopped while it shrinks is left out", "stops", "2 are left", 2),
     ] {
