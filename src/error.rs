@@ -46,6 +46,8 @@ pub enum Error {
         at: Box<Place>,
         /// The rank that did not arrive.
         other: Rank,
+        /// The rank for which it waits, directly or through others that wait; the same one if it waits for none.
+        missing: Rank,
         /// The time for which the other rank was silent.
         waited: Duration,
         /// The activity of the other rank, if it is on the same node.
@@ -264,7 +266,7 @@ impl Error {
     pub fn failed_rank(&self) -> Option<Rank> {
         match *self {
             Self::Partitioned { ref lost, .. } => lost.first().copied(),
-            Self::Timeout { other, .. } | Self::Missing { other, .. } | Self::Left { other, .. } => {
+            Self::Timeout { missing: other, .. } | Self::Missing { other, .. } | Self::Left { other, .. } => {
                 Some(other)
             }
             Self::Aborted { by, .. } => Some(by),

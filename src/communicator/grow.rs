@@ -16,6 +16,9 @@ mod socket;
 use socket::JoinListener;
 pub(crate) use socket::join;
 
+/// More processes than any system starts.
+const MOST_JOINS: usize = 1 << 20;
+
 const WAITS_FOR_JOINS: &str = "waiting for processes that join";
 
 impl Communicator {
@@ -28,6 +31,11 @@ impl Communicator {
         self.check_can_change("grow")?;
         if self.config.nodes.is_some() {
             return Err(Error::Unsupported("a world of declared nodes cannot grow".to_owned()));
+        }
+        if more > MOST_JOINS {
+            return Err(Error::Unsupported(format!(
+                "a world cannot grow by {more} ranks, more than {MOST_JOINS}"
+            )));
         }
         let own = format!("grow by {more} at {}", path.display());
         let all = gather(&mut self.as_bootstrap("grow"), &own)?;

@@ -28,7 +28,7 @@ impl Failure {
         match self {
             Self::Timeout { other, waited } => {
                 let doing = status.position_of(other).map(|position| Box::new(status.doing(position)));
-                Error::Timeout { at, other, waited, doing }
+                Error::Timeout { at, other, missing: status.missing_behind(other), waited, doing }
             }
             Self::Mismatch { ours, other, theirs } => Error::Mismatch { at, ours, other, theirs },
             Self::Left { other } => Error::Left { at, other },

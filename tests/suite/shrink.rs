@@ -265,6 +265,7 @@ fn inherited() {
         let error = failure(&mut comm);
         // In a ring, a rank names the neighbour for which it waits.
         assert!(error.to_string().contains(": waited 1"), "{error}");
+        assert_eq!(error.failed_rank(), Some(0), "the rank for which all wait: {error}");
         Ok(())
     });
     all_succeed(ended.unwrap());

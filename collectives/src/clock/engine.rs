@@ -265,14 +265,16 @@ impl Clock<'_> {
         if let Some(places) = halves.to {
             let (topology, (nodes, to)) = (self.world.topology, self.after(rank, places));
             // A short message within a node is copied at once.
-            let is_awaited = !halves.is_eager && (nodes > 0 || size_bytes > self.machine.eager_bytes);
+            let is_long = !halves.is_eager && (nodes > 0 || size_bytes > self.machine.eager_bytes);
+            let is_own = places.get() as usize == topology.ranks();
+            let staging_bytes = self.machine.staging_bytes.filter(|_| is_long && nodes == 0 && !is_own);
+            // Staging memory that has room for a message keeps it until it is received.
+            let is_awaited = is_long && staging_bytes.is_none_or(|bytes| size_bytes > bytes);
             if is_awaited {
                 self.states[rank].received_us = f64::INFINITY;
             }
-            let is_own = places.get() as usize == topology.ranks();
-            let is_staged = is_awaited && self.machine.staging_bytes.is_some() && nodes == 0 && !is_own;
             // (The time of a short message includes its copy, except for a rank that receives no message.)
-            if is_staged || !is_awaited && halves.from.is_none() && !halves.is_part {
+            if staging_bytes.is_some() || !is_long && halves.from.is_none() && !halves.is_part {
                 self.work(rank, copy_us + self.switches_us(rank, size_bytes));
             }
             let message = Message { from: rank, places, nodes, size_bytes, sent_us, is_awaited };

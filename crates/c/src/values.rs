@@ -41,6 +41,9 @@ pub(crate) unsafe fn list<'a, T>(list: *const T, count: usize, what: &str) -> Re
     match (count, list.is_null()) {
         (0, _) => Ok(&[]),
         (_, true) => Err(argument(format!("the list of {what} is NULL"))),
+        _ if count > isize::MAX as usize / size_of::<T>() => {
+            Err(argument(format!("no list has {count} {what}")))
+        }
         // SAFETY: as the caller promises.
         _ => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
     }

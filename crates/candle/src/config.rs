@@ -26,6 +26,7 @@ mod parts;
 mod pipeline;
 mod prepare;
 mod same;
+mod stoppable;
 pub(super) mod text;
 
 pub(super) use check::figure;

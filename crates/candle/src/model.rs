@@ -94,12 +94,14 @@ pub(crate) fn layers(
         (ModelKind::ResNet, &Kind::Images { height, width, channels, classes }) => {
             let layers =
                 resnet::layers([height, width, channels], hidden.unwrap_or(&resnet::HIDDEN), classes);
-            layers.ok_or_else(|| "the resnet needs the width of at least one block".to_owned())
+            layers
+                .ok_or_else(|| "--hidden must have the width of at least one block of the resnet".to_owned())
         }
         (ModelKind::Transformer, Kind::Text { context, vocabulary }) => {
             let widths = hidden.unwrap_or(&transformer::HIDDEN);
             transformer::layers(*context, vocabulary.len(), widths, dropout).ok_or_else(|| {
-                "the transformer needs the width of each block: at least one, all the same, and divisible by 32, such as 384,384,384"
+                "--hidden must have the width of each block of the transformer: at least one, all the same, and divisible by 32, such as \
+                 384,384,384"
                     .to_owned()
             })
         }

@@ -9,7 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, wait, waitpid,
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
+    set_parent_process_death_signal, wait, waitpid,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::low_level::signal_name;
@@ -58,6 +59,13 @@ impl Member {
     pub(super) fn start(mut command: Command) -> io::Result<Self> {
         let child = command.process_group(0).spawn()?;
         Ok(Self { child, input: None, forwards: Vec::new() })
+    }
+
+    /// As [`start`](Self::start). The system terminates the command when the calling thread ends, which must live as long as this process.
+    pub(super) fn start_bound(mut command: Command) -> io::Result<Self> {
+        // SAFETY: the closure makes a single system call, which is permitted between fork and exec.
+        unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::TERM))?)) };
+        Self::start(command)
     }
 
     /// Sends a signal to the command itself and to no other process. A launcher decides whether to forward it. The command has not been waited for,

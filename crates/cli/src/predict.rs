@@ -64,6 +64,15 @@ struct Asked {
     prompt: Option<String>,
 }
 
+/// Returns a name without control characters, which a terminal would obey.
+fn shown(name: &str) -> String {
+    let shown = |sign: char| match sign.is_control() {
+        true => sign.escape_default().to_string(),
+        false => sign.to_string(),
+    };
+    name.chars().map(shown).collect()
+}
+
 #[derive(Serialize)]
 struct Sample {
     split: &'static str,
@@ -79,11 +88,11 @@ struct Sample {
 impl Sample {
     fn text(&self) -> String {
         let Self { split, index, class, probability, label, class_name, label_name } = self;
-        let percent = 100.0 * probability;
+        let (percent, class_name) = (100.0 * probability, shown(class_name));
         let text = format!("{split:>5} {index:>7}  class {class_name:>3}  {percent:>6.2} %");
         let Some(name) = label_name else { return text };
         let mark = if Some(*class) == *label { "" } else { "  wrong" };
-        format!("{text}  label {name:>3}{mark}")
+        format!("{text}  label {:>3}{mark}", shown(name))
     }
 }
 
@@ -102,7 +111,7 @@ impl Row {
     fn text(&self) -> String {
         let Self { split, index, column, value, target } = self;
         let target = target.map_or_else(String::new, |target| format!("  target {target}"));
-        format!("{split:>5} {index:>7}  {column} {value}{target}")
+        format!("{split:>5} {index:>7}  {} {value}{target}", shown(column))
     }
 }
 
@@ -158,6 +167,7 @@ fn answer(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
             let image = names.next().expect("each guess is of a file");
             let row = Image { image, class, probability, class_name: saved.class_name(class) };
             rows.write(&row, |Image { image, probability, class_name, .. }| {
+                let (image, class_name) = (shown(image), shown(class_name));
                 format!("{image}  class {class_name:>3}  {:>6.2} %", 100.0 * probability)
             });
         })?;
@@ -230,4 +240,24 @@ fn predict(
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_of_names_are_escaped() {
+        let (class_name, label_name) = ("é\u{1b}[2J".to_owned(), Some("a\nb".to_owned()));
+        let row = Sample {
+            split: "test",
+            index: 3,
+            class: 0,
+            probability: 0.5,
+            label: Some(1),
+            class_name,
+            label_name,
+        };
+        assert_eq!(row.text(), " test       3  class é\\u{1b}[2J   50.00 %  label a\\nb  wrong");
+    }
 }

@@ -27,8 +27,8 @@ pub enum DataError {
     /// A server of batches cannot be used, or cannot serve.
     #[error("data server `{address}`: {problem}")]
     Server { address: String, problem: String },
-    /// The wait for data servers ended on [request](crate::Stop).
-    #[error("stopped while waiting for a data server")]
+    /// The wait for data ended on [request](crate::Stop).
+    #[error("stopped while waiting for data")]
     Stopped,
     /// An invalid option, or a user-defined error.
     #[error(transparent)]

@@ -316,7 +316,7 @@ impl Cache {
     }
 }
 
-/// A flag that ends a wait for data servers, or makes a training run save and stop after the current step. Any copy may set it at any time: in a
+/// A flag that ends a wait for data, or makes a training run save and stop after the current step. Any copy may set it at any time: in a
 /// signal handler, another thread or a timer.
 ///
 /// In a training run, setting it on one rank is enough. The request travels with the sums of every step, so all ranks stop after the same step.

@@ -44,6 +44,7 @@ enum why {
     UNEVEN,
     OTHER_TYPE,
     OTHER_OPERATION,
+    INEXACT_BY_MPI,
     INTERCOMMUNICATOR,
     ONE_RANK,
     OTHER_PROCESSES,
@@ -56,6 +57,7 @@ enum why {
     IN_TRIAL,
     FASTER_BY_MPI,
     NOT_RECORDED,
+    NO_MEMORY,
     WHYS
 };
 
@@ -123,6 +125,8 @@ struct call {
     /* The operation and the type for MPI's own function, if that reduces the values; otherwise MPI_OP_NULL. */
     MPI_Op mpi_op;
     MPI_Datatype mpi_type;
+    /* The types of the buffers of a call that moves values, or MPI_DATATYPE_NULL. */
+    MPI_Datatype moved[2];
     int root;
     /* The class of the error if this rank finds the call invalid; otherwise MPI_SUCCESS. If Unisono carries out the call, it is reported
      * afterwards. */
@@ -173,8 +177,11 @@ struct type {
     MPI_Aint extent_bytes, true_bytes;
     /* Unisono's number of the type, or of the parts of a complex number, or NONE. */
     int dtype;
+    /* A bit for each reduction, by its number, in which MPI's result is not that of integer arithmetic on some rank. */
+    unsigned inexact;
 };
 
+/* All ranks call it. */
 void types_begin(void);
 /* Returns whether MPI's own function may carry out a reduction of a predefined type's values. */
 bool is_reduced_by_mpi(const struct type *type, int op);
@@ -191,6 +198,11 @@ bool is_contiguous(MPI_Datatype handle);
 bool is_committed(MPI_Datatype handle);
 /* Returns the number of a reduction, or NONE. */
 int reduction_of(MPI_Op op);
+
+/* integers.c: reductions of integers by MPI. */
+
+/* Returns the reductions in which MPI's result is not that of integer arithmetic, as bits by their numbers. */
+unsigned inexact_reductions(const struct type *type);
 
 /* settings.c: the setting UNISONO_ACCELERATE. */
 
@@ -211,6 +223,8 @@ struct settings {
     unsigned on_host;
     /* 1 if recorded decisions replace trials. */
     unsigned is_fixed;
+    /* 1 if rank 0 records decisions. */
+    unsigned is_recorded;
 };
 
 /* Reductions of floating-point numbers. */
@@ -261,7 +275,9 @@ uint64_t record_read(const char *file);
 bool record_has(const struct class *class, const struct world *world);
 /* Opens the file of UNISONO_ACCELERATE_RECORD on rank 0. Returns false and reports it if that fails. */
 bool record_begin(void);
-/* Writes the decisions of all ranks. Collective over MPI_COMM_WORLD, before MPI ends. */
+/* Returns false on rank 0 if it records no decisions. */
+bool record_may_be_wanted(void);
+/* Writes the decisions of all ranks, if rank 0 records them. All ranks call it, before MPI ends. */
 void record_write(void);
 
 /* worlds.c: the worlds of communicators. */
@@ -293,6 +309,8 @@ enum { STAGE_BYTES = 1 << 18 };
 
 /* progress.c: progress of MPI while a rank waits for others. */
 
+/* The library's duplicate of MPI_COMM_WORLD, which returns errors. */
+extern MPI_Comm own_world;
 /* Lets MPI make progress, once. */
 void progress(void);
 /* All ranks call it. */
@@ -390,6 +408,10 @@ void *allocated(size_t bytes);
 /* A communicator of this rank alone, which returns errors to this library: for questions that MPI answers only in calls. */
 extern MPI_Comm quiet_comm;
 void quiet_comm_begin(void);
+/* Returns whether MPI's own function reports an error of this class in a call's arguments before it accesses a buffer or waits for another rank. */
+bool is_refused_by_mpi(const struct call *call, int error);
+/* Calls the error handler of a call's communicator. */
+void handle_error(const struct call *call, int error, const char *text);
 /* Returns the code of MPI's function for an invalid call, after calling the error handler of the communicator. */
 int refused(const struct call *call);
 /* Returns the code of MPI's function for a code of unisono.h, after calling the error handler of the communicator for an error. */

@@ -92,8 +92,35 @@ static enum why choose_in_trial(struct call *call, struct choice *choice)
     return side_of_run(choice->samples->calls / RUN_CALLS) == UNISONO_SIDE ? BY_UNISONO : IN_TRIAL;
 }
 
+/* Returns whether every rank can allocate the packed copies of its buffers, whose lack would end a call by Unisono. */
+static bool can_pack(const struct call *call)
+{
+    size_t blocks = call->function == BCAST ? 1 : (size_t)call->world->ranks, copies = 0;
+    for (int i = 0; i < 2; i++)
+        copies += call->moved[i] != MPI_DATATYPE_NULL && !is_contiguous(call->moved[i]);
+    /* Volatile, since compilers assume that an unused allocation succeeds. */
+    void *volatile memory = malloc(copies * blocks * call->bytes);
+    int can = copies == 0 || memory != NULL;
+    free(memory);
+    PMPI_Allreduce(MPI_IN_PLACE, &can, 1, MPI_INT, MPI_MIN, call->comm);
+    return can;
+}
+
+/* Sets when the next trial starts. */
+static void postpone(struct choice *choice)
+{
+    choice->left = choice->next;
+    choice->next *= RETRIAL_FACTOR;
+}
+
+/* Begins a trial, unless a rank lacks memory for it. */
 static void begin_trial(const struct call *call, struct choice *choice)
 {
+    if (call->op == NONE && !can_pack(call)) {
+        choice->why = NO_MEMORY;
+        postpone(choice);
+        return;
+    }
     choice->samples = allocated(sizeof(*choice->samples));
     choice->samples->calls = 0;
     choice->samples->clock = clock_compared(call->world, call->comm);
@@ -178,10 +205,9 @@ static void decide(const struct call *call, struct choice *choice)
         choice->why = FASTER_BY_MPI;
     else if (are_clearly_shorter(times[UNISONO_SIDE], times[MPI_SIDE]))
         choice->why = BY_UNISONO;
-    else if (choice->why == FEW_CALLS)
+    else if (choice->why != BY_UNISONO)
         choice->why = FASTER_BY_MPI;
-    choice->left = choice->next;
-    choice->next *= RETRIAL_FACTOR;
+    postpone(choice);
     report_trial(call, choice->why, (const double[SIDES]){ times[MPI_SIDE][SECOND], times[UNISONO_SIDE][SECOND] });
 }
 

@@ -13,8 +13,8 @@ static bool leave(struct call *call, enum why why)
     return false;
 }
 
-/* Returns the size of an element of any type, or -1 if the type is invalid or not committed. MPI_Type_size has no size for a type of 2 GiB or more, and
- * MPI 3, over which a library compiled with MPI 4 may run, has no MPI_Type_size_c. */
+/* Returns the size of an element of any type, or -1 if the type is invalid or not committed. MPI_Type_size has no size for a type of 2 GiB or
+ * more, and MPI 3, over which a library compiled with MPI 4 may run, has no MPI_Type_size_c. */
 static MPI_Count size_of(MPI_Datatype handle)
 {
     const struct type *type = type_of(handle);
@@ -121,7 +121,7 @@ static int error_in_reduction(enum function function, struct buffer from, struct
     return error == MPI_SUCCESS ? error_of_alias(function, from, to) : error;
 }
 
-/* Checks the arguments of a call, since some MPIs access missing buffers. */
+/* Checks the arguments of a call, since some MPIs access missing buffers. An error that MPI reports has a message with MPI's function. */
 static bool refuse(struct call *call, int error)
 {
     int is_inter;
@@ -131,7 +131,7 @@ static bool refuse(struct call *call, int error)
     /* An intercommunicator has other roots, and ignored counts and buffers. */
     if (is_inter)
         return leave(call, INTERCOMMUNICATOR);
-    call->error = error == BY_MPI ? MPI_SUCCESS : error;
+    call->error = error == BY_MPI || is_refused_by_mpi(call, error) ? MPI_SUCCESS : error;
     return leave(call, INVALID);
 }
 
@@ -184,6 +184,7 @@ static void begin(struct call *call, enum function function, MPI_Comm comm, int 
     call->bytes = 0;
     call->op = call->dtype = NONE;
     call->mpi_op = MPI_OP_NULL;
+    call->moved[0] = call->moved[1] = MPI_DATATYPE_NULL;
     call->error = MPI_SUCCESS;
     call->choice = NULL;
     call->is_in_trial = false;
@@ -275,6 +276,8 @@ bool decides_reduction(struct call *call, enum function function, MPI_Comm comm,
     bool is_by_mpi = type == NULL || !is_reduced(type, call->op);
     if (is_by_mpi && !is_for_function(call, to->type, type))
         return leave(call, OTHER_TYPE);
+    if (type != NULL && type->inexact >> call->op & 1)
+        return leave(call, INEXACT_BY_MPI);
     if (may_round(type, call->op) && !(settings.reductions & FLOATS))
         return leave(call, LEFT_BY_SETTING);
     if (to->count == 0 || to->count == UNEQUAL)
@@ -325,6 +328,13 @@ static int error_in_move(const struct call *call, const struct buffer *from, con
     return error_of_alias(call->function, *from, own);
 }
 
+static void set_moved(struct call *call, const struct buffer *from, const struct buffer *to)
+{
+    call->moved[0] = to->type;
+    if (from != NULL && from->address != MPI_IN_PLACE)
+        call->moved[1] = from->type;
+}
+
 bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to, int root)
 {
     int late = MPI_SUCCESS;
@@ -336,6 +346,7 @@ bool decides_move(struct call *call, enum function function, MPI_Comm comm, cons
     int error = error_in_move(call, from, to, &late);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
+    set_moved(call, from, to);
     bool is_for_unisono = decides_bytes(call, (size_t)to->count * (size_t)size_of(to->type), late);
     note(call, to, MPI_OP_NULL);
     return is_for_unisono;
@@ -374,6 +385,7 @@ bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct
         return refuse(call, error);
     if (most * to.count > 2 * all)
         return leave(call, UNEVEN);
+    set_moved(call, &from, &to);
     bool is_for_unisono = decides_bytes(call, (size_t)(most * size_bytes), error_of_length(from, own));
     to.count = size_bytes == 0 ? 0 : most;
     note(call, &to, MPI_OP_NULL);

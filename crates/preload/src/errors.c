@@ -2,6 +2,7 @@
 
 #include "accelerate.h"
 
+#include <ctype.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,24 +42,62 @@ static int class_of(const char *text)
     return is_there ? class : MPI_ERR_OTHER;
 }
 
+bool is_refused_by_mpi(const struct call *call, int error)
+{
+    if (error == MPI_ERR_ROOT)
+        return true;
+#ifdef OPEN_MPI
+    /* Open MPI checks all types only in these functions. It does not check the counts that the root of MPI_Scatter sends, and that MPI_Allgatherv
+     * receives. */
+    if (error == MPI_ERR_TYPE)
+        return call->function == BCAST || call->function == ALLTOALL;
+    return error == MPI_ERR_COUNT && call->function != SCATTER && call->function != ALLGATHERV;
+#else
+    /* MPICH does not check the counts of most reductions. */
+    return error == MPI_ERR_TYPE || (error == MPI_ERR_COUNT && call->op == NONE);
+#endif
+}
+
+/* The message of a fatal error handler names MPI_Comm_call_errhandler instead of the program's function, so the function is printed before. */
+void handle_error(const struct call *call, int error, const char *text)
+{
+    MPI_Errhandler handler;
+    const char *name = FUNCTION_NAMES[call->function];
+    PMPI_Comm_get_errhandler(call->comm, &handler);
+    if (handler == MPI_ERRORS_ARE_FATAL)
+        fprintf(stderr, "unisono: MPI_%c%s: %s\n", toupper(*name), name + 1, text);
+    PMPI_Errhandler_free(&handler);
+    PMPI_Comm_call_errhandler(call->comm, error);
+}
+
+/* Calls the error handler for an error that MPI has a text for. */
+static void handle_class(const struct call *call, int error)
+{
+    char text[MPI_MAX_ERROR_STRING];
+    int length;
+    PMPI_Error_string(error, text, &length);
+    handle_error(call, error, text);
+}
+
 int refused(const struct call *call)
 {
     call_ended(call, true);
-    PMPI_Comm_call_errhandler(call->comm, call->error);
+    handle_class(call, call->error);
     return call->error;
 }
 
 int result_of(const struct call *call, int code)
 {
     call_ended(call, code != UNISONO_OK);
-    int error = call->error;
-    if (code != UNISONO_OK) {
-        error = code == UNISONO_ERROR_MEMORY ? MPI_ERR_NO_MEM : class_of(unisono_last_error());
-        /* The other ranks have started the call, and wait for this one. */
-        if (!unisono_is_fatal(code))
-            unisono_fail(call->world->unisono, unisono_last_error());
+    if (code == UNISONO_OK) {
+        if (call->error != MPI_SUCCESS)
+            handle_class(call, call->error);
+        return call->error;
     }
-    if (error != MPI_SUCCESS)
-        PMPI_Comm_call_errhandler(call->comm, error);
+    int error = code == UNISONO_ERROR_MEMORY ? MPI_ERR_NO_MEM : class_of(unisono_last_error());
+    /* The other ranks have started the call, and wait for this one. */
+    if (!unisono_is_fatal(code))
+        unisono_fail(call->world->unisono, unisono_last_error());
+    handle_error(call, error, unisono_last_error());
     return error;
 }

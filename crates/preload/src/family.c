@@ -138,29 +138,44 @@ static Dl_info definer_of(void *function)
     return is_defined ? info : (Dl_info){ 0 };
 }
 
-/* Reports another library that intercepts MPI. Only the first one of them gets MPI_Init, and none calls the next one. */
-static void warn_of(const Dl_info *other, const char *place, const char *effect)
+/* The functions by which other tools are found. Most tools intercept the first ones, which start MPI, and some only collectives. */
+enum { STARTS = 2 };
+static const char *const INTERCEPTED[] = {
+    "MPI_Init",      "MPI_Init_thread", "MPI_Allreduce", "MPI_Reduce",  "MPI_Bcast", "MPI_Reduce_scatter", "MPI_Reduce_scatter_block",
+    "MPI_Allgather", "MPI_Allgatherv",  "MPI_Alltoall",  "MPI_Gather",  "MPI_Scatter", "MPI_Scan",         "MPI_Exscan",
+    "MPI_Barrier",
+};
+
+/* Reports that another library or the program, and not the owner of `base`, defines an intercepted function behind `handle`. Only the first library
+ * that intercepts a function gets its calls, and none calls the next one. */
+static void warn_of_other(void *handle, const void *base, const char *place, const char *of_start, const char *of_others)
 {
-    fprintf(stderr, "unisono: `%s` intercepts MPI_Init %s %s: %s; use only one of them\n", other->dli_fname, place, OWN->library, effect);
+    for (size_t i = 0; base != NULL && i < sizeof(INTERCEPTED) / sizeof(*INTERCEPTED); i++) {
+        Dl_info other = definer_of(dlsym(handle, INTERCEPTED[i]));
+        if (other.dli_fbase == NULL || other.dli_fbase == base)
+            continue;
+        fprintf(stderr, "unisono: `%s` intercepts %s %s %s: %s; use only one of them\n", other.dli_fname, INTERCEPTED[i], place, OWN->library,
+                i < STARTS ? of_start : of_others);
+        return;
+    }
 }
 
-/* Reports a library or a program that gets MPI_Init instead of this library. */
+/* Reports a library or a program that gets calls instead of this library. */
 static void check_earlier_tool(void)
 {
     static const char here;
-    Dl_info own, first = definer_of(function_of_mpi("MPI_Init"));
-    bool is_other = first.dli_fbase != NULL && dladdr(&here, &own) != 0 && first.dli_fbase != own.dli_fbase;
-    if (is_other && is_first_rank())
-        warn_of(&first, "before", "Unisono carries out no calls");
+    Dl_info own;
+    if (is_first_rank() && dladdr(&here, &own) != 0)
+        warn_of_other(dlopen(NULL, RTLD_LAZY), own.dli_fbase, "before", "Unisono carries out no calls", "Unisono gets no such calls");
 }
 
 void check_later_tool(void)
 {
     int rank;
-    Dl_info next = definer_of(dlsym(RTLD_NEXT, "MPI_Init")), mpi = definer_of(function_of_mpi("PMPI_Init"));
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (rank == 0 && next.dli_fbase != NULL && mpi.dli_fbase != NULL && next.dli_fbase != mpi.dli_fbase)
-        warn_of(&next, "after", "it does not see the start of MPI");
+    if (rank == 0)
+        warn_of_other(RTLD_NEXT, definer_of(function_of_mpi("PMPI_Init")).dli_fbase, "after", "it does not see the start of MPI",
+                      "it gets no such calls");
 }
 
 /* Runs before main. If the program's MPI belongs to another family, the program, which has not started yet, is executed again without

@@ -9,10 +9,11 @@
 static int cannot(const struct call *call, int error)
 {
     bool is_memory = error == MPI_ERR_NO_MEM;
-    unisono_fail(call->world->unisono, is_memory ? "a rank has no memory to pack values" : "a rank cannot pack the values that it sends");
+    const char *text = is_memory ? "a rank has no memory to pack values" : "a rank cannot pack the values that it sends";
+    unisono_fail(call->world->unisono, text);
     call_ended(call, true);
     if (is_memory)
-        PMPI_Comm_call_errhandler(call->comm, error);
+        handle_error(call, error, text);
     return error;
 }
 

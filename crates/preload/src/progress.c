@@ -3,14 +3,14 @@
 
 #include "accelerate.h"
 
-/* The communicator of the probe, on which no message is sent. */
-static MPI_Comm quiet = MPI_COMM_NULL;
+/* No message that a probe could find is sent on it. */
+MPI_Comm own_world = MPI_COMM_NULL;
 
 void progress(void)
 {
     int found;
     /* It fails once a process of a fault-tolerant MPI has failed, but still makes progress. */
-    PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, quiet, &found, MPI_STATUS_IGNORE);
+    PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, own_world, &found, MPI_STATUS_IGNORE);
 }
 
 static const char *look(void)
@@ -21,8 +21,8 @@ static const char *look(void)
 
 void progress_begin(void)
 {
-    PMPI_Comm_dup(MPI_COMM_WORLD, &quiet);
-    PMPI_Comm_set_errhandler(quiet, MPI_ERRORS_RETURN);
+    PMPI_Comm_dup(MPI_COMM_WORLD, &own_world);
+    PMPI_Comm_set_errhandler(own_world, MPI_ERRORS_RETURN);
 }
 
 void progress_of_this_thread(void)
@@ -33,5 +33,5 @@ void progress_of_this_thread(void)
 void progress_end(void)
 {
     unisono_while_waiting(NULL);
-    PMPI_Comm_free(&quiet);
+    PMPI_Comm_free(&own_world);
 }

@@ -1,11 +1,15 @@
 /* Decisions in a file: one line for each class of calls and number of ranks and nodes, so that a later run makes the same ones. */
 
+/* For realpath. */
+#define _XOPEN_SOURCE 700
+
 #include "accelerate.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* The first and the last line, which show that the file is complete. */
@@ -104,9 +108,12 @@ uint64_t record_read(const char *name)
     return is_valid ? all : 0;
 }
 
-/* Returns the name of a file that also holds once the program has changed its folder. */
+/* Returns the name of a file that also holds once the program has changed its folder. A symbolic link stays, and its file is replaced. */
 static char *absolute(const char *name)
 {
+    char *target = realpath(name, NULL);
+    if (target != NULL)
+        return target;
     char *folder = *name == '/' ? NULL : getcwd(NULL, 0);
     if (folder == NULL)
         return strdup(name);
@@ -116,22 +123,42 @@ static char *absolute(const char *name)
     return whole;
 }
 
+/* Returns whether the new file can be created. If not, `errno` is set. */
+static bool can_create(const char *new_name)
+{
+    FILE *file = fopen(new_name, "we");
+    return file != NULL && fclose(file) == 0 && remove(new_name) == 0;
+}
+
 bool record_begin(void)
 {
     int rank;
+    char host[64] = "";
+    struct stat existing;
     const char *name = getenv("UNISONO_ACCELERATE_RECORD");
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank != 0 || name == NULL || *name == '\0')
         return true;
     record_name = absolute(name);
-    new_name = allocated(strlen(record_name) + 32);
-    /* Other runs may record under the same name. */
-    sprintf(new_name, "%s.%ld.new", record_name, (long)getpid());
-    FILE *file = fopen(new_name, "we");
-    bool is_possible = file != NULL && fclose(file) == 0 && remove(new_name) == 0;
-    if (!is_possible)
-        fprintf(stderr, "unisono: cannot record decisions in `%s`: %s\n", name, strerror(errno));
-    return is_possible;
+    new_name = allocated(strlen(record_name) + sizeof(host) + 32);
+    /* Other runs may record under the same name, also on other hosts. */
+    gethostname(host, sizeof(host) - 1);
+    sprintf(new_name, "%s.%s.%ld.new", record_name, host, (long)getpid());
+    const char *problem = NULL;
+    if (stat(record_name, &existing) == 0 && !S_ISREG(existing.st_mode))
+        problem = "it is not a regular file";
+    else if (!can_create(new_name))
+        problem = strerror(errno);
+    if (problem != NULL)
+        fprintf(stderr, "unisono: cannot record decisions in `%s`: %s\n", name, problem);
+    return problem == NULL;
+}
+
+bool record_may_be_wanted(void)
+{
+    int rank;
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return rank != 0 || new_name != NULL;
 }
 
 /* Returns the decisions of this rank's trials, and their number. */
@@ -157,22 +184,23 @@ static void add(struct decision decision)
         same->side = MPI_SIDE;
 }
 
-/* Returns the decisions of all ranks in the order of ranks, on rank 0, and their number. */
+/* Returns the decisions of all ranks in the order of ranks, on rank 0, and their number. On MPI_COMM_WORLD, calls of this library could match
+ * unmatched calls of the program. */
 static struct decision *gathered(int *all)
 {
     int rank, ranks, own;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    PMPI_Comm_rank(own_world, &rank);
+    PMPI_Comm_size(own_world, &ranks);
     struct decision *mine = own_decisions(&own);
     int *bytes = allocated(2 * sizeof(int) * (size_t)ranks), *starts = bytes + ranks, own_bytes = own * (int)sizeof(*mine);
-    PMPI_Gather(&own_bytes, 1, MPI_INT, bytes, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    PMPI_Gather(&own_bytes, 1, MPI_INT, bytes, 1, MPI_INT, 0, own_world);
     int next = 0;
     for (int other = 0; rank == 0 && other < ranks; other++) {
         starts[other] = next;
         next += bytes[other];
     }
     struct decision *of_all = allocated((size_t)next + 1);
-    PMPI_Gatherv(mine, own_bytes, MPI_BYTE, of_all, bytes, starts, MPI_BYTE, 0, MPI_COMM_WORLD);
+    PMPI_Gatherv(mine, own_bytes, MPI_BYTE, of_all, bytes, starts, MPI_BYTE, 0, own_world);
     free(mine);
     free(bytes);
     *all = next / (int)sizeof(*of_all);
@@ -212,11 +240,13 @@ static void write_all(const struct decision *of_all, int all)
 
 void record_write(void)
 {
-    int is_wanted = new_name != NULL, all;
-    PMPI_Bcast(&is_wanted, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    if (!is_wanted)
+    int all;
+    if (!settings.is_recorded)
         return;
+    /* A record without the decisions of some ranks would be wrong. */
+    PMPI_Comm_set_errhandler(own_world, MPI_ERRORS_ARE_FATAL);
     struct decision *of_all = gathered(&all);
+    PMPI_Comm_set_errhandler(own_world, MPI_ERRORS_RETURN);
     if (new_name != NULL)
         write_all(of_all, all);
     free(of_all);

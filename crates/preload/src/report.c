@@ -30,6 +30,7 @@ static const char *const REASONS[WHYS] = {
     [UNEVEN] = "MPI: the ranks' counts are too different",
     [OTHER_TYPE] = "MPI: the type is not one that Unisono reduces",
     [OTHER_OPERATION] = "MPI: the operation is not one of Unisono's",
+    [INEXACT_BY_MPI] = "MPI: its results are not those of integer arithmetic",
     [INTERCOMMUNICATOR] = "MPI: an intercommunicator",
     [ONE_RANK] = "MPI: one rank",
     [OTHER_PROCESSES] = "MPI: ranks of another MPI_COMM_WORLD",
@@ -41,6 +42,7 @@ static const char *const REASONS[WHYS] = {
     [IN_TRIAL] = "both: the trial has not ended",
     [FASTER_BY_MPI] = "MPI: Unisono was not faster in the trial",
     [NOT_RECORDED] = "MPI: no recorded decision names Unisono",
+    [NO_MEMORY] = "MPI: a rank has no memory to pack values",
 };
 
 void report_begin(void)

@@ -132,8 +132,9 @@ struct settings settings_agreed(void)
     is_valid = is_valid && record_begin();
     if (!takes_gpu_arrays())
         own.on_host = 1;
-    unsigned of_all[] = { is_valid, own.functions, own.named, own.reductions, own.several_nodes, own.on_host };
-    PMPI_Allreduce(MPI_IN_PLACE, of_all, 6, MPI_UNSIGNED, MPI_BAND, MPI_COMM_WORLD);
+    own.is_recorded = record_may_be_wanted();
+    unsigned of_all[] = { is_valid, own.functions, own.named, own.reductions, own.several_nodes, own.on_host, own.is_recorded };
+    PMPI_Allreduce(MPI_IN_PLACE, of_all, 7, MPI_UNSIGNED, MPI_BAND, MPI_COMM_WORLD);
     if (!of_all[0])
         end();
     if (!is_agreed(decisions)) {
@@ -141,5 +142,5 @@ struct settings settings_agreed(void)
             fprintf(stderr, "unisono: the decisions in `%s` are not those of all ranks: copy one file to all nodes\n", file);
         end();
     }
-    return (struct settings){ of_all[1], of_all[2], of_all[3], of_all[4], of_all[5], own.is_fixed };
+    return (struct settings){ of_all[1], of_all[2], of_all[3], of_all[4], of_all[5], own.is_fixed, of_all[6] };
 }

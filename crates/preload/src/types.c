@@ -38,13 +38,14 @@ static int dtype_of(enum kind kind, int size_bytes)
     }
 }
 
-static void add(MPI_Datatype handle, enum kind kind)
+/* Adds a type. Returns NULL if it is there already, or if MPI does not have it. */
+static struct type *add(MPI_Datatype handle, enum kind kind)
 {
     int size_bytes;
     MPI_Aint lower, extent, true_lower, true_extent;
     /* An MPI without a Fortran type has a null handle for it. */
     if (handle == MPI_DATATYPE_NULL || type_of(handle) != NULL || PMPI_Type_size(handle, &size_bytes) != MPI_SUCCESS)
-        return;
+        return NULL;
     PMPI_Type_get_extent(handle, &lower, &extent);
     PMPI_Type_get_true_extent(handle, &true_lower, &true_extent);
     size_t slot = slot_of(handle);
@@ -52,7 +53,8 @@ static void add(MPI_Datatype handle, enum kind kind)
         slot = (slot + 1) % SLOTS;
     is_used[slot] = true;
     int dtype = dtype_of(kind, kind == COMPLEX ? size_bytes / 2 : size_bytes);
-    slots[slot] = (struct type){ handle, kind, size_bytes, extent, true_extent, dtype };
+    slots[slot] = (struct type){ handle, kind, size_bytes, extent, true_extent, dtype, 0 };
+    return &slots[slot];
 }
 
 static void add_all(const MPI_Datatype *handles, size_t count, enum kind kind)
@@ -61,7 +63,22 @@ static void add_all(const MPI_Datatype *handles, size_t count, enum kind kind)
         add(handles[i], kind);
 }
 
-#define ADD_ALL(handles, kind) add_all(handles, sizeof(handles) / sizeof(*(handles)), kind)
+/* Adds types of integers. Processors differ, and so MPI's results may, but all ranks must agree on the calls that they leave to MPI. */
+static void add_integers(const MPI_Datatype *handles, size_t count, enum kind kind)
+{
+    struct type *added[count];
+    unsigned inexact[count];
+    for (size_t i = 0; i < count; i++) {
+        added[i] = add(handles[i], kind);
+        inexact[i] = added[i] == NULL ? 0 : inexact_reductions(added[i]);
+    }
+    PMPI_Allreduce(MPI_IN_PLACE, inexact, (int)count, MPI_UNSIGNED, MPI_BOR, MPI_COMM_WORLD);
+    for (size_t i = 0; i < count; i++)
+        if (added[i] != NULL)
+            added[i]->inexact = inexact[i];
+}
+
+#define ADD(add, handles, kind) add(handles, sizeof(handles) / sizeof(*(handles)), kind)
 
 void types_begin(void)
 {
@@ -85,14 +102,14 @@ void types_begin(void)
     const MPI_Datatype is_pair[] = { MPI_2INT, MPI_LONG_INT, MPI_SHORT_INT, MPI_2INTEGER };
     const MPI_Datatype is_floating_pair[] = { MPI_FLOAT_INT, MPI_DOUBLE_INT, MPI_LONG_DOUBLE_INT, MPI_2REAL, MPI_2DOUBLE_PRECISION };
     PMPI_Type_create_keyval(MPI_TYPE_NULL_COPY_FN, MPI_TYPE_NULL_DELETE_FN, &of_type, NULL);
-    ADD_ALL(is_signed, SIGNED);
-    ADD_ALL(is_fortran, FORTRAN);
-    ADD_ALL(is_unsigned, UNSIGNED);
-    ADD_ALL(is_floating, FLOATING);
-    ADD_ALL(is_complex, COMPLEX);
-    ADD_ALL(is_moved, MOVED);
-    ADD_ALL(is_pair, INTEGER_PAIR);
-    ADD_ALL(is_floating_pair, FLOATING_PAIR);
+    ADD(add_integers, is_signed, SIGNED);
+    ADD(add_integers, is_fortran, FORTRAN);
+    ADD(add_integers, is_unsigned, UNSIGNED);
+    ADD(add_all, is_floating, FLOATING);
+    ADD(add_all, is_complex, COMPLEX);
+    ADD(add_all, is_moved, MOVED);
+    ADD(add_all, is_pair, INTEGER_PAIR);
+    ADD(add_all, is_floating_pair, FLOATING_PAIR);
 }
 
 const struct type *type_of(MPI_Datatype handle)

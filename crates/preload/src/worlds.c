@@ -1,13 +1,17 @@
 /* Worlds of Unisono, each an attribute of a communicator. A communicator gets a world at its first call that Unisono could carry out.
  * Its duplicates have their own worlds. Freeing it frees its world. */
 
+/* For pthread_getattr_np. */
+#define _GNU_SOURCE
+
 #include "accelerate.h"
 
-#include <fcntl.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -101,8 +105,9 @@ void worlds_begin(void)
 {
     PMPI_Comm_group(MPI_COMM_WORLD, &of_job);
     nodes_begin();
-    types_begin();
     struct settings agreed = settings_agreed();
+    if (agreed.functions != 0)
+        types_begin();
     quiet_comm_begin();
     progress_begin();
     report_begin();
@@ -157,6 +162,20 @@ static void find_nodes(struct world *world, const int *numbers)
     free(nodes);
 }
 
+/* Returns whether this thread has less stack left than the start of a world needs, which takes 36 KiB. */
+static bool is_stack_short(void)
+{
+    enum { NEEDED = 48 << 10 };
+    pthread_attr_t attributes;
+    void *lowest = NULL;
+    size_t bytes;
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0)
+        return false;
+    pthread_attr_getstack(&attributes, &lowest, &bytes);
+    pthread_attr_destroy(&attributes);
+    return (uintptr_t)&attributes - (uintptr_t)lowest < NEEDED;
+}
+
 /* Returns the reason why this rank should not connect with the other ranks, or NULL. */
 static const char *obstacle(const struct world *world)
 {
@@ -167,9 +186,14 @@ static const char *obstacle(const struct world *world)
         return "ranks could not connect with other nodes before";
     if (world->nodes > 1 && world->ranks > MOST_RANKS)
         return "there are more than 512 ranks on several nodes";
+    if (is_stack_short())
+        return "a thread has less than 48 KiB of stack left";
     int needed = world->ranks * (world->nodes == 1 ? FILES : FILES_BETWEEN_NODES);
-    int free_file = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    close(free_file);
+    int free_file = eventfd(0, EFD_CLOEXEC);
+    if (free_file >= 0)
+        close(free_file);
+    else if (errno != EMFILE)
+        return strerror(errno);
     bool has_limit = getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY;
     /* The program needs files too. */
     bool are_few = free_file < 0 || (has_limit && files.rlim_cur / 2 < (rlim_t)(free_file + needed));

@@ -6,6 +6,7 @@ use std::num::NonZero;
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
 use unisono::{DType, Element};
 use unisono_bindings::Lent;
 use unisono_bindings::device::OnGpu;
@@ -198,7 +199,9 @@ fn buffer(object: &Bound<'_, PyAny>, writes: bool) -> PyResult<PyUntypedBuffer> 
     }
     let row = is_scalar.then(|| object.call_method1("reshape", (1,))).transpose()?;
     let object = row.as_ref().unwrap_or(object);
-    PyUntypedBuffer::get(object).or_else(|error| {
+    // A memory view has strides, which PyO3 requires and arrays of ctypes lack.
+    let viewed = |_| PyUntypedBuffer::get(PyMemoryView::from(object)?.as_any());
+    PyUntypedBuffer::get(object).or_else(viewed).or_else(|error| {
         let bytes = || -> PyResult<PyUntypedBuffer> {
             let size_bytes = object.getattr("dtype")?.getattr("itemsize")?;
             PyUntypedBuffer::get(&object.call_method1("view", (format!("V{size_bytes}"),))?)

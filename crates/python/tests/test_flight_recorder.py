@@ -98,6 +98,25 @@ else:
         assert end.code == 0, end.output
 
 
+def test_group_that_ends_without_a_failure_writes_no_record(tmp_path: Path) -> None:
+    program = """
+import time
+
+try:
+    dist.broadcast(torch.zeros(2), size, async_op=True).wait()
+except RuntimeError as error:
+    assert "root" in str(error), error
+dist.barrier()
+message = dist.irecv(torch.zeros(2), 1 - rank)
+# Rank 0 leaves first, which ends the message of rank 1.
+time.sleep(0.3 * rank)
+dist.destroy_process_group()
+"""
+    for end in run(PRELUDE + program, TORCH_FR_DUMP_TEMP_FILE=str(tmp_path / "rank_")):
+        assert end.code == 0, end.output
+    assert not list(tmp_path.iterdir())
+
+
 def test_poll_of_a_failed_message_does_not_stop_other_threads() -> None:
     program = """
 import threading, time

@@ -218,6 +218,9 @@ def refused(call, words):
     else:
         raise AssertionError(words)
 
+import ctypes
+assert list(comm.all_reduce((ctypes.c_float * 2)(1, 2))) == [2, 4]
+refused(lambda: comm.grow(2**60, "nowhere"), "cannot grow by")
 refused(lambda: comm.all_reduce(np.zeros((4, 4))[:, 1]), "not contiguous")
 for kind in ("c8", "M8[D]"):
     refused(lambda: comm.all_reduce(np.zeros(4, kind)), "no reduction of elements of format")
@@ -375,12 +378,17 @@ for kind in (torch.float32, torch.bfloat16):
 tensor = torch.arange(4).bfloat16() if comm.rank == 0 else torch.zeros(4, dtype=torch.bfloat16)
 comm.broadcast_async(tensor).wait()
 assert tensor.tolist() == [0, 1, 2, 3], tensor
-try:
-    comm.all_reduce(torch.zeros(4, 4, dtype=torch.bfloat16).t()[1:])
-except (ValueError, RuntimeError) as error:
-    assert "contiguous" in str(error), error
-else:
-    raise AssertionError("an array is not contiguous")
+for wrong, words in (
+    (torch.zeros(4, 4, dtype=torch.bfloat16).t()[1:], "contiguous"),
+    (torch._neg_view(torch.ones(3)), "negated"),
+    (torch.ones(3, dtype=torch.bfloat16, requires_grad=True), "gradient"),
+):
+    try:
+        comm.all_reduce(wrong)
+    except (ValueError, RuntimeError) as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(words)
 """
     )
 

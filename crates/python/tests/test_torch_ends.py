@@ -16,7 +16,7 @@ def test_invalid_calls_are_refused() -> None:
 def refused(call, *words):
     try:
         call()
-    except (RuntimeError, ValueError, TypeError) as error:
+    except RuntimeError as error:
         assert all(word in str(error) for word in words), error
     else:
         raise AssertionError(words)
@@ -35,7 +35,56 @@ for wrong in ([torch.zeros(2)] * (size - 1), [torch.zeros(2)] * (size + 1)):
         refused(lambda: dist.scatter(torch.zeros(2), wrong), "scatter: the input list", words)
 if rank == 0:
     refused(lambda: dist.scatter(torch.zeros(2), [torch.zeros(1)] * size), "scatter", "1 elements", "2 elements")
+refused(lambda: dist.broadcast(torch.zeros(2), size), "the root is 2")
+group, pairs, numbers = dist.group.WORLD, torch.zeros(2, dtype=torch.complex64), torch.zeros(4)
+refused(lambda: group.allreduce([numbers, numbers]), "1 tensor", "allreduce_coalesced")
+# torch.distributed itself makes pairs of complex numbers for some calls.
+mixed = "2 elements of ComplexFloat and 4 elements of Float"
+refused(lambda: group.allgather([[pairs] * size], [numbers]), "all_gather", mixed)
+refused(lambda: group.reduce_scatter([numbers], [[pairs] * size]), "reduce_scatter", mixed)
+refused(lambda: group._allgather_base(torch.cat([pairs, pairs]), numbers), "all_gather_into_tensor", "of ComplexFloat and Float")
+refused(lambda: group.alltoall([pairs] * size, [numbers] * size), "all_to_all", "of Float and ComplexFloat")
+refused(lambda: group.alltoall_base(pairs, numbers, [], []), "all_to_all", "of Float and ComplexFloat")
+if rank == 0:
+    refused(lambda: dist.gather(numbers, [pairs] * size), "gather", mixed)
+    refused(lambda: group.scatter([numbers], [[pairs] * size]), "scatter", mixed)
 dist.all_reduce(torch.zeros(1))
+"""
+        + END
+    )
+
+
+def test_types_and_reductions_of_the_program_are_compared() -> None:
+    check(
+        PRELUDE
+        + """
+def zeros(first, second):
+    count, kind = (first, second)[rank]
+    return torch.zeros(count, dtype=kind)
+
+def fails(call, words):
+    try:
+        call()
+    except dist.DistBackendError as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(words)
+
+op, shorts = dist.ReduceOp, zeros((2, torch.int16), (4, torch.uint8))
+for call, words in (
+    (lambda: dist.all_reduce(zeros((2, torch.bool), (2, torch.int32)), group=group), '"Bool" of 2 i32'),
+    (lambda: dist.all_reduce(torch.zeros(2).half(), op=(op.AVG, op.SUM)[rank], group=group), '"avg" of 2 f16'),
+    (lambda: group.allreduce([zeros((2, torch.complex64), (4, torch.float32))]).wait(), '"ComplexFloat" of 4 f32'),
+    (lambda: dist.all_gather_into_tensor(torch.cat([shorts] * 2), shorts, group=group), '"Short" of 8 u8'),
+    (lambda: dist.gather(torch.zeros(5000 + rank), [torch.zeros(5000)] * 2 if rank == 0 else None, group=group), '"gather of 5000 Float'),
+):
+    group = dist.new_group()
+    fails(call, words)
+if rank == 0:
+    dist.send(shorts, 1)
+else:
+    fails(lambda: dist.recv(shorts, 0), '"Short" of 4 u8')
+dist.barrier()
 """
         + END
     )
@@ -304,71 +353,13 @@ def test_ctrl_c_ends_a_monitored_barrier() -> None:
     check(PRELUDE + INTERRUPTED + raises_in_time("dist.monitored_barrier()"))
 
 
-def test_timeout_of_a_monitored_barrier_holds_for_all_ranks_together() -> None:
-    ended = run(
-        PRELUDE
-        + """
-import time
-from datetime import timedelta
-
-time.sleep([0, 1.6, 3.5][rank])
-try:
-    dist.monitored_barrier(timeout=timedelta(seconds=2 if rank == 0 else 0.1))
-except RuntimeError as error:
-    assert rank != 0 or "Rank 2 failed to pass" in str(error), error
-else:
-    raise AssertionError("the barrier has no deadline")
-os._exit(0)
-""",
-        3,
-    )
-    assert ended[0].code == 0, ended
-
-
-def test_monitored_barrier_reports_a_lost_store() -> None:
-    # Rank 2 serves the store.
-    ended = run(
-        """
-import os, time
-import torch
-import torch.distributed as dist
-from datetime import timedelta
-
-rank, place = int(os.environ["RANK"]), os.environ["STORE"]
-if rank == 2:
-    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    with open(place + ".draft", "w") as file:
-        file.write(str(store.port))
-    os.rename(place + ".draft", place)
-else:
-    while not os.path.exists(place):
-        time.sleep(0.01)
-    with open(place) as file:
-        store = dist.TCPStore("localhost", int(file.read()))
-dist.init_process_group("unisono", store=store, rank=rank, world_size=3)
-dist.barrier()
-if rank == 0:
-    try:
-        dist.monitored_barrier(timeout=timedelta(seconds=20))
-    except dist.DistNetworkError:
-        pass
-    else:
-        raise AssertionError("the barrier passes without the other ranks")
-time.sleep(0.5)
-os._exit(0)
-""",
-        3,
-    )
-    assert ended[0].code == 0, ended
-
-
 def test_receive_in_a_world_of_one_rank_is_refused() -> None:
     check(
         PRELUDE
         + """
 try:
     dist.recv(torch.zeros(1))
-except ValueError as error:
+except RuntimeError as error:
     assert "no messages to receive" in str(error), error
 else:
     raise AssertionError("received a message that no rank sends")

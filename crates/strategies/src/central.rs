@@ -10,7 +10,7 @@ use unisono_train::internals::{
 use unisono_train::optimizer::{Exploded, Optimizer, OptimizerSettings, Restore, square_sum};
 use unisono_train::{
     BucketSettings, BucketSize, Fill, Gradients, LossSums, Order, Overlap, Parameter, Pass, Sums, Times,
-    TrainError, Wire,
+    TrainError, Wire, agree,
 };
 
 #[allow(unsafe_code, reason = "ranks add gradients where all see them")]
@@ -22,8 +22,8 @@ use gradients::CentralGradients;
 /// ([`Replica::shares_values`]). The replica returns it from [`Replica::device`]. Called by all ranks.
 ///
 /// # Errors
-/// [`TrainError::Setting`], on all ranks, if the optimizer needs whole parameters or a separate replica on each rank, or if a setting would have no
-/// effect. Errors of the collectives.
+/// [`TrainError::Setting`] on rank 0, and [`TrainError::Elsewhere`] on the others, if the optimizer needs whole parameters or a separate replica on
+/// each rank, or if a setting would have no effect. Errors of the collectives.
 ///
 /// [`Replica::shares_values`]: unisono_train::Replica::shares_values
 /// [`Replica::device`]: unisono_train::Replica::device
@@ -36,7 +36,7 @@ pub fn central_storage(
     let central = "central storage";
     let refused = needs_whole(optimizer, central).or_else(|| keeps_average(optimizer, central));
     let refused = refused.or_else(|| refusal(buckets));
-    refused.map_or(Ok(()), |why| Err(TrainError::Setting(why)))?;
+    agree(comm, refused.map_or(Ok(()), |why| Err(TrainError::Setting(why))))?;
     let mut ledger = Ledger::new(parameters, buckets, BucketSize::usual_of(buckets));
     ledger.divide(comm, ledger.plan.counts.clone());
     Ok(Box::new(Central {
@@ -247,7 +247,7 @@ mod tests {
             let refused =
                 unisono::threads(2, |mut comm| central(&mut comm, &buckets).unwrap_err().to_string());
             let expected = format!("remove --overlap {overlap}");
-            assert!(refused.iter().all(|why| why.contains(&expected)), "{refused:?}");
+            assert!(refused[0].contains(&expected) && refused[1] == "rank 0 reports an error", "{refused:?}");
         }
     }
 }

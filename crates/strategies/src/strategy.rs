@@ -57,8 +57,25 @@ impl Strategy {
         if is_fit {
             return Ok(());
         }
+        let counted =
+            |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+        let (ranks, nodes) = (counted(ranks, "rank"), counted(nodes, "node"));
         Err(TrainError::Setting(format!(
-            "the strategy {self} is for {expected}; this world has {ranks} ranks on {nodes} nodes"
+            "the strategy {self} is for {expected}; this world has {ranks} on {nodes}"
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_counts_ranks_and_nodes() {
+        let refused = |strategy: Strategy, ranks| {
+            unisono::threads(ranks, |comm| strategy.check(&comm, 2).unwrap_err().to_string()).remove(0)
+        };
+        assert!(refused(Strategy::ParameterServer, 1).ends_with("this world has 1 rank on 1 node"));
+        assert!(refused(Strategy::Pipeline, 3).ends_with("this world has 3 ranks on 1 node"));
     }
 }

@@ -160,6 +160,19 @@ pub trait Backend: fmt::Debug + Send + Sync {
 /// Runs a pass, and reports its gradients.
 pub type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), ReplicaError>;
 
+/// Checks that an optimizer suits these settings of buckets on the host.
+pub(super) fn check_on_host(
+    optimizer: &OptimizerSettings,
+    settings: &BucketSettings,
+) -> Result<(), TrainError> {
+    let refused = match settings {
+        BucketSettings { shard_optimizer: true, .. } => needs_whole(optimizer, "--shard-optimizer"),
+        BucketSettings { local_steps: Some(_), .. } => keeps_average(optimizer, "--local-steps"),
+        _ => None,
+    };
+    refused.map_or(Ok(()), |why| Err(TrainError::Setting(why)))
+}
+
 /// Returns the backend on the host for a replica with these parameters. `clips` is true if gradients are clipped, which requires all of them before
 /// the update. `brings_values` is [`Replica::brings_values`](crate::Replica::brings_values). Called by all ranks.
 pub(super) fn on_host(
@@ -169,12 +182,6 @@ pub(super) fn on_host(
     settings: &BucketSettings,
     (clips, brings_values): (bool, bool),
 ) -> Result<Box<dyn Backend>, TrainError> {
-    let refused = match settings {
-        BucketSettings { shard_optimizer: true, .. } => needs_whole(&optimizer, "--shard-optimizer"),
-        BucketSettings { local_steps: Some(_), .. } => keeps_average(&optimizer, "--local-steps"),
-        _ => None,
-    };
-    refused.map_or(Ok(()), |why| Err(TrainError::Setting(why)))?;
     let mut buckets = Buckets::new(comm, parameters, settings)?;
     if clips {
         buckets.sum_whole();

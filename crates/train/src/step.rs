@@ -79,6 +79,7 @@ impl<R: Replica> Mirror<R> {
         let backend = match replica.device(comm, &optimizer, buckets)? {
             Some(device) => device,
             None => {
+                compare::agree(comm, backend::check_on_host(&optimizer, buckets))?;
                 let clips_or_brings = (clip_norm.is_some(), replica.brings_values());
                 backend::on_host(comm, replica.parameters(), optimizer, buckets, clips_or_brings)?
             }

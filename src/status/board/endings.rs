@@ -112,12 +112,11 @@ impl StatusBoard {
 
     /// Records that the process of a rank of the world has ended, and ends its quiet sections.
     pub(crate) fn set_gone(&self, rank: Rank) {
-        let head = self.layout.head();
-        if self.set_lost(rank, GONE) {
-            if let Some(position) = self.position_of(rank) {
-                let depth = self.layout.row(position).quiet_depth.swap(0, Ordering::AcqRel);
-                head.quiet.fetch_sub(depth, Ordering::AcqRel);
-            }
+        if self.set_lost(rank, GONE)
+            && let Some(position) = self.position_of(rank)
+        {
+            let depth = self.layout.row(position).quiet_depth.swap(0, Ordering::AcqRel);
+            self.layout.head().quiet.fetch_sub(depth, Ordering::AcqRel);
         }
     }
 

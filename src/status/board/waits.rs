@@ -59,6 +59,24 @@ impl StatusBoard {
     }
 }
 
+impl StatusBoard {
+    /// Returns the rank for which a late rank waits, directly or through others that wait, as far as they share this status board.
+    pub(crate) fn missing_behind(&self, late: Rank) -> Rank {
+        let awaited = |rank: Rank| {
+            let last = self.layout.row(self.position_of(rank)?).ring.last()?;
+            let is_running = last.progress.stage() == Stage::Running;
+            last.progress.waits_for.checked_sub(1).filter(|_| is_running)
+        };
+        let mut missing = late;
+        for _ in 0..self.ranks() {
+            let Some(next) = awaited(missing) else { return missing };
+            missing = next as Rank;
+        }
+        // They wait for each other.
+        late
+    }
+}
+
 /// Returns a number that no other living thread of this process has.
 pub(super) fn this_thread() -> u64 {
     thread_local!(static PLACE: u8 = const { 0 });

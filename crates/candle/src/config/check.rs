@@ -1,5 +1,6 @@
 //! Validates settings by themselves, for the strategy, and for the data.
 
+use std::fmt::{Display, LowerExp};
 use std::ops::Bound::{Excluded, Included};
 use std::ops::RangeBounds;
 
@@ -22,6 +23,7 @@ const MAY_VARY: &str =
     "--data images:DIR, tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR, npy:DIR or cifar:DIR";
 
 const MOST_SHARDS: usize = 1 << 16;
+const MOST_INPUT_THREADS: usize = 1 << 10;
 /// The options that may be 0. All other whole numbers are counts from 1.
 const MAY_BE_ZERO: [&str; 3] = ["checkpoint-every-s", "seed", "uncompressed-steps"];
 
@@ -42,6 +44,26 @@ impl Config {
     }
 
     pub(super) fn values(&self) -> Result<Value, TrainError> {
+        let paths = [
+            ("data-cache", &self.data_cache),
+            ("snapshot", &self.snapshot),
+            ("data-token-file", &self.data_token_file),
+            ("initial", &self.initial),
+            ("checkpoint-dir", &self.checkpoint_dir),
+            ("log-dir", &self.log_dir),
+        ];
+        for (option, path) in paths.into_iter().filter_map(|(option, path)| Some((option, path.as_ref()?))) {
+            match path.to_str() {
+                Some("") => return refuse(format!("--{option} is empty: expected a path")),
+                Some(_) => {}
+                None => {
+                    let path = path.display();
+                    return refuse(format!(
+                        "--{option} is `{path}`, which is not UTF-8: expected a path that a file can hold"
+                    ));
+                }
+            }
+        }
         let values = serde_json::to_value(self);
         values.map_err(|error| TrainError::Setting(format!("{error}: expected options that a file can hold")))
     }
@@ -51,12 +73,18 @@ impl Config {
         let mut counts = values.as_object().into_iter().flatten();
         let zero = counts.find(|(option, value)| !MAY_BE_ZERO.contains(&option.as_str()) && is_zero(value));
         let no_bytes = (self.bucket_bytes == BucketBytes::Fixed(0)).then_some("bucket-bytes");
-        match zero.map(|(option, _)| option.as_str()).or(no_bytes) {
-            Some(option) => refuse(format!("--{option} is 0: it must be at least 1")),
-            None if self.shards > MOST_SHARDS => refuse(format!(
-                "--shards is {}: it must be at most {MOST_SHARDS}, because every step makes a pass for each shard",
-                self.shards
-            )),
+        if let Some(option) = zero.map(|(option, _)| option.as_str()).or(no_bytes) {
+            return refuse(format!("--{option} is 0: it must be at least 1"));
+        }
+        let threads = self.input_threads.unwrap_or(1);
+        let limited = [
+            ("shards", self.shards, MOST_SHARDS, "every step makes a pass for each shard"),
+            ("input-threads", threads, MOST_INPUT_THREADS, "every rank starts so many threads"),
+        ];
+        match limited.into_iter().find(|(_, count, most, _)| count > most) {
+            Some((option, count, most, why)) => {
+                refuse(format!("--{option} is {count}: it must be at most {most}, because {why}"))
+            }
             None => Ok(()),
         }
     }
@@ -64,7 +92,9 @@ impl Config {
     fn check_rates(&self) -> Result<(), TrainError> {
         let above = |most: f64| (Excluded(0.0), Included(most));
         check_range("learning-rate", self.learning_rate, above(1e6), "above 0, and at most 1e6")?;
-        check_range("weight-decay", self.weight_decay.into(), 0.0..=1e6, "from 0 to 1e6")?;
+        check_range("weight-decay", self.weight_decay, 0.0..=1e6, "from 0 to 1e6")?;
+        check_range("momentum", self.momentum.unwrap_or(0.0), 0.0..=1.0, "from 0 to 1")?;
+        check_range("ema", self.ema.unwrap_or(0.0), 0.0..1.0, "from 0 to below 1")?;
         self.optimizer().rule.check().or_else(refuse)?;
         check_range("clip-norm", self.clip_norm.unwrap_or(1.0), above(1e30), "above 0, and at most 1e30")?;
         check_range("warm-up", self.warm_up, 0.0..=1.0, "from 0 to 1")?;
@@ -283,17 +313,19 @@ fn is_zero(value: &Value) -> bool {
 /// Rejects an option whose value is outside a range, which `expected` names.
 fn check_range(
     option: &str,
-    value: f64,
+    value: impl Copy + Into<f64> + Display + LowerExp,
     range: impl RangeBounds<f64>,
     expected: &str,
 ) -> Result<(), TrainError> {
     let why = || format!("--{option} is {}: it must be {expected}", figure(value));
-    if range.contains(&value) { Ok(()) } else { refuse(why()) }
+    let number: f64 = value.into();
+    if range.contains(&number) { Ok(()) } else { refuse(why()) }
 }
 
-/// Returns a human-readable number: with an exponent if it would have many digits.
-pub(crate) fn figure(value: f64) -> String {
-    match value.abs() {
+/// Returns a human-readable number: with an exponent if it would have many digits. An `f32` has other digits as an `f64`.
+pub(crate) fn figure(value: impl Copy + Into<f64> + Display + LowerExp) -> String {
+    let number: f64 = value.into();
+    match number.abs() {
         0.0 | 1e-4..1e6 => format!("{value}"),
         _ => format!("{value:e}"),
     }

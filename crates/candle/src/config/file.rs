@@ -121,6 +121,7 @@ impl Config {
             refuse(at, &format!("`{line}`: {}", in_words(error.message())))
         })?;
         config.update_from_arg_matches(options).map_err(|error| TrainError::Setting(error.to_string()))?;
+        config.apply_sgd(options)?;
         keys.retain(|(key, _)| !options.contains_id(&key.replace('-', "_")));
         Ok(Self { origin: Origin(keys), ..config })
     }

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Config;
+use super::check::refuse;
+use super::stoppable::stoppable;
 use crate::model::ModelKind;
+use clap::ArgMatches;
 use unisono::size;
 #[cfg(not(feature = "service"))]
 use unisono_data::load;
@@ -19,7 +22,7 @@ use unisono_data_service::load;
 use unisono_strategies::Strategy;
 use unisono_train::checkpoint::When;
 use unisono_train::metrics::{Metrics, Named, Regression};
-use unisono_train::optimizer::{Averaged, OptimizerSettings, Sgd};
+use unisono_train::optimizer::{Averaged, NamedRule, OptimizerSettings, Sgd};
 use unisono_train::rate::{Rate, Schedule, ScheduleKind};
 use unisono_train::{
     BucketSettings, Checkpoints, EarlyStopping, LocalSteps, Order, RunSettings, TrainError, Wire, Wires,
@@ -97,6 +100,33 @@ impl fmt::Display for Size {
 }
 
 impl Config {
+    /// Applies the constants of SGD on a command line, as options of their own or as part of `--optimizer`. Both override those of a file.
+    pub(super) fn apply_sgd(&mut self, options: &ArgMatches) -> Result<(), TrainError> {
+        let Some(&sgd) = (&*self.optimizer.0 as &dyn Any).downcast_ref::<Sgd>() else { return Ok(()) };
+        let optimizer = options.get_raw("optimizer").and_then(|mut texts| texts.next());
+        let optimizer = optimizer.unwrap_or_default().to_string_lossy();
+        let is_part = |constant: &str| optimizer.contains(&format!("{constant}="));
+        let momentum = self.momentum.unwrap_or(sgd.momentum);
+        for (option, differs) in
+            [("momentum", momentum != sgd.momentum), ("nesterov", self.nesterov != sgd.nesterov)]
+        {
+            if differs && is_part(option) && options.contains_id(option) {
+                return refuse(format!(
+                    "--{option} has another value than the {option} of --optimizer {optimizer}: remove one of them"
+                ));
+            }
+        }
+        if is_part("momentum") {
+            self.momentum = None;
+        }
+        if is_part("nesterov") {
+            self.nesterov = false;
+        } else if options.contains_id("nesterov") {
+            self.optimizer = NamedRule::new(Sgd { nesterov: self.nesterov, ..sgd });
+        }
+        Ok(())
+    }
+
     /// Returns the optimizer, with the constants that other options set.
     pub fn optimizer(&self) -> OptimizerSettings {
         let mut rule = Arc::clone(&self.optimizer.0);
@@ -208,20 +238,25 @@ impl Config {
         self.optimizer.0.scaled_rate(self.learning_rate, global_batch as f64 / f64::from(usual))
     }
 
-    /// Loads the data set for these settings, and reports a [snapshot](Self::snapshot) that was read or written.
+    /// Loads the data set for these settings, and reports a [snapshot](Self::snapshot) that was read or written. A request to [stop](Self::stop) ends
+    /// the wait for it. The data are then read on in the background until the process ends.
     ///
     /// # Errors
-    /// [`TrainError::Data`].
+    /// [`TrainError::Data`], with [`DataError::Stopped`] on a request to stop.
     pub fn kept_dataset(&self) -> Result<(Dataset, Option<SnapshotReport>), TrainError> {
         let mut source = self.data.clone();
         if let (Source::Service(service), Some(token)) = (&mut source, &self.data_token_file) {
             service.token_file = Some(token.clone());
         }
-        let dataset = load(&source, &self.data_options())?;
-        let Some(directory) = self.snapshot.clone() else { return Ok((dataset, None)) };
-        let snapshot = SnapshotOptions { directory, compression: self.snapshot_compression };
-        let (dataset, report) = dataset.with_snapshot(&source, &snapshot)?;
-        Ok((dataset, Some(report)))
+        let (options, compression) = (self.data_options(), self.snapshot_compression);
+        let snapshot = self.snapshot.clone().map(|directory| SnapshotOptions { directory, compression });
+        let loaded = stoppable(&self.stop, move || {
+            let dataset = load(&source, &options)?;
+            let Some(snapshot) = snapshot else { return Ok((dataset, None)) };
+            let (dataset, report) = dataset.with_snapshot(&source, &snapshot)?;
+            Ok((dataset, Some(report)))
+        });
+        Ok(loaded?)
     }
 
     /// Returns the options for loading the data set.

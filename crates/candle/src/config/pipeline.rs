@@ -8,6 +8,7 @@ use unisono_data::{Batch, Dataset, Pass};
 use unisono_steps::pipeline::{PassCosts, balance};
 
 use super::Config;
+use super::check::refuse;
 use super::prepare::{Built, Prepared};
 use crate::error::failed;
 use crate::model::{self, Layer};
@@ -47,7 +48,7 @@ impl Config {
         let (schedule, length) = (self.pipeline_schedule, self.pipeline_length(comm.ranks()));
         let Shares { micro_batch, fixed_passes, ranks: pipelines, .. } = shares;
         let micro_batches = fixed_passes.unwrap_or(1) / pipelines;
-        let plan = schedule.plan(length, micro_batches).map_err(TrainError::Setting)?;
+        let plan = agree(comm, schedule.plan(length, micro_batches).map_err(TrainError::Setting))?;
         let bubble = 100.0 * plan.timeline(&PassCosts { forward: 1.0, backward: 2.0, message: 0.0 }).bubble();
 
         let layers = model::layers(self.model, self.hidden.as_deref(), self.dropout, &dataset.kind);
@@ -82,16 +83,17 @@ impl Config {
     ) -> Result<(Vec<Range<usize>>, String), TrainError> {
         let stages = self.pipeline_length(comm.ranks()) * self.pipeline_schedule.stages_per_rank();
         let names: Vec<_> = layers.iter().map(|layer| layer.name.clone()).collect();
-        if names.len() < stages {
-            return Err(TrainError::Setting(format!(
+        let refusal = || {
+            format!(
                 "the {} has {} layers ({}), which cannot be cut into {stages} stages: use fewer, or a model of more layers",
                 self.model,
                 names.len(),
                 names.join(", ")
-            )));
-        }
+            )
+        };
+        agree(comm, if names.len() < stages { refuse(refusal()) } else { Ok(()) })?;
         let (firsts, costs) = match &self.split_at {
-            Some(split_at) => (named(split_at, &names, stages)?, Vec::new()),
+            Some(split_at) => (agree(comm, named(split_at, &names, stages))?, Vec::new()),
             None => {
                 let costs = self.costs(comm, layers, dataset, micro_batch)?;
                 let seconds: Vec<_> = costs.iter().map(Duration::as_secs_f64).collect();

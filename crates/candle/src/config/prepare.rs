@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Config;
 use super::check::refuse;
+use super::stoppable::stoppable;
 use crate::device;
 use crate::error::{failed, text};
 use crate::model::{self, ModelKind, Placed};
@@ -151,7 +152,7 @@ impl Config {
         make: impl FnOnce(&mut Communicator, &Dataset, &Device, Shares) -> Built<R>,
     ) -> Result<Prepared<R>, TrainError> {
         if place.is_none() {
-            strategy.check(comm, self.pipeline_length(comm.ranks()))?;
+            agree(comm, strategy.check(comm, self.pipeline_length(comm.ranks())))?;
         }
         let (rank, ranks) = place.unwrap_or((comm.rank(), comm.ranks()));
         agree(comm, self.check().and_then(|()| self.check_strategy(strategy)))?;
@@ -178,7 +179,10 @@ impl Config {
         }
         let (replica, strategy) = make(comm, &dataset, &device, shares)?;
         let is_compared = self.checkpoint_dir.is_some() || comm.ranks() > 1;
-        let hashed = |_: &mut Communicator| dataset.fingerprint();
+        let hashed = |_: &mut Communicator| {
+            let dataset = Arc::clone(&dataset);
+            stoppable(&self.stop, move || dataset.fingerprint())
+        };
         let fingerprint = is_compared.then(|| comm.quiet("hashing the data set", hashed)).transpose();
         let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
         let (entries, peak) = (self.description(&dataset, fingerprint), self.scaled_rate(global_batch));
@@ -209,7 +213,7 @@ impl Config {
         samples: [usize; 2],
     ) -> Result<(Shares, RunSettings, Option<Resumed>), TrainError> {
         let strategy = self.strategy.unwrap_or_else(|| Strategy::suited(comm));
-        strategy.check(comm, self.pipeline_length(comm.ranks()))?;
+        agree(comm, strategy.check(comm, self.pipeline_length(comm.ranks())))?;
         agree(comm, self.check_own(strategy, replica.shares_values()).map_err(|error| self.placed(error)))?;
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let (resumed, global_batch) = self.begin(comm, strategy, ranks)?;
@@ -228,12 +232,13 @@ impl Config {
             )
         };
         agree(comm, if own == first { Ok(()) } else { refuse(differ()) })?;
-        if global_batch > samples[0] {
-            return refuse(format!(
+        let too_large = || {
+            format!(
                 "a global batch of {global_batch} samples on {ranks} ranks, but there are only {} to train on: choose a smaller batch",
                 samples[0]
-            ));
-        }
+            )
+        };
+        agree(comm, if global_batch > samples[0] { refuse(too_large()) } else { Ok(()) })?;
         let shares = self.shares(strategy, (rank, ranks), global_batch);
         let entries = (json!({ "samples": samples[0] }), self.learning_rate);
         let settings = self.settle(comm, replica, entries, (shares, samples[0]), resumed.as_ref())?;

@@ -110,6 +110,10 @@ fn model_refuses_unsuitable_data() {
     }
     let message = refusal(ModelKind::Cnn, &Kind::Images { height: 28, width: 15, channels: 1, classes: 10 });
     assert!(message.contains("28x15 pixels are too small for the cnn"), "{message}");
+    for widths in [&[8][..], &[32, 64], &[]] {
+        let message = layers(ModelKind::Transformer, Some(widths), 0.0, &text()).err().unwrap().to_string();
+        assert!(message.starts_with("--hidden must have the width of each block"), "{message}");
+    }
 }
 
 /// Returns the names and values of all parameters.

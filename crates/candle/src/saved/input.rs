@@ -34,7 +34,7 @@ impl Saved {
         let source = source.unwrap_or(&self.description.source);
         if let Source::Service(_) = source {
             return Err(TrainError::Setting(format!(
-                "{source} makes batches for training: a saved model is evaluated, or predicts, on data that this machine reads; name them"
+                "{source} makes batches for training: a saved model is evaluated, or predicts, on data that this machine reads: name them with --data"
             )));
         }
         let (seed, cache) = (self.description.seed, self.cache.clone());

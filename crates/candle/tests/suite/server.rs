@@ -206,7 +206,8 @@ fn incompatible_options_are_refused_on_all_ranks() {
         let strategy = Some(Strategy::OneDevice);
         Config { strategy, ..settings() }.trainer(&mut comm).map(drop).unwrap_err().to_string()
     });
-    assert!(two[1].contains("one-device is for one rank"), "{}", two[1]);
+    assert!(two[0].contains("one-device is for one rank"), "{}", two[0]);
+    assert_eq!(two[1], "rank 0 reports an error");
 }
 
 /// The metrics of a regression, which parameter servers do not measure, are not added.

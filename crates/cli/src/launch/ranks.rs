@@ -75,7 +75,8 @@ impl Place for Machine {
             command.env(JOIN, "1");
         }
         self.output.capture(rank, &mut command);
-        let mut member = Member::start(command)?;
+        // The main thread starts all ranks.
+        let mut member = Member::start_bound(command)?;
         member.forwards = self.output.forward(rank, &mut member.child)?;
         Ok(member)
     }

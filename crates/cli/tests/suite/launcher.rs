@@ -338,6 +338,7 @@ pub(crate) fn tests() -> Vec<Test> {
         rank_that_is_killed_at_the_end_is_no_failure,
         failure_that_ends_rank_0_is_reported,
         signals_are_forwarded_to_ranks,
+        ranks_of_a_killed_launcher_are_terminated,
         second_hangup_kills_no_rank,
         hangup_is_forwarded_unless_it_is_ignored,
         invalid_arguments_are_refused,

@@ -186,7 +186,8 @@ fn run_resumes_with_other_servers_of_the_same_data() {
 
     let refused = launch::run(unisono(path, "evaluate --checkpoint saved"), DEADLINE);
     assert!(
-        refused.stderr.contains("makes batches for training: a saved model is evaluated"),
+        refused.stderr.contains("makes batches for training: a saved model is evaluated")
+            && refused.stderr.contains("name them with --data"),
         "{}",
         refused.stderr
     );

@@ -92,21 +92,23 @@ fn header(key: &str, compression: Compression, records: usize, numbers: usize) -
 
 impl Shard {
     pub(super) fn found(path: &Path, key: &str, count: Option<usize>) -> Option<Self> {
-        let opened = Self::open(path, key, count).inspect_err(|problem| {
-            if path.exists() {
-                tracing::warn!("`{}` {problem}; it is written anew", path.display());
-            }
+        let file = match File::open(path) {
+            // Another rank may rename the file into place right after this.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            file => file.map_err(|error| error.to_string()),
+        };
+        let opened = file.and_then(|file| Self::open(path, &file, key, count)).inspect_err(|problem| {
+            tracing::warn!("`{}` {problem}; it is written anew", path.display());
         });
         opened.ok()
     }
 
     /// Opens the shard, which has this many records if that is known; the error describes the problem.
     #[allow(unsafe_code)]
-    fn open(path: &Path, key: &str, count: Option<usize>) -> Result<Self, String> {
-        let file = File::open(path).map_err(|error| error.to_string())?;
+    fn open(path: &Path, file: &File, key: &str, count: Option<usize>) -> Result<Self, String> {
         // SAFETY: no process writes to a mapped shard. Only `write` makes one, under another name, which then replaces this file as a whole, so the
         // mapped content stays. A user who truncates the file ends the process by a signal, as with any mapped file.
-        let bytes = unsafe { Mmap::map(&file) }.map_err(|error| error.to_string())?;
+        let bytes = unsafe { Mmap::map(file) }.map_err(|error| error.to_string())?;
         let damaged = |error: safetensors::SafeTensorError| format!("is damaged: {error}");
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;
         let about = |name: &str| header.metadata().as_ref()?.get(name).cloned();

@@ -10,17 +10,26 @@ use super::labels::Targets;
 use super::{Filling, finite};
 use crate::error::DataError;
 
+/// The record that follows each file. A quote that is not closed takes it into its cell.
+const END: &str = "\0end of table\0";
+
 pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
     let file = File::open(path).map_err(DataError::read(path))?;
+    let end = format!("\n{END}");
     // Flexible, since lines with too few cells are reported here.
-    let mut reader = ReaderBuilder::new().flexible(true).trim(Trim::All).from_reader(file);
+    let mut reader =
+        ReaderBuilder::new().flexible(true).trim(Trim::All).from_reader(file.chain(end.as_bytes()));
     let header = reader.headers().map_err(|error| unreadable(path, error))?;
-    let header = header.iter().map(Into::into).collect();
+    is_end(header).map_err(|problem| DataError::line(path, 1, problem))?;
+    let header = header.iter().filter(|&cell| cell != END).map(Into::into).collect();
     table.begin(path, header).map_err(|problem| DataError::line(path, 1, problem))?;
     let mut cells = StringRecord::new();
     let mut row = Vec::with_capacity(table.columns.features.len());
     while reader.read_record(&mut cells).map_err(|error| unreadable(path, error))? {
         let line = || line_of(path, cells.position());
+        if is_end(&cells).map_err(|problem| DataError::line(path, line(), problem))? {
+            break;
+        }
         if cells.len() != table.header.len() {
             let (found, expected) = (cells.len(), table.header.len());
             let problem = format!("has {found} cells: expected {expected}, as in the header");
@@ -44,6 +53,15 @@ pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
         }
     }
     Ok(())
+}
+
+/// Returns whether this record is [`END`]. The error describes a quote that takes it in.
+fn is_end(cells: &StringRecord) -> Result<bool, &'static str> {
+    match cells.iter().next_back() {
+        Some(END) if cells.len() == 1 => Ok(true),
+        Some(last) if last.ends_with(END) => Err("has a quote that is not closed"),
+        _ => Ok(false),
+    }
 }
 
 fn unreadable(path: &Path, error: csv::Error) -> DataError {

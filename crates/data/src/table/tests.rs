@@ -109,6 +109,8 @@ fn errors_name_line_and_column() {
         ("1,2,\n", "line 3, column `label`: `` is not a label"),
         ("1,2\n", "line 3: has 2 cells: expected 3"),
         ("1,2,x,y\n", "line 3: has 4 cells: expected 3"),
+        ("1,2,\"x\n3,4,y\n", "line 3: has a quote that is not closed"),
+        ("1,\"2,x\n3,4,y", "line 3: has a quote that is not closed"),
         ("1,2,x\n", "2 rows, expected at least 10"),
     ];
     for (row, expected) in cases {
@@ -119,6 +121,7 @@ fn errors_name_line_and_column() {
     }
     assert!(refusal("label\n1\n").contains("line 1: has 1 columns"));
     assert!(refusal("").contains("line 1: has 0 columns"));
+    assert!(refusal("a,\"b,label\n1,2,x\n").contains("line 1: has a quote that is not closed"));
     assert!(refusal(",a,label\n0,1,x\n").contains("line 1: has a column without a name"));
     let directory = TestDirectory::new();
     let broken = read(&directory.file("table.csv", b"a,label\n1,x\n2,\xff\n")).unwrap_err().to_string();

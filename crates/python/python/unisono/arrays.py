@@ -22,11 +22,13 @@ def buffer_of(array: Any) -> Any:
         return _unisono.TypedArray(array.view(np.uint16), "bf16") if _is_bf16(array) else array
     if is_on_gpu(array):
         return on_stream(array)
-    if _is_bf16(array):
-        # Numpy has no bfloat16.
-        return _unisono.TypedArray(_view_of(array.view(sys.modules["torch"].int16)), "bf16")
     if _is_tensor(array):
-        return _view_of(array)
+        if array.requires_grad:
+            raise ValueError("the tensor requires a gradient: pass tensor.detach()")
+        if array.is_neg() or array.is_conj():
+            raise ValueError("the tensor is a negated or conjugated view of other values: pass tensor.resolve_neg().resolve_conj()")
+        # Numpy has no bfloat16.
+        return _unisono.TypedArray(_view_of(array.view(sys.modules["torch"].int16)), "bf16") if _is_bf16(array) else _view_of(array)
     return np.from_dlpack(array) if hasattr(array, "__dlpack__") else array
 
 

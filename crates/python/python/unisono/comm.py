@@ -332,7 +332,7 @@ class Comm(Streams):
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray:
         """Returns an array of zeros in registered memory, in which collectives need no copy. This is a local operation."""
         shape, dtype = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape), np.dtype(dtype)
-        count = math.prod(shape)
+        count = math.prod(map(int, shape))
         memory = self._comm.memory(count * dtype.itemsize)
         return np.frombuffer(memory, dtype, count).reshape(shape) if count else np.empty(shape, dtype)
 

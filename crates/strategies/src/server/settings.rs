@@ -97,7 +97,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
         } else if has_empty {
             &format!("needs a bucket for each of {servers} servers: use fewer, or smaller --bucket-bytes")
         } else if settings.clip_norm.is_some() {
-            "knows no norm of the whole gradient, to clip it"
+            "knows no norm of the whole gradient, to clip it: remove --clip-norm"
         } else if matches!(buckets.wire, Wire::Compressed(_)) {
             &format!("sends gradients as f32, bf16 or f16, and not as {}", buckets.wire)
         } else if buckets.order == Order::Tree {
@@ -122,7 +122,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
         } else if !settings.metrics.is_empty() {
             "measures loss and accuracy alone: remove --metrics"
         } else if damps && staleness == Staleness::Steps(0) {
-            "without staleness has none to damp"
+            "without staleness has none to damp: remove --damp-stale"
         } else {
             return None;
         };

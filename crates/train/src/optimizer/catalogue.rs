@@ -39,7 +39,8 @@ impl FromStr for NamedRule {
         let add = |text: &str| -> Result<(), String> {
             let (name, value) =
                 text.split_once('=').ok_or_else(|| format!("`{text}` is no CONSTANT=VALUE"))?;
-            let value: Value = value.parse().map_err(|error| format!("the {name} is `{value}`: {error}"))?;
+            let expected = || format!("the {name} is `{value}`: expected a number, true or false");
+            let value: Value = value.parse().map_err(|_| expected())?;
             match given.insert(name.to_owned(), value) {
                 Some(_) => Err(format!("the {name} is given twice")),
                 None => Ok(()),

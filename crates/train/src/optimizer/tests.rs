@@ -126,7 +126,7 @@ fn catalogue_errors_name_the_invalid_constant() {
     assert_eq!(refused("adam"), "`adam` is no optimizer: expected sgd, adamw, lion, lamb");
     assert!(refused("lion:epsilon=1e-8").contains("unknown field `epsilon`, expected `beta1` or `beta2`"));
     assert!(refused("adamw:beta2").ends_with("`beta2` is no CONSTANT=VALUE"));
-    assert!(refused("adamw:beta2=large").contains("the beta2 is `large`"));
+    assert!(refused("adamw:beta2=nan").ends_with("the beta2 is `nan`: expected a number, true or false"));
     assert!(refused("adamw:beta2=0.9,beta2=0.99").ends_with("the beta2 is given twice"));
     assert!(refused("sgd:nesterov=1").contains("invalid type: integer `1`, expected a boolean"));
     assert!(refused("lamb:beta1=1").ends_with("the beta1 is 1: it must be from 0 to below 1"));

@@ -67,7 +67,11 @@ impl Processes {
             .offset
             .checked_add(size_bytes as u64)
             .is_some_and(|end| end <= pages.size_bytes() as u64);
-        assert!(fits, "bytes that lie inside their segment");
+        if !fits {
+            // The descriptor may denote other memory, if the program has closed descriptors that are not its own.
+            let cause = io::Error::other("another rank has closed the descriptor of its memory");
+            return Err(Error::Memory { size_bytes, cause });
+        }
         // SAFETY: the address is inside the mapping.
         Ok(unsafe { pages.as_ptr().add(location.offset as usize) })
     }

@@ -255,6 +255,7 @@ fn settings_without_effect_and_invalid_settings_are_refused_on_all_ranks() {
     for (settings, expected) in [
         (RunSettings { verify_replicas_every: Some(9), ..one_step() }, "remove --verify-replicas-every"),
         (RunSettings { straggler_every: Some(9), ..one_step() }, "remove --straggler-every"),
+        (RunSettings { clip_norm: Some(1.0), ..one_step() }, "remove --clip-norm"),
         (overlapping(Overlap::Across), "remove --overlap across"),
         (overlapping(Overlap::Beside), "remove --overlap beside"),
         (RunSettings { optimizer: wrong, ..one_step() }, "the momentum is 1.5: it must be from 0 to 1"),

@@ -23,22 +23,32 @@ pub(super) fn metrics(installed: &Installed, mpi: &'static str) {
 }
 
 pub(super) fn tools(installed: &Installed, mpi: &'static str) {
-    let tool = installed.build(&command_of(mpi, "mpicc"), "tool.c", &["-shared", "-fPIC"]);
+    let tool = |options: &[&str]| {
+        installed.build(&command_of(mpi, "mpicc"), "tool.c", &[&["-shared", "-fPIC"], options].concat())
+    };
     let program = installed.c(mpi, "calls.c");
-    let run = |preload: &str| {
+    let run = |tool: &Path, preload: &str| {
         let script = format!(r#"LD_PRELOAD={preload} exec "$@""#);
         let arguments = ["-c", &script, tool.to_str().unwrap(), program.to_str().unwrap()];
         is_right(launch::run(installed.accelerate(mpi, 2, Path::new("sh"), &arguments), DEADLINE), 2)
     };
-    let warns = |ended: &Ended, place: &str| {
-        let warning = format!("unisono: `{}` intercepts MPI_Init {place} libunisono-preload", tool.display());
-        let warnings: Vec<_> = ended.stderr.lines().filter(|line| line.contains("MPI_Init")).collect();
+    let warns = |ended: &Ended, tool: &Path, function_and_place: &str| {
+        let warning =
+            format!("unisono: `{}` intercepts {function_and_place} libunisono-preload", tool.display());
+        let warnings: Vec<_> = ended.stderr.lines().filter(|line| line.contains(" intercepts ")).collect();
         assert!(warnings.len() == 1 && warnings[0].starts_with(&warning), "{ended:?}");
     };
-    let ended = run("$0:$LD_PRELOAD");
-    warns(&ended, "before");
+    let of_start = tool(&[]);
+    let ended = run(&of_start, "$0:$LD_PRELOAD");
+    warns(&ended, &of_start, "MPI_Init before");
     assert!(!ended.stderr.contains("  unisono\n"), "{ended:?}");
-    let ended = run("$LD_PRELOAD:$0");
-    warns(&ended, "after");
-    assert!(reports(&ended, "allreduce", "  unisono"), "{ended:?}");
+    let of_collective = tool(&["-DCOLLECTIVE"]);
+    let ended = run(&of_collective, "$0:$LD_PRELOAD");
+    warns(&ended, &of_collective, "MPI_Allreduce before");
+    assert!(!reports(&ended, "allreduce", "  unisono") && reports(&ended, "bcast", "  unisono"), "{ended:?}");
+    for (tool, function_and_place) in [(of_start, "MPI_Init after"), (of_collective, "MPI_Allreduce after")] {
+        let ended = run(&tool, "$LD_PRELOAD:$0");
+        warns(&ended, &tool, function_and_place);
+        assert!(reports(&ended, "allreduce", "  unisono"), "{ended:?}");
+    }
 }

@@ -1,6 +1,7 @@
 //! The choice between MPI and Unisono for a class of calls: trials, and recorded decisions.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -76,6 +77,21 @@ pub(super) fn ranks_agree(installed: &Installed, mpi: &'static str) {
     assert!(rows.iter().all(|row| row.by_unisono >= 12 && row.by_mpi >= 12), "{rows:#?}");
     // A class has another trial after a thousand calls.
     run(installed, mpi, 2, (4600, 0), &[]);
+}
+
+pub(super) fn extremes(installed: &Installed, mpi: &'static str) {
+    // MPICH ranks that outnumber the cores yield late.
+    let ranks = if mpi == "openmpi" { 3 } else { 2 };
+    let mut command = installed.accelerate(mpi, ranks, &installed.c(mpi, "extremes.c"), &[]);
+    command.env_remove("UNISONO_ACCELERATE");
+    is_right(launch::run(command, DEADLINE), ranks);
+}
+
+pub(super) fn no_memory(installed: &Installed, mpi: &'static str) {
+    let mut command = installed.accelerate(mpi, 2, &installed.c(mpi, "memory.c"), &[]);
+    command.env_remove("UNISONO_ACCELERATE");
+    let ended = is_right(launch::run(command, DEADLINE), 2);
+    assert!(reports(&ended, "bcast", "MPI: a rank has no memory to pack values"), "{ended:?}");
 }
 
 pub(super) fn few_calls(installed: &Installed, mpi: &'static str) {
@@ -180,13 +196,18 @@ pub(super) fn unusable_records(installed: &Installed, mpi: &'static str) {
         refused(&set, &format!("the decisions in `{path}` are damaged"));
     }
     fs::write(&file, whole).unwrap();
-    // A run can replay and record the same file.
-    run(installed, mpi, 2, (1, 0), &[set[0], ("UNISONO_ACCELERATE_RECORD", path)]);
+    // A run can replay and record the same file. A symbolic link to it stays.
+    let link = installed.programs.path().join("link");
+    symlink(&file, &link).unwrap();
+    run(installed, mpi, 2, (1, 0), &[set[0], ("UNISONO_ACCELERATE_RECORD", link.to_str().unwrap())]);
+    assert!(link.is_symlink());
     assert_eq!(fs::read_to_string(&file).unwrap(), whole);
     refused(
         &[("UNISONO_ACCELERATE_RECORD", "/nowhere/decisions")],
         "cannot record decisions in `/nowhere/decisions`",
     );
+    let folder = installed.programs.path().to_str().unwrap();
+    refused(&[("UNISONO_ACCELERATE_RECORD", folder)], "it is not a regular file");
     // Ranks read different files.
     fs::write(format!("{path}.1"), whole.replace("i32", "i64")).unwrap();
     let program = installed.c(mpi, "choices.c");

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::{DEADLINE, launcher};
+use super::{DEADLINE, SOON, launcher};
 use crate::UNISONO;
 use crate::watch::{self, Guarded, kill, until};
 
@@ -53,6 +53,19 @@ pub(super) fn signals_are_forwarded_to_ranks() {
     assert_eq!(ranks.run.ended(DEADLINE).code(), Some(137));
     ranks.expect("up\nUSR1\nINT\nUSR1\n");
     assert_eq!(watch::with_argument(ranks.directory.path().to_str().unwrap()), [0; 0]);
+}
+
+/// No other process would end them.
+pub(super) fn ranks_of_a_killed_launcher_are_terminated() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = launcher("-n 2", "touch $0/$RANK; while :; do sleep 0.05; done", directory.path());
+    let mut run = Guarded(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let is_up = || ["0", "1"].iter().all(|rank| directory.path().join(rank).exists()).then_some(());
+    until("the ranks are up", DEADLINE, is_up);
+    kill("KILL", run.0.id());
+    run.ended(DEADLINE);
+    let name = directory.path().to_str().unwrap();
+    until("the ranks have ended", SOON, || watch::with_argument(name).is_empty().then_some(()));
 }
 
 /// A closed terminal sends SIGHUP twice.

@@ -75,6 +75,7 @@ fn errors_name_the_line_and_the_key_of_the_file() {
             &["`nesterov` (", "run.toml:1) has no effect without --optimizer sgd"],
         ),
         ("resume = true", &["run.toml:1) has no effect without --checkpoint-dir DIR"]),
+        ("log-dir = \"\"", &["`log-dir` (", "run.toml:1) is empty: expected a path"]),
     ] {
         fs::write(&file, text).unwrap();
         refused(&["train", "--threads", "2", "--config", file.to_str().unwrap()], said);

@@ -1,6 +1,7 @@
 //! Interrupts runs with Ctrl-C.
 
 use std::io::{self, BufRead as _, BufReader};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::Stdio;
 
 use super::*;
@@ -28,6 +29,20 @@ fn signal_ends_a_rank_that_waits_for_others_to_begin() {
     until("its start", MINUTE, || names_in(folder.path()).pop());
     kill("TERM", rank.0.id());
     assert_eq!(rank.ended(MINUTE / 2).code(), Some(75));
+}
+
+/// The data are a pipe that stays empty.
+fn signal_ends_a_run_that_loads_its_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("table.csv");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut command = Command::new(UNISONO);
+    command.args(["train", "--data", &source(&pipe)]).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut run = Guarded(command.spawn().unwrap());
+    let open = || fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&pipe).ok();
+    let _writer = until("its read", MINUTE, open);
+    kill("TERM", run.0.id());
+    assert_eq!(run.ended(MINUTE / 6).code(), Some(75));
 }
 
 /// Interrupts a run after its first checkpoint. The run must save its last step and exit with 75.
@@ -79,6 +94,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ctrl_c_saves_a_run_of_threads_and_exits_with_75,
         ctrl_c_under_launch_saves_the_run_and_exits_with_75,
         signal_ends_a_rank_that_waits_for_others_to_begin,
+        signal_ends_a_run_that_loads_its_data,
         run_is_saved_when_its_reader_ends
     ]
 }

@@ -41,14 +41,13 @@ class Backend final : public Group {
   }
 
   c10::intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
-    const int op = reduction(opts.reduceOp, tensors);
-    return submit(OpType::ALLREDUCE, "unisono:all_reduce", tensors, opts, [this, op, places = written(tensors)](const unisono_call& call) {
-      for (const auto& place : places) all_reduce(place, op, call);
-    });
+    // Gloo also adds the tensors of the list to each other.
+    TORCH_CHECK(tensors.size() == 1, "allreduce: expected 1 tensor, got ", tensors.size(), ": use allreduce_coalesced");
+    return all_reduce(tensors, opts);
   }
 
   c10::intrusive_ptr<Work> allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override {
-    return allreduce(tensors, opts);
+    return all_reduce(tensors, opts);
   }
 
   c10::intrusive_ptr<Work> reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override {
@@ -57,7 +56,7 @@ class Backend final : public Group {
     return submit(OpType::REDUCE, "unisono:reduce", tensors, opts, [=, this](const unisono_call& call) {
       // Ranks other than the root use a copy: the library leaves the array undefined, but PyTorch leaves it unchanged.
       const at::Tensor target = rank_ == root ? place : place.clone(at::MemoryFormat::Contiguous);
-      reduced(target, op, [&](void* data, size_t count, int dtype, int op) {
+      reduced(target, op, call, [&](void* data, size_t count, int dtype, int op, const unisono_call& call) {
         return unisono_reduce(calls(), data, count, dtype, op, root, &call);
       });
     });
@@ -66,10 +65,10 @@ class Backend final : public Group {
   c10::intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {
     const int root = opts.rootRank;
     const auto places = rank_ == root ? dense(tensors) : written(tensors);
-    return submit(OpType::BROADCAST, "unisono:broadcast", tensors, opts, [=, this](const unisono_call& call) {
+    return submit(OpType::BROADCAST, "unisono:broadcast", tensors, opts, [=, this](unisono_call call) {
       for (const auto& place : places) {
         const at::Tensor buffer = packed(place);
-        const Moved moved(buffer.scalar_type());
+        const Moved moved(buffer.scalar_type(), call);
         check(unisono_broadcast(calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
         if (rank_ != root) assign(place, buffer);
       }
@@ -86,9 +85,9 @@ class Backend final : public Group {
       check_same(pairs.back().first[rank_], pairs.back().second, "all_gather");
       results.insert(results.end(), outputs[pair].begin(), outputs[pair].end());
     }
-    return submit(OpType::ALLGATHER, "unisono:all_gather", results, opts, [this, pairs](const unisono_call& call) {
+    return submit(OpType::ALLGATHER, "unisono:all_gather", results, opts, [this, pairs](unisono_call call) {
       for (const auto& [places, own] : pairs) {
-        const Moved moved(own.scalar_type());
+        const Moved moved(own.scalar_type(), call);
         const auto counts = counts_of(places), moved_counts = counts_of(places, moved.width);
         const at::Tensor buffer = at::empty({sum(counts)}, own.options());
         assign(buffer.narrow(0, sum(counts, rank_), own.numel()), own);
@@ -123,10 +122,10 @@ class Backend final : public Group {
     for (size_t pair = 0; pair < places.size(); pair++) {
       check_blocks(places[pair], owns[pair], size_, "all_gather_into_tensor", "output");
     }
-    return submit(OpType::_ALLGATHER_BASE, "unisono:all_gather_single", outputs, opts, [this, places, owns](const unisono_call& call) {
+    return submit(OpType::_ALLGATHER_BASE, "unisono:all_gather_single", outputs, opts, [this, places, owns](unisono_call call) {
       for (size_t pair = 0; pair < places.size(); pair++) {
         const at::Tensor buffer = packed(places[pair]);
-        const Moved moved(buffer.scalar_type());
+        const Moved moved(buffer.scalar_type(), call);
         assign(buffer.view(-1).narrow(0, rank_ * owns[pair].numel(), owns[pair].numel()), owns[pair]);
         check(unisono_all_gather(calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, &call));
         assign(places[pair], buffer);
@@ -135,38 +134,21 @@ class Backend final : public Group {
   }
 
   c10::intrusive_ptr<Work> gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override {
-    const int root = opts.rootRank;
-    const at::Tensor own = dense(inputs.at(0));
-    Tensors results, places;
-    if (rank_ == root) {
-      results = outputs.at(0);
-      check_list(results, "gather", "output");
-      places = written(results);
-      for (const auto& place : places) check_same(place, own, "gather");
+    Tensors places;
+    if (rank_ == opts.rootRank) {
+      places = outputs.at(0);
+      check_list(places, "gather", "output");
+      for (const auto& place : places) check_same(place, inputs.at(0), "gather");
     }
-    return submit(OpType::GATHER, "unisono:gather", results, opts, [=, this](const unisono_call& call) {
-      if (is_long(own)) {
-        exchange_with_root(true, root, own, places, call);
-        return;
-      }
-      const Moved moved(own.scalar_type());
-      const at::Tensor buffer = at::empty({size_ * own.numel()}, own.options());
-      assign(buffer.narrow(0, rank_ * own.numel(), own.numel()), own);
-      check(unisono_gather(calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
-      divide(buffer, places);
-    });
+    return gather_to(places, places, inputs.at(0), opts, [] {});
   }
 
   // Overrides a function of PyTorch 2.15.
   c10::intrusive_ptr<Work> gather_into_tensor(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts) {
-    std::vector<Tensors> outputs(1);
-    if (rank_ == opts.rootRank) {
-      check_blocks(output, input, size_, "gather_single", "output");
-      TORCH_CHECK_VALUE(output.is_contiguous(), "gather_single: the output is not contiguous");
-      outputs[0] = output.view({size_, -1}).unbind();
-    }
-    Tensors inputs{input.reshape(-1)};
-    return gather(outputs, inputs, opts);
+    if (rank_ != opts.rootRank) return gather_to({}, {}, input, opts, [] {});
+    check_blocks(output, input, size_, "gather_single", "output");
+    const at::Tensor buffer = packed(written(output));
+    return gather_to({output}, buffer.view({size_, -1}).unbind(), input, opts, [output, buffer] { assign(output, buffer); });
   }
 
   c10::intrusive_ptr<Work> scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) override {
@@ -178,12 +160,12 @@ class Backend final : public Group {
       sources = dense(inputs[0]);
       for (const auto& source : sources) check_same(source, place, "scatter");
     }
-    return submit(OpType::SCATTER, "unisono:scatter", outputs, opts, [=, this](const unisono_call& call) {
+    return submit(OpType::SCATTER, "unisono:scatter", outputs, opts, [=, this](unisono_call call) {
       if (is_long(place)) {
         exchange_with_root(false, root, place, sources, call);
         return;
       }
-      const Moved moved(place.scalar_type());
+      const Moved moved(place.scalar_type(), call);
       const at::Tensor buffer = rank_ == root ? joined(sources) : at::empty({size_ * place.numel()}, place.options());
       check(unisono_scatter(calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
       assign(place, buffer.narrow(0, rank_ * place.numel(), place.numel()));
@@ -254,24 +236,56 @@ class Backend final : public Group {
   }
 
  private:
-  // Makes a reduction on a contiguous array of a supported type, and stores the result in the tensor.
+  // Makes a reduction on a contiguous array of a supported type, and stores the result in the tensor. The label, which ranks compare, names
+  // the type and the reduction if those of the library differ.
   template <typename Make>
-  void reduced(const at::Tensor& place, int op, Make make) const {
+  void reduced(const at::Tensor& place, int op, unisono_call call, Make make) const {
     const at::Tensor buffer = packed(place.to(widened(place.scalar_type())));
-    if (op == UNISONO_MEAN && buffer.scalar_type() == at::kHalf) {
+    // Complex numbers are added as pairs of real numbers.
+    const at::Tensor numbers = buffer.is_complex() ? at::view_as_real(buffer) : buffer;
+    std::string label = numbers.scalar_type() == place.scalar_type() ? "" : c10::toString(place.scalar_type());
+    if (op == UNISONO_MEAN && numbers.scalar_type() == at::kHalf) {
       // The sum of values of which the mean is finite may be too large for the type.
       const at::NoGradGuard unrecorded;
-      buffer.div_(size_);
+      numbers.div_(size_);
       op = UNISONO_SUM;
+      label += "avg";
     }
-    check(make(buffer.data_ptr(), buffer.numel(), dtype_of(buffer.scalar_type()), op));
+    if (!label.empty()) call.label = label.c_str();
+    check(make(numbers.data_ptr(), numbers.numel(), dtype_of(numbers.scalar_type()), op, call));
     assign(place, buffer);
   }
 
-  void all_reduce(const at::Tensor& place, int op, const unisono_call& call) {
-    reduced(place, op, [&](void* data, size_t count, int dtype, int op) {
-      return unisono_all_reduce(calls(), data, count, dtype, op, &call);
+  c10::intrusive_ptr<Work> all_reduce(const Tensors& tensors, const c10d::AllreduceOptions& opts) {
+    const int op = reduction(opts.reduceOp, tensors);
+    return submit(OpType::ALLREDUCE, "unisono:all_reduce", tensors, opts, [this, op, places = written(tensors)](const unisono_call& call) {
+      for (const auto& place : places) {
+        reduced(place, op, call, [&](void* data, size_t count, int dtype, int op, const unisono_call& call) {
+          return unisono_all_reduce(calls(), data, count, dtype, op, &call);
+        });
+      }
     });
+  }
+
+  // Gathers one tensor of each rank in `places` on the root, and runs `finish`.
+  template <typename Finish>
+  c10::intrusive_ptr<Work> gather_to(
+      const Tensors& outputs, const Tensors& places, const at::Tensor& input, const c10d::GatherOptions& opts, Finish finish) {
+    const int root = opts.rootRank;
+    return submit(
+        OpType::GATHER, "unisono:gather", outputs, opts,
+        [=, this, places = written(places), own = dense(input)](unisono_call call) {
+          if (is_long(own)) {
+            exchange_with_root(true, root, own, places, call);
+          } else {
+            const Moved moved(own.scalar_type(), call);
+            const at::Tensor buffer = at::empty({size_ * own.numel()}, own.options());
+            assign(buffer.narrow(0, rank_ * own.numel(), own.numel()), own);
+            check(unisono_gather(calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
+            divide(buffer, places);
+          }
+          finish();
+        });
   }
 
   // Stores in each output its part of the reduction of its sources, which are one tensor per rank or one tensor of equal parts.
@@ -281,15 +295,17 @@ class Backend final : public Group {
         OpType::REDUCE_SCATTER, "unisono:reduce_scatter", outputs, opts,
         [=, this, places = written(outputs), sources = std::move(sources)](unisono_call call) {
           for (size_t pair = 0; pair < places.size(); pair++) {
-            const auto counts = counts_of(sources[pair]);
+            // The library sees complex numbers as pairs.
+            const size_t width = places[pair].is_complex() ? 2 : 1;
+            const auto counts = counts_of(sources[pair], width);
             int64_t start = rank_ * places[pair].numel();
             if (counts.size() > 1) {
               call = with(call, counts);
-              start = sum(counts, rank_);
+              start = sum(counts, rank_) / width;
             }
             // A copy, since the library overwrites its array.
             const at::Tensor buffer = joined(sources[pair]);
-            reduced(buffer, op, [&](void* data, size_t count, int dtype, int op) {
+            reduced(buffer, op, call, [&](void* data, size_t count, int dtype, int op, const unisono_call& call) {
               return unisono_reduce_scatter(calls(), data, count, dtype, op, &call);
             });
             assign(places[pair], buffer.narrow(0, start, places[pair].numel()));
@@ -303,9 +319,10 @@ class Backend final : public Group {
   // Gathers or scatters between `single` and, on the root, one of `all` for each rank, without additional copies. The barrier
   // compares the calls of all ranks.
   void exchange_with_root(bool gathers, int root, const at::Tensor& single, const Tensors& all, unisono_call call) {
-    call.label = gathers ? "gather" : "scatter";
+    const Moved moved(single.scalar_type(), call);
+    const auto label = c10::str(gathers ? "gather of " : "scatter of ", single.numel(), " ", single.scalar_type(), ", root ", root);
+    call.label = label.c_str();
     check(unisono_barrier(calls(), &call));
-    const Moved moved(single.scalar_type());
     const size_t count = single.numel() * moved.width;
     if (rank_ != root) {
       const at::Tensor buffer = packed(single);
@@ -337,8 +354,8 @@ class Backend final : public Group {
   }
 
   // Sends `to[j]` elements to every rank j, and receives `from[i]` from every rank i, on contiguous tensors.
-  void exchange(const at::Tensor& sent, Counts to, const at::Tensor& received, Counts from, const unisono_call& call) {
-    const Moved moved(sent.scalar_type());
+  void exchange(const at::Tensor& sent, Counts to, const at::Tensor& received, Counts from, unisono_call call) {
+    const Moved moved(sent.scalar_type(), call);
     for (auto& count : to) count *= moved.width;
     for (auto& count : from) count *= moved.width;
     check(unisono_all_to_all_v(calls(), sent.data_ptr(), to.data(), received.data_ptr(), from.data(), moved.dtype, &call));
@@ -346,7 +363,7 @@ class Backend final : public Group {
 
   void check_exchange(const at::Tensor& sent, const at::Tensor& received, const Counts& to, const Counts& from) const {
     check_types(sent, received, "all_to_all");
-    TORCH_CHECK_VALUE(
+    TORCH_CHECK(
         to[rank_] == from[rank_], "all_to_all: rank ", rank_, " sends ", to[rank_], " elements to itself, and expects ", from[rank_]);
   }
 
@@ -354,11 +371,11 @@ class Backend final : public Group {
   Counts rows(const at::Tensor& tensor, const std::vector<int64_t>& sizes, const char* what) const {
     const int64_t rows = tensor.size(0), width = rows == 0 ? 0 : tensor.numel() / rows;
     if (sizes.empty()) {
-      TORCH_CHECK_VALUE(
+      TORCH_CHECK(
           rows % size_ == 0, "all_to_all: the number of rows of the ", what, ", ", rows, ", must be a multiple of the ", size_, " ranks");
       return Counts(size_, rows / size_ * width);
     }
-    TORCH_CHECK_VALUE(
+    TORCH_CHECK(
         sizes.size() == static_cast<size_t>(size_) && sum(Counts(sizes.begin(), sizes.end())) == rows &&
             std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size >= 0; }),
         "all_to_all: the ", what, " has ", rows, " rows, and the split sizes for ", size_, " ranks are [", c10::Join(", ", sizes), "]");
@@ -368,7 +385,7 @@ class Backend final : public Group {
   }
 
   void check_length(size_t length, const char* call, const char* what) const {
-    TORCH_CHECK_VALUE(
+    TORCH_CHECK(
         length == static_cast<size_t>(size_), call, ": the ", what, " list has ", length, " tensors for ", size_, " ranks");
   }
 
@@ -390,7 +407,7 @@ void all_reduce_(at::Tensor tensor, const std::string& op, const std::string& gr
   static const std::map<std::string, Op::RedOpType> kOps{
       {"sum", Op::SUM}, {"avg", Op::AVG}, {"product", Op::PRODUCT}, {"min", Op::MIN}, {"max", Op::MAX}};
   const auto found = kOps.find(op);
-  TORCH_CHECK_VALUE(found != kOps.end(), "unisono::all_reduce_: the reduction must be sum, avg, product, min or max, got `", op, "`");
+  TORCH_CHECK(found != kOps.end(), "unisono::all_reduce_: the reduction must be sum, avg, product, min or max, got `", op, "`");
   c10d::AllreduceOptions opts;
   opts.reduceOp = found->second;
   opts.asyncOp = false;

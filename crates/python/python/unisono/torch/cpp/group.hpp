@@ -113,7 +113,7 @@ class Group : public c10d::Backend {
   }
 
   c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override {
-    TORCH_CHECK_VALUE(size_ > 1, "a process group of one rank has no messages to receive");
+    TORCH_CHECK(size_ > 1, "a process group of one rank has no messages to receive");
     const at::Tensor target = written(tensors.at(0)), buffer = packed(target);
     return start(
         OpType::RECVANYSOURCE, buffer, target, -1, tag, [](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
@@ -144,7 +144,7 @@ class Group : public c10d::Backend {
     // Sorted, since a set is unordered.
     if (opts.handles.index() == 0) std::sort(handles.begin(), handles.end());
     const auto own = std::find(handles.begin(), handles.end(), get_reconfigure_handle());
-    TORCH_CHECK_VALUE(own != handles.end(), "reconfigure: this rank's handle is not among the ", handles.size(), " handles");
+    TORCH_CHECK(own != handles.end(), "reconfigure: this rank's handle is not among the ", handles.size(), " handles");
     TORCH_CHECK(!world_ || !world_->is_interrupted(), kInterrupted);
     TORCH_CHECK(uuids_.insert(opts.uuid).second, "reconfigure: the uuid ", opts.uuid, " is already used");
     // Ranks that have left would delay the calls in flight until their own timeout.
@@ -237,12 +237,12 @@ class Group : public c10d::Backend {
   // Starts a message: `make` passes it to the library.
   template <typename Make>
   c10::intrusive_ptr<Work> start(OpType type, const at::Tensor& buffer, const at::Tensor& target, int other, int tag, Make make) {
-    TORCH_CHECK_VALUE(
+    TORCH_CHECK(
         other < size_ && other != rank_ && other >= -1, "rank ", rank_, " of ", size_, " exchanges no messages with rank ", other);
     const auto message = c10::make_intrusive<Message>(self(), world().waits(), hooks_, type, buffer, target, other);
-    const Moved moved(buffer.scalar_type());
     auto call = call_of(Milliseconds(0));
     call.tag = tag;
+    const Moved moved(buffer.scalar_type(), call);
     world().send(message, [&](unisono_comm* comm) { return make(comm, *message, buffer.numel() * moved.width, moved.dtype, &call); });
     return message;
   }

@@ -10,6 +10,8 @@
 #include <memory>
 #include <mutex>
 
+#include "library.hpp"
+
 namespace unisono {
 
 // Functions by number. They run without the lock: a function may acquire a lock that a thread holds while it adds or removes
@@ -84,8 +86,7 @@ class HookedWork : public c10d::Work {
       // As for the outputs of any call, autograd does not track the change of the tensors' values.
       const at::AutoDispatchBelowADInplaceOrView guard;
       make();
-    } catch (const c10::ValueError&) {
-      // The call did not start.
+    } catch (const Refusal&) {
       error = std::current_exception();
     } catch (...) {
       error = std::current_exception();

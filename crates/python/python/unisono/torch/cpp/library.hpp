@@ -26,11 +26,17 @@ constexpr auto kInterrupted =
 // The interval at which a waiting thread acquires the interpreter's lock to run signal handlers.
 constexpr auto kSignalInterval = std::chrono::milliseconds(50);
 
+// The refusal of a call, which has not started. Python gets a RuntimeError, as from gloo.
+class Refusal final : public c10::Error {
+ public:
+  using Error::Error;
+};
+
 // Throws the last error of this thread, if a function has returned one.
 inline void check(int code) {
   if (code == UNISONO_OK) return;
   const std::string text = unisono_last_error();
-  TORCH_CHECK_VALUE(code != UNISONO_ERROR_ARGUMENT, text);
+  if (code == UNISONO_ERROR_ARGUMENT) throw Refusal(c10::SourceLocation{__func__, __FILE__, __LINE__}, text);
   C10_THROW_ERROR(DistBackendError, text);
 }
 

@@ -54,6 +54,14 @@ inline void set_text(c10d::Store& store, const std::string& key, const std::stri
   store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
 }
 
+// Deletes a key that no rank reads any more. A store that cannot delete keeps it.
+inline void discard(c10d::Store& store, const std::string& key) {
+  try {
+    store.deleteKey(key);
+  } catch (const std::exception&) {
+  }
+}
+
 // Waits for a key, and runs signal handlers meanwhile. Returns whether it is set before the deadline. It polls with longer and longer
 // pauses, since `Store::wait` runs no handlers, and a TCPStore prints warnings when a short one times out.
 inline bool is_set(c10d::Store& store, const std::string& key, Clock::time_point deadline, Waits& waits) {
@@ -67,9 +75,15 @@ inline bool is_set(c10d::Store& store, const std::string& key, Clock::time_point
 
 // Returns the name of a new world on all of its ranks. The store may have keys of former ranks that an elastic launcher has
 // replaced. So rank 0 chooses the name, and answers the request of each rank until all have read it. An error names a missing rank.
-inline std::string common_name(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, Waits& waits) {
+// Adds the keys to `keys` that the program deletes once all ranks have the name.
+inline std::string common_name(
+    c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, Waits& waits, std::vector<std::string>& keys) {
   const std::string place = "unisono/", own = unique_name();
   const auto deadline = Clock::now() + timeout;
+  const auto set = [&](const std::string& key, const std::string& text) {
+    set_text(store, key, text);
+    keys.push_back(key);
+  };
   const auto check_joined = [&](bool has_joined, int other) {
     TORCH_CHECK(has_joined, "timeout: rank ", other, " has not joined the process group within ", timeout.count() / 1e3, " s");
   };
@@ -77,7 +91,7 @@ inline std::string common_name(c10d::Store& store, int rank, int size, std::chro
     set_text(store, c10::str(place, "rank/", rank), own);
     check_joined(is_set(store, place + "answer/" + own, deadline, waits), 0);
     const auto name = text_at(store, place + "answer/" + own);
-    set_text(store, c10::str(name, "/here/", rank), "here");
+    set(c10::str(name, "/here/", rank), "here");
     if (!is_set(store, name + "/all", deadline, waits)) {
       int missing = 1;
       while (missing < size && store.check({c10::str(name, "/here/", missing)})) missing++;
@@ -93,14 +107,16 @@ inline std::string common_name(c10d::Store& store, int rank, int size, std::chro
     // A missing rank delays no answer to another.
     for (auto at = missing.begin(); at != missing.end();) {
       auto& [other, answered] = *at;
+      const auto introduced = c10::str(place, "rank/", other);
       if (store.check({c10::str(name, "/here/", other)})) {
+        // Before this world starts: after that, the rank may set the key again for its next one.
+        discard(store, introduced);
         at = missing.erase(at);
         continue;
       }
-      const auto introduced = c10::str(place, "rank/", other);
       if (store.check({introduced})) {
         const auto now = text_at(store, introduced);
-        if (now != answered) set_text(store, place + "answer/" + now, name);
+        if (now != answered) set(place + "answer/" + now, name);
         answered = now;
       }
       at++;
@@ -110,7 +126,7 @@ inline std::string common_name(c10d::Store& store, int rank, int size, std::chro
     waits.run_handlers();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  set_text(store, name + "/all", "here");
+  set(name + "/all", "here");
   return name;
 }
 
@@ -122,32 +138,56 @@ inline c10::intrusive_ptr<c10d::Store> store_at(const std::string& handle, std::
   options.waitWorkers = false;
   options.timeout = timeout;
   words >> kind >> host >> options.port;
-  TORCH_CHECK_VALUE(words && kind == "unisono", "reconfigure: expected a handle of a process group of unisono, got `", handle, "`");
+  TORCH_CHECK(words && kind == "unisono", "reconfigure: expected a handle of a process group of unisono, got `", handle, "`");
   return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 
-// A barrier in a store, at `place`, a prefix of keys that no other barrier uses. After a timeout, the communicator remains usable, and
-// rank 0 names the missing ranks. The error texts are gloo's.
-inline void monitored_barrier(
-    c10d::Store& store, const std::string& place, int rank, int size, std::chrono::milliseconds timeout, bool names_all, Waits& waits) {
-  TORCH_CHECK(timeout.count() != 0, "Rank ", rank, " timed out in monitoredBarrier, whose timeout is 0");
-  const auto deadline = Clock::now() + timeout;
-  const std::vector<uint8_t> here{'='};
-  store.set(place + std::to_string(rank), here);
-  if (rank != 0) {
+// Barriers of the ranks of a world in a store. After a timeout, the communicator remains usable, and rank 0 names the missing ranks. The error
+// texts are gloo's.
+class StoreBarriers {
+ public:
+  // Waits for all ranks. `prefix` is that of the keys.
+  void wait(
+      c10d::Store& store, const std::string& prefix, int rank, int size, std::chrono::milliseconds timeout, bool names_all, Waits& waits) {
+    TORCH_CHECK(timeout.count() != 0, "Rank ", rank, " timed out in monitoredBarrier, whose timeout is 0");
+    const auto deadline = Clock::now() + timeout;
+    std::string place, result;
+    do {
+      place = c10::str(prefix, ++number_, "/");
+      result = place + "result";
+      // A barrier that has a result without this rank has failed.
+    } while (rank != 0 && store.check({result}));
+    if (rank != 0) {
+      const auto own = place + std::to_string(rank);
+      set_text(store, own, "here");
+      const bool is_done = is_set(store, result, deadline, waits);
+      const bool has_passed = is_done && text_at(store, result) == kPassed;
+      // Rank 0 may still read it before it sets the result.
+      if (is_done) discard(store, own);
+      TORCH_CHECK(
+          has_passed, "Rank ", rank, " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0");
+      return;
+    }
+    std::string missing;
+    for (int other = 1; other < size && (names_all || missing.empty()); other++) {
+      if (is_set(store, place + std::to_string(other), deadline, waits)) continue;
+      missing += (missing.empty() ? "" : ", ") + std::to_string(other);
+    }
+    set_text(store, result, missing.empty() ? kPassed : "failed");
+    // All ranks have reached this barrier, and read no earlier result.
+    if (missing.empty()) {
+      for (const auto& earlier : std::exchange(results_, {})) discard(store, earlier);
+    }
+    results_.push_back(result);
     TORCH_CHECK(
-        is_set(store, place + "go", deadline, waits), "Rank ", rank,
-        " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0");
-    return;
+        missing.empty(), names_all ? "Ranks " : "Rank ", missing, " failed to pass monitoredBarrier in ", timeout.count(), " ms");
   }
-  std::string missing;
-  for (int other = 1; other < size && (names_all || missing.empty()); other++) {
-    if (is_set(store, place + std::to_string(other), deadline, waits)) continue;
-    missing += (missing.empty() ? "" : ", ") + std::to_string(other);
-  }
-  TORCH_CHECK(
-      missing.empty(), names_all ? "Ranks " : "Rank ", missing, " failed to pass monitoredBarrier in ", timeout.count(), " ms");
-  store.set(place + "go", here);
-}
+
+ private:
+  static constexpr auto kPassed = "passed";
+  uint64_t number_ = 0;
+  // The keys of results that ranks may still read, on rank 0.
+  std::vector<std::string> results_;
+};
 
 }  // namespace unisono

@@ -14,25 +14,25 @@ namespace unisono {
 using Tensors = std::vector<at::Tensor>;
 using Counts = std::vector<size_t>;
 
-// Returns a dense tensor in host memory. Throws an error for other tensors.
+// Returns the tensor. Throws an error if it is not a dense one in host memory.
 inline at::Tensor dense(const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(
+  TORCH_CHECK(
       tensor.device().is_cpu(),
       "unisono's backend needs tensors in host memory, got one on ", tensor.device(),
       ": use init_process_group(\"cpu:unisono,cuda:nccl\") for tensors on GPUs");
-  TORCH_CHECK_VALUE(
+  TORCH_CHECK(
       tensor.layout() == at::kStrided, "unisono's backend needs dense tensors, got layout ", tensor.layout());
-  // Complex numbers are moved and added as pairs of real numbers.
-  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+  // Its memory has other values than the tensor.
+  TORCH_CHECK(!tensor.is_conj(), "unisono's backend does not support conjugated views: pass a copy, tensor.resolve_conj()");
+  return tensor;
 }
 
 // Returns a dense tensor that a call writes. Throws an error if its elements share memory.
 inline at::Tensor written(const at::Tensor& tensor) {
-  const at::Tensor result = dense(tensor);
-  TORCH_CHECK_VALUE(
-      at::has_internal_overlap(result) != at::MemOverlap::Yes,
+  TORCH_CHECK(
+      at::has_internal_overlap(dense(tensor)) != at::MemOverlap::Yes,
       "the call would write a tensor whose elements share memory, as after expand(): pass a copy, such as tensor.contiguous()");
-  return result;
+  return tensor;
 }
 
 // Returns a contiguous tensor at an address that is aligned for its elements, which may be the tensor itself. Views of bytes may have any
@@ -88,10 +88,13 @@ inline at::ScalarType widened(at::ScalarType type) {
 // The type in which elements are moved without arithmetic: each is `width` elements of type `dtype`, or `width` bytes if the library
 // has no such type.
 struct Moved {
-  explicit Moved(at::ScalarType type) : dtype(dtype_of(type)) {
+  // Sets the label of the call. Ranks compare it, so they detect types that differ even if the library sees only bytes.
+  Moved(at::ScalarType type, unisono_call& call) : dtype(dtype_of(type)) {
+    call.label = nullptr;
     if (dtype < 0) {
       dtype = UNISONO_U8;
       width = c10::elementSize(type);
+      call.label = c10::toString(type);
     }
   }
 
@@ -109,16 +112,16 @@ inline int reduction(const c10d::ReduceOp& op, const Tensors& tensors) {
   static constexpr int kNumbers[] = {
       UNISONO_SUM, UNISONO_MEAN, UNISONO_PRODUCT, UNISONO_MIN, UNISONO_MAX, UNISONO_BIT_AND, UNISONO_BIT_OR, UNISONO_BIT_XOR};
   const auto kind = op.op_;
-  TORCH_CHECK_VALUE(kind < c10d::ReduceOp::PREMUL_SUM, "unisono's backend does not support the reduction ", name_of(kind));
+  TORCH_CHECK(kind < c10d::ReduceOp::PREMUL_SUM, "unisono's backend does not support the reduction ", name_of(kind));
   const bool is_bitwise = kind >= c10d::ReduceOp::BAND;
   const bool adds = kind == c10d::ReduceOp::SUM || kind == c10d::ReduceOp::AVG;
   for (const auto& tensor : tensors) {
     const auto type = tensor.scalar_type();
-    TORCH_CHECK_VALUE(
+    TORCH_CHECK(
         !is_bitwise || !(at::isFloatingType(type) || at::isComplexType(type)), name_of(kind), " is not defined for ", type);
-    TORCH_CHECK_VALUE(
+    TORCH_CHECK(
         adds || !at::isComplexType(type), "the reduction of complex numbers must be SUM or AVG, got ", name_of(kind));
-    TORCH_CHECK_VALUE(
+    TORCH_CHECK(
         at::isComplexType(type) || dtype_of(widened(type)) >= 0, "unisono's backend does not support reductions of ", type);
   }
   return kNumbers[kind];
@@ -166,23 +169,23 @@ inline void divide(const at::Tensor& whole, const Tensors& parts) {
 }
 
 inline void check_pairs(size_t outputs, size_t inputs, const char* call) {
-  TORCH_CHECK_VALUE(outputs == inputs, call, ": there are ", outputs, " outputs and ", inputs, " inputs");
+  TORCH_CHECK(outputs == inputs, call, ": there are ", outputs, " outputs and ", inputs, " inputs");
 }
 
 inline void check_same(const at::Tensor& one, const at::Tensor& other, const char* call) {
-  TORCH_CHECK_VALUE(
+  TORCH_CHECK(
       one.scalar_type() == other.scalar_type() && one.numel() == other.numel(), call, ": the tensors have ", one.numel(),
       " elements of ", one.scalar_type(), " and ", other.numel(), " elements of ", other.scalar_type());
 }
 
 inline void check_types(const at::Tensor& one, const at::Tensor& other, const char* call) {
-  TORCH_CHECK_TYPE(
+  TORCH_CHECK(
       one.scalar_type() == other.scalar_type(), call, ": the tensors are of ", one.scalar_type(), " and ", other.scalar_type());
 }
 
 inline void check_blocks(const at::Tensor& whole, const at::Tensor& block, int ranks, const char* call, const char* what) {
   check_types(whole, block, call);
-  TORCH_CHECK_VALUE(
+  TORCH_CHECK(
       whole.numel() == block.numel() * ranks, call, ": the ", what, " has ", whole.numel(), " elements, expected ", ranks, " blocks of ",
       block.numel());
 }

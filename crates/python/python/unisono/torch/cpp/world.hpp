@@ -17,10 +17,11 @@ class World {
  public:
   // Starts a world of ranks that share a store.
   World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, const WorkHooks& hooks)
-      : queue_(std::make_shared<CallQueue>(waits_, hooks)), name_(common_name(store, rank, size, timeout, waits_)) {
+      : queue_(std::make_shared<CallQueue>(waits_, hooks)) {
     unisono_settings settings{};
     settings.timeout_s = timeout.count() / 1e3;
-    Keys keys{store, waits_, timeout, {}};
+    Keys keys{store, waits_, timeout};
+    name_ = common_name(store, rank, size, timeout, waits_, keys.own);
     try {
       waits_.during([&] {
         const int code = unisono_start_store(rank, size, name_.c_str(), set, get, &keys, &settings, &calls_);
@@ -36,6 +37,8 @@ class World {
       unisono_free(calls_);
       throw;
     }
+    // The start of `messages_` has waited for all ranks, which have read these keys before.
+    for (const auto& key : keys.own) discard(store, key);
     is_one_node_ = unisono_nodes(calls_) == 1;
   }
 
@@ -64,17 +67,15 @@ class World {
     queue_->close();
     const std::lock_guard<std::mutex> lock(mutex_);
     if (calls_ == nullptr) return;
+    // Another rank may have left already, which ends a message without a counterpart.
+    if (cause.empty()) in_flight_.abandon();
     bool are_done = in_flight_.are_done();
     // The thread that drives messages may not have detected yet that the receiver has one.
     for (int naps = 0; !are_done && cause.empty() && naps < 100; naps++) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       are_done = in_flight_.are_done();
     }
-    if (cause.empty()) {
-      in_flight_.abandon();
-    } else {
-      unisono_fail(calls_, cause.c_str());
-    }
+    if (!cause.empty()) unisono_fail(calls_, cause.c_str());
     if (!are_done) unisono_fail(messages_, cause.empty() ? kShutDown : cause.c_str());
     in_flight_.settle();
     unisono_free(std::exchange(messages_, nullptr));
@@ -97,8 +98,7 @@ class World {
 
   // Waits for all ranks at a barrier in the store.
   void monitored_barrier(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, bool names_all) {
-    const auto place = c10::str(name_, "/monitored/", ++barriers_, "/");
-    unisono::monitored_barrier(store, place, rank, size, timeout, names_all, waits_);
+    barriers_.wait(store, name_ + "/monitored/", rank, size, timeout, names_all, waits_);
   }
 
  private:
@@ -107,7 +107,9 @@ class World {
     Waits& waits;
     // The timeout of the store may be longer.
     std::chrono::milliseconds timeout;
-    std::exception_ptr error;
+    // The keys that this rank has set.
+    std::vector<std::string> own = {};
+    std::exception_ptr error = nullptr;
   };
 
   // Uses the store. Its exceptions are caught, since they must not pass through the library.
@@ -124,11 +126,12 @@ class World {
 
   // A store may not accept an empty value, so values are prefixed with a byte.
   static int set(void* context, const char* key, const void* value, size_t size_bytes) {
-    return with(context, [&](const Keys& keys) {
+    return with(context, [&](Keys& keys) {
       const auto* bytes = static_cast<const uint8_t*>(value);
       std::vector<uint8_t> stored(1 + size_bytes, '=');
       std::copy(bytes, bytes + size_bytes, stored.begin() + 1);
       keys.store.set(key, stored);
+      keys.own.push_back(key);
       return 0;
     });
   }
@@ -149,8 +152,8 @@ class World {
   Waits waits_;
   const std::shared_ptr<CallQueue> queue_;
   // Unique, so keys of the store that it prefixes are new.
-  const std::string name_;
-  uint64_t barriers_ = 0;
+  std::string name_;
+  StoreBarriers barriers_;
   std::mutex mutex_;
   unisono_comm* calls_ = nullptr;
   unisono_comm* messages_ = nullptr;
