@@ -11,7 +11,8 @@
 //! - **Data that would change while being sent are copied first** ([`Machine::copies`]), since a step may send the data that it
 //!   reduces into.
 //! - **The sender's core copies a long message that is staged** ([`Machine::staging_bytes`]), while the receiver's core takes it. So a rank that
-//!   sends and receives at the same time has the work of both. Ranks that share cores switch whenever the staging memory is full or empty.
+//!   sends and receives at the same time has the work of both. Ranks that share cores switch whenever the staging memory is full or empty. If it can
+//!   hold the whole message, the sender continues once it has copied it.
 //! - **Between nodes the ports do the work**: every node has one outgoing and one incoming port, shared by its ranks. A
 //!   message occupies each for the time of its bytes; others wait in the order in which they became ready. The switch
 //!   between the ports is never a bottleneck. The first byte reaches the incoming port α after it has left the outgoing one.

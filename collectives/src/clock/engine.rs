@@ -292,7 +292,8 @@ impl Clock<'_> {
     /// Returns the time of the context switches of a rank while a message passes through staging memory that is smaller.
     fn switches_us(&self, rank: Rank, size_bytes: usize) -> f64 {
         let is_alone = self.cores[self.states[rank].core].ranks.len() == 1;
-        let switches = self.machine.staging_bytes.filter(|_| !is_alone).map_or(0, |bytes| size_bytes / bytes);
+        let staging_bytes = self.machine.staging_bytes.filter(|&bytes| !is_alone && size_bytes > bytes);
+        let switches = staging_bytes.map_or(0, |bytes| size_bytes / bytes);
         switches as f64 * self.machine.hand_over_us
     }
 
