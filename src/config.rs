@@ -233,10 +233,22 @@ fn wrong(name: &str, value: &str, expected: &str) -> Error {
     Error::Setting(format!("the environment variable {name} is {value:?}, and should be {expected}"))
 }
 
-/// Returns the file or folder of NCCL that the user has set, and the Python virtual environment of this process.
+/// Locations of NCCL, from the environment.
 #[cfg(feature = "nccl")]
-pub(crate) fn nccl_places() -> [Option<PathBuf>; 2] {
-    [variables::NCCL, "VIRTUAL_ENV"].map(|name| std::env::var_os(name).map(PathBuf::from))
+#[derive(Debug)]
+pub(crate) struct NcclPlaces {
+    /// The file or folder set by the user.
+    pub(crate) given: Option<PathBuf>,
+    /// The Python virtual environment of this process.
+    pub(crate) virtual_environment: Option<PathBuf>,
+}
+
+#[cfg(feature = "nccl")]
+impl NcclPlaces {
+    pub(crate) fn from_environment() -> Self {
+        let path = |name| std::env::var_os(name).map(PathBuf::from);
+        Self { given: path(variables::NCCL), virtual_environment: path("VIRTUAL_ENV") }
+    }
 }
 
 /// Returns all `UNISONO_…` variables in the environment with their values, for printing. The value of the secret is left out.

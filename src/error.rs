@@ -40,13 +40,18 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// Another rank did not arrive before the deadline.
-    #[error("{at}: waited {} for rank {other}{}", Seconds(waited.as_secs_f64()), whereabouts(doing.as_deref()))]
+    #[error(
+        "{at}: waited {} for rank {other}{}{}",
+        Seconds(waited.as_secs_f64()),
+        whereabouts(doing.as_deref()),
+        if missing == other { String::new() } else { format!("; rank {missing} is missing") }
+    )]
     Timeout {
         /// The call and position of this rank.
         at: Box<Place>,
-        /// The rank that did not arrive.
+        /// The rank for which this one waited.
         other: Rank,
-        /// The rank for which it waits, directly or through others that wait; the same one if it waits for none.
+        /// The rank for which that one waits, directly or through others that wait, as far as they share memory; the same one if it waits for none.
         missing: Rank,
         /// The time for which the other rank was silent.
         waited: Duration,

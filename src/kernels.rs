@@ -97,8 +97,13 @@ impl ReduceOp {
     pub fn is_defined_for(self, dtype: DType) -> bool {
         match self {
             Self::Sum | Self::Mean | Self::Min | Self::Max | Self::Product => true,
+            Self::BitAnd
+            | Self::BitOr
+            | Self::BitXor
+            | Self::LogicalAnd
+            | Self::LogicalOr
+            | Self::LogicalXor => !dtype.is_float(),
             Self::Custom(custom) => custom.element().0 == dtype,
-            _ => !dtype.is_float(),
         }
     }
 

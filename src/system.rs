@@ -98,6 +98,10 @@ pub(crate) fn advice(cause: &io::Error) -> String {
                  --ulimit nofile=N), or register fewer, larger arrays"
             )
         }
+        Some(Errno::FBIG) => {
+            "a process is limited to smaller files, which its shared memory is too: raise `ulimit -f`"
+                .to_owned()
+        }
         Some(Errno::NFILE) => "the whole machine has too many files open: raise fs.file-max".to_owned(),
         Some(Errno::NOMEM) => match (getrlimit(Resource::As).current, MemoryLimit::of_this_process()) {
             (Some(most), _) => {
@@ -147,6 +151,7 @@ mod tests {
     fn advice_names_the_limit() {
         let advice = |errno: Errno| super::advice(&errno.into());
         assert!(advice(Errno::MFILE).contains("ulimit -n"));
+        assert!(advice(Errno::FBIG).contains("ulimit -f"));
         assert!(advice(Errno::NOMEM).contains("ranks on a node"));
         assert_eq!(advice(Errno::PERM), "");
     }

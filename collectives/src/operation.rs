@@ -84,16 +84,26 @@ impl Operation {
             | Self::Reduce { root }
             | Self::Gather { root }
             | Self::Scatter { root } => Some(root),
-            _ => None,
+            Self::AllReduce
+            | Self::ReduceScatter
+            | Self::AllGather
+            | Self::AllToAll
+            | Self::Scan
+            | Self::ExclusiveScan => None,
         }
     }
 
     /// Returns whether a rank's buffer has defined contents in this chunk before the first step.
     pub(crate) fn begins_with(self, rank: Rank, chunk: usize) -> bool {
         match self {
+            Self::AllReduce
+            | Self::ReduceScatter
+            | Self::Reduce { .. }
+            | Self::AllToAll
+            | Self::Scan
+            | Self::ExclusiveScan => true,
             Self::AllGather | Self::Gather { .. } => chunk == rank,
             Self::Broadcast { root } | Self::Scatter { root } => rank == root,
-            _ => true,
         }
     }
 
@@ -107,7 +117,8 @@ impl Operation {
         let ranks = ranks as f64;
         match self {
             Self::AllReduce => 2.0 * (ranks - 1.0) / ranks,
-            _ if self.has_parts() || self == Self::AllToAll => (ranks - 1.0) / ranks,
+            Self::AllToAll => (ranks - 1.0) / ranks,
+            _ if self.has_parts() => (ranks - 1.0) / ranks,
             _ => 1.0,
         }
     }

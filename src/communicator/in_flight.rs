@@ -202,6 +202,9 @@ impl Communicator {
 
     /// Runs `work`, which consists of calls of other communicators, on this thread, after all calls in flight. If it fails, so does this
     /// communicator. Public for `unisono-compress`.
+    ///
+    /// # Errors
+    /// The errors of `work`. A fatal error also loses this communicator.
     #[doc(hidden)]
     pub fn work<R>(&mut self, work: impl FnOnce() -> Result<R>) -> Result<R> {
         let engine = self.engine_owner.engine();

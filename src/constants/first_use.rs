@@ -105,10 +105,10 @@ impl World {
             }
             known = gather(&mut comm.as_bootstrap("constants"), &text)?[0].parse().expect("rank 0 wrote it");
         }
-        let started = times_ns();
+        let started = Started::now();
         let measured = measure_with(&QUICK, comm, &known)?;
         is_steady &= if self.ranks > self.cores {
-            had_cores(started, comm, self.cores)?
+            started.had_cores(comm, self.cores)?
         } else {
             measured.iter().all(Measured::is_steady)
         };
@@ -125,19 +125,27 @@ impl World {
     }
 }
 
-/// Returns the processor time of this rank and the time of the clock, in nanoseconds.
-fn times_ns() -> [f64; 2] {
-    [system::thread_time_ns() as f64, system::now_ns() as f64]
+/// The processor time of this rank and the time of the clock at the start of a measurement, in nanoseconds.
+#[derive(Debug)]
+struct Started {
+    used_ns: f64,
+    now_ns: f64,
 }
 
-/// Returns whether the ranks, which outnumber the cores and so keep them busy, have had the cores almost to themselves since the times
-/// `started`. A context switch to another program lasts a time slice, a thousand times as long as one between ranks. All ranks call it.
-fn had_cores(started: [f64; 2], comm: &mut Communicator, cores: usize) -> Result<bool> {
-    let [used_ns, now_ns] = times_ns();
-    let mut spent_ns = [used_ns - started[0], now_ns - started[1]];
-    comm.call().algorithm(Choice::Auto).all_reduce(&mut spent_ns, ReduceOp::Mean)?;
-    let [used_ns, passed_ns] = spent_ns;
-    Ok(MAX_STABLE_RATIO * used_ns * comm.ranks() as f64 >= passed_ns * cores as f64)
+impl Started {
+    fn now() -> Self {
+        Self { used_ns: system::thread_time_ns() as f64, now_ns: system::now_ns() as f64 }
+    }
+
+    /// Returns whether the ranks, which outnumber the cores and so keep them busy, have had the cores almost to themselves since then. A
+    /// context switch to another program lasts a time slice, a thousand times as long as one between ranks. All ranks call it.
+    fn had_cores(&self, comm: &mut Communicator, cores: usize) -> Result<bool> {
+        let now = Self::now();
+        let mut spent_ns = [now.used_ns - self.used_ns, now.now_ns - self.now_ns];
+        comm.call().algorithm(Choice::Auto).all_reduce(&mut spent_ns, ReduceOp::Mean)?;
+        let [used_ns, passed_ns] = spent_ns;
+        Ok(MAX_STABLE_RATIO * used_ns * comm.ranks() as f64 >= passed_ns * cores as f64)
+    }
 }
 
 fn sections(measured: Vec<Measured>) -> Vec<(Reach, Section)> {
@@ -158,10 +166,11 @@ mod tests {
     fn measurement_is_unstable_if_other_programs_use_the_cores() {
         crate::threads(4, |mut comm| {
             let mut had_cores = |share: f64| {
-                let (second_ns, [used_ns, now_ns]) = (1e9, times_ns());
+                let (second_ns, Started { used_ns, now_ns }) = (1e9, Started::now());
                 // Four ranks take turns on two cores.
-                let started = [used_ns - share * second_ns / 2.0, now_ns - second_ns];
-                super::had_cores(started, &mut comm, 2).unwrap()
+                let started =
+                    Started { used_ns: used_ns - share * second_ns / 2.0, now_ns: now_ns - second_ns };
+                started.had_cores(&mut comm, 2).unwrap()
             };
             assert!(had_cores(0.9) && !had_cores(0.4));
         });

@@ -34,8 +34,9 @@ pub(crate) fn lend<T: Element, R>(
     }
     // `stream` waits for work already queued on the array. Work queued later waits for `stream` once this is dropped.
     let (address, queued) = array.device_ptr_mut(stream);
-    // The mutable borrow of the array, which has this many bytes at this address, lasts until `work` has queued all its work.
-    let mut span = Span { context: here, address, size_bytes, lent: PhantomData };
+    // SAFETY: the array has this many bytes at this address, and its mutable borrow lasts until `work` has queued all its
+    // work.
+    let mut span = unsafe { Span::new(stream.context(), address, size_bytes) };
     let done = work(&mut span);
     drop(queued);
     // cudarc frees an array after its users on other streams only if it tracks them, those of one object of the context. Even if the work
@@ -79,6 +80,12 @@ pub(crate) struct Span<'a> {
 }
 
 impl<'a> Span<'a> {
+    /// # Safety
+    /// The context's GPU must have this many bytes at this address, and they must be exclusively borrowed for `'a`.
+    unsafe fn new(context: &'a Arc<CudaContext>, address: CUdeviceptr, size_bytes: usize) -> Self {
+        Self { context, address, size_bytes, lent: PhantomData }
+    }
+
     pub(crate) fn context(&self) -> &'a Arc<CudaContext> {
         self.context
     }
@@ -91,6 +98,7 @@ impl<'a> Span<'a> {
         self.size_bytes
     }
 
+    /// Returns a range of its bytes.
     pub(crate) fn part(&mut self, bytes: Range<usize>) -> Span<'_> {
         assert!(
             bytes.start <= bytes.end && bytes.end <= self.size_bytes,

@@ -85,12 +85,17 @@ impl Pages {
 
     /// Returns the memory of a file that [`Pages::shared`] created and that is open in this or another process, untouched.
     pub(crate) fn of_process(process_id: i32, file: u64) -> Result<Self> {
+        Self::of_file(Self::open(process_id, file)?)
+    }
+
+    /// Returns a file that [`Pages::shared`] created and that is open in this or another process.
+    pub(crate) fn open(process_id: i32, file: u64) -> Result<OwnedFd> {
         let path = Self::path(process_id, file);
         // In a container, `process_id` may denote another process here, and the link any file.
         if !rustix::fs::readlink(&path, Vec::new())?.as_bytes().starts_with(Self::LINK) {
             return Err(Errno::NOENT);
         }
-        Self::of_file(rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+        rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
     }
 
     pub(crate) fn path(process_id: i32, file: u64) -> String {

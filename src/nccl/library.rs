@@ -6,9 +6,9 @@ use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::sys::{self, Functions};
+use super::sys::{self, Functions, Missing};
 use super::version::Version;
-use crate::config::nccl_places;
+use crate::config::NcclPlaces;
 use crate::error::{Error, Result};
 
 /// The name under which every NCCL 2 is installed.
@@ -35,7 +35,7 @@ pub struct Library {
 pub fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
-        let library = Library::open(&candidates(nccl_places()));
+        let library = Library::open(&candidates(NcclPlaces::from_environment()));
         library.map_err(|error| error.to_string())
     });
     library.as_ref().map_err(|text| Error::Library(text.clone()))
@@ -105,14 +105,14 @@ impl Library {
 }
 
 /// Returns the files to try, in order.
-fn candidates([given, virtual_environment]: [Option<PathBuf>; 2]) -> Vec<PathBuf> {
-    if let Some(given) = given {
+fn candidates(places: NcclPlaces) -> Vec<PathBuf> {
+    if let Some(given) = places.given {
         // A bare name means a file in the current folder. The system would search elsewhere for it.
         let given = std::path::absolute(&given).unwrap_or(given);
         return vec![if given.is_dir() { given.join(NAME) } else { given }];
     }
     let mut candidates = vec![PathBuf::from(NAME), PathBuf::from(UNVERSIONED)];
-    let libraries = virtual_environment.map(|folder| folder.join("lib"));
+    let libraries = places.virtual_environment.map(|folder| folder.join("lib"));
     let folders = libraries.and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
     let pythons = folders.filter(|folder| folder.file_name().to_string_lossy().starts_with("python3"));
     let mut wheels: Vec<PathBuf> =
@@ -131,8 +131,9 @@ fn reason(path: &Path, error: &libloading::Error) -> String {
 }
 
 /// Describes a library that lacks functions.
-fn without(library: &libloading::Library, missing: &[[&str; 2]]) -> String {
-    let names: Vec<_> = missing.iter().map(|[name, since]| format!("{name} (of NCCL {since})")).collect();
+fn without(library: &libloading::Library, missing: &[Missing]) -> String {
+    let names: Vec<String> =
+        missing.iter().map(|Missing { name, since }| format!("{name} (of NCCL {since})")).collect();
     // SAFETY: `ncclGetVersion` has had this signature in every version of NCCL.
     let version =
         unsafe { library.get::<sys::ncclGetVersion>("ncclGetVersion") }.ok().and_then(|symbol| *symbol);
@@ -166,7 +167,10 @@ mod tests {
     #[test]
     fn configured_place_is_the_only_candidate() {
         let folder = tempfile::tempdir().unwrap();
-        let given = |path: &Path| candidates([path, folder.path()].map(|path| Some(path.to_owned())));
+        let given = |path: &Path| {
+            let virtual_environment = Some(folder.path().to_owned());
+            candidates(NcclPlaces { given: Some(path.to_owned()), virtual_environment })
+        };
         assert_eq!(given(folder.path()), [folder.path().join(NAME)]);
         let file = folder.path().join("mine.so");
         assert_eq!(given(&file), [file]);
@@ -177,8 +181,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("lib/python3.12")).unwrap();
         fs::create_dir_all(folder.path().join("lib/other")).unwrap();
+        let virtual_environment = Some(folder.path().to_owned());
         let wheel = folder.path().join("lib/python3.12/site-packages/nvidia/nccl/lib").join(NAME);
-        let found = candidates([None, Some(folder.path().to_owned())]);
+        let found = candidates(NcclPlaces { given: None, virtual_environment });
         assert_eq!(found, [PathBuf::from(NAME), PathBuf::from(UNVERSIONED), wheel]);
     }
 

@@ -29,6 +29,13 @@ impl<T> Pointer for Option<T> {
     type To = T;
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Missing {
+    pub(super) name: &'static str,
+    /// The version that introduced it.
+    pub(super) since: &'static str,
+}
+
 macro_rules! table {
     ($($name:ident $since:literal,)*) => {
         /// All functions that Unisono uses, resolved.
@@ -42,13 +49,13 @@ macro_rules! table {
             /// Resolves all functions in a library that stays loaded.
             ///
             /// # Errors
-            /// The names of the functions that the library lacks, and the versions that introduced them.
+            /// The functions that the library lacks.
             ///
             /// # Safety
             /// Functions of these names must have the signatures that `nccl.h` declares. The library must not be closed
             /// while the result is used.
             #[allow(non_snake_case, reason = "NCCL's names")]
-            pub(super) unsafe fn resolve(library: &libloading::Library) -> Result<Self, Vec<[&'static str; 2]>> {
+            pub(super) unsafe fn resolve(library: &libloading::Library) -> Result<Self, Vec<Missing>> {
                 $(
                     // SAFETY: the caller promises that the function has this signature.
                     let $name: raw::$name = unsafe { library.get(stringify!($name)) }.map_or(None, |symbol| *symbol);
@@ -56,7 +63,7 @@ macro_rules! table {
                 if let ($(Some($name),)*) = ($($name,)*) {
                     return Ok(Self { $($name,)* });
                 }
-                let all = [$(($name.is_none(), [stringify!($name), $since]),)*];
+                let all = [$(($name.is_none(), Missing { name: stringify!($name), since: $since }),)*];
                 Err(all.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, missing)| missing).collect())
             }
         }

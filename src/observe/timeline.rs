@@ -21,8 +21,7 @@ const MOST_EVENTS: usize = 1 << 16;
 const ORIGIN_UNIX_S: i128 = 1_767_225_600;
 
 thread_local! {
-    /// The system's number of this thread, which needs a system call, and its name.
-    static THREAD: Arc<(u64, String)> = Arc::new(this_thread());
+    static THREAD: Arc<Thread> = Arc::new(Thread::current());
     /// The timeline of the rank whose calls this thread makes.
     static CURRENT: RefCell<Option<Arc<Timeline>>> = const { RefCell::new(None) };
 }
@@ -67,14 +66,24 @@ struct Kept {
 struct Event {
     began_ns: u64,
     ended_ns: u64,
-    /// The number and the name of the thread, which may have ended.
-    thread: Arc<(u64, String)>,
+    thread: Arc<Thread>,
     what: What,
 }
 
-fn this_thread() -> (u64, String) {
-    let number = rustix::thread::gettid().as_raw_nonzero().get() as u64;
-    (number, std::thread::current().name().map_or_else(|| format!("thread {number}"), str::to_owned))
+/// A thread, which may have ended.
+#[derive(Debug)]
+struct Thread {
+    /// The system's number, which needs a system call.
+    number: u64,
+    name: String,
+}
+
+impl Thread {
+    fn current() -> Self {
+        let number = rustix::thread::gettid().as_raw_nonzero().get() as u64;
+        let name = std::thread::current().name().map_or_else(|| format!("thread {number}"), str::to_owned);
+        Self { number, name }
+    }
 }
 
 #[derive(Debug)]
@@ -92,6 +101,7 @@ impl Timeline {
         Arc::new(Self { rank, started, kept })
     }
 
+    /// Records a call that this thread has made.
     pub(super) fn call(
         self: &Arc<Self>,
         communicator: &Arc<str>,
@@ -148,7 +158,7 @@ impl Timeline {
         let mut lines = vec![self.name("process_name", self.rank as u64, &process)];
         // The system reuses the numbers of threads that have ended.
         let threads: BTreeMap<_, _> =
-            kept.events.iter().map(|event| (event.thread.0, &event.thread.1)).collect();
+            kept.events.iter().map(|event| (event.thread.number, &event.thread.name)).collect();
         lines.extend(threads.into_iter().map(|(number, name)| self.name("thread_name", number, name)));
         lines.extend(kept.events.iter().map(|event| self.line(event)));
         drop(kept);
@@ -190,7 +200,7 @@ impl Timeline {
             }
         };
         json!({
-            "ph": "X", "pid": self.rank, "tid": thread.0, "cat": category, "name": name, "ts": ts, "dur": dur,
+            "ph": "X", "pid": self.rank, "tid": thread.number, "cat": category, "name": name, "ts": ts, "dur": dur,
             "args": arguments,
         })
     }

@@ -14,7 +14,7 @@ use unisono_collectives::{Rank, Topology};
 use super::bootstrap::{Bootstrap, gather};
 use super::shared::Shared;
 use super::shared::board::Board;
-use super::shared::reach::{Processes, Reach, can_read, inode, is_kernel_fast};
+use super::shared::reach::{Processes, Reach, can_read, is_kernel_fast};
 use crate::config::{Config, KernelCopies};
 use crate::error::Result;
 use crate::memory::Pages;
@@ -175,9 +175,9 @@ pub(crate) fn common<T>(
         file.as_ref().and_then(|file| rustix::fs::fstat(file).ok()).map_or(0, |status| status.st_ino);
     let [process_id, file_number, number] = gather([process_id.into(), file_number, number])?[0];
     let open = || {
-        let pages = Pages::of_process(process_id as i32, file_number)?;
+        let file = Pages::open(process_id as i32, file_number)?;
         // In a container, the id may denote another process here.
-        if inode(process_id as i32, file_number) == Some(number) { Ok(pages) } else { Err(Errno::NOENT) }
+        if rustix::fs::fstat(&file)?.st_ino == number { Pages::of_file(file) } else { Err(Errno::NOENT) }
     };
     let common = own.unwrap_or_else(open).and_then(|pages| make(pages, number));
     // The file stays open until all ranks have mapped it.

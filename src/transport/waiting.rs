@@ -18,7 +18,7 @@ const POLLS_BETWEEN_CLOCK_READS: u32 = 256;
 pub(super) const AWAKE: Duration = Duration::from_millis(200);
 const NAP: Duration = Duration::from_micros(50);
 /// The longest time between polls of a wait that has lasted for seconds.
-const LONGEST_NAP: Duration = Duration::from_millis(5);
+const LONGEST_NAP: Duration = Duration::from_millis(1);
 /// A nap is this part of the wait so far, so that a long wait uses little of its core, and its end is noticed late by as little.
 const NAPS_PER_WAIT: u32 = 2000;
 /// Polls before sleeping in a wait known to be long.
@@ -287,6 +287,8 @@ impl<'a> Waiting<'a> {
         let is_over = times.silence.is_over(now, *self.deadlines);
         match &self.nap {
             Some(nap) if sleeps => nap(),
+            // MPI's messages progress only between naps.
+            None if sleeps && DRIVE.get().is_some() => clock::sleep(NAP),
             None if sleeps => clock::sleep((silent / NAPS_PER_WAIT).clamp(NAP, LONGEST_NAP)),
             _ => {}
         }

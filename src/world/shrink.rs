@@ -15,7 +15,7 @@ impl Communicator {
     /// A rank is left out if its process has ended, or if it has dropped its communicator. A rank that is alive is never left out:
     /// the others wait for it for [the timeout of a call](Communicator::set_timeout), or longer while a rank is in a
     /// [quiet section](Communicator::quiet). This communicator ends on all ranks when the first of them calls `shrink`, even without a
-    /// failure. Ranks in a call then get [`Error::Aborted`], and can call it too.
+    /// failure, and so do its groups. Ranks in a call then get [`Error::Aborted`], and can call it too.
     ///
     /// The new communicator inherits the algorithm choice, timeouts and constants, and is independent of the old one and its world.
     /// Registered memory keeps its values, and collectives treat it as any other memory: [allocate](Communicator::alloc) it again.

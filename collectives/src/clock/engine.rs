@@ -28,7 +28,8 @@ struct Clock<'a> {
     machine: &'a Machine,
     element_size_bytes: usize,
     /// [`Machine::held_bytes`] on the largest node: for messages, and for the parts of a single pass.
-    held_bytes: [usize; 2],
+    held_bytes: usize,
+    held_part_bytes: usize,
     states: Vec<RankState>,
     cores: Vec<Core>,
     /// Cores of a single rank that may run ahead.
@@ -63,11 +64,14 @@ pub(super) fn simulate(
     }
     assert!(machine.cores > 0, "a machine without a core");
     let topology = world.topology;
+    let [held_bytes, held_part_bytes] =
+        machine.held_bytes(count * element_size_bytes, topology.ranks_of_largest_node());
     let mut clock = Clock {
         world,
         machine,
         element_size_bytes,
-        held_bytes: machine.held_bytes(count * element_size_bytes, topology.ranks_of_largest_node()),
+        held_bytes,
+        held_part_bytes,
         states: Vec::with_capacity(world.simulated.len()),
         cores: Vec::new(),
         ahead: Vec::new(),
@@ -237,7 +241,7 @@ impl Clock<'_> {
 
     fn pass_us(&self, others: usize, count: usize) -> f64 {
         let link = self.machine.one_pass.as_ref().expect("only ranks that share memory make a single pass");
-        others as f64 * link.time_among_us(count * self.element_size_bytes, self.held_bytes[1], true)
+        others as f64 * link.time_among_us(count * self.element_size_bytes, self.held_part_bytes, true)
     }
 
     fn reach_barrier(&mut self, rank: Rank) {
@@ -258,7 +262,7 @@ impl Clock<'_> {
         let size_bytes = halves.sent_count * self.element_size_bytes;
         let step_us = if halves.is_part { 0.0 } else { self.machine.step_us };
         let link = &self.machine.intra;
-        let copy_us = link.time_among_us(size_bytes, self.held_bytes[0], false) - link.latency_us(size_bytes);
+        let copy_us = link.time_among_us(size_bytes, self.held_bytes, false) - link.latency_us(size_bytes);
         self.work(rank, step_us + if halves.copies && self.machine.copies { copy_us } else { 0.0 });
         let sent_us = self.cores[self.states[rank].core].at_us;
         self.states[rank].received_us = 0.0;
@@ -330,7 +334,7 @@ impl Clock<'_> {
             let is_own = message.places.get() as usize == self.world.topology.ranks();
             let besides_us =
                 if is_own { -link.latency_us(size_bytes) } else { self.switches_us(rank, size_bytes) };
-            self.work(rank, link.time_among_us(size_bytes, self.held_bytes[0], halves.reduces) + besides_us);
+            self.work(rank, link.time_among_us(size_bytes, self.held_bytes, halves.reduces) + besides_us);
             self.received(message, self.cores[core].at_us);
         }
         self.end(rank);

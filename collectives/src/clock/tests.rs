@@ -140,7 +140,7 @@ fn sender_of_a_staged_message_copies_it_while_the_receiver_works() {
     let [staged_us, plain_us] =
         [&machine, &uniform()].map(|machine| time(Algorithm::Tree, &one(machine), 2048));
     close(staged_us, plain_us + 2.0 * (2.0 * KIB_US + 4.0 * 4.0));
-    // A message that staging memory can hold needs none of these turns, and its sender none to learn that it has been received.
+    // A message that staging memory can hold needs none of these turns, and its sender does not wait for its end.
     let roomy = Machine { staging_bytes: Some(2048), ..machine };
     close(time(Algorithm::Tree, &one(&roomy), 2048), staged_us - 2.0 * 4.0 * 4.0 - 4.0);
 }

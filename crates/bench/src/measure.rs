@@ -238,8 +238,8 @@ struct Contender {
     ran: &'static str,
     times_us: Vec<f64>,
     wrong: u64,
-    /// The times at which this rank reached and left each barrier, in nanoseconds of the node's clock.
-    moments: Vec<(i64, i64)>,
+    /// The times at which this rank reached and left each barrier.
+    moments: Vec<barrier::Moments>,
     unable: Option<String>,
     overlap_percent: Option<f64>,
 }

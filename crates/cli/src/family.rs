@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
+    Pid, Signal, WaitOptions, getpid, getppid, kill_process, kill_process_group, set_child_subreaper,
     set_parent_process_death_signal, wait, waitpid,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
@@ -63,8 +63,14 @@ impl Member {
 
     /// As [`start`](Self::start). The system terminates the command when the calling thread ends, which must live as long as this process.
     pub(super) fn start_bound(mut command: Command) -> io::Result<Self> {
-        // SAFETY: the closure makes a single system call, which is permitted between fork and exec.
-        unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::TERM))?)) };
+        let launcher = getpid();
+        let bind = move || {
+            set_parent_process_death_signal(Some(Signal::TERM))?;
+            // The launcher may have ended before.
+            if getppid() == Some(launcher) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
+        };
+        // SAFETY: the closure makes two system calls, which are permitted between fork and exec.
+        unsafe { command.pre_exec(bind) };
         Self::start(command)
     }
 

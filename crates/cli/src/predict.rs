@@ -64,13 +64,11 @@ struct Asked {
     prompt: Option<String>,
 }
 
-/// Returns a name without control characters, which a terminal would obey.
+/// Escapes the control characters of a name, which a terminal would interpret.
 fn shown(name: &str) -> String {
-    let shown = |sign: char| match sign.is_control() {
-        true => sign.escape_default().to_string(),
-        false => sign.to_string(),
-    };
-    name.chars().map(shown).collect()
+    let escaped =
+        |sign: char| if sign.is_control() { sign.escape_default().to_string() } else { sign.into() };
+    name.chars().map(escaped).collect()
 }
 
 #[derive(Serialize)]

@@ -7,26 +7,55 @@ use std::path::{Path, PathBuf};
 
 /// The reason why a data set could not be loaded, or a sample could not be made.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each error's sentence names its fields")]
 pub enum DataError {
     /// A file could not be read.
     #[error("cannot read `{}`: {error}", path.display())]
-    Read { path: PathBuf, error: io::Error },
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
     /// A file could not be written.
     #[error("cannot write `{}`: {error}", path.display())]
-    Write { path: PathBuf, error: io::Error },
-    /// A file or a directory is missing, invalid or damaged. `place` is the location in the file, such as `, record 3`; empty for the whole file.
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// A file or a directory is missing, invalid or damaged.
     #[error("`{}`{place}: {problem}", path.display())]
-    File { path: PathBuf, place: String, problem: String },
-    /// An element of a pipeline could not be made. `element` is its index at the stage that failed, from 0.
+    File {
+        /// The file or directory.
+        path: PathBuf,
+        /// The location in the file, such as `, record 3`; empty for the whole file.
+        place: String,
+        /// The problem, and the expected form.
+        problem: String,
+    },
+    /// An element of a pipeline could not be made.
     #[error("element {element}: {error}")]
-    Element { element: u64, error: Box<DataError> },
+    Element {
+        /// The element's index at the stage that failed, from 0.
+        element: u64,
+        /// The error.
+        error: Box<DataError>,
+    },
     /// A thread could not be started.
     #[error("cannot start a thread for the input pipeline: {error}; allow this user more threads")]
-    Thread { error: io::Error },
+    Thread {
+        /// The system's error.
+        error: io::Error,
+    },
     /// A server of batches cannot be used, or cannot serve.
     #[error("data server `{address}`: {problem}")]
-    Server { address: String, problem: String },
+    Server {
+        /// The address.
+        address: String,
+        /// The problem.
+        problem: String,
+    },
     /// The wait for data ended on [request](crate::Stop).
     #[error("stopped while waiting for data")]
     Stopped,

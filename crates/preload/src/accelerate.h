@@ -440,6 +440,8 @@ void report_call(const struct call *call, double now);
 void report_other(const char *function);
 /* Records the decision of a trial of a call's class. */
 void report_trial(const struct call *call, enum why why, const double trial[SIDES]);
+/* Records that a rank lacks memory for a trial of a call's class, so that the class is MPI's. */
+void report_no_trial(const struct call *call);
 /* Returns the rows. No other thread calls MPI meanwhile. */
 const struct row *report_rows(void);
 /* On rank 0. */

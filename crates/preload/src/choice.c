@@ -95,7 +95,8 @@ static enum why choose_in_trial(struct call *call, struct choice *choice)
 /* Returns whether every rank can allocate the packed copies of its buffers, whose lack would end a call by Unisono. */
 static bool can_pack(const struct call *call)
 {
-    size_t blocks = call->function == BCAST ? 1 : (size_t)call->world->ranks, copies = 0;
+    bool has_one_block = call->function == BCAST || ((call->function == GATHER || call->function == SCATTER) && call->world->rank != call->root);
+    size_t blocks = has_one_block ? 1 : (size_t)call->world->ranks, copies = 0;
     for (int i = 0; i < 2; i++)
         copies += call->moved[i] != MPI_DATATYPE_NULL && !is_contiguous(call->moved[i]);
     /* Volatile, since compilers assume that an unused allocation succeeds. */
@@ -118,6 +119,7 @@ static void begin_trial(const struct call *call, struct choice *choice)
 {
     if (call->op == NONE && !can_pack(call)) {
         choice->why = NO_MEMORY;
+        report_no_trial(call);
         postpone(choice);
         return;
     }

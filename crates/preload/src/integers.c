@@ -26,7 +26,8 @@ static uint64_t reduced(int op, uint64_t a, uint64_t b, bool is_less)
 static bool is_exact(const struct type *type, int op, MPI_Op mpi_op)
 {
     size_t bytes = (size_t)type->size_bytes;
-    uint64_t given[ELEMENTS], gotten[ELEMENTS], expected[ELEMENTS], highest = UINT64_MAX >> (65 - 8 * bytes);
+    size_t skipped = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? sizeof(uint64_t) - bytes : 0;
+    uint64_t given[ELEMENTS], held[ELEMENTS], expected[ELEMENTS], highest = UINT64_MAX >> (65 - 8 * bytes);
     const uint64_t extremes[] = { 1, UINT64_MAX, highest, ~highest };
     for (size_t i = 0; i < ELEMENTS; i++) {
         uint64_t a = extremes[i % 4], b = extremes[i / 4 % 4];
@@ -34,12 +35,12 @@ static bool is_exact(const struct type *type, int op, MPI_Op mpi_op)
         int unused = 64 - 8 * (int)bytes;
         bool is_less = type->kind == UNSIGNED ? a << unused < b << unused : (int64_t)(a << unused) < (int64_t)(b << unused);
         uint64_t result = reduced(op, a, b, is_less);
-        memcpy((char *)given + i * bytes, &a, bytes);
-        memcpy((char *)gotten + i * bytes, &b, bytes);
-        memcpy((char *)expected + i * bytes, &result, bytes);
+        memcpy((char *)given + i * bytes, (char *)&a + skipped, bytes);
+        memcpy((char *)held + i * bytes, (char *)&b + skipped, bytes);
+        memcpy((char *)expected + i * bytes, (char *)&result + skipped, bytes);
     }
-    int code = PMPI_Reduce_local(given, gotten, ELEMENTS, type->handle, mpi_op);
-    return code == MPI_SUCCESS && memcmp(gotten, expected, ELEMENTS * bytes) == 0;
+    int code = PMPI_Reduce_local(given, held, ELEMENTS, type->handle, mpi_op);
+    return code == MPI_SUCCESS && memcmp(held, expected, ELEMENTS * bytes) == 0;
 }
 
 unsigned inexact_reductions(const struct type *type)

@@ -184,8 +184,8 @@ static void add(struct decision decision)
         same->side = MPI_SIDE;
 }
 
-/* Returns the decisions of all ranks in the order of ranks, on rank 0, and their number. On MPI_COMM_WORLD, calls of this library could match
- * unmatched calls of the program. */
+/* Returns the decisions of all ranks in the order of ranks, on rank 0, and their number; NULL if a rank of a fault-tolerant MPI has failed. On
+ * MPI_COMM_WORLD, calls of this library could match unmatched calls of the program. */
 static struct decision *gathered(int *all)
 {
     int rank, ranks, own;
@@ -193,18 +193,21 @@ static struct decision *gathered(int *all)
     PMPI_Comm_size(own_world, &ranks);
     struct decision *mine = own_decisions(&own);
     int *bytes = allocated(2 * sizeof(int) * (size_t)ranks), *starts = bytes + ranks, own_bytes = own * (int)sizeof(*mine);
-    PMPI_Gather(&own_bytes, 1, MPI_INT, bytes, 1, MPI_INT, 0, own_world);
+    bool is_done = PMPI_Gather(&own_bytes, 1, MPI_INT, bytes, 1, MPI_INT, 0, own_world) == MPI_SUCCESS;
     int next = 0;
-    for (int other = 0; rank == 0 && other < ranks; other++) {
+    for (int other = 0; is_done && rank == 0 && other < ranks; other++) {
         starts[other] = next;
         next += bytes[other];
     }
     struct decision *of_all = allocated((size_t)next + 1);
-    PMPI_Gatherv(mine, own_bytes, MPI_BYTE, of_all, bytes, starts, MPI_BYTE, 0, own_world);
+    is_done = is_done && PMPI_Gatherv(mine, own_bytes, MPI_BYTE, of_all, bytes, starts, MPI_BYTE, 0, own_world) == MPI_SUCCESS;
     free(mine);
     free(bytes);
     *all = next / (int)sizeof(*of_all);
-    return of_all;
+    if (is_done)
+        return of_all;
+    free(of_all);
+    return NULL;
 }
 
 static void write_decision(FILE *file, const struct decision *decision)
@@ -243,11 +246,10 @@ void record_write(void)
     int all;
     if (!settings.is_recorded)
         return;
-    /* A record without the decisions of some ranks would be wrong. */
-    PMPI_Comm_set_errhandler(own_world, MPI_ERRORS_ARE_FATAL);
     struct decision *of_all = gathered(&all);
-    PMPI_Comm_set_errhandler(own_world, MPI_ERRORS_RETURN);
-    if (new_name != NULL)
+    if (new_name != NULL && of_all != NULL)
         write_all(of_all, all);
+    else if (new_name != NULL)
+        fprintf(stderr, "unisono: the decisions are not recorded, since a rank has failed\n");
     free(of_all);
 }

@@ -131,6 +131,15 @@ void report_trial(const struct call *call, enum why why, const double trial[SIDE
     pthread_mutex_unlock(&lock);
 }
 
+void report_no_trial(const struct call *call)
+{
+    pthread_mutex_lock(&lock);
+    struct row *row = row_of(call, NO_MEMORY);
+    row->why = NO_MEMORY;
+    row->chosen = MPI_SIDE;
+    pthread_mutex_unlock(&lock);
+}
+
 const struct row *report_rows(void)
 {
     return rows;

@@ -101,13 +101,29 @@ static void nodes_begin(void)
     PMPI_Allgather(&first, 1, MPI_INT, nodes_of_job, 1, MPI_INT, MPI_COMM_WORLD);
 }
 
+/* Makes calls of which MPI may not support some, whose errors would end the job. */
+static void without_handlers(void (*calls)(void))
+{
+    const MPI_Comm comms[] = { MPI_COMM_WORLD, MPI_COMM_SELF };
+    MPI_Errhandler before[2];
+    for (int i = 0; i < 2; i++) {
+        PMPI_Comm_get_errhandler(comms[i], &before[i]);
+        PMPI_Comm_set_errhandler(comms[i], MPI_ERRORS_RETURN);
+    }
+    calls();
+    for (int i = 0; i < 2; i++) {
+        PMPI_Comm_set_errhandler(comms[i], before[i]);
+        PMPI_Errhandler_free(&before[i]);
+    }
+}
+
 void worlds_begin(void)
 {
     PMPI_Comm_group(MPI_COMM_WORLD, &of_job);
     nodes_begin();
     struct settings agreed = settings_agreed();
     if (agreed.functions != 0)
-        types_begin();
+        without_handlers(types_begin);
     quiet_comm_begin();
     progress_begin();
     report_begin();

@@ -11,6 +11,10 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     check(argc > 1 && sum_of(1, MPI_COMM_WORLD) == ranks, "the sum is wrong");
+    if (rank == 0) {
+        printf("the call is next\n");
+        fflush(stdout);
+    }
     if (rank == 0 && strcmp(argv[1], "root") == 0)
         MPI_Bcast(&value, 1, MPI_INT, ranks, MPI_COMM_WORLD);
     else if (rank == 0)

@@ -19,7 +19,7 @@ impl Communicator {
         self.engine_owner.set_limits(limits);
         self.minimum_ranks = minimum_ranks;
         self.choice = choice.parse().map_err(|_| other())?;
-        self.set_constants((Tuning::of_text(&tuning).map_err(|_| other())?, cores));
+        self.set_constants((Tuning::of_text(&tuning).map_err(Error::Launch)?, cores));
         Ok(())
     }
 

@@ -67,7 +67,10 @@ fn is_early(error: &io::Error) -> bool {
 /// Returns the TCP addresses of a `host:port`; `None` for a path.
 fn tcp(address: &Path, timeout: Duration) -> Option<io::Result<Vec<SocketAddr>>> {
     let name = address.to_str().filter(|name| !name.contains('/'))?;
-    name.rsplit_once(':')?.1.parse::<u16>().ok()?;
+    let port = name.rsplit_once(':')?.1;
+    if port.parse::<u64>().ok()? > u16::MAX.into() {
+        return Some(Err(io::Error::other(format!("port {port} is above {}", u16::MAX))));
+    }
     // A name server may learn the name later.
     let unknown = |error: io::Error| io::Error::new(ErrorKind::NotFound, error);
     let resolved = look_up(name, Instant::now() + timeout.min(REACH));
@@ -166,6 +169,12 @@ mod tests {
     fn welcome(joining: &mut [Peer]) {
         joining[0].queue(framed(b"[2, 3, true]"));
         joining[0].flush().unwrap();
+    }
+
+    #[test]
+    fn port_that_cannot_exist_is_no_path() {
+        let refused = join(Path::new("localhost:99999"), b"", SOON).unwrap_err().to_string();
+        assert!(refused.contains("port 99999 is above 65535"), "{refused}");
     }
 
     #[test]

@@ -72,17 +72,20 @@ impl StatusBoard {
     /// the rank had left the world, or if another rank had failed there before.
     fn lost_member(&self) -> Option<FirstFailure> {
         let Parent { status, ranks } = self.parent.get().filter(|parent| parent.status.has_lost_ranks())?;
-        let causes = [(GONE, PROCESS_ENDED), (SHRINKS, SHRINKING)];
-        let lost = |rank: Rank| causes.into_iter().find(|(bit, _)| status.has_bit(ranks[rank], *bit));
-        let mut members = (0..ranks.len()).filter(|&rank| !self.has_left(rank));
-        members.find_map(|rank| {
-            lost(rank).map(|(_, cause)| FirstFailure { by: rank, first: rank, cause: cause.to_owned() })
-        })
+        let lost = |(bit, cause): (u8, &str)| {
+            let mut members = (0..ranks.len()).filter(|&rank| !self.has_left(rank));
+            let rank = members.find(|&rank| status.has_bit(ranks[rank], bit))?;
+            Some(FirstFailure { by: rank, first: rank, cause: cause.to_owned() })
+        };
+        [(GONE, PROCESS_ENDED), (SHRINKS, SHRINKING)].into_iter().find_map(lost)
     }
 
     /// Returns a cause if the reporter of a failure was killed before it could write one; `None` if it may still write it.
     fn lost_cause(&self, by: Rank) -> Option<String> {
-        self.has_died(by)
+        // The report of a rank that does not share this status board is written by one that does.
+        let may_be_dead = self.has_died(by)
+            || self.position_of(by).is_none() && self.members.iter().any(|&rank| self.has_died(rank));
+        may_be_dead
             .then(|| "the process that reported it was killed before it could report the cause".to_owned())
     }
 

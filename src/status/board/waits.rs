@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use unisono_collectives::Rank;
 
 use super::super::layout::InGroup;
-use super::super::ring::{now_us, seconds_between};
+use super::super::ring::{Noted, now_us, seconds_between};
 use super::{Parent, StatusBoard};
 use crate::record::{GroupWait, Stage};
+use crate::system::is_stopped;
 
 /// The interval at which a waiting rank publishes its wait.
 const PUBLISH_US: u64 = 50_000;
@@ -62,10 +63,17 @@ impl StatusBoard {
 impl StatusBoard {
     /// Returns the rank for which a late rank waits, directly or through others that wait, as far as they share this status board.
     pub(crate) fn missing_behind(&self, late: Rank) -> Rank {
+        let last = |rank: Rank| self.layout.row(self.position_of(rank)?).ring.last();
         let awaited = |rank: Rank| {
-            let last = self.layout.row(self.position_of(rank)?).ring.last()?;
-            let is_running = last.progress.stage() == Stage::Running;
-            last.progress.waits_for.checked_sub(1).filter(|_| is_running)
+            let call = last(rank).filter(|call| call.progress.stage() != Stage::Done)?;
+            let other = call.progress.waits_for.checked_sub(1)?;
+            // A stopped rank is late itself. So is one whose message has been sent: the record keeps the last awaited rank.
+            let has_sent = |other: Noted| {
+                other.sequence > call.sequence
+                    || other.sequence == call.sequence && other.progress.stage() == Stage::Done
+            };
+            (!last(other as Rank).is_some_and(has_sent) && !is_stopped(self.process_id(rank)))
+                .then_some(other)
         };
         let mut missing = late;
         for _ in 0..self.ranks() {

@@ -50,9 +50,16 @@ pub(super) fn start<B: Send + 'static>(
 /// A call whose messages have not all ended.
 struct Flight<B, F> {
     buffer: UnsafeCell<B>,
-    /// The source of the received message and the error, of the messages that have ended.
-    ended: Mutex<(Option<Rank>, Option<Error>)>,
+    ended: Mutex<Ended>,
     on_end: F,
+}
+
+/// The results of the messages that have ended.
+#[derive(Default)]
+struct Ended {
+    /// The source of the received message.
+    from: Option<Rank>,
+    error: Option<Error>,
 }
 
 // SAFETY: shared references give access only to the results, which have a lock. The messages access the buffer by their own pointers, under the lock
@@ -64,16 +71,16 @@ impl<B, F: FnOnce(Result<(B, Option<Rank>)>)> Flight<B, F> {
     fn part_ended(self: Arc<Self>, result: Result<Rank>, is_received: bool) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
-            Ok(from) if is_received => ended.0 = Some(from),
+            Ok(from) if is_received => ended.from = Some(from),
             // A message may end because of the other one, whose error is more specific.
-            Err(error) if ended.1.is_none() || !matches!(error, Error::Aborted { .. }) => {
-                ended.1 = Some(error);
+            Err(error) if ended.error.is_none() || !matches!(error, Error::Aborted { .. }) => {
+                ended.error = Some(error);
             }
             _ => {}
         }
         drop(ended);
         if let Some(Self { buffer, ended, on_end }) = Arc::into_inner(self) {
-            let (from, error) = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let Ended { from, error } = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
             match error {
                 None => on_end(Ok((buffer.into_inner(), from))),
                 Some(error) => {

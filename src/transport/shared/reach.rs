@@ -7,7 +7,7 @@ use crate::transport::{Failure, Header, Target};
 
 mod processes;
 
-pub(in crate::transport) use processes::{Processes, can_read, inode, is_kernel_fast};
+pub(in crate::transport) use processes::{Processes, can_read, is_kernel_fast};
 
 /// The number of bytes that the kernel copies at a time for further work, so that they stay in the core's cache.
 pub(super) const KERNEL_BLOCK_BYTES: usize = 128 << 10;

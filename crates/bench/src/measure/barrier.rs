@@ -7,11 +7,18 @@ use rustix::time::{ClockId, clock_gettime};
 use unisono::internals::OF_BARRIER;
 use unisono::{Call, Choice, Collective as _, Communicator, Method, Ran, ReduceOp, Result, Why};
 
+/// The times at which a rank reached a barrier and left it, in nanoseconds of the node's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Moments {
+    came: i64,
+    left: i64,
+}
+
 /// Executes a barrier at which all ranks arrive at about the same time. Returns the method that ran, and this rank's time.
 pub(super) fn timed(
     comm: &mut Communicator,
     choice: &Choice,
-    moments: &mut Vec<(i64, i64)>,
+    moments: &mut Vec<Moments>,
 ) -> Result<(Ran, f64)> {
     comm.barrier()?;
     let (came, began) = (now(), Instant::now());
@@ -26,7 +33,7 @@ pub(super) fn timed(
         }
     };
     let time_us = began.elapsed().as_secs_f64() * 1e6;
-    moments.push((came, now()));
+    moments.push(Moments { came, left: now() });
     Ok((ran, time_us))
 }
 
@@ -38,11 +45,12 @@ fn now() -> i64 {
 
 /// Returns the number of barriers that a rank left before all had arrived. Only known on a single node: nodes have separate
 /// clocks.
-pub(super) fn left_early(comm: &mut Communicator, moments: &[(i64, i64)]) -> Result<u64> {
+pub(super) fn left_early(comm: &mut Communicator, moments: &[Moments]) -> Result<u64> {
     if moments.is_empty() || comm.topology().nodes() > 1 {
         return Ok(0);
     }
-    let (mut last_came, mut first_left): (Vec<_>, Vec<_>) = moments.iter().copied().unzip();
+    let mut last_came: Vec<_> = moments.iter().map(|moments| moments.came).collect();
+    let mut first_left: Vec<_> = moments.iter().map(|moments| moments.left).collect();
     comm.all_reduce(&mut last_came, ReduceOp::Max)?;
     comm.all_reduce(&mut first_left, ReduceOp::Min)?;
     Ok(last_came.iter().zip(&first_left).filter(|(came, left)| left < came).count() as u64)
@@ -62,7 +70,7 @@ mod tests {
             let right = left_early(&mut comm, &moments).unwrap();
             // Rank 1 leaves the third barrier without the others.
             if comm.rank() == 1 {
-                moments[2].1 = moments[2].0 - 1_000_000_000;
+                moments[2].left = moments[2].came - 1_000_000_000;
             }
             (right, left_early(&mut comm, &moments).unwrap())
         });

@@ -1,10 +1,10 @@
 //! Work that ends on a request to stop, even while it is blocked in a read.
 
-use std::panic::resume_unwind;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use unisono::panic_text;
 use unisono_data::{DataError, Stop};
 
 /// The interval at which requests to stop are polled.
@@ -27,7 +27,11 @@ pub(super) fn stoppable<T: Send + 'static>(
             Ok(result) => return result,
             Err(RecvTimeoutError::Timeout) if stop.is_asked() => return Err(DataError::Stopped),
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => resume_unwind(thread.join().expect_err("it has panicked")),
+            Err(RecvTimeoutError::Disconnected) => {
+                // Not resumed: the report of this rank's failure takes the text from the hook, which runs on its thread.
+                let panic = thread.join().expect_err("it has panicked");
+                panic!("{}", panic_text(&*panic).unwrap_or("a panic while data were read"));
+            }
         }
     }
 }
@@ -46,5 +50,11 @@ mod tests {
         stop.ask();
         let ended = stoppable(&stop, move || Ok(receiver.recv().is_ok()));
         assert!(matches!(ended, Err(DataError::Stopped)), "{ended:?}");
+    }
+
+    #[test]
+    #[should_panic(expected = "on purpose")]
+    fn panic_of_the_work_keeps_its_text() {
+        let _ = stoppable(&Stop::default(), || -> Result<(), DataError> { panic!("on purpose") });
     }
 }

@@ -20,8 +20,13 @@ impl Wire {
             Self::Compressed(Compression::Threshold { .. }) => 2.5,
             // Measured with four columns.
             Self::Compressed(Compression::PowerSgd { rank }) => 2.5 / (rank as f64 / 4.0).max(1.0),
-            // In 8 bits or fewer.
-            Self::Compressed(_) => 3.5,
+            Self::Compressed(
+                Compression::Int8
+                | Compression::Int4
+                | Compression::Int8Stochastic
+                | Compression::Int4Stochastic
+                | Compression::OneBit,
+            ) => 3.5,
         })
     }
 }

@@ -10,7 +10,7 @@ use super::labels::Targets;
 use super::{Filling, finite};
 use crate::error::DataError;
 
-/// The record that follows each file. A quote that is not closed takes it into its cell.
+/// The record that follows each file. It is in the cell of a quote that is not closed.
 const END: &str = "\0end of table\0";
 
 pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
@@ -55,7 +55,7 @@ pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
     Ok(())
 }
 
-/// Returns whether this record is [`END`]. The error describes a quote that takes it in.
+/// Returns whether this record is [`END`]. The error describes an open quote, whose cell contains it.
 fn is_end(cells: &StringRecord) -> Result<bool, &'static str> {
     match cells.iter().next_back() {
         Some(END) if cells.len() == 1 => Ok(true),

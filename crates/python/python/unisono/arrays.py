@@ -20,13 +20,14 @@ def buffer_of(array: Any) -> Any:
     """Converts an array to an object with a buffer, or to an array in GPU memory."""
     if isinstance(array, np.ndarray):
         return _unisono.TypedArray(array.view(np.uint16), "bf16") if _is_bf16(array) else array
+    is_tensor = _is_tensor(array)
+    if is_tensor and array.requires_grad:
+        raise ValueError("the tensor requires a gradient: pass tensor.detach()")
+    if is_tensor and (array.is_neg() or array.is_conj()):
+        raise ValueError("the tensor is a negated or conjugated view of other values: pass tensor.resolve_neg().resolve_conj()")
     if is_on_gpu(array):
         return on_stream(array)
-    if _is_tensor(array):
-        if array.requires_grad:
-            raise ValueError("the tensor requires a gradient: pass tensor.detach()")
-        if array.is_neg() or array.is_conj():
-            raise ValueError("the tensor is a negated or conjugated view of other values: pass tensor.resolve_neg().resolve_conj()")
+    if is_tensor:
         # Numpy has no bfloat16.
         return _unisono.TypedArray(_view_of(array.view(sys.modules["torch"].int16)), "bf16") if _is_bf16(array) else _view_of(array)
     return np.from_dlpack(array) if hasattr(array, "__dlpack__") else array

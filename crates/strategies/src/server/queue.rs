@@ -25,10 +25,17 @@ pub(super) struct Queue {
     pub(super) until: usize,
     /// The shares of lost workers.
     returned: VecDeque<ShareId>,
-    /// The share that each worker computes, and the number of shares applied when it began.
-    in_work: BTreeMap<usize, (ShareId, usize)>,
+    in_work: BTreeMap<usize, InWork>,
     /// The number of shares of this epoch that have updated the parameters, including those of skipped steps.
     applied: usize,
+}
+
+/// A share that a worker computes.
+#[derive(Debug, Clone, Copy)]
+struct InWork {
+    share: ShareId,
+    /// The number of shares applied when it began.
+    since: usize,
 }
 
 impl Default for Queue {
@@ -76,7 +83,7 @@ impl Queue {
         if self.returned.pop_front().is_none() {
             self.next_steps[share.number] += 1;
         }
-        self.in_work.insert(worker, (share, self.applied));
+        self.in_work.insert(worker, InWork { share, since: self.applied });
         Some(share)
     }
 
@@ -102,8 +109,7 @@ impl Queue {
             Staleness::Steps(0) | Staleness::Unbounded => true,
             Staleness::Steps(steps) => {
                 let most = usize::try_from(steps).unwrap_or(usize::MAX).saturating_mul(self.next_steps.len());
-                let suits =
-                    |&(_, since): &(ShareId, usize)| self.applied + others <= since.saturating_add(most);
+                let suits = |work: &InWork| self.applied + others <= work.since.saturating_add(most);
                 others <= most && self.in_work.values().all(suits)
             }
         }
@@ -111,13 +117,13 @@ impl Queue {
 
     /// Records that the share of this worker is applied, and returns the share; `None` if it has none.
     pub(super) fn done(&mut self, worker: usize) -> Option<ShareId> {
-        let (share, _) = self.in_work.remove(&worker)?;
+        let InWork { share, .. } = self.in_work.remove(&worker)?;
         self.applied += 1;
         Some(share)
     }
 
     pub(super) fn lost(&mut self, worker: usize) {
-        if let Some((share, _)) = self.in_work.remove(&worker) {
+        if let Some(InWork { share, .. }) = self.in_work.remove(&worker) {
             self.returned.push_back(share);
         }
     }

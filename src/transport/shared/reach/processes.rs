@@ -115,7 +115,7 @@ fn failed(size_bytes: usize, cause: io::Error) -> Error {
 }
 
 /// Returns the identity of the file, if it exists.
-pub(in crate::transport) fn inode(process_id: i32, file: u64) -> Option<u64> {
+fn inode(process_id: i32, file: u64) -> Option<u64> {
     rustix::fs::stat(Pages::path(process_id, file)).ok().map(|status| status.st_ino)
 }
 

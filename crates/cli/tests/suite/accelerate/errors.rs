@@ -44,6 +44,7 @@ pub(super) fn fatal(installed: &Installed, mpi: &'static str) {
     let run = |call: &str| launch::run(installed.accelerate(mpi, 2, &program, &[call]), DEADLINE);
     // MPI's own message, which mpirun of Open MPI may lose.
     let ended = run("root");
+    assert!(ended.stdout.contains("the call is next"), "{ended:?}");
     assert!(!ended.status.success() && !ended.stderr.contains("MPI_Comm_call_errhandler"), "{ended:?}");
     assert!(mpi == "openmpi" || ended.stderr.contains("MPI_Bcast"), "{ended:?}");
     let ended = run("buffer");

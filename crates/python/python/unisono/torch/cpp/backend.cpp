@@ -295,7 +295,7 @@ class Backend final : public Group {
         OpType::REDUCE_SCATTER, "unisono:reduce_scatter", outputs, opts,
         [=, this, places = written(outputs), sources = std::move(sources)](unisono_call call) {
           for (size_t pair = 0; pair < places.size(); pair++) {
-            // The library sees complex numbers as pairs.
+            // For the library, complex numbers are pairs.
             const size_t width = places[pair].is_complex() ? 2 : 1;
             const auto counts = counts_of(sources[pair], width);
             int64_t start = rank_ * places[pair].numel();

@@ -23,7 +23,9 @@ inline at::Tensor dense(const at::Tensor& tensor) {
   TORCH_CHECK(
       tensor.layout() == at::kStrided, "unisono's backend needs dense tensors, got layout ", tensor.layout());
   // Its memory has other values than the tensor.
-  TORCH_CHECK(!tensor.is_conj(), "unisono's backend does not support conjugated views: pass a copy, tensor.resolve_conj()");
+  TORCH_CHECK(
+      !tensor.is_conj() && !tensor.is_neg(),
+      "unisono's backend does not support conjugated or negated views: pass a copy, tensor.resolve_conj().resolve_neg()");
   return tensor;
 }
 
@@ -88,7 +90,7 @@ inline at::ScalarType widened(at::ScalarType type) {
 // The type in which elements are moved without arithmetic: each is `width` elements of type `dtype`, or `width` bytes if the library
 // has no such type.
 struct Moved {
-  // Sets the label of the call. Ranks compare it, so they detect types that differ even if the library sees only bytes.
+  // Sets the label of the call. Ranks compare it, so they detect types that differ even if the library has only bytes.
   Moved(at::ScalarType type, unisono_call& call) : dtype(dtype_of(type)) {
     call.label = nullptr;
     if (dtype < 0) {
