@@ -93,7 +93,7 @@ impl Fabric {
         let mut fabric = Self {
             rank: status.rank(),
             topology,
-            name: node.as_ref().map_or("", |node| if node.reach.0.is_some() { "shm" } else { "threads" }),
+            name: node.as_ref().map_or("", Shared::name),
             node_cores,
             is_oversubscribed: false,
             spins: 0,

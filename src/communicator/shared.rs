@@ -48,7 +48,7 @@ impl Communicator {
         self.check_same("alloc_shared", &all, |rank| format!("alloc_shared of {} bytes", all[rank]))?;
         let rank = self.rank();
         let among_all = |own: [u64; 3]| gather(&mut self.as_bootstrap("alloc_shared"), &own);
-        let pages = common(among_all, rank == 0, size_bytes, |pages, _| Ok(pages))?;
+        let pages = common(among_all, rank == 0, size_bytes, Ok)?;
         pages.map(|pages| Shared::new(pages, count)).map_err(|(other, cause)| {
             let cause = std::io::Error::from(cause);
             let text = format!(

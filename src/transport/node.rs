@@ -78,7 +78,7 @@ pub(super) fn status(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) ->
     let ranks = bootstrap.ranks();
     let size_bytes = StatusBoard::size_bytes(ranks, local_ranks.len());
     let gather = |own: [u64; 3]| local_ranks.gather(bootstrap, &own);
-    let shared = common(gather, local_ranks.position == 0, size_bytes, |pages, _| {
+    let shared = common(gather, local_ranks.position == 0, size_bytes, |pages| {
         StatusBoard::shared(pages, ranks, &local_ranks.members, local_ranks.position).ok_or(Errno::NOENT)
     })?;
     shared.or_else(|_| StatusBoard::alone(local_ranks.rank(), ranks))
@@ -98,7 +98,7 @@ pub(super) fn share(
     let (position, ranks) = (local_ranks.position, local_ranks.len());
     let size_bytes = Board::size_bytes(ranks);
     let gather = |own: [u64; 3]| local_ranks.gather(bootstrap, &own);
-    let board = common(gather, position == 0, size_bytes, |pages, _| {
+    let board = common(gather, position == 0, size_bytes, |pages| {
         let board = Board::new(pages, ranks);
         // A single rank sends no messages over the board.
         if ranks > 1 { board.touch().map(|()| board) } else { Ok(board) }
@@ -155,13 +155,13 @@ fn readable_by(position: usize) -> u64 {
     0x756e_6973_6f6e_6f00 + position as u64
 }
 
-/// Creates memory that ranks of a node share, and applies `make` to it and its inode on each rank. `gather` is an all-gather among these
+/// Creates memory that ranks of a node share, and applies `make` to it on each rank. `gather` is an all-gather among these
 /// ranks. On failure, it returns the first rank that failed and the reason, since later ones fail because of it.
 pub(crate) fn common<T>(
     mut gather: impl FnMut([u64; 3]) -> Result<Vec<[u64; 3]>>,
     is_first: bool,
     size_bytes: usize,
-    make: impl Fn(Pages, u64) -> rustix::io::Result<T>,
+    make: impl Fn(Pages) -> rustix::io::Result<T>,
 ) -> Result<std::result::Result<T, (Rank, Errno)>> {
     // The memory has no name, so no file remains.
     let (file, own) = match is_first.then(|| Pages::shared(size_bytes)) {
@@ -179,7 +179,7 @@ pub(crate) fn common<T>(
         // In a container, the id may denote another process here.
         if rustix::fs::fstat(&file)?.st_ino == number { Pages::of_file(file) } else { Err(Errno::NOENT) }
     };
-    let common = own.unwrap_or_else(open).and_then(|pages| make(pages, number));
+    let common = own.unwrap_or_else(open).and_then(make);
     // The file stays open until all ranks have mapped it.
     let error = common.as_ref().map_or_else(|error| error.raw_os_error() as u64, |_| 0);
     let errors = gather([error, 0, 0])?;

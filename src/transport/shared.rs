@@ -189,6 +189,11 @@ impl Shared {
         Ok(statuses.into_iter().enumerate().map(end).collect())
     }
 
+    /// Returns the name in tables.
+    pub(super) fn name(&self) -> &'static str {
+        if self.reach.0.is_some() { "shm" } else { "threads" }
+    }
+
     /// Returns whether a rank of the world shares this memory.
     pub(super) fn has(&self, rank: Rank) -> bool {
         self.positions.get(rank).is_some_and(Option::is_some)

@@ -438,10 +438,8 @@ double report_now(void);
 void report_call(const struct call *call, double now);
 /* Records a call of a function that always goes to MPI, by its name without MPI_. The string must live until the end of the program. */
 void report_other(const char *function);
-/* Records the decision of a trial of a call's class. */
-void report_trial(const struct call *call, enum why why, const double trial[SIDES]);
-/* Records that a rank lacks memory for a trial of a call's class, so that the class is MPI's. */
-void report_no_trial(const struct call *call);
+/* Records the decision of a trial of a call's class, and its times; NULL if it could not take place. */
+void report_trial(const struct call *call, enum why why, const double *trial);
 /* Returns the rows. No other thread calls MPI meanwhile. */
 const struct row *report_rows(void);
 /* On rank 0. */

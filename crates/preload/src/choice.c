@@ -119,7 +119,7 @@ static void begin_trial(const struct call *call, struct choice *choice)
 {
     if (call->op == NONE && !can_pack(call)) {
         choice->why = NO_MEMORY;
-        report_no_trial(call);
+        report_trial(call, NO_MEMORY, NULL);
         postpone(choice);
         return;
     }

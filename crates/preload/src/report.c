@@ -121,22 +121,14 @@ void report_other(const char *function)
     pthread_mutex_unlock(&lock);
 }
 
-void report_trial(const struct call *call, enum why why, const double trial[SIDES])
+void report_trial(const struct call *call, enum why why, const double *trial)
 {
     pthread_mutex_lock(&lock);
     struct row *row = row_of(call, why);
     row->why = why;
     row->chosen = why == BY_UNISONO ? UNISONO_SIDE : MPI_SIDE;
-    memcpy(row->trial, trial, sizeof(row->trial));
-    pthread_mutex_unlock(&lock);
-}
-
-void report_no_trial(const struct call *call)
-{
-    pthread_mutex_lock(&lock);
-    struct row *row = row_of(call, NO_MEMORY);
-    row->why = NO_MEMORY;
-    row->chosen = MPI_SIDE;
+    if (trial != NULL)
+        memcpy(row->trial, trial, sizeof(row->trial));
     pthread_mutex_unlock(&lock);
 }
 

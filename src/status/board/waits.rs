@@ -58,16 +58,14 @@ impl StatusBoard {
         wait.since.store(last.began, Ordering::Relaxed);
         wait.at.store(now, Ordering::Release);
     }
-}
 
-impl StatusBoard {
     /// Returns the rank for which a late rank waits, directly or through others that wait, as far as they share this status board.
     pub(crate) fn missing_behind(&self, late: Rank) -> Rank {
         let last = |rank: Rank| self.layout.row(self.position_of(rank)?).ring.last();
         let awaited = |rank: Rank| {
             let call = last(rank).filter(|call| call.progress.stage() != Stage::Done)?;
             let other = call.progress.waits_for.checked_sub(1)?;
-            // A stopped rank is late itself. So is one whose message has been sent: the record keeps the last awaited rank.
+            // A rank that is stopped is late itself. So is one whose awaited rank has sent its message: the record keeps the last awaited rank.
             let has_sent = |other: Noted| {
                 other.sequence > call.sequence
                     || other.sequence == call.sequence && other.progress.stage() == Stage::Done

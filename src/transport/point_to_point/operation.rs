@@ -28,6 +28,19 @@ pub(crate) struct Options {
     pub(crate) operation: Option<&'static str>,
 }
 
+#[cfg(test)]
+impl Options {
+    /// A message of bytes that may be late.
+    pub(crate) const OF_BYTES: Self = Self {
+        dtype: DType::U8,
+        tag: 0,
+        label: 0,
+        deadlines: Deadlines::NEVER,
+        first_timeout: Deadlines::NEVER.timeout,
+        operation: None,
+    };
+}
+
 pub(super) struct Operation {
     /// The number among the operations of this rank.
     pub(super) ticket: u64,
@@ -116,22 +129,5 @@ impl Receive {
     /// Returns whether the receive is for a message of this header from that rank.
     pub(super) fn is_for(&self, from: Rank, header: &Header) -> bool {
         self.is_from(from) && self.call.header.tag() == header.tag()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    impl Options {
-        /// A message of bytes that may be late.
-        pub(crate) const OF_BYTES: Self = Self {
-            dtype: DType::U8,
-            tag: 0,
-            label: 0,
-            deadlines: Deadlines::NEVER,
-            first_timeout: Deadlines::NEVER.timeout,
-            operation: None,
-        };
     }
 }
