@@ -27,7 +27,6 @@ use crate::transport::{Fabric, Messages};
 use crate::tuning::Tuning;
 
 mod all_to_all_v;
-mod bootstrap;
 mod choice;
 mod deadlines;
 #[cfg(feature = "nccl")]

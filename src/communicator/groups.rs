@@ -5,10 +5,11 @@ use std::sync::Arc;
 use unisono_collectives::Rank;
 
 use super::Communicator;
-use super::bootstrap::GroupBootstrap;
+use crate::collective::Options;
 use crate::config::{Config, Constants, Inside, Network};
+use crate::dtype::Element;
 use crate::error::{Error, Place, Result};
-use crate::transport::{Fabric, gather};
+use crate::transport::{Bootstrap, Fabric, gather, gather_padded};
 
 impl Communicator {
     /// Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here
@@ -155,5 +156,45 @@ impl Communicator {
             |cause| Error::Launch(format!("cannot set up the failure detection of a group: {cause}"));
         self.guard(watched.map_err(failed)?.unwrap_or_else(|| Arc::clone(of_world)));
         Ok(())
+    }
+
+    /// Returns the bootstrap of a set-up function. If ranks call different functions, their mismatch names both.
+    pub(crate) fn as_bootstrap(&mut self, function: &'static str) -> GroupBootstrap<'_> {
+        let members = (0..self.ranks()).collect();
+        GroupBootstrap { world: self, members, function }
+    }
+
+    /// All-gathers elements, the same number from each rank, rank 0 first. All ranks call it.
+    fn gather_equal<T: Element>(&mut self, own: &[T], function: &str) -> Result<Vec<T>> {
+        let label = self.status.intern(function);
+        let engine = self.engine_owner.engine();
+        engine.begin()?;
+        let options = Options { timeout: self.per_call.options.timeout, label, ..Options::default() };
+        let all = engine.gather(own, &options);
+        engine.settle(all)
+    }
+}
+
+/// The bootstrap of a group, over collectives of the world. Each rank is in some group, so all ranks make the same number of collectives.
+#[derive(Debug)]
+pub(crate) struct GroupBootstrap<'a> {
+    world: &'a mut Communicator,
+    members: Vec<Rank>,
+    function: &'static str,
+}
+
+impl Bootstrap for GroupBootstrap<'_> {
+    fn rank(&self) -> Rank {
+        let own = self.world.rank();
+        self.members.iter().position(|&rank| rank == own).expect("a rank is in its group")
+    }
+
+    fn ranks(&self) -> usize {
+        self.members.len()
+    }
+
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut all = gather_padded(own, |own| self.world.gather_equal(own, self.function))?;
+        Ok(self.members.iter().map(|&rank| std::mem::take(&mut all[rank])).collect())
     }
 }
