@@ -131,55 +131,38 @@ impl Config {
     }
 
     fn read(variable: impl Fn(&str) -> Result<String, VarError>) -> Result<Self> {
-        let value = |name: &'static str, expected: &str| match variable(name) {
-            Ok(value) => Ok(Some(value)),
-            Err(VarError::NotPresent) => Ok(None),
-            Err(VarError::NotUnicode(value)) => Err(wrong(name, &value.to_string_lossy(), expected)),
-        };
-        let mut config = Self::default();
+        let (variable, mut config) = (&variable, Self::default());
+        let any = |text: &str| Some(text.to_owned());
+        let folder = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
         let expected = "a number of seconds, at least 1e-9";
-        let seconds = |name, default| match value(name, expected)? {
-            None => Ok(default),
-            Some(text) => seconds(&text).ok_or_else(|| wrong(name, &text, expected)),
-        };
+        let seconds =
+            |name, default| parsed(variable, name, expected, seconds).map(|set| set.unwrap_or(default));
         config.warn = seconds(WARN, config.warn)?;
         config.timeout = seconds(TIMEOUT, DEFAULT_TIMEOUT)?;
         config.first_timeout = seconds(FIRST_TIMEOUT, DEFAULT_FIRST_TIMEOUT.max(config.timeout))?;
         config.quiet_timeout = seconds(QUIET_TIMEOUT, config.quiet_timeout)?;
-        let flight_dir = value(FLIGHT_DIR, "a folder")?.filter(|folder| !folder.is_empty());
-        config.flight_dir = flight_dir.map(PathBuf::from);
+        config.flight_dir = parsed(variable, FLIGHT_DIR, "a folder", |text| Some(folder(text)))?.flatten();
         let expected = "sizes of nodes, each from 1 to 65536, such as 2,2";
-        if let Some(text) = value(NODES, expected)? {
-            let size = |text: &str| text.trim().parse().ok().filter(|size| (1..=MAX_DECLARED).contains(size));
-            let sizes: Option<Vec<usize>> = text.split(',').map(size).collect();
-            let sizes = sizes.ok_or_else(|| wrong(NODES, &text, expected))?;
-            config.nodes = Some(Topology::from_node_sizes(&sizes));
-        }
+        let sizes = parsed(variable, NODES, expected, node_sizes)?;
+        config.nodes = sizes.map(|sizes| Topology::from_node_sizes(&sizes));
         let expected = "a multiple of 64 above 0 and below 2^31";
-        if let Some(text) = value(SEGMENT_BYTES, expected)? {
-            let allowed =
-                |&size: &usize| size > 0 && size.is_multiple_of(SEGMENT_UNIT_BYTES) && size < 1 << 31;
-            let size = text.parse().ok().filter(allowed);
-            config.segment_bytes = size.ok_or_else(|| wrong(SEGMENT_BYTES, &text, expected))?;
-        }
-        config.inside = one_of(value, TRANSPORT, Inside::ALL.map(|one| (one.name(), one)), config.inside)?;
-        config.network = one_of(value, NETWORK, Network::ALL.map(|one| (one.name(), one)), config.network)?;
+        config.segment_bytes =
+            parsed(variable, SEGMENT_BYTES, expected, segment_bytes)?.unwrap_or(config.segment_bytes);
+        let transports = Inside::ALL.map(|one| (one.name(), one));
+        config.inside = one_of(variable, TRANSPORT, transports, config.inside)?;
+        let networks = Network::ALL.map(|one| (one.name(), one));
+        config.network = one_of(variable, NETWORK, networks, config.network)?;
         config.check_links()?;
         let copies = KernelCopies::ALL.map(|one| (one.name(), one));
-        config.kernel_copies = one_of(value, KERNEL_COPIES, copies, config.kernel_copies)?;
-        config.warnings = one_of(value, WARNINGS, [("on", true), ("off", false)], config.warnings)?;
+        config.kernel_copies = one_of(variable, KERNEL_COPIES, copies, config.kernel_copies)?;
+        config.warnings = one_of(variable, WARNINGS, [("on", true), ("off", false)], config.warnings)?;
         let expected = "such as seed=7,delay_us=200,lose=0.001 (lose is from 0 to 1), or a part of it";
-        if let Some(text) = value(CHAOS, expected)? {
-            config.chaos = Some(Chaos::read(&text).ok_or_else(|| wrong(CHAOS, &text, expected))?);
-        }
-        config.watchdog = one_of(value, WATCHDOG, [("auto", true), ("off", false)], config.watchdog)?;
-        config.metrics = value(METRICS, "text")?.as_deref().map(Metrics::read).transpose()?;
-        config.trace = match value(TRACE, "a folder")? {
-            Some(text) if text.is_empty() => return Err(wrong(TRACE, &text, "a folder")),
-            folder => folder.map(PathBuf::from),
-        };
-        config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
-        config.constants = Constants::set_to(value(TUNING, constants::EXPECTED)?, &variable);
+        config.chaos = parsed(variable, CHAOS, expected, Chaos::read)?;
+        config.watchdog = one_of(variable, WATCHDOG, [("auto", true), ("off", false)], config.watchdog)?;
+        config.metrics = parsed(variable, METRICS, metrics::EXPECTED, Metrics::read)?;
+        config.trace = parsed(variable, TRACE, "a folder", folder)?;
+        config.algorithm = parsed(variable, ALGORITHM, "the name of an algorithm", any)?;
+        config.constants = Constants::set_to(parsed(variable, TUNING, constants::EXPECTED, any)?, variable);
         Ok(config)
     }
 
@@ -207,10 +190,27 @@ impl Config {
     }
 }
 
+/// Returns the value of a variable, if it is set. `parse` returns `None` for an invalid value.
+fn parsed<T>(
+    variable: &impl Fn(&str) -> Result<String, VarError>,
+    name: &str,
+    expected: &str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>> {
+    let wrong = |value: &str| {
+        Error::Setting(format!("the environment variable {name} is {value:?}, and should be {expected}"))
+    };
+    match variable(name) {
+        Ok(value) => parse(&value).map(Some).ok_or_else(|| wrong(&value)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(value)) => Err(wrong(&value.to_string_lossy())),
+    }
+}
+
 /// Returns the value whose name a variable has, or the default.
 fn one_of<T: Copy, const N: usize>(
-    value: impl Fn(&'static str, &str) -> Result<Option<String>>,
-    variable: &'static str,
+    variable: &impl Fn(&str) -> Result<String, VarError>,
+    name: &str,
     named: [(&str, T); N],
     default: T,
 ) -> Result<T> {
@@ -219,9 +219,8 @@ fn one_of<T: Copy, const N: usize>(
         Some((last, others)) => format!("{} or {last}", others.join(", ")),
         None => String::new(),
     };
-    let Some(text) = value(variable, &expected)? else { return Ok(default) };
-    let found = named.into_iter().find(|(name, _)| *name == text);
-    found.map(|(_, value)| value).ok_or_else(|| wrong(variable, &text, &expected))
+    let find = |text: &str| named.into_iter().find(|(name, _)| *name == text).map(|(_, value)| value);
+    Ok(parsed(variable, name, &expected, find)?.unwrap_or(default))
 }
 
 /// Parses a duration that is not 0, also after it is rounded to nanoseconds.
@@ -229,8 +228,14 @@ fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(text.parse().ok()?).ok().filter(|duration| !duration.is_zero())
 }
 
-fn wrong(name: &str, value: &str, expected: &str) -> Error {
-    Error::Setting(format!("the environment variable {name} is {value:?}, and should be {expected}"))
+fn node_sizes(text: &str) -> Option<Vec<usize>> {
+    let size = |text: &str| text.trim().parse().ok().filter(|size| (1..=MAX_DECLARED).contains(size));
+    text.split(',').map(size).collect()
+}
+
+fn segment_bytes(text: &str) -> Option<usize> {
+    let allowed = |&size: &usize| size > 0 && size.is_multiple_of(SEGMENT_UNIT_BYTES) && size < 1 << 31;
+    text.parse().ok().filter(allowed)
 }
 
 /// Locations of NCCL, from the environment.
@@ -327,6 +332,12 @@ mod tests {
             (CHAOS, "seed=7;lose=0"),
             (WATCHDOG, "no"),
             (TRACE, ""),
+            (METRICS, ""),
+            (METRICS, ":9400"),
+            (METRICS, "localhost:"),
+            (METRICS, "localhost:0"),
+            (METRICS, "localhost:70000"),
+            (METRICS, "localhost:http"),
         ] {
             let message = read(&[(name, value)]).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");
