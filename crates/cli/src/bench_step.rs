@@ -8,7 +8,7 @@ use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono::config::share_cores;
 use unisono::size;
-use unisono::{Call, Choice, Collective as _, Communicator, DType, ReduceOp, Vendor};
+use unisono::{Choice, Communicator, ReduceOp, Vendor};
 use unisono_candle::model::{self, ModelKind, Placed};
 use unisono_candle::{MemoryEstimate, Parameters};
 use unisono_data::{Batch, Inputs, Kind};
@@ -321,8 +321,7 @@ fn milliseconds(whole: Duration, parts: Times) -> [f64; 5] {
 
 /// Returns the maximum of each time over all ranks. Always uses Unisono's algorithms, because not every MPI has this reduction.
 fn slowest(comm: &mut Communicator, times: &mut [f64]) -> Result<(), TrainError> {
-    let call = Call::all_reduce(DType::F64, ReduceOp::Max, times.len());
-    comm.collective(Choice::Auto)?.run(&call, bytemuck::cast_slice_mut(times))?;
+    comm.call().algorithm(Choice::Auto).all_reduce(times, ReduceOp::Max)?;
     Ok(())
 }
 
