@@ -152,38 +152,6 @@ impl<T: Send + 'static> Pipeline<T> {
         self.on_threads("map", 1, |source, counters| Ahead::map(source, threads, f, counters))
     }
 
-    /// Combines [`map`](Self::map), [`batch`](Self::batch) and a `map` of whole batches in one stage. A thread makes a whole batch, and takes locks
-    /// only once for it.
-    ///
-    /// # Panics
-    /// If `size` or the number of threads is 0.
-    pub fn map_batch<U, V, F, C>(mut self, threads: Threads, size: usize, f: F, collate: C) -> Pipeline<V>
-    where
-        U: Send + 'static,
-        V: Send + 'static,
-        F: Fn(T) -> Result<U, DataError> + Send + Sync + 'static,
-        C: Fn(Vec<U>) -> Result<V, DataError> + Send + Sync + 'static,
-    {
-        let (watch, mut next) = (self.watch(), 0);
-        let numbered = iter::from_fn(move || self.next_item()).map(move |item| match item {
-            Ok(item) => Ok(item.map(|element| {
-                next += 1;
-                Ok((next - 1, element))
-            })),
-            // An element, so that it follows the errors of the elements before it in its batch.
-            Err(error) => Ok(Item::Element(Err(error))),
-        });
-        let whole = move |number, batch: Vec<Result<(u64, T), DataError>>| {
-            let mapped = batch.into_iter().map(|element| {
-                let (number, element) = element?;
-                f(element).map_err(|error| error.in_element(number))
-            });
-            collate(mapped.collect::<Result<_, _>>()?).map_err(|error| error.in_element(number))
-        };
-        let batches = Pipeline::stage(numbered, watch).batch(size);
-        batches.on_threads("map", 1, |source, counters| Ahead::map(source, threads, whole, counters))
-    }
-
     /// Shuffles elements by seed and epoch: keeps a buffer of `buffer` elements, and returns a random one each time. An element may come any number
     /// of places later, but at most `buffer - 1` places earlier.
     ///

@@ -129,7 +129,8 @@ mod tests {
     fn empty_epochs_are_kept() {
         let mut all = Pipeline::repeat(0..4, |epoch| Ok(Pipeline::of(0..epoch % 2)))
             .shuffle(5, 1, 0)
-            .map_batch(Threads::Auto, 2, Ok, Ok)
+            .map(Threads::Auto, Ok)
+            .batch(2)
             .prefetch(Depth::Auto);
         for expected in [0, 1, 0, 1] {
             assert_eq!(all.epoch().count(), expected);
@@ -140,7 +141,7 @@ mod tests {
     #[test]
     fn an_error_has_an_index_over_all_epochs_and_ends_the_pipeline() {
         let fail = |number| if number == 105 { Err(DataError::other("no")) } else { Ok(number) };
-        let of = |threads| Pipeline::repeat(0..3, of_epoch).map_batch(threads, 8, fail, Ok);
+        let of = |threads| Pipeline::repeat(0..3, of_epoch).map(threads, fail).batch(8);
         for mut all in [of(Threads::Fixed(1)), of(Threads::Auto)] {
             assert_eq!(
                 all.epoch().map(Result::unwrap).map(|batch| batch.len()).collect::<Vec<_>>(),

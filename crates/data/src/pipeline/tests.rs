@@ -58,26 +58,6 @@ fn a_map_keeps_the_order_and_every_element() {
 }
 
 #[test]
-fn map_batch_equals_map_and_batch() {
-    let f = |number: u64| if number == 33 { Err(DataError::other("no")) } else { Ok(slow(number)) };
-    let sum = |batch: Vec<u64>| Ok(batch.iter().sum::<u64>());
-    for threads in ALL_THREADS {
-        let apart = numbers(30).map(threads, f).batch(7).map(threads, sum);
-        let fused = numbers(30).map_batch(threads, 7, f, sum);
-        assert_eq!(collect(fused), collect(apart));
-        // The error of an element comes before that of the source, in the same batch.
-        for source in [|| numbers(50), || failing(34), || failing(20)] {
-            let apart = source().map(threads, f).batch(7).map(threads, sum);
-            // Another stage adds its index to the error.
-            let (before, error) = until_error(source().map_batch(threads, 7, f, sum));
-            assert_eq!((before, error), until_error(apart));
-        }
-    }
-    let error = until_error(numbers(50).map_batch(Threads::Fixed(3), 7, f, Ok)).1;
-    assert_eq!(error, "element 33: no");
-}
-
-#[test]
 fn all_batches_but_the_last_are_full() {
     assert_eq!(collect(numbers(7).batch(3)), [vec![0, 1, 2], vec![3, 4, 5], vec![6]]);
     assert_eq!(collect(numbers(6).batch(3)).len(), 2);
