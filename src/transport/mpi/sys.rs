@@ -16,7 +16,6 @@ macro_rules! call {
     ($function:ident($($argument:expr),*)) => { (stringify!($function), ffi::$function($($argument),*)) };
 }
 
-mod blocking;
 mod collectives;
 
 pub(super) use collectives::reduce_local;
