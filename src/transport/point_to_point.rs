@@ -6,19 +6,19 @@
 //! unless the message is eager.
 
 use std::collections::VecDeque;
-use std::fmt;
+use std::{fmt, io};
 
 use unisono_collectives::Rank;
 
 use super::half::Polled;
 use super::{Deadlines, Failure, Header, Outgoing};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::kernels;
 use crate::status::StatusBoard;
 
 mod driver;
 mod ending;
 mod flight;
-mod held;
 mod links;
 mod operation;
 
@@ -27,6 +27,9 @@ pub(crate) use flight::{Parts, Received, Sent};
 use links::Links;
 pub(crate) use operation::Options;
 use operation::{OnEnd, Operation, Receive, SEND, Send};
+
+/// The largest number of bytes of held messages.
+const MAX_HELD: usize = 1 << 30;
 
 /// The messages of a rank that are in flight.
 pub(super) struct PointToPoint {
@@ -341,5 +344,39 @@ impl PointToPoint {
             }
             None => self.peers[from].held.push_back((header, bytes)),
         }
+    }
+
+    /// Completes a receive with a held message.
+    fn take_held(&mut self, mut receive: Receive, from: Rank, header: &Header, bytes: &[u8]) {
+        self.held_bytes -= bytes.len();
+        self.match_to(&mut receive, from);
+        match receive.call.header.check_matched(header, from, &self.status) {
+            Ok(()) => {
+                // SAFETY: as in `receive_part`.
+                kernels::copy(unsafe { &mut *receive.place }, bytes);
+                self.end(receive.call, Ok(from));
+            }
+            Err(failure) => self.fail(receive.call, failure),
+        }
+    }
+
+    /// Returns memory for a message that no receive matches.
+    fn hold(&mut self, size_bytes: usize) -> Result<Vec<u8>> {
+        if size_bytes > MAX_HELD - self.held_bytes {
+            let cause = io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                format!(
+                    "messages with tags that no receive has asked for may take {MAX_HELD} bytes; receive messages in the order \
+                     in which they are sent, or start their receives earlier"
+                ),
+            );
+            return Err(Error::Memory { size_bytes: self.held_bytes.saturating_add(size_bytes), cause });
+        }
+        let mut bytes = Vec::new();
+        let refused = |_| Error::Memory { size_bytes, cause: io::ErrorKind::OutOfMemory.into() };
+        bytes.try_reserve_exact(size_bytes).map_err(refused)?;
+        bytes.resize(size_bytes, 0);
+        self.held_bytes += size_bytes;
+        Ok(bytes)
     }
 }
