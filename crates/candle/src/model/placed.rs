@@ -61,39 +61,9 @@ mod tests {
     use super::*;
     use crate::model::{ModelKind, classifier};
     use crate::network::Parameters;
+    use crate::network::tests::gradients_of;
     use unisono_data::Kind;
-    use unisono_train::{Fill, Gradients, LossSums, Replica};
-
-    /// The result of a pass: the tally, and the bits of each gradient.
-    #[derive(Debug, Default, PartialEq)]
-    struct Reported {
-        tally: LossSums,
-        gradients: Vec<(usize, Vec<u32>)>,
-        /// The number of elements of each parameter.
-        counts: Vec<usize>,
-    }
-
-    impl Gradients for Reported {
-        fn record_loss(&mut self, tally: LossSums) {
-            self.tally = tally;
-        }
-
-        fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
-            let mut gradient = vec![0.0; self.counts[index]];
-            write(&mut gradient, Fill::Set);
-            self.gradients.push((index, gradient.into_iter().map(f32::to_bits).collect()));
-        }
-    }
-
-    /// Runs a pass of a new model over a batch, and an evaluation.
-    fn reported(kind: ModelKind, data: &Kind, batch: &Placed) -> (Reported, LossSums) {
-        let mut replica = classifier(kind, None, 0.0, data, &Parameters::new(3)).unwrap();
-        let counts = replica.parameters().iter().map(unisono_train::Parameter::count).collect();
-        let mut reported = Reported { counts, ..Reported::default() };
-        replica.pass(batch, &mut reported).unwrap();
-        let tally = replica.evaluate(batch, None).unwrap();
-        (reported, tally)
-    }
+    use unisono_train::Replica;
 
     #[test]
     fn location_of_the_batch_does_not_change_the_result() {
@@ -112,10 +82,14 @@ mod tests {
                 known: batch.targets.clone(),
             };
             let targets = batch.targets.len();
-            let on_host = reported(kind, &data, &Placed::from(batch));
-            assert_eq!(reported(kind, &data, &there), on_host, "{kind}");
-            assert_eq!(on_host.1.targets, targets as f64);
-            assert!(!on_host.0.gradients.is_empty() && on_host.0.tally.loss > 0.0);
+            let [on_host, on_device] = [Placed::from(batch), there].map(|batch| {
+                let mut replica = classifier(kind, None, 0.0, &data, &Parameters::new(3)).unwrap();
+                (gradients_of(&mut replica, &batch), replica.evaluate(&batch, None).unwrap())
+            });
+            assert_eq!(on_device, on_host, "{kind}");
+            let ((trained, gradients), evaluated) = on_host;
+            assert_eq!(evaluated.targets, targets as f64);
+            assert!(!gradients.is_empty() && trained.loss > 0.0);
         }
     }
 }
