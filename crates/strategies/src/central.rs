@@ -209,12 +209,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns central storage for one number, with these settings.
-    fn central(comm: &mut Communicator, buckets: &BucketSettings) -> Result<Box<dyn Backend>, TrainError> {
-        let optimizer = OptimizerSettings::new(Sgd::default());
-        central_storage(comm, &[Parameter::new("number", [1])], &optimizer, buckets)
-    }
-
     /// Rank 0 waits in its pass until rank 1 has put its gradient, as a layer that normalises over the samples of all ranks does.
     #[test]
     fn rank_without_samples_does_not_delay_the_gradients_of_others() {
@@ -222,7 +216,9 @@ mod tests {
         let squares = unisono::threads(2, |mut comm| -> Result<f64, TrainError> {
             comm.set_timeout(Duration::from_secs(10));
             let has_samples = comm.rank() == 1;
-            let mut central = central(&mut comm, &BucketSettings::default())?;
+            let (number, optimizer) =
+                ([Parameter::new("number", [1])], OptimizerSettings::new(Sgd::default()));
+            let mut central = central_storage(&mut comm, &number, &optimizer, &BucketSettings::default())?;
             assert_eq!(central.passes(&mut comm, 1, &|_| has_samples)?, 1);
             central.pass(&mut comm, Pass::ONLY, &mut |gradients| {
                 if has_samples {
@@ -238,16 +234,5 @@ mod tests {
             central.square_sum(0)
         });
         assert_eq!(squares.into_iter().collect::<Result<Vec<_>, _>>().unwrap(), [9.0, 9.0]);
-    }
-
-    #[test]
-    fn overlap_without_effect_is_refused() {
-        for overlap in [Overlap::Across, Overlap::InTurn] {
-            let buckets = BucketSettings { overlap, ..BucketSettings::default() };
-            let refused =
-                unisono::threads(2, |mut comm| central(&mut comm, &buckets).unwrap_err().to_string());
-            let expected = format!("remove --overlap {overlap}");
-            assert!(refused[0].contains(&expected) && refused[1] == "rank 0 reports an error", "{refused:?}");
-        }
     }
 }

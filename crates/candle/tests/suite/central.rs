@@ -10,12 +10,10 @@ use unisono_strategies::Strategy;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::{
-    BucketSettings, Event, LocalSteps, Mirror, OptimizerSettings, Order, Outer, Overlap, Sgd, Stop, Summary,
-    TrainError, Wire,
+    BucketSettings, LocalSteps, Mirror, OptimizerSettings, Order, Outer, Overlap, Sgd, Wire,
 };
 
-/// The largest difference between losses whose additions have different orders.
-const TOLERANCE: f64 = 1e-5;
+use crate::{TOLERANCE, last, run, until};
 
 fn settings(strategy: Option<Strategy>) -> Config {
     Config {
@@ -29,17 +27,6 @@ fn settings(strategy: Option<Strategy>) -> Config {
         strategy,
         ..Config::new(crate::digits(), ModelKind::Mlp)
     }
-}
-
-fn run(ranks: usize, settings: &Config) -> Vec<Result<Summary, TrainError>> {
-    unisono::threads(ranks, |mut comm| settings.trainer(&mut comm)?.run(|_| ()))
-}
-
-fn last(ranks: usize, settings: &Config) -> Summary {
-    let mut all: Vec<_> = run(ranks, settings).into_iter().map(Result::unwrap).collect();
-    let first = all.remove(0);
-    assert!(all.iter().all(|other| other.parameters_hash == first.parameters_hash));
-    first
 }
 
 fn losses_match_mirrored_training_and_runs_are_bitwise_reproducible() {
@@ -57,26 +44,12 @@ fn losses_match_mirrored_training_and_runs_are_bitwise_reproducible() {
 fn every_model_trains() {
     for (model, dropout) in [(ModelKind::Mlp, 0.2), (ModelKind::Cnn, 0.0), (ModelKind::ResNet, 0.0)] {
         let hidden = (model == ModelKind::ResNet).then(|| vec![8]);
-        let stop = Stop::default();
-        let of = |strategy| Config {
-            model,
-            dropout,
-            hidden: hidden.clone(),
-            stop: stop.clone(),
-            clip_norm: None,
-            learning_rate: 0.005,
-            ..settings(strategy)
-        };
         let losses = [None, Some(Strategy::CentralStorage)].map(|strategy| {
-            let settings = Config { stop: Stop::default(), ..of(strategy) };
-            let ended = unisono::threads(2, |mut comm| {
-                settings.trainer(&mut comm)?.run(|event| {
-                    if matches!(event, Event::Step(step) if step.step == 4) {
-                        settings.stop.ask();
-                    }
-                })
-            });
-            ended.into_iter().next().unwrap().unwrap().last.loss
+            let hidden = hidden.clone();
+            let settings = settings(strategy);
+            let settings =
+                Config { model, dropout, hidden, clip_norm: None, learning_rate: 0.005, ..settings };
+            until(2, 4, &settings).last.loss
         });
         assert!((losses[0] - losses[1]).abs() < TOLERANCE, "{model}: {losses:?}");
     }
@@ -85,20 +58,6 @@ fn every_model_trains() {
 /// Returns a run of two epochs that saves at every 30th step, and can be stopped.
 fn saving(directory: &Path, strategy: Option<Strategy>) -> Config {
     crate::saving(directory, settings(strategy))
-}
-
-/// Runs until the given step, and then requests a stop.
-fn until(ranks: usize, step: usize, settings: &Config) {
-    let settings = Config { stop: Stop::default(), ..settings.clone() };
-    let asks = |event: Event| {
-        if let Event::Step(made) = event
-            && made.step + 80 * (made.epoch - 1) == step
-        {
-            settings.stop.ask();
-        }
-    };
-    let ended = unisono::threads(ranks, |mut comm| settings.trainer(&mut comm)?.run(asks));
-    assert!(ended.into_iter().all(|ended| ended.unwrap().stopped.is_some()), "it stops on all ranks");
 }
 
 fn one_rank_switches_to_mirrored_training_and_back_with_the_same_bits() {
@@ -124,20 +83,12 @@ fn run_resumed_on_as_many_ranks_has_the_same_bits() {
     assert!((ended.last.test_loss - undisturbed.last.test_loss).abs() < 1e-3, "{ended:?} {undisturbed:?}");
 }
 
-fn options_without_effect_are_refused() {
-    let central = settings(Some(Strategy::CentralStorage));
-    for (settings, said) in [
-        (Config { shard_optimizer: true, ..central.clone() }, "remove --shard-optimizer"),
-        (Config { order: Order::Tree, ..central.clone() }, "remove --order world-invariant"),
-        (
-            Config { algorithm: Some(Algorithm::Tree.into()), ..central.clone() },
-            "does not go with --algorithm",
-        ),
-    ] {
-        let errors: Vec<_> =
-            run(2, &settings).into_iter().map(|ended| ended.unwrap_err().to_string()).collect();
-        assert!(errors.iter().any(|error| error.contains(said)), "{errors:?}");
-    }
+fn algorithm_without_effect_is_refused() {
+    let settings =
+        Config { algorithm: Some(Algorithm::Tree.into()), ..settings(Some(Strategy::CentralStorage)) };
+    let refused = run(2, &settings, |_| ());
+    let errors: Vec<_> = refused.into_iter().map(|ended| ended.unwrap_err().to_string()).collect();
+    assert!(errors.iter().any(|error| error.contains("does not go with --algorithm")), "{errors:?}");
 }
 
 /// Fails if a run ignores a setting of a mirror, or panics at the end of a round of local steps.
@@ -149,6 +100,7 @@ fn settings_of_a_mirror_without_effect_are_refused() {
         (BucketSettings { order: Order::Tree, ..usual() }, "remove --order world-invariant"),
         (BucketSettings { shard_optimizer: true, ..usual() }, "remove --shard-optimizer"),
         (BucketSettings { overlap: Overlap::Across, ..usual() }, "remove --overlap across"),
+        (BucketSettings { overlap: Overlap::InTurn, ..usual() }, "remove --overlap in-turn"),
         (BucketSettings { wire: Wire::Bf16, ..usual() }, "remove --wire bf16"),
     ] {
         let refused = unisono::threads(2, |mut comm| {
@@ -166,12 +118,7 @@ fn settings_of_a_mirror_without_effect_are_refused() {
 }
 
 fn diverging_loss_ends_the_run_on_all_ranks() {
-    let settings = Config { learning_rate: 1e6, clip_norm: None, ..settings(Some(Strategy::CentralStorage)) };
-    for error in run(3, &settings).into_iter().map(Result::unwrap_err) {
-        let said = error.to_string();
-        let causes = ["finite", "diverge", "the largest value of"];
-        assert!(causes.iter().any(|cause| said.contains(cause)), "{said}");
-    }
+    crate::assert_diverges(3, &settings(Some(Strategy::CentralStorage)));
 }
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -179,7 +126,7 @@ pub(crate) fn tests() -> Vec<Test> {
         losses_match_mirrored_training_and_runs_are_bitwise_reproducible,
         every_model_trains,
         one_rank_switches_to_mirrored_training_and_back_with_the_same_bits,
-        options_without_effect_are_refused,
+        algorithm_without_effect_is_refused,
         settings_of_a_mirror_without_effect_are_refused,
         diverging_loss_ends_the_run_on_all_ranks,
     ];

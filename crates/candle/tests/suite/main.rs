@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use unisono_candle::Config;
 use unisono_data::Source;
+use unisono_strategies::Strategy;
 use unisono_testing::suite::{self, Module};
-use unisono_train::{AdamW, NamedRule};
+use unisono_train::{AdamW, Event, NamedRule, Stop, Summary, TrainError};
 
 mod central;
 mod colour;
@@ -19,6 +20,9 @@ mod norm;
 mod optimizers;
 mod pipeline;
 mod server;
+
+/// The largest difference between losses whose additions have different orders.
+const TOLERANCE: f64 = 1e-5;
 
 fn digits() -> Source {
     Source::Idx(few_digits::folder())
@@ -35,6 +39,48 @@ fn saving(directory: &Path, settings: Config) -> Config {
         checkpoint_every: Some(30),
         resume: true,
         ..settings
+    }
+}
+
+/// Runs the settings by their strategy, and returns the summary of each rank.
+fn run(ranks: usize, settings: &Config, on_event: impl Fn(Event) + Sync) -> Vec<Result<Summary, TrainError>> {
+    unisono::threads(ranks, |mut comm| match settings.strategy {
+        Some(Strategy::Pipeline) => settings.pipeline(&mut comm)?.run(&on_event),
+        _ => settings.trainer(&mut comm)?.run(&on_event),
+    })
+}
+
+/// Runs to the end.
+fn last(ranks: usize, settings: &Config) -> Summary {
+    let mut all: Vec<_> = run(ranks, settings, |_| ()).into_iter().map(Result::unwrap).collect();
+    let first = all.remove(0);
+    assert!(all.iter().all(|other| other.parameters_hash == first.parameters_hash));
+    first
+}
+
+/// Runs on few digits until this step, counted over the epochs, and then requests a stop.
+fn until(ranks: usize, step: usize, settings: &Config) -> Summary {
+    let settings = Config { stop: Stop::default(), ..settings.clone() };
+    let in_epoch = few_digits::SAMPLES[0].div_ceil(settings.global_batch.expect("the settings name it"));
+    let ended = run(ranks, &settings, |event| {
+        if let Event::Step(made) = event
+            && made.step + in_epoch * (made.epoch - 1) == step
+        {
+            settings.stop.ask();
+        }
+    });
+    let mut ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
+    assert!(ended.iter().all(|ended| ended.stopped.is_some()), "it stops on all ranks");
+    ended.remove(0)
+}
+
+/// Fails if a rank ends without an error, or with one that does not name the divergence.
+fn assert_diverges(ranks: usize, settings: &Config) {
+    let settings = Config { learning_rate: 1e6, clip_norm: None, ..settings.clone() };
+    for error in run(ranks, &settings, |_| ()).into_iter().map(Result::unwrap_err) {
+        let said = error.to_string();
+        let causes = ["finite", "diverge", "the largest value of"];
+        assert!(causes.iter().any(|cause| said.contains(cause)), "{said}");
     }
 }
 

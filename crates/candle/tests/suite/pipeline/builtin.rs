@@ -1,6 +1,5 @@
 //! The built-in models cut into stages by settings.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use unisono_candle::model::ModelKind;
@@ -10,10 +9,9 @@ use unisono_strategies::Strategy;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::metrics::{F1, Named, TopK};
-use unisono_train::{EpochReport, Event, Order, Stop, Summary, TrainError};
+use unisono_train::{EpochReport, Order};
 
-/// The largest difference between losses whose additions have different orders.
-const TOLERANCE: f64 = 1e-5;
+use crate::{TOLERANCE, last, run, until};
 
 fn settings() -> Config {
     Config {
@@ -38,21 +36,6 @@ fn cut(settings: Config, stages: usize, schedule: &str) -> Config {
         pipeline_schedule: schedule.parse().unwrap(),
         ..settings
     }
-}
-
-/// Runs the settings, and returns the summary of each rank.
-fn run(ranks: usize, settings: &Config) -> Vec<Result<Summary, TrainError>> {
-    unisono::threads(ranks, |mut comm| match settings.strategy {
-        Some(Strategy::Pipeline) => settings.pipeline(&mut comm)?.run(|_| ()),
-        _ => settings.trainer(&mut comm)?.run(|_| ()),
-    })
-}
-
-fn last(ranks: usize, settings: &Config) -> Summary {
-    let mut all: Vec<_> = run(ranks, settings).into_iter().map(Result::unwrap).collect();
-    let first = all.remove(0);
-    assert!(all.iter().all(|other| other.parameters_hash == first.parameters_hash));
-    first
 }
 
 fn assert_near(found: &EpochReport, expected: &EpochReport, what: &str) {
@@ -100,39 +83,15 @@ fn transformer_and_cnn_train_in_stages() {
         ..Config::new(crate::digits(), ModelKind::Cnn)
     };
     for settings in [of_text, of_images] {
-        let staged = Config { stop: Stop::default(), ..cut(settings.clone(), 2, "1f1b") };
-        let staged = until(2, 6, &staged);
-        let (staged, alone) = (staged.last.loss, until(1, 6, &settings).last.loss);
+        let staged = until(2, 6, &cut(settings.clone(), 2, "1f1b")).last.loss;
+        let alone = until(1, 6, &settings).last.loss;
         assert!((staged - alone).abs() < TOLERANCE, "{}: {staged}, on one rank {alone}", settings.model);
     }
 }
 
-/// Returns a run of two epochs that saves at every 30th step, and can be stopped.
-fn saving(directory: &Path, stop: Stop) -> Config {
-    crate::saving(directory, Config { stop, ..settings() })
-}
-
-/// Runs until the given step, and then requests a stop.
-fn until(ranks: usize, step: usize, settings: &Config) -> Summary {
-    let asks = |event: Event| {
-        if let Event::Step(made) = event
-            && made.step + 40 * (made.epoch - 1) == step
-        {
-            settings.stop.ask();
-        }
-    };
-    let ended = unisono::threads(ranks, |mut comm| match settings.strategy {
-        Some(Strategy::Pipeline) => settings.pipeline(&mut comm)?.run(asks),
-        _ => settings.trainer(&mut comm)?.run(asks),
-    });
-    let mut ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
-    assert!(ended.iter().all(|ended| ended.stopped.is_some()), "it stops on all ranks");
-    ended.remove(0)
-}
-
 fn complete_checkpoint_resumes_under_other_strategies() {
     let directory = tempfile::tempdir().unwrap();
-    let whole = || saving(directory.path(), Stop::default());
+    let whole = || crate::saving(directory.path(), settings());
     let undisturbed = last(1, &whole().without_checkpoints());
     until(2, 20, &whole());
     until(4, 35, &cut(whole(), 2, "interleaved:2"));
@@ -151,7 +110,7 @@ fn run_resumed_in_the_same_world_has_the_same_bits() {
     let run = || Config {
         // The measured costs of layers may differ between runs.
         split_at: Some(vec!["hidden3".to_owned()]),
-        ..cut(saving(directory.path(), Stop::default()), 2, "1f1b")
+        ..cut(crate::saving(directory.path(), settings()), 2, "1f1b")
     };
     let undisturbed = last(4, &run().without_checkpoints());
     until(4, 50, &run());
@@ -160,7 +119,7 @@ fn run_resumed_in_the_same_world_has_the_same_bits() {
 
 fn invalid_cuts_are_refused_on_all_ranks() {
     let refused = |ranks: usize, settings: &Config| {
-        let errors = run(ranks, settings).into_iter().map(|ended| ended.unwrap_err().to_string());
+        let errors = run(ranks, settings, |_| ()).into_iter().map(|ended| ended.unwrap_err().to_string());
         let mut errors: Vec<_> = errors.collect();
         let first = errors.remove(0);
         assert!(errors.iter().all(|error| error == "rank 0 reports an error"), "{errors:?}");
@@ -188,12 +147,7 @@ fn invalid_cuts_are_refused_on_all_ranks() {
 }
 
 fn diverging_loss_ends_the_run_on_all_ranks() {
-    let settings = Config { learning_rate: 1e6, clip_norm: None, ..cut(settings(), 2, "1f1b") };
-    for error in run(4, &settings).into_iter().map(Result::unwrap_err) {
-        let said = error.to_string();
-        let causes = ["finite", "diverge", "the largest value of"];
-        assert!(causes.iter().any(|cause| said.contains(cause)), "{said}");
-    }
+    crate::assert_diverges(4, &cut(settings(), 2, "1f1b"));
 }
 
 pub(crate) fn tests() -> Vec<Test> {

@@ -252,6 +252,10 @@ fn settings_without_effect_and_invalid_settings_are_refused_on_all_ranks() {
     let overlapping =
         |overlap| RunSettings { buckets: BucketSettings { overlap, ..Default::default() }, ..one_step() };
     let wrong = OptimizerSettings::new(Sgd { momentum: 1.5, nesterov: false });
+    let why = refused(&one_step(), ServerSettings { servers: 0, ..SYNCHRONOUS }, false);
+    assert!(why.contains("0 of 2 ranks serve"), "{why}");
+    let why = refused(&one_step(), SYNCHRONOUS, true);
+    assert!(why.contains("separate parameters on each rank"), "{why}");
     for (settings, expected) in [
         (RunSettings { verify_replicas_every: Some(9), ..one_step() }, "remove --verify-replicas-every"),
         (RunSettings { straggler_every: Some(9), ..one_step() }, "remove --straggler-every"),
@@ -266,16 +270,6 @@ fn settings_without_effect_and_invalid_settings_are_refused_on_all_ranks() {
     }
 }
 
-fn run_without_a_server_is_refused() {
-    let why = refused(&one_step(), ServerSettings { servers: 0, ..SYNCHRONOUS }, false);
-    assert!(why.contains("0 of 2 ranks serve"), "{why}");
-}
-
-fn model_whose_parameters_are_shared_is_refused() {
-    let why = refused(&one_step(), SYNCHRONOUS, true);
-    assert!(why.contains("separate parameters on each rank"), "{why}");
-}
-
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         share_whose_first_pass_has_no_samples_uses_the_pulled_values,
@@ -285,7 +279,5 @@ pub(crate) fn tests() -> Vec<Test> {
         parameter_without_a_gradient_is_named_once,
         restarted_server_ends_before_it_loads_data,
         settings_without_effect_and_invalid_settings_are_refused_on_all_ranks,
-        run_without_a_server_is_refused,
-        model_whose_parameters_are_shared_is_refused,
     ]
 }
