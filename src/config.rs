@@ -273,15 +273,18 @@ pub(crate) fn nccl_may_share_a_gpu() -> bool {
     std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value == "1")
 }
 
+/// Returns an environment of these variables.
+#[cfg(test)]
+fn environment(pairs: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+    move |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn read(pairs: &[(&str, &str)]) -> Result<Config> {
-        Config::read(|name| {
-            let pair = pairs.iter().find(|(key, _)| *key == name);
-            pair.map(|(_, value)| (*value).to_owned()).ok_or(VarError::NotPresent)
-        })
+        Config::read(|name| environment(pairs)(name).ok_or(VarError::NotPresent))
     }
 
     #[test]

@@ -65,6 +65,7 @@ fn name(starter: Option<Starter>, variable: impl Fn(&str) -> Option<String>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::environment;
 
     #[test]
     fn rendezvous_uses_the_port_after_that_of_pytorch() {
@@ -83,11 +84,7 @@ mod tests {
 
     #[test]
     fn distinguishable_jobs_have_different_names() {
-        let of = |pairs: &[(&str, &str)]| {
-            let variable =
-                |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-            name(Some(Starter::Variables), variable)
-        };
+        let of = |pairs: &[(&str, &str)]| name(Some(Starter::Variables), environment(pairs));
         let torch = |restarts| of(&[(TORCH_JOB[0], "a/b"), (TORCH_JOB[1], restarts), (MASTER_PORT, "29500")]);
         assert_eq!(torch("0"), "torch-a-b-0-29500");
         assert_ne!(torch("0"), torch("1"));

@@ -38,12 +38,10 @@ impl Constants {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::environment;
 
     fn kept_in(pairs: &[(&str, &str)]) -> Option<PathBuf> {
-        let variable = |name: &str| {
-            let pair = pairs.iter().find(|(key, _)| *key == name);
-            pair.map(|(_, value)| (*value).to_owned()).ok_or(VarError::NotPresent)
-        };
+        let variable = |name: &str| environment(pairs)(name).ok_or(VarError::NotPresent);
         match Constants::set_to(None, &variable) {
             Constants::Measured { kept_in } => kept_in,
             other => panic!("{other:?}"),

@@ -72,13 +72,12 @@ fn is_in(ip: IpAddr, network: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::environment;
 
     #[test]
     fn interfaces_match_by_name_and_by_network() {
         let variables = [("OMPI_MCA_btl_tcp_if_include", "10.77.0.0/24, lo"), ("UCX_NET_DEVICES", "ib0")];
-        let interfaces = Interfaces::read(|name| {
-            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
-        });
+        let interfaces = Interfaces::read(environment(&variables));
         let has = |interface, ip: &str| interfaces.has(interface, ip.parse().unwrap());
         assert!(has("eth1", "10.77.0.9") && has("lo", "127.0.0.1") && has("ib0", "2001:db8::1"));
         assert!(!has("eth0", "10.77.1.9") && !has("eth0", "2001:db8::1"));
@@ -88,9 +87,7 @@ mod tests {
     #[test]
     fn own_variable_takes_precedence_and_its_interface_must_exist() {
         let variables = [("OMPI_MCA_btl_tcp_if_include", "10.77.0.0/24"), (INTERFACE, "nothing9")];
-        let interfaces = Interfaces::read(|name| {
-            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
-        });
+        let interfaces = Interfaces::read(environment(&variables));
         assert!(!interfaces.has("eth1", "10.77.0.9".parse().unwrap()));
         let message = interfaces.listen().unwrap_err().to_string();
         assert!(

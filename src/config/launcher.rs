@@ -131,12 +131,10 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::config::environment;
 
     fn launched(pairs: &[(&str, &str)]) -> Launcher {
-        Launcher::read(|name| {
-            let pair = pairs.iter().find(|(key, _)| *key == name);
-            pair.map(|(_, value)| (*value).to_owned())
-        })
+        Launcher::read(environment(pairs))
     }
 
     #[test]
