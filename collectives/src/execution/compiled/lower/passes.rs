@@ -1,8 +1,8 @@
 //! Passes over memory that all ranks access, without messages.
 
-use super::{Instruction, Part, Place, Program};
 use crate::operation::Operation;
 use crate::plan::Plan;
+use crate::program::{Instruction, Part, Place, Program};
 use crate::schedule::{Chunks, Combine};
 use crate::world::Rank;
 

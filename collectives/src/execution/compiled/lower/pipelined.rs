@@ -13,9 +13,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::{Instruction, Place};
 use crate::plan::{Phase, Plan};
-use crate::program::{Incoming, Outgoing, received, sent};
+use crate::program::{Incoming, Instruction, Outgoing, Place, received, sent};
 use crate::schedule::{Chunks, Receive, Send};
 
 /// The number of blocks in flight between nodes, for each step.
