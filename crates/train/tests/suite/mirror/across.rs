@@ -204,16 +204,12 @@ fn overlapping_steps_have_the_bits_of_blocking_steps() {
 }
 
 /// Returns the result of a rank's run. Like the trainer, a rank reports its error to the others.
-fn failed(
-    nodes: &[usize],
-    settings: &BucketSettings,
-    fails: impl Fn(usize, usize) -> f32 + Sync,
-) -> Vec<TrainError> {
+fn failed(nodes: &[usize], settings: &BucketSettings, factor: fn(usize, usize) -> f32) -> Vec<TrainError> {
     let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
     let ended = world.on_threads(nodes.iter().sum(), |mut comm| {
         comm.set_timeout(Duration::from_secs(20));
         let rank = comm.rank();
-        let replica = Fails { many: Many::new(), step: 0, slope: Box::new(|step| fails(rank, step)) };
+        let replica = Many { rank, factor, ..Many::new() };
         let mut mirror = Mirror::new(&mut comm, replica, sgd(), settings, None)?;
         let made = (0..9).try_for_each(|step| {
             mirror.step(&mut comm, Share::of(&[Some(9 * rank + step)]), 0.1, |_| true).map(drop)
@@ -229,74 +225,11 @@ fn failed(
     ended.unwrap().into_iter().map(Result::unwrap_err).collect()
 }
 
-/// Makes the gradient of its fourth array non-finite, or fails if that gradient would be zero.
-struct Fails<'a> {
-    many: Many,
-    step: usize,
-    slope: Box<dyn Fn(usize) -> f32 + Send + 'a>,
-}
-
-impl Replica for Fails<'_> {
-    type Batch = usize;
-
-    fn parameters(&self) -> &[Parameter] {
-        self.many.parameters()
-    }
-
-    fn pass(&mut self, seed: &usize, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
-        self.step += 1;
-        let slope = (self.slope)(self.step);
-        self.many.pass(seed, &mut Spoiled { gradients, slope })?;
-        if slope == 0.0 { Err("the machine fails".into()) } else { Ok(()) }
-    }
-
-    fn evaluate(&mut self, seed: &usize, visit: Option<VisitOutputs<'_>>) -> Result<LossSums, ReplicaError> {
-        self.many.evaluate(seed, visit)
-    }
-
-    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        self.many.with_values(index, visit)
-    }
-
-    fn brings_values(&self) -> bool {
-        true
-    }
-}
-
-struct Spoiled<'a> {
-    gradients: &'a mut dyn Gradients,
-    slope: f32,
-}
-
-impl Gradients for Spoiled<'_> {
-    fn wait_for_param(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
-        self.gradients.wait_for_param(index, values)
-    }
-
-    fn record_loss(&mut self, tally: LossSums) {
-        self.gradients.record_loss(tally);
-    }
-
-    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], unisono_train::Fill)) {
-        let slope = self.slope;
-        match index {
-            // A rank fails before its last bucket is launched.
-            0 if slope == 0.0 => {}
-            3 => self.gradients.put(index, &mut |gradient, fill| {
-                write(gradient, fill);
-                gradient[7] *= slope;
-            }),
-            _ => self.gradients.put(index, write),
-        }
-    }
-}
-
 fn failed_rank_is_named_on_all_ranks() {
     for nodes in [&[1, 1, 1][..], &[2, 1], &[3]] {
         for shard_optimizer in [false, true] {
             let settings = BucketSettings { shard_optimizer, ..buckets(Overlap::Across) };
-            let fails = |rank, step| if (rank, step) == (2, 6) { 0.0 } else { 1.0 };
-            let ended = failed(nodes, &settings, fails);
+            let ended = failed(nodes, &settings, |rank, step| if (rank, step) == (2, 6) { 0.0 } else { 1.0 });
             for (rank, error) in ended.iter().enumerate() {
                 let said = error.to_string();
                 assert!(said.contains("the machine fails"), "{nodes:?}, rank {rank}: {said}");
@@ -312,8 +245,8 @@ fn late_gradient_that_is_not_finite_is_named_on_all_ranks() {
         for shard_optimizer in [false, true].into_iter().filter(|&sharded| !sharded || format != "f32") {
             let settings =
                 BucketSettings { wire: format.parse().unwrap(), shard_optimizer, ..buckets(Overlap::Across) };
-            let fails = |rank, step| if (rank, step) == (1, 6) { f32::INFINITY } else { 1.0 };
-            for error in failed(&[1, 1, 1], &settings, fails) {
+            let infinite = |rank, step| if (rank, step) == (1, 6) { f32::INFINITY } else { 1.0 };
+            for error in failed(&[1, 1, 1], &settings, infinite) {
                 assert!(
                     matches!(&error, TrainError::NotFinite { parameter, .. } if parameter == "array.3"),
                     "{format}: {error}"

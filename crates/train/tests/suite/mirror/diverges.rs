@@ -8,12 +8,12 @@ use unisono_testing::tests;
 use unisono_train::checkpoint::{self, When, load_newest};
 use unisono_train::metrics::VisitOutputs;
 use unisono_train::{
-    AdamW, BucketBytes, BucketSettings, Checkpoints, Event, Fill, Gradients, LossSums, OptimizerSettings,
+    AdamW, BucketBytes, BucketSettings, Checkpoints, Event, Gradients, LossSums, OptimizerSettings,
     OutOfData, Overlap, Parameter, Progress, Replica, ReplicaError, Resumed, RunSettings, Stop, Summary,
     TrainError, Trainer,
 };
 
-use super::line::{BIAS, COUNTER, Line, Point};
+use super::line::{COUNTER, Line, Point};
 use super::trainer::{run_settings, saved_run, shared, stream};
 
 /// A line on one rank. The gradient of its bias is multiplied by a factor in each pass (counted from 1), and each pass adds the rank to a buffer.
@@ -43,8 +43,8 @@ impl Replica for Spoiled {
             gradients.wait_for_param(index, values)?;
         }
         self.line.values[COUNTER][0] += self.rank as f32;
-        let factor = (self.factor)(self.rank, self.passes);
-        self.line.pass(points, &mut Multiplied { gradients, factor })
+        self.line.factor = (self.factor)(self.rank, self.passes);
+        self.line.pass(points, gradients)
     }
 
     fn evaluate(
@@ -61,25 +61,6 @@ impl Replica for Spoiled {
 
     fn brings_values(&self) -> bool {
         true
-    }
-}
-
-struct Multiplied<'a> {
-    gradients: &'a mut dyn Gradients,
-    factor: f32,
-}
-
-impl Gradients for Multiplied<'_> {
-    fn record_loss(&mut self, tally: LossSums) {
-        self.gradients.record_loss(tally);
-    }
-
-    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
-        let factor = if index == BIAS { self.factor } else { 1.0 };
-        self.gradients.put(index, &mut |gradient, fill| {
-            write(gradient, fill);
-            gradient.iter_mut().for_each(|value| *value *= factor);
-        });
     }
 }
 

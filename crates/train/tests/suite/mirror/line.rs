@@ -14,6 +14,8 @@ pub(crate) type Point = ([f32; 3], f32);
 pub(crate) struct Line {
     pub(crate) parameters: Vec<Parameter>,
     pub(crate) values: Vec<Vec<f32>>,
+    /// Multiplies the gradient of the bias.
+    pub(crate) factor: f32,
 }
 
 /// The indices of the parameters.
@@ -29,7 +31,7 @@ impl Line {
                 .map(|(name, shape)| Parameter::new(name, shape));
         parameters[COUNTER].is_trained = false;
         let values = vec![vec![0.1, -0.2, 0.3], vec![0.05], vec![1.0; 40], vec![7.0; 2]];
-        Self { parameters: parameters.to_vec(), values }
+        Self { parameters: parameters.to_vec(), values, factor: 1.0 }
     }
 
     fn error(&self, (given, wanted): &Point) -> f32 {
@@ -53,7 +55,8 @@ impl Replica for Line {
     fn pass(&mut self, points: &Vec<Point>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         gradients.record_loss(self.tally(points));
         let errors: Vec<f32> = points.iter().map(|point| 2.0 * self.error(point)).collect();
-        gradients.put(BIAS, &mut |gradient, fill| fill.write(gradient, &[errors.iter().sum()]));
+        let slope = self.factor * errors.iter().sum::<f32>();
+        gradients.put(BIAS, &mut |gradient, fill| fill.write(gradient, &[slope]));
         let along =
             |axis: usize| points.iter().zip(&errors).map(|((given, _), error)| given[axis] * error).sum();
         let slopes: [f32; 3] = std::array::from_fn(along);

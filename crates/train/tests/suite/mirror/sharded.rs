@@ -18,6 +18,10 @@ use unisono_testing::tests;
 pub(crate) struct Many {
     pub(crate) parameters: Vec<Parameter>,
     pub(crate) values: Vec<Vec<f32>>,
+    pub(crate) rank: usize,
+    pub(crate) passes: usize,
+    /// Multiplies a gradient of the fourth array, by the rank and the pass (counted from 1). The machine fails before the last gradient if it is 0.
+    pub(crate) factor: fn(usize, usize) -> f32,
 }
 
 impl Many {
@@ -30,7 +34,7 @@ impl Many {
             .collect();
         parameters[4].is_trained = false;
         let values = parameters.iter().map(|found| vec![0.25; found.count()]).collect();
-        Self { parameters, values }
+        Self { parameters, values, rank: 0, passes: 0, factor: |_, _| 1.0 }
     }
 }
 
@@ -47,12 +51,19 @@ impl Replica for Many {
             gradients.wait_for_param(index, values)?;
         }
         gradients.record_loss(LossSums { targets: 3.0, loss: 1.0, correct: 0.0 });
+        self.passes += 1;
+        let factor = (self.factor)(self.rank, self.passes);
         for index in (0..self.parameters.len()).rev().filter(|&index| self.parameters[index].is_trained) {
             let slope = |(at, value): (usize, &f32)| {
                 let noise = ((at * 7919 + index * 31 + seed * 104_729) % 1009) as f32;
                 value + noise.mul_add(0.00137, -0.61)
             };
-            let slopes: Vec<_> = self.values[index].iter().enumerate().map(slope).collect();
+            let mut slopes: Vec<_> = self.values[index].iter().enumerate().map(slope).collect();
+            match index {
+                0 if factor == 0.0 => return Err("the machine fails".into()),
+                3 => slopes[7] *= factor,
+                _ => {}
+            }
             gradients.put(index, &mut |gradient, fill| fill.write(gradient, &slopes));
         }
         Ok(())
