@@ -1,8 +1,11 @@
 //! Values that several tests need, and temporary files that are deleted at the end of the test.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use flate2::Compression;
+use flate2::write::{GzEncoder, ZlibEncoder};
 use tempfile::TempDir;
 
 use crate::augment::Transform;
@@ -29,6 +32,23 @@ impl TestDirectory {
         fs::write(&path, contents).unwrap();
         path
     }
+}
+
+pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
+    gzip_parts(&[bytes])
+}
+
+/// Compresses these parts one after another.
+pub(super) fn gzip_parts(parts: &[&[u8]]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    parts.iter().for_each(|part| encoder.write_all(part).unwrap());
+    encoder.finish().unwrap()
+}
+
+pub(super) fn zlib(bytes: &[u8], level: u32) -> Vec<u8> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::new(level));
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
 }
 
 /// Normalises a level by the statistics of MNIST.

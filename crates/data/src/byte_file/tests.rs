@@ -3,24 +3,10 @@
 use std::cell::Cell;
 use std::io::Seek;
 
-use flate2::Compression as Level;
-use flate2::write::{GzEncoder, ZlibEncoder};
 use proptest::prelude::*;
 
-use super::super::testing::TestDirectory;
+use super::super::testing::{TestDirectory, gzip, zlib};
 use super::*;
-
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Level::fast());
-    encoder.write_all(bytes).unwrap();
-    encoder.finish().unwrap()
-}
-
-fn zlib(bytes: &[u8], level: u32) -> Vec<u8> {
-    let mut encoder = ZlibEncoder::new(Vec::new(), Level::new(level));
-    encoder.write_all(bytes).unwrap();
-    encoder.finish().unwrap()
-}
 
 /// Returns varied bytes, more than a block.
 fn content() -> Vec<u8> {

@@ -1,10 +1,6 @@
 //! Tests of valid and invalid IDX data sets.
 
-use std::io::Write;
-
-use flate2::{Compression, write::GzEncoder};
-
-use super::super::testing::TestDirectory;
+use super::super::testing::{TestDirectory, gzip};
 use super::*;
 use crate::batch::{Pass, Values};
 use crate::split::Split;
@@ -24,12 +20,6 @@ fn pair(labels: &[u8]) -> [Vec<u8>; 2] {
     let count = labels.len() as u32;
     let pixels: Vec<u8> = (0..count as u8 * 6).collect();
     [file(0x803, &[count, 2, 3], &pixels), file(0x801, &[count], labels)]
-}
-
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(bytes).unwrap();
-    encoder.finish().unwrap()
 }
 
 /// Returns the error of reading a single pair of these files.

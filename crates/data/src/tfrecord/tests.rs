@@ -1,15 +1,13 @@
 //! Tests of valid and invalid records.
 
-use std::io::{Cursor, Write};
+use std::io::Cursor;
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
-use flate2::Compression;
-use flate2::write::{GzEncoder, ZlibEncoder};
 use image::{ImageFormat, Luma};
 
 use super::super::framing::{self, HEADER_BYTES};
-use super::super::testing::{TestDirectory, normalise};
+use super::super::testing::{TestDirectory, gzip, gzip_parts, normalise, zlib};
 use super::*;
 use crate::bad::OnBadSample;
 use crate::batch::{Inputs, Pass};
@@ -180,14 +178,10 @@ fn too_few_records_are_refused() {
 #[test]
 fn compressed_records_are_read_like_plain_ones() {
     let content = twenty();
-    let mut gzip = GzEncoder::new(vec![], Compression::fast());
-    gzip.write_all(&content).unwrap();
-    let mut zlib = ZlibEncoder::new(vec![], Compression::default());
-    zlib.write_all(&content).unwrap();
     let all: Vec<_> = (0..18).collect();
     let batch = |data: &Dataset| data.train.batch(&all, Pass::Evaluation).unwrap();
     let plain = load(&content, &Options::default()).unwrap();
-    for packed in [gzip.finish().unwrap(), zlib.finish().unwrap()] {
+    for packed in [gzip(&content), zlib(&content, 6)] {
         let data = load(&packed, &Options::default()).unwrap();
         assert_eq!(batch(&data), batch(&plain));
         assert_eq!(data.fingerprint().unwrap(), plain.fingerprint().unwrap());
@@ -201,11 +195,6 @@ fn compressed_records_are_read_like_plain_ones() {
 /// Tests a few megabytes that decompress to more than a gigabyte.
 #[test]
 fn a_record_is_verified_before_the_next_one_is_decompressed() {
-    let packed = |parts: &[&[u8]]| {
-        let mut gzip = GzEncoder::new(vec![], Compression::fast());
-        parts.iter().for_each(|part| gzip.write_all(part).unwrap());
-        gzip.finish().unwrap()
-    };
     let header = |length: u64| {
         [&length.to_le_bytes()[..], &framing::checksum(&length.to_le_bytes()).to_le_bytes()].concat()
     };
@@ -219,7 +208,7 @@ fn a_record_is_verified_before_the_next_one_is_decompressed() {
         (&large[..], 0, "it has 1073741824 bytes: expected at most 268435456"),
         (&damaged[..], 0, "its checksum is wrong"),
     ] {
-        let bomb = packed(&[&[start][..], &many[..]].concat());
+        let bomb = gzip_parts(&[&[start][..], &many[..]].concat());
         let began = Instant::now();
         let message = load(bomb, &Options::default()).unwrap_err().to_string();
         assert!(message.contains(&format!("record {record}: {problem}")), "{message}");
@@ -229,7 +218,7 @@ fn a_record_is_verified_before_the_next_one_is_decompressed() {
     let mut one_bad = twenty();
     one_bad[HEADER_BYTES + 1] ^= 1;
     let options = Options { on_bad_sample: OnBadSample::Skip { most: None }, ..Options::default() };
-    let data = load(packed(&[&one_bad]), &options).unwrap();
+    let data = load(gzip(&one_bad), &options).unwrap();
     assert_eq!(data.train.batch(&[0, 1], Pass::Evaluation).unwrap().samples, 1);
 }
 

@@ -1,13 +1,12 @@
 //! Tests of valid and invalid tar files.
 
-use std::io::{Cursor, Write};
+use std::io::Cursor;
 
-use flate2::{Compression, write::GzEncoder};
 use image::{GrayImage, ImageFormat, Luma};
 use proptest::prelude::*;
 use tar::{Builder, Header};
 
-use super::super::testing::{TestDirectory, normalise};
+use super::super::testing::{TestDirectory, gzip, gzip_parts, normalise};
 use super::*;
 use crate::batch::Pass;
 use crate::{Inputs, Kind, OnBadSample};
@@ -148,9 +147,7 @@ fn linked_members_of_samples_are_refused() {
 
 #[test]
 fn samples_are_read_as_written() {
-    let mut packed = GzEncoder::new(vec![], Compression::fast());
-    packed.write_all(&shard(0..20)).unwrap();
-    for file in [shard(0..20), packed.finish().unwrap()] {
+    for file in [shard(0..20), gzip(&shard(0..20))] {
         let data = load(&file).unwrap();
         assert_eq!(data.kind, Kind::Images { height: 2, width: 3, channels: 1, classes: 3 });
         assert_eq!((data.train.len(), data.test.len()), (18, 2));
@@ -163,12 +160,10 @@ fn samples_are_read_as_written() {
 
 #[test]
 fn content_after_the_end_of_a_gzipped_file_is_discarded() {
-    let mut packed = GzEncoder::new(vec![], Compression::fast());
-    packed.write_all(&shard(0..20)).unwrap();
-    packed.write_all(&vec![0; 64 << 20]).unwrap();
+    let packed = gzip_parts(&[&shard(0..20), &vec![0; 64 << 20]]);
     let directory = TestDirectory::new();
     let mut members = Members::default();
-    let samples = members.add(directory.file("some.tar.gz", packed.finish().unwrap())).unwrap();
+    let samples = members.add(directory.file("some.tar.gz", packed)).unwrap();
     assert_eq!(samples, 0..20);
     assert!(members.files[0].length <= shard(0..20).len() as u64, "{}", members.files[0].length);
 }
