@@ -2,6 +2,8 @@
 
 use std::io::Write as _;
 
+use unisono_data::framing;
+
 /// Returns an IDX file of bytes.
 pub fn idx(shape: &[u32], byte: impl Fn(usize) -> u8) -> Vec<u8> {
     let mut file = vec![0, 0, 8, shape.len() as u8];
@@ -56,18 +58,11 @@ pub fn example(image: &[u8], label: u8) -> Vec<u8> {
     field(1, &[image, label].concat())
 }
 
-/// Returns the masked checksum of a TensorFlow record frame.
-fn checksum(bytes: &[u8]) -> [u8; 4] {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
-}
-
 /// Returns records in their frames.
 pub fn records(records: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
-    let frame = |record: Vec<u8>| {
-        let length = (record.len() as u64).to_le_bytes();
-        [&length[..], &checksum(&length), &record, &checksum(&record)].concat()
-    };
-    records.into_iter().flat_map(frame).collect()
+    let mut file = Vec::new();
+    records.into_iter().for_each(|record| framing::write(&mut file, &record).unwrap());
+    file
 }
 
 /// Corrects the checksums of a PNG, as far as its chunks can be parsed.
