@@ -58,13 +58,12 @@ fn last(ranks: usize, settings: &Config) -> Summary {
     first
 }
 
-/// Runs on few digits until this step, counted over the epochs, and then requests a stop.
+/// Runs until this step, counted over the epochs, and then requests a stop.
 fn until(ranks: usize, step: usize, settings: &Config) -> Summary {
     let settings = Config { stop: Stop::default(), ..settings.clone() };
-    let in_epoch = few_digits::SAMPLES[0].div_ceil(settings.global_batch.expect("the settings name it"));
     let ended = run(ranks, &settings, |event| {
         if let Event::Step(made) = event
-            && made.step + in_epoch * (made.epoch - 1) == step
+            && made.step + made.steps.expect("the data have a length") * (made.epoch - 1) == step
         {
             settings.stop.ask();
         }

@@ -2,7 +2,6 @@
 
 pub(crate) mod runs;
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Result, Tensor};
@@ -13,8 +12,8 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    BucketSettings, Event, Fill, Gradients, LocalSteps, LossSums, Mirror, OptimizerSettings, Order, Outer,
-    Overlap, Replica, RunSettings, Sampled, Sgd, Share, Shares, Stop, Summary, Trainer,
+    BucketSettings, Fill, Gradients, LocalSteps, LossSums, Mirror, OptimizerSettings, Order, Outer, Overlap,
+    Replica, RunSettings, Sampled, Sgd, Share, Shares, Trainer,
 };
 
 const SAMPLES: usize = 32;

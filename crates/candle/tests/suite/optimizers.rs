@@ -9,7 +9,8 @@ use unisono_strategies::{Staleness, Strategy};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::optimizer::{Averaged, NamedRule, UpdateRule};
-use unisono_train::{Event, Stop, Summary};
+
+use crate::{last, until};
 
 fn settings(rule: Arc<dyn UpdateRule>) -> Config {
     let hidden = Some(vec![12]);
@@ -32,24 +33,14 @@ fn averaged(decay: f32) -> Arc<dyn UpdateRule> {
 
 fn at(directory: &Path, settings: &Config) -> Config {
     let checkpoint_dir = Some(directory.to_owned());
-    Config { checkpoint_dir, resume: true, stop: Stop::default(), ..settings.clone() }
-}
-
-/// Runs until this step, or to the end.
-fn run(settings: &Config, last: Option<usize>) -> Summary {
-    let ends = |event: Event| {
-        if matches!(event, Event::Step(made) if Some(made.step) == last) {
-            settings.stop.ask();
-        }
-    };
-    unisono::threads(2, |mut comm| settings.trainer(&mut comm).unwrap().run(ends).unwrap()).remove(0)
+    Config { checkpoint_dir, resume: true, ..settings.clone() }
 }
 
 fn averages_are_evaluated_saved_and_resumed() {
     let settings = Config { learning_rate: 0.01, ..settings(averaged(0.95)) };
     let kept = tempfile::tempdir().unwrap();
-    let ended = run(&at(kept.path(), &settings), None);
-    let plain = run(&Config { optimizer: "adamw".parse().unwrap(), ..settings.clone() }, None);
+    let ended = last(2, &at(kept.path(), &settings));
+    let plain = last(2, &Config { optimizer: "adamw".parse().unwrap(), ..settings.clone() });
     assert_eq!(ended.parameters_hash, plain.parameters_hash, "an average does not change the parameters");
     assert_ne!(ended.last.test_loss, plain.last.test_loss);
 
@@ -60,9 +51,9 @@ fn averages_are_evaluated_saved_and_resumed() {
 
     let sharded = Config { shard_optimizer: true, ..settings.clone() };
     let kept = tempfile::tempdir().unwrap();
-    assert!(run(&at(kept.path(), &sharded), Some(9)).stopped.is_some());
-    let resumed = run(&at(kept.path(), &settings), None);
-    for again in [run(&sharded, None), resumed] {
+    until(2, 9, &at(kept.path(), &sharded));
+    let resumed = last(2, &at(kept.path(), &settings));
+    for again in [last(2, &sharded), resumed] {
         assert_eq!(again.parameters_hash, ended.parameters_hash);
         assert_eq!(again.last.test_loss, ended.last.test_loss);
     }
@@ -99,7 +90,7 @@ fn custom_rule_sets_learning_rates_and_decay() {
     let usual = settings(named("sgd"));
     let with = |factors: fn(&str, &[usize]) -> Factors| {
         let directory = tempfile::tempdir().unwrap();
-        run(&at(directory.path(), &Config { factors: Some(factors), ..usual.clone() }), None);
+        last(2, &at(directory.path(), &Config { factors: Some(factors), ..usual.clone() }));
         let saved = Saved::open(directory.path()).unwrap();
         saved.parameters.into_iter().map(|array| (array.shape.len(), array.values)).collect::<Vec<_>>()
     };

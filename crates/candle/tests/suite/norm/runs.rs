@@ -1,6 +1,7 @@
 //! Complete runs with batch norm and dropout.
 
 use super::*;
+use crate::{last, until};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
@@ -23,25 +24,6 @@ fn images(directory: &std::path::Path) -> Source {
     Source::Idx(directory.to_owned())
 }
 
-/// Trains on ranks as threads for this many steps, or to the end of the run. Returns the summary.
-fn trained(ranks: usize, settings: &Config, stop_after: Option<usize>) -> Summary {
-    let settings = &Config { stop: Stop::default(), ..settings.clone() };
-    let summaries = unisono::threads(ranks, |mut comm| {
-        let mut steps = 0;
-        let trainer = settings.trainer(&mut comm).unwrap();
-        trainer.run(|event| {
-            steps += usize::from(matches!(event, Event::Step(_)));
-            if Some(steps) == stop_after {
-                settings.stop.flag().store(true, Ordering::Relaxed);
-            }
-        })
-    });
-    let mut summaries: Vec<_> = summaries.into_iter().map(|summary| summary.unwrap()).collect();
-    let hashes: Vec<_> = summaries.iter().map(|summary| summary.parameters_hash.clone()).collect();
-    assert!(hashes.windows(2).all(|pair| pair[0] == pair[1]), "{hashes:?}");
-    summaries.swap_remove(0)
-}
-
 /// Runs stop during an epoch, and resume. Fails if running statistics or the step count of dropout are not saved, or if evaluation does not read
 /// them.
 fn a_resumed_run_ends_with_the_same_bits_and_evaluates_to_the_same_on_any_number_of_ranks() {
@@ -53,10 +35,10 @@ fn a_resumed_run_ends_with_the_same_bits_and_evaluates_to_the_same_on_any_number
         let settings = Config { epochs: 4, batch_size: 5, learning_rate: 0.4, seed: 5, ..settings };
         let kept = |name: &str| directory.path().join(format!("{name}-{}", settings.model));
         let in_one = Config { checkpoint_dir: Some(kept("one")), ..settings.clone() };
-        let whole = trained(3, &in_one, None);
+        let whole = last(3, &in_one);
         let in_two = Config { checkpoint_dir: Some(kept("two")), ..settings.clone() };
-        assert!(trained(3, &in_two, Some(11)).stopped.is_some());
-        let resumed = trained(3, &Config { resume: true, ..in_two }, None);
+        until(3, 11, &in_two);
+        let resumed = last(3, &Config { resume: true, ..in_two });
         assert_eq!(resumed.parameters_hash, whole.parameters_hash, "{}", settings.model);
         assert_eq!(resumed.last.test_loss.to_bits(), whole.last.test_loss.to_bits());
         assert!(whole.last.test_accuracy > 0.9, "{}: {whole:?}", settings.model);
@@ -73,7 +55,7 @@ fn a_resumed_run_ends_with_the_same_bits_and_evaluates_to_the_same_on_any_number
         // On another number of ranks, the run resumes from the same values.
         let more = Config { checkpoint_dir: Some(kept("one")), resume: true, ..settings.clone() };
         let more = Config { global_batch: Some(15), ..more };
-        assert_eq!(trained(2, &more, None).parameters_hash, whole.parameters_hash);
+        assert_eq!(last(2, &more).parameters_hash, whole.parameters_hash);
     }
 }
 
