@@ -8,7 +8,7 @@ use unisono_testing::launch::{self, Ended};
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 
-use crate::{UNISONO, count, unisono};
+use crate::{UNISONO, count, rows, unisono};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -20,11 +20,6 @@ fn launched_with(ranks: usize, arguments: &[&str], variables: &[(&str, &str)]) -
     let mut command = launch::mpirun(ranks, UNISONO);
     command.args(arguments).envs(variables.iter().copied());
     launch::run(command, DEADLINE)
-}
-
-/// Parses rows of `bench --format json`.
-fn rows(stdout: &str) -> Vec<serde_json::Value> {
-    stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
 }
 
 fn verify_reports_correct_algorithms() {
@@ -107,20 +102,13 @@ fn unknown_environment_variable_is_named_once() {
     assert_eq!(count(&launched_with(2, &bench, &quiet).expect_success().stderr, "nothing reads it"), 0);
 }
 
-/// Checks a rejection: one line, exit code 2, reported by one rank, and no rank left running.
+/// As [`crate::refused`], under a launcher, which takes much longer to start than the command: one rank reports it, and no rank is left running.
 fn refused(ranks: usize, arguments: &[&str], said: &str) {
     refused_with(ranks, arguments, &[], said);
 }
 
 fn refused_with(ranks: usize, arguments: &[&str], variables: &[(&str, &str)], said: &str) {
     let ended = launched_with(ranks, arguments, variables);
-    assert_eq!(count(&ended.stderr, said), 1, "{said:?} once in\n{}", ended.stderr);
-    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
-}
-
-/// As [`refused`], without a launcher, which takes much longer to start than the command.
-fn refused_alone(arguments: &[&str], said: &str) {
-    let ended = unisono(arguments);
     assert_eq!(count(&ended.stderr, said), 1, "{said:?} once in\n{}", ended.stderr);
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
 }
@@ -151,9 +139,9 @@ fn invalid_arguments_are_refused_once() {
         (&["--algorithm", "tree:0-8K;ring:4K-"], "tree:0-8K and ring:4K- are both for arrays of 4K"),
         (&["--algorithm", "ring:9"], "expected ALGORITHM:FROM-TO"),
     ] {
-        refused_alone(&[&["bench", "--threads", "2"], arguments].concat(), said);
+        crate::refused(&[&["bench", "--threads", "2"], arguments].concat(), &[said]);
     }
-    refused_alone(&["verify", "--ranks", "0:3"], "expected A:B");
+    crate::refused(&["verify", "--ranks", "0:3"], &["expected A:B"]);
 }
 
 #[cfg(feature = "candle")]
@@ -172,7 +160,7 @@ fn invalid_training_options_are_refused_once() {
         ("--algorithm", "rimg", "did you mean `ring`?"),
     ] {
         let data: &[&str] = if option == "--data" { &[] } else { &["--data", crate::digits()] };
-        refused_alone(&[&["train", "--threads", "2", option, value], data].concat(), said);
+        crate::refused(&[&["train", "--threads", "2", option, value], data].concat(), &[said]);
     }
 }
 
@@ -196,7 +184,7 @@ fn files_in_the_wrong_format_are_refused_once() {
         for name in ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"] {
             std::fs::write(directory.join(name), vec![0; bytes]).unwrap();
         }
-        refused_alone(&["train", "--threads", "2", "--data", &source], said);
+        crate::refused(&["train", "--threads", "2", "--data", &source], &[said]);
     }
     std::fs::remove_dir_all(&directory).unwrap();
 }
@@ -353,9 +341,9 @@ fn bad_tuning_files_are_refused_once() {
     refused_with(3, &["bench", "--bytes", "8"], &variables, "line 3: unknown field `mesages`");
     refused(2, &["tune", "--out", &file], "is not a tuning file, and stays unchanged");
     std::fs::remove_file(&file).unwrap();
-    refused_alone(
+    crate::refused(
         &["tune", "--threads", "2", "--out", "no/such/place.toml"],
-        "cannot write `no/such/place.toml`",
+        &["cannot write `no/such/place.toml`"],
     );
     refused(1, &["tune", "--out", &file], "one rank reaches no other");
 }

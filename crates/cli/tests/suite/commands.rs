@@ -4,7 +4,7 @@ use std::process::{Command, Output, Stdio};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-use crate::UNISONO;
+use crate::{UNISONO, rows};
 
 fn run(arguments: &str) -> Output {
     let mut command = Command::new(UNISONO);
@@ -61,8 +61,7 @@ fn steps(layers: &str, arguments: &str) -> Vec<serde_json::Value> {
     let file = folder.path().join("layers");
     std::fs::write(&file, layers).unwrap();
     let links = "--intra 0,100 --inter 0,1 --update-ms 0 --backward-ms 10 --format json";
-    let json = stdout(&format!("step --layers {} {links} {arguments}", file.display()));
-    json.lines().map(|line| serde_json::from_str(line).expect("an object")).collect()
+    rows(&stdout(&format!("step --layers {} {links} {arguments}", file.display())))
 }
 
 fn is_about(found: &serde_json::Value, expected: f64) {
@@ -355,10 +354,7 @@ fn inspect_input_names_the_stage_that_limits_training() {
     assert!(lines[5].starts_with("batches (1 thread) is busy "), "{text}");
 
     let json = run(&format!("inspect-input --data {data} --format json --prefetch 3"));
-    let lines: Vec<serde_json::Value> = String::from_utf8_lossy(&json.stdout)
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("an object"))
-        .collect();
+    let lines = rows(&String::from_utf8_lossy(&json.stdout));
     assert_eq!(lines.iter().map(|line| line["epoch"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2)]);
     // Batches of the next epoch are prefetched, and the last one is counted just after it was passed on.
     let ahead = 3 + 1;

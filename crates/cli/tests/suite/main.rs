@@ -66,6 +66,22 @@ fn unisono(arguments: &[&str]) -> unisono_testing::launch::Ended {
     unisono_testing::launch::run(command, std::time::Duration::from_secs(120))
 }
 
+/// Checks that the command refuses these arguments: exit code 2, and one line with all these texts, for any number of ranks.
+#[cfg(any(feature = "mpi", feature = "candle", feature = "plot"))]
+fn refused(arguments: &[&str], said: &[&str]) {
+    let ended = unisono(arguments);
+    assert_eq!(ended.status.code(), Some(2), "{arguments:?}: {}\n{}", ended.stdout, ended.stderr);
+    assert_eq!(ended.stderr.lines().count(), 1, "{arguments:?}: {}", ended.stderr);
+    for said in said {
+        assert!(ended.stderr.contains(said), "{arguments:?}: no {said} in {}", ended.stderr);
+    }
+}
+
+/// Parses machine-readable output, an object per line.
+fn rows(stdout: &str) -> Vec<serde_json::Value> {
+    stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+}
+
 /// Returns all commands in the help, and their subcommands, such as `simulate step`.
 #[cfg(feature = "full")]
 fn all_commands() -> Vec<String> {
@@ -87,7 +103,7 @@ fn listed(command: &str) -> Vec<String> {
 }
 
 /// Counts the occurrences of a text in another.
-#[cfg(feature = "mpi")]
+#[cfg(any(feature = "mpi", feature = "plot"))]
 fn count(text: &str, said: &str) -> usize {
     text.matches(said).count()
 }

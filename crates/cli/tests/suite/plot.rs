@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-use crate::unisono;
+use crate::{count, refused, unisono};
 
 /// Creates an empty directory with a file of rows.
 fn measured(name: &str) -> (PathBuf, String) {
@@ -19,10 +19,6 @@ fn measured(name: &str) -> (PathBuf, String) {
     assert_eq!(rows.lines().count(), 3 * 4);
     fs::write(directory.join("rows.json"), &rows).unwrap();
     (directory, rows)
-}
-
-fn count(text: &str, said: &str) -> usize {
-    text.matches(said).count()
 }
 
 /// Counts the paths of lines, which are thicker than the outlines of markers.
@@ -73,21 +69,14 @@ fn bad_input_draws_nothing() {
         ("twice.json", format!("{rows}{rows}"), "twice.json`, line 13: ring at 8 B was measured in line 1"),
     ] {
         fs::write(path(name), text).unwrap();
-        refused(&["plot", &path("rows.json"), &path(name), "--out", &path("figure.svg")], said);
+        refused(&["plot", &path("rows.json"), &path(name), "--out", &path("figure.svg")], &[said]);
     }
-    refused(&["plot", &path("absent.json"), "--out", &path("figure.svg")], "cannot read");
-    refused(&["plot", &path("rows.json"), "--out", &path("no/figure.svg")], "cannot write");
+    refused(&["plot", &path("absent.json"), "--out", &path("figure.svg")], &["cannot read"]);
+    refused(&["plot", &path("rows.json"), "--out", &path("no/figure.svg")], &["cannot write"]);
     let ended = unisono(&["plot", &path("rows.json"), "--out", &path("rows.json")]);
     assert_eq!((ended.status.code(), count(&ended.stderr, "ends in .svg")), (Some(2), 1), "{}", ended.stderr);
     assert_eq!(fs::read_to_string(path("rows.json")).unwrap(), rows, "results stay as they are");
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 5, "no figure, and no beginning of one");
-}
-
-fn refused(arguments: &[&str], said: &str) {
-    let ended = unisono(arguments);
-    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
-    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-    assert!(ended.stderr.contains(said), "{said:?} in {}", ended.stderr);
 }
 
 pub(crate) fn tests() -> Vec<Test> {

@@ -24,22 +24,11 @@ pub(crate) mod sharded;
 
 use unisono_testing::launch;
 
-use crate::{UNISONO, digits, unisono};
+use crate::{UNISONO, digits, refused, rows, unisono};
 
 /// Returns the machine-readable output, an object per line.
 fn objects(words: &[&str]) -> Vec<Value> {
-    let ended = unisono(&[words, &["--format", "json"]].concat()).expect_success();
-    ended.stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
-}
-
-/// Checks a rejection: one line that contains all these texts, printed once for any number of ranks, and exit code 2.
-fn refused(words: &[&str], said: &[&str]) {
-    let ended = unisono(words);
-    assert_eq!(ended.status.code(), Some(2), "{words:?}: {}\n{}", ended.stdout, ended.stderr);
-    assert_eq!(ended.stderr.lines().count(), 1, "{words:?}: {}", ended.stderr);
-    for said in said {
-        assert!(ended.stderr.contains(said), "{words:?}: no {said} in {}", ended.stderr);
-    }
+    rows(&unisono(&[words, &["--format", "json"]].concat()).expect_success().stdout)
 }
 
 /// Returns the output of a short run on this table, on two ranks, which saves a checkpoint at its end.

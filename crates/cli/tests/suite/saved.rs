@@ -2,18 +2,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use std::sync::LazyLock;
 
 use serde_json::Value;
 use unisono_candle::model::ModelKind;
 use unisono_candle::{Config, Description, Part, Sampling, Saved};
 use unisono_data::Source;
+use unisono_testing::launch::Ended;
 use unisono_testing::suite::Test;
 use unisono_testing::{shared, tests};
 use unisono_train::Summary;
 
-use crate::{UNISONO, digits, few_digits::SAMPLES};
+use crate::{digits, few_digits::SAMPLES, rows};
 
 pub(crate) mod predicted;
 
@@ -58,34 +58,24 @@ static TEXT: LazyLock<PathBuf> = LazyLock::new(|| {
     })
 });
 
-fn unisono(command: &str, checkpoint: &Path, arguments: &[&str]) -> Output {
-    let mut process = Command::new(UNISONO);
-    process.arg(command).arg("--checkpoint").arg(checkpoint).args(arguments);
-    process.output().expect("the command starts")
+fn words<'a>(command: &'a str, checkpoint: &'a Path, arguments: &[&'a str]) -> Vec<&'a str> {
+    [&[command, "--checkpoint", checkpoint.to_str().unwrap()], arguments].concat()
+}
+
+fn unisono(command: &str, checkpoint: &Path, arguments: &[&str]) -> Ended {
+    crate::unisono(&words(command, checkpoint, arguments))
 }
 
 fn stdout(command: &str, checkpoint: &Path, arguments: &[&str]) -> String {
-    let output = unisono(command, checkpoint, arguments);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command} {arguments:?}: {stderr}");
-    String::from_utf8(output.stdout).expect("text")
+    unisono(command, checkpoint, arguments).expect_success().stdout
 }
 
 fn objects(command: &str, checkpoint: &Path, arguments: &[&str]) -> Vec<Value> {
-    let arguments = [arguments, &["--format", "json"]].concat();
-    let text = stdout(command, checkpoint, &arguments);
-    text.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+    rows(&stdout(command, checkpoint, &[arguments, &["--format", "json"]].concat()))
 }
 
-/// Checks a rejection: exit code 2, and a message that contains all these texts.
 fn refused(command: &str, checkpoint: &Path, arguments: &[&str], said: &[&str]) {
-    let output = unisono(command, checkpoint, arguments);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{command} {arguments:?}: {stderr}");
-    for said in said {
-        assert!(stderr.contains(said), "{command} {arguments:?}: no {said} in {stderr}");
-    }
-    assert_eq!(stderr.matches("unisono: ").count(), 1, "one rank says it: {stderr}");
+    crate::refused(&words(command, checkpoint, arguments), said);
 }
 
 fn metrics_are_measured_on_any_number_of_ranks() {
@@ -98,12 +88,8 @@ fn metrics_are_measured_on_any_number_of_ranks() {
     assert!(alone["metrics"]["top-3"].as_f64() > alone["accuracy"].as_f64(), "{alone}");
     assert!(alone["metrics"]["f1"].as_f64().is_some_and(|f1| (0.0..1.0).contains(&f1)), "{alone}");
     assert_eq!(measured("3"), alone);
-    let refused = unisono("evaluate", &DIGITS.directory, &["--metrics", "recall"]);
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        refused.status.code() == Some(2) && said.contains("expected top-K, such as top-5, f1, r2 or mae"),
-        "{said}"
-    );
+    let said = ["expected top-K, such as top-5, f1, r2 or mae"];
+    refused("evaluate", &DIGITS.directory, &["--metrics", "recall"], &said);
 }
 
 fn figures_match_the_run_on_any_number_of_ranks() {
@@ -240,9 +226,9 @@ fn table_model_is_evaluated_and_predicts() {
     assert_eq!(line["accuracy"].as_f64(), Some(summary.last.test_accuracy));
     assert_eq!(line["targets"], 15);
 
-    let output = unisono("predict", directory.path(), &["--data", &format!("csv:{}", other.display())]);
-    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 9);
-    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let ended = unisono("predict", directory.path(), &["--data", &format!("csv:{}", other.display())]);
+    assert_eq!(ended.stdout.lines().count(), 9);
+    assert!(ended.stderr.is_empty(), "{}", ended.stderr);
     refused(
         "predict",
         directory.path(),
@@ -289,10 +275,7 @@ fn invalid_requests_are_refused() {
         (&["--image", "a.png", "--split", "all"], "cannot be used with `--split <SPLIT>`"),
         (&["--data", "digits", "--length", "3"], "cannot be used with `--length <N>`"),
     ] {
-        let output = unisono("predict", &DIGITS.directory, arguments);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+        refused("predict", &DIGITS.directory, arguments, &[said]);
     }
 }
 

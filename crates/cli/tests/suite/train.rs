@@ -12,7 +12,7 @@ use unisono_testing::{shared, tests};
 use unisono_train::{EpochReport, Event};
 
 use crate::watch::{Guarded, newest, until};
-use crate::{TWO_NODES, UNISONO, digits, no_two_nodes};
+use crate::{TWO_NODES, UNISONO, digits, no_two_nodes, rows};
 
 /// The largest difference between losses of runs with the same global batch, relative to the loss. Gradients are added in another order, and rounding
 /// differences grow to this after hundreds of steps.
@@ -100,12 +100,8 @@ fn launched(ranks: usize, arguments: &[&str]) -> Ended {
     launch::run(command, Duration::from_secs(600)).expect_success()
 }
 
-fn events(ended: &Ended) -> Vec<serde_json::Value> {
-    ended.stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
-}
-
 fn last(ended: &Ended) -> serde_json::Value {
-    let last = events(ended).pop().expect("a run says at least that it is done");
+    let last = rows(&ended.stdout).pop().expect("a run says at least that it is done");
     assert_eq!(last["event"], "done");
     last
 }
@@ -302,7 +298,7 @@ fn model_learns_digits_under_mpirun_and_writes_logs_and_traces() {
         .env("UNISONO_TRACE", &traces);
     let ended = launch::run(train, Duration::from_secs(600)).expect_success();
     expect_logs_and_traces(&curves, &traces);
-    let events = events(&ended);
+    let events = rows(&ended.stdout);
     assert!(events.len() > 2, "some epochs, and the end: {}", ended.stdout);
     for (epoch, event) in (1..).zip(&events[..events.len() - 1]) {
         assert_eq!((event["event"].as_str(), event["epoch"].as_u64()), (Some("epoch"), Some(epoch)));

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use super::{DEADLINE, launched, launched_with, rows, temporary};
-use crate::{UNISONO, count, unisono};
+use super::{DEADLINE, launched, launched_with, temporary};
+use crate::{UNISONO, count, rows, unisono};
 use unisono_testing::launch::{self, Ended};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;

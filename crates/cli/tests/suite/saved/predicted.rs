@@ -148,12 +148,8 @@ fn an_image_file_is_taken_for_what_it_is_in_a_data_set() {
     late.extend(["missing.png", &files[1]]);
     let (many, said) = ([&["--threads", "2", "--image"], &late[..]].concat(), ["cannot read `missing.png`"]);
     refused("predict", checkpoint, &many, &said);
-    let output = unisono("predict", checkpoint, &many);
-    assert_eq!(
-        String::from_utf8(output.stdout).unwrap().lines().count(),
-        256,
-        "what came before it is written"
-    );
+    let ended = unisono("predict", checkpoint, &many);
+    assert_eq!(ended.stdout.lines().count(), 256, "what came before it is written");
 }
 
 /// Returns an array as NumPy writes it.
