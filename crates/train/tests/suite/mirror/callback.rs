@@ -18,13 +18,13 @@ use super::trainer::{run_settings, shared};
 const STEPS: usize = 9;
 
 /// Decides by the epoch, and records the learning rates of all steps and the reports of all epochs.
-struct Deciding<F> {
+struct Deciding<'a, F> {
     decides: F,
-    rates: Vec<f64>,
-    reports: Vec<EpochReport>,
+    rates: &'a mut Vec<f64>,
+    reports: &'a mut Vec<EpochReport>,
 }
 
-impl<F: FnMut(usize) -> Flow> Callback for Deciding<F> {
+impl<F: FnMut(usize) -> Flow> Callback for Deciding<'_, F> {
     fn on_event(&mut self, event: Event) {
         if let Event::Step(step) = event {
             self.rates.push(step.rate);
@@ -58,24 +58,12 @@ fn run(
     let mut ranks = unisono::threads(2, |mut comm| {
         let checkpoints = directory.map(Checkpoints::new);
         let settings = RunSettings { checkpoints, ..run_settings(3, OutOfData::Error) };
-        let mut callback = Deciding { decides: &decides, rates: Vec::new(), reports: Vec::new() };
-        let ended = train(&mut comm, settings, ByReference(&mut callback));
-        (ended, callback.rates, callback.reports)
+        let (mut rates, mut reports) = (Vec::new(), Vec::new());
+        let callback = Deciding { decides: &decides, rates: &mut rates, reports: &mut reports };
+        let ended = train(&mut comm, settings, callback);
+        (ended, rates, reports)
     });
     ranks.swap_remove(0)
-}
-
-/// A callback that its owner reads after the run.
-struct ByReference<'a, C>(&'a mut C);
-
-impl<C: Callback> Callback for ByReference<'_, C> {
-    fn on_event(&mut self, event: Event) {
-        self.0.on_event(event);
-    }
-
-    fn on_epoch_end(&mut self, report: &EpochReport) -> Result<Flow, TrainError> {
-        self.0.on_epoch_end(report)
-    }
 }
 
 fn callback_scales_the_learning_rates_of_later_steps_and_of_a_resumed_run() {
@@ -189,7 +177,7 @@ fn run_killed_after_the_evaluation_that_ends_it_completes_its_epoch() {
     unisono::threads(1, |mut comm| {
         // Ends the run before it saves the end of its epoch.
         let fails = |_: usize| Flow::ScaleRate(-1.0);
-        let callback = Deciding { decides: fails, rates: Vec::new(), reports: Vec::new() };
+        let callback = Deciding { decides: fails, rates: &mut Vec::new(), reports: &mut Vec::new() };
         train(&mut comm, settings.clone(), callback).unwrap_err();
     });
     unisono::threads(1, |mut comm| {

@@ -68,6 +68,8 @@ pub(crate) struct Shared {
     shares: Shares,
     /// The number of steps after which the feed simulates a failure of the machine.
     steps_left: usize,
+    /// The number of evaluations after which held-out samples cannot be read.
+    evaluations_left: usize,
 }
 
 const SAMPLES: usize = 100;
@@ -104,6 +106,8 @@ impl Feed for Shared {
     }
 
     fn evaluation(&mut self, range: std::ops::Range<usize>) -> Result<Batches<Vec<Point>>, DataError> {
+        let left = self.evaluations_left.checked_sub(1).ok_or_else(|| DataError::other("the disk fails"))?;
+        self.evaluations_left = left;
         Ok(Box::new(range.map(|batch| Ok(points(7 * (batch + 1))))))
     }
 }
@@ -117,7 +121,7 @@ pub(crate) fn shared(comm: &Communicator, global_batch: usize) -> Shared {
         micro_batch: 3,
         fixed_passes: Some(4),
     };
-    Shared { shares, steps_left: usize::MAX }
+    Shared { shares, steps_left: usize::MAX, evaluations_left: usize::MAX }
 }
 
 /// Makes a run of three epochs of nine steps, which fails after this many steps. Returns the error, if any.
@@ -246,39 +250,10 @@ fn optimizer_state_that_is_missing_or_of_another_size_is_refused() {
     }
 }
 
-/// A feed whose held-out samples cannot be read after this many evaluations.
-#[derive(Debug)]
-struct Unreadable {
-    feed: Shared,
-    evaluations_left: usize,
-}
-
-impl Feed for Unreadable {
-    type Batch = Vec<Point>;
-
-    fn steps(&self) -> Option<usize> {
-        self.feed.steps()
-    }
-
-    fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Vec<Point>>, DataError> {
-        self.feed.epoch(epoch, skipped)
-    }
-
-    fn held_out(&self) -> usize {
-        self.feed.held_out()
-    }
-
-    fn evaluation(&mut self, range: std::ops::Range<usize>) -> Result<Batches<Vec<Point>>, DataError> {
-        let left = self.evaluations_left.checked_sub(1).ok_or_else(|| DataError::other("the disk fails"))?;
-        self.evaluations_left = left;
-        self.feed.evaluation(range)
-    }
-}
-
 fn unreadable_held_out_samples_are_a_failure_of_the_run_on_all_ranks() {
     let errors = unisono::threads(2, |mut comm| {
         let evaluations_left = if comm.rank() == 1 { 1 } else { usize::MAX };
-        let feed = Unreadable { feed: shared(&comm, 12), evaluations_left };
+        let feed = Shared { evaluations_left, ..shared(&comm, 12) };
         let settings = run_settings(2, OutOfData::Error);
         let trainer = Trainer::new(&mut comm, Line::new(), feed, settings, None).unwrap();
         let error = trainer.run(|_| ()).unwrap_err();
