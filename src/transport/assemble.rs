@@ -53,28 +53,13 @@ impl Fabric {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
     use unisono_collectives::Rank;
 
     use super::*;
     use crate::config::Network;
     use crate::transport::bootstrap::tests::pair::{Pair, pair};
-
-    /// A bootstrap that counts ranks from 1.
-    struct FromOne;
-
-    impl Bootstrap for FromOne {
-        fn rank(&self) -> Rank {
-            2
-        }
-
-        fn ranks(&self) -> usize {
-            2
-        }
-
-        fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-            Ok(vec![own.to_vec(); 2])
-        }
-    }
 
     /// A bootstrap of two ranks, each of which seems to be on a machine of its own.
     struct OnMachines(Pair);
@@ -114,7 +99,8 @@ mod tests {
 
     #[test]
     fn rank_outside_of_the_world_is_refused() {
-        let error = Fabric::processes(&mut FromOne, Ok(Config::default())).unwrap_err().to_string();
+        let (to, from) = channel();
+        let error = Fabric::processes(&mut Pair(2, to, from), Ok(Config::default())).unwrap_err().to_string();
         assert!(error.ends_with("the bootstrap's rank is 2 in a world of 2 ranks"), "{error}");
     }
 }
