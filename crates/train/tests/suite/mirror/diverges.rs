@@ -6,63 +6,14 @@ use unisono::Communicator;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::checkpoint::{self, When, load_newest};
-use unisono_train::metrics::VisitOutputs;
 use unisono_train::{
-    AdamW, BucketBytes, BucketSettings, Checkpoints, Event, Gradients, LossSums, OptimizerSettings,
-    OutOfData, Overlap, Parameter, Progress, Replica, ReplicaError, Resumed, RunSettings, Stop, Summary,
-    TrainError, Trainer,
+    AdamW, BucketBytes, BucketSettings, Checkpoints, Event, OptimizerSettings, OutOfData, Overlap, Progress,
+    Resumed, RunSettings, Stop, Summary, TrainError, Trainer,
 };
 
-use super::line::{COUNTER, Line, Point};
+use super::line::{COUNTER, Line};
+use super::ranks::Odd;
 use super::trainer::{run_settings, saved_run, shared, stream};
-
-/// A line on one rank. The gradient of its bias is multiplied by a factor in each pass (counted from 1), and each pass adds the rank to a buffer.
-struct Spoiled {
-    line: Line,
-    rank: usize,
-    passes: usize,
-    factor: fn(usize, usize) -> f32,
-}
-
-impl Spoiled {
-    fn new(rank: usize, factor: fn(usize, usize) -> f32) -> Self {
-        Self { line: Line::new(), rank, passes: 0, factor }
-    }
-}
-
-impl Replica for Spoiled {
-    type Batch = Vec<Point>;
-
-    fn parameters(&self) -> &[Parameter] {
-        self.line.parameters()
-    }
-
-    fn pass(&mut self, points: &Vec<Point>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
-        self.passes += 1;
-        for (index, values) in self.line.values.iter_mut().enumerate() {
-            gradients.wait_for_param(index, values)?;
-        }
-        self.line.values[COUNTER][0] += self.rank as f32;
-        self.line.factor = (self.factor)(self.rank, self.passes);
-        self.line.pass(points, gradients)
-    }
-
-    fn evaluate(
-        &mut self,
-        points: &Vec<Point>,
-        visit: Option<VisitOutputs<'_>>,
-    ) -> Result<LossSums, ReplicaError> {
-        self.line.evaluate(points, visit)
-    }
-
-    fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        self.line.with_values(index, visit)
-    }
-
-    fn brings_values(&self) -> bool {
-        true
-    }
-}
 
 /// Returns settings that save every given number of steps, and keep the newest checkpoint.
 fn saving(directory: &Path, every: u64, epochs: usize) -> RunSettings {
@@ -71,7 +22,8 @@ fn saving(directory: &Path, every: u64, epochs: usize) -> RunSettings {
     RunSettings { checkpoints: Some(checkpoints), ..run_settings(epochs, OutOfData::Error) }
 }
 
-/// Makes a run over streams of this many batches on each of two ranks, which resumes from the last checkpoint.
+/// Makes a run over streams of this many batches on each of two ranks, which resumes from the last checkpoint. In each pass (counted from 1), `factor`
+/// multiplies the gradient of the bias, and the rank is added to a buffer.
 fn run(
     settings: &RunSettings,
     batches: usize,
@@ -84,7 +36,11 @@ fn run(
         let (rank, feed) = (comm.rank(), stream(comm.rank(), &[batches; 2]));
         let settings = RunSettings { stop: Stop::default(), ..settings.clone() };
         let (mut step, stop) = (0, settings.stop.clone());
-        let trainer = Trainer::new(&mut comm, Spoiled::new(rank, factor), feed, settings, resumed)?;
+        let spoiled = Odd::new(Line::new(), None, |pass, line: &mut Line| {
+            line.values[COUNTER][0] += rank as f32;
+            line.factor = factor(rank, pass);
+        });
+        let trainer = Trainer::new(&mut comm, spoiled, feed, settings, resumed)?;
         trainer.run(|event| {
             if let Event::Step(_) = event {
                 step += 1;

@@ -82,12 +82,18 @@ fn model_with_two_parameters_of_the_same_name_is_refused() {
     assert_all(&refused, &["two parameters of the model are called `shared`"]);
 }
 
-/// A line that runs a function in each pass of one rank. Passes are counted from 1. It may be a part of a model.
-struct Odd<D> {
+/// A line that runs a function in each pass of one rank. Passes are counted from 1, and wait for values. It may be a part of a model.
+pub(crate) struct Odd<D> {
     line: Line,
     others: Option<Communicator>,
     passes: usize,
     does: D,
+}
+
+impl<D> Odd<D> {
+    pub(crate) fn new(line: Line, others: Option<Communicator>, does: D) -> Self {
+        Self { line, others, passes: 0, does }
+    }
 }
 
 impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
@@ -99,6 +105,9 @@ impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
 
     fn pass(&mut self, points: &Vec<Point>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         self.passes += 1;
+        for (index, values) in self.line.values.iter_mut().enumerate() {
+            gradients.wait_for_param(index, values)?;
+        }
         (self.does)(self.passes, &mut self.line);
         self.line.pass(points, gradients)
     }
@@ -118,6 +127,10 @@ impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
     fn with_values(&mut self, index: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
         self.line.with_values(index, visit)
     }
+
+    fn brings_values(&self) -> bool {
+        true
+    }
 }
 
 /// Returns the results of each of three ranks in a run of one epoch of ten steps, with the straggler reports.
@@ -128,7 +141,7 @@ fn run(
     unisono::threads(3, |mut comm| {
         let rank = comm.rank();
         let does = |pass, line: &mut Line| does(rank, pass, line);
-        let odd = Odd { line: Line::new(), others: None, passes: 0, does };
+        let odd = Odd::new(Line::new(), None, does);
         let feed = stream(rank, &[10, 10, 10]);
         let mut told = Vec::new();
         let ended = Trainer::new(&mut comm, odd, feed, settings.clone(), None).unwrap().run(|event| {
@@ -190,7 +203,7 @@ fn errors_in_parts(
         }
         change(rank, &mut line);
         let others = comm.split(Some(rank / 2), 0).unwrap();
-        let odd = Odd { line, others, passes: 0, does: |pass, line: &mut Line| does(rank, pass, line) };
+        let odd = Odd::new(line, others, |pass, line: &mut Line| does(rank, pass, line));
         let settings = run_settings(1, OutOfData::Error);
         let trainer = Trainer::new(&mut comm, odd, stream(rank, &[10; 4]), settings, None);
         trainer.and_then(|trainer| trainer.run(|_| ())).unwrap_err().to_string()
