@@ -1,24 +1,23 @@
 //! Parameter servers with ranks as threads.
 
-use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use unisono::{Algorithm, Communicator};
 use unisono_candle::{Config, model::ModelKind};
-use unisono_data::DataError;
 use unisono_strategies::{ParameterServer, ServerSettings, Staleness, Strategy};
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 use unisono_train::checkpoint::{When, load_newest};
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    AdamW, Batches, Checkpoints, Event, Feed, Fill, Gradients, LossSums, NamedRule, OptimizerSettings, Order,
-    Parameter, Progress, RandomAccessFeed, Replica, ReplicaError, Resumed, RunSettings, Sgd, Steps, Stop,
-    Summary, TrainError, Wire, Wires, WorkersReport, metrics::VisitOutputs,
+    AdamW, Checkpoints, Event, Fill, Gradients, LossSums, NamedRule, OptimizerSettings, Order, Parameter,
+    Progress, RandomAccessFeed, Replica, ReplicaError, Resumed, RunSettings, Sgd, Stop, Summary, TrainError,
+    Wire, Wires, WorkersReport, metrics::VisitOutputs,
 };
 
 use crate::{digits, few_digits::SAMPLES};
+use shares::Given;
 
 pub(crate) mod evaluations;
 pub(crate) mod shares;
@@ -264,31 +263,9 @@ impl Replica for Slow {
     }
 }
 
-/// A feed of steps in which each share is its number.
-struct Numbers(usize);
-
-impl Feed for Numbers {
-    type Batch = usize;
-
-    fn steps(&self) -> Option<usize> {
-        Some(self.0)
-    }
-
-    fn epoch(&mut self, _: usize, skipped: usize) -> Result<Steps<usize>, DataError> {
-        Ok(Box::new((skipped..self.0).map(|step| Ok(vec![Some(step)]))))
-    }
-
-    fn evaluation(&mut self, _: Range<usize>) -> Result<Batches<usize>, DataError> {
-        Ok(Box::new(std::iter::empty()))
-    }
-}
-
-type Passes = Result<Vec<Option<usize>>, DataError>;
-
-impl RandomAccessFeed for Numbers {
-    fn share(&mut self, _: usize, step: usize, _: usize, _: usize, _: bool) -> Passes {
-        Ok(vec![Some(step)])
-    }
+/// Returns a feed in which each share is the number of its step.
+fn numbered(steps: usize) -> impl RandomAccessFeed<Batch = usize> {
+    Given::new(steps, |step| Ok(vec![Some(step)]))
 }
 
 fn numbers(
@@ -301,7 +278,7 @@ fn numbers(
     on_rank_0(5, |comm| {
         let (replica, mut report) = (replica(comm.rank()), None);
         let servers = ServerSettings { servers: 1, staleness, damps: false };
-        let server = ParameterServer::new(comm, replica, Numbers(steps), run.clone(), servers, None)?;
+        let server = ParameterServer::new(comm, replica, numbered(steps), run.clone(), servers, None)?;
         let ended = server.run(|event| {
             if let Event::Workers(found) = event {
                 report = Some(found);
@@ -370,7 +347,7 @@ fn server_checkpoints_count_steps_and_not_shares() {
         on_rank_0(4, |comm| {
             let resumed = Resumed::find(comm, directory.path())?;
             let replica = Slow::new(Duration::ZERO);
-            let run = ParameterServer::new(comm, replica, Numbers(20), settings.clone(), servers, resumed)?;
+            let run = ParameterServer::new(comm, replica, numbered(20), settings.clone(), servers, resumed)?;
             Ok(run.run(|_| ())?.summary)
         })
         .unwrap();

@@ -67,8 +67,10 @@ impl Replica for Waiting {
     }
 }
 
-/// A feed with these shares. Its held-out batches cannot be read.
-struct Given<F> {
+type Passes<B> = Result<Vec<Option<B>>, DataError>;
+
+/// A feed with these shares of steps, counted from 0. Its held-out batches cannot be read.
+pub(crate) struct Given<F> {
     steps: usize,
     held_out: usize,
     share: F,
@@ -76,19 +78,19 @@ struct Given<F> {
 
 impl<F> Given<F> {
     /// Returns a feed without held-out batches.
-    fn new(steps: usize, share: F) -> Self {
+    pub(crate) fn new(steps: usize, share: F) -> Self {
         Self { steps, held_out: 0, share }
     }
 }
 
-impl<F: FnMut() -> Result<Vec<Option<()>>, DataError>> Feed for Given<F> {
-    type Batch = ();
+impl<B: Send + 'static, F: FnMut(usize) -> Passes<B>> Feed for Given<F> {
+    type Batch = B;
 
     fn steps(&self) -> Option<usize> {
         Some(self.steps)
     }
 
-    fn epoch(&mut self, _: usize, _: usize) -> Result<Steps<()>, DataError> {
+    fn epoch(&mut self, _: usize, _: usize) -> Result<Steps<B>, DataError> {
         unreachable!("workers take single shares")
     }
 
@@ -96,7 +98,7 @@ impl<F: FnMut() -> Result<Vec<Option<()>>, DataError>> Feed for Given<F> {
         self.held_out
     }
 
-    fn evaluation(&mut self, _: Range<usize>) -> Result<Batches<()>, DataError> {
+    fn evaluation(&mut self, _: Range<usize>) -> Result<Batches<B>, DataError> {
         unreadable()
     }
 }
@@ -105,16 +107,9 @@ fn unreadable<T>() -> Result<T, DataError> {
     Err(DataError::other("it cannot be read"))
 }
 
-impl<F: FnMut() -> Result<Vec<Option<()>>, DataError>> RandomAccessFeed for Given<F> {
-    fn share(
-        &mut self,
-        _: usize,
-        _: usize,
-        _: usize,
-        _: usize,
-        _: bool,
-    ) -> Result<Vec<Option<()>>, DataError> {
-        (self.share)()
+impl<B: Send + 'static, F: FnMut(usize) -> Passes<B>> RandomAccessFeed for Given<F> {
+    fn share(&mut self, _: usize, step: usize, _: usize, _: usize, _: bool) -> Passes<B> {
+        (self.share)(step)
     }
 }
 
@@ -125,7 +120,7 @@ fn share_whose_first_pass_has_no_samples_uses_the_pulled_values() {
         let optimizer = OptimizerSettings::new(Sgd { momentum: 0.0, nesterov: false });
         let run = RunSettings::new(1, 2, optimizer, rate);
         let summary = on_rank_0(3, |comm| {
-            let feed = Given::new(20, || Ok([vec![None; empty], vec![Some(())]].concat()));
+            let feed = Given::new(20, |_| Ok([vec![None; empty], vec![Some(())]].concat()));
             let run = ParameterServer::new(comm, Waiting::new(false), feed, run.clone(), SYNCHRONOUS, None)?;
             Ok(run.run(|_| ())?.summary)
         });
@@ -194,7 +189,7 @@ fn unreadable_data_of_a_worker_are_no_invalid_request() {
     let run = one_step();
     for in_training in [true, false] {
         let ended = unisono::threads(2, |mut comm| -> Result<(), TrainError> {
-            let share = || if in_training { unreadable() } else { Ok(vec![Some(())]) };
+            let share = |_| if in_training { unreadable() } else { Ok(vec![Some(())]) };
             let feed = Given { held_out: 1, ..Given::new(1, share) };
             let replica = Waiting::new(false);
             let server = ParameterServer::new(&mut comm, replica, feed, run.clone(), SYNCHRONOUS, None)?;
@@ -210,7 +205,7 @@ fn parameter_without_a_gradient_is_named_once() {
     let notices = on_rank_0(3, |comm| {
         let (mut replica, mut notices) = (Waiting::new(false), Vec::new());
         replica.parameters.push(Parameter::new("unused", [1]));
-        let feed = Given::new(4, || Ok(vec![None, Some(())]));
+        let feed = Given::new(4, |_| Ok(vec![None, Some(())]));
         let server = ParameterServer::new(comm, replica, feed, one_step(), SYNCHRONOUS, None)?;
         let ended = server.run(|event| {
             if let Event::Notice(notice) = event {
@@ -240,7 +235,7 @@ fn one_step() -> RunSettings {
 /// Fails if a rank accepts the settings. Returns the error of rank 0.
 fn refused(settings: &RunSettings, servers: ServerSettings, is_shared: bool) -> String {
     let errors = unisono::threads(2, |mut comm| {
-        let feed = Given::new(1, || unreachable!("the run is refused"));
+        let feed = Given::new(1, |_| unreachable!("the run is refused"));
         let replica = Waiting::new(is_shared);
         let run = ParameterServer::new(&mut comm, replica, feed, settings.clone(), servers, None);
         run.map(drop).unwrap_err().to_string()
