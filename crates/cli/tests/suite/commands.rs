@@ -1,25 +1,23 @@
 //! The commands that need no ranks, as used by people and programs.
 
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
+
+use unisono_testing::launch::Ended;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-use crate::{UNISONO, rows};
+use crate::{UNISONO, expect_refusal, rows, shell, unisono};
 
-fn run(arguments: &str) -> Output {
-    let mut command = Command::new(UNISONO);
-    command.args(arguments.split_whitespace());
-    command.output().expect("the command starts")
+fn run(arguments: &str) -> Ended {
+    unisono(&arguments.split_whitespace().collect::<Vec<_>>())
 }
 
-fn simulate(arguments: &str) -> Output {
+fn simulate(arguments: &str) -> Ended {
     run(&format!("simulate {arguments}"))
 }
 
 fn stdout(arguments: &str) -> String {
-    let output = simulate(arguments);
-    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
+    simulate(arguments).expect_success().stdout
 }
 
 fn simulate_names_the_fastest_algorithm() {
@@ -139,10 +137,9 @@ fn hang_report_explains_the_hang_and_names_a_bad_file() {
     let folder = tempfile::tempdir().unwrap();
     let report = || run(&format!("hang-report {}", folder.path().display()));
     let refused = |named: &str| {
-        let output = report();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(2), true), "{said}");
-        assert!(said.starts_with("unisono: ") && said.contains(named), "{said}");
+        let ended = report();
+        expect_refusal(&ended, &[named]);
+        assert_eq!(ended.stdout, "");
     };
     refused("no flight recorders");
     let dump = |rank: usize, sequence: u64, stage: &str| {
@@ -158,9 +155,7 @@ fn hang_report_explains_the_hang_and_names_a_bad_file() {
     };
     dump(0, 17, "running");
     dump(1, 16, "done");
-    let output = report();
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = report().expect_success().stdout;
     assert!(
         said.starts_with("rank 0 has waited 61 s in all-reduce #17 ")
             && said.contains("rank 1 is missing:\n  rank 1 (process 7 on node1) has "),
@@ -175,10 +170,8 @@ fn hang_report_explains_the_hang_and_names_a_bad_file() {
 /// Errors are reported with a remedy, and as an exit code.
 fn doctor_fails_if_a_finding_is_wrong() {
     let doctor = |limit: &str| {
-        let line = format!("ulimit -n {limit} && exec \"$0\" doctor --threads 2");
-        let mut command = Command::new("sh");
-        let output = command.args(["-c", &line, UNISONO]).output().expect("a shell");
-        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+        let ended = shell(&format!("ulimit -n {limit} && exec \"$0\" doctor --threads 2"));
+        (ended.status.code(), ended.stdout)
     };
     let (code, found) = doctor("99");
     assert_eq!(code, Some(1), "{found}");
@@ -225,26 +218,18 @@ fn full_disk_is_reported_in_one_line() {
 
 /// Requests that exceed the memory of a node are refused in one line before any allocation.
 fn requests_that_exceed_the_memory_are_refused() {
-    let refused = |line: &str| {
-        let mut command = Command::new("sh");
-        let output = command.args(["-c", line, UNISONO]).output().expect("a shell");
-        let stderr = String::from_utf8(output.stderr).expect("text");
-        assert_eq!((output.status.code(), stderr.lines().count()), (Some(2), 1), "{line}: {stderr}");
-        stderr
-    };
-    let said = refused("exec \"$0\" bench --threads 64 --bytes 16G --algorithm all-to-all");
-    let expected =
-        "unisono: arrays of 16 GiB on 64 ranks of a node need 2048 GiB, including copies, but only ";
-    assert!(said.starts_with(expected) && said.contains("of memory is available"), "{said}");
-    let said = refused("export UNISONO_NODES=1,1 && exec \"$0\" bench --threads 2 --wire int8 --bytes 1024G");
-    assert!(said.contains("arrays of 1024 GiB on 2 ranks of a node need 10 TiB"), "{said}");
-    let said = refused("ulimit -v 4000000 && exec \"$0\" bench --threads 1024 --bytes 8");
-    assert!(said.contains("raise `ulimit -v`"), "{said}");
-    let said = refused("exec \"$0\" bench --threads 1025 --bytes 8");
-    assert!(said.contains("expected a whole number from 1 to 1024"), "{said}");
+    let refused = |script: &str, said: &[&str]| expect_refusal(&shell(script), said);
+    let needs = "arrays of 16 GiB on 64 ranks of a node need 2048 GiB, including copies, but only ";
+    let all_to_all = "exec \"$0\" bench --threads 64 --bytes 16G --algorithm all-to-all";
+    refused(all_to_all, &[needs, "of memory is available"]);
+    refused(
+        "export UNISONO_NODES=1,1 && exec \"$0\" bench --threads 2 --wire int8 --bytes 1024G",
+        &["arrays of 1024 GiB on 2 ranks of a node need 10 TiB"],
+    );
+    refused("ulimit -v 4000000 && exec \"$0\" bench --threads 1024 --bytes 8", &["raise `ulimit -v`"]);
+    refused("exec \"$0\" bench --threads 1025 --bytes 8", &["expected a whole number from 1 to 1024"]);
 }
 
-/// Checks for one line and exit code 2.
 fn invalid_arguments_are_refused() {
     let world = "--nodes 2 --ranks-per-node 2";
     for (arguments, said) in [
@@ -280,17 +265,13 @@ fn invalid_arguments_are_refused() {
             "--tuning: cannot read `/nowhere`",
         ),
     ] {
-        let output = simulate(&arguments);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
-        assert!(stderr.contains(said), "{arguments}: {stderr}");
-        assert_eq!(stderr.lines().count(), 1, "{arguments}: {stderr}");
+        expect_refusal(&simulate(&arguments), &[said]);
     }
 }
 
 /// Returns a small training run on two ranks, on the device that is requested.
 #[cfg(feature = "candle")]
-fn train(device: &str) -> Output {
+fn train(device: &str) -> Ended {
     let data = crate::digits();
     run(&format!("train --data {data} --threads 2 --epochs 1 --hidden 8 --batch-size 500 {device}"))
 }
@@ -303,22 +284,19 @@ fn run_reports_its_device() {
     for (device, said, is_said) in
         [("--device cpu", "on the CPU: requested\n", true), ("--wire bf16", auto, has_gpus)]
     {
-        let output = train(device);
-        let stdout = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let stdout = train(device).expect_success().stdout;
         assert_eq!(stdout.contains(said), is_said, "{stdout}");
     }
 }
 
 #[cfg(all(feature = "candle", not(feature = "cuda")))]
 fn build_without_cuda_reports_unused_gpus() {
-    let stdout = String::from_utf8(train("--device auto").stdout).unwrap();
+    let stdout = train("--device auto").expect_success().stdout;
     let has_gpus = unisono::internals::gpus() > 0;
     let said = stdout.contains("on the CPU: this program was built without the feature `cuda`\n");
     assert_eq!(said, has_gpus, "{stdout}");
 }
 
-/// Checks for one line and exit code 2.
 #[cfg(feature = "candle")]
 fn unavailable_gpus_are_refused_by_name() {
     let wire = ("--device cuda --wire f16", "gradients are sent as f32, not as f16; leave it out");
@@ -331,10 +309,7 @@ fn unavailable_gpus_are_refused_by_name() {
         ));
     }
     for (arguments, said) in refused {
-        let output = train(arguments);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
-        assert!(stderr.contains(said), "{arguments}: {stderr}");
+        expect_refusal(&train(arguments), &[said]);
     }
 }
 
@@ -342,8 +317,7 @@ fn unavailable_gpus_are_refused_by_name() {
 fn inspect_input_names_the_stage_that_limits_training() {
     let data = crate::digits();
     let table = run(&format!("inspect-input --data {data} --epochs 1 --input-threads 1 --batch-size 100"));
-    let text = String::from_utf8_lossy(&table.stdout).into_owned();
-    assert!(table.status.success(), "{}", String::from_utf8_lossy(&table.stderr));
+    let text = table.expect_success().stdout;
     let lines: Vec<_> = text.lines().collect();
     assert!(
         lines[0].starts_with("epoch 1: 2000 samples in batches of 100; upper bound for training: "),
@@ -353,8 +327,7 @@ fn inspect_input_names_the_stage_that_limits_training() {
     assert!(names.eq(["source", "batches", "prefetch"]), "{text}");
     assert!(lines[5].starts_with("batches (1 thread) is busy "), "{text}");
 
-    let json = run(&format!("inspect-input --data {data} --format json --prefetch 3"));
-    let lines = rows(&String::from_utf8_lossy(&json.stdout));
+    let lines = rows(&run(&format!("inspect-input --data {data} --format json --prefetch 3")).stdout);
     assert_eq!(lines.iter().map(|line| line["epoch"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2)]);
     // Batches of the next epoch are prefetched, and the last one is counted just after it was passed on.
     let ahead = 3 + 1;
@@ -362,9 +335,7 @@ fn inspect_input_names_the_stage_that_limits_training() {
     assert!((32 - ahead..=32).contains(&made), "{lines:?}");
 
     let refused = run("inspect-input --data digits --augment");
-    assert_eq!(refused.status.code(), Some(2));
-    let why = String::from_utf8_lossy(&refused.stderr);
-    assert!(why.contains("--augment has no effect without --data images:DIR"), "{why}");
+    expect_refusal(&refused, &["--augment has no effect without --data images:DIR"]);
 }
 
 pub(crate) fn tests() -> Vec<Test> {

@@ -9,8 +9,8 @@ use unisono_testing::launch::{self, Ended, free_port};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-use crate::UNISONO;
 use crate::watch::{self, Guarded, kill, names, until};
+use crate::{UNISONO, shell};
 
 mod elastic;
 mod signals;
@@ -139,10 +139,8 @@ fn variables_of_an_mpi_around_the_launch_are_removed() {
 
 fn only_rank_0_reads_standard_input() {
     let line = "echo hello | exec \"$0\" launch -n 3 -- sh -c 'echo $RANK:$(cat)'";
-    let mut command = Command::new("sh");
-    command.args(["-c", line, UNISONO]);
     // The test harness provides no input to the shell, so the launcher reads a pipe.
-    let ended = launch::run(command, DEADLINE).expect_success();
+    let ended = shell(line).expect_success();
     assert_eq!(sorted(&ended.stdout), ["0:hello", "1:", "2:"]);
 }
 
@@ -298,9 +296,7 @@ fn lines_of_ranks_are_prefixed_and_logged() {
     assert!(ended.stderr.contains("/rank-1.log`: Is a directory"), "{}", ended.stderr);
     // A reader that closes the pipe ends ranks as if they wrote to it directly.
     let line = "exec \"$0\" launch -n 1 --prefix -- sh -c 'while echo x; do :; done 2>/dev/null' | head -n 1";
-    let mut command = Command::new("sh");
-    command.args(["-c", line, UNISONO]);
-    assert_eq!(launch::run(command, DEADLINE).expect_success().stdout, "[0] x\n");
+    assert_eq!(shell(line).expect_success().stdout, "[0] x\n");
 }
 
 fn ranks_fail_if_another_rank_reports_the_failure() {

@@ -1,7 +1,9 @@
 //! The integration tests of the command. Builds without a feature omit its tests.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
 
+use unisono_testing::launch::Ended;
 use unisono_testing::suite::{self, Module};
 
 mod accelerate;
@@ -43,7 +45,7 @@ const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/two-
 
 /// Returns the reason why such nodes are unavailable, if they are.
 fn no_two_nodes() -> Option<String> {
-    match std::process::Command::new(TWO_NODES).arg("--check").output() {
+    match Command::new(TWO_NODES).arg("--check").output() {
         Ok(output) if output.status.success() => None,
         Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
         Err(error) => Some(error.to_string()),
@@ -59,21 +61,30 @@ fn digits() -> &'static str {
 }
 
 /// Runs the command, which must end within two minutes.
-#[cfg(any(feature = "mpi", feature = "candle", feature = "plot"))]
-fn unisono(arguments: &[&str]) -> unisono_testing::launch::Ended {
-    let mut command = std::process::Command::new(UNISONO);
+fn unisono(arguments: &[&str]) -> Ended {
+    let mut command = Command::new(UNISONO);
     command.args(arguments);
-    unisono_testing::launch::run(command, std::time::Duration::from_secs(120))
+    unisono_testing::launch::run(command, Duration::from_secs(120))
 }
 
-/// Checks that the command refuses these arguments: exit code 2, and one line with all these texts, for any number of ranks.
-#[cfg(any(feature = "mpi", feature = "candle", feature = "plot"))]
+/// As [`unisono`], for a shell script whose `$0` is the command.
+fn shell(script: &str) -> Ended {
+    let mut command = Command::new("sh");
+    command.args(["-c", script, UNISONO]);
+    unisono_testing::launch::run(command, Duration::from_secs(120))
+}
+
+/// Checks that the command refuses these arguments.
 fn refused(arguments: &[&str], said: &[&str]) {
-    let ended = unisono(arguments);
-    assert_eq!(ended.status.code(), Some(2), "{arguments:?}: {}\n{}", ended.stdout, ended.stderr);
-    assert_eq!(ended.stderr.lines().count(), 1, "{arguments:?}: {}", ended.stderr);
+    expect_refusal(&unisono(arguments), said);
+}
+
+/// Checks a refusal: exit code 2, and one line with all these texts, for any number of ranks.
+fn expect_refusal(ended: &Ended, said: &[&str]) {
+    assert_eq!(ended.status.code(), Some(2), "{ended}");
+    assert!(ended.stderr.starts_with("unisono: ") && ended.stderr.lines().count() == 1, "{ended}");
     for said in said {
-        assert!(ended.stderr.contains(said), "{arguments:?}: no {said} in {}", ended.stderr);
+        assert!(ended.stderr.contains(said), "no {said} in {}", ended.stderr);
     }
 }
 

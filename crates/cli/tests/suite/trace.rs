@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 use unisono_testing::{suite::Test, tests};
 
-use crate::UNISONO;
+use crate::{UNISONO, expect_refusal, refused, shell, unisono};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
@@ -21,10 +21,8 @@ fn trace_of_a_rank_is_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let (file, text) = (folder.path().join("trace-rank-0.json"), "{\n]}\n");
     fs::write(&file, text).unwrap();
-    let mut command = Command::new(UNISONO);
-    let output = command.arg("trace").arg(folder.path()).arg("--output").arg(&file).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && said.contains("must not be the trace of a rank"), "{said}");
+    let words = ["trace", folder.path().to_str().unwrap(), "--output", file.to_str().unwrap()];
+    refused(&words, &["must not be the trace of a rank"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
 }
 
@@ -32,15 +30,12 @@ fn trace_of_a_rank_is_not_overwritten() {
 fn failed_merge_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("trace-rank-0.json"), "{\n]}\n").unwrap();
-    let merge = |limit: &str| {
-        let line = format!("{limit} exec \"$0\" trace \"$1\"");
-        Command::new("sh").args(["-c", &line, UNISONO]).arg(folder.path()).output().unwrap()
-    };
-    let output = merge("trap '' XFSZ; ulimit -f 0;");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && said.contains("trace.json`: File too large"), "{said}");
+    let merge = |limit: &str| shell(&format!("{limit} exec \"$0\" trace {}", folder.path().display()));
+    let ended = merge("trap '' XFSZ; ulimit -f 0;");
+    assert_eq!(ended.status.code(), Some(1), "{ended}");
+    assert!(ended.stderr.contains("trace.json`: File too large"), "{ended}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    assert!(merge("").status.success());
+    merge("").expect_success();
     let trace = fs::read(folder.path().join("trace.json")).unwrap();
     let trace: Value = serde_json::from_slice(&trace).unwrap();
     assert_eq!(trace["traceEvents"], Value::Array(Vec::new()), "no rank has made a call");
@@ -67,12 +62,11 @@ fn one_of_several_processes_merges_or_reports() {
 
 fn trace_connects_the_calls_of_ranks_and_names_a_bad_file() {
     let folder = tempfile::tempdir().unwrap();
-    let merge = || Command::new(UNISONO).arg("trace").arg(folder.path()).output().unwrap();
+    let merge = || unisono(&["trace", folder.path().to_str().unwrap()]);
     let refused = |named: &str| {
-        let output = merge();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(2), true), "{said}");
-        assert!(said.starts_with("unisono: ") && said.contains(named), "{said}");
+        let ended = merge();
+        expect_refusal(&ended, &[named]);
+        assert_eq!(ended.stdout, "");
     };
     refused("no traces");
     let file = |rank: usize| folder.path().join(format!("trace-rank-{rank}.json"));
@@ -86,8 +80,7 @@ fn trace_connects_the_calls_of_ranks_and_names_a_bad_file() {
         fs::write(file(rank), text).unwrap();
     };
     [(0, 1002.0), (1, 1000.5), (2, 1001.0)].iter().for_each(|&(rank, ts)| write(rank, ts));
-    let output = merge();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let merged = merge().expect_success();
     let trace = fs::read(folder.path().join("trace.json")).unwrap();
     let trace: Value = serde_json::from_slice(&trace).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
@@ -99,9 +92,9 @@ fn trace_connects_the_calls_of_ranks_and_names_a_bad_file() {
     // The flow leads from the rank that starts first to the next, and on to the last.
     assert_eq!(flows, [(1.5, true, false), (0.0, false, true), (0.5, true, true)]);
     assert!(events.iter().all(|event| event["bind_id"].is_null() == (event["name"] == "forward")));
-    assert!(output.stderr.is_empty());
+    assert_eq!(merged.stderr, "");
     write(3, 5.0);
-    let said = String::from_utf8(merge().stderr).unwrap();
+    let said = merge().stderr;
     assert!(said.lines().count() == 1 && said.contains("trace-rank-3.json` ends before"), "{said}");
     fs::write(file(1), "{\n{\"pid\":1}").unwrap();
     refused("trace-rank-1.json");
