@@ -72,3 +72,19 @@ fn names_in(directory: &Path) -> Vec<String> {
     names.sort();
     names
 }
+
+/// Deletes the checkpoints after a step.
+fn forget_after(step: usize, checkpoints: &Path) {
+    let last = format!("step-{step:010}");
+    for name in names_in(checkpoints).iter().filter(|name| **name > last) {
+        fs::remove_dir_all(checkpoints.join(name)).unwrap();
+    }
+}
+
+/// Returns the output of a command whose ranks are threads, declared to be on nodes of these sizes.
+fn on_nodes(nodes: &str, words: &[&str]) -> String {
+    let threads = nodes.split(',').map(|size| size.parse::<usize>().unwrap()).sum::<usize>().to_string();
+    let mut command = Command::new(UNISONO);
+    command.env("UNISONO_NODES", nodes).args(words).args(["--threads", &threads]);
+    launch::run(command, Duration::from_secs(120)).expect_success().stdout
+}

@@ -4,13 +4,6 @@ use super::*;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-fn on_nodes(nodes: &str, words: &[&str]) -> String {
-    let threads = nodes.split(',').map(|size| size.parse::<usize>().unwrap()).sum::<usize>().to_string();
-    let mut command = Command::new(UNISONO);
-    command.env("UNISONO_NODES", nodes).args(words).args(["--threads", &threads]);
-    launch::run(command, Duration::from_secs(120)).expect_success().stdout
-}
-
 fn chosen_bucket_size_is_reported_between_nodes() {
     let train = ["train", "--data", digits(), "--epochs", "1", "--hidden", "8", "--batch-size", "512"];
     let said = on_nodes("1,1", &train);
@@ -23,7 +16,7 @@ fn chosen_bucket_size_is_reported_between_nodes() {
 fn bench_step_uses_and_reports_the_bucket_size() {
     let step = ["bench-step", "--hidden", "8", "--batch-size", "4", "--steps", "1", "--format", "json"];
     let size = |nodes: &str, more: &[&str]| {
-        let row: Value = serde_json::from_str(on_nodes(nodes, &[&step[..], more].concat()).trim()).unwrap();
+        let row = rows(&on_nodes(nodes, &[&step[..], more].concat())).pop().unwrap();
         (row["bucket_bytes"].as_u64().unwrap(), row["buckets_because"].as_str().unwrap().to_owned())
     };
     assert_eq!(size("2", &[]), (25 << 20, "all ranks share a node".to_owned()));
@@ -36,14 +29,12 @@ fn simulated_buckets_match_the_trainer() {
     let cluster = ["--nodes", "2", "--ranks-per-node", "1", "--wire", "f32,bf16,int8", "--format", "json"];
     let model = ["simulate", "step", "--model", "mlp:8", "--backward-ms", "1"];
     let simulated = unisono(&[&model[..], &cluster].concat()).expect_success().stdout;
-    let rows = simulated.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let between: Vec<_> = rows.filter(|row| row["ranks"] == 2).collect();
+    let between: Vec<_> = rows(&simulated).into_iter().filter(|row| row["ranks"] == 2).collect();
     assert_eq!(between.len(), 3, "{simulated}");
     for row in between {
         let wire = row["wire"].as_str().unwrap();
         let step = ["bench-step", "--hidden", "8", "--batch-size", "4", "--steps", "1", "--format", "json"];
-        let measured: Value =
-            serde_json::from_str(on_nodes("1,1", &[&step[..], &["--wire", wire]].concat()).trim()).unwrap();
+        let measured = rows(&on_nodes("1,1", &[&step[..], &["--wire", wire]].concat())).pop().unwrap();
         assert_eq!(row["bucket_bytes"], measured["bucket_bytes"], "{wire}");
     }
 }

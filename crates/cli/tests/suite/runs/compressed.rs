@@ -18,39 +18,21 @@ const FORMATS: [&str; 8] = [
 
 /// Returns the final report of a run on few digits.
 fn run(nodes: &str, checkpoints: &Path, more: &[&str]) -> Value {
-    let threads = nodes.split(',').map(|size| size.parse::<usize>().unwrap()).sum::<usize>().to_string();
-    let mut command = Command::new(UNISONO);
-    command.env("UNISONO_NODES", nodes).args(["train", "--threads", &threads, "--global-batch", "48"]);
-    command.args([
-        "--data",
-        digits(),
-        "--epochs",
-        "4",
-        "--hidden",
-        "64",
-        "--checkpoint-every",
-        "40",
-        "--keep",
-        "100",
-    ]);
-    command.args(["--format", "json", "--checkpoint-dir"]).arg(checkpoints).args(more);
-    let ended = launch::run(command, Duration::from_secs(120)).expect_success();
-    serde_json::from_str(ended.stdout.lines().last().expect("it says something")).unwrap()
+    let run = ["train", "--global-batch", "48", "--data", digits(), "--epochs", "4", "--hidden", "64"];
+    let kept =
+        ["--checkpoint-every", "40", "--keep", "100", "--checkpoint-dir", checkpoints.to_str().unwrap()];
+    rows(&on_nodes(nodes, &[&run[..], &kept, &["--format", "json"], more].concat())).pop().unwrap()
 }
 
-/// Keeps the checkpoint of step 80 of 168 and older ones, and deletes later ones.
-fn forget_the_end(checkpoints: &Path) {
-    for name in names_in(checkpoints).iter().filter(|name| name.as_str() > "step-0000000080") {
-        fs::remove_dir_all(checkpoints.join(name)).unwrap();
-    }
-}
+/// A step of 168 with a checkpoint.
+const BEFORE_THE_END: usize = 80;
 
 fn resumed_run_has_the_same_result_as_an_uninterrupted_one() {
     for wire in &FORMATS[..if suite::is_deep() { FORMATS.len() } else { 4 }] {
         let directory = tempfile::tempdir().unwrap();
         let kept = directory.path();
         let undisturbed = run("1,1", kept, &["--wire", wire]);
-        forget_the_end(kept);
+        forget_after(BEFORE_THE_END, kept);
         let resumed = run("1,1", kept, &["--wire", wire, "--resume"]);
         assert_eq!(resumed["parameters_hash"], undisturbed["parameters_hash"], "{wire}");
         assert!(resumed["test_accuracy"].as_f64() > Some(0.6), "{wire}: {resumed}");
@@ -61,26 +43,20 @@ fn run_uses_the_format_with_the_fastest_prediction() {
     let directory = tempfile::tempdir().unwrap();
     let formats = ["--wire", "auto:f32,bf16,int8"];
     let undisturbed = run("1,1", directory.path(), &formats);
-    forget_the_end(directory.path());
+    forget_after(BEFORE_THE_END, directory.path());
     let resumed = run("1,1", directory.path(), &[&formats[..], &["--resume"]].concat());
     assert_eq!(resumed["parameters_hash"], undisturbed["parameters_hash"]);
 
-    let said = |nodes: &str, threads: &str| {
-        let mut command = Command::new(UNISONO);
-        command
-            .env("UNISONO_NODES", nodes)
-            .args(["train", "--data", digits(), "--threads", threads, "--epochs", "1", "--hidden", "64"])
-            .args(formats);
-        launch::run(command, Duration::from_secs(120)).expect_success().stdout
-    };
-    let said_of_two = said("1,1", "2");
+    let run_of_one_epoch = ["train", "--data", digits(), "--epochs", "1", "--hidden", "64"];
+    let said = |nodes: &str| on_nodes(nodes, &[&run_of_one_epoch[..], &formats].concat());
+    let said_of_two = said("1,1");
     let line = said_of_two.lines().find_map(|line| line.strip_prefix("gradients are sent as "));
     let (format, why) = line.expect("it says what it chose").split_once(": ").unwrap();
     assert!(why.contains(" ms a step, against "), "{said_of_two}");
     let named = tempfile::tempdir().unwrap();
     let alone = run("1,1", named.path(), &["--wire", format]);
     assert_eq!(alone["parameters_hash"], undisturbed["parameters_hash"], "{format} was chosen");
-    assert!(said("2", "2").contains("gradients are sent as f32: all ranks share a node\n"));
+    assert!(said("2").contains("gradients are sent as f32: all ranks share a node\n"));
 }
 
 fn run_resumes_with_another_number_of_nodes() {
@@ -89,7 +65,7 @@ fn run_resumes_with_another_number_of_nodes() {
     run("1,1", kept, &["--wire", "powersgd:2"]);
     // Tests more nodes, a single node and, in the deep suite, nodes of several ranks.
     for &nodes in if suite::is_deep() { &["1,1,1", "2,1", "2"][..] } else { &["1,1,1", "2"] } {
-        forget_the_end(kept);
+        forget_after(BEFORE_THE_END, kept);
         let resumed = run(nodes, kept, &["--wire", "powersgd:2", "--resume"]);
         assert!(resumed["test_accuracy"].as_f64() > Some(0.6), "{nodes}: {resumed}");
     }
@@ -100,24 +76,9 @@ fn compression_between_nodes_is_reported() {
         ("1,2", "all-reduce in each of 2 nodes, and between them as int8\n"),
         ("3", "all ranks share a node: gradients are sent as f32 instead of int8\n"),
     ] {
-        let mut command = Command::new(UNISONO);
-        command.env("UNISONO_NODES", nodes).args([
-            "train",
-            "--data",
-            digits(),
-            "--threads",
-            "3",
-            "--epochs",
-            "1",
-            "--wire",
-            "int8",
-            "--hidden",
-            "8",
-            "--batch-size",
-            "512",
-        ]);
-        let ended = launch::run(command, Duration::from_secs(120)).expect_success();
-        assert!(ended.stdout.contains(said), "{nodes}: {}", ended.stdout);
+        let run = ["train", "--data", digits(), "--epochs", "1", "--wire", "int8", "--hidden", "8"];
+        let stdout = on_nodes(nodes, &[&run[..], &["--batch-size", "512"]].concat());
+        assert!(stdout.contains(said), "{nodes}: {stdout}");
     }
 }
 

@@ -34,16 +34,11 @@ fn checkpoint_waits_for_the_end_of_a_round_and_resumes_with_the_same_bits() {
         let words = ["--local-steps", "8", "--outer", outer, "--checkpoint-every", "20", "--keep", "100"];
         let words = [&words[..], &["--epochs", "3", "--checkpoint-dir", kept]].concat();
         let undisturbed = run("2", &words);
-        let names = names_in(directory.path());
-        assert_eq!(names[0], "step-0000000024", "20 is in the midst of a round");
-        for name in &names[1..] {
-            fs::remove_dir_all(directory.path().join(name)).unwrap();
-        }
+        assert_eq!(names_in(directory.path())[0], "step-0000000024", "20 is in the midst of a round");
+        forget_after(24, directory.path());
         let resumed = run("2", &[&words[..], &["--resume"]].concat());
         assert_eq!(resumed["parameters_hash"], undisturbed["parameters_hash"], "{outer}");
-        for name in &names_in(directory.path())[1..] {
-            fs::remove_dir_all(directory.path().join(name)).unwrap();
-        }
+        forget_after(24, directory.path());
         let others = run("3", &[&words[..], &["--resume"]].concat());
         assert!(others["test_accuracy"].as_f64() > Some(0.6), "{others}");
         refused(
