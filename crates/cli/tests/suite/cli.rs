@@ -186,6 +186,15 @@ fn files_in_the_wrong_format_are_refused_once() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
+/// Returns the text of a tuning file in which a single pass takes a second, which no user would choose.
+fn slowed(text: &str) -> String {
+    let slow = |line: &str| match line.split_once(", gb_per_s") {
+        Some((range, _)) => format!("{range}, gb_per_s = 1e-6 }},\n"),
+        None => format!("{line}\n"),
+    };
+    text.lines().map(slow).collect()
+}
+
 /// Returns a path that no other test uses.
 fn temporary(name: &str) -> String {
     std::env::temp_dir().join(format!("unisono-{}-{name}", std::process::id())).display().to_string()
@@ -226,12 +235,7 @@ fn constants_written_by_tune_are_used() {
     let variables = [("UNISONO_TUNING", file.as_str())];
     assert_ne!(predicted(&variables), predicted(&[]), "measured constants are not the defaults");
 
-    // No user would choose a single pass that takes a second.
-    let slow = |line: &str| match line.split_once(", gb_per_s") {
-        Some((range, _)) => format!("{range}, gb_per_s = 1e-6 }},\n"),
-        None => format!("{line}\n"),
-    };
-    std::fs::write(&file, text.lines().map(slow).collect::<String>()).unwrap();
+    std::fs::write(&file, slowed(&text)).unwrap();
     let by_messages = ["all-to-all", "master-worker", "tree", "recursive-doubling"];
     let ran = predicted(&variables).0;
     assert!(by_messages.iter().any(|name| ran == *name), "{ran}: which of these is fastest was measured");
@@ -282,11 +286,7 @@ fn constants_are_measured_on_first_use_of_a_machine() {
         let text = std::fs::read_to_string(file).unwrap();
         assert!(text.contains("[shm.slice]") && text.contains("[shm.registered]"), "{text}");
         // The next program uses the cached constants: here a pass that takes a second.
-        let slow = |line: &str| match line.split_once(", gb_per_s") {
-            Some((range, _)) => format!("{range}, gb_per_s = 1e-6 }},\n"),
-            None => format!("{line}\n"),
-        };
-        std::fs::write(file, text.lines().map(slow).collect::<String>()).unwrap();
+        std::fs::write(file, slowed(&text)).unwrap();
         assert!(predicted_us(ranks, "auto") > 1e6);
         // A damaged file is ignored.
         std::fs::write(file, "messages of nothing").unwrap();
@@ -317,12 +317,8 @@ fn tune_writes_the_file_that_the_next_run_reads() {
         file.starts_with(&caches) && said.contains("the next run with the same number of ranks"),
         "{said}"
     );
-    let slow = |line: &str| match line.split_once(", gb_per_s") {
-        Some((range, _)) => format!("{range}, gb_per_s = 1e-6 }},\n"),
-        None => format!("{line}\n"),
-    };
     let text = std::fs::read_to_string(file).unwrap();
-    std::fs::write(file, text.lines().map(slow).collect::<String>()).unwrap();
+    std::fs::write(file, slowed(&text)).unwrap();
     let bench =
         format!("bench --threads {threads} --algorithm round-robin --bytes 64K --iterations 3 --format json");
     let bench = run(&bench);
