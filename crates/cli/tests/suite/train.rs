@@ -11,7 +11,7 @@ use unisono_testing::suite::{self, Test};
 use unisono_testing::{shared, tests};
 use unisono_train::{EpochReport, Event};
 
-use crate::watch::{Guarded, newest, until};
+use crate::watch::{Guarded, last_event, newest, until};
 use crate::{TWO_NODES, UNISONO, digits, no_two_nodes, rows};
 
 /// The largest difference between losses of runs with the same global batch, relative to the loss. Gradients are added in another order, and rounding
@@ -101,9 +101,7 @@ fn launched(ranks: usize, arguments: &[&str]) -> Ended {
 }
 
 fn last(ended: &Ended) -> serde_json::Value {
-    let last = rows(&ended.stdout).pop().expect("a run says at least that it is done");
-    assert_eq!(last["event"], "done");
-    last
+    last_event(&ended.stdout, "done")
 }
 
 fn mpirun_and_threads_give_the_same_parameters() {

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::killed::{Draws, kills};
+use super::killed::kills;
 use crate::watch::{Guarded, descendants, kill, last_event, ranks, until};
 use crate::{UNISONO, digits};
+use unisono_testing::random::Random;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// The number of ranks, one of which serves.
@@ -65,13 +66,13 @@ pub(crate) fn workers_join_again_after_being_killed() {
     let mut run = Guarded(command.spawn().unwrap());
     let root = run.0.id();
     until("an epoch", MINUTE, || (count(&output, "\"event\":\"epoch\"") > 0).then_some(()));
-    let mut draws = Draws(5);
+    let mut random = Random::new(5);
     for round in 0..kills {
-        std::thread::sleep(Duration::from_micros(draws.below(100_000)));
+        std::thread::sleep(Duration::from_micros(random.below(100_000) as u64));
         assert!(run.0.try_wait().unwrap().is_none(), "the run ended before kill {round}");
         let workers: Vec<_> = ranks(root).into_iter().filter(|&pid| rank_of(pid) > Some(0)).collect();
         assert_eq!(workers.len(), RANKS - 1, "{:?}", descendants(root));
-        kill("KILL", workers[draws.below(workers.len() as u64) as usize]);
+        kill("KILL", random.one_of(&workers));
         until("a worker joins", MINUTE, || (count(&said, "has joined on rank") > round).then_some(()));
     }
     let status = run.ended(10 * MINUTE);

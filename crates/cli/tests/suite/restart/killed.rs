@@ -10,6 +10,7 @@ use crate::watch::{
 };
 use crate::{UNISONO, digits};
 use unisono_testing::launch::{self, mpirun};
+use unisono_testing::random::Random;
 use unisono_testing::suite;
 
 const RANKS: usize = 2;
@@ -31,16 +32,6 @@ fn train(epochs: usize, more: &[&str]) -> Command {
     ]);
     command.args(["--epochs", &epochs]).args(more);
     command
-}
-
-/// Reproducible pseudorandom numbers.
-pub(crate) struct Draws(pub(crate) u64);
-
-impl Draws {
-    pub(crate) fn below(&mut self, most: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % most
-    }
 }
 
 /// Returns the number of times that a run is killed.
@@ -104,7 +95,7 @@ fn ends_as_undisturbed(kills: usize, train: impl Fn(usize, &[&str]) -> Command) 
     command.stderr(File::create(&said).unwrap());
     let mut run = Guarded(command.spawn().unwrap());
     let root = run.0.id();
-    let mut draws = Draws(11);
+    let mut random = Random::new(11);
     let mut in_the_middle = 0;
     for round in 0..kills {
         // Wait for a new checkpoint: a run that is killed before saving makes no progress.
@@ -116,15 +107,14 @@ fn ends_as_undisturbed(kills: usize, train: impl Fn(usize, &[&str]) -> Command) 
         if round % 3 == 1 {
             until("a checkpoint is being written", MINUTE, || is_writing(&place).then_some(()));
         } else {
-            thread::sleep(Duration::from_micros(draws.below(100_000)));
+            thread::sleep(Duration::from_micros(random.below(100_000) as u64));
         }
         let ranks = ranks(root);
         // The launcher is the child of the supervisor.
         let launcher = descendants(root).first().copied();
         let victims: Vec<u32> = ranks.iter().copied().chain(launcher).collect();
         assert_eq!(victims.len(), RANKS + 1, "two ranks and a launcher: {victims:?}");
-        let victim = victims[draws.below(victims.len() as u64) as usize];
-        kill("KILL", victim);
+        kill("KILL", random.one_of(&victims));
         in_the_middle += usize::from(is_writing(&place));
         until("the ranks end", Duration::from_secs(20), || {
             let still = ranks.iter().any(|rank| crate::watch::words(*rank).len() > 1);
