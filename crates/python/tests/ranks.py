@@ -22,8 +22,18 @@ TWO_NODES = {"UNISONO_NETWORK": "tcp", "UNISONO_NODES": "1,1"}
 # When a call fails, PyTorch's flight recorder imports 800 modules to record source lines before the call
 # returns its error, which takes 15 s on a busy machine.
 QUICK_DUMPS = {"TORCH_INCLUDE_STACK_TRACE": "0"}
+# A function of programs, which asserts that a call raises an exception whose text contains the words.
+REFUSED = """
+def refused(kind, call, *words):
+    try:
+        call()
+    except kind as error:
+        assert all(word in str(error) for word in words), error
+        return error
+    raise AssertionError(f"no error with {words}")
+"""
 # The first lines of a program on numpy arrays.
-PRELUDE = """
+PRELUDE = f"""{REFUSED}
 import numpy as np
 import unisono
 
@@ -31,7 +41,7 @@ comm = unisono.init()
 rank, size = comm.rank, comm.size
 """
 # The first lines of a program on PyTorch's tensors.
-TORCH_PRELUDE = """
+TORCH_PRELUDE = f"""{REFUSED}
 import os
 import torch
 import torch.distributed as dist

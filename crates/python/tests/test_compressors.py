@@ -31,12 +31,7 @@ for step in range(20):
 left = comm.all_reduce(compressor.state_dict()["residual"].astype("f8"))
 np.testing.assert_allclose(sent + left, true, atol=1e-3, err_msg="sums and residuals differ from the exact sums")
 for wrong in (np.ones(5, "f4"), np.ones(true.size)):
-    try:
-        compressor.all_reduce(wrong)
-    except ValueError as error:
-        assert "the compressor sums 552 f32" in str(error), error
-    else:
-        raise AssertionError("an array of another size or type is accepted")
+    refused(ValueError, lambda: compressor.all_reduce(wrong), "the compressor sums 552 f32")
 """,
         2,
         **TWO_NODES,
@@ -53,11 +48,6 @@ for shape, format, expected in (
     ((1 << 32,), "topk:0.1", "32-bit indices"),
     ((1 << 32,), "threshold:1", "32-bit indices"),
 ):
-    try:
-        unisono.Compressor(comm, [shape], format)
-    except ValueError as error:
-        assert expected in str(error), error
-    else:
-        raise AssertionError(f"{shape} of {format} is accepted")
+    refused(ValueError, lambda: unisono.Compressor(comm, [shape], format), expected)
 """
     )

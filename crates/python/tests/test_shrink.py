@@ -27,10 +27,7 @@ while step < 10:
     assert (ones == comm.size).all()
     step += 1
 assert (comm.size, comm.former_ranks) == (size - 1, [0, *range(2, size)]), comm
-try:
-    failed.barrier()
-except unisono.UnisonoError as error:
-    assert "the communicator is closed" in str(error), error
+refused(unisono.UnisonoError, failed.barrier, "the communicator is closed")
 print("went on")
 """
     )
@@ -91,11 +88,9 @@ try:
     comm.barrier()
 except unisono.UnisonoError:
     pass
-try:
-    comm.shrink(minimum_ranks=3)
-except unisono.UnisonoError as error:
-    assert error.code == "failed" and "2 ranks are left, fewer than the minimum, 3" in str(error), error
-    print("refused")
+few = "2 ranks are left, fewer than the minimum, 3"
+assert refused(unisono.UnisonoError, lambda: comm.shrink(minimum_ranks=3), few).code == "failed"
+print("refused")
 """
     )
     ended = run(program, 3)
