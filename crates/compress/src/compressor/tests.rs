@@ -29,6 +29,16 @@ fn gradients(rank: usize, step: u64) -> Vec<f32> {
     (0..COUNT).map(|_| random.f32() - 0.5).collect()
 }
 
+/// Returns the results of ranks as threads of these nodes.
+pub(super) fn on_nodes<T: Send>(
+    nodes: &[usize],
+    on_rank: impl Fn(&mut Communicator) -> Result<T> + Sync,
+) -> Vec<T> {
+    let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
+    let ended = world.on_threads(nodes.iter().sum(), |mut comm| on_rank(&mut comm));
+    ended.unwrap().into_iter().map(Result::unwrap).collect()
+}
+
 /// Returns each rank's resulting gradients in each step, and its compressor.
 fn reduced(
     nodes: &[usize],
@@ -36,24 +46,21 @@ fn reduced(
     steps: u64,
     is_async: bool,
 ) -> Vec<(Vec<Vec<f32>>, Compressor)> {
-    let ranks = nodes.iter().sum();
-    let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
-    let ended = world.on_threads(ranks, |mut comm| -> Result<_> {
-        let compressor = Compressor::new(&Levels::of(&mut comm)?, compression, &SHAPES);
+    on_nodes(nodes, |comm| {
+        let compressor = Compressor::new(&Levels::of(comm)?, compression, &SHAPES);
         let mut results = Vec::new();
         for step in 0..steps {
             let mut values = gradients(comm.rank(), step);
             if is_async {
-                values = compressor.all_reduce_async(&mut comm, values)?.wait()?;
+                values = compressor.all_reduce_async(comm, values)?.wait()?;
             } else {
-                compressor.all_reduce(&mut comm, &mut values)?;
+                compressor.all_reduce(comm, &mut values)?;
             }
             results.push(values);
         }
         comm.barrier()?;
         Ok((results, compressor))
-    });
-    ended.unwrap().into_iter().map(Result::unwrap).collect()
+    })
 }
 
 #[test]
@@ -106,9 +113,8 @@ fn nothing_is_compressed_on_one_node() {
 fn restored_compressor_continues_with_the_same_bits() {
     for compression in ALL {
         let undisturbed = reduced(&[1, 1], compression, 4, false);
-        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
-        let resumed = world.on_threads(2, |mut comm| -> Result<_> {
-            let levels = Levels::of(&mut comm)?;
+        let resumed = on_nodes(&[1, 1], |comm| {
+            let levels = Levels::of(comm)?;
             let mut last = Vec::new();
             let mut saved: Option<(Vec<f32>, Vec<Vec<f32>>)> = None;
             for step in 0..4 {
@@ -117,13 +123,13 @@ fn restored_compressor_continues_with_the_same_bits() {
                     compressor.restore(&residual, &encoder_state);
                 }
                 last = gradients(comm.rank(), step);
-                compressor.all_reduce(&mut comm, &mut last)?;
+                compressor.all_reduce(comm, &mut last)?;
                 saved = Some((compressor.residual(), compressor.encoder_state()));
             }
             Ok(last)
         });
-        for (resumed, undisturbed) in resumed.unwrap().into_iter().zip(undisturbed) {
-            assert!(resumed.unwrap() == undisturbed.0[3], "{compression}");
+        for (resumed, undisturbed) in resumed.into_iter().zip(undisturbed) {
+            assert!(resumed == undisturbed.0[3], "{compression}");
         }
     }
 }
@@ -131,16 +137,15 @@ fn restored_compressor_continues_with_the_same_bits() {
 /// Tensors that are sent uncompressed have residuals only of other encodings.
 #[test]
 fn restored_residual_of_uncompressed_tensors_is_sent() {
-    let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
-    let ended = world.on_threads(2, |mut comm| -> Result<_> {
+    let ended = on_nodes(&[1, 1], |comm| {
         let compression = Compression::PowerSgd { rank: 1 };
-        let compressor = Compressor::new(&Levels::of(&mut comm)?, compression, &SHAPES);
+        let compressor = Compressor::new(&Levels::of(comm)?, compression, &SHAPES);
         compressor.restore(&[0.25; COUNT], &compressor.encoder_state());
         let mut sums = vec![0.0; COUNT];
-        compressor.all_reduce(&mut comm, &mut sums)?;
+        compressor.all_reduce(comm, &mut sums)?;
         Ok((sums.split_off(24 * 40), compressor.residual().split_off(24 * 40)))
     });
-    for (sums, residual) in ended.unwrap().into_iter().map(Result::unwrap) {
+    for (sums, residual) in ended {
         assert!(sums.iter().all(|&sum| sum == 0.5) && residual.iter().all(|&kept| kept == 0.0), "{sums:?}");
     }
 }
@@ -165,17 +170,16 @@ fn restored_residual_is_added_on_one_node() {
 #[test]
 fn non_finite_values_are_transmitted() {
     for compression in ALL {
-        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 2]));
-        let ended = world.on_threads(3, |mut comm| -> Result<_> {
-            let compressor = Compressor::new(&Levels::of(&mut comm)?, compression, &SHAPES);
+        let ended = on_nodes(&[1, 2], |comm| {
+            let compressor = Compressor::new(&Levels::of(comm)?, compression, &SHAPES);
             let mut values = gradients(comm.rank(), 0);
             if comm.rank() == 1 {
                 values[100] = f32::NAN;
             }
-            compressor.all_reduce(&mut comm, &mut values)?;
+            compressor.all_reduce(comm, &mut values)?;
             Ok((values[100], compressor.was_finite()))
         });
-        for (value, was_finite) in ended.unwrap().into_iter().map(Result::unwrap) {
+        for (value, was_finite) in ended {
             assert!(value.is_nan() && !was_finite, "{compression}");
         }
     }
@@ -183,14 +187,13 @@ fn non_finite_values_are_transmitted() {
 
 #[test]
 fn values_whose_squares_are_too_large_are_not_dropped_in_silence() {
-    let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
-    let ended = world.on_threads(2, |mut comm| -> Result<_> {
-        let compressor = Compressor::new(&Levels::of(&mut comm)?, Compression::PowerSgd { rank: 2 }, &SHAPES);
+    let ended = on_nodes(&[1, 1], |comm| {
+        let compressor = Compressor::new(&Levels::of(comm)?, Compression::PowerSgd { rank: 2 }, &SHAPES);
         let mut values: Vec<_> = gradients(comm.rank(), 0).iter().map(|value| value * 1e25).collect();
-        compressor.all_reduce(&mut comm, &mut values)?;
+        compressor.all_reduce(comm, &mut values)?;
         Ok(compressor.was_finite())
     });
-    assert!(ended.unwrap().into_iter().all(|was_finite| !was_finite.unwrap()));
+    assert!(ended.into_iter().all(|was_finite| !was_finite));
 }
 
 #[test]
@@ -211,31 +214,27 @@ fn all_elements_are_sent_if_that_is_smaller() {
 #[test]
 fn empty_array_is_summed() {
     for compression in ALL {
-        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 2]));
-        let ended = world.on_threads(3, |mut comm| -> Result<_> {
-            let compressor = Compressor::new(&Levels::of(&mut comm)?, compression, &[]);
-            compressor.all_reduce(&mut comm, &mut [])
+        on_nodes(&[1, 2], |comm| {
+            Compressor::new(&Levels::of(comm)?, compression, &[]).all_reduce(comm, &mut [])
         });
-        assert!(ended.unwrap().iter().all(Result::is_ok), "{compression}");
     }
 }
 
 #[test]
 fn padding_stays_zero() {
     for compression in ALL {
-        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 2]));
-        let ended = world.on_threads(3, |mut comm| -> Result<_> {
-            let compressor = Compressor::new(&Levels::of(&mut comm)?, compression, &[&[7], &[9], &[8]]);
+        let ended = on_nodes(&[1, 2], |comm| {
+            let compressor = Compressor::new(&Levels::of(comm)?, compression, &[&[7], &[9], &[8]]);
             let compressor = compressor.with_padding(vec![7..12, 12..16]);
             let mut sums = [0.0; 24];
             for step in 0..3 {
                 sums[..7].copy_from_slice(&gradients(comm.rank(), step)[..7]);
                 sums[16..].fill(1.0);
-                compressor.all_reduce(&mut comm, &mut sums)?;
+                compressor.all_reduce(comm, &mut sums)?;
             }
             Ok((sums, compressor.residual()))
         });
-        for (sums, residual) in ended.unwrap().into_iter().map(Result::unwrap) {
+        for (sums, residual) in ended {
             assert_eq!((&sums[7..16], &residual[7..16]), (&[0.0; 9][..], &[0.0; 9][..]), "{compression}");
         }
     }
@@ -282,26 +281,25 @@ fn exchanges_have_the_bytes_of_codes_and_scales() {
 
 #[test]
 fn different_seeds_and_calls_round_differently() {
-    let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
-    let ended = world.on_threads(2, |mut comm| -> Result<_> {
-        let levels = Levels::of(&mut comm)?;
+    let ended = on_nodes(&[1, 1], |comm| {
+        let levels = Levels::of(comm)?;
         let (mut means, mut results) = (vec![0.0; COUNT], Vec::new());
         for seed in [1, 1, 2] {
             let compressor = Compressor::new(&levels, Compression::Int4Stochastic, &SHAPES).with_seed(seed);
             let mut sums = gradients(comm.rank(), 0);
-            compressor.all_reduce(&mut comm, &mut sums)?;
+            compressor.all_reduce(comm, &mut sums)?;
             results.push(sums);
         }
         for seed in 0..400 {
             // Without the residual of earlier calls.
             let compressor = Compressor::new(&levels, Compression::Int4Stochastic, &SHAPES).with_seed(seed);
             let mut sums = gradients(comm.rank(), 0);
-            compressor.all_reduce(&mut comm, &mut sums)?;
+            compressor.all_reduce(comm, &mut sums)?;
             means.iter_mut().zip(sums).for_each(|(mean, sum)| *mean += f64::from(sum) / 400.0);
         }
         Ok((results, means))
     });
-    for (results, means) in ended.unwrap().into_iter().map(Result::unwrap) {
+    for (results, means) in ended {
         assert!(results[0] == results[1] && results[0] != results[2]);
         let sum = |index: usize| (0..2).map(|rank| f64::from(gradients(rank, 0)[index])).sum::<f64>();
         // A step is at most 1/7, twice rounded; five standard deviations.

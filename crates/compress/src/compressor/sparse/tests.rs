@@ -1,8 +1,7 @@
 //! Tests of sums of pairs over declared nodes, against sums of all elements.
 
+use super::super::tests::on_nodes;
 use super::*;
-use unisono::Unisono;
-use unisono_collectives::Topology;
 
 const ELEMENTS: usize = 1000;
 
@@ -17,19 +16,16 @@ fn pairs(rank: usize, per_mille: u32) -> Vec<Pair> {
 /// Returns the result of each leader for these pairs: the bits of the sum, whether it is finite, and whether all elements were
 /// sent.
 fn summed(own: &[Vec<Pair>]) -> Vec<(Vec<u32>, bool, bool)> {
-    let leaders = own.len();
-    let world = Unisono::builder().nodes(Topology::from_node_sizes(&vec![1; leaders]));
-    let ended = world.on_threads(leaders, |mut comm| -> Result<_> {
+    on_nodes(&vec![1; own.len()], |comm| {
         // Existing values are ignored.
         let mut values = vec![7.0_f32; ELEMENTS];
         let mut doubling = Doubling::default();
-        doubling.sum(&mut comm, &pairs(5, 100), &mut values)?;
+        doubling.sum(comm, &pairs(5, 100), &mut values)?;
         let rank = comm.rank();
-        let is_finite = doubling.sum(&mut comm, &own[rank], &mut values)?;
+        let is_finite = doubling.sum(comm, &own[rank], &mut values)?;
         comm.barrier()?;
         Ok((values.iter().map(|value| value.to_bits()).collect(), is_finite, doubling.is_dense))
-    });
-    ended.unwrap().into_iter().map(Result::unwrap).collect()
+    })
 }
 
 fn expected(own: &[Vec<Pair>]) -> Vec<u32> {
