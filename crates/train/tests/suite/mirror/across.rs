@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use unisono::{Algorithm, Topology, Unisono};
+use unisono::Algorithm;
 use unisono_train::metrics::VisitOutputs;
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
@@ -12,7 +12,7 @@ use unisono_train::{
     ReplicaError, Share, TrainError,
 };
 
-use super::line::{optimizers, sgd};
+use super::line::{on_nodes, optimizers, sgd};
 use super::sharded::Many;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
@@ -94,8 +94,7 @@ impl Replica for Steps {
 fn five_steps(overlap: Overlap, puts: [usize; 4], until: (usize, usize), seen: (usize, usize)) {
     let (tells, told) = channel();
     let ends: [Mutex<Option<End>>; 2] = [End::Tells(tells), End::Told(told)].map(|end| Mutex::new(Some(end)));
-    let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
-    let ended = world.on_threads(2, |mut comm| -> Result<_, TrainError> {
+    let ended = on_nodes(&[1, 1], |mut comm| -> Result<_, TrainError> {
         let mut replica = Steps::new(puts);
         match ends[comm.rank()].lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(End::Tells(tells)) => {
@@ -118,7 +117,7 @@ fn five_steps(overlap: Overlap, puts: [usize; 4], until: (usize, usize), seen: (
         made?;
         mirror.hash()
     });
-    let ended: Vec<u64> = ended.unwrap().into_iter().map(Result::unwrap).collect();
+    let ended: Vec<u64> = ended.into_iter().map(Result::unwrap).collect();
     assert_eq!(ended[0], ended[1]);
 }
 
@@ -149,8 +148,7 @@ fn ended(
     settings: &BucketSettings,
     clip_norm: Option<f64>,
 ) -> u64 {
-    let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
-    let ended = world.on_threads(nodes.iter().sum(), |mut comm| -> Result<_, TrainError> {
+    let ended = on_nodes(nodes, |mut comm| -> Result<_, TrainError> {
         comm.set_choice(Algorithm::Ring)?;
         let mut mirror = Mirror::new(&mut comm, Many::new(), optimizer.clone(), settings, clip_norm)?;
         for step in 0..9 {
@@ -171,7 +169,7 @@ fn ended(
         let steps = mirror.optimizer()?.steps();
         Ok((mirror.hash()?, steps))
     });
-    let ended: Vec<(u64, u64)> = ended.unwrap().into_iter().map(Result::unwrap).collect();
+    let ended: Vec<(u64, u64)> = ended.into_iter().map(Result::unwrap).collect();
     assert!(ended.iter().all(|other| *other == ended[0]), "all ranks hold the same: {ended:?}");
     ended[0].0
 }
@@ -205,8 +203,7 @@ fn overlapping_steps_have_the_bits_of_blocking_steps() {
 
 /// Returns the result of a rank's run. Like the trainer, a rank reports its error to the others.
 fn failed(nodes: &[usize], settings: &BucketSettings, factor: fn(usize, usize) -> f32) -> Vec<TrainError> {
-    let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
-    let ended = world.on_threads(nodes.iter().sum(), |mut comm| {
+    let ended = on_nodes(nodes, |mut comm| {
         comm.set_timeout(Duration::from_secs(20));
         let rank = comm.rank();
         let replica = Many { rank, factor, ..Many::new() };
@@ -222,7 +219,7 @@ fn failed(nodes: &[usize], settings: &BucketSettings, factor: fn(usize, usize) -
         }
         made
     });
-    ended.unwrap().into_iter().map(Result::unwrap_err).collect()
+    ended.into_iter().map(Result::unwrap_err).collect()
 }
 
 fn failed_rank_is_named_on_all_ranks() {
@@ -257,8 +254,7 @@ fn late_gradient_that_is_not_finite_is_named_on_all_ranks() {
 }
 
 fn replica_with_deferred_updates_panics() {
-    let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
-    let said = world.on_threads(2, |mut comm| {
+    let said = on_nodes(&[1, 1], |mut comm| {
         let mut mirror =
             Mirror::new(&mut comm, Steps::new([3, 0, 1, 2]), sgd(), &buckets(Overlap::Across), None).unwrap();
         let mut step = |mirror: &mut Mirror<Steps>| {
@@ -269,7 +265,7 @@ fn replica_with_deferred_updates_panics() {
         mirror.settle().unwrap();
         (shown.is_err(), mirror.replica().step)
     });
-    assert_eq!(said.unwrap(), [(true, 3), (true, 3)]);
+    assert_eq!(said, [(true, 3), (true, 3)]);
 }
 
 pub(crate) fn tests() -> Vec<Test> {

@@ -1,6 +1,5 @@
 //! Gradients that are compressed between nodes. Each node consists of threads of this process.
 
-use unisono::{Topology, Unisono};
 use unisono_compress::Compression;
 use unisono_train::metrics::VisitOutputs;
 use unisono_train::{
@@ -8,7 +7,7 @@ use unisono_train::{
     Share, TrainError, Wire,
 };
 
-use super::line::sgd;
+use super::line::{on_nodes, sgd};
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 
@@ -105,8 +104,7 @@ fn loss_after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> f64 {
 fn after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> (f64, u64) {
     // At 0.05, the delay of 1-bit gradients is too large.
     let rate = 0.02;
-    let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
-    let ended = world.on_threads(nodes.iter().sum(), |mut comm| -> Result<_, TrainError> {
+    let ended = on_nodes(nodes, |mut comm| -> Result<_, TrainError> {
         let mut mirror = Mirror::new(&mut comm, Products::new(), sgd(), settings, None)?;
         let mut loss = f64::NAN;
         for step in 0..steps {
@@ -115,7 +113,7 @@ fn after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> (f64, u64)
         }
         Ok((loss, mirror.hash()?))
     });
-    let ended: Vec<_> = ended.unwrap().into_iter().map(Result::unwrap).collect();
+    let ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
     assert!(ended.windows(2).all(|pair| pair[0] == pair[1]), "all ranks hold the same: {ended:?}");
     ended[0]
 }
@@ -148,8 +146,7 @@ fn first_steps_can_be_uncompressed() {
 
 fn compressed_gradient_that_is_not_finite_is_named_on_all_ranks() {
     for format in FORMATS {
-        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 2]));
-        let ended = world.on_threads(3, |mut comm| {
+        let ended = on_nodes(&[1, 2], |mut comm| {
             let mut mirror = Mirror::new(&mut comm, Products::new(), sgd(), &wire(format), None)?;
             let mut batch = samples(comm.rank(), 0);
             if comm.rank() == 2 {
@@ -157,7 +154,7 @@ fn compressed_gradient_that_is_not_finite_is_named_on_all_ranks() {
             }
             mirror.step(&mut comm, Share::of(&[Some(batch)]), 0.3, |_| true).map(drop)
         });
-        for ended in ended.unwrap() {
+        for ended in ended {
             assert!(
                 matches!(&ended, Err(TrainError::NotFinite { parameter, .. }) if parameter == "weight"),
                 "{ended:?}"
@@ -170,8 +167,7 @@ fn steps_without_an_update_do_not_lose_residuals() {
     // The gradient of the weight is zero for samples of zeros, so their steps send only its residual.
     let zeros = || Some(vec![vec![0.0; COLUMNS]; 16]);
     let learned = |without: usize, is_made: bool| {
-        let world = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
-        let ended = world.on_threads(2, |mut comm| -> Result<_, TrainError> {
+        let mut ended = on_nodes(&[1, 1], |mut comm| -> Result<_, TrainError> {
             let rule = Sgd { momentum: 0.0, nesterov: false };
             let optimizer = OptimizerSettings { weight_decay: 0.0, ..OptimizerSettings::new(rule) };
             let mut mirror = Mirror::new(&mut comm, Products::new(), optimizer, &wire("topk:0.1"), None)?;
@@ -187,7 +183,7 @@ fn steps_without_an_update_do_not_lose_residuals() {
             }
             Ok(mirror.replica().values[1].clone())
         });
-        ended.unwrap().swap_remove(0).unwrap()
+        ended.swap_remove(0).unwrap()
     };
     let expected = learned(0, true);
     let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
@@ -200,8 +196,7 @@ fn steps_without_an_update_do_not_lose_residuals() {
 
 fn step_that_is_not_made_has_no_effect_where_nothing_is_compressed() {
     let hash_after = |nodes: &[usize], settings: &BucketSettings| {
-        let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
-        let ended = world.on_threads(2, |mut comm| -> Result<_, TrainError> {
+        let mut ended = on_nodes(nodes, |mut comm| -> Result<_, TrainError> {
             let mut mirror = Mirror::new(&mut comm, Products::new(), sgd(), settings, None)?;
             for step in 0..6 {
                 let batch = [Some(samples(comm.rank(), step))];
@@ -209,7 +204,7 @@ fn step_that_is_not_made_has_no_effect_where_nothing_is_compressed() {
             }
             mirror.hash()
         });
-        ended.unwrap().swap_remove(0).unwrap()
+        ended.swap_remove(0).unwrap()
     };
     let late = BucketSettings { uncompressed_steps: 4, ..wire("int8") };
     let late_and_last = BucketSettings { uncompressed_steps: 5, ..wire("int8") };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use unisono::{Communicator, Topology, Unisono};
 use unisono_train::metrics::VisitOutputs;
 use unisono_train::optimizer::{Averaged, StepInfo, UpdateRule, largest};
 use unisono_train::{AdamW, Gradients, LossSums, OptimizerSettings, Parameter, Replica, ReplicaError, Sgd};
@@ -76,6 +77,12 @@ impl Replica for Line {
         visit(&mut self.values[index]);
         Ok(())
     }
+}
+
+/// Returns the results of ranks as threads of these nodes.
+pub(crate) fn on_nodes<T: Send>(nodes: &[usize], on_rank: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
+    world.on_threads(nodes.iter().sum(), on_rank).unwrap()
 }
 
 /// Returns points whose sums are not exact.

@@ -1,6 +1,6 @@
 //! A sharded optimizer has the bits of an unsharded one, a part of its memory, and the same checkpoints.
 
-use unisono::{Algorithm, Choice, Topology, Unisono};
+use unisono::{Algorithm, Choice};
 use unisono_train::metrics::VisitOutputs;
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
@@ -8,7 +8,7 @@ use unisono_train::{
     ReplicaError, Share, TrainError, Wire,
 };
 
-use super::line::optimizers;
+use super::line::{on_nodes, optimizers};
 use super::trainer::run_with;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
@@ -108,8 +108,7 @@ impl Run {
     /// each rank.
     fn ended(&self, shard_optimizer: bool) -> (u64, usize, Vec<usize>) {
         let buckets = BucketSettings { shard_optimizer, ..self.buckets.clone() };
-        let world = Unisono::builder().nodes(Topology::from_node_sizes(&self.nodes));
-        let ended = world.on_threads(self.nodes.iter().sum(), |mut comm| -> Result<_, TrainError> {
+        let ended = on_nodes(&self.nodes, |mut comm| -> Result<_, TrainError> {
             comm.set_choice(self.choice.clone())?;
             let mut mirror =
                 Mirror::new(&mut comm, Many::new(), self.optimizer.clone(), &buckets, self.clip_norm)?;
@@ -121,7 +120,7 @@ impl Run {
             let remembered = mirror.optimizer()?.state().map(|(_, _, values)| values.len()).sum();
             Ok((mirror.hash()?, mirror.buckets().unwrap().scattered(), remembered))
         });
-        let ended: Vec<(u64, usize, usize)> = ended.unwrap().into_iter().map(Result::unwrap).collect();
+        let ended: Vec<(u64, usize, usize)> = ended.into_iter().map(Result::unwrap).collect();
         assert!(ended.iter().all(|other| other.0 == ended[0].0), "all ranks hold the same");
         (ended[0].0, ended[0].1, ended.into_iter().map(|rank| rank.2).collect())
     }
