@@ -182,7 +182,12 @@ impl Array {
         }
         let header = file.read(before, length)?;
         let header = str::from_utf8(&header).map_err(|_| broken("has a header that is no text"))?;
-        let kind = string(header, "descr").ok_or_else(|| broken("has no simple `descr`"))?;
+        let kind = string(header, "descr").ok_or_else(|| match value(header, "descr") {
+            Some(fields) if fields.starts_with('[') => {
+                refused("is a structured array: expected numbers, such as one of its fields".into())
+            }
+            _ => broken("has no `descr`"),
+        })?;
         let shape = sizes(header).ok_or_else(|| broken("has no `shape`"))?;
         match value(header, "fortran_order") {
             Some(order) if order.starts_with("False") => {}
@@ -201,6 +206,9 @@ impl Array {
         }
         let kind = kind.trim_start_matches(['<', '|', '=']).to_owned();
         let array = Self { file, offset, kind, shape };
+        if array.shape.is_empty() {
+            return Err(array.refused("expected at least one dimension"));
+        }
         if !array.kind.starts_with(['u', 'i', 'f', 'b']) {
             // Text or objects: `samples` and `labels` refuse them. The width in their type is not in bytes, or missing.
             return Ok(array);
@@ -277,12 +285,11 @@ fn string<'a>(dictionary: &'a str, key: &str) -> Option<&'a str> {
     Some(string)
 }
 
-/// Returns the dimensions in the tuple `shape`, at least one.
+/// Returns the dimensions in the tuple `shape`.
 fn sizes(dictionary: &str) -> Option<Vec<usize>> {
     let (tuple, _) = value(dictionary, "shape")?.strip_prefix('(')?.split_once(')')?;
     let sizes = tuple.split(',').map(str::trim).filter(|size| !size.is_empty());
-    let sizes: Vec<usize> = sizes.map(|size| size.parse().ok()).collect::<Option<_>>()?;
-    (!sizes.is_empty()).then_some(sizes)
+    sizes.map(|size| size.parse().ok()).collect()
 }
 
 #[cfg(test)]

@@ -38,8 +38,12 @@ pub(crate) fn local<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Sou
             Source::Idx(_) | Source::Npy(_) | Source::Images(_) | Source::Cifar(_) => Wanted::Folder,
             _ => Wanted::Either,
         };
+        // The names of objects may have these characters.
+        let is_list = url.contains([',', '*', '{']);
+        let hint =
+            if is_list { "; a URL names one object or folder: lists and patterns are for files" } else { "" };
         let path = mirror::mirrored(&url, wanted, cache)
-            .map_err(|problem| DataError::other(format!("`{url}`: {problem}")))?;
+            .map_err(|problem| DataError::other(format!("`{url}`: {problem}{hint}")))?;
         return Ok(Cow::Owned(source.moved_to(path)));
     }
     Ok(Cow::Borrowed(source))

@@ -19,6 +19,9 @@ const BLOCK: u64 = 512;
 /// The maximum size of a member with the class, in bytes.
 const MOST_OF_CLASS: u64 = 1 << 20;
 
+/// The advice for a sample without one of its members, which may be elsewhere in the file.
+const TOGETHER: &str = "the members of a sample must follow each other (`tar --sort=name`)";
+
 /// Reads the headers of the tar files that `path` names, or of those in its directories.
 pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let is_shard = |name: &str| [".tar", ".tar.gz", ".tgz"].iter().any(|end| name.ends_with(end));
@@ -128,7 +131,11 @@ struct Found {
 
 fn found_in<R: Read>(path: &Path, entries: io::Result<Entries<'_, R>>) -> Result<Found, DataError> {
     let damaged = |problem: String| DataError::file(path, problem);
-    let broken = |error| damaged(format!("is not a tar file, or damaged: {error}; fetch it again"));
+    let broken = |error| {
+        damaged(format!(
+            "is not a tar file, has a volume label (`tar -V`), or is damaged: {error}; write or fetch it again"
+        ))
+    };
     let mut found = Found::default();
     for entry in entries.map_err(broken)? {
         let entry = entry.map_err(broken)?;
@@ -207,12 +214,12 @@ impl Parts {
     fn sample(self, file: &ByteFile, number: usize) -> Result<Sample, DataError> {
         let damaged = |problem: &str| damaged(&file.path, &self.key, problem);
         let image = self.image.ok_or_else(|| {
-            damaged(&format!("has no image: expected a member that ends in {} beside it", extensions()))
+            damaged(&format!("has no image: expected a member that ends in {}; {TOGETHER}", extensions()))
         })?;
         let label = match (self.class, self.table) {
             (Some(class), _) => number_in(&text(file, class, &damaged)?),
             (None, Some(table)) => label_in(&text(file, table, &damaged)?),
-            (None, None) => Err("has no class: expected a member `.cls` or `.json` beside its image".into()),
+            (None, None) => Err(format!("has no class: expected a member `.cls` or `.json`; {TOGETHER}")),
         };
         let label = label.map_err(|problem| damaged(&problem))?;
         Ok(Sample { file: number, key: self.key, image, label })

@@ -121,14 +121,14 @@ fn arrays_that_do_not_match_are_reported() {
             "x_train.npy`: is big-endian (`>f4`): save it with",
         ),
         (array(fortran, &[0; 160]), labels.clone(), "is in Fortran's order: save it with"),
-        (array(record, &[0; 80]), labels.clone(), "has no simple `descr`"),
+        (array(record, &[0; 80]), labels.clone(), "x_train.npy`: is a structured array: expected numbers"),
         (
             npy("<i4", "(20, 2)", &[0; 160]),
             labels.clone(),
             "is an array of `i4` with the shape [20, 2]: expected `u1` images",
         ),
         (npy("|u1", "(20, 2, 3, 2)", &[0; 240]), labels.clone(), "with the shape [20, 2, 3, 2]: expected"),
-        (npy("|u1", "()", &[0]), labels.clone(), "has no `shape`"),
+        (npy("|u1", "()", &[0]), labels.clone(), "with the shape []: expected at least one dimension"),
         (npy("|u1", "(20, 0, 3)", &[]), labels.clone(), "expected sizes above 0"),
         (
             npy("|u1", "(4294967296, 4294967296, 3)", &[]),

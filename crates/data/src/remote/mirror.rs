@@ -123,17 +123,29 @@ impl Mirror {
                 objects.push(Object::new(&below, meta));
             }
         }
-        // Some tools write an empty object for each folder.
-        let folders: HashSet<_> = objects
-            .iter()
-            .filter_map(|object| object.version.path.rsplit_once('/'))
-            .map(|(folder, _)| folder.to_owned())
-            .collect();
-        objects.retain(|object| object.version.size > 0 || !folders.contains(&object.version.path));
+        let objects = self.without_markers(objects).await;
         if objects.is_empty() {
             return Err("has no objects: check the name".into());
         }
         Ok((objects, self.folder.files()))
+    }
+
+    /// Removes the empty objects that some tools write for folders. Their names end in a slash, which the listing drops.
+    async fn without_markers(&self, objects: Vec<Object>) -> Vec<Object> {
+        let paths = objects.iter().map(|object| Path::new(&object.version.path));
+        let folders: HashSet<_> =
+            paths.flat_map(|path| path.ancestors().skip(1)).map(Path::to_owned).collect();
+        let mut kept = Vec::with_capacity(objects.len());
+        for object in objects {
+            let is_marker = object.version.size == 0
+                && (folders.contains(Path::new(&object.version.path))
+                    // The marker of an empty folder.
+                    || matches!(self.address.store.head(&object.location).await, Err(Error::NotFound { .. })));
+            if !is_marker {
+                kept.push(object);
+            }
+        }
+        kept
     }
 
     fn file(&self, object: &Object) -> PathBuf {

@@ -108,7 +108,10 @@ pub(super) fn describe(error: &Error) -> String {
     // A refused list request has no error variant.
     let is_refused = matches!(error, Error::PermissionDenied { .. } | Error::Unauthenticated { .. });
     match error {
-        Error::NotFound { .. } => "is not there: check the name".into(),
+        // A server that refuses a request by its method has this error variant too.
+        Error::NotFound { .. } if !text.contains("405 Method Not Allowed") => {
+            "is not there: check the name".into()
+        }
         Error::Precondition { .. } => changed(),
         _ if is_refused || text.contains("403 Forbidden") => format!(
             "may not be read: {text}; for a bucket, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true if it \
@@ -145,6 +148,17 @@ mod tests {
             assert_eq!((address.path, address.wanted), (Path::from(path), found), "{url}");
             let store = format!("{:?}", address.store);
             assert!(of_store.iter().all(|part| store.contains(part)), "{url}: {store}");
+        }
+    }
+
+    #[test]
+    fn a_refused_method_is_no_missing_object() {
+        for (status, expected) in
+            [("404 Not Found", "is not there"), ("405 Method Not Allowed", "405 Method")]
+        {
+            let source = format!("Server returned non-2xx status code: {status}: ").into();
+            let message = describe(&Error::NotFound { path: "a.csv".into(), source });
+            assert!(message.contains(expected), "{message}");
         }
     }
 

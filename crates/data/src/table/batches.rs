@@ -1,6 +1,6 @@
 //! Record batches: rows in columnar formats.
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::path::Path;
 
 use arrow_array::cast::AsArray;
@@ -42,10 +42,10 @@ impl Filling<'_> {
         if let (Some(column), Some(targets)) = (self.columns.label, &mut self.targets) {
             let texts = values(array(column), before, "words or whole numbers", texts);
             let texts = texts.map_err(|problem| refused(column, problem))?;
-            if let Some(place) = texts.iter().position(|label| !targets.push(label)) {
-                let (row, value) = (before + place, &texts[place]);
-                let problem = format!("row {row} has `{value}`: expected a finite 32-bit number");
-                return Err(refused(column, problem));
+            for (row, label) in (before..).zip(&texts) {
+                targets.push(label).map_err(|expected| {
+                    refused(column, format!("row {row} has `{label}`: expected a {expected}"))
+                })?;
             }
         }
         Ok(())
@@ -102,8 +102,9 @@ pub(super) fn numbers(array: &dyn Array) -> Option<Vec<f64>> {
 }
 
 pub(super) fn texts(array: &dyn Array) -> Option<Vec<String>> {
-    fn shown<T: ArrowPrimitiveType<Native: ToString>>(array: &dyn Array) -> Vec<String> {
-        array.as_primitive::<T>().values().iter().map(ToString::to_string).collect()
+    /// Formats whole numbers with a fraction too, as CSV files do: `1.0`.
+    fn shown<T: ArrowPrimitiveType<Native: Debug>>(array: &dyn Array) -> Vec<String> {
+        array.as_primitive::<T>().values().iter().map(|value| format!("{value:?}")).collect()
     }
     fn words<'a>(values: impl Iterator<Item = Option<&'a str>>) -> Vec<String> {
         values.map(|value| value.unwrap_or_default().trim().to_owned()).collect()

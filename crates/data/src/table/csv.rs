@@ -1,12 +1,11 @@
 //! Reads CSV files, row by row.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{BufReader, Read};
 use std::path::Path;
 
 use csv::{ErrorKind, Position, ReaderBuilder, StringRecord, Trim};
 
-use super::labels::Targets;
 use super::{Filling, finite};
 use crate::error::DataError;
 
@@ -45,11 +44,7 @@ pub(super) fn read(path: &Path, table: &mut Filling) -> Result<(), DataError> {
         }
         table.numbers.extend(row.drain(..))?;
         if let (Some(column), Some(targets)) = (table.columns.label, &mut table.targets) {
-            match &cells[column] {
-                "" if matches!(targets, Targets::Classes(_)) => return Err(wrong(column, "label")),
-                cell if targets.push(cell) => {}
-                _ => return Err(wrong(column, "finite number")),
-            }
+            targets.push(&cells[column]).map_err(|expected| wrong(column, expected))?;
         }
     }
     Ok(())
@@ -73,21 +68,20 @@ fn unreadable(path: &Path, error: csv::Error) -> DataError {
     }
 }
 
-/// Returns the line, from 1, of the row that starts at this position. The position is the end of the previous row, so line ends there are skipped,
-/// except in a pipe, which cannot be read again.
+/// Returns the line, from 1, of the row that starts at this position. The position is the end of the previous row, so line ends there are skipped.
+/// The reader counts only `\n` as the end of a line, so the file is read again. A pipe cannot be.
 fn line_of(path: &Path, position: Option<&Position>) -> u64 {
     let Some(position) = position else { return 1 };
-    let mut line = position.line();
-    let Some(mut text) = path.is_file().then(|| File::open(path).ok()).flatten() else { return line };
-    if text.seek(SeekFrom::Start(position.byte())).is_err() {
-        return line;
-    }
-    for byte in BufReader::new(text).bytes().map_while(Result::ok) {
+    let Some(text) = path.is_file().then(|| File::open(path).ok()).flatten() else { return position.line() };
+    let (mut line, mut last) = (1, b' ');
+    for (at, byte) in (0..).zip(BufReader::new(text).bytes().map_while(Result::ok)) {
         match byte {
-            b'\n' => line += 1,
-            b'\r' => {}
-            _ => break,
+            b'\n' if last == b'\r' => {}
+            b'\n' | b'\r' => line += 1,
+            _ if at >= position.byte() => break,
+            _ => {}
         }
+        last = byte;
     }
     line
 }

@@ -24,11 +24,12 @@ impl Layout {
         if header.len() < 2 {
             return Err(format!("has {} columns: expected features and a label", header.len()));
         }
-        if header.iter().any(String::is_empty) {
-            return Err(
-                "has a column without a name: expected a name for each (pandas writes row numbers there, unless `index=False`)"
-                    .to_owned(),
-            );
+        let is_unnamed = |name: &&String| name.is_empty() || name.starts_with("__index_level_");
+        if let Some(name) = header.iter().find(is_unnamed) {
+            return Err(format!(
+                "has a column without a name, `{name}`: expected a name for each (pandas writes row numbers there, unless \
+                 `index=False`)"
+            ));
         }
         let label = header.iter().position(|name| name == target.unwrap_or("label"));
         if let (None, Some(target)) = (label, target) {

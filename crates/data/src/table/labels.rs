@@ -12,17 +12,14 @@ pub(super) enum Targets {
 }
 
 impl Targets {
-    /// Adds the label of a row. Returns false for one that is not the finite number of a regression.
-    #[must_use]
-    pub(super) fn push(&mut self, label: &str) -> bool {
+    /// Adds the label of a row. The error names the expected value.
+    pub(super) fn push(&mut self, label: &str) -> Result<(), &'static str> {
         match self {
+            Self::Classes(_) if label.is_empty() => return Err("label"),
             Self::Classes(names) => names.push(label),
-            Self::Numbers(numbers) => match finite(label) {
-                Some(number) => numbers.push(number),
-                None => return false,
-            },
+            Self::Numbers(numbers) => numbers.push(finite(label).ok_or("finite number")?),
         }
-        true
+        Ok(())
     }
 
     pub(super) fn has_class(&self, name: &str) -> bool {

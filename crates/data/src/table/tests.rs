@@ -116,13 +116,18 @@ fn errors_name_line_and_column() {
     for (row, expected) in cases {
         let message = refusal(&format!("{header}{row}"));
         assert!(message.contains("table.csv`") && message.contains(expected), "{message}, not {expected}");
-        let other_ends = refusal(&format!("{header}{row}").replace('\n', "\r\n"));
-        assert!(other_ends.contains(expected), "{other_ends}, not {expected}");
+        for end in ["\r\n", "\r"] {
+            let message = refusal(&format!("{header}{row}").replace('\n', end));
+            assert!(message.contains(expected), "{message}, not {expected}");
+        }
     }
     assert!(refusal("label\n1\n").contains("line 1: has 1 columns"));
     assert!(refusal("").contains("line 1: has 0 columns"));
     assert!(refusal("a,\"b,label\n1,2,x\n").contains("line 1: has a quote that is not closed"));
-    assert!(refusal(",a,label\n0,1,x\n").contains("line 1: has a column without a name"));
+    for name in ["", "__index_level_0__"] {
+        let message = refusal(&format!("a,label,{name}\n1,x,0\n"));
+        assert!(message.contains(&format!("line 1: has a column without a name, `{name}`: ")), "{message}");
+    }
     let directory = TestDirectory::new();
     let broken = read(&directory.file("table.csv", b"a,label\n1,x\n2,\xff\n")).unwrap_err().to_string();
     assert!(broken.contains("line 3: is not UTF-8"), "{broken}");

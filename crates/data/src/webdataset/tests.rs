@@ -146,6 +146,15 @@ fn linked_members_of_samples_are_refused() {
 }
 
 #[test]
+fn a_volume_label_is_reported() {
+    let mut label = Header::new_old();
+    label.set_entry_type(EntryType::new(b'V'));
+    label.set_cksum();
+    let message = load(&[label.as_bytes(), &*shard(0..20)].concat()).unwrap_err().to_string();
+    assert!(message.contains("some.tar`: is not a tar file, has a volume label (`tar -V`), or"), "{message}");
+}
+
+#[test]
 fn samples_are_read_as_written() {
     for file in [shard(0..20), gzip(&shard(0..20))] {
         let data = load(&file).unwrap();
@@ -202,7 +211,10 @@ fn errors_name_file_and_key() {
     let png = picture(1, ImageFormat::Png);
     let jpeg = picture(1, ImageFormat::Jpeg);
     let cases: [Case; 11] = [
-        (&[("x/7.png", &png)], "sample `x/7`: has no class: expected a member `.cls` or `.json`"),
+        (
+            &[("x/7.png", &png)],
+            "sample `x/7`: has no class: expected a member `.cls` or `.json`; the members of",
+        ),
         (&[("x/7.cls", b"1")], "sample `x/7`: has no image"),
         (&[("7.cls", b"1"), ("8.png", &png)], "sample `7`: has no image"),
         (&[("7.png", &png), ("7.JPG", &jpeg), ("7.cls", b"1")], "sample `7`: has another member like `.JPG`"),

@@ -116,6 +116,7 @@ fn bucket() -> Server {
     let server = Server::new(&[
         ("bucket/some/train/", b""),
         ("bucket/some/train/bee/", b""),
+        ("bucket/some/train/empty/", b""),
         ("bucket/some/trainer", b"other"),
     ]);
     let objects = images().into_iter().map(|(path, bytes)| (format!("bucket/some/train/{path}"), bytes));
@@ -171,6 +172,9 @@ fn a_folder_on_s3_equals_a_local_one() {
     // Without a slash, the URL could name an object, but none exists.
     let without = Loading::start(&server, "images:s3://bucket/some/train", cache.path()).output();
     assert_eq!(without, of_local_images());
+    // The folder has a folder of its own for training.
+    let above = Loading::start(&server, "images:s3://bucket/some/", cache.path()).output();
+    assert_eq!(above, of_local_images());
 }
 
 fn an_object_over_http_equals_a_local_file() {
@@ -275,6 +279,11 @@ fn unavailable_objects_are_reported() {
     for source in ["csv:s3://bucket/none.csv", "tfrecord:s3://bucket/none"] {
         let message = Loading::start(&server, source, cache.path()).output();
         assert!(message.ends_with("check the name"), "{message}");
+    }
+    let of_two = format!("{0},{0}", server.url("none.csv"));
+    for name in [of_two, server.url("part-*.csv"), server.url("part-{1..2}.csv")] {
+        let message = load(&format!("csv:{name}"), cache.path()).unwrap_err().to_string();
+        assert!(message.contains("; a URL names one object or folder: "), "{message}");
     }
     let message = load(&format!("npy:{}", server.url("a.npy")), cache.path()).unwrap_err().to_string();
     assert!(message.contains("a.npy`: cannot be listed: "), "{message}");

@@ -169,7 +169,7 @@ fn values_are_read_as_written() {
     assert_eq!(batches::texts(&array).unwrap(), ["true", "false"]);
     let halves = Float16Array::from_iter_values([1.5, -2.0].map(Half::from_f32));
     assert_eq!(batches::numbers(&halves), Some(vec![1.5, -2.0]));
-    assert_eq!(batches::texts(&halves).unwrap(), ["1.5", "-2"]);
+    assert_eq!(batches::texts(&halves).unwrap(), ["1.5", "-2.0"]);
     assert_eq!(batches::texts(&*words(vec![" ant ", "dog"])).unwrap(), ["ant", "dog"]);
     assert_eq!(batches::numbers(&*words(vec!["1"])), None);
     assert_eq!(batches::numbers(&NullArray::new(3)), None);
@@ -245,6 +245,9 @@ fn errors_name_file_column_and_row() {
             assert!(message.contains(&expected), "{message}, not {expected}");
         }
     }
+    let blank = batch([("a", numbers()), ("label", words([&["x"; 19][..], &[" "]].concat()))]);
+    let message = refusal(written(false, None, &[blank]));
+    assert!(message.contains("some.arrow`, column `label`: row 19 has ``: expected a label"), "{message}");
     for text in ["a,label\n1,2\n", "ARROW1", "ARROW1 and so on, and no ARROW1", "", "\0\0\0\0"] {
         let message = refusal(text);
         assert!(message.contains("some.arrow`: is not an Arrow file, or damaged"), "{message}");
