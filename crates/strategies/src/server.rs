@@ -1,9 +1,9 @@
 //! The parameter server: some ranks hold the parameters and the optimizer state, and the others compute gradients.
 //!
 //! A step has one share per worker at the start of the run. A worker processes one share after the other. It pulls the parameters in the order of its
-//! forward pass, and pushes gradients as its backward pass computes them. A slow worker therefore processes fewer shares, and the share of a lost
-//! worker goes to another. Each bucket of parameters is on one server, which updates it with every gradient that arrives. Without
-//! [staleness](Staleness), it updates the bucket with the mean of a step.
+//! forward pass, and pushes gradients as its backward pass computes them. A slow worker therefore processes fewer shares. In an
+//! [elastic](ParameterServer::elastic) run, the share of a lost worker goes to another. Each bucket of parameters is on one server, which updates it
+//! with every gradient that arrives. Without [staleness](Staleness), it updates the bucket with the mean of a step.
 //!
 //! The first server coordinates: it assigns shares and evaluation batches, reports, and saves. Parameter servers follow Li et al., "Scaling
 //! distributed machine learning with the parameter server", 2014. Bounded staleness follows Ho et al., "More effective distributed ML via a stale
@@ -165,8 +165,8 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         Ok(Self { comm, part })
     }
 
-    /// Permits workers to [join](ParameterServer::join) in place of lost ones. They find the servers by files in this folder, which must be private
-    /// to this user. All ranks must be on one machine. Called by all ranks.
+    /// Continues without lost workers, and permits others to [join](ParameterServer::join) in their place. They find the servers by files in this
+    /// folder, which must be private to this user. All ranks must be on one machine. Called by all ranks.
     #[must_use]
     pub fn elastic(mut self, folder: PathBuf) -> Self {
         self.part.folder = Some(folder);
@@ -216,11 +216,12 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
     /// Serves or works until the end of the run. The coordinator, which is rank 0, reports every step and epoch, and returns the summary. If this
     /// rank fails, it fails the communicator.
     ///
-    /// If a worker is lost, the others process its shares, unless the world ends with it ([`OnFailure::EndJob`](unisono::OnFailure::EndJob)). If a
-    /// server is lost, all ranks fail.
+    /// If a worker of an [elastic](ParameterServer::elastic) run is lost, the others process its shares, unless the world ends with it
+    /// ([`OnFailure::EndJob`](unisono::OnFailure::EndJob)). If a server is lost, or a worker of another run, all ranks fail.
     ///
     /// # Errors
-    /// [`TrainError`] of a lost server, of the model, a file or the data. Also if the loss is not finite, or if all workers are lost.
+    /// [`TrainError`] of a lost server, of the model, a file or the data. Also if the loss is not finite, if a worker of a run that is not elastic is
+    /// lost, or if all workers are lost.
     pub fn run(self, mut on_event: impl FnMut(Event)) -> Result<Ended, TrainError> {
         let Self { comm, part } = self;
         let without_summary = |has_stopped| Ended { summary: None, has_stopped };

@@ -80,7 +80,12 @@ pub enum TrainError {
     /// A parameter server is lost, which ends the run.
     #[error("the parameter server on rank {server} is lost: {error}")]
     ServerLost { server: Rank, error: unisono::Error },
-    /// All workers of parameter servers are lost.
+    /// A worker of parameter servers is lost, in a run that is not elastic.
+    #[error(
+        "the worker on rank {rank} is lost: {why}; start the run again with --resume, or use --elastic, which tolerates it"
+    )]
+    WorkerLost { rank: Rank, why: String },
+    /// All workers of parameter servers are lost, in an elastic run.
     #[error("all {of} workers are lost, the last one on rank {rank}: {why}")]
     WorkersLost { of: usize, rank: Rank, why: String },
     /// Ranks in the minority hold different parameters, each from the given parameter on. This indicates a bug or faulty memory.

@@ -22,7 +22,7 @@ pub struct RunState {
     /// Its position.
     pub progress: Progress,
     /// The checkpoint store, only on the rank that saves.
-    pub store: Option<Store>,
+    store: Option<Store>,
     /// Set once a rank has been asked to stop.
     pub is_stopping: bool,
     log: Log,
@@ -114,6 +114,13 @@ impl RunState {
         Ok(())
     }
 
+    /// Takes the store, to save the end of the run. If the last step has the best evaluation, it replaces the older step that was kept.
+    pub fn take_store(&mut self) -> Option<Store> {
+        let (step, is_best) = (self.progress.step, self.is_new_best());
+        self.store.iter_mut().filter(|_| is_best).for_each(|store| store.keep(step));
+        self.store.take()
+    }
+
     /// Writes buffered curves. A run that resumes from a checkpoint does not repeat the curves before it.
     pub fn flush_log(&mut self) -> Result<(), TrainError> {
         self.log.flush()
@@ -165,10 +172,11 @@ impl RunState {
         Ok(())
     }
 
-    /// Returns a warning after the first epoch whose mean loss is hardly below that of the first step.
+    /// Returns a warning after the first epoch whose mean loss is hardly below that of the first step. The first epoch does not count if it is
+    /// only that step.
     fn warning(&mut self, &EpochReport { epoch, loss, .. }: &EpochReport) -> Option<String> {
         let first = self.progress.first_loss.filter(|first| loss > LEAST_PROGRESS * first)?;
-        if std::mem::replace(&mut self.has_warned, true) {
+        if self.progress.step == 1 || std::mem::replace(&mut self.has_warned, true) {
             return None;
         }
         Some(format!(

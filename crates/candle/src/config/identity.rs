@@ -11,8 +11,19 @@ use unisono_train::{Resumed, TrainError};
 
 /// The entries about data, which are compared separately.
 const DATA: [&str; 3] = ["data", "schema", "fingerprint"];
-/// The entries whose names do not remind of their option, with the name of the option for messages.
-const OPTIONS: [(&str, &str); 2] = [("damaged samples", "on bad sample"), ("parts of a step", "shards")];
+/// The entries whose names do not remind of their options, with the options for messages. The name of an entry in an object follows the object's.
+const OPTIONS: [(&str, &str); 10] = [
+    ("augmentation", "--augment"),
+    ("damaged samples", "--on-bad-sample"),
+    ("local steps", "--local-steps, --outer"),
+    ("norm to clip to", "--clip-norm"),
+    ("optimizer average", "--ema"),
+    ("optimizer rule", "--optimizer, --momentum, --nesterov"),
+    ("optimizer weight decay", "--weight-decay"),
+    ("parts of a step", "--order, --shards"),
+    ("schedule step epochs", "--step-epochs"),
+    ("schedule step factor", "--step-factor"),
+];
 
 impl Config {
     /// Returns the entries about a built-in model and its data. They determine the model, and must be equal to resume a run.
@@ -113,16 +124,16 @@ impl Config {
             return other_run(why);
         }
         let former = self.former_description();
-        match pairs.into_iter().find(|(name, own, saved)| own != saved && former.get(*name) != Some(saved)) {
-            None => Ok(()),
-            Some((name, own, saved)) => {
-                let name =
-                    OPTIONS.iter().find(|(entry, _)| *entry == name).map_or(name, |(_, option)| option);
-                other_run(format!(
-                    "its {name} is {saved}, and this run's is {own}: use the same, or train without --resume"
-                ))
-            }
-        }
+        let mut pairs = pairs.into_iter().filter(|(name, _, saved)| former.get(*name) != Some(saved));
+        let Some((name, own, saved)) = pairs.find_map(|(name, own, saved)| difference(name, &own, &saved))
+        else {
+            return Ok(());
+        };
+        let options = OPTIONS.iter().find(|(entry, _)| *entry == name);
+        let options = options.map_or_else(String::new, |(_, options)| format!(" ({options})"));
+        other_run(format!(
+            "its {name} is {saved}, and this run's is {own}{options}: use the same, or train without --resume"
+        ))
     }
 
     /// Describes a change of the data at the same location. Older checkpoints that lack this entry are not checked.
@@ -138,6 +149,17 @@ impl Config {
             "{source} has changed since: {what}; bring back what was there, or train without --resume"
         ))
     }
+}
+
+/// Returns the name of the first entry that differs, and both values as texts. The entries of objects are compared one by one.
+fn difference(name: &str, own: &Value, saved: &Value) -> Option<(String, String, String)> {
+    if own == saved {
+        return None;
+    }
+    let mut entries = own.as_object().filter(|_| saved.is_object()).into_iter().flatten();
+    let inner = entries.find_map(|(entry, own)| difference(&format!("{name} {entry}"), own, &saved[entry]));
+    let text = |value: &Value| if value.is_null() { "not set".to_owned() } else { value.to_string() };
+    inner.or_else(|| Some((name.to_owned(), text(own), text(saved))))
 }
 
 /// Describes an option that makes other samples of the same files, with the value to restore. Older checkpoints that lack its entry are not checked.

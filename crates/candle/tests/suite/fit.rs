@@ -10,6 +10,7 @@ use unisono_candle::{Config, Loss, Model, Parameters, fit, fit_with};
 use unisono_strategies::Strategy;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
+use unisono_train::rate::ScheduleKind;
 use unisono_train::{AdamW, Callback, EpochReport, Event, Flow, NamedRule, Order, Summary, TrainError};
 
 /// A sample: inputs and target.
@@ -116,10 +117,20 @@ fn stopped_run_resumes_with_its_configuration_and_refuses_others() {
     });
     assert_eq!((stopped[0].last.epoch, stopped[0].ended_early), (2, None));
     let refused = |config: Config| run(&config).unwrap_err();
-    let other = refused(Config { learning_rate: 0.2, ..at(directory.path()) });
-    assert!(other.contains("its learning rate is 0.1, and this run's is 0.2"), "{other}");
-    let invariant = refused(Config { order: Order::Tree, shards: 4, ..at(directory.path()) });
-    assert!(invariant.contains("its shards is null, and this run's is 4"), "{invariant}");
+    let usual = || at(directory.path());
+    for (config, expected) in [
+        (Config { learning_rate: 0.2, ..usual() }, "its learning rate is 0.1, and this run's is 0.2: use"),
+        (Config { clip_norm: Some(1.0), ..usual() }, "is not set, and this run's is 1.0 (--clip-norm): use"),
+        (Config { ema: Some(0.5), ..usual() }, "is not set, and this run's is \"0.5\" (--ema): use"),
+        (Config { weight_decay: 0.5, ..usual() }, "this run's is \"0.5\" (--weight-decay): use"),
+        (Config { optimizer: "lion".parse().unwrap(), ..usual() }, "(--optimizer, --momentum, --nesterov)"),
+        (Config { schedule: ScheduleKind::Constant, ..usual() }, "its schedule is \"cosine\""),
+        (Config { local_steps: Some(4), ..usual() }, "(--local-steps, --outer): use"),
+        (Config { order: Order::Tree, shards: 4, ..usual() }, "this run's is 4 (--order, --shards): use"),
+    ] {
+        let why = refused(config);
+        assert!(why.contains(expected), "{why}");
+    }
     let fresh = refused(Config { resume: false, ..at(directory.path()) });
     assert!(fresh.contains("holds the checkpoints of another run"), "{fresh}");
     let fewer = unisono::threads(2, |mut comm| {

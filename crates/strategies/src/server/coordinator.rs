@@ -25,7 +25,7 @@ pub(super) struct Coordinator<'a, R, F> {
     pub(super) holdings: Holdings<'a>,
     pub(super) state: RunState,
     pub(super) workers: usize,
-    /// Whether a worker may join in place of a lost one.
+    /// Whether the run goes on without a lost worker, and another one may join in its place.
     pub(super) is_elastic: bool,
     /// The time since which there has been no worker.
     pub(super) deserted: Option<Instant>,
@@ -157,17 +157,23 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
     }
 
-    /// Reports lost and joined workers, and parameters without a gradient. Fails if no worker is left and none joins in time.
+    /// Reports lost and joined workers, and parameters without a gradient. Fails if a worker is lost and the run is not elastic, or if no worker is
+    /// left and none joins in time.
     fn report_changes(&mut self, on_event: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let mut state = self.dispatcher.state();
         let (lost, joined) = (std::mem::take(&mut state.lost), std::mem::take(&mut state.joined));
         let without = std::mem::take(&mut state.without);
         let (left, of) = (state.workers.len(), self.workers);
         drop(state);
-        for (rank, why) in &lost {
+        for (rank, why) in lost {
+            if !self.is_elastic {
+                // The worker that repeats its share may pull a mixture of updated and old buckets, so the run would save other parameters.
+                return Err(TrainError::WorkerLost { rank, why });
+            }
             on_event(Event::Notice(format!(
                 "the worker on rank {rank} is lost ({why}): others do its share; {left} of {of} workers are left"
             )));
+            self.last_lost = Some((rank, why));
         }
         for rank in joined {
             on_event(Event::Notice(format!("a worker has joined on rank {rank}: {left} of {of} work")));
@@ -175,15 +181,12 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         for parameter in without.into_iter().filter(|&parameter| self.without.insert(parameter)) {
             on_event(Event::without_gradient(&self.replica.parameters()[parameter as usize - 1].name));
         }
-        if let Some(last) = lost.into_iter().next_back() {
-            self.last_lost = Some(last);
-        }
         if left > 0 {
             self.deserted = None;
             return Ok(());
         }
         let since = *self.deserted.get_or_insert_with(Instant::now);
-        if self.is_elastic && since.elapsed() < TO_JOIN {
+        if since.elapsed() < TO_JOIN {
             return Ok(());
         }
         let (rank, why) = self.last_lost.clone().unwrap_or_default();
@@ -202,7 +205,9 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
         self.state.check_save()?;
         if self.state.is_save_due(step) || self.state.is_new_best() {
+            let began = Instant::now();
             let checkpoint = self.holdings.checkpoint(&self.replica, &self.state.progress)?;
+            unisono::trace::record("snapshot", began, Instant::now());
             self.state.save(Some(checkpoint))?;
         }
         Ok(())
@@ -249,7 +254,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         unisono_train::load(&mut self.replica, &checkpoint.parameters)?;
         let hash = hash_with_buffers(&mut self.replica)?;
         let flushed = self.state.flush_log();
-        if let Some(mut store) = self.state.store.take() {
+        if let Some(mut store) = self.state.take_store() {
             store.save(checkpoint).map_err(not_saved)?;
         }
         flushed?;

@@ -13,7 +13,7 @@ pub(super) struct Pushing {
     /// The links, by server. The first one leads to the coordinator.
     links: Vec<Link>,
     layout: Layout,
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
     buckets: Vec<Bucket>,
     /// The format to which gradients are rounded, if any.
     half: Option<HalfBytes>,

@@ -13,9 +13,9 @@ pub enum Staleness {
     /// The number of updates in this many steps, one per share. With 0, training is synchronous: all workers wait for the end of each step, and
     /// parameters are updated with the mean of its gradients.
     ///
-    /// If a worker is lost while it pushes a share, the buckets that have all shares of the step are updated, and the others wait for the worker that
-    /// repeats the share. It may compute its gradient with a mixture of updated and other parameters, so the update of the other buckets may differ
-    /// from a synchronous one. Later steps are synchronous again.
+    /// If a worker of an [elastic](super::ParameterServer::elastic) run is lost while it pushes a share, the buckets that have all shares of the step
+    /// are updated, and the others wait for the worker that repeats the share. It may compute its gradient with a mixture of updated and other
+    /// parameters, so the update of the other buckets may differ from a synchronous one. Later steps are synchronous again.
     Steps(u64),
     /// Unlimited: asynchronous training.
     Unbounded,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::Part;
 use super::message::{Kind, Message};
 use super::pushing::Pushing;
+use unisono::trace;
 use unisono_train::{LossSums, Pass, RandomAccessFeed, Replica, TrainError};
 
 impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
@@ -65,6 +66,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
         let passes =
             passes.map_err(|error| TrainError::Feed { rank: *rank, epoch, step: step + 1, error })?;
         let input = began.elapsed();
+        trace::record("input", began, began + input);
         pushing.pull()?;
         // Only the first pass of a share waits for values. If it has no samples, no pass would copy them.
         let first_waits = replica.brings_values() && matches!(passes.first(), Some(Some(_)));
@@ -76,9 +78,14 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
             pushing.begin(task, Pass { number, of, ..Pass::ONLY });
             let batch = passes.get(number).and_then(Option::as_ref);
             if let Some(batch) = batch {
+                let began = Instant::now();
                 let ran = replica.pass(batch, pushing);
                 pushing.failure()?;
                 ran?;
+                if let Some(weighed) = pushing.ledger.weighed {
+                    trace::record("forward", began, weighed);
+                    trace::record("backward", weighed, Instant::now());
+                }
             }
             pushing.end(batch.is_some())?;
         }

@@ -100,6 +100,33 @@ fn checkpoint_with_the_lowest_loss_is_kept_besides_the_newest() {
     });
 }
 
+/// The step is saved before it is evaluated, and again at the end.
+#[test]
+fn last_step_replaces_the_best_checkpoint_if_it_is_better() {
+    let directory = tempfile::tempdir().unwrap();
+    unisono::threads(1, |mut comm| {
+        let early_stopping = Some(EarlyStopping { patience: 9, min_delta: 0.0 });
+        let checkpoints = Some(Checkpoints { keep: 1, ..Checkpoints::new(directory.path()) });
+        let settings = RunSettings { early_stopping, checkpoints, ..settings(None) };
+        let mut state = RunState::open(&mut comm, settings, None).unwrap();
+        let evaluate = |state: &mut RunState, loss| {
+            state.evaluated(Test { tally: sums(loss), ..Test::default() });
+        };
+        let save = |state: &mut RunState| {
+            state.save(Some(checkpoint(state.progress.step, state.progress.clone()))).unwrap();
+        };
+        state.progress.step = 2;
+        evaluate(&mut state, 2.0);
+        save(&mut state);
+        state.progress.step = 4;
+        save(&mut state);
+        evaluate(&mut state, 1.0);
+        state.take_store().unwrap().save(checkpoint(4, state.progress.clone())).unwrap();
+        let is_kept = |step: u64| directory.path().join(format!("step-{step:010}")).is_dir();
+        assert_eq!([2, 4].map(is_kept), [false, true]);
+    });
+}
+
 #[test]
 fn damaged_checkpoint_is_not_the_one_with_the_lowest_loss() {
     let directory = tempfile::tempdir().unwrap();
@@ -159,8 +186,9 @@ fn only_steps_of_less_than_a_quarter_of_the_batch_have_a_lower_rate() {
 fn epoch_without_progress_is_reported_once() {
     unisono::threads(1, |mut comm| {
         let (mut state, mut notices) = (open(&mut comm, None), Vec::new());
-        make_step(&mut state, LossSums { targets: 2.0, loss: 4.0, correct: 0.0 });
-        for (epoch, loss) in [(1, 1.8), (2, 1.95), (3, 7.0)] {
+        // The first epoch has only the first step.
+        for (epoch, loss) in [(1, 2.0), (2, 1.8), (3, 1.95), (4, 7.0)] {
+            make_step(&mut state, LossSums { targets: 2.0, loss: 4.0, correct: 0.0 });
             let report = EpochReport { epoch, loss, ..EpochReport::default() };
             let receive = &mut |event| {
                 if let Event::Notice(notice) = event {
@@ -169,7 +197,7 @@ fn epoch_without_progress_is_reported_once() {
             };
             state.emit(Event::Epoch(report), receive).unwrap();
         }
-        let expected = "the mean loss of epoch 2 is 1.9500, and that of the first step was 2.0000: ";
+        let expected = "the mean loss of epoch 3 is 1.9500, and that of the first step was 2.0000: ";
         assert!(notices.len() == 1 && notices[0].starts_with(expected), "{notices:?}");
     });
 }

@@ -64,7 +64,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             Some(_) => self.mirror.moments(self.world.replicas())?,
             None => Vec::new(),
         };
-        let (store, has_parts) = (self.state.store.take(), self.world.has_parts());
+        let (store, has_parts) = (self.state.take_store(), self.world.has_parts());
         let whole = if store.is_some() || has_parts { self.whole(gathered)? } else { None };
         let hash = match &whole {
             Some(whole) if has_parts => compare::hash_of(&whole.parameters),

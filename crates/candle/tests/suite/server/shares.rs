@@ -1,8 +1,10 @@
 //! Shares of parameter servers whose first passes have no samples, learning rates that callbacks have scaled, a callback that panics, unreadable
-//! data, parameters without a gradient, a restarted server, and settings that are refused.
+//! data, a lost worker, parameters without a gradient, a restarted server, and settings that are refused.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use unisono::Algorithm;
 use unisono_candle::Config;
@@ -201,6 +203,30 @@ fn unreadable_data_of_a_worker_are_no_invalid_request() {
     }
 }
 
+/// The other worker could do all shares, but might save other parameters than those of an uninterrupted run.
+fn lost_worker_ends_a_run_that_is_not_elastic() {
+    let is_failing = AtomicBool::new(false);
+    let ended = unisono::threads(3, |mut comm| -> Result<(), TrainError> {
+        let (is_lost, is_failing) = (comm.rank() == 2, &is_failing);
+        let feed = Given::new(9, move |_| {
+            if is_lost {
+                is_failing.store(true, Ordering::Relaxed);
+                return unreadable();
+            }
+            // Otherwise this worker could do all shares before the other one has any.
+            while !is_failing.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            Ok(vec![Some(())])
+        });
+        let replica = Waiting::new(false);
+        let server = ParameterServer::new(&mut comm, replica, feed, one_step(), SYNCHRONOUS, None)?;
+        server.run(|_| ()).map(drop)
+    });
+    let error = ended[0].as_ref().unwrap_err();
+    assert!(matches!(error, TrainError::WorkerLost { rank: 2, .. }), "{error}");
+}
+
 fn parameter_without_a_gradient_is_named_once() {
     let notices = on_rank_0(3, |comm| {
         let (mut replica, mut notices) = (Waiting::new(false), Vec::new());
@@ -271,6 +297,7 @@ pub(crate) fn tests() -> Vec<Test> {
         resumed_run_keeps_the_rate_that_a_callback_has_scaled,
         panic_of_a_callback_ends_the_run_on_all_ranks,
         unreadable_data_of_a_worker_are_no_invalid_request,
+        lost_worker_ends_a_run_that_is_not_elastic,
         parameter_without_a_gradient_is_named_once,
         restarted_server_ends_before_it_loads_data,
         settings_without_effect_and_invalid_settings_are_refused_on_all_ranks,
