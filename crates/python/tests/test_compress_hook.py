@@ -46,7 +46,7 @@ assert all(torch.equal(other, flat) for other in everyone)
     )
 
 
-def test_step_that_overflows_does_not_spoil_later_ones() -> None:
+def test_overflow_does_not_spoil_later_steps_and_complex_gradients_are_not_compressed() -> None:
     check(
         PRELUDE
         + MODEL
@@ -63,6 +63,22 @@ for step in range(5):
     (loss_of(ddp) * (float("inf") if step == 3 and rank == 0 else 1.0)).backward()
     finite = all(parameter.grad.isfinite().all() for parameter in ddp.parameters())
     assert finite == (step != 3), step
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((8, 8), 1 + 1j))
+
+    def forward(self, factor):
+        return (self.weight * factor).abs().square().sum()
+
+ddp = DDP(Complex())
+ddp.register_comm_hook(unisono.torch.CompressState("int8"), unisono.torch.compress_hook)
+for step in range(3):
+    ddp.zero_grad()
+    ddp(rank + 1.0).backward()
+    # The mean over the ranks of 2 (rank + 1)² times the weight.
+    assert torch.equal(ddp.module.weight.grad, torch.full((8, 8), 5 + 5j)), step
 """
         + END,
         2,

@@ -62,7 +62,9 @@ class CompressState:
     def reduce(self, bucket: dist.GradBucket) -> None:
         """Averages the gradients of a bucket."""
         gradients = bucket.buffer()
-        if self._has_final_buckets and gradients.dtype == torch.float32:
+        # A bucket with complex parameters contains pairs of float32.
+        is_real = gradients.dtype == torch.float32 and not any(parameter.is_complex() for parameter in bucket.parameters())
+        if self._has_final_buckets and is_real:
             name, compressor = self._compressor(bucket)
             compressor.all_reduce(gradients.div_(self._world.size))
             if not compressor.was_finite:
