@@ -164,6 +164,11 @@ impl Communicator {
         GroupBootstrap { world: self, members, function }
     }
 
+    /// Returns whether a rank is known to have failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.status.failure().is_some()
+    }
+
     /// All-gathers elements, the same number from each rank, rank 0 first. All ranks call it.
     fn gather_equal<T: Element>(&mut self, own: &[T], function: &str) -> Result<Vec<T>> {
         let label = self.status.intern(function);
@@ -196,5 +201,9 @@ impl Bootstrap for GroupBootstrap<'_> {
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut all = gather_padded(own, |own| self.world.gather_equal(own, self.function))?;
         Ok(self.members.iter().map(|&rank| std::mem::take(&mut all[rank])).collect())
+    }
+
+    fn has_failed(&self) -> bool {
+        self.world.has_failed()
     }
 }

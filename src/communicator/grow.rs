@@ -105,7 +105,15 @@ impl Bootstrap for Growing<'_> {
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         // Rank 0 contributes the bytes of the processes that join too. The other ranks wait for it, while it may wait for its timeout here.
         let contribution = self.world.quiet(WAITS_FOR_JOINS, |_| self.joining.gather(own));
-        self.gather(&contribution.map_err(|cause| format!("a process that joins has failed: {cause}")))
+        let refused = |error| match error {
+            Error::Aborted { by, cause, .. } => format!("rank {by}, which joins, has failed: {cause}"),
+            error => format!("a process that joins has failed: {error}"),
+        };
+        self.gather(&contribution.map_err(refused))
+    }
+
+    fn has_failed(&self) -> bool {
+        self.world.has_failed()
     }
 }
 

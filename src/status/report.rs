@@ -123,8 +123,8 @@ impl Flight {
 
     /// Describes the ranks that wait, and the missing ones.
     fn waits(&self) -> String {
-        let ranks: Vec<_> =
-            self.dumps.iter().map(|(&rank, dump)| (rank, Some((&dump.doing, None)))).collect();
+        let known = |rank| self.dumps.get(&rank).map(|dump| (&dump.doing, None));
+        let ranks: Vec<_> = (0..self.ranks).map(|rank| (rank, known(rank))).collect();
         let text = described_wait(&ranks, |rank| self.name(rank));
         text.map_or_else(|| "no rank is in a call".to_owned(), |text| text.trim_end().to_owned())
     }

@@ -83,6 +83,12 @@ pub trait Bootstrap {
     /// # Errors
     /// If another rank does not arrive: an implementation must have a timeout.
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>>;
+
+    /// Returns whether the next all-gather will fail, because a rank is known to have failed. Ranks that connect to each other then stop
+    /// waiting.
+    fn has_failed(&self) -> bool {
+        false
+    }
 }
 
 /// All-gathers values, rank 0 first. All ranks call it.

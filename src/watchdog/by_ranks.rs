@@ -13,6 +13,7 @@ use super::report::Report;
 use super::sockets::Sockets;
 use super::{Kind, TICK, Watched};
 use crate::control::{Endpoint, Gathered, Outcome};
+use crate::record::Doing;
 use crate::status::{Guard, StatusBoard};
 
 /// The time between the rounds of an agreement.
@@ -111,6 +112,12 @@ impl Guard for ByRanks {
             rounds.last = Instant::now();
             rounds.checks.round(false, false);
         }
+    }
+
+    fn doing(&self, rank: Rank) -> Option<Doing> {
+        let rounds = self.lock();
+        let mut recent = rounds.checks.nodes.as_ref()?.doings().filter(|(_, outdated)| outdated.is_none());
+        recent.find_map(|(doing, _)| (doing.rank == rank).then_some(doing))
     }
 
     fn exchange_now(&self) {

@@ -14,7 +14,7 @@ use crate::record::{Doing, State};
 use crate::status::{FirstFailure, PROCESS_ENDED};
 use crate::system::print_line;
 
-/// The shortest and longest interval of state reports to the hub.
+/// The shortest and longest interval of state reports to the hub, or to all.
 const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 /// The time for which a report is valid beyond two intervals, and the longest validity of a report.
@@ -146,7 +146,7 @@ impl Nodes {
             }
         }
         self.send_quiet();
-        if !self.sockets.is_hub && self.reported_at.elapsed() > self.report_every {
+        if (!self.sockets.is_hub || self.reports_to_all) && self.reported_at.elapsed() > self.report_every {
             self.reported_at = Instant::now();
             self.sockets.endpoint.send_to_responsive(&Message::Doing(self.here().collect()));
         }

@@ -203,7 +203,8 @@ impl Builder {
     ///
     /// # Errors
     /// [`Error::Launch`] if there is no launcher, or if ranks do not arrive, are different programs, or cannot share memory or
-    /// connect; [`Error::Setting`], on all ranks, for settings that are invalid or differ between ranks where they must not.
+    /// connect; [`Error::Aborted`] if a rank ends meanwhile; [`Error::Setting`], on all ranks, for settings that are invalid or differ
+    /// between ranks where they must not.
     pub fn processes(mut self) -> Result<Communicator> {
         let mut bootstrap = match self.bootstrap.take() {
             Some(bootstrap) => bootstrap,

@@ -16,6 +16,8 @@ const SOON: Duration = Duration::from_secs(5);
 /// valid.
 const SOON_ON_MACHINES: Duration = Duration::from_secs(5);
 const SOON_IN_GROUPS: Duration = Duration::from_secs(20);
+/// The deadline of a call that a rank does not make.
+const WAIT: Duration = Duration::from_secs(4);
 /// The prefix of roles of a rank on a separate machine.
 const ON_MACHINE: &str = "on a machine: ";
 const RANKS: usize = 3;
@@ -37,9 +39,14 @@ pub(crate) fn tests() -> Vec<Test> {
     ] {
         tests.push(Test::new(format!("a rank that {role}"), move || fails(role, end, cause)));
     }
-    for (role, ranks) in
-        [("killed, kept", 4), ("killed, dropped", 6), ("calls", 4), ("in flight", 4), ("groups", 3)]
-    {
+    for (role, ranks) in [
+        ("killed, kept", 4),
+        ("killed, dropped", 6),
+        ("late", 3),
+        ("calls", 4),
+        ("in flight", 4),
+        ("groups", 3),
+    ] {
         let test = Test::new(format!("ranks of several machines: {role}"), move || on_machines(role, ranks));
         tests.push(test.unless(launch::no_containers));
     }
@@ -69,14 +76,17 @@ fn fails(role: &str, end: Option<i32>, cause: &str) {
 fn on_machines(role: &str, ranks: usize) {
     let mut command = launch::containers(ranks, &launch::this_program());
     suite::play(&mut command, "embedded", &format!("{ON_MACHINE}{role}")).env("UNISONO_WARNINGS", "off");
+    // Ranks report four times in this time.
+    command.env("UNISONO_WARN_S", "0.5");
     let Ended { status, stdout, stderr } = launch::run(command, DEADLINE);
     let output = format!("{status}\n{stdout}\n{stderr}");
-    let survivors = if matches!(role, "calls" | "groups") { ranks } else { ranks - 1 };
+    let survivors = if matches!(role, "late" | "calls" | "groups") { ranks } else { ranks - 1 };
     let is_expected = |line: &&str| match role {
         "calls" => line.contains("called all-reduce #") && line.contains("called broadcast #"),
         "groups" => {
             line.contains("called barrier #0, in a group of ranks [0, 1, 2], but rank 1 called all-reduce #")
         }
+        "late" => line.starts_with("names Some(1) "),
         _ => line.starts_with("names Some(1) ") && line.contains(KILLED),
     };
     assert_eq!(stdout.lines().filter(is_expected).count(), survivors, "{output}");
@@ -92,6 +102,11 @@ fn play_on_machines(role: &str) -> ExitCode {
     comm.barrier().unwrap();
     let began = Instant::now();
     let error = match role {
+        // Rank 0 waits for rank 2, which waits for rank 1.
+        "late" => {
+            std::thread::sleep([0, 2 * WAIT.as_secs(), 1].map(Duration::from_secs)[comm.rank()]);
+            comm.call().timeout(WAIT).all_reduce(&mut array, ReduceOp::Max).map(drop)
+        }
         "calls" if comm.rank() == 1 => comm.broadcast(&mut array, 3).map(drop),
         "groups" if comm.rank() != 1 => comm.group(&[0, 1, 2]).and_then(|group| group.unwrap().barrier()),
         "groups" => {
@@ -110,7 +125,7 @@ fn play_on_machines(role: &str) -> ExitCode {
     }
     .unwrap_err();
     let took = began.elapsed();
-    let soon = if role == "groups" { SOON_IN_GROUPS } else { SOON_ON_MACHINES };
+    let soon = if matches!(role, "late" | "groups") { SOON_IN_GROUPS } else { SOON_ON_MACHINES };
     assert!(took < soon, "{took:?}: {error}");
     let later = comm.barrier().unwrap_err();
     assert!(matches!(role, "calls" | "groups") || later.failed_rank() == Some(1), "{later}");

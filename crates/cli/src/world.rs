@@ -106,15 +106,20 @@ fn guarded(
     })
 }
 
+/// The cause that a rank which is stopped sends to others.
+const UNBEGUN: &str = "it was stopped before all ranks began";
+
 /// Waits for the other ranks to begin, or for a signal that stops the command.
 fn begin(world: impl FnOnce() -> unisono::Result<Communicator>) -> Result<Communicator, Failure> {
     fn is_stopped() -> bool {
         STOP.get().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
-    let wanted =
-        || if is_stopped() { Err("it was stopped before all ranks began".to_owned()) } else { Ok(()) };
+    let wanted = || if is_stopped() { Err(UNBEGUN.to_owned()) } else { Ok(()) };
     while_waiting(wanted, world).map_err(|error| match error {
         _ if is_stopped() => Failure::Stopped,
+        unisono::Error::Aborted { ref cause, .. } if cause == UNBEGUN => Failure::Stopped,
+        // A retry may succeed.
+        error @ unisono::Error::Aborted { .. } => error.into(),
         error => Failure::refusal(is_reporter(), error),
     })
 }

@@ -9,11 +9,17 @@ use unisono_collectives::Rank;
 
 use super::StatusBoard;
 use crate::control::{Gathered, Outcome};
+use crate::record::Doing;
 
 /// Checks the ranks of a world, for the ranks of this process, while it is held.
 pub(crate) trait Guard: Debug + Send + Sync {
     /// Detects failures of other ranks that no message reports, unless a thread does so. Ranks call it while they wait.
     fn check_peers(&self);
+
+    /// Returns the activity of a rank of another node, if that has reported lately.
+    fn doing(&self, _rank: Rank) -> Option<Doing> {
+        None
+    }
 
     /// Exchanges changes with the other nodes now.
     fn exchange_now(&self);

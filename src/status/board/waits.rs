@@ -7,7 +7,7 @@ use unisono_collectives::Rank;
 use super::super::layout::InGroup;
 use super::super::ring::{Noted, now_us, seconds_between};
 use super::{Parent, StatusBoard};
-use crate::record::{GroupWait, Stage};
+use crate::record::{GroupWait, Record, Stage};
 use crate::system::is_stopped;
 
 /// The interval at which a waiting rank publishes its wait.
@@ -59,24 +59,37 @@ impl StatusBoard {
         wait.at.store(now, Ordering::Release);
     }
 
-    /// Returns the rank for which a late rank waits, directly or through others that wait, as far as they share this status board.
+    /// Returns the rank for which a late rank waits, directly or through others that wait, as far as they share this status board or their
+    /// nodes have reported.
     pub(crate) fn missing_behind(&self, late: Rank) -> Rank {
-        let last = |rank: Rank| self.layout.row(self.position_of(rank)?).ring.last();
+        let guard = self.guard();
+        let last = |rank: Rank| match self.position_of(rank) {
+            Some(position) => {
+                let Noted { sequence, progress, .. } = self.layout.row(position).ring.last()?;
+                Some((
+                    sequence,
+                    progress.stage(),
+                    progress.waits_for.checked_sub(1).map(|other| other as Rank),
+                ))
+            }
+            None => {
+                let Record { sequence, stage, waits_for, .. } = guard.as_ref()?.doing(rank)?.last?;
+                Some((sequence, stage, waits_for))
+            }
+        };
         let awaited = |rank: Rank| {
-            let call = last(rank).filter(|call| call.progress.stage() != Stage::Done)?;
-            let other = call.progress.waits_for.checked_sub(1)?;
+            let (sequence, _, waits_for) = last(rank).filter(|&(_, stage, _)| stage != Stage::Done)?;
+            let other = waits_for?;
             // A rank that is stopped is late itself. So is one whose awaited rank has sent its message: the record keeps the last awaited rank.
-            let has_sent = |other: Noted| {
-                other.sequence > call.sequence
-                    || other.sequence == call.sequence && other.progress.stage() == Stage::Done
-            };
-            (!last(other as Rank).is_some_and(has_sent) && !is_stopped(self.process_id(rank)))
-                .then_some(other)
+            let has_sent =
+                |(of_other, stage, _)| of_other > sequence || of_other == sequence && stage == Stage::Done;
+            let is_stopped = self.position_of(rank).is_some() && is_stopped(self.process_id(rank));
+            (!last(other).is_some_and(has_sent) && !is_stopped).then_some(other)
         };
         let mut missing = late;
         for _ in 0..self.ranks() {
             let Some(next) = awaited(missing) else { return missing };
-            missing = next as Rank;
+            missing = next;
         }
         // They wait for each other.
         late

@@ -129,16 +129,25 @@ fn different_labels_are_a_mismatch_and_lost_names_are_not() {
 #[test]
 fn steps_and_waits_within_one_call_are_listed() {
     let at = |rank, step, waits_for| dump(rank, Record { step, waits_for, ..record(17, Stage::Running) });
-    let findings = flight(vec![at(0, 2, Some(3)), at(1, 2, Some(0)), at(3, 1, None)]).findings();
+    let all = vec![at(0, 2, Some(3)), at(1, 2, Some(0)), at(2, 2, Some(1)), at(3, 1, None)];
     assert_eq!(
-        findings,
+        flight(all.clone()).findings(),
         [
-            "ranks 0, 1, 3 have been in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring for 61 s, and no rank is missing:\n  \
+            "ranks 0 to 3 have been in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring for 61 s, and no rank is missing:\n  \
              rank 0 (process 70 on node1) has been in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring for 61 s, at step 2, waiting \
              for rank 3\n  \
              rank 1 (process 71 on node1) has been in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring for 61 s, at step 2, waiting \
              for rank 0\n  \
+             rank 2 (process 72 on node1) has been in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring for 61 s, at step 2, waiting \
+             for rank 1\n  \
              rank 3 (process 73 on node1) has been in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring for 61 s, at step 1",
+        ]
+    );
+    assert_eq!(
+        flight(all.into_iter().filter(|dump| dump.rank != 2).collect()).findings(),
+        [
+            "ranks 0, 1, 3 have waited 61 s in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring, and rank 2 is missing:\n  \
+             rank 2 has not reported yet",
             "there is no flight recorder of rank 2: it ended before it could write one, or its node has another folder",
         ]
     );
@@ -152,18 +161,19 @@ fn completed_calls_are_reported_and_set_up_calls_come_first() {
 
     let mut setting_up = dump(1, Record { label: None, ..record(FIRST_OF_SETUP + 1, Stage::Running) });
     setting_up.doing.state = State::Inside;
-    let findings = flight(vec![dump(0, record(0, Stage::Running)), setting_up]).findings();
-    assert!(findings[0].starts_with("rank 0 has waited 61 s in all-reduce #0 "), "{findings:#?}");
+    let others = [0, 2, 3].map(|rank| dump(rank, record(0, Stage::Running)));
+    let findings = flight(others.into_iter().chain([setting_up]).collect()).findings();
+    assert!(findings[0].starts_with("ranks 0, 2, 3 have waited 61 s in all-reduce #0 "), "{findings:#?}");
     assert!(
         findings[0].contains("rank 1 is missing") && findings[0].contains("all-reduce #1 of the set-up"),
         "{findings:#?}"
     );
 
-    let rooted = [dump(0, record(17, Stage::Done)), dump(1, record(17, Stage::Running))];
-    let findings = flight(rooted.into()).findings();
+    let stage = |rank| if rank == 1 { Stage::Running } else { Stage::Done };
+    let findings = flight((0..4).map(|rank| dump(rank, record(17, stage(rank)))).collect()).findings();
     assert!(
         findings[0].starts_with("rank 1 has been in all-reduce #17 "),
-        "rank 0 has completed it: {findings:#?}"
+        "the others have completed it: {findings:#?}"
     );
 }
 

@@ -25,7 +25,7 @@ impl Rendezvous {
     /// Connects the ranks through this address (`host:port`) of rank 0's machine.
     ///
     /// # Errors
-    /// [`Error::Launch`] if the address is not usable, or ranks do not arrive, end or disagree.
+    /// [`Error::Launch`] if the address is not usable, or ranks do not arrive or disagree; [`Error::Aborted`] if a rank ends.
     pub(crate) fn new(address: &str, joining: Joining<'_>) -> Result<Self> {
         let cannot = |error| {
             Error::Launch(format!(

@@ -44,7 +44,7 @@ impl Rendezvous {
     /// world at the same time.
     ///
     /// # Errors
-    /// [`Error::Launch`] if the folder is not usable, or ranks do not arrive, end or disagree.
+    /// [`Error::Launch`] if the folder is not usable, or ranks do not arrive or disagree; [`Error::Aborted`] if a rank ends.
     pub(crate) fn in_folder(folder: &Path, joining: Joining<'_>) -> Result<Self> {
         fs::create_dir_all(folder).map_err(|error| cannot_use(folder, &error))?;
         meet(folder, false, joining)

@@ -108,7 +108,7 @@ impl Rendezvous {
         loop {
             for ((rank, peer), one) in (first..).zip(&mut self.peers).zip(&mut all) {
                 if one.is_none() {
-                    *one = peer.poll(LONGEST).map_err(|error| lost(rank, &error))?;
+                    *one = peer.poll(LONGEST).map_err(|error| lost(0, rank, &error))?;
                 }
             }
             let missing: Vec<_> = (0..all.len()).filter(|&at| all[at].is_none()).collect();
@@ -131,7 +131,7 @@ impl Rendezvous {
     pub(crate) fn answer(&mut self, all: &Result<Vec<Vec<u8>>>) -> Result<()> {
         let framed: Vec<_> = match all {
             Ok(all) => framed(b"").into_iter().chain(all.iter().flat_map(|one| framed(one))).collect(),
-            Err(problem) => framed(problem.to_string().as_bytes()),
+            Err(problem) => framed(&sent(problem)),
         };
         answer(self.first_peer(), &mut self.peers, &framed, ANSWER)
             .inspect_err(|problem| refuse(&mut self.peers, problem))
@@ -145,7 +145,7 @@ impl Rendezvous {
         peer.queue(framed(own));
         let mut receive = || -> Result<Vec<u8>> {
             loop {
-                if let Some(message) = peer.poll(LONGEST).map_err(|error| lost(0, &error))? {
+                if let Some(message) = peer.poll(LONGEST).map_err(|error| lost(self.rank, 0, &error))? {
                     return Ok(message);
                 }
                 if Instant::now() >= deadline {
@@ -157,7 +157,7 @@ impl Rendezvous {
         };
         let problem = receive()?;
         if !problem.is_empty() {
-            return Err(Error::Launch(String::from_utf8_lossy(&problem).into_owned()));
+            return Err(received(self.rank, &problem));
         }
         (0..self.ranks).map(|_| receive()).collect()
     }
@@ -185,7 +185,25 @@ impl Bootstrap for Rendezvous {
 /// Sends an error to these ranks. A rank that has ended does not receive it.
 fn refuse(peers: &mut [Peer], problem: &Error) {
     // Only the error, which is ignored, names the ranks.
-    let _ = answer(1, peers, &framed(problem.to_string().as_bytes()), ANSWER);
+    let _ = answer(1, peers, &framed(&sent(problem)), ANSWER);
+}
+
+/// Returns the message of rank 0 for an error: the rank that failed, if one did, and the text.
+fn sent(problem: &Error) -> Vec<u8> {
+    let (failed, why) = match problem {
+        Error::Aborted { by, cause, .. } => (Some(*by), cause.clone()),
+        _ => (None, problem.to_string()),
+    };
+    serde_json::to_vec(&(failed, why)).expect("JSON can represent a number and a text")
+}
+
+/// Returns the error for such a message on this rank.
+fn received(rank: Rank, message: &[u8]) -> Error {
+    match serde_json::from_slice(message) {
+        Ok((Some(by), cause)) => Error::Aborted { rank, by, cause },
+        Ok((None, why)) => Error::Launch(why),
+        Err(_) => Error::Launch(String::from_utf8_lossy(message).into_owned()),
+    }
 }
 
 /// Sends an answer to the ranks from `first` on.
@@ -216,13 +234,14 @@ fn silent(ranks: &str, waited: Duration) -> Error {
     Error::Launch(format!("{ranks} sent nothing for {} s while the world began", waited.as_secs()))
 }
 
-/// Returns the error for a rank whose connection has failed.
-fn lost(rank: Rank, error: &io::Error) -> Error {
-    Error::Launch(if is_displaced(error) {
-        format!("rank {rank} has ended before the world began")
+/// Returns the error of a rank whose connection with rank `by` has failed.
+fn lost(rank: Rank, by: Rank, error: &io::Error) -> Error {
+    let cause = if is_displaced(error) {
+        "it has ended before the world began".to_owned()
     } else {
-        format!("rank {rank} is lost before the world began: {error}")
-    })
+        format!("it is lost before the world began: {error}")
+    };
+    Error::Aborted { rank, by, cause }
 }
 
 /// Introduces this rank to the first process that answers over the local connection, if any, or at these addresses. Returns the reason if it
@@ -296,7 +315,7 @@ fn admit_all(
         for (rank, peer) in admitted.iter_mut().enumerate() {
             if let Some(peer) = peer {
                 // The messages stay in the buffer until the first round.
-                peer.flush().and(peer.fill(LONGEST)).map_err(|error| lost(rank, &error))?;
+                peer.flush().and(peer.fill(LONGEST)).map_err(|error| lost(0, rank, &error))?;
             }
         }
     }

@@ -85,7 +85,8 @@ pub(in crate::transport) fn sockets(
         let threads = 0..before.len().min(AT_ONCE);
         let threads: Vec<_> =
             threads.map_while(|_| Builder::new().spawn_scoped(scope, reach_next).ok()).collect();
-        let mut all = accept(listeners, secret, own, after, deadline);
+        let is_over = || Instant::now() >= deadline || bootstrap.has_failed();
+        let mut all = accept(listeners, secret, own, after, is_over);
         // This thread connects to the ranks for which the system allows no other thread.
         all.extend(reach_next());
         for thread in threads {
@@ -128,20 +129,20 @@ fn reach(addresses: &[SocketAddr], secret: &[u8], claim: Claim, deadline: Instan
     Err(refused.join(", "))
 }
 
-/// Accepts connections until each of these ranks has connected, or the deadline.
+/// Accepts connections until each of these ranks has connected, or `is_over`.
 pub(super) fn accept(
     listeners: Vec<TcpListener>,
     secret: &[u8],
     own: Rank,
     mut expected: Vec<Rank>,
-    deadline: Instant,
+    is_over: impl Fn() -> bool,
 ) -> Vec<(Rank, Result<Peer, String>)> {
     let (began, mut connected) = (Instant::now(), Vec::new());
     let mut arrivals = match Arrivals::new(listeners, secret) {
         Ok(arrivals) => arrivals,
         Err(error) => return expected.into_iter().map(|rank| (rank, Err(error.to_string()))).collect(),
     };
-    while !expected.is_empty() && Instant::now() < deadline {
+    while !expected.is_empty() && !is_over() {
         // The address of another rank may lead here, since machines may have equal addresses in separate networks.
         let admit = |claim: Claim| match expected.contains(&claim.from) && claim.to == own && claim.tag == TAG
         {

@@ -7,12 +7,20 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketType};
 
 use super::*;
+use crate::config::Interfaces;
 use crate::control::Claim;
-use crate::transport::bootstrap::introduce;
+use crate::system;
+use crate::transport::bootstrap::tests::pair::{Pair, pair};
+use crate::transport::bootstrap::{Bootstrap, gather_results, introduce};
 
 pub(in crate::transport) mod simulation;
 
 const DEADLINE: Duration = Duration::from_secs(20);
+
+fn after(time: Duration) -> impl Fn() -> bool {
+    let deadline = Instant::now() + time;
+    move || Instant::now() >= deadline
+}
 
 #[test]
 fn only_ranks_with_the_secret_are_admitted() {
@@ -22,9 +30,8 @@ fn only_ranks_with_the_secret_are_admitted() {
     let connects = |secret: &[u8], from, to, tag| {
         introduce(TcpStream::connect(address).unwrap(), secret, Claim { from, to, tag }, DEADLINE)
     };
-    let deadline = Instant::now() + DEADLINE;
     let accepted =
-        std::thread::spawn(move || connect::accept(vec![listener], b"secret", 0, vec![1], deadline));
+        std::thread::spawn(move || connect::accept(vec![listener], b"secret", 0, vec![1], after(DEADLINE)));
     let _silent = TcpStream::connect(address).unwrap();
     let mut stranger = TcpStream::connect(address).unwrap();
     stranger.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -48,8 +55,43 @@ fn only_ranks_with_the_secret_are_admitted() {
 fn reason_for_which_connections_are_not_accepted_is_reported() {
     // Each attempt fails at a socket that does not listen, as at the limit of open files.
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    let deadline = Instant::now() + Duration::from_millis(100);
-    let accepted = connect::accept(vec![socket.into()], b"secret", 0, vec![1], deadline);
+    let is_over = after(Duration::from_millis(100));
+    let accepted = connect::accept(vec![socket.into()], b"secret", 0, vec![1], is_over);
     let [(1, Err(why))] = &accepted[..] else { panic!("no rank connects") };
     assert!(why.contains("it cannot accept connections: Invalid argument"), "{why}");
+}
+
+#[test]
+fn failed_rank_is_not_awaited() {
+    struct WithFailure(Pair);
+
+    impl Bootstrap for WithFailure {
+        fn rank(&self) -> Rank {
+            self.0.rank()
+        }
+        fn ranks(&self) -> usize {
+            self.0.ranks()
+        }
+        fn all_gather(&mut self, own: &[u8]) -> crate::error::Result<Vec<Vec<u8>>> {
+            self.0.all_gather(own)
+        }
+        fn has_failed(&self) -> bool {
+            true
+        }
+    }
+
+    let [rank_0, mut rank_1] = pair();
+    let began = Instant::now();
+    let connects = std::thread::spawn(move || {
+        connect::sockets(&mut WithFailure(rank_0), |_| true, &Interfaces::from_environment())
+    });
+    // Rank 1 has an address, and fails.
+    let (listeners, addresses) = Interfaces::from_environment().listen().unwrap();
+    let own: Result<_, String> = Ok((system::nonce(), addresses));
+    gather_results(&mut rank_1, &own).unwrap().unwrap();
+    let result: Result<Vec<()>, _> = gather_results(&mut rank_1, &Ok(())).unwrap();
+    assert_eq!(result, Err("rank 0 and rank 1 cannot connect: it has waited 0 s for it".to_owned()));
+    connects.join().unwrap().unwrap().unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(5));
+    drop(listeners);
 }

@@ -39,13 +39,18 @@ pub(in crate::transport) fn link(
     };
     let worker = worker.expect("all ranks have one");
     let far: Vec<_> = (0..ranks).filter(|&rank| rank != own && far(rank)).collect();
-    let greeted = greet(&worker, &far, &addresses);
+    let greeted = greet(&worker, &far, &addresses, || bootstrap.has_failed());
     let all = gather_results(bootstrap, &greeted.map_err(of_own))?;
     Ok(all.map(|_| Box::new(Line::new(worker, ranks)) as Box<dyn Link>))
 }
 
 /// Greets these ranks, and waits for their greetings, since UCX reports some errors only when a message is sent.
-fn greet(worker: &Worker, far: &[Rank], addresses: &[Vec<u8>]) -> Result<(), String> {
+fn greet(
+    worker: &Worker,
+    far: &[Rank],
+    addresses: &[Vec<u8>],
+    has_failed: impl Fn() -> bool,
+) -> Result<(), String> {
     let began = Instant::now();
     let cannot =
         |other: Rank, why: &dyn Display| format!("it cannot connect with rank {other} over UCX: {why}");
@@ -67,8 +72,9 @@ fn greet(worker: &Worker, far: &[Rank], addresses: &[Vec<u8>]) -> Result<(), Str
         }
         let missing = far.iter().find(|&&other| !worker.inbox.has_greeted(other));
         let Some(&other) = missing.or(greetings.front().map(|(other, _)| other)) else { return Ok(()) };
-        if began.elapsed() > CONNECT {
-            return Err(cannot(other, &format_args!("it was silent for {} s", CONNECT.as_secs())));
+        if began.elapsed() > CONNECT || has_failed() {
+            let silent = began.elapsed().as_secs();
+            return Err(cannot(other, &format_args!("it was silent for {silent} s")));
         }
         if !worker.progress() {
             worker.wait(NAP);

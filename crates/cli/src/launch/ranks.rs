@@ -144,6 +144,8 @@ pub(super) struct Ranks<'a> {
     failed: Option<(usize, ExitStatus)>,
     /// The next signal to ranks that should have ended, and its time.
     next: Option<(Signal, Instant)>,
+    /// When to stop the other ranks, after one has stopped on request. Ranks that have not met it yet would wait for it.
+    stop_at: Option<Instant>,
     /// Whether a signal has requested the ranks to end.
     is_ending: bool,
 }
@@ -169,7 +171,8 @@ impl<'a> Ranks<'a> {
     pub(super) fn start(place: &'a dyn Place, restarts: Option<u32>) -> io::Result<Self> {
         let start = |index| Ok(Rank { member: place.start(index, false)?, status: None, joins: false });
         let ranks = (0..place.count()).map(start).collect::<io::Result<_>>()?;
-        Ok(Self { place, restarts, ranks, replaced: Vec::new(), failed: None, next: None, is_ending: false })
+        let (replaced, failed, next, stop_at) = Default::default();
+        Ok(Self { place, restarts, ranks, replaced, failed, next, stop_at, is_ending: false })
     }
 
     /// Waits for all ranks to end. After one fails, the others get a grace period to detect and report the failure themselves. Forwards signals to
@@ -191,6 +194,11 @@ impl<'a> Ranks<'a> {
                 && Instant::now() >= when
             {
                 self.end_by(signal);
+            }
+            if self.stop_at.is_some_and(|when| Instant::now() >= when) {
+                self.stop_at = None;
+                self.report_running("stopping them, as one has stopped on request");
+                self.running().for_each(|rank| rank.signal_group(Signal::TERM));
             }
             thread::sleep(POLL);
         }
@@ -224,8 +232,13 @@ impl<'a> Ranks<'a> {
             let rank = &mut self.ranks[index];
             if rank.status.is_none() {
                 rank.status = rank.member.child.try_wait()?;
-                if let Some(status) = rank.status.filter(|&status| fails(status)) {
-                    self.fail(index, status, grace)?;
+                match rank.status {
+                    Some(status) if fails(status) => self.fail(index, status, grace)?,
+                    // With restarts, ranks continue without each other.
+                    Some(status) if code(status) == STOPPED && self.restarts.is_none() => {
+                        self.stop_at.get_or_insert(Instant::now() + grace);
+                    }
+                    _ => {}
                 }
             }
         }
@@ -281,11 +294,13 @@ impl<'a> Ranks<'a> {
 
     /// Sends a signal to ranks that do not end by themselves.
     fn end_by(&mut self, signal: Signal) {
-        let running = self.running().count();
-        let what = if signal == Signal::KILL { "killing them" } else { "terminating them" };
-        let (all, name) = (self.ranks.len(), self.place.what());
-        print_message(&format!("{running} of {all} {name} are still running: {what}"));
+        self.report_running(if signal == Signal::KILL { "killing them" } else { "terminating them" });
         self.running().for_each(|rank| rank.signal_group(signal));
         self.next = Some((Signal::KILL, Instant::now() + TO_END));
+    }
+
+    fn report_running(&mut self, what: &str) {
+        let (running, all, name) = (self.running().count(), self.ranks.len(), self.place.what());
+        print_message(&format!("{running} of {all} {name} are still running: {what}"));
     }
 }

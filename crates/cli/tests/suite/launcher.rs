@@ -206,6 +206,12 @@ fn stopped_ranks_are_not_failures() {
     let ended = launched("-n 2 --grace-s 600", "[ $RANK = 1 ] && exit 4; exit 75");
     assert_eq!(ended.status.code(), Some(4));
     assert_eq!(failure(&ended), "launch: rank 1 failed with exit code 4");
+    let waits = "trap 'exit 75' TERM; touch $0/1; sleep 100 & wait";
+    let script = format!("[ $RANK = 1 ] && {{ {waits}; }}; until [ -e $0/1 ]; do sleep 0.05; done; exit 75");
+    let ended = launched("-n 2 --grace-s 0", &script);
+    assert_eq!(ended.status.code(), Some(75), "{}", ended.stderr);
+    let said = "launch: 1 of 2 ranks are still running: stopping them, as one has stopped on request\n";
+    assert_eq!(ended.stderr, said);
 }
 
 /// The process has left the group and the session of its rank.

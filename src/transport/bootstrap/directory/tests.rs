@@ -184,8 +184,8 @@ fn rank_that_leaves_during_the_start_is_named() {
         scope.spawn(|| gather(folder.path(), 1, b"x"));
         let mut first = join(folder.path(), 0, 2, LATER).unwrap();
         first.all_gather(b"x").unwrap();
-        let error = first.all_gather(b"x").unwrap_err().to_string();
-        assert_eq!(error, "rank 1 has ended before the world began");
+        let error = first.all_gather(b"x").unwrap_err();
+        assert_eq!(error.failed_rank(), Some(1), "{error}");
     });
 }
 

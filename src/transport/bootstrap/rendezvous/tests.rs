@@ -87,8 +87,12 @@ fn ended_rank_is_named_on_all_ranks() {
         rendezvous.all_gather(b"").unwrap();
         if rendezvous.rank == 1 { Ok(Vec::new()) } else { rendezvous.all_gather(b"here") }
     });
-    let error = |rank: usize| ended[rank].as_ref().unwrap().as_ref().unwrap_err().to_string();
-    assert_eq!([error(0), error(2)], ["rank 1 has ended before the world began"; 2]);
+    for rank in [0, 2] {
+        let error = ended[rank].as_ref().unwrap().as_ref().unwrap_err();
+        let cause = "because rank 1 failed: it has ended before the world began";
+        assert_eq!(error.to_string(), format!("rank {rank} cannot continue, {cause}"));
+        assert_eq!(error.failed_rank(), Some(1));
+    }
 }
 
 #[test]
@@ -98,9 +102,9 @@ fn rank_that_ends_before_all_are_admitted_is_named_at_once() {
     let (began, error) = std::thread::scope(|scope| {
         let first = scope.spawn(|| Rendezvous::new(&address, joining((0, 3), TIMEOUT)).map(drop));
         alone(&address);
-        (Instant::now(), first.join().unwrap().unwrap_err().to_string())
+        (Instant::now(), first.join().unwrap().unwrap_err())
     });
-    assert_eq!(error, "rank 1 has ended before the world began");
+    assert_eq!(error.failed_rank(), Some(1), "{error}");
     assert!(began.elapsed() < SOON);
 }
 
@@ -135,13 +139,13 @@ fn callback_of_the_program_ends_every_wait() {
         are_admitted.wait();
         if rendezvous.rank == 2 {
             let deadline = Instant::now() + TIMEOUT;
-            return String::from_utf8(rendezvous.peers[0].receive(LONGEST, deadline, || Ok(())).unwrap())
-                .unwrap();
+            let message = rendezvous.peers[0].receive(LONGEST, deadline, || Ok(())).unwrap();
+            return received(2, &message);
         }
-        while_waiting::while_waiting(interrupt, || rendezvous.all_gather(b"")).unwrap_err().to_string()
+        while_waiting::while_waiting(interrupt, || rendezvous.all_gather(b"")).unwrap_err()
     });
     for error in errors {
-        let error = error.unwrap();
+        let error = error.unwrap().to_string();
         assert!(
             error.ends_with("interrupted") || error.ends_with("has ended before the world began"),
             "{error}"

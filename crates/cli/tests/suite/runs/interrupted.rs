@@ -21,14 +21,30 @@ fn ctrl_c_under_launch_saves_the_run_and_exits_with_75() {
 
 fn signal_ends_a_rank_that_waits_for_others_to_begin() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(UNISONO);
-    command.args(["train", "--data", digits()]).stdin(Stdio::null()).stderr(Stdio::null());
-    command.envs([("RANK", "0"), ("WORLD_SIZE", "2")]).env("UNISONO_BOOTSTRAP_DIR", folder.path());
-    let mut rank = Guarded(command.spawn().unwrap());
-    // It handles signals before it looks for the others.
-    until("its start", MINUTE, || names_in(folder.path()).pop());
+    let mut rank = begins("0", folder.path());
     kill("TERM", rank.0.id());
     assert_eq!(rank.ended(MINUTE / 2).code(), Some(75));
+}
+
+/// A retry may succeed, so the command is not called invalid.
+fn loss_of_a_rank_before_all_begin_is_a_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut rank, other) = (begins("0", folder.path()), begins("1", folder.path()));
+    // If they have not met yet, the result is the same, after the time for all to begin.
+    std::thread::sleep(MINUTE / 60);
+    kill("KILL", other.0.id());
+    assert_eq!(rank.ended(MINUTE).code(), Some(1));
+}
+
+/// Starts a rank that waits for the last of three.
+fn begins(rank: &str, folder: &Path) -> Guarded {
+    let mut command = Command::new(UNISONO);
+    command.args(["train", "--data", digits()]).stdin(Stdio::null()).stderr(Stdio::null());
+    command.envs([("RANK", rank), ("WORLD_SIZE", "3")]).env("UNISONO_BOOTSTRAP_DIR", folder);
+    let rank = Guarded(command.spawn().unwrap());
+    // It handles signals before it looks for the others.
+    until("its start", MINUTE, || names_in(folder).pop());
+    rank
 }
 
 /// The data are a pipe that stays empty.
@@ -94,6 +110,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ctrl_c_saves_a_run_of_threads_and_exits_with_75,
         ctrl_c_under_launch_saves_the_run_and_exits_with_75,
         signal_ends_a_rank_that_waits_for_others_to_begin,
+        loss_of_a_rank_before_all_begin_is_a_failure,
         signal_ends_a_run_that_loads_its_data,
         run_is_saved_when_its_reader_ends
     ]
