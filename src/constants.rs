@@ -147,10 +147,7 @@ impl<'a> Bench<'a> {
         let (largest_bytes, factor) = (self.effort.largest_bytes(reach, ranks), self.effort.factor);
         let sizes = std::iter::successors(Some(MIN_BYTES), |size| Some(size * factor));
         let sizes = sizes.take_while(|size| size * factor <= largest_bytes).chain([largest_bytes]);
-        let machine = known.machine(self.comm.transport(), self.memory, 1);
-        let copies = |size_bytes| machine.copies || size_bytes > machine.eager_bytes;
-        let mut measured: Vec<_> =
-            sizes.map(|size_bytes| steps(reach, ranks, copies(size_bytes), size_bytes)).collect();
+        let mut measured: Vec<_> = sizes.map(|size_bytes| steps(reach, ranks, size_bytes)).collect();
         let mut exchanges_us = Vec::new();
         for _ in 0..self.effort.rounds {
             exchanges_us.push(self.exchange_us()?);

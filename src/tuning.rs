@@ -129,8 +129,6 @@ impl Tuning {
             one_pass: one_pass.filter(|_| inside.shares_memory()),
             inter: network.messages.clone(),
             segment_bytes: Some(FAR_SEGMENT),
-            // Only once: a copy in shared memory does not change.
-            copies: inside != Reach::ShmSlice,
             staging_bytes: (inside == Reach::ShmSlice).then_some(STAGING_BYTES),
             cores,
             hand_over_us: hand_over_us.unwrap_or(HAND_OVER_US),

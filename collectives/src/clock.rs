@@ -8,8 +8,8 @@
 //!   step has at most one receive, so no core ever has two messages to process, and a send costs a rank only the wait for
 //!   the receiver. Sending and receiving overlap, since they use two cores. The link's rates must include the contention of
 //!   cores for memory bandwidth: measure them on all ranks at once.
-//! - **Data that would change while being sent are copied first** ([`Machine::copies`]), since a step may send the data that it
-//!   reduces into.
+//! - **Data that would change while being sent are copied first**, since a step may send the data that it reduces into. This takes as long as the
+//!   bytes of a message of their size within a node.
 //! - **The sender's core copies a long message that is staged** ([`Machine::staging_bytes`]), while the receiver's core takes it. So a rank that
 //!   sends and receives at the same time has the work of both. Ranks that share cores switch whenever the staging memory is full or empty. If it can
 //!   hold the whole message, the sender continues once it has copied it.

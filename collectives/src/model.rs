@@ -153,11 +153,8 @@ pub struct Machine {
     /// The segment size of links between nodes, if these progress while a rank does other work. Hierarchical plans then run in
     /// [pipelined blocks](crate::Execution::Pipelined). `None` if a rank must wait for its messages.
     pub segment_bytes: Option<usize>,
-    /// Whether data that would change while being sent are copied first, which takes as long as the bytes of a message of their size
-    /// between ranks of a node.
-    pub copies: bool,
     /// The size of the shared memory through which a sender passes long messages to ranks of its node: it copies a message, part by part, while the
-    /// receiver takes it from there. `None` if receivers read the sender's array.
+    /// receiver takes it from there. `None` if receivers read the sender's array. They always read copies that the sender keeps.
     pub staging_bytes: Option<usize>,
     /// The number of cores that the ranks of a node share. If there are more ranks, they take turns on the cores.
     pub cores: usize,
@@ -210,7 +207,6 @@ impl Default for Machine {
             one_pass: Some(link(&ONE_PASS)),
             inter: link(&ETHERNET),
             segment_bytes: Some(64 << 10),
-            copies: true,
             staging_bytes: None,
             cores: usize::MAX,
             hand_over_us: 1.0,

@@ -22,8 +22,8 @@ pub(super) struct Steps {
 }
 
 /// Returns collectives with messages of this size. Where memory is shared, messages are whole arrays, and one collective processes an array of
-/// this size in a single pass. With `copies`, a rank copies data that it sends and reduces into at the same time.
-pub(super) fn steps(reach: Reach, ranks: usize, copies: bool, size_bytes: usize) -> Vec<Steps> {
+/// this size in a single pass.
+pub(super) fn steps(reach: Reach, ranks: usize, size_bytes: usize) -> Vec<Steps> {
     let others = ranks - 1;
     let all_gather = |count: usize| Call { operation: Operation::AllGather, op: None, ..all_reduce(count) };
     let reduce_scatter = |count: usize| Call { operation: Operation::ReduceScatter, ..all_reduce(count) };
@@ -36,9 +36,10 @@ pub(super) fn steps(reach: Reach, ranks: usize, copies: bool, size_bytes: usize)
         let ring = |call, work| steps(Algorithm::Ring, call, size_bytes * ranks, work);
         return vec![ring(reduce_scatter, [others, 0, others]), ring(all_gather, [others, others, 0])];
     }
-    let (halvings, folds) = (ranks.ilog2() as usize, usize::from(!ranks.is_power_of_two()));
-    let levels = halvings + folds;
-    let doubling = [levels + folds, folds + if copies { halvings } else { 0 }, levels];
+    let folds = usize::from(!ranks.is_power_of_two());
+    let levels = ranks.ilog2() as usize + folds;
+    // A rank copies data that it sends and reduces into at the same time.
+    let doubling = [levels + folds, levels, levels];
     let whole = |algorithm, call, work| steps(algorithm, call, size_bytes, work);
     // Operations that only move elements send no messages here, but a tree sends as many on its way down as on its way up.
     let mut all = vec![
@@ -72,7 +73,7 @@ mod tests {
     fn array_of_a_measurement_holds_all_its_messages() {
         for reach in Reach::ALL {
             for ranks in 2..70 {
-                let all = steps(reach, ranks, true, THOROUGH.largest_bytes(reach, ranks));
+                let all = steps(reach, ranks, THOROUGH.largest_bytes(reach, ranks));
                 let most_bytes = all.iter().map(|steps| steps.array_bytes).max();
                 assert!(most_bytes <= Some(THOROUGH.array_bytes(reach, ranks)), "{reach:?}, {ranks} ranks");
             }

@@ -263,7 +263,7 @@ impl Clock<'_> {
         let step_us = if halves.is_part { 0.0 } else { self.machine.step_us };
         let link = &self.machine.intra;
         let copy_us = link.time_among_us(size_bytes, self.held_bytes, false) - link.latency_us(size_bytes);
-        self.work(rank, step_us + if halves.copies && self.machine.copies { copy_us } else { 0.0 });
+        self.work(rank, step_us + if halves.copies { copy_us } else { 0.0 });
         let sent_us = self.cores[self.states[rank].core].at_us;
         self.states[rank].received_us = 0.0;
         if let Some(places) = halves.to {
@@ -271,7 +271,9 @@ impl Clock<'_> {
             // A short message within a node is copied at once.
             let is_long = !halves.is_eager && (nodes > 0 || size_bytes > self.machine.eager_bytes);
             let is_own = places.get() as usize == topology.ranks();
-            let staging_bytes = self.machine.staging_bytes.filter(|_| is_long && nodes == 0 && !is_own);
+            // A copy is in memory that the receiver reads.
+            let is_staged = is_long && nodes == 0 && !is_own && !halves.is_of_copy;
+            let staging_bytes = self.machine.staging_bytes.filter(|_| is_staged);
             // Staging memory that has room for a message keeps it until it is received.
             let is_awaited = is_long && staging_bytes.is_none_or(|bytes| size_bytes > bytes);
             if is_awaited {
@@ -281,7 +283,7 @@ impl Clock<'_> {
             if staging_bytes.is_some() || !is_long && halves.from.is_none() && !halves.is_part {
                 self.work(rank, copy_us + self.switches_us(rank, size_bytes));
             }
-            let message = Message { from: rank, places, nodes, size_bytes, sent_us, is_awaited };
+            let message = Message { from: rank, places, nodes, size_bytes, sent_us, is_awaited, is_staged };
             self.states[to].inbox.push(message);
             self.match_next(to);
         }
@@ -332,8 +334,11 @@ impl Clock<'_> {
             let (link, size_bytes) = (&self.machine.intra, message.size_bytes);
             // A rank does not wait for its own message.
             let is_own = message.places.get() as usize == self.world.topology.ranks();
-            let besides_us =
-                if is_own { -link.latency_us(size_bytes) } else { self.switches_us(rank, size_bytes) };
+            let besides_us = match message.is_staged {
+                _ if is_own => -link.latency_us(size_bytes),
+                true => self.switches_us(rank, size_bytes),
+                false => 0.0,
+            };
             self.work(rank, link.time_among_us(size_bytes, self.held_bytes, halves.reduces) + besides_us);
             self.received(message, self.cores[core].at_us);
         }

@@ -46,6 +46,8 @@ pub(super) struct Halves {
     pub(super) reduces: bool,
     /// Whether elements to send are copied first, since the instruction also reduces into them.
     pub(super) copies: bool,
+    /// Whether the elements to send are in such a copy, or in the copy of the whole array.
+    pub(super) is_of_copy: bool,
     /// Whether the rank continues before the message that it sends has been received.
     pub(super) is_eager: bool,
     /// Whether it is a part of a step that a later receive completes.
@@ -131,6 +133,7 @@ fn outline(program: &Program, (rank, ranks): (Rank, usize), elements: usize) -> 
         from: receive.and_then(|receive| places(receive.from, rank)),
         sent_count: send.map_or(0, |send| count(send.part)),
         reduces: receive.is_some_and(|receive| receive.combine.reduces()),
+        is_of_copy: send.is_some_and(|send| send.source == Source::Original),
         ..Halves::default()
     };
     let is_receive = |instruction: &Instruction| matches!(instruction, Instruction::Exchange(None, Some(_)));
@@ -150,7 +153,8 @@ fn outline(program: &Program, (rank, ranks): (Rank, usize), elements: usize) -> 
                 let copies = send.zip(receive).is_some_and(|(send, receive)| {
                     send.source == Source::Current && send.part.chunks.overlaps(receive.part.chunks)
                 });
-                acts.push(Act::Message(Halves { copies, ..halves(send, receive) }));
+                let halves = halves(send, receive);
+                acts.push(Act::Message(Halves { copies, is_of_copy: copies || halves.is_of_copy, ..halves }));
             }
             Instruction::Send(send) => {
                 // The receive of its step follows immediately, or later.

@@ -38,6 +38,8 @@ pub(super) struct Message {
     pub(super) sent_us: f64,
     /// Whether the sender waits until it has been received.
     pub(super) is_awaited: bool,
+    /// Whether it passes through staging memory, if the machine has any.
+    pub(super) is_staged: bool,
 }
 
 /// The progress of a rank in an act.
