@@ -259,7 +259,7 @@ pub(crate) fn described_wait(ranks: &[(Rank, Known<'_>)], name: impl Fn(Rank) ->
     };
     for (rank, known) in listed.iter().take(MOST_NAMED) {
         let does = match known {
-            None => "has not reported yet".to_owned(),
+            None => "has not reported".to_owned(),
             Some((doing, None)) => doing.to_string(),
             Some((doing, Some(silent_s))) => {
                 format!("{doing}, as of {} ago, when its node reported last", Seconds(*silent_s))

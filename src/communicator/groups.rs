@@ -164,8 +164,9 @@ impl Communicator {
         GroupBootstrap { world: self, members, function }
     }
 
-    /// Returns whether a rank is known to have failed.
+    /// Returns whether a rank has failed.
     pub(super) fn has_failed(&self) -> bool {
+        self.status.check_peers();
         self.status.failure().is_some()
     }
 

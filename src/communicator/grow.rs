@@ -106,7 +106,9 @@ impl Bootstrap for Growing<'_> {
         // Rank 0 contributes the bytes of the processes that join too. The other ranks wait for it, while it may wait for its timeout here.
         let contribution = self.world.quiet(WAITS_FOR_JOINS, |_| self.joining.gather(own));
         let refused = |error| match error {
-            Error::Aborted { by, cause, .. } => format!("rank {by}, which joins, has failed: {cause}"),
+            Error::Aborted { by: by @ 1.., cause, .. } => {
+                format!("rank {by}, which joins, has failed: {cause}")
+            }
             error => format!("a process that joins has failed: {error}"),
         };
         self.gather(&contribution.map_err(refused))

@@ -146,7 +146,7 @@ impl Nodes {
             }
         }
         self.send_quiet();
-        if (!self.sockets.is_hub || self.reports_to_all) && self.reported_at.elapsed() > self.report_every {
+        if !self.sockets.is_hub && self.reported_at.elapsed() > self.report_every {
             self.reported_at = Instant::now();
             self.sockets.endpoint.send_to_responsive(&Message::Doing(self.here().collect()));
         }

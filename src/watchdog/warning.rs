@@ -170,7 +170,7 @@ mod tests {
         let ranks = [doing(0, State::Inside, 17, 60.0)];
         let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &identities(2)).unwrap();
         assert!(text.contains("rank 1 is missing"), "{text}");
-        assert!(text.contains("rank 1 (host h1, pid 101) has not reported yet"), "{text}");
+        assert!(text.contains("rank 1 (host h1, pid 101) has not reported"), "{text}");
     }
 
     #[test]

@@ -238,8 +238,10 @@ fn fails_while_joining(timeouts: [Duration; 2], callback: fn() -> std::result::R
         unisono::while_waiting(callback, joins).unwrap_err();
     };
     for text in two_and(rank, joins).0 {
-        let starts =
-            ["a process that joins has failed: rank 2 ", "rank 2, which joins, has failed: it has ended"];
+        let starts = [
+            "a process that joins has failed: rank 2 ",
+            "rank 2, which joins, has failed: its process has ended",
+        ];
         assert!(starts.iter().any(|start| text.starts_with(start)), "{text}");
     }
 }

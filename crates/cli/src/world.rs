@@ -106,7 +106,7 @@ fn guarded(
     })
 }
 
-/// The cause that a rank which is stopped sends to others.
+/// The cause that rank 0 sends to the others if it is stopped.
 const UNBEGUN: &str = "it was stopped before all ranks began";
 
 /// Waits for the other ranks to begin, or for a signal that stops the command.
@@ -118,8 +118,12 @@ fn begin(world: impl FnOnce() -> unisono::Result<Communicator>) -> Result<Commun
     while_waiting(wanted, world).map_err(|error| match error {
         _ if is_stopped() => Failure::Stopped,
         unisono::Error::Aborted { ref cause, .. } if cause == UNBEGUN => Failure::Stopped,
-        // A retry may succeed.
-        error @ unisono::Error::Aborted { .. } => error.into(),
+        // A retry may succeed. The first of the ranks that are left reports the error.
+        error @ unisono::Error::Aborted { by, .. } => {
+            let first = usize::from(by == 0);
+            let reports = Launcher::detect().rank.is_none_or(|rank| rank == first);
+            if reports { error.into() } else { Failure::Reported }
+        }
         error => Failure::refusal(is_reporter(), error),
     })
 }

@@ -17,8 +17,7 @@ use super::message::{BatchRequest, DescribeRequest, Description, ServersRequest,
 use super::pool::{Lease, Next, Pool};
 use unisono_data::pipeline::part;
 use unisono_data::{
-    Cache, DataError, Dataset, Kind, Normalization, Options, Pass, Schema, Service, Split, Stop, Threads,
-    Values,
+    Cache, DataError, Dataset, Kind, Normalization, Options, Pass, Schema, Service, Split, Threads, Values,
 };
 
 /// The interval at which the servers are queried for other servers.
@@ -39,8 +38,6 @@ struct Client {
     patience: Duration,
     /// Receives reports on waits.
     cache: Cache,
-    /// A request to stop ends waits.
-    stop: Stop,
     /// Set once the current wait for servers has been reported.
     is_told: AtomicBool,
     /// Set once a wait for busy servers has been reported.
@@ -80,7 +77,6 @@ pub(super) fn connect(
         identity,
         patience,
         cache: options.cache.clone(),
-        stop: options.stop.clone(),
         is_told: AtomicBool::default(),
         is_told_busy: AtomicBool::default(),
     });
@@ -111,7 +107,6 @@ impl Client {
             let is_over = seen.elapsed() >= self.patience || began.elapsed() >= OVERLOADED * self.patience;
             let server = match self.pool.next(&damaged, Instant::now()) {
                 Next::Server(server) if !is_over || !failed.contains(&server.address) => server,
-                Next::Wait(_) if self.stop.is_asked() => return Err(DataError::Stopped),
                 Next::Wait(pause) if !is_over => {
                     self.report_wait(seen, busy_since);
                     tokio::time::sleep(pause.max(Duration::from_millis(1))).await;

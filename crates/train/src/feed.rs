@@ -42,8 +42,7 @@ pub trait Feed {
         None
     }
 
-    /// Returns the steps of an epoch (counted from 1) on this rank, skipping the first `skipped`. [`DataError::Stopped`] in place of a step stops the
-    /// run before that step.
+    /// Returns the steps of an epoch (counted from 1) on this rank, skipping the first `skipped`.
     ///
     /// # Errors
     /// An error of the data.

@@ -172,8 +172,8 @@ impl RunState {
         Ok(())
     }
 
-    /// Returns a warning after the first epoch whose mean loss is hardly below that of the first step. The first epoch does not count if it is
-    /// only that step.
+    /// Returns a warning after the first epoch whose mean loss is hardly below that of the first step. A first epoch of one step is not
+    /// compared.
     fn warning(&mut self, &EpochReport { epoch, loss, .. }: &EpochReport) -> Option<String> {
         let first = self.progress.first_loss.filter(|first| loss > LEAST_PROGRESS * first)?;
         if self.progress.step == 1 || std::mem::replace(&mut self.has_warned, true) {

@@ -10,11 +10,10 @@ use crate::state::RunState;
 use crate::straggler::Stragglers;
 use crate::{
     Buckets, EpochReport, Event, Feed, Mirror, OutOfData, Progress, Replica, Resumed, RunSettings, Share,
-    StepReport, Steps, Summary, Sums, Test, Times, TrainError, agree,
+    StepReport, Steps, Summary, Test, Times, TrainError, agree,
 };
 use unisono::internals::gather;
 use unisono::{Communicator, Ran, ReduceOp};
-use unisono_data::DataError;
 
 mod callback;
 mod evaluation;
@@ -241,7 +240,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         Ok(report)
     }
 
-    /// Takes the next step's batches from the feed and makes the step. Returns `None` if the epoch is over, or the run stops before this step.
+    /// Takes the next step's batches from the feed and makes the step. Returns `None` if the epoch is over.
     fn step(
         &mut self,
         steps: &mut Steps<R::Batch>,
@@ -252,35 +251,24 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let Progress { epoch, step_in_epoch, .. } = self.state.progress;
         let rank = self.world.all.rank();
         let unread = |error| TrainError::Feed { rank, epoch, step: step_in_epoch + 1, error };
-        let found = steps.next().transpose();
-        // The wait for this step's data was stopped.
-        let is_cut = matches!(found, Err(DataError::Stopped));
-        let passes = if is_cut { None } else { found.map_err(unread)? };
+        let passes = steps.next().transpose().map_err(unread)?;
         let input = waits_since.elapsed();
         unisono::trace::record("input", waits_since, waits_since + input);
         let (ranks, policy) = (self.world.replicas().ranks(), self.state.settings.out_of_data);
-        let asks = [is_cut || self.state.settings.stop.is_asked(), self.is_save_due(), is_cut];
-        let [asks_to_stop, asks_to_save, is_cut] = self.world.any(asks)?;
-        let passes = passes.filter(|_| !is_cut);
+        let asks = [self.state.settings.stop.is_asked(), self.is_save_due()];
+        let [asks_to_stop, asks_to_save] = self.world.any(asks)?;
         let share = Share {
             is_out_of_data: passes.is_none(),
             passes: &passes.unwrap_or_default(),
             asks_to_stop,
             asks_to_save,
         };
-        // The resumed run makes this step.
-        let stops = |sums: &Sums| sums.ranks_to_stop > 0.0 && sums.ranks_out_of_data > 0.0;
         let mut report = self.mirror.step(self.world.replicas(), share, rate, |sums| {
-            let makes_step = policy.makes_step(sums.ranks_out_of_data as usize, ranks);
-            sums.tally.loss.is_finite() && makes_step && !stops(sums)
+            sums.tally.loss.is_finite() && policy.makes_step(sums.ranks_out_of_data as usize, ranks)
         })?;
         report.times.input = input;
         let (tally, out) = (report.sums.tally, report.sums.ranks_out_of_data as usize);
         report.without_gradient.iter().for_each(|name| on_event(Event::without_gradient(name)));
-        if stops(&report.sums) {
-            self.state.is_stopping = true;
-            return Ok(None);
-        }
         if !policy.makes_step(out, ranks) {
             if out < ranks && policy == OutOfData::Error {
                 return Err(TrainError::OutOfData { out, ranks, epoch, step: step_in_epoch + 1 });

@@ -147,7 +147,7 @@ fn steps_and_waits_within_one_call_are_listed() {
         flight(all.into_iter().filter(|dump| dump.rank != 2).collect()).findings(),
         [
             "ranks 0, 1, 3 have waited 61 s in all-reduce #17 \"bucket 17\" of 1000 f32, sum, by ring, and rank 2 is missing:\n  \
-             rank 2 has not reported yet",
+             rank 2 has not reported",
             "there is no flight recorder of rank 2: it ended before it could write one, or its node has another folder",
         ]
     );

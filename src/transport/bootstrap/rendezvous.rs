@@ -237,9 +237,9 @@ fn silent(ranks: &str, waited: Duration) -> Error {
 /// Returns the error of a rank whose connection with rank `by` has failed.
 fn lost(rank: Rank, by: Rank, error: &io::Error) -> Error {
     let cause = if is_displaced(error) {
-        "it has ended before the world began".to_owned()
+        "its process has ended before the world began".to_owned()
     } else {
-        format!("it is lost before the world began: {error}")
+        format!("its connection was lost before the world began: {error}")
     };
     Error::Aborted { rank, by, cause }
 }

@@ -90,7 +90,7 @@ fn failed_rank_is_not_awaited() {
     let own: Result<_, String> = Ok((system::nonce(), addresses));
     gather_results(&mut rank_1, &own).unwrap().unwrap();
     let result: Result<Vec<()>, _> = gather_results(&mut rank_1, &Ok(())).unwrap();
-    assert_eq!(result, Err("rank 0 and rank 1 cannot connect: it has waited 0 s for it".to_owned()));
+    assert!(result.unwrap_err().starts_with("rank 0 and rank 1 cannot connect: it has waited "));
     connects.join().unwrap().unwrap().unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(5));
     drop(listeners);

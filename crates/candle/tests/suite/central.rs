@@ -83,12 +83,18 @@ fn run_resumed_on_as_many_ranks_has_the_same_bits() {
     assert!((ended.last.test_loss - undisturbed.last.test_loss).abs() < 1e-3, "{ended:?} {undisturbed:?}");
 }
 
-fn algorithm_without_effect_is_refused() {
-    let settings =
-        Config { algorithm: Some(Algorithm::Tree.into()), ..settings(Some(Strategy::CentralStorage)) };
-    let refused = run(2, &settings, |_| ());
-    let errors: Vec<_> = refused.into_iter().map(|ended| ended.unwrap_err().to_string()).collect();
-    assert!(errors.iter().any(|error| error.contains("does not go with --algorithm")), "{errors:?}");
+fn options_without_effect_are_refused() {
+    let central = || settings(Some(Strategy::CentralStorage));
+    let algorithm = Some(Algorithm::Tree.into());
+    for (settings, said) in [
+        (Config { shard_optimizer: true, ..central() }, "remove --shard-optimizer"),
+        (Config { order: Order::Tree, ..central() }, "remove --order world-invariant"),
+        (Config { algorithm, ..central() }, "does not go with --algorithm"),
+    ] {
+        let refused = run(2, &settings, |_| ());
+        let errors: Vec<_> = refused.into_iter().map(|ended| ended.unwrap_err().to_string()).collect();
+        assert!(errors.iter().any(|error| error.contains(said)), "{errors:?}");
+    }
 }
 
 /// Fails if a run ignores a setting of a mirror, or panics at the end of a round of local steps.
@@ -126,7 +132,7 @@ pub(crate) fn tests() -> Vec<Test> {
         losses_match_mirrored_training_and_runs_are_bitwise_reproducible,
         every_model_trains,
         one_rank_switches_to_mirrored_training_and_back_with_the_same_bits,
-        algorithm_without_effect_is_refused,
+        options_without_effect_are_refused,
         settings_of_a_mirror_without_effect_are_refused,
         diverging_loss_ends_the_run_on_all_ranks,
     ];

@@ -50,12 +50,17 @@ fn run(ranks: usize, settings: &Config, on_event: impl Fn(Event) + Sync) -> Vec<
     })
 }
 
-/// Runs to the end.
-fn last(ranks: usize, settings: &Config) -> Summary {
-    let mut all: Vec<_> = run(ranks, settings, |_| ()).into_iter().map(Result::unwrap).collect();
+/// Returns the summary of rank 0. Fails if a rank failed, or ended with other parameters.
+fn common(ended: Vec<Result<Summary, TrainError>>) -> Summary {
+    let mut all: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
     let first = all.remove(0);
     assert!(all.iter().all(|other| other.parameters_hash == first.parameters_hash));
     first
+}
+
+/// Runs to the end.
+fn last(ranks: usize, settings: &Config) -> Summary {
+    common(run(ranks, settings, |_| ()))
 }
 
 /// Runs until this step, counted over the epochs, and then requests a stop.
@@ -68,9 +73,8 @@ fn until(ranks: usize, step: usize, settings: &Config) -> Summary {
             settings.stop.ask();
         }
     });
-    let mut ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
-    assert!(ended.iter().all(|ended| ended.stopped.is_some()), "it stops on all ranks");
-    ended.remove(0)
+    assert!(ended.iter().flatten().all(|ended| ended.stopped.is_some()), "it stops on all ranks");
+    common(ended)
 }
 
 /// Fails if a rank ends without an error, or with one that does not name the divergence.

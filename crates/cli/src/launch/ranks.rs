@@ -144,8 +144,10 @@ pub(super) struct Ranks<'a> {
     failed: Option<(usize, ExitStatus)>,
     /// The next signal to ranks that should have ended, and its time.
     next: Option<(Signal, Instant)>,
-    /// When to stop the other ranks, after one has stopped on request. Ranks that have not met it yet would wait for it.
+    /// When to stop the other ranks, after one has stopped on a request to it alone. Ranks that begin later would wait for it.
     stop_at: Option<Instant>,
+    /// Whether all ranks got a signal.
+    got_signal: bool,
     /// Whether a signal has requested the ranks to end.
     is_ending: bool,
 }
@@ -171,8 +173,9 @@ impl<'a> Ranks<'a> {
     pub(super) fn start(place: &'a dyn Place, restarts: Option<u32>) -> io::Result<Self> {
         let start = |index| Ok(Rank { member: place.start(index, false)?, status: None, joins: false });
         let ranks = (0..place.count()).map(start).collect::<io::Result<_>>()?;
-        let (replaced, failed, next, stop_at) = Default::default();
-        Ok(Self { place, restarts, ranks, replaced, failed, next, stop_at, is_ending: false })
+        let (replaced, failed, next, stop_at) = (Vec::new(), None, None, None);
+        let (got_signal, is_ending) = (false, false);
+        Ok(Self { place, restarts, ranks, replaced, failed, next, stop_at, got_signal, is_ending })
     }
 
     /// Waits for all ranks to end. After one fails, the others get a grace period to detect and report the failure themselves. Forwards signals to
@@ -195,8 +198,9 @@ impl<'a> Ranks<'a> {
             {
                 self.end_by(signal);
             }
-            if self.stop_at.is_some_and(|when| Instant::now() >= when) {
-                self.stop_at = None;
+            let is_due = self.stop_at.is_some_and(|when| Instant::now() >= when);
+            if is_due && !self.got_signal && self.next.is_none() {
+                self.got_signal = true;
                 self.report_running("stopping them, as one has stopped on request");
                 self.running().for_each(|rank| rank.signal_group(Signal::TERM));
             }
@@ -288,7 +292,7 @@ impl<'a> Ranks<'a> {
         if signal == Signal::KILL || ends && were_ending {
             return self.end_by(Signal::KILL);
         }
-        self.is_ending |= ends;
+        (self.got_signal, self.is_ending) = (true, self.is_ending | ends);
         self.running().for_each(|rank| rank.signal_group(signal));
     }
 

@@ -155,12 +155,6 @@ fn a_wait_for_servers_is_reported_and_ends_on_request() {
     let reported = REPORTED.lock().unwrap().concat();
     let expected = format!("waiting for a data server, up to 60 s; `{nobody}`: ");
     assert!(reported.starts_with(&expected) && reported.contains("refused"), "{reported}");
-
-    let (server, options) = (fixture.serve(&Source::Digits), Options::default());
-    let served = connect(&fixture.service(&[&server]), Duration::from_secs(60), &options).unwrap();
-    drop(server);
-    options.stop.ask();
-    assert!(matches!(served.train.batch(&[0], PASS), Err(DataError::Stopped)));
 }
 
 #[test]

@@ -6,7 +6,6 @@ use super::Trainer;
 use crate::metrics::{self, Measuring, Metric, VisitOutputs};
 use crate::{Event, Feed, LossSums, Progress, Replica, Test, TrainError, agree};
 use unisono::{Communicator, ReduceOp};
-use unisono_data::DataError;
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     /// Evaluates after a step, if an evaluation is due and no round of local steps is in progress. An epoch ends with an evaluation in any case.
@@ -17,25 +16,16 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             return Ok(());
         }
         let test = self.test()?;
-        if self.state.is_stopping {
-            return Ok(());
-        }
         self.state.emit(Event::Evaluation(test.evaluation(epoch, step)), on_event)
     }
 
-    /// Returns the results on the held-out samples, which count for early stopping. If a wait for these samples was stopped, the run stops, and the
-    /// resumed run evaluates. Called by all ranks, at the end of a round.
+    /// Returns the results on the held-out samples, which count for early stopping. Called by all ranks, at the end of a round.
     pub(super) fn test(&mut self) -> Result<Test, TrainError> {
         if let Some(test) = self.state.tested() {
             return Ok(test);
         }
-        match self.measured() {
-            Err(TrainError::Data(DataError::Stopped)) if !self.world.has_parts() => {
-                self.state.is_stopping = true;
-                Ok(Test::default())
-            }
-            measured => Ok(self.state.evaluated(measured?)),
-        }
+        let test = self.measured()?;
+        Ok(self.state.evaluated(test))
     }
 
     /// Evaluates the averages of the parameters if the optimizer [keeps them](crate::optimizer::Averaged), otherwise the parameters.
@@ -54,8 +44,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
 /// nor the order in which their results are added depend on the number of ranks, so the result has the same bits on any number. Called by all ranks.
 ///
 /// # Errors
-/// [`TrainError`] of the data, the replica or the collectives. If one rank has [`DataError::Stopped`], all have. [`TrainError::Setting`] if there are
-/// metrics, and the replica does not provide its [outputs](Replica::evaluate).
+/// [`TrainError`] of the data, the replica or the collectives. [`TrainError::Setting`] if there are metrics, and the replica does not provide its
+/// [outputs](Replica::evaluate).
 pub fn evaluate<R: Replica>(
     comm: &mut Communicator,
     replica: &mut R,
@@ -65,8 +55,8 @@ pub fn evaluate<R: Replica>(
     metrics::check(metrics, None)?;
     let batches = feed.held_out();
     let own = comm.own_part(batches);
-    // One rank evaluates each batch, and the others add zero. The last tally counts ranks whose wait for data was stopped.
-    let mut tallies = vec![LossSums::default(); batches + 1];
+    // One rank evaluates each batch, and the others add zero.
+    let mut tallies = vec![LossSums::default(); batches];
     let mut measuring = Measuring::new(metrics);
     let measured = feed.evaluation(own.clone()).map_err(TrainError::from).and_then(|found| {
         for ((number, tally), batch) in own.clone().zip(&mut tallies[own]).zip(found) {
@@ -75,13 +65,8 @@ pub fn evaluate<R: Replica>(
         }
         Ok(())
     });
-    let is_cut = matches!(measured, Err(TrainError::Data(DataError::Stopped)));
-    tallies[batches].targets = f64::from(u8::from(is_cut));
-    agree(comm, if is_cut { Ok(()) } else { measured })?;
+    agree(comm, measured)?;
     comm.all_reduce::<f64>(bytemuck::cast_slice_mut(&mut tallies), ReduceOp::Sum)?;
-    if tallies.pop().is_some_and(|cut| cut.targets > 0.0) {
-        return Err(DataError::Stopped.into());
-    }
     let mut tally = LossSums::default();
     tallies.into_iter().for_each(|of_batch| tally += of_batch);
     Ok(Test { tally, metrics: measuring.values(comm, batches)? })

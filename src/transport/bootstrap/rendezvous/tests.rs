@@ -89,7 +89,7 @@ fn ended_rank_is_named_on_all_ranks() {
     });
     for rank in [0, 2] {
         let error = ended[rank].as_ref().unwrap().as_ref().unwrap_err();
-        let cause = "because rank 1 failed: it has ended before the world began";
+        let cause = "because rank 1 failed: its process has ended before the world began";
         assert_eq!(error.to_string(), format!("rank {rank} cannot continue, {cause}"));
         assert_eq!(error.failed_rank(), Some(1));
     }

@@ -30,7 +30,12 @@ fn signal_ends_a_rank_that_waits_for_others_to_begin() {
 fn loss_of_a_rank_before_all_begin_is_a_failure() {
     let folder = tempfile::tempdir().unwrap();
     let (mut rank, other) = (begins("0", folder.path()), begins("1", folder.path()));
-    // If they have not met yet, the result is the same, after the time for all to begin.
+    let files = format!("/proc/{}/fd", other.0.id());
+    let is_socket = |file: fs::DirEntry| {
+        fs::read_link(file.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
+    };
+    until("its connection", MINUTE, || fs::read_dir(&files).ok()?.flatten().any(is_socket).then_some(()));
+    // Until it is admitted.
     std::thread::sleep(MINUTE / 60);
     kill("KILL", other.0.id());
     assert_eq!(rank.ended(MINUTE).code(), Some(1));

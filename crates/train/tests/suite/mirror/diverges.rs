@@ -36,10 +36,11 @@ fn run(
         let (rank, feed) = (comm.rank(), stream(comm.rank(), &[batches; 2]));
         let settings = RunSettings { stop: Stop::default(), ..settings.clone() };
         let (mut step, stop) = (0, settings.stop.clone());
-        let spoiled = Odd::new(Line::new(), None, |pass, line: &mut Line| {
+        let mut spoiled = Odd::new(Line::new(), None, |pass, line: &mut Line| {
             line.values[COUNTER][0] += rank as f32;
             line.factor = factor(rank, pass);
         });
+        spoiled.brings_values = true;
         let trainer = Trainer::new(&mut comm, spoiled, feed, settings, resumed)?;
         trainer.run(|event| {
             if let Event::Step(_) = event {

@@ -82,17 +82,19 @@ fn model_with_two_parameters_of_the_same_name_is_refused() {
     assert_all(&refused, &["two parameters of the model are called `shared`"]);
 }
 
-/// A line that runs a function in each pass of one rank. Passes are counted from 1, and wait for values. It may be a part of a model.
+/// A line that runs a function in each pass of one rank. Passes are counted from 1. It may be a part of a model.
 pub(crate) struct Odd<D> {
     line: Line,
     others: Option<Communicator>,
     passes: usize,
+    /// Whether each pass waits for the values before it runs the function.
+    pub(crate) brings_values: bool,
     does: D,
 }
 
 impl<D> Odd<D> {
     pub(crate) fn new(line: Line, others: Option<Communicator>, does: D) -> Self {
-        Self { line, others, passes: 0, does }
+        Self { line, others, passes: 0, brings_values: false, does }
     }
 }
 
@@ -105,8 +107,10 @@ impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
 
     fn pass(&mut self, points: &Vec<Point>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         self.passes += 1;
-        for (index, values) in self.line.values.iter_mut().enumerate() {
-            gradients.wait_for_param(index, values)?;
+        if self.brings_values {
+            for (index, values) in self.line.values.iter_mut().enumerate() {
+                gradients.wait_for_param(index, values)?;
+            }
         }
         (self.does)(self.passes, &mut self.line);
         self.line.pass(points, gradients)
@@ -129,7 +133,7 @@ impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
     }
 
     fn brings_values(&self) -> bool {
-        true
+        self.brings_values
     }
 }
 

@@ -1,15 +1,8 @@
 //! A run that one rank is asked to stop. All ranks save the same step, and the resumed run ends with the same bits.
 
-use std::ops::Range;
+use unisono_train::{BucketSettings, LocalSteps, Outer, Stop, Stopped};
 
-use unisono_data::DataError;
-use unisono_train::{
-    Batches, BucketSettings, Checkpoints, Feed, LocalSteps, OutOfData, Outer, RunSettings, Steps, Stop,
-    Stopped, Trainer,
-};
-
-use super::line::{Line, Point};
-use super::trainer::{Shared, run_settings, run_with, shared, stoppable_run};
+use super::trainer::{run_with, stoppable_run};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
@@ -90,67 +83,8 @@ fn stop_and_checkpoint_wait_for_a_round_that_ends_with_its_epoch() {
     assert_eq!([4, 8, 9].map(is_saved), [false, false, true]);
 }
 
-/// Points that arrive for this many steps of an epoch. The wait for the next step or, after the last step, for the evaluation is stopped.
-struct Cut(Shared, usize);
-
-impl Feed for Cut {
-    type Batch = Vec<Point>;
-
-    fn steps(&self) -> Option<usize> {
-        self.0.steps()
-    }
-
-    fn samples(&self, steps: usize) -> Option<usize> {
-        self.0.samples(steps)
-    }
-
-    fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Vec<Point>>, DataError> {
-        let steps = self.0.epoch(epoch, skipped)?.take(self.1);
-        Ok(Box::new(steps.chain([Err(DataError::Stopped)])))
-    }
-
-    fn held_out(&self) -> usize {
-        self.0.held_out()
-    }
-
-    fn evaluation(&mut self, range: Range<usize>) -> Result<Batches<Vec<Point>>, DataError> {
-        if self.1 == STEPS { Err(DataError::Stopped) } else { self.0.evaluation(range) }
-    }
-}
-
-/// The number of steps of an epoch.
-const STEPS: usize = 9;
-
-fn stop_of_a_wait_for_data_saves_the_last_step() {
-    let buckets = BucketSettings::default();
-    let whole = unisono::threads(2, |mut comm| {
-        run_with(&mut comm, buckets.clone(), None, false, usize::MAX, |_, _| ()).unwrap()
-    });
-    for steps in [0, 4, STEPS] {
-        let directory = tempfile::tempdir().unwrap();
-        let stopped = unisono::threads(2, |mut comm| {
-            let own = if comm.rank() == 1 { steps } else { usize::MAX };
-            let feed = Cut(shared(&comm, 12), own);
-            let checkpoints = Some(Checkpoints::new(directory.path()));
-            let settings = RunSettings { checkpoints, ..run_settings(3, OutOfData::Error) };
-            let trainer = Trainer::new(&mut comm, Line::new(), feed, settings, None).unwrap();
-            trainer.run(|_| ()).unwrap()
-        });
-        for summary in stopped {
-            assert_eq!(summary.stopped, Some(Stopped { step: steps as u64, is_saved: true }));
-        }
-        let resumed = unisono::threads(2, |mut comm| {
-            run_with(&mut comm, buckets.clone(), Some(directory.path()), true, usize::MAX, |_, _| ()).unwrap()
-        });
-        for (summary, _) in resumed {
-            assert_eq!(summary.parameters_hash, whole[0].0.parameters_hash, "{steps} steps");
-        }
-    }
-}
-
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        stop_of_a_wait_for_data_saves_the_last_step,
         stop_and_checkpoint_wait_for_a_round_that_ends_with_its_epoch,
         all_ranks_save_the_same_step_and_the_resumed_run_has_the_same_bits,
         run_without_checkpoint_directory_stops_too,
