@@ -9,7 +9,7 @@
 //!   the receiver. Sending and receiving overlap, since they use two cores. The link's rates must include the contention of
 //!   cores for memory bandwidth: measure them on all ranks at once.
 //! - **Data that would change while being sent are copied first**, since a step may send the data that it reduces into. This takes as long as the
-//!   bytes of a message of their size within a node.
+//!   bytes of a message of their size within a node. The time of a short message includes it.
 //! - **The sender's core copies a long message that is staged** ([`Machine::staging_bytes`]), while the receiver's core takes it. So a rank that
 //!   sends and receives at the same time has the work of both. Ranks that share cores switch whenever the staging memory is full or empty. If it can
 //!   hold the whole message, the sender continues once it has copied it.

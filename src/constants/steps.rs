@@ -2,6 +2,7 @@
 
 use super::MIN_BYTES;
 use super::fit::Sample;
+use crate::transport::EAGER_BYTES;
 use crate::tuning::Reach;
 use crate::{Algorithm, Call, DType, Operation, ReduceOp};
 
@@ -38,8 +39,9 @@ pub(super) fn steps(reach: Reach, ranks: usize, size_bytes: usize) -> Vec<Steps>
     }
     let folds = usize::from(!ranks.is_power_of_two());
     let levels = ranks.ilog2() as usize + folds;
-    // A rank copies data that it sends and reduces into at the same time.
-    let doubling = [levels + folds, levels, levels];
+    // A rank copies data that it sends and reduces into at the same time. The time of a short message includes this copy.
+    let copies = if size_bytes > EAGER_BYTES { levels - folds } else { 0 };
+    let doubling = [levels + folds, folds + copies, levels];
     let whole = |algorithm, call, work| steps(algorithm, call, size_bytes, work);
     // Operations that only move elements send no messages here, but a tree sends as many on its way down as on its way up.
     let mut all = vec![

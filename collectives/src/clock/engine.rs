@@ -263,7 +263,9 @@ impl Clock<'_> {
         let step_us = if halves.is_part { 0.0 } else { self.machine.step_us };
         let link = &self.machine.intra;
         let copy_us = link.time_among_us(size_bytes, self.held_bytes, false) - link.latency_us(size_bytes);
-        self.work(rank, step_us + if halves.copies { copy_us } else { 0.0 });
+        // The time of a short message includes this copy.
+        let copies = halves.copies && size_bytes > self.machine.eager_bytes;
+        self.work(rank, step_us + if copies { copy_us } else { 0.0 });
         let sent_us = self.cores[self.states[rank].core].at_us;
         self.states[rank].received_us = 0.0;
         if let Some(places) = halves.to {
