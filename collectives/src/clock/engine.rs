@@ -336,11 +336,8 @@ impl Clock<'_> {
             let (link, size_bytes) = (&self.machine.intra, message.size_bytes);
             // A rank does not wait for its own message.
             let is_own = message.places.get() as usize == self.world.topology.ranks();
-            let besides_us = match message.is_staged {
-                _ if is_own => -link.latency_us(size_bytes),
-                true => self.switches_us(rank, size_bytes),
-                false => 0.0,
-            };
+            let switches_us = if message.is_staged { self.switches_us(rank, size_bytes) } else { 0.0 };
+            let besides_us = if is_own { -link.latency_us(size_bytes) } else { switches_us };
             self.work(rank, link.time_among_us(size_bytes, self.held_bytes, halves.reduces) + besides_us);
             self.received(message, self.cores[core].at_us);
         }

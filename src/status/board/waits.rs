@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use unisono_collectives::Rank;
 
 use super::super::layout::InGroup;
-use super::super::ring::{Noted, now_us, seconds_between};
+use super::super::ring::{now_us, seconds_between};
 use super::{Parent, StatusBoard};
 use crate::record::{GroupWait, Record, Stage};
 use crate::system::is_stopped;
@@ -64,25 +64,17 @@ impl StatusBoard {
     pub(crate) fn missing_behind(&self, late: Rank) -> Rank {
         let guard = self.guard();
         let last = |rank: Rank| match self.position_of(rank) {
-            Some(position) => {
-                let Noted { sequence, progress, .. } = self.layout.row(position).ring.last()?;
-                Some((
-                    sequence,
-                    progress.stage(),
-                    progress.waits_for.checked_sub(1).map(|other| other as Rank),
-                ))
-            }
-            None => {
-                let Record { sequence, stage, waits_for, .. } = guard.as_ref()?.doing(rank)?.last?;
-                Some((sequence, stage, waits_for))
-            }
+            Some(position) => self.doing(position).last,
+            None => guard.as_ref()?.doing(rank)?.last,
         };
         let awaited = |rank: Rank| {
-            let (sequence, _, waits_for) = last(rank).filter(|&(_, stage, _)| stage != Stage::Done)?;
-            let other = waits_for?;
+            let call = last(rank).filter(|call| call.stage != Stage::Done)?;
+            let other = call.waits_for?;
             // A rank that is stopped is late itself. So is one whose awaited rank has sent its message: the record keeps the last awaited rank.
-            let has_sent =
-                |(of_other, stage, _)| of_other > sequence || of_other == sequence && stage == Stage::Done;
+            let has_sent = |other: Record| {
+                other.sequence > call.sequence
+                    || other.sequence == call.sequence && other.stage == Stage::Done
+            };
             let is_stopped = self.position_of(rank).is_some() && is_stopped(self.process_id(rank));
             (!last(other).is_some_and(has_sent) && !is_stopped).then_some(other)
         };
