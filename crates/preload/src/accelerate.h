@@ -26,8 +26,11 @@ enum function {
     ALLGATHER,
     ALLGATHERV,
     ALLTOALL,
+    ALLTOALLV,
     GATHER,
+    GATHERV,
     SCATTER,
+    SCATTERV,
     SCAN,
     EXSCAN,
     BARRIER,
@@ -94,7 +97,7 @@ struct world {
 /* The class of a call: calls of one function, reduction and type, and of about the same size. */
 struct class {
     int function, op, dtype;
-    /* The bit length of the number of bytes. */
+    /* The bit length of the number of bytes; 0 if ranks do not know the sizes of others (`is_exchange`). */
     int size;
 };
 
@@ -127,6 +130,8 @@ struct call {
     MPI_Datatype mpi_type;
     /* The types of the buffers of a call that moves values, or MPI_DATATYPE_NULL. */
     MPI_Datatype moved[2];
+    /* The bytes of an exchange that must be copied on this rank, since they are not in order. */
+    size_t copied_bytes;
     int root;
     /* The class of the error if this rank finds the call invalid; otherwise MPI_SUCCESS. If Unisono carries out the call, it is reported
      * afterwards. */
@@ -142,6 +147,13 @@ struct call {
 struct block {
     MPI_Aint start;
     MPI_Count count;
+};
+
+/* A buffer of one block for each rank, in elements of its type. `of_rank` is NULL if the program passed no counts. */
+struct blocks {
+    void *address;
+    MPI_Datatype type;
+    struct block *of_rank;
 };
 
 /* family.c: the MPI of the program. */
@@ -328,7 +340,34 @@ struct buffer {
 
 #define BUFFER(address, count, type) ((struct buffer){ (void *)(address), count, type })
 
+/* arguments.c: errors in the buffers of a call. The functions return their class, or MPI_SUCCESS. */
+
+/* An error that MPI reports itself: the class, or the communicator whose error handler is called, depends on the MPI. */
+enum { REPORTED_BY_MPI = -1 };
+
+/* Returns the size of an element of any type, or -1 if the type is invalid or not committed. */
+MPI_Count size_of(MPI_Datatype handle);
+int error_in(struct buffer buffer);
+/* Both buffers of a call that may be in place. */
+int error_in_both(struct buffer from, struct buffer to);
+/* The buffer of one block for each of `ranks` ranks. */
+int error_in_blocks(const struct blocks *blocks, int ranks);
+/* By function; MPI_SUCCESS if MPI does not check this. */
+extern const int ALIAS_ERRORS[FUNCTIONS];
+/* If a rank's send buffer is the block `own` that it receives from itself. */
+int error_of_alias(enum function function, struct buffer from, struct buffer own);
+/* If a rank sends itself another number of bytes than it receives. With fewer, the bytes after them would be read. */
+int error_of_length(struct buffer from, struct buffer own);
+/* Returns whether MPI reports an error of this class from `error_of_length` before it moves values. */
+bool is_length_checked(enum function function, int error);
+
 /* decide.c: decisions whether Unisono carries out a call, whose description they fill in. */
+
+/* Returns whether each pair of ranks exchanges a number of values that the other ranks do not know. */
+static inline bool is_exchange(enum function function)
+{
+    return function == ALLTOALLV || function == GATHERV || function == SCATTERV;
+}
 
 /* Returns whether a rank gets the result of a reduction. */
 static inline bool gets_result(enum function function, int rank, int root)
@@ -351,9 +390,12 @@ bool decides_move(struct call *call, enum function function, MPI_Comm comm, cons
 /* Decides on a call between blocks of all ranks on the root, `whole`, and one block of each rank, `part`, which the root may leave in place. */
 bool decides_part(struct call *call, enum function function, MPI_Comm comm, const struct buffer *part, const struct buffer *whole,
                   int root);
-/* Decides on an all-gather of blocks, one for each rank, in elements of the type of `to`, whose count is the number of ranks. `blocks`
- * is NULL if the program passed none. */
-bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct buffer to, const struct block *blocks);
+/* Decides on an all-gather of blocks. */
+bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, const struct blocks *to);
+/* Decides on an exchange. A rank without a buffer has empty blocks. If `has_same_counts`, the program passed one array of counts for both buffers. If
+ * a rank sends itself another number of bytes than it expects, both blocks become empty. */
+bool decides_exchange(struct call *call, enum function function, MPI_Comm comm, struct blocks *from, struct blocks *to, bool has_same_counts,
+                      int root);
 bool decides_barrier(struct call *call, MPI_Comm comm);
 
 static inline size_t least(size_t a, size_t b)
@@ -374,6 +416,8 @@ int carry_gather(const struct call *call, const void *from, void *to, const stru
 int carry_all_to_all(const struct call *call, const void *from, void *to);
 /* Only the root has `from`. `to` is NULL on a root in place. */
 int carry_scatter(const struct call *call, const void *from, void *to);
+/* Parts of these numbers of bytes, in the order of ranks. The arrays must not overlap. */
+int carry_exchange(const struct call *call, const void *from, const size_t *from_bytes, void *to, const size_t *to_bytes);
 
 /* moves.c: calls that move values of any type. The functions return the result of MPI's function. */
 
@@ -382,8 +426,10 @@ int move_all_gather(struct call *call, struct buffer from, struct buffer to);
 int move_all_to_all(struct call *call, struct buffer from, struct buffer to);
 int move_gather(struct call *call, struct buffer part, struct buffer whole);
 int move_scatter(struct call *call, struct buffer whole, struct buffer part);
-/* The blocks of `to` are in elements of its type. */
-int move_all_gather_v(struct call *call, struct buffer from, void *to, MPI_Datatype type, const struct block *blocks);
+int move_all_gather_v(struct call *call, struct buffer from, const struct blocks *to);
+int move_exchange(struct call *call, const struct blocks *from, const struct blocks *to);
+/* Returns the number of bytes that must be copied since the blocks are not contiguous in the order of ranks, or 0. */
+size_t bytes_out_of_order(const struct blocks *blocks, int ranks);
 
 /* packed.c: buffers of any type as contiguous bytes. */
 

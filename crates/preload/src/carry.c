@@ -168,6 +168,11 @@ int carry_all_to_all(const struct call *call, const void *from, void *to)
     return carry_in_place(call, to, from, (size_t)call->world->ranks * call->bytes, to);
 }
 
+int carry_exchange(const struct call *call, const void *from, const size_t *from_bytes, void *to, const size_t *to_bytes)
+{
+    return unisono_all_to_all_v(call->world->unisono, from, from_bytes, to, to_bytes, UNISONO_U8, NULL);
+}
+
 int carry_scatter(const struct call *call, const void *from, void *to)
 {
     size_t ranks = (size_t)call->world->ranks, rank = (size_t)call->world->rank;

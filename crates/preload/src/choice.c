@@ -92,16 +92,25 @@ static enum why choose_in_trial(struct call *call, struct choice *choice)
     return side_of_run(choice->samples->calls / RUN_CALLS) == UNISONO_SIDE ? BY_UNISONO : IN_TRIAL;
 }
 
-/* Returns whether every rank can allocate the packed copies of its buffers, whose lack would end a call by Unisono. */
-static bool can_pack(const struct call *call)
+/* Returns the bytes of the packed copies of this rank's buffers. */
+static size_t bytes_to_pack(const struct call *call)
 {
+    if (is_exchange(call->function))
+        return call->copied_bytes;
     bool has_one_block = call->function == BCAST || ((call->function == GATHER || call->function == SCATTER) && call->world->rank != call->root);
     size_t blocks = has_one_block ? 1 : (size_t)call->world->ranks, copies = 0;
     for (int i = 0; i < 2; i++)
         copies += call->moved[i] != MPI_DATATYPE_NULL && !is_contiguous(call->moved[i]);
+    return copies * blocks * call->bytes;
+}
+
+/* Returns whether every rank can allocate these copies, whose lack would end a call by Unisono. */
+static bool can_pack(const struct call *call)
+{
+    size_t bytes = bytes_to_pack(call);
     /* Volatile, since compilers assume that an unused allocation succeeds. */
-    void *volatile memory = malloc(copies * blocks * call->bytes);
-    int can = copies == 0 || memory != NULL;
+    void *volatile memory = malloc(bytes);
+    int can = bytes == 0 || memory != NULL;
     free(memory);
     PMPI_Allreduce(MPI_IN_PLACE, &can, 1, MPI_INT, MPI_MIN, call->comm);
     return can;

@@ -5,104 +5,11 @@
 #include "repeat.h"
 
 #include <limits.h>
-#include <pthread.h>
 
 static bool leave(struct call *call, enum why why)
 {
     call->why = why;
     return false;
-}
-
-/* Returns the size of an element of any type, or -1 if the type is invalid or not committed. MPI_Type_size has no size for a type of 2 GiB or
- * more, and MPI 3, over which a library compiled with MPI 4 may run, has no MPI_Type_size_c. */
-static MPI_Count size_of(MPI_Datatype handle)
-{
-    const struct type *type = type_of(handle);
-    if (type != NULL)
-        return type->size_bytes;
-    MPI_Count bytes;
-    return is_committed(handle) && PMPI_Type_size_x(handle, &bytes) == MPI_SUCCESS && bytes != MPI_UNDEFINED ? bytes : -1;
-}
-
-/* An error that MPI reports itself: the class, or the communicator whose error handler is called, depends on the MPI. */
-enum { BY_MPI = -1 };
-
-/* Returns the class of the error in a buffer, or MPI_SUCCESS. NULL is also MPI_BOTTOM, for a derived type with absolute addresses. */
-static int error_in(struct buffer buffer)
-{
-    if (buffer.count < 0)
-        return MPI_ERR_COUNT;
-    if (size_of(buffer.type) < 0)
-        return MPI_ERR_TYPE;
-    if (buffer.address == MPI_IN_PLACE)
-        return BY_MPI;
-    bool is_there = buffer.address != NULL || type_of(buffer.type) == NULL;
-    return buffer.count == 0 || is_there ? MPI_SUCCESS : MPI_ERR_BUFFER;
-}
-
-/* Returns the class of the error in both buffers of a call that may be in place. */
-static int error_in_both(struct buffer from, struct buffer to)
-{
-    int error = error_in(to);
-    return error != MPI_SUCCESS || from.address == MPI_IN_PLACE ? error : error_in(from);
-}
-
-/* The errors of MPI if a rank's send buffer is the memory of its own received block. MPICH checks this in every function, and Open MPI
- * at the root of a reduction and in an all-reduce of several elements, unless a setting disables it. If MPI does not report it, programs
- * work, as they do here. */
-static const int ALIAS_ERRORS[FUNCTIONS] = {
-#ifdef OPEN_MPI
-    [REDUCE] = MPI_ERR_ARG,
-    [ALLREDUCE] = BY_MPI,
-#else
-    [GATHER] = MPI_ERR_BUFFER,
-    [SCATTER] = MPI_ERR_BUFFER,
-    [SCAN] = MPI_ERR_BUFFER,
-    [EXSCAN] = MPI_ERR_BUFFER,
-    [ALLREDUCE] = MPI_ERR_BUFFER,
-    [REDUCE] = MPI_ERR_BUFFER,
-    [REDUCE_SCATTER] = MPI_ERR_BUFFER,
-    [REDUCE_SCATTER_BLOCK] = MPI_ERR_BUFFER,
-    [ALLGATHER] = MPI_ERR_BUFFER,
-    [ALLGATHERV] = MPI_ERR_BUFFER,
-    [ALLTOALL] = MPI_ERR_BUFFER,
-#endif
-};
-
-static bool arguments_are_checked;
-
-/* Only once a call of the program has such buffers, since Intel MPI ends the program in spite of MPI_ERRORS_RETURN. */
-static void try_alias(void)
-{
-    int value = 0;
-    arguments_are_checked = PMPI_Reduce(&value, &value, 1, MPI_INT, MPI_SUM, 0, quiet_comm) != MPI_SUCCESS;
-}
-
-/* Returns whether MPI checks arguments in this run. */
-static bool are_arguments_checked(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, try_alias);
-    return arguments_are_checked;
-}
-
-/* Returns the class of the error if a rank's send buffer is the block `own` that it receives from itself, or MPI_SUCCESS. */
-static int error_of_alias(enum function function, struct buffer from, struct buffer own)
-{
-    bool is_same = from.address == own.address && from.count == own.count && from.type == own.type;
-    bool is_error = is_same && from.address != NULL && from.count != 0 && ALIAS_ERRORS[function] != MPI_SUCCESS;
-#ifdef OPEN_MPI
-    is_error = is_error && (function != ALLREDUCE || from.count > 1);
-#endif
-    return is_error && are_arguments_checked() ? ALIAS_ERRORS[function] : MPI_SUCCESS;
-}
-
-/* Returns the class of the error if a rank sends itself another number of bytes than it receives. With fewer, the bytes after them
- * would be read. */
-static int error_of_length(struct buffer from, struct buffer own)
-{
-    bool is_equal = from.address == MPI_IN_PLACE || from.count * size_of(from.type) == own.count * size_of(own.type);
-    return is_equal ? MPI_SUCCESS : MPI_ERR_COUNT;
 }
 
 /* Returns the class of the error in the buffers of a reduction. In a reduction to a root, only the root receives, and only the root may
@@ -131,7 +38,7 @@ static bool refuse(struct call *call, int error)
     /* An intercommunicator has other roots, and ignored counts and buffers. */
     if (is_inter)
         return leave(call, INTERCOMMUNICATOR);
-    call->error = error == BY_MPI || is_refused_by_mpi(call, error) ? MPI_SUCCESS : error;
+    call->error = error == REPORTED_BY_MPI || is_refused_by_mpi(call, error) ? MPI_SUCCESS : error;
     return leave(call, INVALID);
 }
 
@@ -185,6 +92,7 @@ static void begin(struct call *call, enum function function, MPI_Comm comm, int 
     call->op = call->dtype = NONE;
     call->mpi_op = MPI_OP_NULL;
     call->moved[0] = call->moved[1] = MPI_DATATYPE_NULL;
+    call->copied_bytes = 0;
     call->error = MPI_SUCCESS;
     call->choice = NULL;
     call->is_in_trial = false;
@@ -320,12 +228,7 @@ static int error_in_move(const struct call *call, const struct buffer *from, con
     if (is_own_by_rank(call->function) && ALIAS_ERRORS[call->function] != MPI_SUCCESS)
         own.address = (char *)to->address + (size_t)place_in(call->comm).rank * (size_t)to->count * (size_t)size_of(to->type);
     *late = error_of_length(*from, own);
-#ifdef OPEN_MPI
-    /* Open MPI compares these lengths before it moves values. */
-    if (call->function == ALLTOALL && *late != MPI_SUCCESS && are_arguments_checked())
-        return MPI_ERR_TRUNCATE;
-#endif
-    return error_of_alias(call->function, *from, own);
+    return is_length_checked(call->function, *late) ? MPI_ERR_TRUNCATE : error_of_alias(call->function, *from, own);
 }
 
 static void set_moved(struct call *call, const struct buffer *from, const struct buffer *to)
@@ -358,36 +261,89 @@ bool decides_part(struct call *call, enum function function, MPI_Comm comm, cons
     return decides_move(call, function, comm, is_root ? part : NULL, is_root ? whole : part, root);
 }
 
+/* Returns the block that a rank exchanges with itself. */
+static struct buffer own_block(const struct blocks *blocks, int rank)
+{
+    const struct block *own = &blocks->of_rank[rank];
+    return (struct buffer){ (char *)blocks->address + own->start * size_of(blocks->type), own->count, blocks->type };
+}
+
 /* Unisono's blocks are equal, so shorter blocks are padded, unless most bytes would be padding. */
-bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct buffer to, const struct block *blocks)
+bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, const struct blocks *to)
 {
     begin(call, ALLGATHERV, comm, 0);
     if (!is_accelerated(ALLGATHERV))
         return leave(call, LEFT_BY_SETTING);
-    if (blocks == NULL)
+    if (to->of_rank == NULL)
         return leave(call, INVALID);
-    MPI_Count most = 0, all = 0;
-    for (MPI_Count rank = 0; rank < to.count; rank++) {
-        if (blocks[rank].count < 0)
-            return refuse(call, MPI_ERR_COUNT);
-        all += blocks[rank].count;
-        most = most < blocks[rank].count ? blocks[rank].count : most;
-    }
-    /* The buffer may be missing if there are no elements. */
-    int error = error_in_both(from, (struct buffer){ to.address, all, to.type });
+    struct place place = place_in(comm);
+    int error = error_in_blocks(to, place.ranks);
+    if (error == MPI_SUCCESS && from.address != MPI_IN_PLACE)
+        error = error_in(from);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
-    MPI_Count size_bytes = size_of(to.type);
-    const struct block *block = &blocks[place_in(comm).rank];
-    struct buffer own = { (char *)to.address + block->start * size_bytes, block->count, to.type };
+    struct buffer own = own_block(to, place.rank);
     error = error_of_alias(ALLGATHERV, from, own);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
-    if (most * to.count > 2 * all)
+    MPI_Count most = 0, all = 0, size_bytes = size_of(to->type);
+    for (int rank = 0; rank < place.ranks; rank++) {
+        all += to->of_rank[rank].count;
+        most = most < to->of_rank[rank].count ? to->of_rank[rank].count : most;
+    }
+    if (most * place.ranks > 2 * all)
         return leave(call, UNEVEN);
-    set_moved(call, &from, &to);
+    struct buffer largest = { to->address, size_bytes == 0 ? 0 : most, to->type };
+    set_moved(call, &from, &largest);
     bool is_for_unisono = decides_bytes(call, (size_t)(most * size_bytes), error_of_length(from, own));
-    to.count = size_bytes == 0 ? 0 : most;
-    note(call, &to, MPI_OP_NULL);
+    note(call, &largest, MPI_OP_NULL);
+    return is_for_unisono;
+}
+
+/* Returns the class of the error in the buffers of an exchange. `late` is as for `error_in_move`. */
+static int error_in_exchange(const struct call *call, const struct blocks *from, const struct blocks *to, bool has_same_counts, int *late)
+{
+    struct place place = place_in(call->comm);
+    int error = error_in_blocks(to, place.ranks);
+    if (error != MPI_SUCCESS || (from->address == MPI_IN_PLACE && call->function == ALLTOALLV))
+        return error;
+    error = error_in_blocks(from, place.ranks);
+    if (error != MPI_SUCCESS)
+        return error;
+    struct buffer given = own_block(from, place.rank), own = own_block(to, place.rank);
+    *late = error_of_length(given, own);
+    if (is_length_checked(call->function, *late))
+        return MPI_ERR_TRUNCATE;
+    /* MPICH compares the whole buffers of MPI_Alltoallv. */
+    if (call->function == ALLTOALLV) {
+        given = (struct buffer){ from->address, 1, from->type };
+        own = (struct buffer){ to->address, has_same_counts, to->type };
+    }
+    return error_of_alias(call->function, given, own);
+}
+
+bool decides_exchange(struct call *call, enum function function, MPI_Comm comm, struct blocks *from, struct blocks *to, bool has_same_counts,
+                      int root)
+{
+    int late = MPI_SUCCESS;
+    begin(call, function, comm, root);
+    if (!is_accelerated(function))
+        return leave(call, LEFT_BY_SETTING);
+    if (from->of_rank == NULL || to->of_rank == NULL)
+        return leave(call, INVALID);
+    int error = error_in_exchange(call, from, to, has_same_counts, &late);
+    if (error != MPI_SUCCESS)
+        return refuse(call, error);
+    struct place place = place_in(comm);
+    if (late != MPI_SUCCESS)
+        from->of_rank[place.rank].count = to->of_rank[place.rank].count = 0;
+    call->copied_bytes = bytes_out_of_order(from, place.ranks) + bytes_out_of_order(to, place.ranks);
+    call->moved[0] = to->type;
+    call->moved[1] = from->type;
+    call->element_bytes = 1;
+    call->dtype = UNISONO_U8;
+    bool is_for_unisono = decides(call, late);
+    if (type_of(from->type) != NULL && from->address != MPI_IN_PLACE)
+        note(call, &BUFFER(to->address, 0, to->type), MPI_OP_NULL);
     return is_for_unisono;
 }

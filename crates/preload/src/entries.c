@@ -3,6 +3,7 @@
 #include "repeat.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int MPI_Init(int *argc, char ***argv)
 {
@@ -65,6 +66,32 @@ static inline void note(const char *function)
         report_other(function);
 }
 
+/* Returns no values for any rank. Without ranks, the blocks are missing. */
+static struct blocks no_blocks(int ranks)
+{
+    struct blocks blocks = { NULL, MPI_BYTE, ranks == 0 ? NULL : allocated(sizeof(*blocks.of_rank) * (size_t)ranks) };
+    if (ranks != 0)
+        memset(blocks.of_rank, 0, sizeof(*blocks.of_rank) * (size_t)ranks);
+    return blocks;
+}
+
+/* Returns the blocks of a buffer that has one, for the root. `whole` is NULL except on the root, which may leave its own block in place there. */
+static struct blocks block_of_root(struct buffer part, struct blocks *whole, int root, int ranks)
+{
+    struct blocks blocks = no_blocks(ranks);
+    if (root < 0 || root >= ranks)
+        return blocks;
+    if (part.address == MPI_IN_PLACE && whole != NULL) {
+        if (whole->of_rank != NULL)
+            whole->of_rank[root].count = 0;
+        return blocks;
+    }
+    blocks.address = part.address;
+    blocks.type = part.type;
+    blocks.of_rank[root].count = part.count;
+    return blocks;
+}
+
 /* The other collectives, with counts of either kind. */
 #define COUNT int
 #define DISPLACEMENT int
@@ -72,6 +99,7 @@ static inline void note(const char *function)
 #define PMPI(function) PMPI_##function
 #include "entries.h"
 #include "others.h"
+#include "exchanges.h"
 
 STARTED(Ibarrier, Barrier, (MPI_Comm comm), (comm))
 
@@ -86,4 +114,5 @@ STARTED(Ibarrier, Barrier, (MPI_Comm comm), (comm))
 #define PMPI(function) PMPI_##function##_c
 #include "entries.h"
 #include "others.h"
+#include "exchanges.h"
 #endif

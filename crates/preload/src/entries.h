@@ -146,13 +146,13 @@ int MPI(Allgatherv)(const void *from, COUNT from_count, MPI_Datatype from_type, 
     CHECK_COMM(ALLGATHERV, comm);
     struct call call;
     int ranks = is_accelerated(ALLGATHERV) ? place_in(comm).ranks : 0, code;
-    struct block *blocks = MPI(blocks)(counts, displacements, ranks);
-    struct buffer given = BUFFER(from, from_count, from_type), gotten = BUFFER(to, ranks, to_type);
-    if (decides_blocks(&call, comm, given, gotten, blocks))
-        code = move_all_gather_v(&call, given, to, to_type, blocks);
+    struct buffer given = BUFFER(from, from_count, from_type);
+    struct blocks gotten = { to, to_type, MPI(blocks)(counts, displacements, ranks) };
+    if (decides_blocks(&call, comm, given, &gotten))
+        code = move_all_gather_v(&call, given, &gotten);
     else
         code = BY_MPI(call, PMPI(Allgatherv)(from, from_count, from_type, to, counts, displacements, to_type, comm));
-    free(blocks);
+    free(gotten.of_rank);
     return code;
 }
 

@@ -50,7 +50,7 @@ bool is_refused_by_mpi(const struct call *call, int error)
     /* Open MPI checks all types only in these functions. It does not check the counts that the root of MPI_Scatter sends, and that MPI_Allgatherv
      * receives. */
     if (error == MPI_ERR_TYPE)
-        return call->function == BCAST || call->function == ALLTOALL;
+        return call->function == BCAST || call->function == ALLTOALL || call->function == ALLTOALLV;
     return error == MPI_ERR_COUNT && call->function != SCATTER && call->function != ALLGATHERV;
 #else
     /* MPICH does not check the counts of most reductions. */

@@ -142,8 +142,8 @@ static Dl_info definer_of(void *function)
 enum { STARTS = 2 };
 static const char *const INTERCEPTED[] = {
     "MPI_Init",      "MPI_Init_thread", "MPI_Allreduce", "MPI_Reduce",  "MPI_Bcast", "MPI_Reduce_scatter", "MPI_Reduce_scatter_block",
-    "MPI_Allgather", "MPI_Allgatherv",  "MPI_Alltoall",  "MPI_Gather",  "MPI_Scatter", "MPI_Scan",         "MPI_Exscan",
-    "MPI_Barrier",
+    "MPI_Allgather", "MPI_Allgatherv",  "MPI_Alltoall",  "MPI_Alltoallv", "MPI_Gather", "MPI_Gatherv",     "MPI_Scatter",
+    "MPI_Scatterv",  "MPI_Scan",        "MPI_Exscan",    "MPI_Barrier",
 };
 
 /* Reports that another library or the program, and not the owner of `base`, defines an intercepted function behind `handle`. Only the first library

@@ -54,6 +54,10 @@ ENTRY(init_thread, (const MPI_Fint *required, MPI_Fint *provided, MPI_Fint *erro
 #define GIVEN address(from), *from_count, TYPE(from_type)
 #define MOVING GIVING, void *to, const MPI_Fint *to_count, const MPI_Fint *to_type
 #define MOVED GIVEN, address(to), *to_count, TYPE(to_type)
+#define FROM_BLOCKS void *from, const MPI_Fint *from_counts, const MPI_Fint *from_starts, const MPI_Fint *from_type
+#define GIVEN_BLOCKS address(from), from_counts, from_starts, TYPE(from_type)
+#define TO_BLOCKS void *to, const MPI_Fint *to_counts, const MPI_Fint *to_starts, const MPI_Fint *to_type
+#define GOTTEN_BLOCKS address(to), to_counts, to_starts, TYPE(to_type)
 
 FUNCTION(allreduce, Allreduce, (REDUCING), (REDUCED(*count)))
 FUNCTION(reduce, Reduce, (REDUCING, const MPI_Fint *root), (REDUCED(*count), *root))
@@ -62,12 +66,15 @@ FUNCTION(bcast, Bcast, (void *buffer, const MPI_Fint *count, const MPI_Fint *typ
 FUNCTION(reduce_scatter_block, Reduce_scatter_block, (REDUCING), (REDUCED(*count)))
 FUNCTION(reduce_scatter, Reduce_scatter, (REDUCING), (REDUCED(count)))
 FUNCTION(allgather, Allgather, (MOVING), (MOVED))
-FUNCTION(allgatherv, Allgatherv,
-         (GIVING, void *to, const MPI_Fint *counts, const MPI_Fint *starts, const MPI_Fint *to_type),
-         (GIVEN, address(to), counts, starts, TYPE(to_type)))
+FUNCTION(allgatherv, Allgatherv, (GIVING, TO_BLOCKS), (GIVEN, GOTTEN_BLOCKS))
 FUNCTION(alltoall, Alltoall, (MOVING), (MOVED))
+FUNCTION(alltoallv, Alltoallv, (FROM_BLOCKS, TO_BLOCKS), (GIVEN_BLOCKS, GOTTEN_BLOCKS))
 FUNCTION(gather, Gather, (MOVING, const MPI_Fint *root), (MOVED, *root))
+FUNCTION(gatherv, Gatherv, (GIVING, TO_BLOCKS, const MPI_Fint *root), (GIVEN, GOTTEN_BLOCKS, *root))
 FUNCTION(scatter, Scatter, (MOVING, const MPI_Fint *root), (MOVED, *root))
+FUNCTION(scatterv, Scatterv,
+         (FROM_BLOCKS, void *to, const MPI_Fint *to_count, const MPI_Fint *to_type, const MPI_Fint *root),
+         (GIVEN_BLOCKS, address(to), *to_count, TYPE(to_type), *root))
 FUNCTION(scan, Scan, (REDUCING), (REDUCED(*count)))
 FUNCTION(exscan, Exscan, (REDUCING), (REDUCED(*count)))
 

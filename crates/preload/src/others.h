@@ -37,10 +37,7 @@
 #define SCATTERING FROM_BLOCKS, MPI_Datatype from_type, void *to, COUNT count, MPI_Datatype to_type
 #define SCATTERED from, from_counts, from_starts, from_type, to, count, to_type
 
-OTHER(Alltoallv, (EXCHANGE, MPI_Comm comm), (EXCHANGED, comm))
 OTHER(Alltoallw, (EXCHANGE_OF_TYPES, MPI_Comm comm), (EXCHANGED, comm))
-OTHER(Gatherv, (GATHERING, int root, MPI_Comm comm), (GATHERED, root, comm))
-OTHER(Scatterv, (SCATTERING, int root, MPI_Comm comm), (SCATTERED, root, comm))
 
 STARTED(Iallreduce, Allreduce, (REDUCING, MPI_Comm comm), (REDUCED, comm))
 STARTED(Ireduce, Reduce, (REDUCING, int root, MPI_Comm comm), (REDUCED, root, comm))

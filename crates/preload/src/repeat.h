@@ -59,6 +59,15 @@ static inline bool is_left_to_mpi(enum function function, unsigned functions)
     return !report_is_wanted && !(functions >> function & 1);
 }
 
+/* Returns whether MPI carries out a call of the last call's class, which is then counted. */
+static inline bool has_chosen_mpi(const struct repeatable *same)
+{
+    struct choice *choice = same->call.choice;
+    bool has = choice->left > 1 && choice->why != BY_UNISONO;
+    choice->left -= has;
+    return has;
+}
+
 /* Returns whether MPI carries out a call, without a report, which needs no further examination. */
 static inline bool is_for_mpi(enum function function, MPI_Comm comm, struct buffer from, struct buffer to, MPI_Op op, int root)
 {
@@ -67,10 +76,7 @@ static inline bool is_for_mpi(enum function function, MPI_Comm comm, struct buff
         return true;
     if (report_is_wanted || !is_like(same, function, comm, from, to, op, root))
         return false;
-    struct choice *choice = same->call.choice;
-    bool is = choice->left > 1 && choice->why != BY_UNISONO;
-    choice->left -= is;
-    return is;
+    return has_chosen_mpi(same);
 }
 
 /* Returns whether MPI carries out a call between blocks of all ranks on the root, and one of each rank. */

@@ -150,7 +150,8 @@ static void print(const struct row *row)
 {
     char size[32], ranks[16] = "", nodes[16] = "", class[32] = "", trial[64] = "";
     const char *error = row->why == NOT_STARTED ? start_error : "";
-    snprintf(size, sizeof(size), row->class.size == 0 ? "0" : "< %ld", 1L << row->class.size);
+    const char *of_none = is_exchange(row->class.function) ? "any" : "0";
+    snprintf(size, sizeof(size), row->class.size == 0 ? of_none : "< %ld", 1L << row->class.size);
     if (row->ranks > 0)
         snprintf(ranks, sizeof(ranks), "%d", row->ranks);
     if (row->nodes > 0)

@@ -7,8 +7,8 @@
 #include <string.h>
 
 const char *const FUNCTION_NAMES[FUNCTIONS] = {
-    "allreduce", "reduce", "bcast", "reduce_scatter", "reduce_scatter_block", "allgather", "allgatherv", "alltoall",
-    "gather", "scatter", "scan", "exscan", "barrier",
+    "allreduce", "reduce", "bcast", "reduce_scatter", "reduce_scatter_block", "allgather", "allgatherv", "alltoall", "alltoallv",
+    "gather", "gatherv", "scatter", "scatterv", "scan", "exscan", "barrier",
 };
 
 const char *const REDUCTION_NAMES[REDUCTIONS] = {

@@ -220,6 +220,91 @@ static void unequal_moves(MPI_Comm comm, long count, bool is_even)
     free(from), free(ours), free(theirs);
 }
 
+/* The blocks that this rank exchanges with each rank, one after the other, or in reverse order with gaps. */
+struct blocks {
+    int counts[64], starts[64];
+};
+
+/* Blocks of `count` values and a few more, by the number of the rank that sends and of the one that receives. Some are empty. */
+static struct blocks blocks_of(long count, bool is_sender, bool is_in_order)
+{
+    struct blocks blocks;
+    int next = 0;
+    for (int other = 0; other < ranks; other++) {
+        int from = is_sender ? rank : other, to = is_sender ? other : rank;
+        blocks.counts[other] = (from + 2 * to) % 5 == 4 ? 0 : (int)count + from % 2 + 2 * (to % 2);
+        blocks.starts[other] = is_in_order ? next : (ranks - 1 - other) * (int)(count + 5);
+        next += blocks.counts[other];
+    }
+    return blocks;
+}
+
+/* Rank r exchanges as many values with rank s as s with r, as in-place exchanges require. */
+static void exchange_in_place(MPI_Comm comm, long count, bool is_in_order)
+{
+    struct blocks both = blocks_of(count, true, is_in_order);
+    int next = 0;
+    for (int other = 0; other < ranks; other++) {
+        both.counts[other] = (int)count + (rank + other) % 3;
+        both.starts[other] = is_in_order ? next : both.starts[other];
+        next += both.counts[other];
+    }
+    double *ours = own_values(count + 5), *theirs = array(count + 5), *from = own_values(count + 5);
+    memcpy(theirs, from, sizeof(double) * (size_t)((count + 5) * ranks));
+    MPI_Alltoallv(MPI_IN_PLACE, NULL, NULL, MPI_DATATYPE_NULL, ours, both.counts, both.starts, MPI_DOUBLE, comm);
+    PMPI_Alltoallv(from, both.counts, both.starts, MPI_DOUBLE, theirs, both.counts, both.starts, MPI_DOUBLE, comm);
+    check(same(ours, theirs, (count + 5) * ranks), "exchange in place", count);
+    free(ours), free(theirs), free(from);
+}
+
+/* Blocks of different sizes, from and to a root, whose own block may be in place. Only the root has the buffer of all blocks. */
+static void exchanges_with_a_root(MPI_Comm comm, long count, bool is_in_order, int root)
+{
+    struct blocks sent = blocks_of(count, true, is_in_order), gotten = blocks_of(count, false, is_in_order);
+    long all = (count + 5) * ranks;
+    double *from = own_values(count + 5), *ours = array(count + 5), *theirs = array(count + 5);
+    bool is_root = rank == root;
+    const int *counts = is_root ? gotten.counts : NULL, *starts = is_root ? gotten.starts : NULL;
+    PMPI_Gatherv(from, sent.counts[root], MPI_DOUBLE, theirs, counts, starts, MPI_DOUBLE, root, comm);
+    MPI_Gatherv(from, sent.counts[root], MPI_DOUBLE, is_root ? ours : NULL, counts, starts, MPI_DOUBLE, root, comm);
+    check(same(ours, theirs, all), "gather of blocks", count);
+    for (long i = 0; i < all; i++)
+        ours[i] = -1;
+    if (is_root) {
+        memcpy(ours + gotten.starts[root], from, sizeof(double) * (size_t)gotten.counts[root]);
+        MPI_Gatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, ours, counts, starts, MPI_DOUBLE, root, comm);
+    } else {
+        MPI_Gatherv(from, sent.counts[root], MPI_DOUBLE, NULL, NULL, NULL, MPI_DATATYPE_NULL, root, comm);
+    }
+    check(same(ours, theirs, all), "gather of blocks in place", count);
+    counts = is_root ? sent.counts : NULL, starts = is_root ? sent.starts : NULL;
+    PMPI_Scatterv(from, counts, starts, MPI_DOUBLE, theirs, gotten.counts[root], MPI_DOUBLE, root, comm);
+    for (long i = 0; i < all; i++)
+        theirs[i] = ours[i] = i < gotten.counts[root] ? theirs[i] : -1;
+    memset(ours, 0, sizeof(double) * (size_t)gotten.counts[root]);
+    MPI_Scatterv(is_root ? from : NULL, counts, starts, is_root ? MPI_DOUBLE : MPI_DATATYPE_NULL, ours, gotten.counts[root], MPI_DOUBLE,
+                 root, comm);
+    check(same(ours, theirs, all), "scatter of blocks", count);
+    memset(ours, 0, sizeof(double) * (size_t)gotten.counts[root]);
+    MPI_Scatterv(is_root ? from : NULL, counts, starts, MPI_DOUBLE, is_root ? MPI_IN_PLACE : ours, gotten.counts[root], MPI_DOUBLE, root,
+                 comm);
+    check(is_root || same(ours, theirs, all), "scatter of blocks in place", count);
+    free(from), free(ours), free(theirs);
+}
+
+static void exchanges(MPI_Comm comm, long count, bool is_in_order)
+{
+    struct blocks sent = blocks_of(count, true, is_in_order), gotten = blocks_of(count, false, is_in_order);
+    double *from = own_values(count + 5), *ours = array(count + 5), *theirs = array(count + 5);
+    MPI_Alltoallv(from, sent.counts, sent.starts, MPI_DOUBLE, ours, gotten.counts, gotten.starts, MPI_DOUBLE, comm);
+    PMPI_Alltoallv(from, sent.counts, sent.starts, MPI_DOUBLE, theirs, gotten.counts, gotten.starts, MPI_DOUBLE, comm);
+    check(same(ours, theirs, (count + 5) * ranks), "exchange", count);
+    free(from), free(ours), free(theirs);
+    exchange_in_place(comm, count, is_in_order);
+    for (int root = 0; root < ranks; root++)
+        exchanges_with_a_root(comm, count, is_in_order, root);
+}
+
 /* The buffer may be missing if there are no elements. */
 static void no_elements(MPI_Comm comm)
 {
@@ -227,6 +312,7 @@ static void no_elements(MPI_Comm comm)
     memset(zeros, 0, sizeof(zeros));
     check(MPI_Allgatherv(NULL, 0, MPI_DOUBLE, NULL, zeros, zeros, MPI_DOUBLE, comm) == MPI_SUCCESS, "all-gather", 0);
     check(MPI_Allgather(NULL, 0, MPI_DOUBLE, NULL, 0, MPI_DOUBLE, comm) == MPI_SUCCESS, "all-gather of equal blocks", 0);
+    check(MPI_Alltoallv(NULL, zeros, zeros, MPI_DOUBLE, zeros, zeros, zeros, MPI_DOUBLE, comm) == MPI_SUCCESS, "exchange", 0);
 }
 
 /* Integers of every type, also at unaligned addresses. */
@@ -299,6 +385,8 @@ int main(int argc, char **argv)
             moves_of_other_types(MPI_COMM_WORLD, counts[i]);
         unequal_moves(MPI_COMM_WORLD, counts[i], false);
         unequal_moves(MPI_COMM_WORLD, counts[i], true);
+        exchanges(MPI_COMM_WORLD, counts[i], false);
+        exchanges(MPI_COMM_WORLD, counts[i], true);
         MPI_Barrier(MPI_COMM_WORLD);
     }
     no_elements(MPI_COMM_WORLD);

@@ -34,7 +34,7 @@ static void pause_at_random(long most_us)
     nanosleep(&time, NULL);
 }
 
-enum { CALLS = 14 };
+enum { CALLS = 17 };
 
 /* A user-defined operation. */
 static MPI_Op own_op;
@@ -88,12 +88,23 @@ static void add(void *in, void *inout, int *count, MPI_Datatype *type)
     case 12:                                                                                \
         prefix##Allreduce(from, to, (count + 1) / 2, MPI_2INT, MPI_MAXLOC, comm);           \
         break;                                                                              \
+    case 13:                                                                                \
+        prefix##Alltoallv(from, pairs, starts, MPI_INT, to, pairs, starts, MPI_INT, comm);  \
+        break;                                                                              \
+    case 14:                                                                                \
+        prefix##Gatherv(from, counts[own], MPI_INT, to, counts, starts, MPI_INT, root, comm); \
+        break;                                                                              \
+    case 15:                                                                                \
+        prefix##Scatterv(from, counts, starts, MPI_INT, to, counts[own], MPI_INT, root, comm); \
+        break;                                                                              \
     default:                                                                                \
         prefix##Reduce(from, to, count, MPI_INT, own_op, root, comm);                       \
     }
 
-static const char *const NAMES[CALLS] = { "sum",        "maximum", "reduce",  "broadcast", "all-gather",    "all-to-all",
-                                          "gather",     "scatter", "scan",    "exclusive scan", "blocks", "reduce-scatter" };
+static const char *const NAMES[CALLS] = {
+    "sum", "maximum", "reduce", "broadcast", "all-gather", "all-to-all", "gather", "scatter", "scan", "exclusive scan", "blocks",
+    "reduce-scatter", "maximum and its place", "exchange", "gather of blocks", "scatter of blocks", "operation of the program",
+};
 
 static void make(int call, int root, int count, MPI_Comm comm)
 {
@@ -101,9 +112,10 @@ static void make(int call, int root, int count, MPI_Comm comm)
     MPI_Comm_size(comm, &size);
     MPI_Comm_rank(comm, &own);
     size_t all = (size_t)((count + 1) * size);
-    int counts[size], starts[size];
+    int counts[size], starts[size], pairs[size];
     for (int i = 0; i < size; i++) {
         counts[i] = count + i % 2;
+        pairs[i] = count + (i + own) % 2;
         starts[i] = i * (count + 1);
     }
     int *from = malloc(all * sizeof(int)), *ours = malloc(all * sizeof(int)), *theirs = malloc(all * sizeof(int));

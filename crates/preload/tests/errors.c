@@ -100,21 +100,24 @@ static void error_handler_is_called_once(void)
 }
 
 /* MPIs do not refuse all of these calls. */
-enum { REFUSED_BY_MPI = 9, INVALID_CALLS = 19, MOVES = 3 };
+enum { REFUSED_BY_MPI = 9, INVALID_CALLS = 25, MOVES = 4 };
 
 /* Makes an invalid call, and returns the class of its error. */
 static int invalid_call(int number, MPI_Comm comm, int *class)
 {
     double from[16] = { 0 }, to[64] = { 0 };
-    int counts[ranks], starts[ranks];
+    int counts[ranks], starts[ranks], ones[ranks], zeros[ranks];
     for (int i = 0; i < ranks; i++) {
         counts[i] = i == ranks - 1 ? -1 : 1;
         starts[i] = i;
+        ones[i] = 1;
+        zeros[i] = 0;
     }
     const int classes[INVALID_CALLS] = {
         MPI_ERR_OP,   MPI_ERR_ROOT,  MPI_ERR_COUNT, MPI_ERR_TYPE,   MPI_ERR_ROOT,   MPI_ERR_COUNT, MPI_ERR_TYPE,
         MPI_ERR_TYPE, MPI_ERR_COUNT, MPI_ERR_COUNT, MPI_ERR_BUFFER, MPI_ERR_BUFFER, MPI_ERR_COUNT, MPI_ERR_COUNT,
-        MPI_ERR_TYPE, MPI_ERR_ROOT,  MPI_ERR_COUNT, MPI_ERR_BUFFER, MPI_ERR_TYPE,
+        MPI_ERR_TYPE, MPI_ERR_ROOT,  MPI_ERR_COUNT, MPI_ERR_BUFFER, MPI_ERR_COUNT,  MPI_ERR_TYPE,  MPI_ERR_BUFFER,
+        MPI_ERR_COUNT, MPI_ERR_ROOT, MPI_ERR_COUNT, MPI_ERR_TYPE,
     };
     *class = classes[number];
     switch (number) {
@@ -154,6 +157,18 @@ static int invalid_call(int number, MPI_Comm comm, int *class)
         return MPI_Scan(from, to, -1, MPI_DOUBLE, MPI_SUM, comm);
     case 17:
         return MPI_Exscan(NULL, to, 1, MPI_DOUBLE, MPI_SUM, comm);
+    case 18:
+        return MPI_Alltoallv(from, starts, starts, MPI_DOUBLE, to, counts, starts, MPI_DOUBLE, comm);
+    case 19:
+        return MPI_Alltoallv(from, starts, starts, MPI_DOUBLE, to, starts, starts, MPI_DATATYPE_NULL, comm);
+    case 20:
+        return MPI_Alltoallv(NULL, ones, zeros, MPI_DOUBLE, to, ones, zeros, MPI_DOUBLE, comm);
+    case 21:
+        return MPI_Gatherv(from, 1, MPI_DOUBLE, to, counts, starts, MPI_DOUBLE, 0, comm);
+    case 22:
+        return MPI_Scatterv(from, ones, starts, MPI_DOUBLE, to, 1, MPI_DOUBLE, ranks, comm);
+    case 23:
+        return MPI_Scatterv(from, ones, starts, MPI_DOUBLE, to, -1, MPI_DOUBLE, 0, comm);
     default:
         return MPI_Bcast(from, 1, (MPI_Datatype)0, 0, comm);
     }
@@ -187,11 +202,18 @@ static void invalid_first_calls(int calls)
 /* Moves values of a type. */
 static int move(int number, int *from, int *to, MPI_Datatype type, MPI_Comm comm)
 {
+    int ones[ranks], starts[ranks];
+    for (int i = 0; i < ranks; i++) {
+        ones[i] = 1;
+        starts[i] = i;
+    }
     switch (number) {
     case 0:
         return MPI_Bcast(to, 1, type, 0, comm);
     case 1:
         return MPI_Allgather(from, 1, type, to, 1, type, comm);
+    case 2:
+        return MPI_Gatherv(from, 1, type, to, ones, starts, type, 0, comm);
     default:
         return MPI_Gather(from, 1, type, to, 1, type, 0, comm);
     }
@@ -224,7 +246,7 @@ static void types_that_are_not_committed(void)
     MPI_Comm_free(&comm);
 }
 
-enum { ALIASED_CALLS = 11 };
+enum { ALIASED_CALLS = 14 };
 
 /* A call with aliased buffers, by MPI (`PMPI_`) or by the library (`MPI_`). */
 #define ALIASED_CALL(prefix)                                                                                              \
@@ -259,8 +281,17 @@ enum { ALIASED_CALLS = 11 };
     case 9:                                                                                                               \
         code = prefix##Scan(all, all, 1, MPI_DOUBLE, MPI_SUM, comm);                                                      \
         break;                                                                                                            \
-    default:                                                                                                              \
+    case 10:                                                                                                              \
         code = prefix##Exscan(all, all, 1, MPI_DOUBLE, MPI_SUM, comm);                                                    \
+        break;                                                                                                            \
+    case 11:                                                                                                              \
+        code = prefix##Alltoallv(all, counts, starts, MPI_DOUBLE, all, counts, starts, MPI_DOUBLE, comm);                 \
+        break;                                                                                                            \
+    case 12:                                                                                                              \
+        code = prefix##Gatherv(all, 1, MPI_DOUBLE, all, counts, starts, MPI_DOUBLE, 0, comm);                             \
+        break;                                                                                                            \
+    default:                                                                                                              \
+        code = prefix##Scatterv(all, counts, starts, MPI_DOUBLE, all, 1, MPI_DOUBLE, 0, comm);                            \
     }
 
 /* A valid call that is like one of these. */
@@ -272,8 +303,14 @@ enum { ALIASED_CALLS = 11 };
     case 7:                                                                                                               \
         code = prefix##Gather(from, 1, MPI_DOUBLE, to, 1, MPI_DOUBLE, 0, comm);                                           \
         break;                                                                                                            \
-    default:                                                                                                              \
+    case 8:                                                                                                               \
         code = prefix##Scatter(from, 1, MPI_DOUBLE, to, 1, MPI_DOUBLE, 0, comm);                                          \
+        break;                                                                                                            \
+    case 12:                                                                                                              \
+        code = prefix##Gatherv(from, 1, MPI_DOUBLE, to, counts, starts, MPI_DOUBLE, 0, comm);                             \
+        break;                                                                                                            \
+    default:                                                                                                              \
+        code = prefix##Scatterv(from, counts, starts, MPI_DOUBLE, to, 1, MPI_DOUBLE, 0, comm);                            \
     }
 
 /* Returns the class of the error of such a call, on a separate communicator. */
@@ -297,7 +334,7 @@ static int class_of_aliases(int number, int is_by_mpi)
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
     MPI_Error_class(code, &class);
     /* The other ranks of a call with a root have made a valid call, and wait. */
-    if (code != MPI_SUCCESS && (number == 1 || number == 7 || number == 8)) {
+    if (code != MPI_SUCCESS && (number == 1 || number == 7 || number == 8 || number >= 12)) {
         double *from = all, to[64];
         if (is_by_mpi)
             VALID_CALL(PMPI_)
@@ -320,25 +357,32 @@ static void aliases(void)
     }
 }
 
-enum { CALLS_WITH_OWN_BLOCK = 5 };
+enum { CALLS_WITH_OWN_BLOCK = 8, EARLY_CALLS = 2 };
 
 /* Makes a call in which rank 0 sends itself 2 elements and expects 1. */
 static int call_with_own_block(int number, MPI_Comm comm)
 {
-    int from[64] = { 0 }, to[64], counts[ranks], starts[ranks], sent = rank == 0 ? 2 : 1;
+    int from[64] = { 0 }, to[64], counts[ranks], starts[ranks], sizes[ranks], sent = rank == 0 ? 2 : 1;
     for (int i = 0; i < ranks; i++) {
         counts[i] = 1;
+        sizes[i] = i == rank ? sent : 1;
         starts[i] = i;
     }
     switch (number) {
     case 0:
         return MPI_Alltoall(from, sent, MPI_INT, to, 1, MPI_INT, comm);
     case 1:
-        return MPI_Allgather(from, sent, MPI_INT, to, 1, MPI_INT, comm);
+        return MPI_Alltoallv(from, sizes, starts, MPI_INT, to, counts, starts, MPI_INT, comm);
     case 2:
-        return MPI_Allgatherv(from, sent, MPI_INT, to, counts, starts, MPI_INT, comm);
+        return MPI_Allgather(from, sent, MPI_INT, to, 1, MPI_INT, comm);
     case 3:
+        return MPI_Allgatherv(from, sent, MPI_INT, to, counts, starts, MPI_INT, comm);
+    case 4:
         return MPI_Gather(from, sent, MPI_INT, to, 1, MPI_INT, 0, comm);
+    case 5:
+        return MPI_Gatherv(from, sent, MPI_INT, to, counts, starts, MPI_INT, 0, comm);
+    case 6:
+        return MPI_Scatterv(from, counts, starts, MPI_INT, to, sent, MPI_INT, 0, comm);
     default:
         return MPI_Scatter(from, 1, MPI_INT, to, sent, MPI_INT, 0, comm);
     }
@@ -499,8 +543,8 @@ int main(int argc, char **argv)
         lengths(0, 1, MPI_ERR_TRUNCATE);
     if (strcmp(mode, "no-memory") == 0) {
 #ifdef OPEN_MPI
-        /* Open MPI refuses the first one before other ranks are involved. */
-        lengths(1, CALLS_WITH_OWN_BLOCK, MPI_ERR_COUNT);
+        /* Open MPI refuses the first ones before other ranks are involved. */
+        lengths(EARLY_CALLS, CALLS_WITH_OWN_BLOCK, MPI_ERR_COUNT);
 #else
         lengths(0, CALLS_WITH_OWN_BLOCK, MPI_ERR_COUNT);
 #endif

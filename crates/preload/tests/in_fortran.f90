@@ -9,7 +9,7 @@ program in_fortran
     implicit none
     integer, parameter :: n = 5000
     double precision :: from(n), to(n), all(n, 64)
-    integer :: rank, ranks, error, i, whole(n), gotten(n)
+    integer :: rank, ranks, error, i, whole(n), gotten(n), counts(64), starts(64), sizes(64)
 #ifdef MODERN
     type(MPI_Op) :: op
 #else
@@ -43,6 +43,17 @@ program in_fortran
     all(:, 1:ranks) = spread(from, 2, ranks)
     call MPI_Scatter(all, n, MPI_DOUBLE_PRECISION, to, n, MPI_DOUBLE_PRECISION, 0, MPI_COMM_WORLD, error)
     call check(to(n) == dble(n), "scatter")
+    counts(1:ranks) = [(n / ranks - i, i = 1, ranks)]
+    starts(1:ranks) = [((i - 1) * (n / ranks), i = 1, ranks)]
+    sizes(1:ranks) = n / ranks - rank - 1
+    call MPI_Alltoallv(from, counts, starts, MPI_DOUBLE_PRECISION, to, sizes, starts, MPI_DOUBLE_PRECISION, MPI_COMM_WORLD, error)
+    call check(to(starts(ranks) + 1) == dble(1 + starts(rank + 1) + ranks - 1), "exchange")
+    call MPI_Gatherv(from, counts(rank + 1), MPI_DOUBLE_PRECISION, to, counts, starts, &
+        MPI_DOUBLE_PRECISION, 0, MPI_COMM_WORLD, error)
+    call check(rank /= 0 .or. to(starts(ranks) + 1) == dble(ranks), "gather of blocks")
+    call MPI_Scatterv(from, counts, starts, MPI_DOUBLE_PRECISION, to, counts(rank + 1), &
+        MPI_DOUBLE_PRECISION, 0, MPI_COMM_WORLD, error)
+    call check(to(1) == dble(1 + starts(rank + 1)), "scatter of blocks")
     call MPI_Scan(from, to, n, MPI_DOUBLE_PRECISION, MPI_MAX, MPI_COMM_WORLD, error)
     call check(to(n) == dble(n + rank), "scan")
     call MPI_Exscan(MPI_IN_PLACE, from, n, MPI_DOUBLE_PRECISION, MPI_MAX, MPI_COMM_WORLD, error)

@@ -6,10 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAYOUTS = 12, CALLS = 8 };
+enum { LAYOUTS = 12, CALLS = 11 };
 
 static const char *const NAMES[CALLS] = {
     "broadcast", "all-gather", "all-gather of blocks", "all-to-all", "gather", "scatter", "all-gather in place", "all-to-all in place",
+    "exchange of blocks", "gather of blocks", "scatter of blocks",
 };
 
 static MPI_Datatype resized(MPI_Datatype type, MPI_Aint lower, MPI_Aint extent)
@@ -114,14 +115,23 @@ static MPI_Datatype layout(int number)
     case 6:                                                                                                    \
         prefix##Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, to, n, type, comm);                              \
         break;                                                                                                 \
-    default:                                                                                                   \
+    case 7:                                                                                                    \
         prefix##Alltoall(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, to, n, type, comm);                               \
+        break;                                                                                                 \
+    case 8:                                                                                                    \
+        prefix##Alltoallv(from, pairs, starts, type, to, pairs, starts, type, comm);                           \
+        break;                                                                                                 \
+    case 9:                                                                                                    \
+        prefix##Gatherv(from, counts[rank], type, to, counts, starts, type, root, comm);                       \
+        break;                                                                                                 \
+    default:                                                                                                   \
+        prefix##Scatterv(from, counts, starts, type, to, counts[rank], type, root, comm);                      \
     }
 
 /* True if ranks with odd numbers use a predefined type. Between types, MPICH 4.0.2 itself splits long blocks in different places. */
 static int is_mixed(int call, int number, int elements)
 {
-    return number < LAYOUTS - 1 && (call != 2 || elements < 1000);
+    return number < LAYOUTS - 1 && ((call != 2 && call < 8) || elements < 1000);
 }
 
 /* A call of `elements` elements of a type for each rank, which is `type` on ranks with even numbers. */
@@ -129,13 +139,14 @@ static void make(int call, int number, int elements, MPI_Datatype type, int root
 {
     enum { BYTES = 16, SLACK = 8 };
     MPI_Comm comm = MPI_COMM_WORLD;
-    int counts[ranks], starts[ranks], n = elements;
+    int counts[ranks], starts[ranks], pairs[ranks], n = elements;
     if (rank % 2 && is_mixed(call, number, elements)) {
         type = MPI_INT;
         n *= 3;
     }
     for (int i = 0; i < ranks; i++) {
         counts[i] = i % 2 ? n : n / elements * (elements + 1);
+        pairs[i] = (i + rank) % 2 ? n : n / elements * (elements + 1);
         starts[i] = (ranks - 1 - i) * (n / elements) * (elements + 1);
     }
     /* Elements may start before their buffer. */

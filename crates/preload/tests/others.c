@@ -88,10 +88,7 @@ int main(int argc, char **argv)
         types[other] = MPI_INT;
     }
     int own = sizes[rank], root = ranks - 1;
-    SAME(Alltoallv, (from, sent, sent_at, MPI_INT, to, gotten, gotten_at, MPI_INT, comm));
     SAME(Alltoallw, (from, sent, bytes_at, types, to, gotten, gotten_bytes_at, types, comm));
-    SAME(Gatherv, (from, own, MPI_INT, to, sizes, sizes_at, MPI_INT, root, comm));
-    SAME(Scatterv, (from, sizes, sizes_at, MPI_INT, to, own, MPI_INT, root, comm));
     BOTH(Iallreduce, Allreduce, (from, to, 5, MPI_INT, MPI_MIN));
     BOTH(Ireduce, Reduce, (from, to, 5, MPI_INT, MPI_SUM, root));
     BOTH(Ireduce_scatter_block, Reduce_scatter_block, (from, to, 5, MPI_INT, MPI_SUM));

@@ -29,7 +29,8 @@ const MPIS: [&str; 3] = ["openmpi", "mpich", ABI];
 /// The standard ABI, provided by the MPICH 5 that `scripts/setup --tests` installs.
 const ABI: &str = "abi";
 /// The setting that makes every function use Unisono from the first call.
-const ALL: &str = "allreduce,reduce,bcast,reduce_scatter,reduce_scatter_block,allgather,allgatherv,alltoall,gather,scatter,scan,exscan,barrier";
+const ALL: &str = "allreduce,reduce,bcast,reduce_scatter,reduce_scatter_block,allgather,allgatherv,alltoall,alltoallv,\
+    gather,gatherv,scatter,scatterv,scan,exscan,barrier";
 
 /// The folder in which the libraries are installed, and the folder of a test's programs.
 struct Installed {
@@ -248,7 +249,8 @@ fn layouts(installed: &Installed, mpi: &'static str) {
     let program = installed.c(mpi, "layouts.c");
     for ranks in 1..=most_ranks(mpi) {
         let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
-        for function in ["bcast", "allgather", "allgatherv", "alltoall", "gather", "scatter"] {
+        let v = ["allgatherv", "alltoallv", "gatherv", "scatterv"];
+        for function in ["bcast", "allgather", "alltoall", "gather", "scatter"].into_iter().chain(v) {
             let by = if ranks == 1 { "MPI: one rank" } else { "  unisono" };
             assert!(reports(&ended, function, by), "{function} is not carried out by{by}: {ended:?}");
         }
@@ -258,8 +260,9 @@ fn layouts(installed: &Installed, mpi: &'static str) {
 fn others(installed: &Installed, mpi: &'static str) {
     let ended =
         is_right(launch::run(installed.accelerate(mpi, 2, &installed.c(mpi, "others.c"), &[]), DEADLINE), 2);
-    let gathers = ["gatherv", "scatterv", "neighbor_allgather", "ineighbor_alltoallw"];
-    for function in ["alltoallv", "alltoallw", "iallreduce", "ibcast", "ibarrier"].iter().chain(&gathers) {
+    for function in
+        ["alltoallw", "iallreduce", "ibcast", "ibarrier", "neighbor_allgather", "ineighbor_alltoallw"]
+    {
         assert!(reports(&ended, function, "MPI: not a function of Unisono's"), "{function}: {ended:?}");
     }
 }
@@ -284,7 +287,7 @@ fn fortran(installed: &Installed, mpi: &'static str) {
     for module in ["-DCLASSIC", "-DMODERN"] {
         let program = installed.build(&command_of(mpi, "mpif90"), "in_fortran.f90", &["-cpp", "-O1", module]);
         let ended = is_right(launch::run(installed.accelerate(mpi, 2, &program, &[]), DEADLINE), 2);
-        let functions = "allreduce reduce bcast allgather alltoall gather scatter scan exscan barrier";
+        let functions = "allreduce reduce bcast allgather alltoall alltoallv gather gatherv scatter scatterv scan exscan barrier";
         for function in functions.split(' ') {
             assert!(reports(&ended, function, "  unisono"), "{module}, {function}: {ended:?}");
         }
