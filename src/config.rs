@@ -134,7 +134,7 @@ impl Config {
         let (variable, mut config) = (&variable, Self::default());
         let any = |text: &str| Some(text.to_owned());
         let folder = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-        let expected = "a number of seconds, at least 1e-9";
+        let expected = "a number of seconds, at least 1e-9 and below 2^64";
         let seconds =
             |name, default| parsed(variable, name, expected, seconds).map(|set| set.unwrap_or(default));
         config.warn = seconds(WARN, config.warn)?;

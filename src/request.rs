@@ -9,14 +9,12 @@ pub(crate) use background::EngineOwner;
 
 use crate::error::Result;
 use crate::status::{StatusBoard, forget_panic, keep_panic};
-use crate::while_waiting;
+use crate::while_waiting::{self, nap_after};
 
 mod background;
 
 /// The number of times that a waiting thread yields before it sleeps, since waking up takes as long as many yields.
 const YIELDS: usize = 200;
-/// The time for which a wait for one of several collectives waits for the first before it polls all of them.
-const PAUSE: Duration = Duration::from_micros(50);
 /// The time between two runs of the callback of a thread that waits for the communication thread.
 const BETWEEN_CALLBACKS: Duration = Duration::from_micros(100);
 
@@ -28,6 +26,8 @@ const BETWEEN_CALLBACKS: Duration = Duration::from_micros(100);
 pub struct Request<B> {
     outcome: Arc<Outcome<B>>,
     progress: Progress,
+    /// The start of the first wait. Later waits continue it, so that one in short steps sleeps too.
+    awaited_since: OnceLock<Instant>,
 }
 
 /// The way in which a call makes progress while a thread waits for it.
@@ -41,8 +41,8 @@ enum Progress {
 
 /// Makes progress on calls while a thread waits for them.
 pub(crate) trait Driver: std::fmt::Debug + Send + Sync {
-    /// Drives calls until this returns true.
-    fn drive_until(&self, is_done: &dyn Fn() -> bool);
+    /// Drives calls until this returns true, in a wait that began at this time.
+    fn drive_until(&self, since: Instant, is_done: &dyn Fn() -> bool);
 }
 
 /// The result of a call for its request.
@@ -67,7 +67,7 @@ impl<B> Outcome<B> {
 impl<B> Request<B> {
     fn new(progress: Progress) -> Self {
         let (flight, result, done) = Default::default();
-        Self { outcome: Arc::new(Outcome { flight, result, done }), progress }
+        Self { outcome: Arc::new(Outcome { flight, result, done }), progress, awaited_since: OnceLock::new() }
     }
 
     /// Returns the request of a call that a driver progresses, and the outcome to set when it is done.
@@ -97,14 +97,16 @@ impl<B> Request<B> {
     /// Waits until the call is done, but not longer than this; returns whether it is done.
     pub fn wait_for(&self, timeout: Duration) -> bool {
         let Outcome { result, done, .. } = &*self.outcome;
+        let began = Instant::now();
+        let since = *self.awaited_since.get_or_init(|| began);
         match &self.progress {
             Progress::Driven(driver) => {
-                let began = Instant::now();
-                driver.drive_until(&|| self.is_done() || began.elapsed() >= timeout);
+                driver.drive_until(since, &|| self.is_done() || began.elapsed() >= timeout);
                 self.is_done()
             }
             Progress::InBackground(status) => {
-                wait_until_ready((result, done), timeout, status, Option::is_some).is_some()
+                let yields = if since == began { YIELDS } else { 0 };
+                wait_until_ready((result, done), (yields, timeout), status, Option::is_some).is_some()
             }
         }
     }
@@ -112,11 +114,12 @@ impl<B> Request<B> {
     /// Waits until this returns true, which it does at the latest when the call is done. Meanwhile calls in flight make progress.
     #[doc(hidden)]
     pub fn wait_until(&self, is_done: &dyn Fn() -> bool) {
+        let began = Instant::now();
         match &self.progress {
-            Progress::Driven(driver) => driver.drive_until(is_done),
+            Progress::Driven(driver) => driver.drive_until(began, is_done),
             Progress::InBackground(_) => {
                 while !is_done() {
-                    self.wait_for(PAUSE);
+                    self.wait_for(nap_after(began.elapsed()));
                 }
             }
         }
@@ -196,17 +199,17 @@ pub fn wait_any<B>(requests: &mut Vec<Request<B>>) -> (usize, Result<B>) {
     (index, requests.remove(index).wait())
 }
 
-/// Waits until a value of the communication thread is ready, which it signals by `changed`. Returns the locked value; `None` after the timeout.
-/// Meanwhile it runs the callback of this thread, if it has one. An error of the callback ends the calls of these ranks, also the one on the
+/// Waits until a value of the communication thread is ready, which it signals by `changed`: after some yields it sleeps. Returns the locked value;
+/// `None` after the timeout. Meanwhile it runs the callback of this thread, if it has one. An error of the callback ends the calls of these ranks, also the one on the
 /// communication thread.
 fn wait_until_ready<'a, T>(
     (value, changed): (&'a Mutex<T>, &Condvar),
-    timeout: Duration,
+    (yields, timeout): (usize, Duration),
     status: &StatusBoard,
     is_ready: impl Fn(&T) -> bool,
 ) -> Option<MutexGuard<'a, T>> {
     let began = Instant::now();
-    for _ in 0..YIELDS {
+    for _ in 0..yields {
         let value = lock(value);
         if is_ready(&value) {
             return Some(value);

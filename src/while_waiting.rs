@@ -1,9 +1,22 @@
-//! A callback of the program that runs while a thread waits for other ranks.
+//! Waits of a thread for other ranks: the lengths of its naps, and a callback of the program that runs meanwhile.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 /// A callback that runs during waits. An error ends the wait.
 pub type WhileWaiting = fn() -> Result<(), String>;
+
+/// The shortest time between polls of a wait that sleeps.
+pub(crate) const NAP: Duration = Duration::from_micros(50);
+/// The longest time between polls of a wait that has lasted for seconds.
+const LONGEST_NAP: Duration = Duration::from_millis(1);
+/// A nap is this part of the wait so far, so that a long wait uses little of its core, and its end is noticed late by as little.
+const NAPS_PER_WAIT: u32 = 2000;
+
+/// Returns the time to sleep between polls in a wait that has lasted this long.
+pub(crate) fn nap_after(waited: Duration) -> Duration {
+    (waited / NAPS_PER_WAIT).clamp(NAP, LONGEST_NAP)
+}
 
 thread_local! {
     static CURRENT: Cell<Option<WhileWaiting>> = const { Cell::new(None) };

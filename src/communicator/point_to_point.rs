@@ -17,8 +17,8 @@ use crate::transport::{MessageOptions, Messages, Parts, Received, Sent};
 const EXCHANGE: Option<&str> = Some("exchange");
 
 impl Driver for Messages {
-    fn drive_until(&self, is_done: &dyn Fn() -> bool) {
-        Self::drive_until(self, is_done);
+    fn drive_until(&self, since: Instant, is_done: &dyn Fn() -> bool) {
+        Self::drive_until(self, since, is_done);
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Progress, Request, cause_of_reduction, lock, panic_text, wait_until_ready};
+use super::{Progress, Request, YIELDS, cause_of_reduction, lock, panic_text, wait_until_ready};
 use crate::collective::{Engine, Limits};
 use crate::error::{Error, Result};
 use crate::status::StatusBoard;
@@ -168,7 +168,7 @@ impl Background {
     fn recall(&self, status: &StatusBoard) -> Box<Engine> {
         let Common { state, changed } = &*self.common;
         let is_idle = |state: &State| state.engine.is_some() && state.jobs.is_empty();
-        let state = wait_until_ready((state, changed), Duration::MAX, status, is_idle);
+        let state = wait_until_ready((state, changed), (YIELDS, Duration::MAX), status, is_idle);
         state.and_then(|mut state| state.engine.take()).expect("the wait has no deadline")
     }
 }

@@ -10,17 +10,12 @@ use unisono_collectives::Rank;
 use super::{Failure, clock};
 use crate::error::Error;
 use crate::status::{FirstFailure, StatusBoard};
-use crate::while_waiting;
+use crate::while_waiting::{self, NAP, nap_after};
 
 /// Polls between clock readings, since reading the clock costs as much as polling.
 const POLLS_BETWEEN_CLOCK_READS: u32 = 256;
 /// After this time a rank sleeps between polls, since the message is not merely in transit.
 pub(super) const AWAKE: Duration = Duration::from_millis(200);
-const NAP: Duration = Duration::from_micros(50);
-/// The longest time between polls of a wait that has lasted for seconds.
-const LONGEST_NAP: Duration = Duration::from_millis(1);
-/// A nap is this part of the wait so far, so that a long wait uses little of its core, and its end is noticed late by as little.
-const NAPS_PER_WAIT: u32 = 2000;
 /// Polls before sleeping in a wait known to be long.
 const POLLS_AWAKE: u32 = 50;
 /// Yields before a sleep that the awaited event ends, since other ranks that share the core may have work.
@@ -144,6 +139,14 @@ impl<'a> Waiting<'a> {
             deadlines,
             status,
         }
+    }
+
+    /// Makes the wait continue one that began at this time, with its pauses.
+    pub(super) fn since(mut self, began: Instant) -> Self {
+        let read = clock::now();
+        let silence = Silence { read, ..Silence::since(began) };
+        self.times = Some(Times { silence, before: read });
+        if self.is_long() { Self { spins: 0, ..self } } else { self }
     }
 
     /// Makes the wait sleep early, for events that take a while, such as a large message between nodes. That frees the core for other threads and for
@@ -289,7 +292,7 @@ impl<'a> Waiting<'a> {
             Some(nap) if sleeps => nap(),
             // MPI's messages progress only between naps.
             None if sleeps && DRIVE.get().is_some() => clock::sleep(NAP),
-            None if sleeps => clock::sleep((silent / NAPS_PER_WAIT).clamp(NAP, LONGEST_NAP)),
+            None if sleeps => clock::sleep(nap_after(silent)),
             _ => {}
         }
         if self.is_long() {

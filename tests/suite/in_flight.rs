@@ -5,8 +5,10 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::sync::atomic::AtomicU64;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use unisono::{Communicator, Error, Operation, ReduceOp, Request, Unisono};
 use unisono_testing::{suite::Test, tests};
 
@@ -25,6 +27,7 @@ pub(crate) fn tests() -> Vec<Test> {
         failure_does_not_wait_for_calls_in_flight,
         timeout_is_set_without_waiting_for_calls_in_flight,
         callback_runs_during_waits_for_calls_in_flight_and_ends_them,
+        waits_in_short_steps_leave_the_core_to_others,
     ]
 }
 
@@ -206,4 +209,35 @@ fn timeout_is_set_without_waiting_for_calls_in_flight() {
     });
     let is_fast = |lasted: &unisono::Result<Duration>| lasted.as_ref().is_ok_and(|it| *it < TIMEOUT / 4);
     assert!(ended.iter().all(is_fast), "{ended:?}");
+}
+
+/// Returns the processor time that a function takes on this thread.
+fn processor_time(run: impl FnOnce()) -> Duration {
+    let time = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
+    let before = time();
+    run();
+    time() - before
+}
+
+fn waits_in_short_steps_leave_the_core_to_others() {
+    const LATE: Duration = Duration::from_secs(1);
+    const STEP: Duration = Duration::from_millis(1);
+    let late = |mut comm: Communicator| {
+        thread::sleep(LATE);
+        comm.send(&[7_u8], 0).unwrap();
+        thread::sleep(LATE);
+        comm.all_reduce(&mut [1.0_f32], ReduceOp::Sum).unwrap();
+        [Duration::ZERO; 2]
+    };
+    let times = unisono::threads(2, |mut comm| {
+        if comm.rank() == 1 {
+            return late(comm);
+        }
+        let message = comm.receive_async(vec![0_u8], 1).unwrap();
+        let of_message = processor_time(|| while !message.wait_for(STEP) {});
+        let mut requests = vec![comm.all_reduce_async(vec![1.0_f32], ReduceOp::Sum).unwrap()];
+        let of_any = processor_time(|| drop(unisono::wait_any(&mut requests).1.unwrap()));
+        [of_message, of_any]
+    });
+    assert!(times[0].iter().all(|time| *time < LATE / 2), "{times:?}");
 }

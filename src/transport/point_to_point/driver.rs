@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
@@ -70,7 +70,8 @@ impl Messages {
             [received, outgoing.map(|(bytes, to)| messages.send(options, to, bytes, None))]
         });
         let mut results = [None, None];
-        self.drive_for_program(is_alone, |messages| {
+        let waits = self.waits();
+        self.drive(self.waiting(), is_alone, |messages| {
             for (result, ticket) in results.iter_mut().zip(tickets) {
                 if result.is_none() {
                     *result = ticket.and_then(|ticket| messages.take_ended(ticket));
@@ -80,6 +81,7 @@ impl Messages {
                 tickets.iter().zip(&results).find(|(ticket, result)| ticket.is_some() && result.is_none());
             first.map(|(ticket, _)| *ticket)
         });
+        drop(waits);
         std::mem::forget(ends_all);
         let [received, sent] = results;
         match (received.transpose(), sent.transpose()) {
@@ -144,8 +146,10 @@ impl Messages {
         });
     }
 
-    pub(crate) fn drive_until(&self, is_done: &dyn Fn() -> bool) {
-        self.drive_for_program(false, |_| (!is_done()).then_some(None));
+    /// Drives all messages until this returns true, in a wait that began at this time.
+    pub(crate) fn drive_until(&self, since: Instant, is_done: &dyn Fn() -> bool) {
+        let _waits = self.waits();
+        self.drive(self.waiting().since(since), false, |_| (!is_done()).then_some(None));
     }
 
     /// Ends all messages but those that have arrived, because rank `first` has failed.
@@ -236,11 +240,10 @@ impl Messages {
         }
     }
 
-    /// As [`Messages::drive`], on a thread of the program.
-    fn drive_for_program(&self, is_alone: bool, left: impl FnMut(&mut PointToPoint) -> Option<Option<u64>>) {
+    /// Counts this thread of the program as one that drives messages, until the result is dropped.
+    fn waits(&self) -> EndsWaiting<'_> {
         self.0.waiting.fetch_add(1, Ordering::Relaxed);
-        let _ends = EndsWaiting(self);
-        self.drive(self.waiting(), is_alone, left);
+        EndsWaiting(self)
     }
 
     fn waiting(&self) -> Waiting<'_> {
@@ -366,7 +369,7 @@ mod tests {
             on_end,
         );
         let is_done = || *ended.lock().unwrap();
-        while_waiting(|| Err("interrupted".to_owned()), || messages.drive_until(&is_done));
+        while_waiting(|| Err("interrupted".to_owned()), || messages.drive_until(Instant::now(), &is_done));
         let failure = fabrics[1].status().failure().expect("rank 0 has failed");
         assert_eq!((failure.first, &*failure.cause), (0, "interrupted"));
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from ._unisono import Request, UnisonoError
 
-# The time for which `wait_any` waits for one call before it polls the others, in seconds.
-_PAUSE_S = 50e-6
+# The shortest and the longest time for which `wait_any` waits for one call before it polls the others, in seconds, and its part of the wait so far.
+_PAUSE_S, _LONGEST_PAUSE_S, _PAUSES_PER_WAIT = 50e-6, 1e-3, 2000
 
 
 def wait_all(requests: Iterable[Request]) -> None:
@@ -27,9 +28,11 @@ def wait_any(requests: list[Request]) -> int:
     error of the call."""
     if not requests:
         raise ValueError("there is no request to wait for")
+    began = time.monotonic()
     while True:
         for index, request in enumerate(requests):
             if request.is_done:
                 requests.pop(index).wait()
                 return index
-        requests[0].wait_for(_PAUSE_S)
+        waited_s = time.monotonic() - began
+        requests[0].wait_for(min(max(_PAUSE_S, waited_s / _PAUSES_PER_WAIT), _LONGEST_PAUSE_S))

@@ -29,6 +29,8 @@ _SOURCES = Path(__file__).parent / "cpp"
 _FLAGS = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w", f"-DTORCH_EXTENSION_NAME={_NAME}"]
 # The time limit of the compiler, and of other ranks of the machine that wait for the compiling one.
 _DEADLINE_S = 900
+# Longer than compiling usually takes.
+_SILENT_S = 60
 # The time after which a backend that no program loads is removed.
 _KEPT_S = 30 * 24 * 3600
 
@@ -95,14 +97,18 @@ def _folder() -> Path:
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Acquires a lock that one process at a time can hold. The system releases it when the process ends."""
-    deadline = time.monotonic() + _DEADLINE_S
+    began, is_reported = time.monotonic(), False
     with path.open("w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > deadline:
+                waited_s = time.monotonic() - began
+                if waited_s > _SILENT_S and not is_reported:
+                    print(f"unisono: waiting for another process that compiles the backend; it has locked {path}", file=sys.stderr)
+                    is_reported = True
+                if waited_s > _DEADLINE_S:
                     raise TimeoutError(f"another process has locked {path} for {_DEADLINE_S} s without compiling the backend") from None
                 time.sleep(0.05)
         yield
