@@ -9,8 +9,7 @@ use candle_core::{Device, Result, Tensor};
 use unisono::{Communicator, ReduceOp};
 use unisono_candle::{Cut, Linear, Loss, Parameters, StageNetwork, model};
 use unisono_data::{Batch, Depth, Options, Source, Threads};
-use unisono_steps::pipeline::{PassCosts, PipelineSchedule};
-use unisono_strategies::pipeline::{Grid, MicroBatches, Pipeline, Stage};
+use unisono_strategies::pipeline::{Grid, MicroBatches, PassCosts, Pipeline, PipelineSchedule, Stage};
 use unisono_train::{
     BucketSettings, Feed, Mirror, OptimizerSettings, Replica, ReplicaError, Sampled, Sgd, Share, Shares,
     TrainError,

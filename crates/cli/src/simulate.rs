@@ -52,7 +52,7 @@ struct Cluster {
     /// Number of ranks per node
     #[arg(long, value_name = "L", value_parser = whole(1, MOST_RANKS))]
     ranks_per_node: u64,
-    /// Latency in microseconds and bandwidth in GB/s of messages within a node [default: typical ones, not measured]
+    /// Latency in microseconds and bandwidth in GB/s of messages and copies within a node [default: typical ones, not measured]
     #[arg(long, value_name = "ALPHA_US,GB_PER_S", value_parser = link)]
     intra: Option<Link>,
     /// Latency in microseconds and bandwidth in GB/s of messages between nodes; the ranks of a node share the bandwidth

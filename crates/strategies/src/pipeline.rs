@@ -9,7 +9,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use unisono::Communicator;
-use unisono_steps::pipeline::{Act, Pass, PipelinePlan, PipelineSchedule};
+use unisono_steps::pipeline::{Act, Pass, PipelinePlan};
+pub use unisono_steps::pipeline::{PassCosts, PipelineSchedule};
 
 use unisono_train::metrics::VisitOutputs;
 use unisono_train::{Gradients, LossSums, Parameter, Parts, Replica, ReplicaError, TrainError, agree};

@@ -57,6 +57,8 @@ pub fn saved_moment(parameter: &str, moment: &str, values: Vec<f32>) -> Tensor {
     Tensor { name: moment_name(parameter, moment), shape: vec![values.len()], values }
 }
 
+/// The name that safetensors files do not allow for a tensor.
+pub(super) const RESERVED: &str = "__metadata__";
 /// The text before the number of a rank, in names of optimizer state that differs between ranks.
 pub(super) const OF_RANK: &str = " of rank ";
 
@@ -96,7 +98,7 @@ impl<S> Checkpoint<S> {
                     values.len()
                 );
                 assert!(names.insert(name), "two tensors have the name `{name}`");
-                assert!(name != "__metadata__", "no tensor may be called `{name}`: the format reserves it");
+                assert!(name != RESERVED, "no tensor may be called `{name}`: the format reserves it");
             }
         }
     }

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use unisono_collectives::Rank;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use crate::checkpoint::Tensor;
+use crate::checkpoint::{RESERVED, Tensor};
 use crate::optimizer::Exploded;
 use crate::{Parameter, Replica, ReplicaError, TrainError};
 use unisono::Communicator;
@@ -35,15 +35,19 @@ pub fn model(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainErro
     distinct(own.iter().map(|parameter| &parameter.name))
 }
 
-/// Checks that no two parameters of a model have the same name, by which they are saved.
-pub(super) fn distinct<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<(), TrainError> {
+/// Checks that a checkpoint can store the parameters of a model by these names.
+pub(super) fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Result<(), TrainError> {
     let mut found = HashSet::new();
-    match names.find(|&name| !found.insert(name)) {
-        Some(name) => Err(TrainError::Setting(format!(
+    let problem = names.into_iter().find_map(|name| match name.as_str() {
+        RESERVED => {
+            Some(format!("a parameter of the model is called `{name}`, which checkpoints reserve: rename it"))
+        }
+        _ if found.insert(name) => None,
+        _ => Some(format!(
             "two parameters of the model are called `{name}`: expected a different name for each"
-        ))),
-        None => Ok(()),
-    }
+        )),
+    });
+    problem.map_or(Ok(()), |problem| Err(TrainError::Setting(problem)))
 }
 
 type Described = (String, String);

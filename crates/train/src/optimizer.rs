@@ -24,6 +24,8 @@ mod passes;
 mod rule;
 mod sgd;
 
+use std::any::Any;
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -65,6 +67,28 @@ impl OptimizerSettings {
     /// Returns whether it keeps an average of the parameters ([`Averaged`]).
     pub fn is_averaged(&self) -> bool {
         self.rule.state_names().contains(&averaged::AVERAGE)
+    }
+
+    /// Checks the constants of the rule and the names of its state.
+    ///
+    /// # Errors
+    /// A text that names the invalid constant or name, and what is expected.
+    pub fn check(&self) -> Result<(), String> {
+        self.rule.check()?;
+        let (rule, names, mut found) = (self.rule.name(), self.rule.state_names(), HashSet::new());
+        if let Some(name) = names.iter().find(|&name| !found.insert(name)) {
+            return Err(format!(
+                "two states of {rule} are called `{name}`: expected a different name for each"
+            ));
+        }
+        let keeps_average = (&*self.rule as &dyn Any).is::<Averaged>();
+        if self.is_averaged() && !keeps_average {
+            let name = averaged::AVERAGE;
+            return Err(format!(
+                "a state of {rule} is called `{name}`, the name of an average of the parameters: rename it"
+            ));
+        }
+        Ok(())
     }
 
     /// Returns a description of the rule and its weight decay, which is stored in checkpoints of the run.

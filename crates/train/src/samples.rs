@@ -85,8 +85,9 @@ impl<S: Samples> BatchSource<Vec<S::Sample>> for (S, S) {
 
     fn batch(&self, samples: &[usize], pass: Pass) -> Result<Option<Vec<S::Sample>>, DataError> {
         let all = of_pass(pass, &self.0, &self.1);
+        let sample = of_pass(pass, "sample", "held-out sample");
         let get = |&index| {
-            all.get(index, pass).map_err(|error| DataError::other(format!("sample {index}: {error}")))
+            all.get(index, pass).map_err(|error| DataError::other(format!("{sample} {index}: {error}")))
         };
         samples.iter().map(get).collect::<Result<_, _>>().map(Some)
     }
@@ -154,5 +155,7 @@ mod tests {
             .collect();
         let failed: Vec<_> = steps.iter().filter_map(|step| step.as_ref().err()).collect();
         assert_eq!(failed[0].to_string(), "sample 3: it is broken");
+        let held_out = (Broken, Broken).batch(&[3], Pass::Evaluation).unwrap_err();
+        assert_eq!(held_out.to_string(), "held-out sample 3: it is broken");
     }
 }

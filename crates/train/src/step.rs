@@ -68,7 +68,7 @@ impl<R: Replica> Mirror<R> {
         clip_norm: Option<f64>,
     ) -> Result<Self, TrainError> {
         let buckets = &buckets.suited(comm, replica.synchronizes()).map_err(TrainError::Setting)?;
-        optimizer.rule.check().map_err(TrainError::Setting)?;
+        optimizer.check().map_err(TrainError::Setting)?;
         // No norm exceeds NaN, and a negative norm would reverse the update.
         if let Some(most) = clip_norm.filter(|most| most.is_nan() || *most <= 0.0) {
             return Err(TrainError::Setting(format!("the norm to clip to is `{most}`: it must be above 0")));

@@ -95,7 +95,7 @@ impl Config {
         check_range("weight-decay", self.weight_decay, 0.0..=1e6, "from 0 to 1e6")?;
         check_range("momentum", self.momentum.unwrap_or(0.0), 0.0..=1.0, "from 0 to 1")?;
         check_range("ema", self.ema.unwrap_or(0.0), 0.0..1.0, "from 0 to below 1")?;
-        self.optimizer().rule.check().or_else(refuse)?;
+        self.optimizer().check().or_else(refuse)?;
         check_range("clip-norm", self.clip_norm.unwrap_or(1.0), above(1e30), "above 0, and at most 1e30")?;
         check_range("warm-up", self.warm_up, 0.0..=1.0, "from 0 to 1")?;
         check_range("min-delta", self.min_delta, 0.0..=1e6, "from 0 to 1e6")?;

@@ -232,11 +232,11 @@ impl Config {
             )
         };
         agree(comm, if own == first { Ok(()) } else { refuse(differ()) })?;
-        let too_large = || {
-            format!(
-                "a global batch of {global_batch} samples on {ranks} ranks, but there are only {} to train on: choose a smaller batch",
-                samples[0]
-            )
+        let too_large = || match samples[0] {
+            0 => "there are no samples to train on".to_owned(),
+            count => format!(
+                "a global batch of {global_batch} samples on {ranks} ranks, but there are only {count} to train on: choose a smaller batch"
+            ),
         };
         agree(comm, if global_batch > samples[0] { refuse(too_large()) } else { Ok(()) })?;
         let shares = self.shares(strategy, (rank, ranks), global_batch);

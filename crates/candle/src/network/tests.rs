@@ -389,4 +389,8 @@ fn cross_entropy_matches_candle() {
     assert!((ours - 4.0 * mean).abs() < 1e-4, "{ours} {mean}");
     assert!(cross_entropy(&logits, &Tensor::new(&[9_u32, 0, 3, 3], &Device::Cpu).unwrap()).is_err());
     assert_eq!(logits.dtype(), DType::F32);
+    // A loss may leave out all rows, such as padding.
+    let none =
+        Loss::cross_entropy(&logits.narrow(0, 0, 0).unwrap(), &targets.narrow(0, 0, 0).unwrap()).unwrap();
+    assert_eq!((none.tally.targets, none.tally.loss, none.tally.correct), (0.0, 0.0, 0.0));
 }

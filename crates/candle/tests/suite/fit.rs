@@ -169,6 +169,10 @@ fn invalid_options_and_options_without_effect_are_refused() {
     assert!(strategy(Strategy::CentralStorage).contains("build the model from `Parameters::shared`"));
     assert_eq!(refused(Config { epochs: 0, ..config() }), "--epochs is 0: it must be at least 1");
     assert!(refused(Config { batch_size: 51, ..config() }).contains("there are only 100 to train on"));
+    let none = unisono::threads(1, |mut comm| {
+        fit(&mut comm, &Plane::new(Parameters::new(7)), samples(0), &config()).unwrap_err().to_string()
+    });
+    assert_eq!(none, ["there are no samples to train on"]);
 
     let uneven = unisono::threads(2, |mut comm| {
         let (plane, count) = (Plane::new(Parameters::new(7)), 100 - comm.rank());

@@ -1,7 +1,7 @@
 //! Tests of the output of a pipeline, its order, and its end.
 
 use std::collections::BTreeSet;
-use std::panic::catch_unwind;
+use std::panic::{self, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -203,6 +203,16 @@ fn a_panic_resumes_in_the_consumer() {
         Pipeline::of(source).map(Threads::Fixed(3), Ok).interleave(1, |number| Ok(Pipeline::of([number])))
     };
     assert_eq!(said(in_source), (9, "number 9 burst".into()));
+    // Unisono's hook takes the text from the thread of the rank.
+    let (own, (sender, receiver)) = (thread::current().id(), mpsc::channel());
+    panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload_as_str().unwrap_or_default().to_owned();
+        sender.send((thread::current().id() == own, text)).unwrap();
+    }));
+    said(in_map);
+    let _ = panic::take_hook();
+    let on_own: Vec<_> = receiver.into_iter().filter(|(is_own, _)| *is_own).collect();
+    assert_eq!(on_own, [(true, "number 9 burst".to_owned())]);
 }
 
 #[test]

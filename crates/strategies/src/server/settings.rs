@@ -80,7 +80,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
                 "{servers} of {ranks} ranks serve: there must be at least one server and one worker"
             ));
         }
-        if let Err(why) = settings.optimizer.rule.check() {
+        if let Err(why) = settings.optimizer.check() {
             return Some(why);
         }
         let buffer = replica.parameters().iter().find(|parameter| !parameter.is_trained);

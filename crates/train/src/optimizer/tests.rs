@@ -314,3 +314,37 @@ fn momentum_of_1_divides_a_step_into_equal_shares() {
     let (per_share, scale) = rule.per_share(4).unwrap();
     assert_eq!((per_share.constants(), scale), (rule.constants(), 0.25));
 }
+
+#[test]
+fn names_of_states_are_checked() {
+    /// A rule with two states of these names.
+    #[derive(Debug)]
+    struct Odd([&'static str; 2]);
+    impl UpdateRule for Odd {
+        fn name(&self) -> &'static str {
+            "odd"
+        }
+        fn state_names(&self) -> &[&'static str] {
+            &self.0
+        }
+        fn update(&self, _: StepInfo, _: &mut [f32], _: &[f32], _: &mut [&mut [f32]]) -> f32 {
+            0.0
+        }
+        fn describe(&self, _: f32) -> String {
+            "odd".to_owned()
+        }
+    }
+    let of = |names, ema: Option<f32>| {
+        let rule: Arc<dyn UpdateRule> = Arc::new(Odd(names));
+        match ema {
+            Some(decay) => OptimizerSettings::new(Averaged::new(rule, decay)).check(),
+            None => OptimizerSettings::from(rule).check(),
+        }
+    };
+    assert_eq!((of(["a", "b"], None), of(["a", "b"], Some(0.5))), (Ok(()), Ok(())));
+    let repeated = "two states of odd are called `a`: expected a different name for each";
+    assert_eq!(of(["a", "a"], None).unwrap_err(), repeated);
+    for ema in [None, Some(0.5)] {
+        assert!(of(["a", "average"], ema).unwrap_err().contains("called `average`"));
+    }
+}

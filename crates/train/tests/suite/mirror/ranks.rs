@@ -76,6 +76,8 @@ fn differing_models_are_reported_with_parameter_names() {
 fn model_with_two_parameters_of_the_same_name_is_refused() {
     let refused = refused(|_, line| line.parameters[UNUSED].name = "bias".to_owned());
     assert_all(&refused, &["two parameters of the model are called `bias`"]);
+    let refused = self::refused(|_, line| line.parameters[UNUSED].name = "__metadata__".to_owned());
+    assert_all(&refused, &["called `__metadata__`, which checkpoints reserve"]);
 
     let is_shared = |_, line: &mut Line| line.parameters[UNUSED].name = "shared".to_owned();
     let refused = errors_in_parts(4, is_shared, |_, _, _| ());
