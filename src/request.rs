@@ -41,8 +41,8 @@ enum Progress {
 
 /// Makes progress on calls while a thread waits for them.
 pub(crate) trait Driver: std::fmt::Debug + Send + Sync {
-    /// Drives calls until this returns true, in a wait that began at this time.
-    fn drive_until(&self, since: Instant, is_done: &dyn Fn() -> bool);
+    /// Drives calls until this returns true, in a wait that has already lasted this long.
+    fn drive_until(&self, waited: Duration, is_done: &dyn Fn() -> bool);
 }
 
 /// The result of a call for its request.
@@ -98,14 +98,14 @@ impl<B> Request<B> {
     pub fn wait_for(&self, timeout: Duration) -> bool {
         let Outcome { result, done, .. } = &*self.outcome;
         let began = Instant::now();
-        let since = *self.awaited_since.get_or_init(|| began);
+        let waited = began.saturating_duration_since(*self.awaited_since.get_or_init(|| began));
         match &self.progress {
             Progress::Driven(driver) => {
-                driver.drive_until(since, &|| self.is_done() || began.elapsed() >= timeout);
+                driver.drive_until(waited, &|| self.is_done() || began.elapsed() >= timeout);
                 self.is_done()
             }
             Progress::InBackground(status) => {
-                let yields = if since == began { YIELDS } else { 0 };
+                let yields = if waited.is_zero() { YIELDS } else { 0 };
                 wait_until_ready((result, done), (yields, timeout), status, Option::is_some).is_some()
             }
         }
@@ -116,7 +116,7 @@ impl<B> Request<B> {
     pub fn wait_until(&self, is_done: &dyn Fn() -> bool) {
         let began = Instant::now();
         match &self.progress {
-            Progress::Driven(driver) => driver.drive_until(began, is_done),
+            Progress::Driven(driver) => driver.drive_until(Duration::ZERO, is_done),
             Progress::InBackground(_) => {
                 while !is_done() {
                     self.wait_for(nap_after(began.elapsed()));

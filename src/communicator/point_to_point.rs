@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use unisono_collectives::Rank;
@@ -17,8 +17,8 @@ use crate::transport::{MessageOptions, Messages, Parts, Received, Sent};
 const EXCHANGE: Option<&str> = Some("exchange");
 
 impl Driver for Messages {
-    fn drive_until(&self, since: Instant, is_done: &dyn Fn() -> bool) {
-        Self::drive_until(self, since, is_done);
+    fn drive_until(&self, waited: Duration, is_done: &dyn Fn() -> bool) {
+        Self::drive_until(self, waited, is_done);
     }
 }
 

@@ -141,11 +141,13 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Makes the wait continue one that began at this time, with its pauses.
-    pub(super) fn since(mut self, began: Instant) -> Self {
-        let read = clock::now();
-        let silence = Silence { read, ..Silence::since(began) };
-        self.times = Some(Times { silence, before: read });
+    /// Makes the wait continue one that has lasted this long, with its pauses.
+    pub(super) fn after(mut self, waited: Duration) -> Self {
+        if !waited.is_zero() {
+            let read = clock::now();
+            let silence = Silence { read, ..Silence::since(read - waited) };
+            self.times = Some(Times { silence, before: read });
+        }
         if self.is_long() { Self { spins: 0, ..self } } else { self }
     }
 

@@ -48,7 +48,7 @@ pub(super) struct Args {
     /// Time in seconds for the other ranks to exit after one has failed, before they are terminated
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = whole(0, LONGEST_S))]
     grace_s: u64,
-    /// Command of every rank, after --; rank 0 receives standard input if it is a pipe, and no rank does with --hosts
+    /// Command of every rank, after --; rank 0 receives standard input unless it is a terminal, and no rank does with --hosts
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
     // Last, since its heading in the help applies to all options that follow it.

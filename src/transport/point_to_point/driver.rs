@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use unisono_collectives::Rank;
 
@@ -146,10 +146,10 @@ impl Messages {
         });
     }
 
-    /// Drives all messages until this returns true, in a wait that began at this time.
-    pub(crate) fn drive_until(&self, since: Instant, is_done: &dyn Fn() -> bool) {
+    /// Drives all messages until this returns true, in a wait that has already lasted this long.
+    pub(crate) fn drive_until(&self, waited: Duration, is_done: &dyn Fn() -> bool) {
         let _waits = self.waits();
-        self.drive(self.waiting().since(since), false, |_| (!is_done()).then_some(None));
+        self.drive(self.waiting().after(waited), false, |_| (!is_done()).then_some(None));
     }
 
     /// Ends all messages but those that have arrived, because rank `first` has failed.
@@ -369,7 +369,7 @@ mod tests {
             on_end,
         );
         let is_done = || *ended.lock().unwrap();
-        while_waiting(|| Err("interrupted".to_owned()), || messages.drive_until(Instant::now(), &is_done));
+        while_waiting(|| Err("interrupted".to_owned()), || messages.drive_until(Duration::ZERO, &is_done));
         let failure = fabrics[1].status().failure().expect("rank 0 has failed");
         assert_eq!((failure.first, &*failure.cause), (0, "interrupted"));
     }

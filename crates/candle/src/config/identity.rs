@@ -120,8 +120,13 @@ impl Config {
         let is_same = |source: Source| source.is_same(&self.data);
         if own["data"] != saved["data"] && !theirs.is_some_and(is_same) {
             pairs.insert(0, ("data", own["data"].clone(), saved["data"].clone()));
-        } else if let Some(why) = changed_option(own, saved).or_else(|| self.changed_data(own, saved)) {
-            return other_run(why);
+        } else {
+            // Generated samples depend on the seed.
+            let changed_data =
+                || (own["seed"] == saved["seed"]).then(|| self.changed_data(own, saved)).flatten();
+            if let Some(why) = changed_option(own, saved).or_else(changed_data) {
+                return other_run(why);
+            }
         }
         let former = self.former_description();
         let mut pairs = pairs.into_iter().filter(|(name, _, saved)| former.get(*name) != Some(saved));

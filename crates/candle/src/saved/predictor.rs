@@ -171,7 +171,9 @@ impl Predictor {
     /// temperature is negative or NaN.
     pub fn continued(&self, prompt: &str, length: usize, sampling: Sampling) -> Result<String, TrainError> {
         let Kind::Text { context, vocabulary } = &self.description.kind else {
-            return Err(self.does_not("it predicts something of samples, and continues no prompt"));
+            return Err(
+                self.does_not("it predicts something of samples, and continues no prompt: use --data")
+            );
         };
         let refuse = |why: String| Err(TrainError::Setting(why));
         if !(sampling.temperature >= 0.0 && sampling.temperature.is_finite()) {

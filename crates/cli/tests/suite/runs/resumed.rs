@@ -33,6 +33,15 @@ fn changed_data_are_detected() {
     assert_eq!(events.last().unwrap()["event"], "done");
 }
 
+/// The samples of `digits` depend on the seed, but have not changed.
+fn another_seed_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let run =
+        ["train", "--epochs", "1", "--hidden", "8", "--checkpoint-dir", folder.path().to_str().unwrap()];
+    objects(&run);
+    refused(&[&run[..], &["--resume", "--seed", "4"]].concat(), &["its seed is 0, and this run's is 4"]);
+}
+
 fn run_starts_with_the_parameters_of_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let (kept, table) = (folder.path().join("kept"), folder.path().join("table.csv"));
@@ -128,6 +137,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![
         run_starts_with_the_parameters_of_a_file,
         changed_data_are_detected,
+        another_seed_is_named,
         different_paths_to_the_same_data_are_equivalent,
         older_checkpoints_can_be_resumed,
     ]
