@@ -157,7 +157,12 @@ def test_missing_rank_is_named() -> None:
         + """
 if rank == 0:
     refused(RuntimeError, lambda: reconfigure(1, handles, timeout=1), "rank 1 has not joined the process group within 1 s")
-    reconfigure(2, handles[:1])
+    gone = ["unisono localhost 1 gone", handles[0]]
+    refused(RuntimeError, lambda: reconfigure(2, gone, timeout=1), "rank 0 has not joined the process group")
+    reconfigure(3, handles[:1])
+    # The world is kept.
+    refused(RuntimeError, lambda: reconfigure(4, [handles[0], handles[0]]), "two of the handles are equal")
+    refused(RuntimeError, lambda: reconfigure(4, [handles[0], "other"]), "expected a handle of a process group of unisono, got `other`")
     check_sum(1)
 together("done")
 """

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 
 from ._unisono import Request, UnisonoError
 
-# The shortest and the longest time for which `wait_any` waits for one call before it polls the others, in seconds, and its part of the wait so far.
-_PAUSE_S, _LONGEST_PAUSE_S, _PAUSES_PER_WAIT = 50e-6, 1e-3, 2000
+# The shortest and the longest time for which `wait_any` waits for one call before it polls the others, in seconds.
+_PAUSE_S, _LONGEST_PAUSE_S = 50e-6, 1e-3
+# A pause is this part of the wait so far.
+_PAUSES_PER_WAIT = 2000
 
 
 def wait_all(requests: Iterable[Request]) -> None:

@@ -143,6 +143,8 @@ class Group : public c10d::Backend {
     auto handles = std::visit([](const auto& all) { return std::vector<std::string>(all.begin(), all.end()); }, opts.handles);
     // Sorted, since a set is unordered.
     if (opts.handles.index() == 0) std::sort(handles.begin(), handles.end());
+    for (const auto& handle : handles) address_in(handle);
+    TORCH_CHECK(std::set(handles.begin(), handles.end()).size() == handles.size(), "reconfigure: two of the handles are equal");
     const auto own = std::find(handles.begin(), handles.end(), get_reconfigure_handle());
     TORCH_CHECK(own != handles.end(), "reconfigure: this rank's handle is not among the ", handles.size(), " handles");
     TORCH_CHECK(!world_ || !world_->is_interrupted(), kInterrupted);

@@ -11,6 +11,7 @@
 #include <random>
 #include <sstream>
 #include <thread>
+#include <tuple>
 
 #include "library.hpp"
 
@@ -130,16 +131,31 @@ inline std::string common_name(
   return name;
 }
 
-// Returns the store that a handle names.
-inline c10::intrusive_ptr<c10d::Store> store_at(const std::string& handle, std::chrono::milliseconds timeout) {
+// Returns the address of the store that a handle names.
+inline std::pair<std::string, uint16_t> address_in(const std::string& handle) {
   std::istringstream words(handle);
   std::string kind, host;
+  uint16_t port = 0;
+  words >> kind >> host >> port;
+  TORCH_CHECK(words && kind == "unisono", "reconfigure: expected a handle of a process group of unisono, got `", handle, "`");
+  return {host, port};
+}
+
+// Connects to the store that rank 0's handle names.
+inline c10::intrusive_ptr<c10d::Store> store_at(const std::string& handle, std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.waitWorkers = false;
-  options.timeout = timeout;
-  words >> kind >> host >> options.port;
-  TORCH_CHECK(words && kind == "unisono", "reconfigure: expected a handle of a process group of unisono, got `", handle, "`");
-  return c10::make_intrusive<c10d::TCPStore>(host, options);
+  // PyTorch may try again after this time.
+  options.timeout = timeout / 2;
+  std::string host;
+  std::tie(host, options.port) = address_in(handle);
+  try {
+    auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
+    store->setTimeout(timeout);
+    return store;
+  } catch (const c10::Error& error) {
+    TORCH_CHECK(false, "timeout: rank 0 has not joined the process group: ", error.what_without_backtrace());
+  }
 }
 
 // Barriers of the ranks of a world in a store. After a timeout, the communicator remains usable, and rank 0 names the missing ranks. The error
@@ -164,6 +180,8 @@ class StoreBarriers {
       const bool has_passed = is_done && text_at(store, result) == kPassed;
       // Rank 0 may still read it before it sets the result.
       if (is_done) discard(store, own);
+      // The next call of this rank still belongs to this barrier.
+      else number_--;
       TORCH_CHECK(
           has_passed, "Rank ", rank, " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0");
       return;
