@@ -75,13 +75,13 @@ static struct blocks no_blocks(int ranks)
     return blocks;
 }
 
-/* Returns the blocks of a buffer that has one, for the root. `whole` is NULL except on the root, which may leave its own block in place there. */
-static struct blocks block_of_root(struct buffer part, struct blocks *whole, int root, int ranks)
+/* Returns the blocks of a buffer that has one, for the root, which may leave its own block in place in `whole`. */
+static struct blocks block_of_root(struct buffer part, struct blocks *whole, int root, struct place place)
 {
-    struct blocks blocks = no_blocks(ranks);
-    if (root < 0 || root >= ranks)
+    struct blocks blocks = no_blocks(place.ranks);
+    if (root < 0 || root >= place.ranks)
         return blocks;
-    if (part.address == MPI_IN_PLACE && whole != NULL) {
+    if (part.address == MPI_IN_PLACE && place.rank == root) {
         if (whole->of_rank != NULL)
             whole->of_rank[root].count = 0;
         return blocks;

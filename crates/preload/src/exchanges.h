@@ -69,11 +69,12 @@ int MPI(Alltoallv)(EXCHANGE, MPI_Comm comm)
         CHECK_COMM(function, comm);                                                                                                       \
         struct call call;                                                                                                                 \
         struct place place = is_accelerated(function) ? place_in(comm) : (struct place){ 0, 0 };                                          \
-        bool is_root = place.rank == root;                                                                                                \
+        /* An intercommunicator counts as one rank, which may have no blocks. */                                                          \
+        bool is_root = place.ranks > 1 && place.rank == root;                                                                             \
         struct blocks whole = { of_whole.address, of_whole.type, is_root ? MPI(blocks)(counts, starts, place.ranks) : NULL };             \
         if (!is_root)                                                                                                                     \
             whole = no_blocks(place.ranks);                                                                                               \
-        struct blocks part = block_of_root(of_part, is_root ? &whole : NULL, root, place.ranks);                                          \
+        struct blocks part = block_of_root(of_part, &whole, root, place);                                                                 \
         int code;                                                                                                                         \
         if (decides_exchange(&call, function, comm, &given, &gotten, false, root))                                                        \
             code = move_exchange(&call, &given, &gotten);                                                                                 \

@@ -197,8 +197,8 @@ struct parts {
     size_t *counts, all;
 };
 
-/* Sets the address of the first byte, and the number of bytes of each block and of all. Returns whether the blocks are contiguous, one after the other
- * in the order of ranks. `counts` may be NULL. */
+/* Sets the address of the first byte, and the number of bytes of each block and of all. Returns whether the blocks are contiguous, one after the
+ * other in the order of ranks. `counts` may be NULL. */
 static bool find_parts(struct parts *parts, const struct blocks *blocks, int ranks)
 {
     MPI_Count size_bytes = size_of(blocks->type);
