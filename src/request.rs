@@ -15,6 +15,8 @@ mod background;
 
 /// The number of times that a waiting thread yields before it sleeps, since waking up takes as long as many yields.
 const YIELDS: usize = 200;
+/// The longest time between two steps of one wait.
+const BETWEEN_STEPS: Duration = Duration::from_millis(1);
 /// The time between two runs of the callback of a thread that waits for the communication thread.
 const BETWEEN_CALLBACKS: Duration = Duration::from_micros(100);
 
@@ -26,8 +28,8 @@ const BETWEEN_CALLBACKS: Duration = Duration::from_micros(100);
 pub struct Request<B> {
     outcome: Arc<Outcome<B>>,
     progress: Progress,
-    /// The start of the first wait. Later waits continue it, so that one in short steps sleeps too.
-    awaited_since: OnceLock<Instant>,
+    /// The length of the wait so far, and the end of its last step. The next step continues it, so that a wait in short steps sleeps like a single one.
+    steps: Mutex<Option<(Duration, Instant)>>,
 }
 
 /// The way in which a call makes progress while a thread waits for it.
@@ -41,8 +43,9 @@ enum Progress {
 
 /// Makes progress on calls while a thread waits for them.
 pub(crate) trait Driver: std::fmt::Debug + Send + Sync {
-    /// Drives calls until this returns true, in a wait that has already lasted this long.
-    fn drive_until(&self, waited: Duration, is_done: &dyn Fn() -> bool);
+    /// Drives calls until this returns true, in a wait that has already lasted this long, and sleeps at most for `nap` between polls. Returns whether a
+    /// call has made progress.
+    fn drive_until(&self, waited: Duration, nap: Duration, is_done: &dyn Fn() -> bool) -> bool;
 }
 
 /// The result of a call for its request.
@@ -67,7 +70,7 @@ impl<B> Outcome<B> {
 impl<B> Request<B> {
     fn new(progress: Progress) -> Self {
         let (flight, result, done) = Default::default();
-        Self { outcome: Arc::new(Outcome { flight, result, done }), progress, awaited_since: OnceLock::new() }
+        Self { outcome: Arc::new(Outcome { flight, result, done }), progress, steps: Mutex::default() }
     }
 
     /// Returns the request of a call that a driver progresses, and the outcome to set when it is done.
@@ -98,17 +101,25 @@ impl<B> Request<B> {
     pub fn wait_for(&self, timeout: Duration) -> bool {
         let Outcome { result, done, .. } = &*self.outcome;
         let began = Instant::now();
-        let waited = began.saturating_duration_since(*self.awaited_since.get_or_init(|| began));
-        match &self.progress {
+        // A thread that did other work in the meantime starts a new wait.
+        let before =
+            lock(&self.steps).filter(|(_, ended)| began.saturating_duration_since(*ended) < BETWEEN_STEPS);
+        let waited = before.map_or(Duration::ZERO, |(waited, _)| waited);
+        let has_moved = match &self.progress {
             Progress::Driven(driver) => {
-                driver.drive_until(waited, &|| self.is_done() || began.elapsed() >= timeout);
-                self.is_done()
+                driver.drive_until(waited, timeout, &|| self.is_done() || began.elapsed() >= timeout)
             }
             Progress::InBackground(status) => {
                 let yields = if waited.is_zero() { YIELDS } else { 0 };
                 wait_until_ready((result, done), (yields, timeout), status, Option::is_some).is_some()
             }
+        };
+        let is_done = self.is_done();
+        if !is_done {
+            let waited = if has_moved { Duration::ZERO } else { waited + began.elapsed() };
+            *lock(&self.steps) = Some((waited, Instant::now()));
         }
+        is_done
     }
 
     /// Waits until this returns true, which it does at the latest when the call is done. Meanwhile calls in flight make progress.
@@ -116,7 +127,9 @@ impl<B> Request<B> {
     pub fn wait_until(&self, is_done: &dyn Fn() -> bool) {
         let began = Instant::now();
         match &self.progress {
-            Progress::Driven(driver) => driver.drive_until(Duration::ZERO, is_done),
+            Progress::Driven(driver) => {
+                driver.drive_until(Duration::ZERO, Duration::MAX, is_done);
+            }
             Progress::InBackground(_) => {
                 while !is_done() {
                     self.wait_for(nap_after(began.elapsed()));
@@ -199,7 +212,7 @@ pub fn wait_any<B>(requests: &mut Vec<Request<B>>) -> (usize, Result<B>) {
     (index, requests.remove(index).wait())
 }
 
-/// Waits until a value of the communication thread is ready, which it signals by `changed`: after some yields it sleeps. Returns the locked value;
+/// Waits until a value of the communication thread is ready, which it signals by `changed`. First it yields, then it sleeps. Returns the locked value;
 /// `None` after the timeout. Meanwhile it runs the callback of this thread, if it has one. An error of the callback ends the calls of these ranks, also the one on the
 /// communication thread.
 fn wait_until_ready<'a, T>(

@@ -17,8 +17,8 @@ use crate::transport::{MessageOptions, Messages, Parts, Received, Sent};
 const EXCHANGE: Option<&str> = Some("exchange");
 
 impl Driver for Messages {
-    fn drive_until(&self, waited: Duration, is_done: &dyn Fn() -> bool) {
-        Self::drive_until(self, waited, is_done);
+    fn drive_until(&self, waited: Duration, nap: Duration, is_done: &dyn Fn() -> bool) -> bool {
+        Self::drive_until(self, waited, nap, is_done)
     }
 }
 

@@ -70,6 +70,7 @@ pub(crate) struct Waiting<'a> {
     moved: bool,
     /// The number of polls after which a rank sleeps between them.
     polls_awake: u32,
+    longest_nap: Duration,
     /// The function by which to sleep, if the awaited event can end the sleep.
     nap: Option<&'a dyn Fn()>,
     checks_failures: bool,
@@ -133,6 +134,7 @@ impl<'a> Waiting<'a> {
             times: None,
             moved: false,
             polls_awake: u32::MAX,
+            longest_nap: Duration::MAX,
             nap: None,
             checks_failures: true,
             records: true,
@@ -141,8 +143,9 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Makes the wait continue one that has lasted this long, with its pauses.
-    pub(super) fn after(mut self, waited: Duration) -> Self {
+    /// Makes the wait continue one that has lasted this long, with its pauses, and sleep at most for `nap`.
+    pub(super) fn after(mut self, waited: Duration, nap: Duration) -> Self {
+        self.longest_nap = nap;
         if !waited.is_zero() {
             let read = clock::now();
             let silence = Silence { read, ..Silence::since(read - waited) };
@@ -293,8 +296,8 @@ impl<'a> Waiting<'a> {
         match &self.nap {
             Some(nap) if sleeps => nap(),
             // MPI's messages progress only between naps.
-            None if sleeps && DRIVE.get().is_some() => clock::sleep(NAP),
-            None if sleeps => clock::sleep(nap_after(silent)),
+            None if sleeps && DRIVE.get().is_some() => clock::sleep(NAP.min(self.longest_nap)),
+            None if sleeps => clock::sleep(nap_after(silent).min(self.longest_nap)),
             _ => {}
         }
         if self.is_long() {

@@ -239,5 +239,7 @@ fn waits_in_short_steps_leave_the_core_to_others() {
         let of_any = processor_time(|| drop(unisono::wait_any(&mut requests).1.unwrap()));
         [of_message, of_any]
     });
-    assert!(times[0].iter().all(|time| *time < LATE / 2), "{times:?}");
+    // A wait for a message sleeps after 200 ms.
+    let [of_message, of_any] = times[0];
+    assert!(of_message < LATE / 2 && of_any < LATE / 4, "{times:?}");
 }

@@ -261,7 +261,7 @@ bool decides_part(struct call *call, enum function function, MPI_Comm comm, cons
     return decides_move(call, function, comm, is_root ? part : NULL, is_root ? whole : part, root);
 }
 
-/* Returns the block that a rank exchanges with itself. */
+/* Returns the block that a rank exchanges with itself. MPICH, whose check of aliases this serves, computes its address by the size. */
 static struct buffer own_block(const struct blocks *blocks, int rank)
 {
     const struct block *own = &blocks->of_rank[rank];

@@ -75,6 +75,15 @@ static struct blocks no_blocks(int ranks)
     return blocks;
 }
 
+/* Returns whether the root of a call on this communicator has blocks. An intercommunicator, which counts as one rank, may have none. */
+static bool has_blocks(MPI_Comm comm, int ranks)
+{
+    int is_inter = 0;
+    if (ranks == 1)
+        PMPI_Comm_test_inter(comm, &is_inter);
+    return !is_inter;
+}
+
 /* Returns the blocks of a buffer that has one, for the root, which may leave its own block in place in `whole`. */
 static struct blocks block_of_root(struct buffer part, struct blocks *whole, int root, struct place place)
 {

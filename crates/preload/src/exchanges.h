@@ -69,8 +69,7 @@ int MPI(Alltoallv)(EXCHANGE, MPI_Comm comm)
         CHECK_COMM(function, comm);                                                                                                       \
         struct call call;                                                                                                                 \
         struct place place = is_accelerated(function) ? place_in(comm) : (struct place){ 0, 0 };                                          \
-        /* An intercommunicator counts as one rank, which may have no blocks. */                                                          \
-        bool is_root = place.ranks > 1 && place.rank == root;                                                                             \
+        bool is_root = place.rank == root && has_blocks(comm, place.ranks);                                                               \
         struct blocks whole = { of_whole.address, of_whole.type, is_root ? MPI(blocks)(counts, starts, place.ranks) : NULL };             \
         if (!is_root)                                                                                                                     \
             whole = no_blocks(place.ranks);                                                                                               \

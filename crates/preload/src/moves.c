@@ -220,6 +220,9 @@ static bool find_parts(struct parts *parts, const struct blocks *blocks, int ran
         parts->all += bytes;
         next = block->start + (MPI_Aint)block->count;
     }
+    /* MPI packs no larger element, so such a copy is refused like one for which there is no memory. */
+    if (!is_in_order && parts->all > 0 && size_bytes > INT_MAX)
+        parts->all = SIZE_MAX / 2;
     return is_in_order;
 }
 

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The first and the last line, which show that the file is complete. */
+/* The first and the last line, which show that the file is complete. The bytes of a class of all sizes are below 1. */
 static const char FIRST_LINE[] = "# unisono accelerate: function, reduction, type, ranks, nodes, bytes below, carried out by\n";
 static const char LAST_LINE[] = "end\n";
 static const char *const SIDE_NAMES[SIDES] = { [MPI_SIDE] = "mpi", [UNISONO_SIDE] = "unisono" };

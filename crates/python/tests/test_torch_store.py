@@ -52,26 +52,6 @@ assert len(set(keys)) == 1, keys
     )
 
 
-def test_rank_joins_a_barrier_again_after_its_own_timeout() -> None:
-    check(
-        PRELUDE
-        + """
-import threading
-from datetime import timedelta
-
-if rank == 1:
-    refused(RuntimeError, lambda: dist.monitored_barrier(timeout=timedelta(seconds=0.1)), "Rank 1 successfully reached")
-    # Once this rank waits again.
-    threading.Timer(2, store.set, ["early", ""]).start()
-else:
-    store.wait(["early"])
-dist.monitored_barrier()
-dist.monitored_barrier(timeout=timedelta(seconds=10))
-"""
-        + END
-    )
-
-
 def test_monitored_barrier_reports_a_lost_store() -> None:
     # Rank 2 serves the store.
     ended = run(

@@ -29,16 +29,16 @@ pub(super) fn parameters(comm: &mut Communicator, own: &[Parameter]) -> Result<(
 /// Compares this rank's parameters, which are saved by their names, with rank 0's. Called by all ranks.
 ///
 /// # Errors
-/// [`TrainError::ModelsDiffer`]; [`TrainError::Setting`] on every rank if two parameters have the same name.
+/// [`TrainError::ModelsDiffer`]; [`TrainError::Setting`] on every rank if two parameters have the same name, or one a reserved name.
 pub fn model(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainError> {
     parameters(comm, own)?;
     distinct(own.iter().map(|parameter| &parameter.name))
 }
 
 /// Checks that a checkpoint can store the parameters of a model by these names.
-pub(super) fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Result<(), TrainError> {
+pub(super) fn distinct<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<(), TrainError> {
     let mut found = HashSet::new();
-    let problem = names.into_iter().find_map(|name| match name.as_str() {
+    let problem = names.find_map(|name| match name.as_str() {
         RESERVED => {
             Some(format!("a parameter of the model is called `{name}`, which checkpoints reserve: rename it"))
         }

@@ -44,7 +44,7 @@ pub trait Samples: Send + Sync + 'static {
     fn get(&self, index: usize, pass: Pass) -> Result<Self::Sample, DataError>;
 }
 
-/// Samples in memory. With this trait in scope, `vec.get(index)` is [`Samples::get`], and `vec[..].get(index)` the slice's.
+/// Samples in memory. With this trait in scope, `vec.get(index)` is [`Samples::get`], and `vec[..].get(index)` is the method of slices.
 impl<T: Clone + Send + Sync + 'static> Samples for Vec<T> {
     type Sample = T;
 

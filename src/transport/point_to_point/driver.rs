@@ -146,10 +146,10 @@ impl Messages {
         });
     }
 
-    /// Drives all messages until this returns true, in a wait that has already lasted this long.
-    pub(crate) fn drive_until(&self, waited: Duration, is_done: &dyn Fn() -> bool) {
+    /// As [`Driver::drive_until`](crate::request::Driver::drive_until).
+    pub(crate) fn drive_until(&self, waited: Duration, nap: Duration, is_done: &dyn Fn() -> bool) -> bool {
         let _waits = self.waits();
-        self.drive(self.waiting().after(waited), false, |_| (!is_done()).then_some(None));
+        self.drive(self.waiting().after(waited, nap), false, |_| (!is_done()).then_some(None))
     }
 
     /// Ends all messages but those that have arrived, because rank `first` has failed.
@@ -203,16 +203,18 @@ impl Messages {
         result
     }
 
-    /// Drives all messages until `left` returns `None`. Until then, `left` returns the operation that the caller waits for, if any.
+    /// Drives all messages until `left` returns `None`. Returns whether there was progress. Until then, `left` returns the operation that the caller waits for, if any.
     fn drive(
         &self,
         mut waiting: Waiting<'_>,
         is_alone: bool,
         mut left: impl FnMut(&mut PointToPoint) -> Option<Option<u64>>,
-    ) {
+    ) -> bool {
+        let mut has_moved = false;
         loop {
             let (moved, left) = self.with(|messages| (messages.progress(), left(messages)));
-            let Some(ticket) = left else { return };
+            has_moved |= moved;
+            let Some(ticket) = left else { return has_moved };
             if moved {
                 waiting.renew();
                 continue;
@@ -267,7 +269,7 @@ impl Messages {
             idle_checks = if state.messages.is_idle() { idle_checks + 1 } else { 0 };
             if idle_checks == 0 {
                 drop(state);
-                // A thread of the program that waits in short steps does not check.
+                // A thread of the program that waits in short steps checks late.
                 self.0.status.check_peers();
                 match self.0.status.failure() {
                     Some(FirstFailure { first, cause, .. }) => self.close(first, &cause),
@@ -315,6 +317,10 @@ mod tests {
 
     const OPTIONS: Options = Options::OF_BYTES;
 
+    fn receive_from(rank: Rank) -> impl FnOnce(&mut Vec<u8>) -> Parts<'_> {
+        move |place| Parts { outgoing: None, incoming: Some((place, Some(rank))) }
+    }
+
     #[test]
     fn first_timeout_applies_until_a_message_has_ended() {
         let mut fabrics = Fabric::threads(2).unwrap();
@@ -341,12 +347,7 @@ mod tests {
             let ended = Arc::clone(&ended);
             move |result: Result<(Vec<u8>, Option<Rank>)>| *ended.lock().unwrap() = Some(result)
         };
-        receiver.begin(
-            &OPTIONS,
-            vec![0_u8; 3],
-            |place| Parts { outgoing: None, incoming: Some((place, Some(0))) },
-            on_end,
-        );
+        receiver.begin(&OPTIONS, vec![0_u8; 3], receive_from(0), on_end);
         sender.run(&OPTIONS, Some((&[1, 2, 3][..], 1)), None, true).unwrap();
         receiver.close(0, "on purpose");
         let received = ended.lock().unwrap().take().expect("it has ended").unwrap();
@@ -362,14 +363,10 @@ mod tests {
             let ended = Arc::clone(&ended);
             move |_: Result<(Vec<u8>, Option<Rank>)>| *ended.lock().unwrap() = true
         };
-        messages.begin(
-            &OPTIONS,
-            vec![0_u8],
-            |place| Parts { outgoing: None, incoming: Some((place, Some(1))) },
-            on_end,
-        );
+        messages.begin(&OPTIONS, vec![0_u8], receive_from(1), on_end);
         let is_done = || *ended.lock().unwrap();
-        while_waiting(|| Err("interrupted".to_owned()), || messages.drive_until(Duration::ZERO, &is_done));
+        let drive = || messages.drive_until(Duration::ZERO, Duration::MAX, &is_done);
+        while_waiting(|| Err("interrupted".to_owned()), drive);
         let failure = fabrics[1].status().failure().expect("rank 0 has failed");
         assert_eq!((failure.first, &*failure.cause), (0, "interrupted"));
     }

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::io;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -186,17 +186,17 @@ impl<T: Send + 'static, U: Send + 'static> Iterator for Ahead<T, U> {
             counters.add(Sum::Ready, ready as u64);
             self.govern(waited, ready);
         }
-        Some(outcome.unwrap_or_else(|panic| panic_again(&*panic)))
+        Some(outcome.unwrap_or_else(|panic| panic_again(panic)))
     }
 }
 
 /// Panics with the text of a panic on another thread. It is a new panic, so that hooks of this thread see it: Unisono's reports the text to other ranks.
-fn panic_again(panic: &(dyn Any + Send)) -> ! {
+fn panic_again(panic: Box<dyn Any + Send>) -> ! {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    panic!(
-        "{}",
-        text.or_else(|| panic.downcast_ref().copied()).unwrap_or("a thread of the pipeline panicked")
-    )
+    match text.or_else(|| panic.downcast_ref().copied()) {
+        Some(text) => panic!("{text}"),
+        None => resume_unwind(panic),
+    }
 }
 
 impl<T, U> Drop for Ahead<T, U> {

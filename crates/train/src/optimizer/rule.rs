@@ -54,7 +54,7 @@ pub trait UpdateRule: Any + Debug + Send + Sync {
     /// Returns the name for messages, in lower case.
     fn name(&self) -> &'static str;
 
-    /// Returns the names of the arrays of its state in checkpoints, which differ. `average` is the name of the average of [`Averaged`](super::Averaged).
+    /// Returns the names of the arrays of its state in checkpoints. They must be distinct. `average` is reserved for [`Averaged`](super::Averaged).
     fn state_names(&self) -> &[&'static str];
 
     /// Updates values with `step.scale` times a gradient. `state` has one array per name. All arrays have the length of `values`.

@@ -29,7 +29,7 @@ _SOURCES = Path(__file__).parent / "cpp"
 _FLAGS = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w", f"-DTORCH_EXTENSION_NAME={_NAME}"]
 # The time limit of the compiler, and of other ranks of the machine that wait for the compiling one.
 _DEADLINE_S = 900
-# Longer than compiling usually takes.
+# The time after which a wait for another process is reported. It is longer than compiling usually takes.
 _SILENT_S = 60
 # The time after which a backend that no program loads is removed.
 _KEPT_S = 30 * 24 * 3600

@@ -145,7 +145,7 @@ inline std::pair<std::string, uint16_t> address_in(const std::string& handle) {
 inline c10::intrusive_ptr<c10d::Store> store_at(const std::string& handle, std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.waitWorkers = false;
-  // PyTorch may try again after this time.
+  // PyTorch may connect twice, each time with this timeout.
   options.timeout = timeout / 2;
   std::string host;
   std::tie(host, options.port) = address_in(handle);
@@ -154,12 +154,12 @@ inline c10::intrusive_ptr<c10d::Store> store_at(const std::string& handle, std::
     store->setTimeout(timeout);
     return store;
   } catch (const c10::Error& error) {
-    TORCH_CHECK(false, "timeout: rank 0 has not joined the process group: ", error.what_without_backtrace());
+    TORCH_CHECK(false, "rank 0 has not joined the process group, since its store cannot be reached: ", error.what_without_backtrace());
   }
 }
 
-// Barriers of the ranks of a world in a store. After a timeout, the communicator remains usable, and rank 0 names the missing ranks. The error
-// texts are gloo's.
+// Barriers of the ranks of a world in a store. After a timeout, the communicator remains usable, and rank 0 names the missing ranks. A call that
+// times out on a rank counts: its next call is the next barrier. The error texts are gloo's.
 class StoreBarriers {
  public:
   // Waits for all ranks. `prefix` is that of the keys.
@@ -180,8 +180,6 @@ class StoreBarriers {
       const bool has_passed = is_done && text_at(store, result) == kPassed;
       // Rank 0 may still read it before it sets the result.
       if (is_done) discard(store, own);
-      // The next call of this rank still belongs to this barrier.
-      else number_--;
       TORCH_CHECK(
           has_passed, "Rank ", rank, " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0");
       return;
