@@ -116,8 +116,9 @@ impl<B> Request<B> {
         };
         let is_done = self.is_done();
         if !is_done {
-            let waited = if has_moved { Duration::ZERO } else { waited + began.elapsed() };
-            *lock(&self.steps) = Some((waited, Instant::now()));
+            let ended = Instant::now();
+            let waited = if has_moved { Duration::ZERO } else { waited + (ended - began) };
+            *lock(&self.steps) = Some((waited, ended));
         }
         is_done
     }
@@ -213,8 +214,8 @@ pub fn wait_any<B>(requests: &mut Vec<Request<B>>) -> (usize, Result<B>) {
 }
 
 /// Waits until a value of the communication thread is ready, which it signals by `changed`. First it yields, then it sleeps. Returns the locked value;
-/// `None` after the timeout. Meanwhile it runs the callback of this thread, if it has one. An error of the callback ends the calls of these ranks, also the one on the
-/// communication thread.
+/// `None` after the timeout. Meanwhile it runs the callback of this thread, if it has one. An error of the callback ends the calls of these ranks, also
+/// the one on the communication thread.
 fn wait_until_ready<'a, T>(
     (value, changed): (&'a Mutex<T>, &Condvar),
     (yields, timeout): (usize, Duration),

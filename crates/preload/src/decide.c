@@ -205,7 +205,8 @@ static bool decides_bytes(struct call *call, size_t bytes, int late)
     call->bytes = bytes;
     call->element_bytes = 1;
     call->dtype = UNISONO_U8;
-    if (bytes == 0 && call->function != BARRIER)
+    /* In an exchange, other ranks may have some. */
+    if (bytes == 0 && call->function != BARRIER && !is_exchange(call->function))
         return leave(call, OF_NO_BYTES);
     return decides(call, late);
 }
@@ -340,9 +341,7 @@ bool decides_exchange(struct call *call, enum function function, MPI_Comm comm, 
     call->copied_bytes = bytes_out_of_order(from, place.ranks) + bytes_out_of_order(to, place.ranks);
     call->moved[0] = to->type;
     call->moved[1] = from->type;
-    call->element_bytes = 1;
-    call->dtype = UNISONO_U8;
-    bool is_for_unisono = decides(call, late);
+    bool is_for_unisono = decides_bytes(call, 0, late);
     if (type_of(from->type) != NULL && from->address != MPI_IN_PLACE)
         note(call, &BUFFER(to->address, 0, to->type), MPI_OP_NULL);
     return is_for_unisono;
